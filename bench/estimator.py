@@ -2,7 +2,7 @@
 
     uv run python bench/estimator.py            the report: fifteen classes, each left out, traps, speed
     uv run python bench/estimator.py --check    the same; exit 1 where a target is missed
-    uv run python bench/estimator.py --table    fit anew, print ``WEIGHTS`` for src/holdfast/messages/token_weights.py
+    uv run python bench/estimator.py --table    fit anew, print ``WEIGHTS`` for messages/size/token_weights.py
 
 A weight says how many 128ths of a token a byte stands for, given its kind and the kind before it. Every weight starts
 at what is seen (the share of such places where o200k begins a token) and is moved by least squares on the relative
@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 import bpe_openai
 import corpus
 
-from holdfast.messages import tokens
-from holdfast.messages.token_weights import BEFORE, HERE, UNIT, WEIGHTS, pairs
+from holdfast.messages.size import tokens
+from holdfast.messages.size.token_weights import BEFORE, HERE, UNIT, WEIGHTS, pairs
 
 SEED, FRESH = 11, 12
 """Seed of the chunks that are fitted, and of chunks that are not."""

@@ -29,7 +29,7 @@ from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.state.entries import Frame
-from holdfast.store.blobs import FileBlobs
+from holdfast.store.blobs.blobs import FileBlobs
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.histories import words
 

@@ -40,8 +40,8 @@ from holdfast.store import open_store
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider.calls import Asked, Refusal, Reply, Said
 from holdfast.testing.provider.client import MODELS
-from holdfast.testing.provider.faults import KINDS, Fault
-from holdfast.testing.provider.serving import serving
+from holdfast.testing.provider.faults.faults import KINDS, Fault
+from holdfast.testing.provider.server.serving import serving
 
 WINDOW = 12_000
 """Tokens; a session of 250 requests has several times as many."""

@@ -19,7 +19,7 @@ from holdfast.events import Compacted, Event
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.testing.provider import Provider, Said, Settings
-from holdfast.testing.provider.serving import serving
+from holdfast.testing.provider.server.serving import serving
 
 NIGHTS, WINDOW = 60, 32_000
 LOG = {"type": "object", "properties": {"night": {"type": "integer"}}, "required": ["night"]}

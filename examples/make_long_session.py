@@ -43,7 +43,7 @@ def orientation(s: Session) -> None:
     )
     s.step(call("Read", "README.md"), call("Read", "pyproject.toml"), text="The README and the project file first.")
     s.step(call("Read", ENTRIES), text="state/entries.py has a rule of its own, so I read it now.")
-    for path in ("planning/settings.py", "state/token_estimate.py", "errors.py"):
+    for path in ("planning/settings.py", "state/calibration/token_estimate.py", "errors.py"):
         s.step(call("Read", f"src/holdfast/{path}"))
     s.step(call("Grep", "src", pattern="__all__"), call("Grep", "tests", pattern="^def test_", head_limit=50))
     lines = 'for p in sorted(pathlib.Path("src").rglob("*.py")): print(len(p.read_text().splitlines()), p)'
@@ -159,7 +159,7 @@ def soak(s: Session) -> None:
     for path, line, name in re.findall(r'File "(\S+)", line (\d+), in (\w+)', found):
         look = call("Read", path, offset=max(1, int(line) - 3), limit=32)
         s.step(look, text=f"The traceback names `{name}` at {path}:{line}.")
-    count = "from holdfast.messages.tokens import count"
+    count = "from holdfast.messages.size.tokens import count"
     code = f'import pathlib\n{count}\nprint(count(pathlib.Path("{LOG}").read_text()))'
     size = s.step(python(code, "Estimate the tokens of the log"))[0].splitlines()[-1]
     s.step(

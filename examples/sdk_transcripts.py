@@ -17,7 +17,7 @@ from google import genai
 from google.genai import errors, types
 
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.serving import serving
+from holdfast.testing.provider.server.serving import serving
 from holdfast.testing.provider.settings import Settings
 
 HELLO = "hello"

@@ -142,7 +142,7 @@ def soak_log(points: list[Name]) -> str:
 
 def error(clock: str, points: list[Name]) -> list[str]:
     """Return the lines of the night's one error, with two real places in its traceback."""
-    places = [*points, *(point for point in points if point.path.endswith("state/token_estimate.py"))][-2:]
+    places = [*points, *(point for point in points if point.path.endswith("state/calibration/token_estimate.py"))][-2:]
     return [
         f"{clock} ERROR HF-E5127 request of 61,884 tokens over usable 48,960 in session s-7f3a91c, lane L-19 gives up",
         "Traceback (most recent call last):",

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from session_tools import HOME, Call, Name, Workshop, outline
 
-from holdfast.messages.tokens import count
+from holdfast.messages.size.tokens import count
 
 START = datetime(2026, 3, 9, 8, 41, 12, tzinfo=UTC)
 """When the session begins, by its own clock."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.messages.message import Message
     from holdfast.planning.pipeline import Policy, Stage
     from holdfast.planning.plan import apply, plan
-    from holdfast.state.branch import Branch
+    from holdfast.state.branch.branch import Branch
     from holdfast.state.plan import Plan
     from holdfast.state.target import Target, World
     from holdfast.store import open_store
@@ -42,7 +42,7 @@ __all__ = [
 
 
 _MODULES = {
-    "Branch": "state.branch",
+    "Branch": "state.branch.branch",
     "Engine": "engine.engine",
     "HoldfastError": "errors",
     "Message": "messages.message",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.agent.files import READ_BYTES, Edit, edit
 from holdfast.agent.workspace import workplace
-from holdfast.engine.folder import within
+from holdfast.engine.environment.folder import within
 from holdfast.errors import FormatError, HoldfastError
 
 

@@ -17,9 +17,9 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.hooks import Hooks
 from holdfast.messages.message import Message, result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.state import entries
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.store import open_store
 from holdfast.testing.provider import Answered, Fault, Provider, Said, Settings
 from holdfast.testing.provider.client import MODELS

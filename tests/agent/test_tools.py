@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from holdfast.agent.tools import SPECS, TOOLS, answered
 from holdfast.agent.workspace import nothing_allowed, workplace
-from holdfast.engine.environment import Environment
+from holdfast.engine.environment.environment import Environment
 from holdfast.engine.recall import Told
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import ToolCall
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.providers.recognize import APIS
 from holdfast.providers.request_body import body
 from holdfast.providers.rules import validate
@@ -152,7 +152,7 @@ def test_skills_are_read_by_name(call, place, folder):
     home.mkdir(parents=True)
     (home / "SKILL.md").write_text("---\nname: tides\ndescription: d\n---\nLook at the moon.")
     (home / "table.txt").write_text("high 4:10")
-    from holdfast.engine.environment import environment
+    from holdfast.engine.environment.environment import environment
 
     there = replace(place, skills=environment(folder, skills=[home.parent]).skills)
     assert call("read", path="skill:tides", at=there)[0].endswith("Look at the moon.")

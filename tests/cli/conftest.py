@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 from holdfast.cli import command
 from holdfast.messages.message import Message, result_text
 from holdfast.messages.parts import Text, ToolResult
-from holdfast.messages.tokens import measure
-from holdfast.state.branch import Branch
+from holdfast.messages.size.tokens import measure
+from holdfast.state.branch.branch import Branch
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Compaction, Decision, Entry
 from holdfast.store import open_store

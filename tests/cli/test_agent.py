@@ -28,7 +28,7 @@ from holdfast.state.target import Prices
 from holdfast.store import open_store
 from holdfast.testing.provider import Answered, Fault, Provider, Said, Settings
 from holdfast.testing.provider.client import MODELS
-from holdfast.testing.provider.serving import serving
+from holdfast.testing.provider.server.serving import serving
 
 MODEL = MODELS["anthropic"]
 LOOK = Said("I look.", (("read", {"path": "app.py"}),))

@@ -11,12 +11,12 @@ from holdfast.cli.reports.next_plan import recorded
 from holdfast.config import target
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.planning.pipeline import Policy
 from holdfast.state.entries import Entry, Said
 from holdfast.state.target import World
 from holdfast.store.memory import MemoryStore
-from holdfast.store.tree import new_id
+from holdfast.store.tree.tree import new_id
 from holdfast.testing.samples import KEY
 
 PLACE, FORCED = target("anthropic", "claude-opus-5-5", window=32_000), World(force=True)

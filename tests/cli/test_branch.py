@@ -9,7 +9,7 @@ import pytest
 from holdfast.cli.commands.branch import branches
 from holdfast.cli.reports.history import read_log, through
 from holdfast.messages.message import Message
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.state.entries import Entry, Said
 
 

@@ -15,12 +15,12 @@ from holdfast.config import target
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.planning.budget import in_force
 from holdfast.planning.pipeline import Policy
+from holdfast.state.calibration.token_estimate import estimate
 from holdfast.state.entries import Answer, Entry, Request, Said, Usage
 from holdfast.state.target import World
-from holdfast.state.token_estimate import estimate
 from holdfast.store import open_store
 from holdfast.store.base import Quota
 

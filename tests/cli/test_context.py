@@ -12,12 +12,12 @@ from holdfast.config import target
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.planning.presets.presets import PRESETS
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Compaction, Decision, Entry, Note, Request, Said
 from holdfast.store import open_store
-from holdfast.store.blob_names import named_blobs
+from holdfast.store.blobs.blob_names import named_blobs
 
 KEY = "10009-bbbb"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.cli.reports.describe import beginnings, in_short, words
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 
 
 def test_beginnings_mean_one_entry():

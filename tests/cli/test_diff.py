@@ -9,7 +9,7 @@ import pytest
 from holdfast.cli.reports.history import log_of
 from holdfast.cli.reports.request_diff import compare
 from holdfast.messages.message import Message
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Decision, Entry, Said
 

@@ -8,10 +8,10 @@ import pytest
 
 from holdfast.formats import read, steps
 from holdfast.messages.message import Message, result_text
-from holdfast.messages.tokens import measure
-from holdfast.state.branch import Branch
+from holdfast.messages.size.tokens import measure
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.view import project
 from holdfast.state.entries import Compaction, Entry, Said
-from holdfast.state.view import project
 from holdfast.store import open_store
 
 KEY = "10009-bbbb"

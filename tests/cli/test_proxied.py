@@ -14,7 +14,7 @@ from holdfast import config
 from holdfast.cli.reports.describe import client_of, shortest
 from holdfast.cli.reports.dry_run import foreseen, in_words, of_sessions
 from holdfast.messages.message import Message
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.proxy.server import application
 from holdfast.proxy.settings import Settings
 from holdfast.state.entries import Answer, Compaction, Entry, Failure, Request, Said, Usage
@@ -22,7 +22,7 @@ from holdfast.store import open_store
 from holdfast.store.base import SessionInfo
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider import Settings as Strict
-from holdfast.testing.provider.app import app
+from holdfast.testing.provider.server.app import app
 
 WINDOW, TURNS = 16_000, 16
 LONG = "\n".join(f"line {number} of a file that is read" for number in range(165))

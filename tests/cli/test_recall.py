@@ -10,9 +10,9 @@ import pytest
 from holdfast.cli.commands.recall import _print
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
+from holdfast.messages.size.tokens import measure
 from holdfast.messages.text.paging import page
 from holdfast.messages.text.scan import reader
-from holdfast.messages.tokens import measure
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Decision, Entry, Said
 from holdfast.store import open_store

@@ -20,7 +20,7 @@ from holdfast.config.providers import VARIABLES
 from holdfast.proxy.metrics.health import Health
 from holdfast.store import open_store
 from holdfast.testing.provider import Provider, Settings
-from holdfast.testing.provider.serving import serving
+from holdfast.testing.provider.server.serving import serving
 
 ASK = """
 import json, os, sys, urllib.request

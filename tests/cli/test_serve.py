@@ -25,8 +25,8 @@ from holdfast.cli.commands.doctor import _settings
 from holdfast.cli.proxy_options import short_of_room, unrecorded
 from holdfast.config.providers import PROVIDERS, VARIABLES
 from holdfast.testing.provider import Provider, Settings
-from holdfast.testing.provider.faults import parsed
-from holdfast.testing.provider.serving import serving
+from holdfast.testing.provider.faults.faults import parsed
+from holdfast.testing.provider.server.serving import serving
 
 BODY = {"model": "claude-sonnet-4-5", "max_tokens": 100, "messages": [{"role": "user", "content": "hello"}]}
 

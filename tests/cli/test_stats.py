@@ -23,7 +23,7 @@ from holdfast.cli.reports.next_plan import in_force
 from holdfast.cli.reports.request_size import measured_in
 from holdfast.config import Configuration, shipped
 from holdfast.messages.message import Message
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Answer, Compaction, Decision, Entry, Failure, Frame, Request, Said, Usage
 from holdfast.store.base import SessionInfo

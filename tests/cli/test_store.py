@@ -13,11 +13,11 @@ import pytest
 from holdfast.cli.commands.ls import ago, shortest
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
-from holdfast.messages.tokens import measure
-from holdfast.state.branch import Branch
+from holdfast.messages.size.tokens import measure
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.view import project
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Compaction, Decision, Entry, Note, Said
-from holdfast.state.view import project
 from holdfast.store import open_store
 
 KEY = "5e551011-aaaa"

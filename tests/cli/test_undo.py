@@ -9,7 +9,7 @@ import pytest
 from holdfast.cli.commands.undo import standing
 from holdfast.cli.reports.history import log_of
 from holdfast.messages.message import Message
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Answer, Compaction, Decision, Entry, Failure, Request, Revoke, Said, Usage
 from holdfast.store.base import SessionInfo

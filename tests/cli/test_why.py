@@ -11,7 +11,7 @@ from holdfast.config import target
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message, result_text
 from holdfast.messages.parts import Media, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.planning.pipeline import Policy
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Compaction, Decision, Entry, Note, Said

@@ -19,7 +19,7 @@ from turns import LINES, Model, Turn, turn
 
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider.provider import Judged
-from holdfast.testing.provider.serving import serving
+from holdfast.testing.provider.server.serving import serving
 
 WORDS, WORDS_ALONE = 120, 420
 """Words of a turn with a tool's output and of one without: about 3,000 tokens either way."""

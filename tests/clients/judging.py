@@ -11,7 +11,7 @@ from driving import Run, Said
 from msgspec import Struct
 
 from holdfast.testing.provider.calls import Answered, Refusal
-from holdfast.testing.provider.counting import counter
+from holdfast.testing.provider.judge.counting import counter
 from holdfast.testing.provider.provider import Judged
 
 TOKENS = counter("auto")

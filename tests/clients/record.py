@@ -26,9 +26,9 @@ from terminals import Place
 from turns import Model, turn
 
 from holdfast.testing.provider import Provider, Settings
-from holdfast.testing.provider.app import Told
 from holdfast.testing.provider.calls import Asked, Reply
-from holdfast.testing.provider.serving import serving
+from holdfast.testing.provider.server.app import Told
+from holdfast.testing.provider.server.serving import serving
 
 SHAPES = Path(__file__).parents[1] / "proxy" / "shapes"
 CALLS = Path(__file__).with_name("calls.py")

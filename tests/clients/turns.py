@@ -8,10 +8,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from holdfast.testing.provider.answers.script import tool_names
 from holdfast.testing.provider.blocks import Block
 from holdfast.testing.provider.calls import Said
 from holdfast.testing.provider.reading import Request
-from holdfast.testing.provider.script import tool_names
 
 SYLLABLES = (
     "kel",

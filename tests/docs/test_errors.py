@@ -15,7 +15,7 @@ from anyio import create_task_group, sleep, to_thread
 
 from holdfast import Engine, Message, Policy, config, errors, open_store, plan
 from holdfast.engine.compaction.summarizer import Writer, summarise
-from holdfast.engine.lanes import Lanes
+from holdfast.engine.concurrency.lanes import Lanes
 from holdfast.engine.upstream.upstream import Upstream
 from holdfast.formats import read
 from holdfast.messages.parts import ToolCall

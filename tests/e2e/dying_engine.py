@@ -29,7 +29,7 @@ from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider.calls import Refusal
 from holdfast.testing.provider.calls import Said as Says
 from holdfast.testing.provider.client import MODELS
-from holdfast.testing.provider.counting import counter
+from holdfast.testing.provider.judge.counting import counter
 from holdfast.testing.provider.reading import Request
 from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream

@@ -25,7 +25,7 @@ from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider.client import MODELS
-from holdfast.testing.provider.serving import serving
+from holdfast.testing.provider.server.serving import serving
 from holdfast.testing.samples import KEY
 from holdfast.testing.sending import Whole, breaks, direct, drive
 from holdfast.testing.workday import PACE, fields, workday

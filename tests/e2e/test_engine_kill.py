@@ -24,10 +24,10 @@ import pytest
 from holdfast.engine.log.queue import undelivered
 from holdfast.messages.message import Message
 from holdfast.planning.summary.prompts import HEADINGS
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.state.codec.packing import unpack
 from holdfast.state.entries import Compaction, Said
-from holdfast.store.blob_names import CAPPED
+from holdfast.store.blobs.blob_names import CAPPED
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.clock import run as on_fake_clock

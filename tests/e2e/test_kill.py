@@ -21,7 +21,7 @@ import pytest
 
 from holdfast.engine.log.journal import Journal
 from holdfast.engine.requests import rendered
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.samples import KEY, same_request

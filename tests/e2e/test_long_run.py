@@ -28,7 +28,7 @@ from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider.calls import Answered, Refusal
 from holdfast.testing.provider.calls import Said as Says
 from holdfast.testing.provider.client import MODELS
-from holdfast.testing.provider.overflowing import NAMES
+from holdfast.testing.provider.judge.overflowing import NAMES
 from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
 from holdfast.testing.workday import fields

@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.testing.provider import Provider, Said, Settings
 from holdfast.testing.provider.client import MODELS
-from holdfast.testing.provider.serving import serving
+from holdfast.testing.provider.server.serving import serving
 
 WINDOW = 16_000
 TURNS = 24

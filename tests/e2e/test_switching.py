@@ -18,9 +18,9 @@ from holdfast.engine.engine import Engine
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
 from holdfast.providers.overflow import ErrorReport, classify
+from holdfast.state.branch.view import native_of
+from holdfast.state.calibration.token_estimate import ratio
 from holdfast.state.entries import Compaction, Said
-from holdfast.state.token_estimate import ratio
-from holdfast.state.view import native_of
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.clock import run as on_fake_clock
 from holdfast.testing.provider import Provider, Settings

@@ -27,7 +27,7 @@ import dying_engine as dying
 import obeying_engine as obeying
 import pytest
 
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.state.entries import Said
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.clock import run as on_fake_clock

@@ -14,9 +14,9 @@ from holdfast.planning.settings import Settings as Numbers
 from holdfast.providers.overflow import KINDS, ErrorReport, classify
 from holdfast.providers.responses import Fold
 from holdfast.recovery.machine import bound
-from holdfast.state.branch import TRUNCATE
+from holdfast.state.branch.branch import TRUNCATE
+from holdfast.state.branch.view import project
 from holdfast.state.entries import FALLBACK, Compaction, Decision, Said
-from holdfast.state.view import project
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider.calls import Refusal

@@ -22,7 +22,7 @@ from holdfast.errors import Aborted
 from holdfast.messages.message import Message
 from holdfast.planning.pipeline import OVER_WINDOW
 from holdfast.planning.summary.prompts import HEADINGS
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.state.entries import Compaction, Failure, Said
 from holdfast.state.plan import Notice, Plan
 from holdfast.store.memory import MemoryStore

@@ -34,7 +34,7 @@ from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider.calls import Answered
 from holdfast.testing.provider.calls import Said as Says
 from holdfast.testing.provider.client import MODELS
-from holdfast.testing.provider.faults import Fault
+from holdfast.testing.provider.faults.faults import Fault
 from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import Given, ProviderUpstream, ScriptedUpstream
 

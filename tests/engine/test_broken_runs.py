@@ -22,7 +22,7 @@ from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider import Said as Says
-from holdfast.testing.provider.faults import parsed
+from holdfast.testing.provider.faults.faults import parsed
 from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import Given, ProviderUpstream, ScriptedUpstream
 

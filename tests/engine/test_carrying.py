@@ -12,11 +12,14 @@ from holdfast.engine.log.fork import NEARLY, carried, told_there
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.planning.budget import in_force
 from holdfast.planning.pipeline import Policy
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.fork import cut_back, within
+from holdfast.state.branch.view import project
 from holdfast.state.calibration.model_stats import Known, all_known, known_of
+from holdfast.state.calibration.token_estimate import ratio
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     HISTORY,
@@ -31,9 +34,6 @@ from holdfast.state.entries import (
     Said,
     Usage,
 )
-from holdfast.state.fork import cut_back, within
-from holdfast.state.token_estimate import ratio
-from holdfast.state.view import project
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.samples import KEY
 from holdfast.testing.strategies import logs

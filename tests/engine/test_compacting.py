@@ -15,7 +15,7 @@ from holdfast.engine.log.journal import Journal
 from holdfast.engine.requests import of_words
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.tokens import count
+from holdfast.messages.size.tokens import count
 from holdfast.planning.pipeline import Policy
 from holdfast.planning.summary.prompts import HEADINGS
 from holdfast.state.costs import dollars, paid

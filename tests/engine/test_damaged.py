@@ -18,7 +18,7 @@ from holdfast.testing.clock import run
 from holdfast.testing.provider import Fault, Provider, Settings
 from holdfast.testing.provider.calls import Said
 from holdfast.testing.provider.client import MODELS
-from holdfast.testing.provider.steps import BROKEN
+from holdfast.testing.provider.server.steps import BROKEN
 from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
 

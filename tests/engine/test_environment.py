@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.engine.environment import RULES_BYTES, Environment, Tool, environment
-from holdfast.engine.skills import MOST, front_matter, in_use, used_skills
+from holdfast.engine.environment.environment import RULES_BYTES, Environment, Tool, environment
+from holdfast.engine.environment.skills import MOST, front_matter, in_use, used_skills
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall
-from holdfast.messages.tokens import count, measure
+from holdfast.messages.size.tokens import count, measure
 from holdfast.providers.recognize import APIS
 from holdfast.providers.request_body import body, open_body
 from holdfast.providers.rules import validate

@@ -14,12 +14,12 @@ from holdfast.engine.log.fork import carried
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.planning.settings import Settings
-from holdfast.state.branch import Branch, extend, extended
+from holdfast.state.branch.branch import Branch, extend, extended
+from holdfast.state.branch.fork import restated
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import OVERFLOW, Answer, Decision, Entry, Failure, Frame, Request, Said
-from holdfast.state.fork import restated
 from holdfast.state.sequence import Seq, common
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore

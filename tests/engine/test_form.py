@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from holdfast.config import target
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
-from holdfast.messages.tokens import measure
-from holdfast.state.branch import Branch
+from holdfast.messages.size.tokens import measure
+from holdfast.state.branch.branch import Branch
 from holdfast.state.calibration.calibration import Learned
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.samples import KEY

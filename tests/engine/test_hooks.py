@@ -14,9 +14,9 @@ import pytest
 from msgspec.structs import fields
 
 from holdfast.config import target
+from holdfast.engine.concurrency.lanes import Lanes
 from holdfast.engine.engine import Engine
 from holdfast.engine.hooks import Before, Hooks, called
-from holdfast.engine.lanes import Lanes
 from holdfast.errors import ConfigError
 from holdfast.events import Compacted, HookFailed
 from holdfast.messages.message import Message

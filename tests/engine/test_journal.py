@@ -16,12 +16,12 @@ from holdfast.messages.message import Message, media_of, result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
 from holdfast.messages.sized_message import Slot
 from holdfast.providers.request_body import body
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.view import prefix_basis, project
 from holdfast.state.entries import Answer, Compaction, Decision, Failure, Frame, Note, Request, Revoke, Said, Usage
-from holdfast.state.view import prefix_basis, project
-from holdfast.store.active import Gapped
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
+from holdfast.store.tree.active import Gapped
 from holdfast.testing.samples import KEY, same_request
 
 HELLO = Message.of("user", "Read the file, then tell me what holds.")

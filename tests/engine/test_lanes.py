@@ -12,7 +12,7 @@ import anyio.lowlevel
 import pytest
 from anyio import to_thread
 
-from holdfast.engine.lanes import Lanes, Permits, _Loop
+from holdfast.engine.concurrency.lanes import Lanes, Permits, _Loop
 from holdfast.errors import Aborted, DeadlineExceeded, HoldfastError, LaneCleared, LaneClosed
 from holdfast.testing.clock import run
 

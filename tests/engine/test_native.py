@@ -15,7 +15,7 @@ from holdfast.config import target
 from holdfast.engine.compaction.native import compacted, head_request, taken_over
 from holdfast.engine.compaction.summary_writer import Terms
 from holdfast.engine.engine import Engine
-from holdfast.engine.environment import environment
+from holdfast.engine.environment.environment import environment
 from holdfast.engine.log.journal import Journal
 from holdfast.engine.requests import Way, of_body, of_words, opened
 from holdfast.engine.upstream.replies import as_said, ask
@@ -29,14 +29,14 @@ from holdfast.providers.common.server_compaction import betas, headers, threshol
 from holdfast.providers.registry import form_of
 from holdfast.providers.request_body import body
 from holdfast.providers.rules import validate
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.view import Native
 from holdfast.state.entries import Compaction
 from holdfast.state.plan import Plan
 from holdfast.state.target import World, Written
-from holdfast.state.view import Native
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider.calls import Said
-from holdfast.testing.provider.faults import Fault
+from holdfast.testing.provider.faults.faults import Fault
 from holdfast.testing.provider.provider import Provider
 from holdfast.testing.provider.settings import Settings
 from holdfast.testing.samples import KEY

@@ -30,7 +30,7 @@ from holdfast.engine.recall_sources import KNOWN_EXTENTS, message_text
 from holdfast.errors import FormatError, UnknownId, Unrecognised
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.planning.settings import Settings
 from holdfast.planning.stages.append_limit import cap
 from holdfast.providers.registry import APIS

@@ -26,9 +26,9 @@ from holdfast.providers.overflow import classify
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider.calls import Said
 from holdfast.testing.provider.client import MODELS
-from holdfast.testing.provider.faults import Fault
+from holdfast.testing.provider.faults.faults import Fault
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.serving import serving
+from holdfast.testing.provider.server.serving import serving
 from holdfast.testing.provider.settings import Settings
 from holdfast.testing.upstream import ProviderUpstream, ScriptedUpstream
 

@@ -36,7 +36,7 @@ from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run
 from holdfast.testing.provider import Fault, Provider, Said, Settings
 from holdfast.testing.provider.client import MODELS
-from holdfast.testing.provider.serving import serving
+from holdfast.testing.provider.server.serving import serving
 from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import Given, ProviderUpstream, ScriptedUpstream
 

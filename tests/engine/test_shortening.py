@@ -12,9 +12,9 @@ from holdfast.messages.message import Message, result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.planning.settings import Channel, Person
 from holdfast.planning.stages.truncate import bounds, is_oversized
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.view import project
 from holdfast.state.entries import BranchSummary, Label, Said
-from holdfast.state.view import project
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.samples import KEY, same_request
 

@@ -16,10 +16,10 @@ from holdfast.config import target
 from holdfast.engine.log.journal import Journal
 from holdfast.errors import StoreReadOnly, WindowTooSmall
 from holdfast.messages.message import Message
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.providers.openai_chat.messages import decode
 from holdfast.providers.request_body import measured, open_body
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.state.entries import Compaction, Decision, Entry, Note
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from holdfast.config import target
 from holdfast.engine.compaction.summarizer import Prefix, Terms, Writer, summarise
-from holdfast.engine.lanes import Permits
+from holdfast.engine.concurrency.lanes import Permits
 from holdfast.errors import CompactionFailed, DeadlineExceeded, LaneClosed, UpstreamError
 from holdfast.events import Noticed, Retrying
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.planning.settings import Settings
 from holdfast.planning.summary.chunks import LEAST_ROOM
 from holdfast.planning.summary.prompts import HEADINGS, Order

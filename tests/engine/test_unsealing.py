@@ -19,8 +19,8 @@ from holdfast.normalize.signatures import STAND_IN
 from holdfast.planning.pipeline import Policy
 from holdfast.providers.registry import form_of
 from holdfast.providers.responses import answer
+from holdfast.state.branch.view import project
 from holdfast.state.entries import Decision, Revoke
-from holdfast.state.view import project
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run
 from holdfast.testing.provider import Provider, Said, Settings
@@ -44,7 +44,7 @@ SEALS = re.compile(rb'"(?:signature|encrypted_content|thoughtSignature)":"([^"]+
 @pytest.fixture
 def other_key(monkeypatch):
     """Return what lets the provider know no seal that it made so far: another organisation asks."""
-    return lambda: monkeypatch.setattr("holdfast.testing.provider.sealing._KEY", b"another key")
+    return lambda: monkeypatch.setattr("holdfast.testing.provider.seals.sealing._KEY", b"another key")
 
 
 def fields(api):

@@ -9,7 +9,7 @@ import pytest
 from holdfast.engine.upstream.upstream import Http, Sent
 from holdfast.errors import ConfigError, FormatError, HoldfastError, UpstreamError
 from holdfast.testing.provider import Fault, Provider
-from holdfast.testing.provider.serving import serving
+from holdfast.testing.provider.server.serving import serving
 
 
 @pytest.mark.parametrize(

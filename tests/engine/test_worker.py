@@ -11,8 +11,8 @@ import threading
 
 import pytest
 
+from holdfast.engine.concurrency.worker import Worker
 from holdfast.engine.engine import Engine
-from holdfast.engine.worker import Worker
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ScriptedUpstream
@@ -151,7 +151,7 @@ def test_a_child_that_is_forked_has_a_thread_of_its_own():
 
 LATE = """
 import asyncio, threading, time
-from holdfast.engine.worker import Worker
+from holdfast.engine.concurrency.worker import Worker
 
 async def late():
     worker = Worker()

@@ -3,10 +3,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from holdfast.formats.base import Recording, context, history, path, recording_of, steps
-from holdfast.formats.log import Call, Log, slot_of
+from holdfast.formats.common.log import Call, Log, slot_of
 from holdfast.messages.message import Message
+from holdfast.state.branch.view import project
 from holdfast.state.entries import Answer, Compaction, Note, Said, Usage
-from holdfast.state.view import project
 
 
 def said(role, text):

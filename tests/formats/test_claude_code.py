@@ -8,8 +8,8 @@ from holdfast.formats.base import context, history, steps
 from holdfast.formats.claude_code import read as claude_code
 from holdfast.messages.parts import Opaque
 from holdfast.providers.anthropic import messages as anthropic
+from holdfast.state.branch.view import project
 from holdfast.state.entries import Compaction, Note, Said, Usage
-from holdfast.state.view import project
 
 
 def line(kind, uuid, parent, **more):

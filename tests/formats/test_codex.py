@@ -9,8 +9,8 @@ from holdfast.formats.base import context, history, steps
 from holdfast.formats.codex import read as codex
 from holdfast.messages.message import result_text
 from holdfast.messages.parts import Media, Opaque, Seal, Text, Thinking, ToolCall
+from holdfast.state.branch.view import project
 from holdfast.state.entries import Compaction, Frame, Note, Said, Usage
-from holdfast.state.view import project
 
 TIME = "2026-11-21T01:12:48.115Z"
 

@@ -8,17 +8,17 @@ from msgspec.structs import replace
 
 from holdfast.errors import FormatError
 from holdfast.formats import Recording, context, history, read, recording_of, steps, write, written
-from holdfast.formats.log import Call, Log, slot_of
+from holdfast.formats.common.log import Call, Log, slot_of
 from holdfast.messages.message import Message, result_text
 from holdfast.messages.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.tokens import count
+from holdfast.messages.size.tokens import count
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.registry import APIS
 from holdfast.providers.rules import validate
 from holdfast.replay.session import session_of
+from holdfast.state.branch.view import project
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Answer, Compaction, Decision, Said, Usage
-from holdfast.state.view import project
 
 LOGS = ("claude-code", "codex", "pi")
 BODIES = ("anthropic", "openai-chat")

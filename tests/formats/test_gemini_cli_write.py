@@ -9,12 +9,12 @@ import pytest
 
 from holdfast.formats import context, history, path, read, reduced, write
 from holdfast.formats.base import Recording
-from holdfast.formats.log import Call, Log, slot_of
+from holdfast.formats.common.log import Call, Log, slot_of
 from holdfast.messages.message import Message, result_text
 from holdfast.messages.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.state.branch.view import project
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Compaction, Decision, Entry, Said, Usage
-from holdfast.state.view import project
 
 TIME = "2026-11-21T01:15:00.939Z"
 HEADER = {"sessionId": "S", "projectHash": "h", "startTime": TIME, "lastUpdated": TIME, "kind": "main"}

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from holdfast.formats.lines import Shape, edited, iso, millis, rows, split
+from holdfast.formats.common.lines import Shape, edited, iso, millis, rows, split
 
 
 class Thing(Struct, rename="camel"):

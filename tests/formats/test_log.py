@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.formats.base import Recording
-from holdfast.formats.log import Call, Log, ordered, slot_of
+from holdfast.formats.common.log import Call, Log, ordered, slot_of
 from holdfast.messages.message import Message
 from holdfast.state.entries import Answer, Note, Request, Said, Usage
 

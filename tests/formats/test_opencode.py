@@ -13,15 +13,15 @@ from msgspec import Raw
 from holdfast.errors import Unrecognised
 from holdfast.formats import context, history, path, read, reduced, steps, write
 from holdfast.formats.base import Recording
-from holdfast.formats.log import Call, Log, slot_of
+from holdfast.formats.common.log import Call, Log, slot_of
 from holdfast.formats.opencode.rows import rows_of
 from holdfast.formats.opencode.write import sessions
 from holdfast.messages.message import Message, result_text
 from holdfast.messages.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.planning.stages.prune.shown import CLEARED
+from holdfast.state.branch.view import project
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Answer, Compaction, Decision, Note, Said, Usage
-from holdfast.state.view import project
 from holdfast.store import open_store
 from holdfast.store.foreign.opencode import database
 

@@ -9,8 +9,8 @@ from holdfast.formats.base import context, history, steps
 from holdfast.formats.pi import read as pi
 from holdfast.messages.message import result_text
 from holdfast.messages.parts import Media, Opaque, Seal, Text, Thinking, ToolCall
+from holdfast.state.branch.view import project
 from holdfast.state.entries import BranchSummary, Label, Note, Said, Usage
-from holdfast.state.view import project
 
 HEADER = {"type": "session", "version": 3, "id": "S", "timestamp": "2026-11-21T01:14:53.326Z", "cwd": "/w"}
 TIME = "2026-11-21T01:14:54.000Z"

@@ -15,7 +15,7 @@ from holdfast.formats.repair.survey import NOTHING
 from holdfast.formats.repair.tools import NO_RESULT
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.state.entries import Answer, Entry, Note, Said, Usage
 
 LOGS = ("claude-code", "codex", "pi")

@@ -7,7 +7,7 @@ import pytest
 from holdfast.messages.cut_points import group_ends, legal_cuts
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
-from holdfast.state.turns import turn_starts
+from holdfast.state.branch.turns import turn_starts
 
 
 def user(text="u"):

@@ -7,8 +7,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.messages.size.tokens import count
 from holdfast.messages.text.clipping import clipped
-from holdfast.messages.tokens import count
 
 LEFT_OUT = re.compile(r"\n\[([\d,]+) characters of the plan are left out here\]\Z")
 

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall
 from holdfast.messages.references import words
+from holdfast.messages.size.tokens import measure
 from holdfast.messages.sized_message import Slot
 from holdfast.messages.text_runs import parts_said
-from holdfast.messages.tokens import measure
 from holdfast.planning.extract.extract import extract
 from holdfast.planning.summary.must_keep import newest_identifiers
 from holdfast.planning.summary.rendering import rendered

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.messages import tokens
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.size import tokens
+from holdfast.messages.size.token_weights import UNIT, weight
+from holdfast.messages.size.tokens import count, count_bytes, measure, measures_of
 from holdfast.messages.sized_message import Slot
-from holdfast.messages.token_weights import UNIT, weight
-from holdfast.messages.tokens import count, count_bytes, measure, measures_of
-from holdfast.state.branch import Branch, extend
+from holdfast.state.branch.branch import Branch, extend
+from holdfast.state.branch.view import prefix_basis
 from holdfast.state.calibration.calibration import HIGHEST, LOWEST
+from holdfast.state.calibration.token_estimate import cautious_ratio, estimate, measured_ratio, ratio
 from holdfast.state.entries import Answer, Body, Entry, Frame, Request, Said, Usage
 from holdfast.state.target import Target
-from holdfast.state.token_estimate import cautious_ratio, estimate, measured_ratio, ratio
-from holdfast.state.view import prefix_basis
 from holdfast.testing.strategies import wild_histories
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.messages import token_weights as weights
-from holdfast.messages.token_weights import BEFORE, BLOCK, HERE, UNIT, WEIGHTS, pairs, weight, weights_of
+from holdfast.messages.size import token_weights as weights
+from holdfast.messages.size.token_weights import BEFORE, BLOCK, HERE, UNIT, WEIGHTS, pairs, weight, weights_of
 
 PIECES = st.sampled_from([*'a \t\n7"', "word", "zebra", "getFooBar", "._", "  ", "abcdefg"])
 ASCII = st.lists(PIECES).map(lambda pieces: "".join(pieces).encode()) | st.text(st.characters(codec="ascii")).map(

@@ -13,13 +13,13 @@ from holdfast.config import target
 from holdfast.messages.cut_points import legal_cuts
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.normalize import SIGNED
 from holdfast.normalize.projection import _last_break, repair_projection
-from holdfast.state.branch import Branch, extend, extended
+from holdfast.state.branch.branch import Branch, extend, extended
+from holdfast.state.branch.fork import restated
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Entry, Frame, Said
-from holdfast.state.fork import restated
 
 ROLES = ("user", "assistant", "user", "assistant", "user")
 

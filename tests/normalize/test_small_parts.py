@@ -12,7 +12,7 @@ from holdfast.config import target
 from holdfast.errors import ConfigError, UnknownPolicy, WindowTooSmall
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.planning.budget import guard, measure_room
 from holdfast.planning.extract.ledger import command_lines, deeds, file_lines, first_error
 from holdfast.planning.extract.max_coverage import lazy_greedy

@@ -9,12 +9,12 @@ from holdfast.config import target
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.normalize.projection import send_slots
 from holdfast.planning.pipeline import advance
-from holdfast.state.branch import extended
+from holdfast.state.branch.branch import extended
+from holdfast.state.branch.fork import cut_back
 from holdfast.state.entries import Compaction, Entry, Frame, Request, Said
-from holdfast.state.fork import cut_back
 from holdfast.store.memory import MemoryStore
 
 BINDING = "claude-opus-5-5"

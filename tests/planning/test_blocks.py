@@ -15,14 +15,14 @@ from holdfast.engine.log.journal import Journal
 from holdfast.engine.recall import recall_whole
 from holdfast.messages.message import Message, part_text, placeholder
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
-from holdfast.messages.tokens import count, measure
+from holdfast.messages.size.tokens import count, measure
 from holdfast.planning.budget import measure_room
 from holdfast.planning.pipeline import advance
 from holdfast.planning.stages.multi_text import MANY, middle
 from holdfast.providers.registry import FORMS
 from holdfast.providers.request_body import measured, open_body, render
 from holdfast.providers.rules import validate
-from holdfast.state.token_estimate import estimate
+from holdfast.state.calibration.token_estimate import estimate
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.histories import words
 from holdfast.testing.provider.client import MODELS

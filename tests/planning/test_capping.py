@@ -14,8 +14,8 @@ from holdfast import Policy, World, plan
 from holdfast.config import target
 from holdfast.messages.message import Message, characters, result_text
 from holdfast.messages.parts import Media, Part, Text, ToolCall, ToolResult
+from holdfast.messages.size.tokens import measure
 from holdfast.messages.sized_message import characters_at_most
-from holdfast.messages.tokens import measure
 from holdfast.planning.settings import Settings
 from holdfast.planning.stages.append_limit import cap
 from holdfast.providers.registry import FORMS

@@ -10,7 +10,7 @@ from holdfast import Branch, Policy, World, plan
 from holdfast.config import target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.tokens import count
+from holdfast.messages.size.tokens import count
 from holdfast.messages.user_text import is_real
 from holdfast.normalize.projection import send_slots
 from holdfast.planning.budget import measure_room
@@ -21,11 +21,11 @@ from holdfast.planning.plan import reconcile
 from holdfast.planning.settings import SCAN
 from holdfast.planning.stages.compaction import trigger
 from holdfast.providers.request_body import body
-from holdfast.state.branch import extend
+from holdfast.state.branch.branch import extend
+from holdfast.state.branch.view import prefix_basis, project, summary_slot
 from holdfast.state.entries import OVERFLOW, Compaction, Entry, Failure, Revoke
 from holdfast.state.plan import Ask
 from holdfast.state.target import Written
-from holdfast.state.view import prefix_basis, project, summary_slot
 from holdfast.testing.histories import words
 
 OURS = Policy()

@@ -10,11 +10,11 @@ from holdfast import Branch, World, apply, plan
 from holdfast.config import target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.tokens import count
+from holdfast.messages.size.tokens import count
 from holdfast.planning.extract.carried_summary import carried
 from holdfast.planning.extract.previous_summary import said_by_user, summary_of
 from holdfast.planning.summary.must_keep import newest_request
-from holdfast.state.branch import extend
+from holdfast.state.branch.branch import extend
 from holdfast.state.entries import Compaction, Entry
 from holdfast.testing.histories import words
 

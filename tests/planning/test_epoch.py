@@ -9,14 +9,14 @@ from holdfast import Policy, World
 from holdfast.config import target
 from holdfast.messages.message import Message, result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
+from holdfast.messages.size.tokens import count, measure
 from holdfast.messages.text.cutting import fingerprint
-from holdfast.messages.tokens import count, measure
 from holdfast.planning.pipeline import advance
 from holdfast.planning.stages.escape_tags import NEUTRALISE
-from holdfast.state.branch import Branch, extend
+from holdfast.state.branch.branch import Branch, extend
+from holdfast.state.branch.view import project
 from holdfast.state.entries import Answer, Entry, Frame, Revoke, Said, Usage
 from holdfast.state.target import Prices
-from holdfast.state.view import project
 
 WHERE = target("anthropic", "claude-sonnet-4-5", window=200_000)
 POLICY = Policy().with_settings(prune_keep=2_000, prune_minimum=500, compact="off")

@@ -11,16 +11,16 @@ from holdfast import Policy, World
 from holdfast.config import target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.normalize.projection import repair_projection, send_slots
 from holdfast.planning.builder import Draft
 from holdfast.planning.pipeline import Stage, advance
 from holdfast.planning.presets.presets import OPENCLAW_2026_9, PRESETS
 from holdfast.planning.stages.tail_selection import tail_size
-from holdfast.state.branch import Branch, extend
+from holdfast.state.branch.branch import Branch, extend
+from holdfast.state.branch.view import leading, project, shown
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Entry, Frame, Said
-from holdfast.state.view import leading, project, shown
 from holdfast.testing.driving import drive
 
 FOLDED = Message.of("user", "What stood here was folded into this. " * 100)

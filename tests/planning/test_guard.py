@@ -13,7 +13,7 @@ from holdfast import Policy, plan
 from holdfast.config import target
 from holdfast.errors import WindowTooSmall
 from holdfast.messages.message import Message
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.planning.budget import (
     DEFAULT_WINDOW,
     LEARNED,
@@ -27,10 +27,10 @@ from holdfast.planning.budget import (
 )
 from holdfast.planning.presets.presets import OPENCLAW_2026_9, PRESETS
 from holdfast.planning.settings import Settings
-from holdfast.state.branch import Branch, extended
+from holdfast.state.branch.branch import Branch, extended
+from holdfast.state.branch.view import prefix_basis
 from holdfast.state.entries import Answer, Compaction, Entry, Frame, Request, Said, Usage
 from holdfast.state.target import Limits, Target
-from holdfast.state.view import prefix_basis
 
 OLD = PRESETS["openclaw"]
 NEW = Policy.preset("openclaw").with_settings(**OPENCLAW_2026_9).settings

@@ -12,7 +12,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.planning.settings import Channel, Person
 from holdfast.planning.stages.history_limit import history_limit
-from holdfast.state.view import project
+from holdfast.state.branch.view import project
 
 PLACE = target("anthropic", "claude-sonnet-4-5", window=100_000)
 CHANNELS = {

@@ -15,7 +15,7 @@ from holdfast import Branch, Policy, World, plan
 from holdfast.config import target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.planning.budget import measure_room
 from holdfast.planning.builder import Draft
 from holdfast.planning.pipeline import advance
@@ -33,11 +33,11 @@ from holdfast.planning.presets.presets import OPENCODE_2, PRESETS
 from holdfast.planning.presets.prune_idle import idle
 from holdfast.planning.presets.triggers import effective_window, is_over, line, usable
 from holdfast.planning.stages.compaction import over_trigger
-from holdfast.state.branch import extend
+from holdfast.state.branch.branch import extend
+from holdfast.state.branch.view import project
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Answer, Compaction, Decision, Entry, Frame, Request, Revoke, Said, Usage
 from holdfast.state.target import Limits
-from holdfast.state.view import project
 from holdfast.testing.driving import drive
 from holdfast.testing.strategies import conversations, messages
 

@@ -14,15 +14,15 @@ from holdfast import Policy
 from holdfast.config import target
 from holdfast.messages.message import Message, media_of
 from holdfast.messages.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.planning.pipeline import advance
 from holdfast.planning.stages.media import drop_media
 from holdfast.recovery.signatures import unseal
-from holdfast.state.branch import Branch, extend
+from holdfast.state.branch.branch import Branch, extend
+from holdfast.state.branch.view import project
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Decision, Entry, Said
 from holdfast.state.target import World
-from holdfast.state.view import project
 
 WHERE = target("anthropic", "claude-sonnet-4-5", window=200_000)
 POLICY = Policy().with_settings(media_most=6, media_bytes=6_000)

@@ -15,10 +15,10 @@ from holdfast import Policy, World, apply, plan
 from holdfast.config import target
 from holdfast.messages.message import Message, result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.planning.stages.escape_tags import NEUTRALISE, _holds, harmless, harmless_texts, look_alikes
 from holdfast.providers.request_body import body
-from holdfast.state.view import project
+from holdfast.state.branch.view import project
 from holdfast.testing.driving import drive
 from holdfast.testing.histories import words
 

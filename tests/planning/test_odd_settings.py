@@ -15,7 +15,7 @@ from holdfast.planning.settings import Channel, Settings
 from holdfast.planning.settings_check import check
 from holdfast.planning.stages.history_limit import history_limit
 from holdfast.planning.stages.truncate import bounds
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 
 WHERE = target("anthropic", "claude-sonnet-4-5", window=200_000)
 

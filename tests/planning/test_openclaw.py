@@ -10,7 +10,7 @@ from holdfast import Policy, World, apply, plan
 from holdfast.config import target
 from holdfast.messages.message import Message, media_of, result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.planning.presets.precheck import REMOVED, Route, route
 from holdfast.planning.presets.presets import OPENCLAW_2026_9
 from holdfast.planning.presets.prune_images import SEEN
@@ -18,9 +18,9 @@ from holdfast.planning.presets.prune_ttl import NO_IMAGE
 from holdfast.planning.stages.append_limit import cap
 from holdfast.planning.stages.prune import CLEARED
 from holdfast.planning.stages.truncate import bounds
-from holdfast.state.branch import Branch, extend
+from holdfast.state.branch.branch import Branch, extend
+from holdfast.state.branch.view import project
 from holdfast.state.entries import Answer, Decision, Entry, Revoke, Said
-from holdfast.state.view import project
 
 OPENCLAW = Policy.preset("openclaw")
 BARE = OPENCLAW.with_settings(compact="off", window_min=0, reserve_min=0, loop_share=0.0, truncate_share=0.0)

@@ -9,7 +9,7 @@ from holdfast.config import target
 from holdfast.messages.message import Message, placeholder, result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
 from holdfast.planning.presets.overflow_replay import CONTINUE, MEDIA_REMOVED
-from holdfast.state.branch import extend
+from holdfast.state.branch.branch import extend
 from holdfast.state.entries import OVERFLOW, REPLAY, Entry, Failure, Frame
 
 WHERE = target("anthropic", "claude-sonnet-4-5", window=60_000, frame=Frame("f", 100, exact=True))

@@ -8,7 +8,7 @@ from holdfast import Policy, World, apply, plan
 from holdfast.config import target
 from holdfast.messages.message import Message, result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.tokens import count
+from holdfast.messages.size.tokens import count
 from holdfast.planning.stages.prune import CLEARED
 
 WHERE = target("anthropic", "claude-sonnet-4-5", window=400_000)

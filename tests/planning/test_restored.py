@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.tokens import count
+from holdfast.messages.size.tokens import count
 from holdfast.planning.extract.restored_files import PLAN, restored_plan
 from holdfast.testing.strategies import messages
 

@@ -10,12 +10,12 @@ from holdfast import Policy, World, apply, plan
 from holdfast.config import target
 from holdfast.messages.message import Message, result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.tokens import count, measure
+from holdfast.messages.size.tokens import count, measure
 from holdfast.planning.budget import measure_room
 from holdfast.planning.pipeline import advance
 from holdfast.planning.stages import tool_results as stage
 from holdfast.planning.stages.tool_results import own_name, tool_names
-from holdfast.state.branch import Branch, extend
+from holdfast.state.branch.branch import Branch, extend
 from holdfast.state.entries import Entry, Request, Said
 from holdfast.testing.histories import words
 

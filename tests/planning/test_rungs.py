@@ -8,17 +8,17 @@ from holdfast import Branch, Policy, World, plan
 from holdfast.config import target
 from holdfast.messages.message import Message, media_of, result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
-from holdfast.messages.tokens import count, measure
+from holdfast.messages.size.tokens import count, measure
 from holdfast.normalize.projection import send_slots
 from holdfast.planning.budget import measure_room
 from holdfast.planning.pipeline import advance
 from holdfast.planning.plan import reconcile
 from holdfast.planning.presets.presets import OPENCLAW_2026_9, PRESETS
 from holdfast.planning.stages.smallest_request import floor, open_group
-from holdfast.state.branch import extend
+from holdfast.state.branch.branch import extend
+from holdfast.state.branch.turns import newest_words
+from holdfast.state.calibration.token_estimate import estimate
 from holdfast.state.entries import Entry, Said
-from holdfast.state.token_estimate import estimate
-from holdfast.state.turns import newest_words
 from holdfast.testing.histories import words
 
 OURS = Policy()

@@ -13,8 +13,8 @@ from holdfast import Branch, Policy, World, plan
 from holdfast.config import target
 from holdfast.messages.message import Message, result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
+from holdfast.messages.size.tokens import count
 from holdfast.messages.text.cutting import fingerprint, one_line
-from holdfast.messages.tokens import count
 from holdfast.planning.budget import measure_room
 from holdfast.planning.builder import Draft
 from holdfast.planning.extract.outline import outline

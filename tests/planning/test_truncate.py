@@ -13,8 +13,8 @@ from holdfast import Policy, World, apply, plan
 from holdfast.config import target
 from holdfast.messages.message import Message, result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
-from holdfast.messages.weighted_chars import IMAGE_CHARS, head_within, tail_within, weigh, weight
+from holdfast.messages.size.tokens import measure
+from holdfast.messages.size.weighted_chars import IMAGE_CHARS, head_within, tail_within, weigh, weight
 from holdfast.planning.pipeline import advance
 from holdfast.planning.presets.presets import OPENCLAW_2026_9, PRESETS
 from holdfast.planning.settings import HANDLE
@@ -33,7 +33,7 @@ from holdfast.planning.stages.truncate import (
     truncate_text,
     truncated_entries,
 )
-from holdfast.state.branch import TRUNCATE, Branch, extend
+from holdfast.state.branch.branch import TRUNCATE, Branch, extend
 from holdfast.state.entries import Answer, Entry, Said, Usage
 from holdfast.store.memory import MemoryStore
 

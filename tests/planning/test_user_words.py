@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text
-from holdfast.messages.tokens import count
+from holdfast.messages.size.tokens import count
 from holdfast.planning.extract.client_notes import apart
 from holdfast.planning.extract.user_words import EACH, GAP, LEAST, user_words
 

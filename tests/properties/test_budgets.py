@@ -15,13 +15,13 @@ from holdfast.errors import WindowTooSmall
 from holdfast.messages.cut_points import legal_cuts
 from holdfast.messages.message import Message, result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
+from holdfast.messages.size.tokens import count, measure
 from holdfast.messages.text.cutting import head_and_tail
-from holdfast.messages.tokens import count, measure
 from holdfast.planning.budget import measure_room
 from holdfast.planning.settings import HANDLE, Settings
+from holdfast.state.branch.view import project
+from holdfast.state.calibration.token_estimate import cautious_ratio, ratio
 from holdfast.state.entries import Frame
-from holdfast.state.token_estimate import cautious_ratio, ratio
-from holdfast.state.view import project
 from holdfast.testing.driving import drive
 from holdfast.testing.histories import conversation, damaged, words
 from holdfast.testing.strategies import broken_histories, conversations

@@ -16,7 +16,7 @@ from holdfast.config import target
 from holdfast.messages.cut_points import legal_cuts
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.tokens import count, measure
+from holdfast.messages.size.tokens import count, measure
 from holdfast.normalize.projection import send_slots
 from holdfast.planning.budget import measure_room
 from holdfast.planning.builder import Draft
@@ -26,10 +26,10 @@ from holdfast.planning.pipeline import advance
 from holdfast.planning.presets.presets import PRESETS
 from holdfast.planning.settings import Settings
 from holdfast.planning.stages.compaction import over_trigger
-from holdfast.state.branch import extend
+from holdfast.state.branch.branch import extend
+from holdfast.state.branch.view import project
 from holdfast.state.entries import Answer, Entry, Failure, Frame, Said, Usage
 from holdfast.state.target import Limits
-from holdfast.state.view import project
 from holdfast.testing.driving import drive, points
 from holdfast.testing.histories import words
 from holdfast.testing.strategies import broken_histories, conversations
@@ -298,7 +298,7 @@ def test_an_extract_is_always_the_same(messages, budget):
 SCRIPT = """
 from holdfast.planning.extract.extract import extract
 from holdfast.testing.histories import conversation
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 turns = [(n, 200, [(3, n, 3_000, 1), (2, n + 5, 900, 0)], True) for n in range(12)]
 slots = [measure(message) for message in conversation(turns)]
 print(extract(slots[:-3], slots[-3:], 900))

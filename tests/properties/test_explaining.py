@@ -12,9 +12,9 @@ from holdfast.cli.reports.history import acting, acts, as_shown, log_of, states
 from holdfast.cli.reports.request_diff import compare, runs
 from holdfast.cli.reports.request_size import measured_in
 from holdfast.config import shipped
-from holdfast.state.branch import Branch, extend
+from holdfast.state.branch.branch import Branch, extend
+from holdfast.state.branch.view import origins
 from holdfast.state.entries import Compaction, Decision, Entry, Revoke
-from holdfast.state.view import origins
 from holdfast.store.base import SessionInfo
 from holdfast.testing.strategies import logs
 

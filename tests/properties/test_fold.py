@@ -13,20 +13,20 @@ from msgspec.structs import asdict, replace
 from holdfast import Branch
 from holdfast.messages.message import Message, media_of
 from holdfast.messages.parts import Text, Thinking, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.planning.budget import in_force
 from holdfast.planning.presets.measures import usage_estimate
 from holdfast.planning.settings import Settings
-from holdfast.state.branch import extend
+from holdfast.state.branch.branch import extend
+from holdfast.state.branch.view import messages_at, origins, prefix_basis, project
+from holdfast.state.calibration.token_estimate import estimate, frame_tokens, ratio
 from holdfast.state.dialect import Dialect
 from holdfast.state.edits import Edit, Settled, Span
 from holdfast.state.entries import Answer, Compaction, Decision, Entry, Frame, Request, Revoke, Said, Usage
 from holdfast.state.sequence import Seq
 from holdfast.state.target import Target
-from holdfast.state.token_estimate import estimate, frame_tokens, ratio
-from holdfast.state.view import messages_at, origins, prefix_basis, project
-from holdfast.store.active import CARRIED
 from holdfast.store.memory import MemoryStore
+from holdfast.store.tree.active import CARRIED
 from holdfast.testing.strategies import logs, wild_histories
 
 FORGOTTEN = {"settled", "callers"}

@@ -13,16 +13,16 @@ from holdfast import Policy, World, plan
 from holdfast.config import target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.normalize import MISSING
 from holdfast.planning.presets.presets import PRESETS
 from holdfast.planning.stages.cache_breakpoints import breakpoints
 from holdfast.providers.request_body import body
 from holdfast.replay.cache import FRAME, Cache, blocks
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.view import project
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Decision, Entry, Request, Said
-from holdfast.state.view import project
 from holdfast.testing.driving import drive
 from holdfast.testing.histories import conversation, damaged
 from holdfast.testing.strategies import broken_histories, conversations

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from holdfast import Branch, Policy
 from holdfast.config import target
 from holdfast.messages.message import Message
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.normalize.projection import send_slots
 from holdfast.planning.pipeline import advance
 from holdfast.providers.request_body import body
-from holdfast.state.branch import extend
+from holdfast.state.branch.branch import extend
+from holdfast.state.branch.view import project, summary_slot
+from holdfast.state.calibration.token_estimate import estimate
 from holdfast.state.entries import Answer, Compaction, Entry, Frame, Said, Usage
-from holdfast.state.token_estimate import estimate
-from holdfast.state.view import project, summary_slot
 from holdfast.testing.driving import recorded
 
 FRAME = Frame("f", 500, exact=True)

@@ -12,17 +12,17 @@ from holdfast.config import target
 from holdfast.errors import WindowTooSmall
 from holdfast.messages.message import Message, media_of, result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
-from holdfast.messages.tokens import count
+from holdfast.messages.size.tokens import count
 from holdfast.normalize.projection import send_slots
 from holdfast.planning.budget import learned, measure_room
 from holdfast.planning.pipeline import advance
 from holdfast.planning.plan import reconcile
 from holdfast.planning.presets.presets import PRESETS
 from holdfast.planning.stages.smallest_request import floor
-from holdfast.state.branch import extend
+from holdfast.state.branch.branch import extend
 from holdfast.state.calibration.calibration import Learned
+from holdfast.state.calibration.token_estimate import estimate
 from holdfast.state.entries import OVERFLOW, Answer, Compaction, Decision, Entry, Failure, Frame, Request, Usage
-from holdfast.state.token_estimate import estimate
 from holdfast.testing.histories import words
 from holdfast.testing.strategies import broken_histories, conversations, wild_histories
 

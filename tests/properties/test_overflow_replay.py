@@ -13,7 +13,7 @@ from holdfast.normalize.projection import send_slots
 from holdfast.planning.presets.overflow_replay import CONTINUE
 from holdfast.providers.request_body import body
 from holdfast.providers.rules import validate
-from holdfast.state.branch import extend
+from holdfast.state.branch.branch import extend
 from holdfast.state.entries import OVERFLOW, REPLAY, Entry, Failure, Frame
 from holdfast.testing.strategies import conversations
 

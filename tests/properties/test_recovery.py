@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from holdfast.events import OUTCOMES
 from holdfast.messages.message import Message
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.planning.presets.presets import PRESETS
 from holdfast.planning.settings import Settings
 from holdfast.providers.overflow import KINDS, OVERFLOWS
@@ -31,7 +31,7 @@ from holdfast.recovery.machine import (
     rank,
 )
 from holdfast.recovery.messages import explain
-from holdfast.state.branch import Branch, extend
+from holdfast.state.branch.branch import Branch, extend
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import OVERFLOW, Answer, Compaction, Decision, Entry, Failure, Said
 

@@ -15,8 +15,8 @@ from holdfast.config import target
 from holdfast.errors import HoldfastError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.size.tokens import measure
 from holdfast.messages.sized_message import Slot
-from holdfast.messages.tokens import measure
 from holdfast.normalize import MISSING, repairs
 from holdfast.normalize.parts import tells
 from holdfast.normalize.projection import repair_projection, send_slots
@@ -26,7 +26,7 @@ from holdfast.providers.fix import mend
 from holdfast.providers.registry import APIS
 from holdfast.providers.request_body import body
 from holdfast.providers.rules import validate
-from holdfast.state.branch import Branch, extend, extended
+from holdfast.state.branch.branch import Branch, extend, extended
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Answer, Decision, Entry, Frame, Said
 from holdfast.testing.mangle import BLOWS, MODELS, mangled, of_seed, sound

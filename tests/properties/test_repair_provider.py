@@ -15,10 +15,10 @@ from holdfast.normalize.parts import tells
 from holdfast.providers.models import traits
 from holdfast.providers.registry import APIS
 from holdfast.providers.request_body import body
-from holdfast.state.view import patched
+from holdfast.state.branch.view import patched
 from holdfast.testing.mangle import MODELS, mangled
 from holdfast.testing.provider import Provider, Refusal, Settings
-from holdfast.testing.provider.serving import serving
+from holdfast.testing.provider.server.serving import serving
 
 FAMILIES = [(api, model) for api in APIS for model in MODELS[api]]
 COUNT = counts.choose(quick=30, ci=100, thorough=500)

@@ -17,11 +17,11 @@ from holdfast import Branch, Policy
 from holdfast.config import target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, Seal, Text, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.normalize.projection import send_slots
 from holdfast.planning.pipeline import advance
 from holdfast.providers.request_body import body
-from holdfast.state.branch import extend
+from holdfast.state.branch.branch import extend
 from holdfast.state.entries import Entry, Said
 from holdfast.testing.driving import drive
 from holdfast.testing.histories import conversation, damaged

@@ -38,14 +38,14 @@ from holdfast.planning.stages.truncate import Bounds, truncated_entries
 from holdfast.providers.registry import form_of
 from holdfast.providers.request_body import body
 from holdfast.providers.rules import validate
-from holdfast.state.branch import Branch, extend
+from holdfast.state.branch.branch import Branch, extend
+from holdfast.state.branch.view import project
 from holdfast.state.entries import Compaction, Decision, Entry, Frame, Note, Revoke, Said, Usage
 from holdfast.state.plan import Plan
 from holdfast.state.target import Target
-from holdfast.state.view import project
 from holdfast.store import open_store
 from holdfast.store.base import SessionStore
-from holdfast.store.blob_names import CAPPED
+from holdfast.store.blobs.blob_names import CAPPED
 from holdfast.testing.histories import words
 from holdfast.testing.samples import KEY, same_request
 

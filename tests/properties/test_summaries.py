@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from holdfast.config import target
 from holdfast.engine.compaction.summarizer import Terms, Writer, summarise
-from holdfast.engine.lanes import Permits
+from holdfast.engine.concurrency.lanes import Permits
 from holdfast.errors import CompactionFailed
 from holdfast.events import OUTCOMES
 from holdfast.messages.message import Message
-from holdfast.messages.tokens import count, measure
+from holdfast.messages.size.tokens import count, measure
 from holdfast.planning.settings import Settings
 from holdfast.planning.summary.judge import Told, Wanted, objections
 from holdfast.planning.summary.prompts import HEADINGS
@@ -22,7 +22,7 @@ from holdfast.testing.provider import Fault, Provider
 from holdfast.testing.provider import Settings as Strict
 from holdfast.testing.provider.calls import Refusal, Said
 from holdfast.testing.provider.client import MODELS
-from holdfast.testing.provider.faults import KINDS
+from holdfast.testing.provider.faults.faults import KINDS
 from holdfast.testing.strategies import broken_histories, conversations
 from holdfast.testing.upstream import ProviderUpstream
 

@@ -17,7 +17,7 @@ from holdfast import Branch, Policy, Target, World, apply, plan
 from holdfast.config import target
 from holdfast.messages.message import Message, result_text
 from holdfast.messages.parts import Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.normalize import MISSING, repairs
 from holdfast.normalize.ids import wire_id
 from holdfast.normalize.pairing import STRAY
@@ -27,7 +27,7 @@ from holdfast.planning.presets.presets import PRESETS
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.request_body import body, measured, open_body, render
 from holdfast.providers.rules import validate
-from holdfast.state.branch import extend
+from holdfast.state.branch.branch import extend
 from holdfast.state.entries import Entry, Frame, Said
 from holdfast.testing.driving import drive
 from holdfast.testing.histories import DAMAGE, ODD_IDS, conversation

@@ -13,9 +13,9 @@ from holdfast.providers.anthropic import cache_control as breakpoints
 from holdfast.providers.anthropic.cache_control import in_message
 from holdfast.providers.request_body import body, measured, open_body, render
 from holdfast.providers.rules import validate
+from holdfast.state.branch.view import edited
 from holdfast.state.edits import Edit, Span
 from holdfast.state.plan import Options
-from holdfast.state.view import edited
 
 FIVE = {"type": "ephemeral"}
 HOUR = {"type": "ephemeral", "ttl": "1h"}

@@ -12,7 +12,7 @@ from holdfast.config.catalog import Model
 from holdfast.errors import ConfigError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Text, Thinking
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.providers.common.native_compaction import Made, Unmade, asking, brought, by_itself, can_compact, made
 from holdfast.providers.common.server_compaction import betas, clearing_fields, headers, threshold_fields, together
 from holdfast.providers.common.sse import Event, Reader
@@ -20,9 +20,9 @@ from holdfast.providers.overflow import ErrorReport, classify
 from holdfast.providers.request_body import open_body
 from holdfast.providers.responses import Fold, answer
 from holdfast.providers.rules import validate
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.view import held_for, project
 from holdfast.state.entries import Entry, Said
-from holdfast.state.view import held_for, project
 from holdfast.testing.provider.calls import Answered, Asked, Compacted, Refusal
 from holdfast.testing.provider.client import MODELS, Client
 from holdfast.testing.provider.provider import Provider

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.providers.gemini import messages as gemini
 from holdfast.testing.strategies import conversations, wild_histories
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
-from holdfast.messages.tokens import measure
-from holdfast.providers.common.incremental import grown, known, shared
+from holdfast.messages.size.tokens import measure
+from holdfast.providers.common.json.incremental import grown, known, shared
 from holdfast.providers.registry import APIS
 from holdfast.providers.request_body import body, measured, open_body
 from holdfast.testing.provider.client import MODELS

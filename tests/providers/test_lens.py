@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.errors import FormatError, Unrecognised
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.providers.anthropic.cache_control import MOST
 from holdfast.providers.request_body import body, measured, open_body, render
 from holdfast.state.plan import Options

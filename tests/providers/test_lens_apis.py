@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Text, ToolCall, ToolResult
+from holdfast.messages.size.tokens import measure
 from holdfast.messages.sized_message import Slot
-from holdfast.messages.tokens import measure
 from holdfast.providers.registry import APIS, FORMS
 from holdfast.providers.request_body import body, measured, open_body, render, whole_frame
 from holdfast.state.plan import Options

@@ -14,7 +14,7 @@ from msgspec import Raw
 from holdfast.errors import FormatError, HoldfastError
 from holdfast.messages.parts import Opaque, Seal, ToolCall
 from holdfast.providers.anthropic import messages as anthropic
-from holdfast.providers.common.json_path import Tree, named, replaced
+from holdfast.providers.common.json.json_path import Tree, named, replaced
 from holdfast.providers.fix import mend
 from holdfast.providers.fix.word_guard import heard
 from holdfast.providers.registry import APIS, FORMS

@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from holdfast.providers.common.surrogates import first
+from holdfast.providers.common.json.surrogates import first
 from holdfast.providers.fix import mend
 from holdfast.providers.rules import validate
 

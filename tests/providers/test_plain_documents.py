@@ -17,7 +17,7 @@ from holdfast.engine.log.journal import Journal
 from holdfast.engine.recall import answer_recall, recall_whole
 from holdfast.messages.message import part_text
 from holdfast.messages.parts import Media, Opaque, Text
-from holdfast.messages.tokens import DOCUMENT_TOKENS, count, media_tokens
+from holdfast.messages.size.tokens import DOCUMENT_TOKENS, count, media_tokens
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.common.media import words_of
 from holdfast.providers.gemini import messages as gemini

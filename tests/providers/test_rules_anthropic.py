@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from holdfast.messages.image_size import pixels
+from holdfast.messages.size.image_size import pixels
 from holdfast.providers.rules import validate
 
 FIVE = {"type": "ephemeral"}

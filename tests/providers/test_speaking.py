@@ -22,7 +22,7 @@ from holdfast.config import target
 from holdfast.errors import FormatError
 from holdfast.messages.message import media_of, result_text
 from holdfast.providers.anthropic import messages as anthropic
-from holdfast.providers.common.transcode import speaking
+from holdfast.providers.common.foreign.transcode import speaking
 from holdfast.providers.convert import convert
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.openai_chat import messages as openai_chat

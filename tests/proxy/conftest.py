@@ -13,8 +13,8 @@ from holdfast.proxy.settings import Settings
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider import Settings as Strict
-from holdfast.testing.provider.app import app
 from holdfast.testing.provider.client import MODELS
+from holdfast.testing.provider.server.app import app
 
 PATHS = {
     "anthropic": "/v1/messages",

@@ -21,7 +21,7 @@ from holdfast.proxy.settings import Settings
 from holdfast.store import open_store
 from holdfast.testing.provider.calls import Answered, Asked, Used
 from holdfast.testing.provider.client import MODELS
-from holdfast.testing.provider.speaking import Call, speak
+from holdfast.testing.provider.voices.speaking import Call, speak
 
 LOOPBACK = "127.0.0.1"
 SOON = 20.0

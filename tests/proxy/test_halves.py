@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.providers.common.surrogates import whole
+from holdfast.providers.common.json.surrogates import whole
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider import Settings as Strict

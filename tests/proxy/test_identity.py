@@ -14,13 +14,13 @@ from holdfast.engine.log.conversation_diff import repeated
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
+from holdfast.messages.size.tokens import measure
 from holdfast.messages.sized_message import Slot
-from holdfast.messages.tokens import measure
 from holdfast.providers.request_body import measured, open_body
 from holdfast.proxy.conversation.clients import Client
 from holdfast.proxy.conversation.identity import session_key
 from holdfast.proxy.conversation.index import Trees
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.state.entries import Answer, BranchSummary, Entry, Label, Note, Said
 from holdfast.store.base import SessionInfo
 from holdfast.store.memory import MemoryStore

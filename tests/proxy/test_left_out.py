@@ -13,7 +13,7 @@ from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Decision, Entry
 from holdfast.state.entries import Said as Logged
 from holdfast.store.memory import MemoryStore
-from holdfast.store.tree import new_id
+from holdfast.store.tree.tree import new_id
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider import Settings as Strict
 from holdfast.testing.provider.calls import Said

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from holdfast.engine.engine_resources import Means
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.planning.pipeline import Policy
 from holdfast.proxy.conversation.cache import OpenBranches
 from holdfast.proxy.conversation.index import Trees

@@ -18,7 +18,7 @@ from holdfast.proxy.settings import Settings
 from holdfast.state.entries import Answer, Failure, Note
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider.client import MODELS
-from holdfast.testing.provider.faults import parsed
+from holdfast.testing.provider.faults.faults import parsed
 
 STATE = "x-holdfast-state"
 WINDOW = 16_000

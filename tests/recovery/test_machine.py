@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Policy
 from holdfast.messages.message import Message
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.planning.presets.presets import OPENCLAW_2026_9
 from holdfast.planning.settings import Settings
 from holdfast.providers.overflow import KINDS, OVERFLOWS
@@ -30,7 +30,7 @@ from holdfast.recovery.machine import (
 )
 from holdfast.recovery.messages import explain
 from holdfast.recovery.retry import summary_wait, wait
-from holdfast.state.branch import Branch, extend
+from holdfast.state.branch.branch import Branch, extend
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import OVERFLOW, Answer, Compaction, Decision, Entry, Failure, Said
 

@@ -9,14 +9,14 @@ from msgspec import Raw
 from holdfast.config import target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Seal, Text, Thinking, ToolCall
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.normalize.signatures import STAND_IN
 from holdfast.planning.pipeline import Policy, advance
 from holdfast.recovery.signatures import GONE, RULE, unseal
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.view import project
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Compaction, Decision, Entry, Said
-from holdfast.state.view import project
 
 GEMINI = target("gemini", "gemini-3-pro")
 CLAUDE = target("anthropic", "claude-opus-5-5")

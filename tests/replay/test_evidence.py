@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.messages.message import Message
 from holdfast.messages.references import references
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.replay.evidence import Texts, excerpts, score, windows
 
 NAME = ("id", "read_file")

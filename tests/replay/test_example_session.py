@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.messages.tokens import count
+from holdfast.messages.size.tokens import count
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = "/home/dev/holdfast"

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.config import target
 from holdfast.formats import read
-from holdfast.messages.tokens import count
+from holdfast.messages.size.tokens import count
 from holdfast.planning.pipeline import Policy
 from holdfast.replay.measure import Setting, Study, measure_policy
 from holdfast.replay.report import Row, verdict

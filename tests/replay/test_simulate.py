@@ -5,7 +5,7 @@ from itertools import count as numbers
 from holdfast.config import target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.planning.pipeline import Policy
 from holdfast.providers.request_body import body
 from holdfast.providers.rules import validate

@@ -20,8 +20,8 @@ from anyio.lowlevel import checkpoint
 from holdfast.config import target
 from holdfast.engine.compaction.inflight import InFlight, extended, flags_compaction_timeout
 from holdfast.engine.compaction.summarizer import Writer
+from holdfast.engine.concurrency.lanes import Lanes, Permits
 from holdfast.engine.engine import Engine
-from holdfast.engine.lanes import Lanes, Permits
 from holdfast.errors import Aborted
 from holdfast.messages.message import Message
 from holdfast.state.entries import Compaction

@@ -18,16 +18,16 @@ from holdfast.config import FILE, load, target
 from holdfast.errors import WindowTooSmall
 from holdfast.messages.message import Message, media_of, result_text
 from holdfast.messages.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.normalize import MISSING
 from holdfast.planning.presets.precheck import route
 from holdfast.planning.presets.presets import OPENCLAW_2026_9
 from holdfast.planning.settings import Channel, Person
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.view import project
 from holdfast.state.dialect import Dialect
 from holdfast.state.entries import Answer, Compaction, Entry, Note, Said
 from holdfast.state.target import Target
-from holdfast.state.view import project
 from holdfast.store.memory import MemoryStore
 
 _FILES = Path(__file__).parents[3] / "shared" / "cases"

@@ -22,16 +22,16 @@ from holdfast.events import Compacted
 from holdfast.formats import context, path, read, write
 from holdfast.messages.message import Message, result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.planning.presets.measures import estimate_tokens, usage_estimate
 from holdfast.planning.presets.presets import OPENCODE_2
 from holdfast.planning.presets.triggers import usable
 from holdfast.planning.stages.tail_selection import cut_point, preserve_recent_budget, select
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.view import project
 from holdfast.state.dialect import Dialect
 from holdfast.state.entries import Answer, Compaction, Entry, Failure, Frame, Note, Said
 from holdfast.state.target import Limits, Target
-from holdfast.state.view import project
 
 _CASES = Path(__file__).parents[3] / "shared" / "cases"
 _ISSUES = {"Tool results and old turns", "First light"}

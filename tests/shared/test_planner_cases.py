@@ -14,8 +14,8 @@ from planned import PLACE, first_compaction, place
 from holdfast import Policy, World, plan
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
-from holdfast.state.branch import Branch
+from holdfast.messages.size.tokens import measure
+from holdfast.state.branch.branch import Branch
 from holdfast.state.entries import Compaction, Entry, Said
 
 _FILES = Path(__file__).parents[3] / "shared" / "cases"

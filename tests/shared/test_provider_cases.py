@@ -10,12 +10,12 @@ from typing import Any
 
 from holdfast.testing.provider.blocks import Block, blocks
 from holdfast.testing.provider.calls import Answered, Asked, Refusal, Reply
-from holdfast.testing.provider.overflowing import WORDINGS
+from holdfast.testing.provider.judge.overflowing import WORDINGS
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.sealing import digest, seal
-from holdfast.testing.provider.shelf import Kept, encrypt
-from holdfast.testing.provider.signing import Chain, sign
-from holdfast.testing.provider.thoughts import DUMMY, sign_part, signature
+from holdfast.testing.provider.seals.sealing import digest, seal
+from holdfast.testing.provider.seals.shelf import Kept, encrypt
+from holdfast.testing.provider.seals.signing import Chain, sign
+from holdfast.testing.provider.seals.thoughts import DUMMY, sign_part, signature
 
 _FILE = Path(__file__).parents[3] / "shared" / "cases" / "wire.json"
 _OVERFLOWS = _FILE.with_name("overflow-errors.json")

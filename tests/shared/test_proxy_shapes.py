@@ -16,7 +16,7 @@ from holdfast.providers.request_body import measured, open_body
 from holdfast.proxy.conversation.clients import client, has_tools, kind
 from holdfast.proxy.conversation.identity import session_key
 from holdfast.proxy.conversation.index import Trees
-from holdfast.state.view import project
+from holdfast.state.branch.view import project
 from holdfast.store.memory import MemoryStore
 
 SHAPES = Path(__file__).parents[3] / "shared" / "shapes"

@@ -25,11 +25,11 @@ from holdfast.errors import ContextOverflow, UpstreamError
 from holdfast.events import Compacted, Decided, Pressed, Retrying
 from holdfast.messages.message import Message, result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.planning.presets.presets import OPENCLAW_2026_9
-from holdfast.state.branch import extend
+from holdfast.state.branch.branch import extend
+from holdfast.state.branch.view import project
 from holdfast.state.entries import Compaction, Entry, Failure, Frame, Said
-from holdfast.state.view import project
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run as on_fake_clock
 from holdfast.testing.provider import Provider

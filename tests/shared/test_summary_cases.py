@@ -24,13 +24,13 @@ from holdfast.events import Compacted
 from holdfast.formats import context, read
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.planning.budget import measure_room
 from holdfast.planning.presets.overflow_replay import CONTINUE
 from holdfast.planning.settings import Settings
 from holdfast.planning.summary.prompts import HEADINGS
 from holdfast.providers.request_body import open_body
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.state.entries import Compaction, Entry, Said
 from holdfast.state.plan import Ask
 from holdfast.testing.clock import FakeClock

@@ -9,8 +9,9 @@ from holdfast import Branch, Policy, World, plan
 from holdfast.config import target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
-from holdfast.state.branch import extend, extended
+from holdfast.messages.size.tokens import measure
+from holdfast.state.branch.branch import extend, extended
+from holdfast.state.branch.view import edited, origins, patched, patched_position, prefix_basis, project
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     UNANSWERED,
@@ -25,7 +26,6 @@ from holdfast.state.entries import (
     Said,
     Usage,
 )
-from holdfast.state.view import edited, origins, patched, patched_position, prefix_basis, project
 
 
 def say(role, text):

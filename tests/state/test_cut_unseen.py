@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from holdfast import Branch
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text
-from holdfast.messages.tokens import measure
-from holdfast.state.branch import extend
+from holdfast.messages.size.tokens import measure
+from holdfast.state.branch.branch import extend
+from holdfast.state.branch.view import prefix_basis
 from holdfast.state.calibration.calibration import Anchor
 from holdfast.state.calibration.usage import cut_at
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Answer, Compaction, Decision, Entry, Frame, Request, Said, Usage
-from holdfast.state.view import prefix_basis
 
 FRAME = 1_000
 

@@ -10,9 +10,9 @@ import pytest
 from holdfast import Branch
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.planning.pipeline import advance
-from holdfast.state.branch import extend
+from holdfast.state.branch.branch import extend
 from holdfast.state.edit_map import Edits
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import DELIVERED, QUEUED, Compaction, Decision, Entry, Note, Request, Revoke, Said

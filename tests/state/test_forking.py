@@ -11,12 +11,12 @@ from holdfast import Branch, Policy, plan
 from holdfast.config import target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
-from holdfast.state.branch import TRUNCATE, extend, extended
+from holdfast.messages.size.tokens import measure
+from holdfast.state.branch.branch import TRUNCATE, extend, extended
+from holdfast.state.branch.fork import cut_back
+from holdfast.state.branch.view import prefix_basis, project
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import HISTORY, Compaction, Decision, Entry, Frame, Request, Revoke, Said
-from holdfast.state.fork import cut_back
-from holdfast.state.view import prefix_basis, project
 from holdfast.testing.strategies import logs
 
 COUNTS = ("seen", "standing", "framed", "counted")

@@ -14,10 +14,13 @@ from holdfast import Branch
 from holdfast.config import target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media
-from holdfast.messages.tokens import measure
-from holdfast.state.branch import extend
+from holdfast.messages.size.tokens import measure
+from holdfast.state.branch.branch import extend
+from holdfast.state.branch.fork import cut_back
+from holdfast.state.branch.view import prefix_basis
 from holdfast.state.calibration.calibration import Gauge, Learned, is_sensible, raised, smaller, taught
 from holdfast.state.calibration.model_stats import MODELS, all_known, noted
+from holdfast.state.calibration.token_estimate import ratio
 from holdfast.state.calibration.usage import HOUR, cache_lives, fresh
 from holdfast.state.entries import (
     FORGOTTEN,
@@ -34,9 +37,6 @@ from holdfast.state.entries import (
     Said,
     Usage,
 )
-from holdfast.state.fork import cut_back
-from holdfast.state.token_estimate import ratio
-from holdfast.state.view import prefix_basis
 
 WHERE = target("anthropic", "claude-sonnet-4-5")
 WORDS = "the tide takes the harbour wall twice a day and nobody minds it "

@@ -12,8 +12,8 @@ import pytest
 from holdfast import Branch
 from holdfast.messages.message import Message
 from holdfast.messages.parts import ToolCall
-from holdfast.messages.tokens import measure
-from holdfast.state.branch import extended
+from holdfast.messages.size.tokens import measure
+from holdfast.state.branch.branch import extended
 from holdfast.state.entries import Entry, Said
 from holdfast.state.sequence import Seq
 

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from holdfast.messages.message import Message, placeholder, result_text
 from holdfast.messages.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.size.tokens import measure
 from holdfast.messages.sized_message import Slot
-from holdfast.messages.tokens import measure
 from holdfast.state.codec.packing import join, pack, split, unpack
 from holdfast.state.costs import dollars
 from holdfast.state.entries import Compaction, Note, Said, Usage

@@ -18,7 +18,7 @@ import pytest
 
 from holdfast.errors import QuotaExceeded, StoreCorrupt, StoreError, UnknownId
 from holdfast.store.base import BlobStore, Quota
-from holdfast.store.blobs import FileBlobs, MemoryBlobs
+from holdfast.store.blobs.blobs import FileBlobs, MemoryBlobs
 from holdfast.testing.store import BlobStoreRules
 
 
@@ -210,7 +210,7 @@ def at_step(work: Callable[[], Any], other: Callable[[], object], at: int, code:
 
 def test_texts_are_read_while_another_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At any step of a reader another thread may read: each has its text, whatever is let go for the other's."""
-    monkeypatch.setattr("holdfast.store.blobs.INDEXES", 1)
+    monkeypatch.setattr("holdfast.store.blobs.blobs.INDEXES", 1)
     for at in count(1):
         blobs, others = FileBlobs(tmp_path), list[str]()
         known, one, other = (blobs.put(text * 9) for text in ("known", "one", "other"))

@@ -17,7 +17,7 @@ from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Compaction, Decision, Entry, Note, Revoke
 from holdfast.store import open_store
 from holdfast.store.base import SessionStore
-from holdfast.store.blob_names import named_blobs, session_blobs
+from holdfast.store.blobs.blob_names import named_blobs, session_blobs
 from holdfast.store.garbage import GRACE, collect, leaving, unused
 from holdfast.testing.samples import KEY, chain, ids
 

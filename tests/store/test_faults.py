@@ -22,7 +22,7 @@ from holdfast.errors import StoreError, StoreLocked, StoreReadOnly
 from holdfast.state.entries import Entry, Note
 from holdfast.store import open_store
 from holdfast.store.base import Quota
-from holdfast.store.blobs import FileBlobs
+from holdfast.store.blobs.blobs import FileBlobs
 from holdfast.testing.samples import KEY, chain, ids, unnumbered, words
 
 NOBODY = 65_534

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.state.entries import Entry
 from holdfast.store import open_store
 from holdfast.store.base import BlobStore, Quota, SessionInfo, SessionStore
-from holdfast.store.blobs import MemoryBlobs
+from holdfast.store.blobs.blobs import MemoryBlobs
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.samples import KEY, chain, same_request, unnumbered
 from holdfast.testing.store import BlobStoreRules, SessionStoreRules

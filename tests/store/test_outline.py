@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from holdfast.cli.reports.request_size import measured, target_of
 from holdfast.config import shipped
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.state.entries import QUEUED, Entry, Note
-from holdfast.store.active import FOLD
 from holdfast.store.base import SessionInfo
-from holdfast.store.outline import bare, drawn, outlined, without_words
+from holdfast.store.tree.active import FOLD
+from holdfast.store.tree.outline import bare, drawn, outlined, without_words
 from holdfast.testing.strategies import logs
 
 
@@ -48,6 +48,6 @@ def test_of_a_note_a_fold_asks_for_no_line():
 def test_an_outline_of_another_version_is_none(monkeypatch):
     """The fold counts otherwise in another version: what it left is not used."""
     saved = outlined(Branch())
-    monkeypatch.setattr("holdfast.store.outline.FOLD", FOLD + 1)
+    monkeypatch.setattr("holdfast.store.tree.outline.FOLD", FOLD + 1)
     assert drawn(saved) is None
     assert drawn(None) is None

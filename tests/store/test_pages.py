@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.store import text_pages as pages
-from holdfast.store.text_pages import PIECE, Read, encoded, index, page
+from holdfast.store.blobs import text_pages as pages
+from holdfast.store.blobs.text_pages import PIECE, Read, encoded, index, page
 
 texts = st.text(st.sampled_from("a\n\x00\u00e9\u89e3\U0001f980\ud83d\udc00"), max_size=40)
 contents = texts.map(lambda text: text.encode("utf-8", "surrogatepass")) | st.binary(max_size=40)

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from holdfast.errors import StoreCorrupt, StoreGone, StoreLocked
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
-from holdfast.messages.tokens import measure
-from holdfast.state.branch import Branch
+from holdfast.messages.size.tokens import measure
+from holdfast.state.branch.branch import Branch
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Decision, Entry, Note, Said
 from holdfast.store import open_store
@@ -27,7 +27,7 @@ from holdfast.store.repair import STAND_IN, Repaired, repair_store
 from holdfast.store.repair.pages import Pages
 from holdfast.store.repair.salvage import _rows
 from holdfast.store.sqlite import SqliteStore
-from holdfast.store.tree import FEW
+from holdfast.store.tree.tree import FEW
 from holdfast.testing import strategies
 from holdfast.testing.samples import KEY, chain, ids, long_session, same_request, unnumbered
 
@@ -323,7 +323,7 @@ def test_entries_without_a_session_get_one(file: Path) -> None:
 @pytest.mark.parametrize("few", [0, FEW])
 def test_checkpoints_are_made_anew(file: Path, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     """A checkpoint that cannot be read is made again, the same; so is what stands beside the leaf of an import."""
-    monkeypatch.setattr("holdfast.store.tree.FEW", few)
+    monkeypatch.setattr("holdfast.store.tree.tree.FEW", few)
     with open_store(file) as store:
         for info in store.sessions():
             store.put(info.key, store.entries(info.key))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from holdfast.errors import UnknownId
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.state.entries import Compaction, Entry, Note, Said
 from holdfast.store import open_store
 from holdfast.store.base import Tick

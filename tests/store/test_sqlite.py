@@ -23,19 +23,19 @@ from msgspec.structs import replace
 from holdfast.errors import StoreCorrupt, StoreError, StoreLocked
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
-from holdfast.messages.tokens import measure
-from holdfast.state.branch import Branch
+from holdfast.messages.size.tokens import measure
+from holdfast.state.branch.branch import Branch
 from holdfast.state.entries import BranchSummary, Compaction, Entry, Note, Said
 from holdfast.store import open_store, sqlite
-from holdfast.store.active import checkpoint, restored
 from holdfast.store.base import Quota, SessionStore
-from holdfast.store.placing import place
 from holdfast.store.repair import repair_store
 from holdfast.store.sql.database import Database
 from holdfast.store.sql.inserting import ROWS_AT_ONCE
 from holdfast.store.sql.migrations import MIGRATIONS
 from holdfast.store.sqlite import SqliteStore, of_kind
-from holdfast.store.tree import new_ids
+from holdfast.store.tree.active import checkpoint, restored
+from holdfast.store.tree.placing import place
+from holdfast.store.tree.tree import new_ids
 from holdfast.testing.samples import KEY, chain, ids, long_session, same_request, unnumbered
 from holdfast.testing.store import SessionStoreRules
 

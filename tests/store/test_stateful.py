@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from holdfast.errors import LogConflict
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
-from holdfast.state.branch import Branch
+from holdfast.messages.size.tokens import measure
+from holdfast.state.branch.branch import Branch
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     Answer,
@@ -32,9 +32,9 @@ from holdfast.state.entries import (
 )
 from holdfast.store import open_store
 from holdfast.store.base import SessionStore
-from holdfast.store.outline import bare
 from holdfast.store.search.search import small, terms, words
 from holdfast.store.sql.rows import identity
+from holdfast.store.tree.outline import bare
 from holdfast.testing.samples import KEY, ids, same_request, unnumbered
 
 STEPS = settings(
@@ -252,5 +252,5 @@ def test_memory_agrees_with_the_model() -> None:
 
 def test_sqlite_agrees_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """S1, S7, S10, S12 hold on disk after every step of any sequence."""
-    monkeypatch.setattr("holdfast.store.tree.FEW", 0)
+    monkeypatch.setattr("holdfast.store.tree.tree.FEW", 0)
     run_state_machine_as_test(SqliteMachine, settings=STEPS)

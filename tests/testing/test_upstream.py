@@ -12,8 +12,8 @@ from holdfast.errors import ConfigError, UpstreamError
 from holdfast.testing.clock import now, run
 from holdfast.testing.provider import Fault, Provider, Refusal, Said, Settings
 from holdfast.testing.provider.client import MODELS
-from holdfast.testing.provider.faults import KINDS
-from holdfast.testing.provider.serving import serving
+from holdfast.testing.provider.faults.faults import KINDS
+from holdfast.testing.provider.server.serving import serving
 from holdfast.testing.upstream import CONNECTING, Given, ProviderUpstream, ScriptedUpstream
 
 PLACES = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input", "gemini": "contents"}

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.agent.tools import TOOLS
 from holdfast.agent.workspace import Allow, Workplace, workplace
-from holdfast.engine.environment import Environment, environment
+from holdfast.engine.environment.environment import Environment, environment
 from holdfast.engine.recall import Told, answer_recall, page_chars
 from holdfast.engine.session import Session
 

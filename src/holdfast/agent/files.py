@@ -14,7 +14,7 @@ from typing import Annotated, BinaryIO
 from msgspec import Meta, Struct
 
 from holdfast.agent.workspace import Workplace
-from holdfast.engine.folder import opened, words
+from holdfast.engine.environment.folder import opened, words
 from holdfast.errors import FormatError
 from holdfast.messages.text.cutting import one_line
 

@@ -26,8 +26,8 @@ from holdfast.errors import HoldfastError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.providers.responses import Answer
-from holdfast.state.branch import Branch
-from holdfast.state.turns import newest_answer
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.turns import newest_answer
 
 STEPS = 1_000
 """[H] Answers of the model that one task may take: a long day of work."""

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from holdfast.engine.folder import within
+from holdfast.engine.environment.folder import within
+from holdfast.engine.environment.skills import SCHEME, SKILL, Skill
 from holdfast.engine.recall import Told
-from holdfast.engine.skills import SCHEME, SKILL, Skill
 from holdfast.errors import FormatError
 
 Allow: TypeAlias = Callable[[str], Awaitable[bool]]

@@ -16,7 +16,7 @@ from holdfast.cli.files import STDIN, content
 from holdfast.cli.output.errors import Stopped
 from holdfast.errors import FormatError
 from holdfast.formats import Recording, read, read_lazily
-from holdfast.formats.lines import LineFile
+from holdfast.formats.common.lines import LineFile
 
 Progress = Callable[[int, int], None]
 """Told how many bytes of a file are read, and how many it has."""

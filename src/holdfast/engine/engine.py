@@ -17,10 +17,10 @@ from anyio import CancelScope
 from holdfast.config import Catalog, configuration
 from holdfast.config import target as known_target
 from holdfast.engine.compaction.summarizer import Writer
+from holdfast.engine.concurrency.lanes import PERMITS, Permits
 from holdfast.engine.engine_resources import Means
-from holdfast.engine.environment import Environment
+from holdfast.engine.environment.environment import Environment
 from holdfast.engine.hooks import Hooks
-from holdfast.engine.lanes import PERMITS, Permits
 from holdfast.engine.log.journal import Journal
 from holdfast.engine.session import Session
 from holdfast.engine.upstream.sdk import as_upstream

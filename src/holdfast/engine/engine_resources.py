@@ -11,15 +11,15 @@ from weakref import WeakSet
 from holdfast.config import Catalog, shipped, target
 from holdfast.engine.compaction.inflight import InFlight
 from holdfast.engine.compaction.summarizer import Writer
-from holdfast.engine.environment import Environment
+from holdfast.engine.concurrency.lanes import Lanes, Permits
+from holdfast.engine.concurrency.worker import Worker
+from holdfast.engine.environment.environment import Environment
 from holdfast.engine.hooks import Hooks
-from holdfast.engine.lanes import Lanes, Permits
 from holdfast.engine.upstream.upstream import Upstream
-from holdfast.engine.worker import Worker
 from holdfast.events import Event, Listener
 from holdfast.state.target import Target
 from holdfast.store.base import SessionStore
-from holdfast.store.tree import new_ids, now_ms
+from holdfast.store.tree.tree import new_ids, now_ms
 
 T = TypeVar("T")
 Check: TypeAlias = Literal["all", "changed", "none"]

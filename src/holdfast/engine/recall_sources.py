@@ -22,7 +22,7 @@ from holdfast.messages.text.scan import Extent, Read, extent, reader
 from holdfast.planning.settings import HANDLE
 from holdfast.state.entries import BranchSummary, Compaction, Decision, Entry, Said
 from holdfast.store.base import SessionStore
-from holdfast.store.blob_names import NAMERS, named_blobs
+from holdfast.store.blobs.blob_names import NAMERS, named_blobs
 
 SAYING = ("message", "branch_summary", "compaction")
 """Kinds of entries that have a text."""

@@ -16,7 +16,7 @@ from holdfast.engine.upstream.upstream import Sent, Upstream
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import Slot
-from holdfast.providers.common.raw_json import write
+from holdfast.providers.common.json.raw_json import write
 from holdfast.providers.common.server_compaction import betas, headers
 from holdfast.providers.recognize import body_fields, spoken
 from holdfast.providers.registry import form_of

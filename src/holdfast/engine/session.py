@@ -33,9 +33,9 @@ from holdfast.providers.overflow import ErrorReport, classify
 from holdfast.providers.overflow.signature_errors import refuses_seals
 from holdfast.providers.responses import Answer
 from holdfast.recovery.machine import may_press
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.calibration.token_estimate import estimate
 from holdfast.state.target import Target
-from holdfast.state.token_estimate import estimate
 
 
 class Report(Struct, frozen=True):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.state.entries import Answer, BranchSummary, Entry, Frame, Request, Said, Usage
 
 SYNTHETIC, FAILED, ABORTED = "synthetic", "error", "aborted"

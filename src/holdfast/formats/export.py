@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import FormatError
 from holdfast.formats.base import Recording, context, path, recording_of
-from holdfast.formats.lines import fields
+from holdfast.formats.common.lines import fields
 from holdfast.formats.losses import held, kinds, left_out, told, unsaid
 from holdfast.formats.registry import TOOLS
 from holdfast.messages.message import Message
@@ -20,13 +20,13 @@ from holdfast.messages.sized_message import Slot
 from holdfast.normalize.projection import repair_projection
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.anthropic.cache_control import MOST, in_frame, newest
-from holdfast.providers.common.raw_json import write as to_json
+from holdfast.providers.common.json.raw_json import write as to_json
 from holdfast.providers.convert import convert
 from holdfast.providers.fix import mend
 from holdfast.providers.registry import APIS, FORMS
 from holdfast.providers.request_body import slots_of, system_field, wires
+from holdfast.state.branch.view import patched, project
 from holdfast.state.entries import Entry, Note, Request
-from holdfast.state.view import patched, project
 
 MAX_TOKENS = 4_096
 """The answer's limit in a body for the Messages API, which asks for one, where the log has none."""

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from holdfast.formats.base import Recording, context, history, path
-from holdfast.formats.lines import fields
-from holdfast.formats.log import Call, Log, slot_of
+from holdfast.formats.common.lines import fields
+from holdfast.formats.common.log import Call, Log, slot_of
+from holdfast.formats.common.writing import redacted
 from holdfast.formats.registry import TOOLS, Form
 from holdfast.formats.request_bodies import NOTE
-from holdfast.formats.writing import redacted
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, Part, Thinking, ToolCall, ToolResult
 from holdfast.providers.registry import FORMS

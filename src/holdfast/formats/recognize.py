@@ -13,10 +13,10 @@ from holdfast.formats import request_bodies as bodies
 from holdfast.formats.base import Recording
 from holdfast.formats.claude_code import read as claude_code
 from holdfast.formats.codex import read as codex
+from holdfast.formats.common.json_arrays import as_lines, is_list
+from holdfast.formats.common.lines import BOM, LineFile, Shape, fields, rows, whole
+from holdfast.formats.common.lines import split as split_lines
 from holdfast.formats.gemini_cli import read as gemini_cli
-from holdfast.formats.json_arrays import as_lines, is_list
-from holdfast.formats.lines import BOM, LineFile, Shape, fields, rows, whole
-from holdfast.formats.lines import split as split_lines
 from holdfast.formats.opencode import read as opencode
 from holdfast.formats.pi import read as pi
 from holdfast.providers.recognize import wide

@@ -15,9 +15,10 @@ from holdfast.formats.base import PAID, Recording, context, path
 from holdfast.formats.claude_code import read as claude_code
 from holdfast.formats.codex import read as codex
 from holdfast.formats.pi import read as pi
+from holdfast.messages.size.tokens import measure
 from holdfast.messages.sized_message import Slot
-from holdfast.messages.tokens import measure
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.view import shown
 from holdfast.state.edits import Edit
 from holdfast.state.entries import (
     Answer,
@@ -32,7 +33,6 @@ from holdfast.state.entries import (
     Said,
     Usage,
 )
-from holdfast.state.view import shown
 
 REWRITTEN = "rewritten"
 """Reason of the note that stands where lines did that said or named what is shorter now."""

@@ -14,9 +14,9 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.formats.base import Recording
-from holdfast.formats.log import short
+from holdfast.formats.common.log import short
 from holdfast.formats.reduced import QUOTES
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.state.entries import Answer, BranchSummary, Compaction, Entry, Note, Request, Said
 from holdfast.state.lazy_entries import LazyEntry, entries_of, headers_of, kind_of, load
 

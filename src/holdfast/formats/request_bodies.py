@@ -16,12 +16,12 @@ from msgspec import Raw, Struct
 
 from holdfast.errors import FormatError, Unrecognised
 from holdfast.formats.base import Recording
-from holdfast.formats.json_arrays import in_a_body, is_list, marked
-from holdfast.formats.lines import BOM, UNREADABLE, Row, Shape, elements, fields, rows, whole
-from holdfast.formats.log import Call, Log, origin_of, slot_of
+from holdfast.formats.common.json_arrays import in_a_body, is_list, marked
+from holdfast.formats.common.lines import BOM, UNREADABLE, Row, Shape, elements, fields, rows, whole
+from holdfast.formats.common.log import Call, Log, origin_of, slot_of
 from holdfast.messages.message import Message
 from holdfast.providers.anthropic import messages as anthropic
-from holdfast.providers.common.raw_json import write
+from holdfast.providers.common.json.raw_json import write
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses

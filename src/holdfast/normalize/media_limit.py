@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.messages.image_size import is_over
 from holdfast.messages.message import Message, media_in, media_of, placeholder, with_words
 from holdfast.messages.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.size.image_size import is_over
 from holdfast.normalize.items import Item
 from holdfast.state.dialect import NO_LIMIT, Dialect
 

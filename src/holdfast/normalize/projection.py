@@ -6,20 +6,20 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from holdfast.messages.image_size import is_over
 from holdfast.messages.message import Message, media_of
 from holdfast.messages.parts import Thinking
+from holdfast.messages.size.image_size import is_over
 from holdfast.messages.sized_message import Slot
 from holdfast.messages.strip_foreign import may_think, native
 from holdfast.normalize import ALONE, SIGNED, UNTHOUGHT, orphans, repairs
 from holdfast.normalize.ids import calls_of, is_sent, server_ids
 from holdfast.normalize.items import rules_of
 from holdfast.normalize.pairing import RENAMED
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.view import base_mark, leading, messages_at, patched, project, shown, shown_slots
 from holdfast.state.dialect import Dialect
 from holdfast.state.edits import Edit, Settled
 from holdfast.state.plan import Plan
-from holdfast.state.view import base_mark, leading, messages_at, patched, project, shown, shown_slots
 
 APART = frozenset({"anthropic", "gemini"})
 """APIs whose bodies have a field for the system prompt, so that none stands first among the messages."""

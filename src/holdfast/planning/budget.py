@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from holdfast.errors import WindowTooSmall
 from holdfast.planning.presets.triggers import reserve_floor
 from holdfast.planning.settings import Settings
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.state.calibration.calibration import HIGHEST, LEAST_LIMIT, LOWEST, Learned
 from holdfast.state.calibration.model_stats import known_of
+from holdfast.state.calibration.token_estimate import frame_tokens, is_same_model, ratio, refused_size
 from holdfast.state.entries import Frame
 from holdfast.state.plan import Notice
 from holdfast.state.target import Target
-from holdfast.state.token_estimate import frame_tokens, is_same_model, ratio, refused_size
 
 DEFAULT_WINDOW = 200_000
 """[O] Tokens assumed of a window that nobody knows, that of most current models or less: the guard is never off."""

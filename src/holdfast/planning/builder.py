@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from holdfast.planning.budget import Room
 from holdfast.planning.settings import Settings
-from holdfast.state.branch import Branch, extend
+from holdfast.state.branch.branch import Branch, extend
+from holdfast.state.calibration.token_estimate import cautious_ratio, estimate
 from holdfast.state.edits import Blob, Edit
 from holdfast.state.entries import AUTO, OVERFLOW, Compaction, Decision, Entry
 from holdfast.state.plan import Ask, Notice
 from holdfast.state.target import Target, World
-from holdfast.state.token_estimate import cautious_ratio, estimate
 
 
 class Draft(Struct, frozen=True, dict=True):

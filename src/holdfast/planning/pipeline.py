@@ -30,11 +30,11 @@ from holdfast.planning.stages.prune import prune
 from holdfast.planning.stages.smallest_request import floor
 from holdfast.planning.stages.tool_results import limit_results
 from holdfast.planning.stages.truncate import truncate
-from holdfast.state.branch import Branch, as_found, extend
+from holdfast.state.branch.branch import Branch, as_found, extend
+from holdfast.state.branch.view import prefix_basis
 from holdfast.state.entries import Decision, Entry, Request
 from holdfast.state.plan import Notice, Plan
 from holdfast.state.target import Target, World
-from holdfast.state.view import prefix_basis
 
 Stage: TypeAlias = Callable[[Draft], Draft]
 """A pure step of planning: takes a draft and returns it with decisions added (``draft.decide``, ``draft.compact``)."""

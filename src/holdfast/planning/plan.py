@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from holdfast.errors import check_types
 from holdfast.messages.message import ROLES, Message
 from holdfast.messages.signatures import is_known, sealed_as, slot_by
+from holdfast.messages.size.tokens import measure, measures_of
 from holdfast.messages.sized_message import Slot
-from holdfast.messages.tokens import measure, measures_of
 from holdfast.normalize.projection import send_slots
 from holdfast.planning.pipeline import Policy, advance
-from holdfast.state.branch import Branch, extended
+from holdfast.state.branch.branch import Branch, extended
+from holdfast.state.branch.fork import cut_back, restated
 from holdfast.state.codec.packing import fault
 from holdfast.state.entries import Entry, Said
-from holdfast.state.fork import cut_back, restated
 from holdfast.state.plan import Plan
 from holdfast.state.target import Target, World
 

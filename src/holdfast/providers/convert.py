@@ -17,7 +17,7 @@ from holdfast.normalize.items import Item
 from holdfast.normalize.result_media import shown_behind
 from holdfast.normalize.roles import GO_ON
 from holdfast.providers.common import request_options as asking
-from holdfast.providers.common.raw_json import spliced, write
+from holdfast.providers.common.json.raw_json import spliced, write
 from holdfast.providers.common.request_options import Asked
 from holdfast.providers.common.tool_names import fitting, renamed
 from holdfast.providers.openai_chat.messages import as_seen

@@ -9,7 +9,7 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from holdfast.errors import FormatError, Unrecognised
-from holdfast.providers.common.raw_json import fields, spans
+from holdfast.providers.common.json.raw_json import fields, spans
 from holdfast.providers.registry import APIS, FORMS, form_of
 
 __all__ = ["APIS", "body_fields", "recognise", "spoken", "wide"]

@@ -9,7 +9,7 @@ from msgspec import Raw, Struct
 from holdfast.errors import Unrecognised
 from holdfast.messages.message import Message
 from holdfast.providers.anthropic import messages as anthropic
-from holdfast.providers.common.raw_json import Bytes
+from holdfast.providers.common.json.raw_json import Bytes
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses

@@ -22,12 +22,12 @@ from holdfast.errors import FormatError
 from holdfast.messages.equality import is_beside
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Part, Text, Thinking
+from holdfast.messages.size.tokens import count_bytes, measure, measures_of
 from holdfast.messages.sized_message import Slot
 from holdfast.messages.strip_foreign import native
-from holdfast.messages.tokens import count_bytes, measure, measures_of
 from holdfast.providers.anthropic import cache_control as breakpoints
-from holdfast.providers.common.raw_json import Bytes, fields, read, spliced, write
-from holdfast.providers.common.transcode import speaking
+from holdfast.providers.common.foreign.transcode import speaking
+from holdfast.providers.common.json.raw_json import Bytes, fields, read, spliced, write
 from holdfast.providers.recognize import body_fields, recognise
 from holdfast.providers.registry import FORMS, Form, Group, Path, form_of
 from holdfast.state.entries import Frame

@@ -24,10 +24,10 @@ from holdfast.proxy.http.relay import Head, Piece, head
 from holdfast.proxy.http.response import EVENTS
 from holdfast.proxy.metrics.health import Ended
 from holdfast.proxy.replies import BAD_GATEWAY, error_reply, labelled
-from holdfast.state.branch import Branch, extend
+from holdfast.state.branch.branch import Branch, extend
+from holdfast.state.calibration.token_estimate import estimate
 from holdfast.state.entries import Entry, Frame
 from holdfast.state.target import Target
-from holdfast.state.token_estimate import estimate
 
 SAFE_SHARE = 0.5
 """[H] Share of the window that what is estimated may have and surely fit."""

@@ -40,7 +40,7 @@ from holdfast.errors import (
     UpstreamError,
 )
 from holdfast.normalize.projection import send_slots
-from holdfast.providers.common.surrogates import whole
+from holdfast.providers.common.json.surrogates import whole
 from holdfast.providers.request_body import Lens, render
 from holdfast.proxy.answer import Unfit, answer, has_room, in_words, surely_fits, unfit
 from holdfast.proxy.concurrent import beside

@@ -21,8 +21,8 @@ from msgspec.structs import replace
 from uvicorn import Config, Server
 
 from holdfast.config import Configuration, configuration
+from holdfast.engine.concurrency.lanes import Permits
 from holdfast.engine.engine_resources import Means
-from holdfast.engine.lanes import Permits
 from holdfast.engine.upstream.connections import ListeningTransport
 from holdfast.engine.upstream.upstream import CONNECT, PATIENCE, Reply, Sent
 from holdfast.errors import ConfigError

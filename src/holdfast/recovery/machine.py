@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from holdfast.planning.breaker import failed_often
 from holdfast.planning.settings import Settings
 from holdfast.recovery.retry import wait
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.state.entries import PASSING
 
 Step: TypeAlias = Literal["output", "compact", "truncate", "media", "fallback"]

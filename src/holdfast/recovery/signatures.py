@@ -13,16 +13,16 @@ from msgspec.structs import replace
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.tokens import MESSAGE_OVERHEAD, measure
+from holdfast.messages.size.tokens import MESSAGE_OVERHEAD, measure
 from holdfast.normalize.parts import may_go, unnamed
 from holdfast.normalize.signatures import STAND_IN
 from holdfast.planning.builder import Draft
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.view import native_of, slot_after
 from holdfast.state.dialect import Dialect
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Compaction, Decision
 from holdfast.state.target import Target
-from holdfast.state.view import native_of, slot_after
 
 RULE = "unseal"
 """Rule of the edits, and trigger of the compaction, that leave out what is sealed."""

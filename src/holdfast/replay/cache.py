@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Part, ToolResult
-from holdfast.messages.tokens import MESSAGE_OVERHEAD
+from holdfast.messages.size.tokens import MESSAGE_OVERHEAD
 from holdfast.replay.tokenizer import Counter, part_tokens
 from holdfast.state.costs import dollars
 from holdfast.state.entries import Usage

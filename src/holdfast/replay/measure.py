@@ -24,7 +24,7 @@ from holdfast.replay.recall import Dependencies, Hits
 from holdfast.replay.session import Session
 from holdfast.replay.simulate import Judge, Sent, simulate
 from holdfast.replay.tokenizer import Counter
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.state.entries import Frame
 from holdfast.state.plan import Plan
 from holdfast.state.target import Target

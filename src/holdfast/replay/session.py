@@ -8,9 +8,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.formats.base import NO_STEP, PAID, Recording, path
+from holdfast.messages.size.tokens import measure
 from holdfast.messages.sized_message import Slot
 from holdfast.messages.strip_foreign import native
-from holdfast.messages.tokens import measure
 from holdfast.replay.tokenizer import Counter, Reading, message_tokens, usage_ratio
 from holdfast.state.entries import Answer, BranchSummary, Compaction, Entry, Frame, Said, Usage
 

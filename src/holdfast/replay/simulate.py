@@ -15,11 +15,11 @@ from holdfast.messages.sized_message import Slot
 from holdfast.normalize.projection import repair_projection, send_slots
 from holdfast.planning.pipeline import Policy, advance
 from holdfast.replay.session import Session, Step
-from holdfast.state.branch import Branch, extend
+from holdfast.state.branch.branch import Branch, extend
+from holdfast.state.branch.view import patched, project
 from holdfast.state.entries import Answer, Entry, Said, Usage
 from holdfast.state.plan import Plan
 from holdfast.state.target import Target, World
-from holdfast.state.view import patched, project
 
 TokenCount: TypeAlias = Callable[[Slot], int]
 """Tokens of one message as sent, as the judge counts them."""

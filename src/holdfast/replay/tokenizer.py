@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolCall
-from holdfast.messages.tokens import MESSAGE_OVERHEAD, count, media_tokens
+from holdfast.messages.size.tokens import MESSAGE_OVERHEAD, count, media_tokens
 
 Counter: TypeAlias = Callable[[str], int]
 """Tokens of a text, as some tokenizer or estimator counts them."""

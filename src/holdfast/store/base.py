@@ -13,7 +13,7 @@ from typing import Protocol, Self, TypeAlias
 from msgspec import Struct
 
 from holdfast.messages.message import Message
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.state.entries import Compaction, Entry
 
 Decode: TypeAlias = Callable[[bytes], Message]

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from holdfast.errors import StoreCorrupt, UnknownId
 from holdfast.store.base import Held, SessionInfo, SessionStore
-from holdfast.store.blob_names import session_blobs
+from holdfast.store.blobs.blob_names import session_blobs
 
 GRACE = 3_600.0
 """[H] Seconds that a blob no entry names is left alone: far more than there is between storing and naming it."""

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from holdfast.errors import StoreError, StoreLocked
 from holdfast.state.entries import Entry
 from holdfast.store.base import LEASE_WAIT, Decode, Quota, SessionInfo, Tick
-from holdfast.store.blob_total import weighed
-from holdfast.store.blobs import MemoryBlobs
-from holdfast.store.placing import Node, Placed, place
+from holdfast.store.blobs.blob_total import weighed
+from holdfast.store.blobs.blobs import MemoryBlobs
 from holdfast.store.search.search import is_searched
 from holdfast.store.sql.rows import check_types, decoders, full, identity, weight
-from holdfast.store.tree import SHOWN, TreeStore, now_ms
+from holdfast.store.tree.placing import Node, Placed, place
+from holdfast.store.tree.tree import SHOWN, TreeStore, now_ms
 
 
 @dataclass

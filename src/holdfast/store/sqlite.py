@@ -16,16 +16,16 @@ from holdfast.errors import StoreCorrupt, StoreError
 from holdfast.state.entries import Body, Entry
 from holdfast.state.lazy_entries import LazyEntries, LazyEntry
 from holdfast.store.base import Decode, Quota, SessionInfo, Tick
-from holdfast.store.blob_total import weighed
-from holdfast.store.blobs import FileBlobs
+from holdfast.store.blobs.blob_total import weighed
+from holdfast.store.blobs.blobs import FileBlobs
 from holdfast.store.locks import lease
-from holdfast.store.placing import Node, Placed
 from holdfast.store.search import index as indexing
 from holdfast.store.search.search import is_searched, words
 from holdfast.store.sql.database import Database, Durability
 from holdfast.store.sql.inserting import ROWS_AT_ONCE, VALUES, insert
 from holdfast.store.sql.rows import COLUMNS, Decoders, Row, bare, decoders, from_row, full, kind_named, weight
-from holdfast.store.tree import ENTRIES_AT_ONCE, SHOWN, TreeStore, now_ms, unknown
+from holdfast.store.tree.placing import Node, Placed
+from holdfast.store.tree.tree import ENTRIES_AT_ONCE, SHOWN, TreeStore, now_ms, unknown
 
 _COLUMNS = ", ".join(f"e.{name}" for name in COLUMNS)
 _MINE = "(SELECT session FROM sessions WHERE key = ?)"

@@ -8,16 +8,16 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from holdfast.messages.message import Message
+from holdfast.messages.size.tokens import measure
 from holdfast.messages.sized_message import Slot
-from holdfast.messages.tokens import measure
 from holdfast.normalize.projection import send_slots
 from holdfast.planning.pipeline import Policy, advance
 from holdfast.providers.request_body import body
-from holdfast.state.branch import Branch, extend
+from holdfast.state.branch.branch import Branch, extend
+from holdfast.state.branch.view import project
 from holdfast.state.entries import Answer, Body, Decision, Entry, Request, Said, Usage
 from holdfast.state.plan import Plan
 from holdfast.state.target import Target, World
-from holdfast.state.view import project
 
 _MESSAGES = Decoder(dict[str, Raw])
 _LIST = Decoder(list[Raw])

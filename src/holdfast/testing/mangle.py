@@ -32,10 +32,10 @@ from holdfast.normalize.projection import repair_projection
 from holdfast.providers.registry import APIS
 from holdfast.providers.request_body import body, open_body, render
 from holdfast.providers.rules import validate
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.view import patched
 from holdfast.state.entries import Entry, Said
 from holdfast.state.target import Target
-from holdfast.state.view import patched
 from holdfast.testing.histories import DAMAGE, ODD_IDS, conversation, damaged
 
 MODELS: dict[str, tuple[str, ...]] = {

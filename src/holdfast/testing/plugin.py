@@ -29,9 +29,9 @@ def strict_provider() -> Iterator[Callable[..., Served]]:
     ``strict_provider(window=32_000, script=[Said("hello")], faults=["529:head:2"])`` takes the fields of ``Settings``,
     the answers of a script, and faults as ``Fault`` or in words.
     """
-    from holdfast.testing.provider.faults import parsed
+    from holdfast.testing.provider.faults.faults import parsed
     from holdfast.testing.provider.provider import Provider
-    from holdfast.testing.provider.serving import serving
+    from holdfast.testing.provider.server.serving import serving
     from holdfast.testing.provider.settings import Settings
 
     with ExitStack() as served:

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
-from holdfast.state.branch import Branch
+from holdfast.messages.size.tokens import measure
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.view import origins, prefix_basis, project
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     Answer,
@@ -28,7 +29,6 @@ from holdfast.state.entries import (
     Said,
     Usage,
 )
-from holdfast.state.view import origins, prefix_basis, project
 
 KEY = "session-1"
 ODD = 'NUL \x00, separators \u2028\u2029\x85, a lone half \ud83d, quotes "\\", \U0001f980'

@@ -21,7 +21,7 @@ from holdfast.state.entries import Usage
 from holdfast.state.target import Target, World
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider.calls import Asked
-from holdfast.testing.provider.speaking import Call, speak
+from holdfast.testing.provider.voices.speaking import Call, speak
 from holdfast.testing.workday import Step, fields, results
 
 COLD = 300

@@ -21,11 +21,11 @@ from holdfast.errors import LogConflict, StoreError, StoreLocked, UnknownId
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.sized_message import Slot
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.state.entries import Answer, Body, Compaction, Entry, Note, Revoke, Said, Usage
 from holdfast.store.base import BlobStore, SessionInfo
-from holdfast.store.outline import bare
-from holdfast.store.tree import FEW
+from holdfast.store.tree.outline import bare
+from holdfast.store.tree.tree import FEW
 from holdfast.testing.samples import KEY, ODD, chain, every_kind, ids, long_session, same_request, unnumbered, words
 from holdfast.testing.store_rules import CopyRules, ImportRules, QuotaRules, SearchRules
 

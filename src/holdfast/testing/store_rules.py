@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from holdfast.errors import LogConflict, QuotaExceeded, UnknownId
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
-from holdfast.state.branch import Branch
+from holdfast.messages.size.tokens import measure
+from holdfast.state.branch.branch import Branch
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     Answer,

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     FORGOTTEN,

@@ -19,17 +19,17 @@ from msgspec.structs import replace
 
 from holdfast.engine.upstream.upstream import CONNECT, PATIENCE, Reply, Sent
 from holdfast.errors import ConfigError, UpstreamError, check_types
-from holdfast.providers.common.raw_json import write
-from holdfast.testing.provider.app import Answering
+from holdfast.providers.common.json.raw_json import write
+from holdfast.testing.provider.answers.saying import Setting, fit
+from holdfast.testing.provider.answers.saying import speak as spoken_parts
 from holdfast.testing.provider.calls import Answered, Asked, Refusal, Said, Used
-from holdfast.testing.provider.counting import words
-from holdfast.testing.provider.faults import KINDS, Fault, checked, striking
-from holdfast.testing.provider.incoming import discreet
-from holdfast.testing.provider.saying import Setting, fit
-from holdfast.testing.provider.saying import speak as spoken_parts
-from holdfast.testing.provider.speaking import Call, late, speak
-from holdfast.testing.provider.steps import Bare, Head, Leave, Step, Wait, steps
-from holdfast.testing.provider.struck import is_told, judged, wants_events
+from holdfast.testing.provider.faults.faults import KINDS, Fault, checked, striking
+from holdfast.testing.provider.faults.struck import is_told, judged, wants_events
+from holdfast.testing.provider.judge.counting import words
+from holdfast.testing.provider.server.app import Answering
+from holdfast.testing.provider.server.incoming import discreet
+from holdfast.testing.provider.server.steps import Bare, Head, Leave, Step, Wait, steps
+from holdfast.testing.provider.voices.speaking import Call, late, speak
 from holdfast.testing.provider.voices.voice import JSON
 
 CONNECTING: Mapping[str, str] = {

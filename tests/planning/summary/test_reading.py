@@ -12,8 +12,8 @@ from holdfast.errors import CompactionFailed
 from holdfast.messages.cut_points import legal_cuts
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.size.tokens import count, measure
 from holdfast.messages.text.cutting import sound
-from holdfast.messages.tokens import count, measure
 from holdfast.planning.settings import Settings
 from holdfast.planning.summary import tags
 from holdfast.planning.summary.chunks import LEAST_ROOM, parts, room, shortened, told_within

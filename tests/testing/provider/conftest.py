@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.messages.parts import Seal, Text, Thinking, ToolCall
 from holdfast.testing.provider.calls import Answered, Asked, Compacted, Counted, Refusal, Used
-from holdfast.testing.provider.serving import serving
+from holdfast.testing.provider.server.serving import serving
 from holdfast.testing.provider.settings import Settings
 
 

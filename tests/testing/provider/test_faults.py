@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from holdfast.errors import ConfigError
 from holdfast.messages.parts import Text, ToolCall
 from holdfast.testing.provider.calls import Answered, Counted, Used
-from holdfast.testing.provider.faults import KINDS, STAGES, Fault, checked, parsed, striking
-from holdfast.testing.provider.serving import serving
+from holdfast.testing.provider.faults.faults import KINDS, STAGES, Fault, checked, parsed, striking
+from holdfast.testing.provider.server.serving import serving
+from holdfast.testing.provider.server.steps import ALERT, BITE, BROKEN, GARBAGE, Head, Leave, Outgoing, Wait, steps
 from holdfast.testing.provider.settings import Settings
-from holdfast.testing.provider.steps import ALERT, BITE, BROKEN, GARBAGE, Head, Leave, Outgoing, Wait, steps
 
 ADDRESSES = {
     "anthropic": "/v1/messages",
@@ -324,7 +324,7 @@ def test_a_server_ends_with_answers_that_stall():
 
 def test_a_server_that_is_given_up_before_it_began_ends(monkeypatch):
     """Where it does not start in time that is said, and its thread ends as soon as it has started."""
-    monkeypatch.setattr("holdfast.testing.provider.serving.PATIENCE", 0)
+    monkeypatch.setattr("holdfast.testing.provider.server.serving.PATIENCE", 0)
     with suppress(OSError), serving(Parrot()):
         pass
     assert [thread for thread in threading.enumerate() if thread.name == "holdfast-provider"] == []

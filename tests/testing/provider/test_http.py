@@ -11,10 +11,10 @@ import pytest
 from msgspec import Raw
 
 from holdfast.messages.parts import Opaque, Text
-from holdfast.testing.provider.app import Told
 from holdfast.testing.provider.calls import Answered, Asked, Refusal, Used
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.serving import serving
+from holdfast.testing.provider.server.app import Told
+from holdfast.testing.provider.server.serving import serving
 from holdfast.testing.provider.settings import Settings
 from holdfast.testing.provider.voices import VOICES
 

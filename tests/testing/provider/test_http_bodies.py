@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import FormatError
-from holdfast.testing.provider.incoming import TooLarge, received, unpacked
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.serving import serving
+from holdfast.testing.provider.server.incoming import TooLarge, received, unpacked
+from holdfast.testing.provider.server.serving import serving
 
 
 @pytest.mark.parametrize(

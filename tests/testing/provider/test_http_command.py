@@ -18,7 +18,7 @@ BODY = {"model": "claude-opus-5", "max_tokens": 50, "messages": [{"role": "user"
 THEIRS = """
 import httpx2
 from holdfast.testing.provider.calls import Said
-from holdfast.testing.provider.faults import Fault
+from holdfast.testing.provider.faults.faults import Fault
 
 BODY = {body!r}
 

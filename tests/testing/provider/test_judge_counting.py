@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigError
-from holdfast.testing.provider import counting
 from holdfast.testing.provider.blocks import blocks
 from holdfast.testing.provider.calls import Counted, Said
 from holdfast.testing.provider.client import Client
-from holdfast.testing.provider.counting import Scale, counter, words
+from holdfast.testing.provider.judge import counting
+from holdfast.testing.provider.judge.counting import Scale, counter, words
 from holdfast.testing.provider.provider import Provider
 from holdfast.testing.provider.rendering import DOCUMENT, IMAGE
 from holdfast.testing.provider.settings import Settings

@@ -11,7 +11,7 @@ from holdfast.errors import ConfigError
 from holdfast.providers.overflow import ErrorReport, classify
 from holdfast.testing.provider.calls import Answered, Asked, Refusal, Said
 from holdfast.testing.provider.client import MODELS, Client
-from holdfast.testing.provider.overflowing import NAMES, WORDINGS
+from holdfast.testing.provider.judge.overflowing import NAMES, WORDINGS
 from holdfast.testing.provider.provider import Provider
 from holdfast.testing.provider.settings import Settings
 

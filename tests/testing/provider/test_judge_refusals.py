@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from holdfast.providers.rules import RULES, validate
 from holdfast.testing.provider.calls import Answered, Asked, Compacted, Counted, Refusal
 from holdfast.testing.provider.client import MODELS, Client
-from holdfast.testing.provider.places import place
+from holdfast.testing.provider.judge.places import place
+from holdfast.testing.provider.judge.wordings import CODES, DETAILS, WORDS
 from holdfast.testing.provider.provider import Provider
 from holdfast.testing.provider.settings import Settings
-from holdfast.testing.provider.wordings import CODES, DETAILS, WORDS
 
 APIS = tuple(MODELS)
 ODD = (

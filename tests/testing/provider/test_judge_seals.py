@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from holdfast.testing.provider.calls import Answered, Refusal, Said
 from holdfast.testing.provider.client import Client
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.sealing import seal, unseal
+from holdfast.testing.provider.seals.sealing import seal, unseal
 from holdfast.testing.provider.settings import Settings
 
 WORDS = Settings(tokenizer="words")

@@ -10,9 +10,9 @@ from anthropic.types import Message, ModelInfo, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
 from holdfast.testing.provider.calls import Said
-from holdfast.testing.provider.faults import Fault
+from holdfast.testing.provider.faults.faults import Fault
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.serving import serving
+from holdfast.testing.provider.server.serving import serving
 from holdfast.testing.provider.settings import Settings
 
 MODEL = "claude-opus-5-5"

@@ -8,7 +8,7 @@ from google.genai import errors, types
 
 from holdfast.testing.provider.calls import Said
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.serving import serving
+from holdfast.testing.provider.server.serving import serving
 from holdfast.testing.provider.settings import Settings
 
 MODEL = "gemini-3-pro"

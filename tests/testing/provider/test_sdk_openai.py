@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from holdfast.testing.provider.calls import Said
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.serving import serving
+from holdfast.testing.provider.server.serving import serving
 from holdfast.testing.provider.settings import Settings
 
 MODEL = "gpt-5.6-sol"

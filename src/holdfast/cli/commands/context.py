@@ -35,16 +35,16 @@ from holdfast.cli.reports.history import SHORT, Log, branch_at, named, read_log
 from holdfast.cli.reports.next_plan import InForce, Prospect, in_force, in_words, prospect, recorded, world_of
 from holdfast.cli.reports.request_size import about, measured, settings_of, target_of
 from holdfast.messages.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.size.tokens import count
 from holdfast.messages.sized_message import Slot
-from holdfast.messages.tokens import count
 from holdfast.planning import budget as guard
 from holdfast.planning.pipeline import Policy
 from holdfast.planning.settings import Settings
 from holdfast.replay.tokenizer import part_tokens
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.view import origins, project
 from holdfast.state.entries import Frame
 from holdfast.state.target import Target
-from holdfast.state.view import origins, project
 from holdfast.store.base import SessionInfo, SessionStore
 
 EXAMPLES = """\

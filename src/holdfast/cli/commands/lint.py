@@ -14,8 +14,8 @@ from holdfast.cli.files import STDIN, cases, content
 from holdfast.cli.output.hints import instead
 from holdfast.cli.output.terminal import as_json_bytes, clean, console, json_option, many, say_json, say_whole
 from holdfast.errors import FormatError, Unrecognised
-from holdfast.providers.common.json_path import named
-from holdfast.providers.common.surrogates import whole
+from holdfast.providers.common.json.json_path import named
+from holdfast.providers.common.json.surrogates import whole
 from holdfast.providers.recognize import APIS
 from holdfast.providers.rules import Finding, validate
 from holdfast.state.codec.reading import decoder

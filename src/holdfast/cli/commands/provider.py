@@ -18,15 +18,15 @@ from holdfast.cli.output.ranges import Measure, Whole
 from holdfast.cli.output.terminal import as_json_bytes, clean, json_option, many
 from holdfast.config.providers import leading_to
 from holdfast.errors import FormatError
-from holdfast.providers.common.raw_json import fields
+from holdfast.providers.common.json.raw_json import fields
 from holdfast.state.codec.reading import decoder
 from holdfast.testing.provider.calls import Said
-from holdfast.testing.provider.faults import KINDS, Fault, parsed
+from holdfast.testing.provider.faults.faults import KINDS, Fault, parsed
 from holdfast.testing.provider.settings import Settings
 
 if TYPE_CHECKING:
-    from holdfast.testing.provider.app import Told
     from holdfast.testing.provider.provider import Provider
+    from holdfast.testing.provider.server.app import Told
 
 FAULTS = "\n".join(f"  {name:13} {kind.about}: {', '.join(kind.stages)}" for name, kind in KINDS.items())
 EXAMPLES = f"""\
@@ -111,7 +111,7 @@ def _ending() -> Iterator[None]:
 
 @contextmanager
 def _served(provider: Provider, faults: Sequence[Fault], port: int, lines: SimpleQueue[Told]) -> Iterator[str]:
-    from holdfast.testing.provider.serving import serving
+    from holdfast.testing.provider.server.serving import serving
 
     try:
         with serving(provider, faults, port=port, onlooker=lines.put) as url:

@@ -14,7 +14,7 @@ from holdfast.cli.places import opened, store_option
 from holdfast.cli.reports.describe import LINE, beginnings, in_short, session_line, when
 from holdfast.cli.reports.history import SHORT, as_shown, branch_at, named, states, tokens_of
 from holdfast.cli.reports.request_size import PLAIN, Measured, about, measured_in
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.state.entries import (
     Answer,
     BranchSummary,

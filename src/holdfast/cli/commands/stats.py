@@ -34,12 +34,12 @@ from holdfast.cli.reports.request_size import Measured, Places, about, measured
 from holdfast.config import Catalog
 from holdfast.planning import budget as guard
 from holdfast.planning.settings import Settings
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.state.calibration.calibration import smaller
 from holdfast.state.entries import Entry, Frame
 from holdfast.state.target import Target
 from holdfast.store.base import SessionInfo, SessionStore
-from holdfast.store.blob_names import named_blobs
+from holdfast.store.blobs.blob_names import named_blobs
 
 if TYPE_CHECKING:
     from rich.console import Console

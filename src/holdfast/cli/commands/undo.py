@@ -21,11 +21,11 @@ from holdfast.cli.reports.request_size import about, as_asked, measured
 from holdfast.cli.reports.session_lock import at_leaf
 from holdfast.planning import budget as guard
 from holdfast.planning.settings import Settings
-from holdfast.state.branch import Branch, extend
+from holdfast.state.branch.branch import Branch, extend
+from holdfast.state.branch.view import shown, shown_slots, slot_after
 from holdfast.state.edits import Edit
 from holdfast.state.entries import Compaction, Decision, Entry, Revoke
 from holdfast.state.target import Limits, Target
-from holdfast.state.view import shown, shown_slots, slot_after
 from holdfast.store.base import SessionInfo, SessionStore
 
 EXAMPLES = """\

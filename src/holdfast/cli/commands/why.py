@@ -46,7 +46,7 @@ from holdfast.cli.reports.original_text import as_it_came, size_as_it_came
 from holdfast.cli.reports.request_detail import OF_REQUESTS, request_of, say, sent
 from holdfast.cli.reports.request_size import Measured, about, measured_in
 from holdfast.messages.sized_message import Slot
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.state.entries import BranchSummary, Compaction, Entry, Said
 from holdfast.store.base import SessionInfo
 

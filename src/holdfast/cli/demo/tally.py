@@ -14,7 +14,7 @@ from holdfast.state.costs import share
 from holdfast.state.target import Prices
 from holdfast.testing.provider import Answered, Provider
 from holdfast.testing.provider.blocks import Block, blocks
-from holdfast.testing.provider.counting import PER_BLOCK, Scale, words
+from holdfast.testing.provider.judge.counting import PER_BLOCK, Scale, words
 from holdfast.testing.provider.provider import Judged
 
 _RESULTS = frozenset({"tool_result", "function_call_output"})

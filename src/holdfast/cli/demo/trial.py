@@ -20,7 +20,7 @@ from holdfast.agent.workspace import Workplace, everything_allowed, workplace
 from holdfast.cli.demo.tally import Tally, Totals
 from holdfast.config import shipped, target
 from holdfast.engine.engine import Engine
-from holdfast.engine.environment import Environment
+from holdfast.engine.environment.environment import Environment
 from holdfast.engine.session import Session
 from holdfast.engine.upstream.replies import ask
 from holdfast.engine.upstream.upstream import Sent

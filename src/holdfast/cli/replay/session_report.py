@@ -36,7 +36,7 @@ from holdfast.replay.measure import (
 from holdfast.replay.report import OURS, Row, Subject, strange_factor
 from holdfast.replay.session import Session, session_of
 from holdfast.replay.tokenizer import tokenizer
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.state.target import Target, World
 
 DEFAULT_FRAME = 10_000

@@ -13,9 +13,10 @@ from holdfast.cli.reports.branches import over, refusals, repeated
 from holdfast.cli.reports.history import acting, edits_shown, folded
 from holdfast.cli.reports.request_size import PLAIN, Measured, counted, lacking, take_all_back
 from holdfast.config import Catalog
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.providers.recognize import APIS
-from holdfast.state.branch import Branch, extend
+from holdfast.state.branch.branch import Branch, extend
+from holdfast.state.branch.view import basis_at, shown, summary_size
 from holdfast.state.calibration.calibration import smaller
 from holdfast.state.costs import MILLION, broken, known_dollars, paid, share
 from holdfast.state.entries import (
@@ -33,7 +34,6 @@ from holdfast.state.entries import (
     Usage,
 )
 from holdfast.state.target import Prices
-from holdfast.state.view import basis_at, shown, summary_size
 
 UNPRICED = Prices(0.0, 0.0, 0.0, 0.0, assumed=True)
 """Stands for prices that nobody told."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from copy import copy
 from typing import Protocol, TypeVar
 
-from holdfast.state.branch import Branch, extended
+from holdfast.state.branch.branch import Branch, extended
 from holdfast.state.codec.packing import pack
 from holdfast.state.entries import OVERFLOW, Answer, Body, Compaction, Entry, Failure, Request, Said
 

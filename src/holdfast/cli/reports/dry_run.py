@@ -19,11 +19,11 @@ from holdfast.config import Configuration
 from holdfast.errors import WindowTooSmall
 from holdfast.planning import budget as guard
 from holdfast.planning.pipeline import Policy, plan_reductions
-from holdfast.state.branch import Branch, extend
+from holdfast.state.branch.branch import Branch, extend
 from holdfast.state.calibration.calibration import smaller
+from holdfast.state.calibration.token_estimate import estimate
 from holdfast.state.entries import Answer, Compaction, Decision, Entry, Failure, Request, Revoke, Usage
 from holdfast.state.target import Target, World
-from holdfast.state.token_estimate import estimate
 from holdfast.store.base import SessionInfo
 
 _OURS = (Decision, Compaction, Revoke)

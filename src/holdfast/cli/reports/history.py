@@ -10,15 +10,15 @@ from msgspec import Struct
 
 from holdfast.cli.reports.request_size import PLAIN, Measured, about, requested
 from holdfast.errors import UnknownId
+from holdfast.messages.size.tokens import measure
 from holdfast.messages.sized_message import Slot
-from holdfast.messages.tokens import measure
 from holdfast.planning.settings import HANDLE
-from holdfast.state.branch import Branch, extend
+from holdfast.state.branch.branch import Branch, extend
+from holdfast.state.branch.view import origins, shown, summary_size
 from holdfast.state.edits import Edit
 from holdfast.state.entries import POLICY, BranchSummary, Compaction, Decision, Entry, Note, Request, Revoke, Said
-from holdfast.state.view import origins, shown, summary_size
 from holdfast.store.base import SessionInfo, SessionStore
-from holdfast.store.blob_names import CAPPED, blobs_of
+from holdfast.store.blobs.blob_names import CAPPED, blobs_of
 
 State: TypeAlias = Literal["whole", "reduced", "hidden"]
 """How a request shows a message: as it was said, with something in place of parts of it, or not at all."""

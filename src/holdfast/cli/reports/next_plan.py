@@ -12,13 +12,13 @@ from holdfast.cli.reports.history import SHORT, Log, acting, edits_shown, read_l
 from holdfast.cli.reports.request_size import Measured, about, measured
 from holdfast.cli.reports.session_lock import at_leaf, decided_behind
 from holdfast.planning.pipeline import Policy, advance
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.state.calibration.usage import cache_lives
 from holdfast.state.entries import Answer, BranchSummary, Compaction, Decision, Request, Said
 from holdfast.state.plan import Plan
 from holdfast.state.target import Target, World
 from holdfast.store.base import SessionStore
-from holdfast.store.tree import now_ms
+from holdfast.store.tree.tree import now_ms
 
 _LARGEST = 4
 """How many texts of a rule are told to a person."""

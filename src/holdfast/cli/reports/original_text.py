@@ -12,7 +12,7 @@ from holdfast.messages.sized_message import Slot
 from holdfast.planning.settings import HANDLE
 from holdfast.state.entries import BranchSummary, Note, Said
 from holdfast.store.base import SessionStore
-from holdfast.store.blob_names import blobs_of
+from holdfast.store.blobs.blob_names import blobs_of
 
 PIECE = 1_000_000
 """Characters of a stored text that are held at once."""

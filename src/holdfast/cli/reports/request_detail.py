@@ -17,10 +17,10 @@ from holdfast.cli.reports.request_size import Measured, about, as_asked, ended, 
 from holdfast.config import Configuration
 from holdfast.errors import UnknownId
 from holdfast.planning import budget as guard
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.view import project
 from holdfast.state.costs import known_dollars
 from holdfast.state.entries import UNANSWERED, Answer, Decision, Entry, Failure, Request, Said, Usage
-from holdfast.state.view import project
 from holdfast.store.base import SessionInfo
 
 OF_REQUESTS = (Request, Answer, Failure)

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from holdfast.cli.reports.describe import words
 from holdfast.cli.reports.history import Log
 from holdfast.cli.reports.request_size import Measured
+from holdfast.messages.size.tokens import measure
 from holdfast.messages.sized_message import Slot
-from holdfast.messages.tokens import measure
+from holdfast.state.branch.view import origins, project
 from holdfast.state.entries import Compaction, Decision
-from holdfast.state.view import origins, project
 
 Kind: TypeAlias = Literal["same", "changed", "hidden", "new", "back"]
 """What became of a message; *hidden* is no longer shown, *back* was not shown and is again."""

@@ -13,12 +13,12 @@ from holdfast.planning import budget as guard
 from holdfast.planning.presets.presets import PRESETS
 from holdfast.planning.settings import Settings
 from holdfast.providers.recognize import APIS
-from holdfast.state.branch import Branch, extend
+from holdfast.state.branch.branch import Branch, extend
+from holdfast.state.branch.view import mark_at, project
+from holdfast.state.calibration.token_estimate import cautious_ratio, estimate, is_same_model
 from holdfast.state.edit_map import Edits
 from holdfast.state.entries import Answer, Compaction, Decision, Entry, Failure, Request
 from holdfast.state.target import Target
-from holdfast.state.token_estimate import cautious_ratio, estimate, is_same_model
-from holdfast.state.view import mark_at, project
 from holdfast.store.base import SessionInfo
 
 

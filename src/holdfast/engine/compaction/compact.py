@@ -26,11 +26,11 @@ from holdfast.planning.presets.overflow_replay import tells_to_continue
 from holdfast.planning.summary.prompts import Order
 from holdfast.providers.common.native_compaction import can_compact
 from holdfast.recovery.machine import SUMMARY_TOO_LARGE
+from holdfast.state.calibration.token_estimate import estimate
 from holdfast.state.calibration.usage import cache_lives
 from holdfast.state.entries import Compaction
 from holdfast.state.plan import Ask, Notice, Plan, asked_for
 from holdfast.state.target import Target, World, Written
-from holdfast.state.token_estimate import estimate
 
 _OUTCOMES: dict[str, Outcome] = {
     "nothing-to-compact": "nothing_to_compact",

@@ -30,11 +30,11 @@ from holdfast.planning.stages.compaction import summary_share
 from holdfast.planning.summary.prompts import focused
 from holdfast.providers.common.native_compaction import Made, Unmade, asking, brought, by_itself, made
 from holdfast.providers.common.server_compaction import ANTHROPIC, betas, headers
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.view import origins, patched, project
 from holdfast.state.entries import PASSING, Compaction
 from holdfast.state.plan import Ask, Plan
 from holdfast.state.target import Target, World
-from holdfast.state.view import origins, patched, project
 
 
 async def compacted(

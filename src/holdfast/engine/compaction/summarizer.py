@@ -18,8 +18,8 @@ from holdfast.engine.upstream.upstream import Sent
 from holdfast.errors import CompactionFailed
 from holdfast.events import Noticed
 from holdfast.messages.message import Message
+from holdfast.messages.size.tokens import count
 from holdfast.messages.sized_message import Slot
-from holdfast.messages.tokens import count
 from holdfast.planning.settings import Settings
 from holdfast.planning.summary import prompts
 from holdfast.planning.summary.chunks import LEAST_ROOM, Part, packed, parts, room, shortened

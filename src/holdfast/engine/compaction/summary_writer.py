@@ -16,8 +16,8 @@ from holdfast.engine.upstream.upstream import Sent, Upstream
 from holdfast.errors import Aborted, CompactionFailed, DeadlineExceeded, HoldfastError, UpstreamError
 from holdfast.events import Listener, Retrying
 from holdfast.messages.message import Message
+from holdfast.messages.size.tokens import count
 from holdfast.messages.sized_message import Slot
-from holdfast.messages.tokens import count
 from holdfast.planning.settings import Settings
 from holdfast.planning.summary.prompts import INSTRUCTIONS
 from holdfast.providers.common import request_options as asking
@@ -27,11 +27,11 @@ from holdfast.providers.registry import form_of
 from holdfast.providers.request_body import body, open_body, render
 from holdfast.providers.responses import Answer
 from holdfast.recovery.retry import summary_wait
+from holdfast.state.calibration.token_estimate import UNSEEN_MARGIN
 from holdfast.state.costs import Paid
 from holdfast.state.entries import PASSING, Usage
 from holdfast.state.plan import Options
 from holdfast.state.target import Target
-from holdfast.state.token_estimate import UNSEEN_MARGIN
 
 _OURS = frozenset(
     {

@@ -9,7 +9,7 @@ from itertools import takewhile
 from holdfast.engine.log.conversation_diff import reworded
 from holdfast.engine.log.queue import is_queued
 from holdfast.messages.sized_message import Slot
-from holdfast.state.branch import Branch, extended
+from holdfast.state.branch.branch import Branch, extended
 from holdfast.state.entries import Answer, Body, BranchSummary, Entry, Said
 from holdfast.state.sequence import Seq
 from holdfast.store.base import Decode, SessionStore

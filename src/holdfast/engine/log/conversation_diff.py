@@ -15,9 +15,9 @@ from holdfast.messages.sized_message import Slot
 from holdfast.planning.pipeline import Policy, advance
 from holdfast.planning.settings import Settings
 from holdfast.planning.stages.append_limit import cap
-from holdfast.state.branch import Branch, extended
+from holdfast.state.branch.branch import Branch, extended
+from holdfast.state.branch.fork import cut_back, restated
 from holdfast.state.entries import Entry, Frame, Said
-from holdfast.state.fork import cut_back, restated
 from holdfast.state.plan import Plan
 from holdfast.state.sequence import Seq, common
 from holdfast.state.target import Target, World

@@ -10,8 +10,10 @@ from itertools import takewhile
 
 from msgspec.structs import replace
 
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.fork import within
 from holdfast.state.calibration.model_stats import Known, all_known, noted
+from holdfast.state.calibration.token_estimate import PRIOR_WEIGHT
 from holdfast.state.entries import (
     HISTORY,
     Body,
@@ -25,8 +27,6 @@ from holdfast.state.entries import (
     Revoke,
     Said,
 )
-from holdfast.state.fork import within
-from holdfast.state.token_estimate import PRIOR_WEIGHT
 
 NEARLY = 0.05
 """[H] Ratios of a model's tokens to ours that differ by less make no other plan worth a note."""

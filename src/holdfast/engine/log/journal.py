@@ -18,16 +18,18 @@ from holdfast.engine.log.new_entries import begun, cost, decided, is_pressed, me
 from holdfast.engine.log.queue import delivered, is_of_user, is_queued, queued, undelivered, waiting_on
 from holdfast.errors import StoreError, UnknownId, check_types
 from holdfast.messages.message import Message
+from holdfast.messages.size.tokens import measure
 from holdfast.messages.sized_message import Slot, characters_at_most
 from holdfast.messages.text.cutting import one_line
-from holdfast.messages.tokens import measure
 from holdfast.messages.user_text import first_words
 from holdfast.normalize.projection import send_slots
 from holdfast.planning.breaker import failed_often, is_closed
 from holdfast.planning.budget import in_force
 from holdfast.planning.pipeline import Policy, advance
 from holdfast.planning.stages.append_limit import cap
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.fork import held_as, restated
+from holdfast.state.branch.view import prefix_basis
 from holdfast.state.edits import Blob
 from holdfast.state.entries import (
     FORGOTTEN,
@@ -46,15 +48,13 @@ from holdfast.state.entries import (
     Said,
     Usage,
 )
-from holdfast.state.fork import held_as, restated
 from holdfast.state.plan import Plan, asked_for
 from holdfast.state.target import Target, World
-from holdfast.state.view import prefix_basis
-from holdfast.store.active import Gapped
 from holdfast.store.base import Decode, SessionStore
-from holdfast.store.blob_names import CAPPED
+from holdfast.store.blobs.blob_names import CAPPED
 from holdfast.store.reading import read_repaired
-from holdfast.store.tree import new_ids, now_ms
+from holdfast.store.tree.active import Gapped
+from holdfast.store.tree.tree import new_ids, now_ms
 
 TITLE = 80
 """Characters of a session's title, if nobody gave it one."""

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from holdfast.errors import LogConflict, StoreError, UnknownId, check_types
 from holdfast.messages.message import Message
+from holdfast.messages.size.tokens import measure
 from holdfast.messages.sized_message import Slot
-from holdfast.messages.tokens import measure
 from holdfast.planning.pipeline import Policy
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.state.codec.packing import fault
 from holdfast.state.entries import POLICY, Answer, Body, Decision, Entry, Note, Request, Usage
 from holdfast.state.plan import Notice, Plan

@@ -8,7 +8,7 @@ from typing import TypeGuard
 from holdfast.errors import StoreCorrupt
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import Slot
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.state.codec.packing import pack, unpack
 from holdfast.state.entries import DELIVERED, QUEUED, Entry, Note
 from holdfast.store.base import SessionStore

@@ -26,9 +26,9 @@ from holdfast.providers.overflow import KINDS, ErrorReport, Kind, Verdict, class
 from holdfast.providers.overflow.signature_errors import refuses_seals
 from holdfast.providers.responses import Answer
 from holdfast.recovery.machine import Refused, may_press
+from holdfast.state.calibration.token_estimate import estimate
 from holdfast.state.plan import Plan
 from holdfast.state.target import Target
-from holdfast.state.token_estimate import estimate
 
 ACCEPTED = frozenset({"content", "output_limit", "silent_overflow", "silent_truncation"})
 """Kinds of answers that are the model's, whatever is to be learned from them."""

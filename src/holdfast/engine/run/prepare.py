@@ -19,7 +19,7 @@ from holdfast.engine.session_runtime import Course
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import Slot
-from holdfast.providers.common.surrogates import whole
+from holdfast.providers.common.json.surrogates import whole
 from holdfast.providers.request_body import Lens
 from holdfast.recovery.machine import Recovery, begin
 from holdfast.state.calibration.model_stats import known_of

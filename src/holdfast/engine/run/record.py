@@ -13,19 +13,19 @@ from holdfast.engine.upstream.replies import as_said
 from holdfast.errors import StoreError
 from holdfast.messages.message import Message, media_of
 from holdfast.messages.parts import Opaque, Thinking
+from holdfast.messages.size.tokens import measure
 from holdfast.messages.text.cutting import one_line
-from holdfast.messages.tokens import measure
 from holdfast.normalize.roles import GO_ON
 from holdfast.planning.budget import least_window
 from holdfast.planning.settings import Settings
 from holdfast.providers.overflow import ErrorReport, Verdict, classify
 from holdfast.providers.overflow.answers import UNSEEN
 from holdfast.providers.responses import Answer
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.view import project
 from holdfast.state.calibration.calibration import FEWEST, LEAST_LIMIT, LOWEST, has_grown, is_whole
+from holdfast.state.calibration.token_estimate import estimate
 from holdfast.state.calibration.usage import cut_at, fresh, is_absurd
-from holdfast.state.token_estimate import estimate
-from holdfast.state.view import project
 
 ABORTED = "aborted"
 """How an answer ends that was not told to its end."""

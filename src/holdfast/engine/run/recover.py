@@ -36,9 +36,9 @@ from holdfast.recovery.machine import (
     counted,
 )
 from holdfast.recovery.messages import explain
+from holdfast.state.calibration.token_estimate import estimate
 from holdfast.state.plan import Options
 from holdfast.state.target import World
-from holdfast.state.token_estimate import estimate
 
 _FORM = frozenset({"invalid_history", "invalid_request", "unknown"})
 """Kinds of refusals that may be about the form of a request."""

@@ -16,7 +16,7 @@ from holdfast.messages.parts import Text
 from holdfast.providers.overflow import Verdict
 from holdfast.providers.overflow.answers import TELLING
 from holdfast.providers.responses import Answer
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.state.calibration.calibration import HIGHEST, LOWEST
 from holdfast.state.calibration.usage import fresh
 from holdfast.state.plan import Plan

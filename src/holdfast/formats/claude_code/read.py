@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from holdfast.errors import FormatError
 from holdfast.formats.base import FAILED, PAID, SYNTHETIC, Recording
 from holdfast.formats.claude_code.tree import Node, Record, children, climbed, tree
-from holdfast.formats.lines import UNREADABLE, LineFile, Row, Shape, millis, rows
-from holdfast.formats.log import Call, Log, origin_of, slot_of
+from holdfast.formats.common.lines import UNREADABLE, LineFile, Row, Shape, millis, rows
+from holdfast.formats.common.log import Call, Log, origin_of, slot_of
 from holdfast.messages.message import Message
 from holdfast.messages.parts import ToolCall, ToolResult
 from holdfast.providers.anthropic import messages as anthropic

@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
-from holdfast.formats.log import Log, ordered
+from holdfast.formats.common.log import Log, ordered
 from holdfast.messages.message import Message
 
 

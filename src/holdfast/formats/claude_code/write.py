@@ -16,13 +16,13 @@ from msgspec import Raw, Struct
 
 from holdfast.formats.base import Recording
 from holdfast.formats.claude_code.read import API, LINES, OURS
-from holdfast.formats.lines import Shape, clean, edited, fields, iso
-from holdfast.formats.writing import Source, bare, lines_of, uuid_of, without_later
+from holdfast.formats.common.lines import Shape, clean, edited, fields, iso
+from holdfast.formats.common.writing import Source, bare, lines_of, uuid_of, without_later
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import Slot
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.anthropic.cache_control import unmarked
-from holdfast.providers.common.raw_json import write as to_json
+from holdfast.providers.common.json.raw_json import write as to_json
 from holdfast.state.entries import AUTO, MANUAL, BranchSummary, Compaction, Entry, Note, Said, Usage
 
 

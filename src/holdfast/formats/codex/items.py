@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message, placeholder
 from holdfast.messages.parts import Opaque, Part, Text, Thinking, ToolResult
-from holdfast.providers.common.raw_json import write
+from holdfast.providers.common.json.raw_json import write
 from holdfast.providers.openai_responses import items as responses_items
 from holdfast.providers.openai_responses import messages as openai_responses
 from holdfast.providers.openai_responses.items import API, ROLES, Item, is_answer, item_of, items_of, runs

@@ -17,11 +17,11 @@ from msgspec import Raw, Struct
 from holdfast.errors import FormatError
 from holdfast.formats.base import ABORTED, PAID, Recording
 from holdfast.formats.codex.items import API, decode_item, grouped, is_answer, item_of, message_of
-from holdfast.formats.lines import UNREADABLE, LineFile, Row, Shape, millis, rows
-from holdfast.formats.log import Call, Log, origin_of, short, slot_of
+from holdfast.formats.common.lines import UNREADABLE, LineFile, Row, Shape, millis, rows
+from holdfast.formats.common.log import Call, Log, origin_of, short, slot_of
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
-from holdfast.messages.tokens import count, measure
+from holdfast.messages.size.tokens import count, measure
 from holdfast.state.entries import Body, Compaction, Frame, Note, Said, Usage
 from holdfast.state.lazy_entries import LazyBody
 

@@ -16,11 +16,11 @@ from msgspec.structs import replace
 from holdfast.formats.base import NO_STEP, Recording, path
 from holdfast.formats.codex.items import API, encode_items
 from holdfast.formats.codex.read import NOTE
-from holdfast.formats.lines import iso
-from holdfast.formats.writing import Source, bare, lines_of, uuid_of
+from holdfast.formats.common.lines import iso
+from holdfast.formats.common.writing import Source, bare, lines_of, uuid_of
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import Slot
-from holdfast.providers.common.raw_json import write as to_json
+from holdfast.providers.common.json.raw_json import write as to_json
 from holdfast.state.entries import BranchSummary, Compaction, Entry, Note, Said, Usage
 
 HEAD = f"{NOTE}session_meta"

@@ -16,9 +16,9 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from holdfast.formats.base import PAID, Recording
-from holdfast.formats.lines import BOM, UNREADABLE, Row, Shape, elements, fields, millis, rows, whole
-from holdfast.formats.log import Call, Log, origin_of, short, slot_of
-from holdfast.providers.common.raw_json import write
+from holdfast.formats.common.lines import BOM, UNREADABLE, Row, Shape, elements, fields, millis, rows, whole
+from holdfast.formats.common.log import Call, Log, origin_of, short, slot_of
+from holdfast.providers.common.json.raw_json import write
 from holdfast.providers.gemini import messages as gemini
 from holdfast.state.entries import Note, Said, Usage
 

@@ -14,14 +14,14 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.formats.base import NO_STEP, Recording, path
+from holdfast.formats.common.lines import clean, edited, elements, fields, iso
+from holdfast.formats.common.writing import Source, bare, lines_of, uuid_of
 from holdfast.formats.gemini_cli.read import CALL, LINE, NOTE, in_file
-from holdfast.formats.lines import clean, edited, elements, fields, iso
-from holdfast.formats.writing import Source, bare, lines_of, uuid_of
 from holdfast.messages.message import Message, Role
 from holdfast.messages.parts import Part, Thinking, ToolCall, ToolResult
 from holdfast.messages.sized_message import Slot
-from holdfast.providers.common.raw_json import as_object
-from holdfast.providers.common.raw_json import write as to_json
+from holdfast.providers.common.json.raw_json import as_object
+from holdfast.providers.common.json.raw_json import write as to_json
 from holdfast.providers.gemini import messages as gemini
 from holdfast.state.entries import BranchSummary, Compaction, Entry, Note, Said, Usage
 

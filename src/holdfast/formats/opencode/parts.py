@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Raw, Struct
 
-from holdfast.formats.lines import Shape
+from holdfast.formats.common.lines import Shape
 from holdfast.messages.parts import Media, Part, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.providers.common.raw_json import decoded_size, unpacked_url
+from holdfast.providers.common.json.raw_json import decoded_size, unpacked_url
 from holdfast.state.entries import Usage
 
 TOLD_IN_WORDS = frozenset({"text/plain", "application/x-directory"})

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from holdfast.errors import Unrecognised
 from holdfast.formats.base import ABORTED, PAID, Problem, Recording
-from holdfast.formats.lines import BOM, Shape, compact, fields, whole
-from holdfast.formats.log import Call, Log, short, slot_of
+from holdfast.formats.common.lines import BOM, Shape, compact, fields, whole
+from holdfast.formats.common.log import Call, Log, short, slot_of
 from holdfast.formats.opencode.parts import (
     ENDED,
     INFO,
@@ -36,10 +36,10 @@ from holdfast.formats.opencode.parts import (
 from holdfast.formats.opencode.parts import whole as whole_number
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
+from holdfast.messages.size.tokens import measure
 from holdfast.messages.sized_message import Slot
-from holdfast.messages.tokens import measure
 from holdfast.planning.stages.prune.shown import CLEARED
-from holdfast.providers.common.raw_json import write
+from holdfast.providers.common.json.raw_json import write
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Compaction, Decision, Note, Said, Usage
 

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from holdfast.formats.lines import UNREADABLE, fields
+from holdfast.formats.common.lines import UNREADABLE, fields
 from holdfast.formats.opencode.parts import INFO
 from holdfast.formats.opencode.read import Held
-from holdfast.providers.common.raw_json import write
+from holdfast.providers.common.json.raw_json import write
 
 Row = dict[str, Any]
 _NAMED = {

@@ -16,15 +16,15 @@ from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from holdfast.formats.base import Recording, path
-from holdfast.formats.lines import UNREADABLE, elements, fields
+from holdfast.formats.common.lines import UNREADABLE, elements, fields
+from holdfast.formats.common.writing import Source, bare, redacted
 from holdfast.formats.opencode.parts import ENDED, INFO, PIECE, SEALS, TOLD_IN_WORDS
 from holdfast.formats.opencode.read import API, CLEARING, KEPT, SESSION, SUMMARY, Held, Stored
-from holdfast.formats.writing import Source, bare, redacted
 from holdfast.messages.message import Message, placeholder, result_text
 from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.user_text import first_words
-from holdfast.providers.common.raw_json import as_object
-from holdfast.providers.common.raw_json import write as to_json
+from holdfast.providers.common.json.raw_json import as_object
+from holdfast.providers.common.json.raw_json import write as to_json
 from holdfast.state.entries import BranchSummary, Compaction, Decision, Entry, Note, Said, Usage
 
 VERSION = "1.18.33"

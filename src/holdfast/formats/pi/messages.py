@@ -10,11 +10,11 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from holdfast.errors import FormatError
-from holdfast.formats.lines import UNREADABLE, Shape
-from holdfast.formats.writing import redacted
+from holdfast.formats.common.lines import UNREADABLE, Shape
+from holdfast.formats.common.writing import redacted
 from holdfast.messages.message import Message, Role, placeholder
 from holdfast.messages.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.providers.common.raw_json import as_object, decoded_size
+from holdfast.providers.common.json.raw_json import as_object, decoded_size
 from holdfast.state.entries import Usage
 
 API = "pi"

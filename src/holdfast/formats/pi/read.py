@@ -16,8 +16,8 @@ from msgspec import Raw, Struct
 
 from holdfast.errors import FormatError
 from holdfast.formats.base import PAID, Recording
-from holdfast.formats.lines import UNREADABLE, LineFile, Row, Shape, millis, rows
-from holdfast.formats.log import Call, Log, ordered, origin_of, slot_of
+from holdfast.formats.common.lines import UNREADABLE, LineFile, Row, Shape, millis, rows
+from holdfast.formats.common.log import Call, Log, ordered, origin_of, slot_of
 from holdfast.formats.pi.messages import (
     API,
     APIS,

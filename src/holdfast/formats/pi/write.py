@@ -13,13 +13,13 @@ from typing import Any
 from msgspec import Raw
 
 from holdfast.formats.base import Recording
-from holdfast.formats.lines import clean, edited, fields, iso
+from holdfast.formats.common.lines import clean, edited, fields, iso
+from holdfast.formats.common.writing import Source, bare
 from holdfast.formats.pi.messages import APIS, MESSAGE, encode_message
 from holdfast.formats.pi.read import API, LINE, NOTE
-from holdfast.formats.writing import Source, bare
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import Slot
-from holdfast.providers.common.raw_json import write as to_json
+from holdfast.providers.common.json.raw_json import write as to_json
 from holdfast.state.entries import BranchSummary, Compaction, Entry, Label, Note, Said
 
 VERSION = 3

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
+from holdfast.formats.common.writing import uuid_of
 from holdfast.formats.repair.trees import Tree
 from holdfast.formats.repair.values import What
 from holdfast.formats.repair.work import Work
-from holdfast.formats.writing import uuid_of
 
 Answered = dict[str, list[int]]
 """The lines that hold results, by the call."""

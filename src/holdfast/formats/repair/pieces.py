@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from holdfast.formats.lines import BOM, UNREADABLE, clean
+from holdfast.formats.common.lines import BOM, UNREADABLE, clean
 from holdfast.formats.repair.values import What
-from holdfast.providers.common.raw_json import write
+from holdfast.providers.common.json.raw_json import write
 
 Object = Mapping[str, Any]
 Fits = Callable[[Object], bool]

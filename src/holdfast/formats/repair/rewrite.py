@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from holdfast.formats.lines import edited
+from holdfast.formats.common.lines import edited
 from holdfast.formats.repair.pieces import Line, Piece, lines_of
 from holdfast.formats.repair.tools import Tool, answering, without_results
 from holdfast.formats.repair.values import Change, Dropped, Survey

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from holdfast.formats.lines import edited
+from holdfast.formats.common.lines import edited
 from holdfast.formats.repair.pieces import Fits, Object
-from holdfast.providers.common.raw_json import write
+from holdfast.providers.common.json.raw_json import write
 
 NO_RESULT = "No result was recorded: the session was damaged or interrupted. Whether the call ran is not known."
 """[H] What stands for a result that is missing, where a tool cannot go on without one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.formats.log import ordered
+from holdfast.formats.common.log import ordered
 from holdfast.formats.repair.tools import Tool
 from holdfast.formats.repair.work import Work
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from holdfast.messages.size.tokens import count
 from holdfast.messages.text.cutting import clip
-from holdfast.messages.tokens import count
 
 
 def clipped(text: str, tokens: int, name: str) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from itertools import groupby
 
-from holdfast.messages.tokens import count
+from holdfast.messages.size.tokens import count
 from holdfast.planning.extract.previous_summary import CARRIED, LEFT_OUT
 from holdfast.planning.extract.user_words import GAP, excerpts
 

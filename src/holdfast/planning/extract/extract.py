@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from holdfast.messages.message import Message, result_text
 from holdfast.messages.parts import Part, ToolCall, ToolResult
 from holdfast.messages.references import Reference, part_words
+from holdfast.messages.size.tokens import count
 from holdfast.messages.sized_message import Slot
 from holdfast.messages.text.cutting import one_line
 from holdfast.messages.text_runs import parts_said
-from holdfast.messages.tokens import count
 from holdfast.planning.extract.ledger import Deed, command_lines, deed, deeds, file_lines
 from holdfast.planning.extract.max_coverage import lazy_greedy
 from holdfast.planning.extract.salience import Line, lines, message_refs, text_refs, traces, weigh

@@ -10,9 +10,9 @@ from typing import Any
 from holdfast.messages.message import Message, result_text
 from holdfast.messages.parts import Text, ToolCall
 from holdfast.messages.references import arguments
+from holdfast.messages.size.tokens import count
 from holdfast.messages.text.clipping import clipped
 from holdfast.messages.text.cutting import one_line
-from holdfast.messages.tokens import count
 from holdfast.planning.extract.ledger import deeds
 
 PLAN = "The plan as it stands:"

@@ -10,9 +10,9 @@ from itertools import chain
 from msgspec import Struct
 
 from holdfast.messages.references import Reference, background, of_piece, words
+from holdfast.messages.size.tokens import count
 from holdfast.messages.sized_message import Slot
 from holdfast.messages.text.memo import remembered
-from holdfast.messages.tokens import count
 from holdfast.planning.settings import AGE_POWER, IDLE_POWER, KINDS, LONGEST_LINE, ONCE, POINT, UNUSED_AGE
 
 _NUMBERED = re.compile(r"^\s*\d+(?:→|\t|: ?)")

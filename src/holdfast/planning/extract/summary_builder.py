@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
+from holdfast.messages.size.tokens import count, measure
 from holdfast.messages.sized_message import Slot
 from holdfast.messages.text.clipping import clipped
-from holdfast.messages.tokens import count, measure
 from holdfast.planning.builder import Draft
 from holdfast.planning.extract.carried_summary import LEAST, SHARE, carried
 from holdfast.planning.extract.extract import EXTRACT, extract, supplement
@@ -23,11 +23,11 @@ from holdfast.planning.extract.restored_files import restored
 from holdfast.planning.presets.overflow_replay import continuation
 from holdfast.planning.settings import SCAN
 from holdfast.planning.stages.escape_tags import harmless_summary
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.view import edited, native_of
 from holdfast.state.edits import Edit
 from holdfast.state.entries import Compaction
 from holdfast.state.target import Written
-from holdfast.state.view import edited, native_of
 
 PREFACE = (
     "The conversation before this point was replaced by this summary of it ({messages} messages). Whatever is not here "

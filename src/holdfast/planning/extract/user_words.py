@@ -13,7 +13,7 @@ from math import inf
 from typing import TypeAlias
 
 from holdfast.messages.message import Message
-from holdfast.messages.tokens import count
+from holdfast.messages.size.tokens import count
 from holdfast.planning.extract.client_notes import apart
 from holdfast.planning.extract.previous_summary import said_by_user
 

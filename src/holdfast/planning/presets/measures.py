@@ -12,8 +12,8 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.text.cutting import sound
 from holdfast.planning.builder import Draft
-from holdfast.state.branch import Branch
-from holdfast.state.view import messages_at, slot_after
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.view import messages_at, slot_after
 
 IMAGE_CHARS = 4_800
 """Characters that pi counts for a picture, which makes 1,200 tokens of it. [P]"""

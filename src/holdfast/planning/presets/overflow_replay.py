@@ -19,7 +19,7 @@ from holdfast.planning.extract.client_notes import apart
 from holdfast.planning.extract.previous_summary import said_by_user
 from holdfast.planning.stages.media import media_edits
 from holdfast.planning.stages.tail_selection import cuts, open_turn
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.state.entries import REPLAY, Compaction
 
 CONTINUE = (

@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from holdfast.messages.message import Message, result_text
 from holdfast.messages.parts import ToolResult
-from holdfast.messages.tokens import count
-from holdfast.messages.weighted_chars import CHARS_A_TOKEN, weigh
+from holdfast.messages.size.tokens import count
+from holdfast.messages.size.weighted_chars import CHARS_A_TOKEN, weigh
 from holdfast.planning.builder import Draft
 from holdfast.planning.presets.measures import request_size, total_shown
 from holdfast.planning.stages.spill import replaced

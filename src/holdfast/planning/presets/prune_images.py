@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from holdfast.messages.message import media_in, with_words
 from holdfast.messages.parts import Media
-from holdfast.messages.tokens import IMAGE_TOKENS, count
+from holdfast.messages.size.tokens import IMAGE_TOKENS, count
 from holdfast.planning.builder import Draft
 from holdfast.planning.presets.measures import shown_parts
-from holdfast.state.branch import Branch, is_spared
+from holdfast.state.branch.branch import Branch, is_spared
+from holdfast.state.branch.view import shown_slots
 from holdfast.state.edits import Edit, Span
-from holdfast.state.view import shown_slots
 
 SEEN = "[Image left out: the model has seen it and answered]"
 """What stands in place of an image that was processed."""

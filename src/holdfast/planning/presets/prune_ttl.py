@@ -8,17 +8,17 @@ from msgspec import Struct
 
 from holdfast.messages.message import result_text
 from holdfast.messages.parts import Media, Opaque, Text, ToolResult
-from holdfast.messages.tokens import IMAGE_TOKENS, count
-from holdfast.messages.weighted_chars import CHARS_A_TOKEN, weigh, weigh_part
+from holdfast.messages.size.tokens import IMAGE_TOKENS, count
+from holdfast.messages.size.weighted_chars import CHARS_A_TOKEN, weigh, weigh_part
 from holdfast.planning.builder import Draft
 from holdfast.planning.presets.measures import total_shown
 from holdfast.planning.settings import Settings
 from holdfast.planning.stages.prune.shown import CLEARED, may_go
 from holdfast.planning.stages.tool_results import tool_names
 from holdfast.planning.stages.truncate import Held, held_results
-from holdfast.state.branch import Branch, is_spared
+from holdfast.state.branch.branch import Branch, is_spared
+from holdfast.state.branch.view import leading
 from holdfast.state.edits import Edit, Span
-from holdfast.state.view import leading
 
 NO_IMAGE = "[Image removed with the middle of this result]"
 """What stands in a trimmed result for an image."""

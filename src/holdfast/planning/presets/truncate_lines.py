@@ -18,8 +18,8 @@ from holdfast.planning.settings import HANDLE, Settings
 from holdfast.planning.stages.escape_tags import harmless
 from holdfast.planning.stages.spill import Whole, shown_as, wholes
 from holdfast.planning.stages.tool_results import ToolNames, own_name, tool_names
+from holdfast.state.branch.view import shown_slots
 from holdfast.state.edits import Blob, Edit
-from holdfast.state.view import shown_slots
 
 _CHUNK = 1 << 16
 

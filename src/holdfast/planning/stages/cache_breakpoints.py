@@ -8,11 +8,11 @@ from itertools import chain
 
 from holdfast.planning.settings import Settings
 from holdfast.planning.stages.escape_tags import NEUTRALISE
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.view import leading, origins, patched_position
 from holdfast.state.edits import Edit
 from holdfast.state.plan import Options
 from holdfast.state.target import Target
-from holdfast.state.view import leading, origins, patched_position
 
 AT_CREATION = frozenset({"spill", "lines", NEUTRALISE})
 """Rules of edits on what no request had shown: what stands before them was never read otherwise."""

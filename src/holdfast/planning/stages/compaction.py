@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from holdfast.messages.message import media_of
-from holdfast.messages.tokens import count
+from holdfast.messages.size.tokens import count
 from holdfast.messages.user_text import is_real
 from holdfast.planning.breaker import failed_often
 from holdfast.planning.budget import Room
@@ -22,11 +22,11 @@ from holdfast.planning.stages.pending_results import shorten_unread
 from holdfast.planning.stages.smallest_request import told_unread
 from holdfast.planning.stages.spill import spill, wholes
 from holdfast.planning.stages.tail_selection import cuts, open_turn, tail_size, tails
-from holdfast.state.branch import Branch, is_spared
+from holdfast.state.branch.branch import Branch, is_spared
+from holdfast.state.branch.turns import newest_answer
+from holdfast.state.branch.view import held_for, shown_slots, summary_size
 from holdfast.state.plan import Ask
 from holdfast.state.target import Written
-from holdfast.state.turns import newest_answer
-from holdfast.state.view import held_for, shown_slots, summary_size
 
 GROWTH = 1.25
 """How much longer than the summary that it brings up to date one may be, if somebody asks for it early. [H]"""

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from holdfast.messages.message import Message, part_text
 from holdfast.messages.parts import Part, Text, ToolResult
-from holdfast.messages.tokens import count
+from holdfast.messages.size.tokens import count
 from holdfast.planning.builder import Draft
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.view import shown_slots
 from holdfast.state.edits import Edit, Span
-from holdfast.state.view import shown_slots
 
 TAG = "persisted_tool_result"
 """The tag of the block that stands for a spilled text; no other tag is ours."""

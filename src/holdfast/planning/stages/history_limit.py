@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from holdfast.messages.cut_points import legal_cuts
 from holdfast.planning.builder import Draft
 from holdfast.planning.settings import Channel
+from holdfast.state.branch.turns import turn_starts
 from holdfast.state.entries import HISTORY, Compaction
-from holdfast.state.turns import turn_starts
 
 _THREAD = re.compile(r":(?:thread|topic):[0-9]+$", re.IGNORECASE)
 """What the key of a thread adds to that of the conversation it hangs on."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from holdfast.planning.builder import Draft
 from holdfast.planning.stages.spill import given_way, wholes
+from holdfast.state.branch.view import shown_slots
 from holdfast.state.edits import Blob, Edit
-from holdfast.state.view import shown_slots
 
 RELIEF = "relief"
 """Rule of the edits that spill what must fit."""

@@ -15,17 +15,17 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from holdfast.messages.image_size import is_over
 from holdfast.messages.message import Message, media_in, placeholder, with_words
 from holdfast.messages.parts import Media, Part
-from holdfast.messages.tokens import count, media_tokens
+from holdfast.messages.size.image_size import is_over
+from holdfast.messages.size.tokens import count, media_tokens
 from holdfast.normalize.media_limit import NEAR, weight
 from holdfast.planning.builder import Draft
 from holdfast.planning.presets.measures import total_shown
-from holdfast.state.branch import is_spared
+from holdfast.state.branch.branch import is_spared
+from holdfast.state.branch.turns import newest_answer, newest_words
 from holdfast.state.dialect import NO_LIMIT, Dialect
 from holdfast.state.edits import Edit, Span
-from holdfast.state.turns import newest_answer, newest_words
 
 RULE = "media"
 """Rule of the edits, and of the notice that tells of them."""

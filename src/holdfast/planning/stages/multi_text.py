@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.messages.message import Message, part_text, placeholder
 from holdfast.messages.parts import Media, Part, Text
+from holdfast.messages.size.tokens import MESSAGE_OVERHEAD, count, measure
 from holdfast.messages.text.cutting import fingerprint
-from holdfast.messages.tokens import MESSAGE_OVERHEAD, count, measure
 from holdfast.planning.builder import Draft
 from holdfast.planning.presets.measures import shown_parts
 from holdfast.planning.settings import HANDLE, SMALL_TEXT

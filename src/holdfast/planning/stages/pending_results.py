@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.messages.message import part_text, result_text
 from holdfast.messages.parts import ToolResult
-from holdfast.messages.tokens import count
+from holdfast.messages.size.tokens import count
 from holdfast.planning.builder import Draft
 from holdfast.planning.presets.measures import shown_parts
 from holdfast.planning.stages.smallest_request import LEVELS, NOTICE, UNREAD, cut_text
 from holdfast.planning.stages.spill import replaced
 from holdfast.planning.stages.tail_selection import open_turn, tail_size
+from holdfast.state.branch.view import shown_slots
 from holdfast.state.edits import Blob, Edit, Span
-from holdfast.state.view import shown_slots
 
 
 def shorten_unread(draft: Draft, share: int, tail: int) -> Draft:

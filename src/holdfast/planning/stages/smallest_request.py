@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from holdfast.messages.cut_points import group_ends
 from holdfast.messages.message import part_text, placeholder
 from holdfast.messages.parts import Media, Part, Text, ToolResult
+from holdfast.messages.size.tokens import count, media_tokens
+from holdfast.messages.size.weighted_chars import CHARS_A_TOKEN
 from holdfast.messages.text.cutting import fingerprint
-from holdfast.messages.tokens import count, media_tokens
-from holdfast.messages.weighted_chars import CHARS_A_TOKEN
 from holdfast.planning.budget import in_force, measure_room
 from holdfast.planning.builder import Draft
 from holdfast.planning.extract.summary_builder import stand_in
@@ -25,12 +25,12 @@ from holdfast.planning.stages.escape_tags import harmless
 from holdfast.planning.stages.multi_text import MANY, left_out, middle, words
 from holdfast.planning.stages.tail_selection import cuts, first_unseen, open_turn, tail_size
 from holdfast.planning.stages.truncate import truncate_text
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.turns import newest_answer, newest_words
+from holdfast.state.branch.view import shown, shown_slots
 from holdfast.state.edits import Blob, Edit, Span
 from holdfast.state.entries import FALLBACK
 from holdfast.state.target import Target, World
-from holdfast.state.turns import newest_answer, newest_words
-from holdfast.state.view import shown, shown_slots
 
 LEVELS = ((500, 500), (500, 100), (200, 40))
 """[H] Estimator tokens that a text of the user keeps, and a result; the next ones where those are too many."""

@@ -11,15 +11,15 @@ from msgspec.json import Decoder
 
 from holdfast.messages.message import part_text
 from holdfast.messages.parts import Media, Opaque, Part, Text, ToolResult
+from holdfast.messages.size.tokens import count
+from holdfast.messages.size.weighted_chars import CHARS_A_TOKEN
 from holdfast.messages.text.cutting import fingerprint, head_and_tail
-from holdfast.messages.tokens import count
-from holdfast.messages.weighted_chars import CHARS_A_TOKEN
 from holdfast.planning.builder import Draft
 from holdfast.planning.extract.outline import outline
 from holdfast.planning.settings import HANDLE, JSON_CHARS, SMALL_TEXT, STUB_CHARS
 from holdfast.planning.stages.escape_tags import NEUTRALISE, TAG, harmless
 from holdfast.planning.stages.multi_text import left_out, many_texts, middle
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.state.edits import Blob, Edit, Span
 
 

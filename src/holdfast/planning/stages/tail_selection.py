@@ -12,10 +12,10 @@ from holdfast.planning.builder import Draft
 from holdfast.planning.presets.measures import estimate_tokens, json_tokens, shown_messages
 from holdfast.planning.presets.triggers import usable
 from holdfast.planning.settings import Settings
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.turns import newest_answer, turn_starts
+from holdfast.state.branch.view import shown, shown_slots
 from holdfast.state.target import Limits
-from holdfast.state.turns import newest_answer, turn_starts
-from holdfast.state.view import shown, shown_slots
 
 
 def tails(draft: Draft) -> list[int]:

@@ -22,8 +22,8 @@ from holdfast.planning.builder import Draft
 from holdfast.planning.settings import Settings
 from holdfast.planning.stages.append_limit import is_capped
 from holdfast.planning.stages.spill import Whole, spill, usual, wholes
-from holdfast.state.branch import Branch
-from holdfast.state.view import replaced_parts, shown_slots
+from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.view import replaced_parts, shown_slots
 
 OWN = "holdfast"
 """Name of our MCP server; clients put it, with underscores, before the names of its tools."""

@@ -14,18 +14,18 @@ from msgspec.structs import replace
 
 from holdfast.messages.message import Message, part_text, result_text, with_parts
 from holdfast.messages.parts import Text, ToolResult
+from holdfast.messages.size.tokens import count
+from holdfast.messages.size.weighted_chars import CHARS_A_TOKEN, head_within, tail_within, weight
 from holdfast.messages.sized_message import Slot
 from holdfast.messages.text.cutting import clip, clip_start, fingerprint
-from holdfast.messages.tokens import count
-from holdfast.messages.weighted_chars import CHARS_A_TOKEN, head_within, tail_within, weight
 from holdfast.planning.builder import Draft
 from holdfast.planning.presets.measures import request_size, shown_parts
 from holdfast.planning.settings import HANDLE, Settings
-from holdfast.state.branch import TRUNCATE, Branch
+from holdfast.state.branch.branch import TRUNCATE, Branch
+from holdfast.state.branch.turns import newest_answer
+from holdfast.state.branch.view import origins, project, shown_slots
 from holdfast.state.edits import Blob, Edit, Span
 from holdfast.state.entries import BranchSummary, Entry, Said
-from holdfast.state.turns import newest_answer
-from holdfast.state.view import origins, project, shown_slots
 
 KEEP = 2_000
 """[O] Characters that a result keeps at least, unless its budget is smaller."""

@@ -11,7 +11,7 @@ from msgspec import Struct
 from holdfast.errors import CompactionFailed
 from holdfast.messages.cut_points import legal_cuts
 from holdfast.messages.message import Message
-from holdfast.messages.tokens import count
+from holdfast.messages.size.tokens import count
 from holdfast.planning.settings import Settings
 from holdfast.planning.summary.grapheme_cuts import ends
 from holdfast.planning.summary.rendering import Style, rendered

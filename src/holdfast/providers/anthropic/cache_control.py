@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
-from holdfast.providers.common.raw_json import Bytes, fields, overlay, read, write
+from holdfast.providers.common.json.raw_json import Bytes, fields, overlay, read, write
 
 MOST = 4
 """Breakpoints in one request, over tools, system and messages (documented)."""

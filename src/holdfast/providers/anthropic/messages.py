@@ -23,10 +23,10 @@ from holdfast.messages import strip_foreign as foreign
 from holdfast.messages.message import Message, placeholder
 from holdfast.messages.parts import Media, MediaForm, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.providers.anthropic.cache_control import kept_marks
-from holdfast.providers.common import foreign_messages as strangers
 from holdfast.providers.common.block_alignment import identity, places
+from holdfast.providers.common.foreign import foreign_messages as strangers
+from holdfast.providers.common.json.raw_json import Bytes, as_object, decoded_size, fields, overlay, read, write
 from holdfast.providers.common.media import is_web, titled, words_of
-from holdfast.providers.common.raw_json import Bytes, as_object, decoded_size, fields, overlay, read, write
 from holdfast.providers.models import anthropic_dialect as dialect
 
 API = "anthropic"

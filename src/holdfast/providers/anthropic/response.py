@@ -10,8 +10,8 @@ from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from holdfast.providers.anthropic import messages as anthropic
-from holdfast.providers.common.lenient_json import Place, count_of, fields_of, given, items_of, text_of, usual
-from holdfast.providers.common.raw_json import as_object, write
+from holdfast.providers.common.json.lenient_json import Place, count_of, fields_of, given, items_of, text_of, usual
+from holdfast.providers.common.json.raw_json import as_object, write
 from holdfast.providers.responses.base import NOTHING, decoded, lookup, said
 from holdfast.providers.responses.values import Answer, Stop
 

@@ -15,8 +15,8 @@ from msgspec import Raw, Struct
 from holdfast.errors import ConfigError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Part, Text
-from holdfast.messages.tokens import MESSAGE_OVERHEAD, count, measure
-from holdfast.providers.common.raw_json import decoded_size, fields, write
+from holdfast.messages.size.tokens import MESSAGE_OVERHEAD, count, measure
+from holdfast.providers.common.json.raw_json import decoded_size, fields, write
 from holdfast.providers.common.server_compaction import (
     ANTHROPIC,
     KIND,

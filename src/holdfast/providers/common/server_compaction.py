@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.errors import ConfigError, check_types
-from holdfast.providers.common.raw_json import fields
+from holdfast.providers.common.json.raw_json import fields
 
 ANTHROPIC, RESPONSES = "anthropic", "openai-responses"
 KIND = "compaction"

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from holdfast.errors import FormatError, check_types
-from holdfast.providers.common import surrogates as halves
-from holdfast.providers.common.lenient_json import text_of
+from holdfast.providers.common.json import surrogates as halves
+from holdfast.providers.common.json.lenient_json import text_of
 from holdfast.providers.fix.foreign_messages import translated
 from holdfast.providers.fix.function_results import answered
 from holdfast.providers.fix.history import repaired

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Raw
 
-from holdfast.providers.common.json_path import opens
-from holdfast.providers.common.lenient_json import items_of, text_of
-from holdfast.providers.common.raw_json import fields, write
+from holdfast.providers.common.json.json_path import opens
+from holdfast.providers.common.json.lenient_json import items_of, text_of
+from holdfast.providers.common.json.raw_json import fields, write
 from holdfast.providers.fix.word_guard import TEXTS
 from holdfast.providers.registry import Form
 

@@ -12,9 +12,9 @@ from msgspec import Raw
 
 from holdfast.errors import FormatError
 from holdfast.messages.sized_message import Slot
-from holdfast.providers.common.foreign_blocks import THINKING, Strange, strange
-from holdfast.providers.common.lenient_json import items_of
-from holdfast.providers.common.raw_json import spliced, value, write
+from holdfast.providers.common.foreign.foreign_blocks import THINKING, Strange, strange
+from holdfast.providers.common.json.lenient_json import items_of
+from holdfast.providers.common.json.raw_json import spliced, value, write
 from holdfast.providers.convert import carried, unshown
 from holdfast.providers.fix.mixed_messages import Read, apart, read
 from holdfast.providers.fix.work import Mend, Work

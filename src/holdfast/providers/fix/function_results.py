@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Raw
 
-from holdfast.providers.common.json_path import opens
-from holdfast.providers.common.lenient_json import items_of, text_of
-from holdfast.providers.common.raw_json import fields, spliced, write
+from holdfast.providers.common.json.json_path import opens
+from holdfast.providers.common.json.lenient_json import items_of, text_of
+from holdfast.providers.common.json.raw_json import fields, spliced, write
 from holdfast.providers.fix.work import Mend, Work, made
 from holdfast.providers.recognize import body_fields
 from holdfast.providers.rules import Finding

@@ -16,8 +16,8 @@ from holdfast.providers.fix.work import Mend, Work
 from holdfast.providers.recognize import body_fields
 from holdfast.providers.request_body import open_body, render
 from holdfast.providers.rules import Finding
+from holdfast.state.branch.view import patched
 from holdfast.state.edits import Edit
-from holdfast.state.view import patched
 
 _ELSEWHERE = ("previous_response_id", "conversation", "thread", "cachedContent", "cached_content")
 """Fields that name a part of the history which lies with the server."""

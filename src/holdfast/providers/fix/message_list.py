@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec import Raw
 
-from holdfast.providers.common.json_path import opens
-from holdfast.providers.common.lenient_json import items_of, text_of
-from holdfast.providers.common.raw_json import fields, spliced, write
+from holdfast.providers.common.json.json_path import opens
+from holdfast.providers.common.json.lenient_json import items_of, text_of
+from holdfast.providers.common.json.raw_json import fields, spliced, write
 from holdfast.providers.fix.blocks import as_list, block_of
 from holdfast.providers.fix.word_guard import SYSTEMS
 from holdfast.providers.fix.work import Mend, Work, made

@@ -10,10 +10,10 @@ from msgspec import Raw
 
 from holdfast.errors import FormatError
 from holdfast.normalize.ids import minted_id
-from holdfast.providers.common.foreign_blocks import CALL, RESULT, kind_of
-from holdfast.providers.common.json_path import Tree, opens
-from holdfast.providers.common.lenient_json import items_of, text_of
-from holdfast.providers.common.raw_json import Bytes, fields, spliced, value, write
+from holdfast.providers.common.foreign.foreign_blocks import CALL, RESULT, kind_of
+from holdfast.providers.common.json.json_path import Tree, opens
+from holdfast.providers.common.json.lenient_json import items_of, text_of
+from holdfast.providers.common.json.raw_json import Bytes, fields, spliced, value, write
 from holdfast.providers.fix.blocks import as_list, block_of, given, meant, told, words
 from holdfast.providers.fix.word_guard import HOLDERS, TEXTS, texts
 from holdfast.providers.fix.work import Mend, Work, made

@@ -14,10 +14,10 @@ from holdfast.errors import FormatError
 from holdfast.messages.message import Message, Role
 from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolResult
 from holdfast.messages.strip_foreign import native
-from holdfast.providers.common.foreign_blocks import CALL, RESULT, THINKING, Kind, Strange, kind_of
-from holdfast.providers.common.json_path import opens
-from holdfast.providers.common.lenient_json import items_of, text_of
-from holdfast.providers.common.raw_json import fields, value, write
+from holdfast.providers.common.foreign.foreign_blocks import CALL, RESULT, THINKING, Kind, Strange, kind_of
+from holdfast.providers.common.json.json_path import opens
+from holdfast.providers.common.json.lenient_json import items_of, text_of
+from holdfast.providers.common.json.raw_json import fields, value, write
 from holdfast.providers.convert import changes
 from holdfast.providers.fix.blocks import as_list, block_of, given, told
 from holdfast.providers.fix.message_shapes import numbered

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import FormatError
 from holdfast.messages.parts import Opaque
-from holdfast.providers.common.json_path import Steps, Tree, replaced
+from holdfast.providers.common.json.json_path import Steps, Tree, replaced
 from holdfast.providers.fix.replacements import instead, ranks
 from holdfast.providers.fix.word_guard import heard, lost
 from holdfast.providers.fix.work import Mend, Work, made

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from msgspec import Raw
 
-from holdfast.providers.common.json_path import Tree
-from holdfast.providers.common.raw_json import spliced, write
+from holdfast.providers.common.json.json_path import Tree
+from holdfast.providers.common.json.raw_json import spliced, write
 from holdfast.providers.common.request_options import NEEDED
 from holdfast.providers.fix.replacements import number
 from holdfast.providers.fix.work import Mend, Work

@@ -10,14 +10,14 @@ from typing import TypeAlias
 
 from msgspec import Raw, Struct
 
-from holdfast.messages.image_size import pixels
 from holdfast.messages.message import placeholder
 from holdfast.messages.parts import Media
+from holdfast.messages.size.image_size import pixels
 from holdfast.normalize.parts import wire_name
 from holdfast.providers.anthropic.rules.block_kinds import BLOCK_KEYS
-from holdfast.providers.common.json_path import Step, Steps, Tree, opens, replaced
-from holdfast.providers.common.lenient_json import items_of, text_of
-from holdfast.providers.common.raw_json import write
+from holdfast.providers.common.json.json_path import Step, Steps, Tree, opens, replaced
+from holdfast.providers.common.json.lenient_json import items_of, text_of
+from holdfast.providers.common.json.raw_json import write
 from holdfast.providers.common.tool_names import fitting
 from holdfast.providers.fix.work import Work
 from holdfast.providers.models import PIXELS, traits

@@ -9,9 +9,9 @@ from typing import Any
 from msgspec import Raw
 
 from holdfast.providers.common import request_options as asked
-from holdfast.providers.common.foreign_blocks import offered_by
-from holdfast.providers.common.lenient_json import items_of
-from holdfast.providers.common.raw_json import spliced, value, write
+from holdfast.providers.common.foreign.foreign_blocks import offered_by
+from holdfast.providers.common.json.lenient_json import items_of
+from holdfast.providers.common.json.raw_json import spliced, value, write
 from holdfast.providers.fix.work import Mend, Work
 from holdfast.providers.recognize import body_fields
 from holdfast.providers.registry import FORMS

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from holdfast.providers.common.json_path import named
+from holdfast.providers.common.json.json_path import named
 from holdfast.providers.registry import Form
 from holdfast.providers.rules import Finding, validate
 from holdfast.state.dialect import Dialect

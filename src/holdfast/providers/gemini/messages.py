@@ -25,10 +25,10 @@ from msgspec.structs import replace
 
 from holdfast.messages.message import Message, Role, placeholder
 from holdfast.messages.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.providers.common import foreign_messages as strangers
 from holdfast.providers.common.block_alignment import places
+from holdfast.providers.common.foreign import foreign_messages as strangers
+from holdfast.providers.common.json.raw_json import Bytes, as_object, decoded_size, fields, overlay, read, write
 from holdfast.providers.common.media import as_words, packed
-from holdfast.providers.common.raw_json import Bytes, as_object, decoded_size, fields, overlay, read, write
 from holdfast.providers.models import gemini_dialect as dialect
 
 API = "gemini"

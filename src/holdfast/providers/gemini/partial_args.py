@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from holdfast.providers.common.lenient_json import fields_of, items_of, text_of, value_of
+from holdfast.providers.common.json.lenient_json import fields_of, items_of, text_of, value_of
 
 _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,4})\]|\[['"](.*?)['"]\]""")
 """A member or an index of a JSON path (RFC 9535, normalised)."""

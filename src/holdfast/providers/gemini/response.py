@@ -12,8 +12,8 @@ from typing import Any
 
 from msgspec import Raw
 
-from holdfast.providers.common.lenient_json import count_of, fields_of, given, items_of, text_of
-from holdfast.providers.common.raw_json import write
+from holdfast.providers.common.json.lenient_json import count_of, fields_of, given, items_of, text_of
+from holdfast.providers.common.json.raw_json import write
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.gemini.partial_args import PartialCall, is_partial
 from holdfast.providers.responses.base import NOTHING, decoded, lookup, said, with_calls

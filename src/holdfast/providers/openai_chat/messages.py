@@ -19,9 +19,9 @@ from msgspec.json import Decoder
 
 from holdfast.messages.message import Message, Role, placeholder
 from holdfast.messages.parts import Media, MediaForm, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.providers.common import foreign_messages as strangers
+from holdfast.providers.common.foreign import foreign_messages as strangers
+from holdfast.providers.common.json.raw_json import Bytes, decoded_size, fields, overlay, read, unpacked_url, write
 from holdfast.providers.common.media import as_words, data_url, told
-from holdfast.providers.common.raw_json import Bytes, decoded_size, fields, overlay, read, unpacked_url, write
 from holdfast.providers.models import chat_dialect as dialect
 
 API = "openai-chat"

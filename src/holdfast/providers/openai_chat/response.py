@@ -14,8 +14,17 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from holdfast.messages.message import Message
-from holdfast.providers.common.lenient_json import Place, count_of, fields_of, given, items_of, text_of, usual, value_of
-from holdfast.providers.common.raw_json import write
+from holdfast.providers.common.json.lenient_json import (
+    Place,
+    count_of,
+    fields_of,
+    given,
+    items_of,
+    text_of,
+    usual,
+    value_of,
+)
+from holdfast.providers.common.json.raw_json import write
 from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.responses.base import NOTHING, decoded, lookup, said, with_calls
 from holdfast.providers.responses.values import Answer, Stop

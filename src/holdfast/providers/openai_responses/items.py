@@ -23,8 +23,8 @@ from msgspec.structs import replace
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message, Role
 from holdfast.messages.parts import Media, MediaForm, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.providers.common.json.raw_json import Bytes, decoded_size, fields, read, unpacked_url, write
 from holdfast.providers.common.media import as_words
-from holdfast.providers.common.raw_json import Bytes, decoded_size, fields, read, unpacked_url, write
 
 API = "openai-responses"
 

@@ -20,9 +20,9 @@ from msgspec.structs import replace
 from holdfast.messages.message import Message, Role, placeholder
 from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.normalize.pairing import is_made_up
-from holdfast.providers.common import foreign_messages as strangers
+from holdfast.providers.common.foreign import foreign_messages as strangers
+from holdfast.providers.common.json.raw_json import Bytes, fields, overlay, read, write
 from holdfast.providers.common.media import data_url, told
-from holdfast.providers.common.raw_json import Bytes, fields, overlay, read, write
 from holdfast.providers.models import responses_dialect as dialect
 from holdfast.providers.openai_responses.items import (
     API,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque
-from holdfast.providers.common.lenient_json import Place, count_of, fields_of, given, items_of, text_of, usual
+from holdfast.providers.common.json.lenient_json import Place, count_of, fields_of, given, items_of, text_of, usual
 from holdfast.providers.openai_responses import messages as openai_responses
 from holdfast.providers.openai_responses.items import grouped
 from holdfast.providers.responses.base import NOTHING, said, with_calls

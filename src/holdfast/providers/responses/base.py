@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
-from holdfast.providers.common.lenient_json import text_of
+from holdfast.providers.common.json.lenient_json import text_of
 from holdfast.providers.responses.errors import fault_of
 from holdfast.providers.responses.usage import counted
 from holdfast.providers.responses.values import Answer, Stop

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from msgspec import Raw
 
-from holdfast.providers.common.lenient_json import count_of, fields_of, given, text_of
-from holdfast.providers.common.raw_json import write
+from holdfast.providers.common.json.lenient_json import count_of, fields_of, given, text_of
+from holdfast.providers.common.json.raw_json import write
 from holdfast.providers.overflow.report import ErrorReport
 
 _NO_ERROR = frozenset({b"{}", b"[]", b'""', b"false"})

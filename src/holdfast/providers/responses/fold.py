@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from holdfast.errors import FormatError, Unrecognised
 from holdfast.providers.anthropic import response as anthropic
-from holdfast.providers.common.lenient_json import fields_of, is_mended, is_text, readable
-from holdfast.providers.common.raw_json import write
+from holdfast.providers.common.json.lenient_json import fields_of, is_mended, is_text, readable
+from holdfast.providers.common.json.raw_json import write
 from holdfast.providers.common.sse import DONE, Event
 from holdfast.providers.gemini import response as gemini
 from holdfast.providers.openai_chat import response as openai_chat

@@ -32,7 +32,7 @@ from collections.abc import Callable, Mapping
 from msgspec import Raw
 
 from holdfast.errors import Unrecognised
-from holdfast.providers.common.lenient_json import count_of, fields_of, items_of, text_of
+from holdfast.providers.common.json.lenient_json import count_of, fields_of, items_of, text_of
 from holdfast.state.entries import Usage
 
 _SAMPLED = ("message", "fallback_message")

@@ -16,7 +16,7 @@ from holdfast.providers.anthropic.rules import options as anthropic_options
 from holdfast.providers.anthropic.rules import server_tools as anthropic_server
 from holdfast.providers.anthropic.rules import shape as anthropic_shape
 from holdfast.providers.anthropic.rules import view as anthropic_view
-from holdfast.providers.common.surrogates import first
+from holdfast.providers.common.json.surrogates import first
 from holdfast.providers.gemini.rules import calls as gemini_calls
 from holdfast.providers.gemini.rules import contents as gemini_contents
 from holdfast.providers.gemini.rules import options as gemini_options

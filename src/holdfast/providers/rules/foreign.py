@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.providers.common.foreign_blocks import WHOLE, Kind, advice, offered_by, strange
+from holdfast.providers.common.foreign.foreign_blocks import WHOLE, Kind, advice, offered_by, strange
 from holdfast.providers.rules.rule import Finding
 
 

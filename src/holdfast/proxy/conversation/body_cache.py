@@ -9,7 +9,7 @@ from typing import TypeAlias, TypeVar, TypeVarTuple
 from anyio import CapacityLimiter, to_thread
 
 from holdfast.engine.requests import opened
-from holdfast.providers.common.incremental import Known, grown, known
+from holdfast.providers.common.json.incremental import Known, grown, known
 from holdfast.providers.request_body import Lens
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from holdfast.messages.sized_message import Slot
 from holdfast.planning.pipeline import Policy
 from holdfast.proxy.conversation.index import Trees
 from holdfast.proxy.conversation.lru import HeldBranches, OpenBranch
-from holdfast.state.branch import Branch
+from holdfast.state.branch.branch import Branch
 from holdfast.store.base import SessionStore
 from holdfast.store.memory import MemoryStore
 

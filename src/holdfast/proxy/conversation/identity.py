@@ -11,8 +11,8 @@ from hashlib import blake2b
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Part, Text, Thinking
+from holdfast.messages.size.tokens import measure
 from holdfast.messages.sized_message import Slot
-from holdfast.messages.tokens import measure
 from holdfast.providers.request_body import Lens
 from holdfast.proxy.conversation.clients import AGENTS, Client
 

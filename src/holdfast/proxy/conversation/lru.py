@@ -8,7 +8,7 @@ from holdfast.engine.log.conversation_diff import Repeated
 from holdfast.engine.session import Session
 from holdfast.messages.sized_message import Slot
 from holdfast.proxy.conversation.body_cache import OF_A_SLOT
-from holdfast.store.active import Gapped
+from holdfast.store.tree.active import Gapped
 
 
 class OpenBranch:

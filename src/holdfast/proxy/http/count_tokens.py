@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from holdfast.errors import FormatError
-from holdfast.providers.common.raw_json import fields, spliced
+from holdfast.providers.common.json.raw_json import fields, spliced
 from holdfast.proxy.http.routes import Route
 
 INSIDE = "generateContentRequest"

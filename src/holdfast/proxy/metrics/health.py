@@ -21,7 +21,7 @@ from holdfast.proxy.metrics.counts import Counts
 from holdfast.proxy.metrics.histogram import Histogram
 from holdfast.proxy.metrics.prometheus import Metric, Sample, exposition, number
 from holdfast.proxy.modes import Mode
-from holdfast.store.tree import now_ms
+from holdfast.store.tree.tree import now_ms
 
 Ended: TypeAlias = State | Literal["failed"]
 """What became of a request: what was done with it, or that it was not answered."""

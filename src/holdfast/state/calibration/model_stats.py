@@ -13,7 +13,7 @@ from holdfast.state.codec.reading import convert
 from holdfast.state.entries import KNOWN, Note
 
 if TYPE_CHECKING:
-    from holdfast.state.branch import Branch
+    from holdfast.state.branch.branch import Branch
 
 MODELS = 8
 """[H] Models beside the one asked last of which a branch knows what they told: no conversation goes among more."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from holdfast.messages.message import media_of
+from holdfast.state.branch.view import basis_at, mark_at
 from holdfast.state.calibration.calibration import (
     FEWEST,
     HIGHEST,
@@ -26,10 +27,9 @@ from holdfast.state.calibration.calibration import (
 )
 from holdfast.state.entries import Answer, Failure
 from holdfast.state.target import CacheRules
-from holdfast.state.view import basis_at, mark_at
 
 if TYPE_CHECKING:
-    from holdfast.state.branch import Branch
+    from holdfast.state.branch.branch import Branch
 
 
 HOUR = 3_600

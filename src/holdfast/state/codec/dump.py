@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from holdfast.errors import FormatError
 from holdfast.messages.sized_message import Slot
+from holdfast.state.branch.view import native_size
 from holdfast.state.calibration.calibration import Anchor, Gauge, Learned, Used
 from holdfast.state.calibration.model_stats import Known
 from holdfast.state.codec.packing import pack, unpack
@@ -15,7 +16,6 @@ from holdfast.state.edit_map import Edits
 from holdfast.state.edits import Edit, Settled
 from holdfast.state.entries import Compaction, Decision, Frame
 from holdfast.state.sequence import Seq
-from holdfast.state.view import native_size
 
 
 class _Dump(Struct, frozen=True):

@@ -19,7 +19,7 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from holdfast.errors import StoreCorrupt, StoreError, StoreLocked
-from holdfast.store.blobs import FileBlobs
+from holdfast.store.blobs.blobs import FileBlobs
 from holdfast.store.files import ACCESS, create, is_there, refusal, sync_directory
 from holdfast.store.repair.mender import Mender
 from holdfast.store.repair.salvage import salvage

@@ -12,15 +12,15 @@ from holdfast.messages.parts import Text, ToolResult
 from holdfast.messages.text.cutting import fingerprint
 from holdfast.state.codec.packing import unpack
 from holdfast.state.entries import BranchSummary, Compaction, Entry, Said
-from holdfast.store.active import FOLD, Checkpoint, restored
-from holdfast.store.blob_names import blobs_of
-from holdfast.store.blobs import FileBlobs
-from holdfast.store.outline import Outline, drawn
-from holdfast.store.placing import COMPACTION
+from holdfast.store.blobs.blob_names import blobs_of
+from holdfast.store.blobs.blobs import FileBlobs
 from holdfast.store.repair.session import LOST, Log, Place
 from holdfast.store.repair.values import Kind, Mended
 from holdfast.store.search import index as indexing
 from holdfast.store.sqlite import SqliteStore, of_kind
+from holdfast.store.tree.active import FOLD, Checkpoint, restored
+from holdfast.store.tree.outline import Outline, drawn
+from holdfast.store.tree.placing import COMPACTION
 
 _ADOPT = """
     INSERT INTO sessions (session, key, title, format, cwd, model, entries) VALUES (?, ?, '', '', '', '', 0)"""

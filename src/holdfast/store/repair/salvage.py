@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from holdfast.store.placing import KINDS
 from holdfast.store.repair.pages import Pages, Values
 from holdfast.store.repair.session import QUARANTINE, TABLE
+from holdfast.store.tree.placing import KINDS
 
 TABLES = {"sessions": "session", "entries": "seq", TABLE: "number"}
 """What is copied, with the column that is the row's number; all else is derived."""

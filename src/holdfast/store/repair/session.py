@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from msgspec.structs import astuple, replace
 
 from holdfast.messages.message import Message
-from holdfast.messages.tokens import measure
+from holdfast.messages.size.tokens import measure
 from holdfast.state.entries import Body, Entry, Note, Said
-from holdfast.store.placing import KINDS, ROOT, SLOTTED, Node, below
 from holdfast.store.repair.values import Kind
 from holdfast.store.sql.rows import COLUMNS, Decoders, Row, body_of, digest_of, to_row
+from holdfast.store.tree.placing import KINDS, ROOT, SLOTTED, Node, below
 
 NEAR = 1_000
 """[H] Entries before one whose parent is lost among which its digest is looked for."""

@@ -19,7 +19,7 @@ from holdfast.messages.parts import Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.text_runs import parts_said
 from holdfast.state.entries import BranchSummary, Compaction, Entry, Note, Said
 from holdfast.store.base import BlobStore, Found
-from holdfast.store.blob_names import CAPPED, blobs_of
+from holdfast.store.blobs.blob_names import CAPPED, blobs_of
 
 BEFORE, AFTER = 80, 160
 """[H] Characters of a snippet before and after its match."""

@@ -6,8 +6,8 @@ import sqlite3
 from collections.abc import Sequence
 from itertools import chain, groupby
 
-from holdfast.store.placing import Placed
 from holdfast.store.sql.rows import BARE, COLUMNS, Columns
+from holdfast.store.tree.placing import Placed
 
 _PLACE = ("session", "id", "parent", "seq", "depth", "base")
 _BARE = (*_PLACE, *BARE)

@@ -22,7 +22,7 @@ from holdfast.state.codec.packing import join, split
 from holdfast.state.entries import Body, BranchSummary, Entry, Said
 from holdfast.state.lazy_entries import LazyEntry
 from holdfast.store.base import Decode
-from holdfast.store.placing import KIND
+from holdfast.store.tree.placing import KIND
 
 Decoders = Mapping[str, Decode]
 """How the wire bytes of each API become a message."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from holdfast.testing.provider.calls import Answered, Asked, Compacted, Counted, Refusal, Said, Used
-from holdfast.testing.provider.faults import Fault
+from holdfast.testing.provider.faults.faults import Fault
 from holdfast.testing.provider.provider import Provider
 from holdfast.testing.provider.settings import Settings
 

@@ -12,20 +12,20 @@ from msgspec import Struct
 
 from holdfast.errors import ConfigError, check_types
 from holdfast.providers.registry import form_of
-from holdfast.testing.provider import overflowing
-from holdfast.testing.provider.answering import Scene, reply
+from holdfast.testing.provider.answers.answering import Scene, reply
+from holdfast.testing.provider.answers.saying import place
+from holdfast.testing.provider.answers.script import Script, Speaker
 from holdfast.testing.provider.blocks import blocks
 from holdfast.testing.provider.cache import Hit, Ledger, rules
 from holdfast.testing.provider.calls import Answered, Asked, Compacted, Counted, Endpoint, Refusal, Reply, Said, Used
-from holdfast.testing.provider.counting import Scale, counter
-from holdfast.testing.provider.judge import obeys, returns, visible
-from holdfast.testing.provider.limits import Measure, limit, measure
+from holdfast.testing.provider.judge import overflowing
+from holdfast.testing.provider.judge.counting import Scale, counter
+from holdfast.testing.provider.judge.judge import obeys, returns, visible
+from holdfast.testing.provider.judge.limits import Measure, limit, measure
 from holdfast.testing.provider.reading import Request, read
-from holdfast.testing.provider.saying import place
-from holdfast.testing.provider.script import Script, Speaker
+from holdfast.testing.provider.seals.shelf import Shelf
+from holdfast.testing.provider.seals.signing import Chain, Checked
 from holdfast.testing.provider.settings import Settings
-from holdfast.testing.provider.shelf import Shelf
-from holdfast.testing.provider.signing import Chain, Checked
 
 
 class Judged(Struct, frozen=True):

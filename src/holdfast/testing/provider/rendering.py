@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from holdfast.testing.provider.sealing import unseal
+from holdfast.testing.provider.seals.sealing import unseal
 
 IMAGE = {"anthropic": 1_600, "gemini": 258}
 """Tokens of any image: Claude's largest (width x height / 750, cut at 1,600), one tile of Gemini."""

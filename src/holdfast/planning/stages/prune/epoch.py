@@ -17,11 +17,11 @@ from holdfast.planning.stages.compaction import over_trigger
 from holdfast.planning.stages.prune.shown import may_go
 from holdfast.planning.stages.spill import Whole, shown_as, wholes
 from holdfast.planning.stages.tool_results import tool_names
-from holdfast.state.branch import Branch, is_spared
+from holdfast.state.branch.branch import Branch, is_spared
+from holdfast.state.branch.turns import newest_answer
+from holdfast.state.branch.view import shown_slots
 from holdfast.state.costs import broken
 from holdfast.state.edits import Blob, Edit
-from holdfast.state.turns import newest_answer
-from holdfast.state.view import shown_slots
 
 
 def epoch(draft: Draft) -> Draft:

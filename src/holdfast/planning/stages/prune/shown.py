@@ -9,12 +9,12 @@ from msgspec import Struct
 
 from holdfast.messages.message import result_text
 from holdfast.messages.parts import ToolResult
-from holdfast.messages.tokens import count
+from holdfast.messages.size.tokens import count
 from holdfast.planning.settings import Settings
 from holdfast.planning.stages.spill import edited_parts, replaced
-from holdfast.state.branch import Branch, is_spared
+from holdfast.state.branch.branch import Branch, is_spared
+from holdfast.state.branch.view import replaced_parts, shown_slots
 from holdfast.state.edits import Edit, Span
-from holdfast.state.view import replaced_parts, shown_slots
 
 CLEARED = "[Old tool result content cleared]"
 """What opencode and Claude Code show in place of a cleared result."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.messages.image_size import pixels
+from holdfast.messages.size.image_size import pixels
 from holdfast.providers.anthropic.rules.block_kinds import THINKING, paused
 from holdfast.providers.anthropic.rules.view import Block, Request
 from holdfast.providers.models import FEW_IMAGES, PIXELS, PIXELS_OF_MANY

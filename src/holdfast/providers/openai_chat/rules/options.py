@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.providers.common.foreign_blocks import offered_by
+from holdfast.providers.common.foreign.foreign_blocks import offered_by
 from holdfast.providers.openai_chat.rules.view import Chat
 from holdfast.providers.rules.options import foreign, is_count, is_name, out_of_range
 from holdfast.providers.rules.rule import KNOWN, OPENAI, Broken, Rule, quoted, type_name

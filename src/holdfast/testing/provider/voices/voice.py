@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from holdfast.providers.common.raw_json import write
+from holdfast.providers.common.json.raw_json import write
 from holdfast.testing.provider.calls import Answered, Asked, Compacted, Refusal
 
 EPOCH = 1_780_000_000

@@ -1,0 +1,1 @@
+"""What runs one at a time, and in which thread."""

@@ -1,0 +1,1 @@
+"""What an agent works in: its folder, its skills, its system prompt."""

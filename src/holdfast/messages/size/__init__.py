@@ -1,0 +1,1 @@
+"""How large what is said is: tokens, weighted characters, pixels."""

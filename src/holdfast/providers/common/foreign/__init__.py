@@ -1,0 +1,1 @@
+"""What was written for one API and is met in the body of another."""

@@ -1,0 +1,1 @@
+"""JSON read, replaced and written in pieces; what nobody touches keeps its bytes."""

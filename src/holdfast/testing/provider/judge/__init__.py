@@ -1,0 +1,1 @@
+"""Whether a request may pass, and how it is refused."""
