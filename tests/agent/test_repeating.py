@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.agent.repetition import STOPPED, Circles
+from holdfast.agent.loop import STOPPED, Circles
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 
 

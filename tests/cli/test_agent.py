@@ -16,9 +16,9 @@ import pytest
 
 from holdfast import events
 from holdfast.agent.loop import LOST, NOT_RUN, STOPPED_IN
+from holdfast.cli.agent.desk import HEARD, ending
 from holdfast.cli.agent.meter import Spent
 from holdfast.cli.agent.screen import Screen
-from holdfast.cli.agent.signals import HEARD, ending
 from holdfast.config import target
 from holdfast.messages.message import result_text
 from holdfast.state.costs import dollars

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.proxy.http.redirects import led_through
+from holdfast.proxy.http.relay import led_through
 
 ASKED = "http://gateway.example:8080/api/v1/chat/completions?q=1"
 

@@ -30,9 +30,8 @@ from holdfast.store import open_store, sqlite
 from holdfast.store.base import Quota, SessionStore
 from holdfast.store.repair import repair_store
 from holdfast.store.sql.database import Database
-from holdfast.store.sql.inserting import ROWS_AT_ONCE
 from holdfast.store.sql.migrations import MIGRATIONS
-from holdfast.store.sqlite import SqliteStore, of_kind
+from holdfast.store.sqlite import ROWS_AT_ONCE, SqliteStore, of_kind
 from holdfast.store.tree.active import checkpoint, restored
 from holdfast.store.tree.placing import place
 from holdfast.store.tree.tree import new_ids

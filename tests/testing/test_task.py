@@ -18,8 +18,7 @@ from holdfast.testing.provider.calls import Asked
 from holdfast.testing.provider.reading import Request
 from holdfast.testing.task.files import TASK, write_project
 from holdfast.testing.task.routes import AUDIT, ORDER, ROUTES, SIGNED
-from holdfast.testing.task.view import view
-from holdfast.testing.task.worker import Worker
+from holdfast.testing.task.worker import Worker, view
 
 FEW = ROUTES[:6]
 

@@ -7,27 +7,34 @@ works in a session, so that nobody takes a call for lost that another one is at.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from typing import Literal, TypeAlias
 
-from anyio import CancelScope, get_cancelled_exc_class
+from anyio import CancelScope, get_cancelled_exc_class, to_thread
 from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.agent.earlier_results import results_elsewhere
-from holdfast.agent.lock import alone
-from holdfast.agent.repetition import STOPPED, Circles
 from holdfast.agent.stream_text import words_of
 from holdfast.agent.tools import answered, result, spec_of
 from holdfast.agent.workspace import Workplace
 from holdfast.engine.session import Session
-from holdfast.errors import HoldfastError
-from holdfast.messages.message import Message
+from holdfast.errors import HoldfastError, StoreLocked
+from holdfast.messages.message import Message, result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.providers.responses import Answer
 from holdfast.state.branch.branch import Branch
 from holdfast.state.branch.turns import newest_answer
+
+AT_WORK = "agent at work: "
+"""What the name of the lease begins with; the session's own lease is held for single writes."""
+LOOKED = 64
+"""[H] Newest calls that are compared; a circle of up to eight calls is one too."""
+WARNED, STOPPED = 3, 8
+"""[H] How often the same is done until the model is told, and until the work stops."""
 
 STEPS = 1_000
 """[H] Answers of the model that one task may take: a long day of work."""
@@ -227,3 +234,50 @@ def _cut(answer: Answer) -> str:
     told = {"length": "the answer was cut at its limit", "refusal": "the model refused", "content_filter": "it was cut"}
     silent = "" if answer.message.text else "the model ended without a word; ask again if something is missing"
     return told.get(answer.stop, silent)
+
+
+@asynccontextmanager
+async def alone(session: Session) -> AsyncIterator[None]:
+    """Be the only agent that works in ``session`` until the end of the block; ``StoreLocked`` where another one does.
+
+    One that ends within the store's ``LEASE_WAIT`` seconds is waited for.
+    """
+    with ExitStack() as stack:
+        lease = session.means.store.writing(AT_WORK + session.key)
+        try:
+            await to_thread.run_sync(stack.enter_context, lease)
+        except StoreLocked:
+            msg = f"another agent works in session {session.key!r} now; end it, or wait until it has ended"
+            raise StoreLocked(msg) from None
+        yield
+
+
+class Done(Struct, frozen=True):
+    """A finished tool call. Arguments and result are compared as they are: a result that changes is progress."""
+
+    tool: str
+    arguments: str
+    result: str
+
+
+class Circles:
+    """The newest calls of a run."""
+
+    def __init__(self) -> None:
+        self._newest: deque[Done] = deque(maxlen=LOOKED)
+        self.times = 0
+        """How often the newest call was made with this result, among those that are compared."""
+
+    def add(self, call: ToolCall, result: ToolResult) -> str:
+        """Take a call and its result; return what the model is told of it, or nothing."""
+        done = Done(call.name, call.arguments, result_text(result))
+        self._newest.append(done)
+        self.times = self._newest.count(done)
+        if self.times < WARNED:
+            return ""
+        return f"\n[call {self.times} of the same with the same result; it will not change: do something else]"
+
+    @property
+    def is_one(self) -> bool:
+        """Whether the run goes round in circles."""
+        return self.times >= STOPPED

@@ -15,9 +15,9 @@ from holdfast.messages.parts import Media, Opaque, Seal, Text, Thinking, ToolCal
 from holdfast.messages.size.tokens import count, measure
 from holdfast.messages.text.cutting import sound
 from holdfast.planning.settings import Settings
-from holdfast.planning.summary import tags
 from holdfast.planning.summary.chunks import LEAST_ROOM, parts, room, shortened, told_within
 from holdfast.planning.summary.grapheme_cuts import before, behind, ends
+from holdfast.planning.summary.prompts import CONVERSATION, within
 from holdfast.planning.summary.rendering import Style, rendered
 from holdfast.testing.strategies import broken_histories, conversations, messages
 
@@ -84,7 +84,7 @@ def test_lone_halves_are_replaced():
 )
 def test_nothing_inside_closes_a_tag(forged):
     """Whatever looks like one of our tags is escaped inside one, in any spelling; other tags stay."""
-    told = tags.within(tags.CONVERSATION, f"x {forged} y <b>")
+    told = within(CONVERSATION, f"x {forged} y <b>")
     assert told.count("</conversation>") == 1
     assert forged not in told.removesuffix("</conversation>")
     assert "<b>" in told

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.providers.rules import RULES, validate
 from holdfast.testing.provider.calls import Answered, Asked, Compacted, Counted, Refusal
 from holdfast.testing.provider.client import MODELS, Client
-from holdfast.testing.provider.judge.places import place
+from holdfast.testing.provider.judge.refusals import place
 from holdfast.testing.provider.judge.wordings import CODES, DETAILS, WORDS
 from holdfast.testing.provider.provider import Provider
 from holdfast.testing.provider.settings import Settings

@@ -6,15 +6,19 @@ So ^C is what it is everywhere: it stops what runs, and a second one leaves. Wha
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from threading import current_thread, main_thread
+from types import FrameType
 from typing import TypeVar
 
 import click
 from anyio import CancelScope, Event
 from anyio.from_thread import BlockingPortal
+from click.exceptions import Exit
 from msgspec import Struct
 
 from holdfast.agent.agent import place_for, surroundings
@@ -22,7 +26,6 @@ from holdfast.agent.loop import Outcome, work
 from holdfast.agent.workspace import Allow, everything_allowed, nothing_allowed
 from holdfast.cli.agent.meter import Spent, spent, status
 from holdfast.cli.agent.screen import Screen
-from holdfast.cli.agent.signals import Ending, ending
 from holdfast.cli.output.errors import Stopped
 from holdfast.cli.output.terminal import clean
 from holdfast.cli.places import opened
@@ -36,6 +39,8 @@ from holdfast.engine.upstream.upstream import Http
 from holdfast.planning.pipeline import Policy
 from holdfast.state.target import Target
 from holdfast.store.base import SessionStore
+
+HEARD = (signal.SIGTERM, signal.SIGHUP)
 
 T = TypeVar("T")
 
@@ -232,3 +237,36 @@ def _key(store: SessionStore, order: Order) -> str:
         raise Stopped(f"no session is called {clean(name)!r}, so there is nothing to go on with; see `holdfast ls`")
     is_new = not known or (order.has_task and not any(map(_ID.fullmatch, known)))
     return name if is_new or name in known else store.session(name).key
+
+
+class Ending:
+    """Whether the system asked the program to end: each time it does so counts as ^C."""
+
+    number = 0
+    """The signal, if there was one."""
+
+    def hear(self, number: int, _: FrameType | None) -> None:
+        """Stop what the main thread does."""
+        self.number = number
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def ending(screen: Screen) -> Iterator[Ending]:
+    """Let SIGTERM and SIGHUP stop the block as ^C does; the exit code is then 128 and the signal, as shells have it.
+
+    A signal that nobody here may hear (``nohup``) is left alone, and so are all outside of the main thread.
+    """
+    end = Ending()
+    is_main = current_thread() is main_thread()
+    heard = [one for one in HEARD if is_main and signal.getsignal(one) is not signal.SIG_IGN]
+    before = [signal.signal(one, end.hear) for one in heard]
+    try:
+        yield end
+    finally:
+        for one, handler in zip(heard, before, strict=True):
+            signal.signal(one, handler)
+        if end.number:
+            with suppress(OSError):  # of a terminal that was closed
+                screen.note(f"ended by {signal.Signals(end.number).name}; nothing was left half-written", "yellow")
+            raise Exit(128 + end.number)

@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from holdfast.planning.summary import tags
 from holdfast.planning.summary.grapheme_cuts import before
+
+# The tags between which the writer of a summary finds what it reads; nothing inside can close them.
+CONVERSATION, PREVIOUS, PARTIAL = "conversation", "previous-summary", "partial-summary"
+"""What was said; the summary in force; summaries of its parts."""
+FOCUS, CONTEXT = "user-focus", "added-context"
+"""What the user wants to be looked at; what a hook adds."""
+_NAMES = (CONVERSATION, PREVIOUS, PARTIAL, FOCUS, CONTEXT)
+_UNSEEN = r"[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufe00-\ufe0f\ufeff]*+"
+_JOINT = r"[-_\s\u2010-\u2015\u2212]*+"
+
+
+def _pattern(name: str) -> str:
+    return _JOINT.join(_UNSEEN.join(word) for word in name.split("-"))
+
+
+_TAGS = re.compile(
+    rf"[<\u2039\u2329\u276e\u27e8\u3008\ufe64\uff1c](?=[\s/\\!?]*+{_UNSEEN}(?:{'|'.join(map(_pattern, _NAMES))}))",
+    re.IGNORECASE,
+)
+"""The bracket of anything that looks like one of these tags."""
+
+
+def unclosing(text: str) -> str:
+    """Return ``text`` with the bracket of whatever looks like one of our tags escaped."""
+    return _TAGS.sub("&lt;", text)
+
+
+def within(tag: str, text: str) -> str:
+    """Return ``text`` between an opening and a closing ``tag``, which is the only one there is."""
+    return f"<{tag}>\n{unclosing(text)}\n</{tag}>"
+
 
 HEADINGS = (
     "Goal",
@@ -98,16 +129,15 @@ def focused(text: str, most: int) -> str:
 def asked(record: str, order: Order, place: str = "") -> str:
     """Return the request for a summary of ``record``; ``place`` says which part of the whole it is."""
     label = [f"[{place}]"] if place else []
-    previous = [tags.within(tags.PREVIOUS, order.anchor)] if order.anchor else []
-    return _joined(*previous, *label, tags.within(tags.CONVERSATION, record), *_ending(order, "the record"))
+    previous = [within(PREVIOUS, order.anchor)] if order.anchor else []
+    return _joined(*previous, *label, within(CONVERSATION, record), *_ending(order, "the record"))
 
 
 def merging(summaries: Sequence[str], order: Order) -> str:
     """Return the request to make one summary of ``summaries``, given from the oldest to the newest part."""
-    previous = [tags.within(tags.PREVIOUS, order.anchor)] if order.anchor else []
+    previous = [within(PREVIOUS, order.anchor)] if order.anchor else []
     labelled = [
-        f"[{place(number, len(summaries))}]\n{tags.within(tags.PARTIAL, text)}"
-        for number, text in enumerate(summaries, 1)
+        f"[{place(number, len(summaries))}]\n{within(PARTIAL, text)}" for number, text in enumerate(summaries, 1)
     ]
     how = (
         "Each of the notes above covers one part of the same conversation, from the oldest to the newest. Make one of"
@@ -135,10 +165,10 @@ def place(number: int, of: int) -> str:
 
 def _ending(order: Order, what: str) -> Iterator[str]:
     """Yield what stands behind the record: what is added, what is to be done with it, and what went wrong before."""
-    yield from [tags.within(tags.CONTEXT, text) for text in order.context if text.strip()]
+    yield from [within(CONTEXT, text) for text in order.context if text.strip()]
     if order.anchor:
         yield (
-            f"The notes between {tags.PREVIOUS} tags were written earlier, and the conversation went on from there."
+            f"The notes between {PREVIOUS} tags were written earlier, and the conversation went on from there."
             " Bring them up to date: keep what still holds word for word, take out what is over or turned out wrong,"
             " add what is new, and move what was finished to Done."
         )
@@ -151,7 +181,7 @@ def _ending(order: Order, what: str) -> Iterator[str]:
     if order.focus:
         yield (
             "The user wants the notes to pay attention to the following; it changes what they dwell on, not their"
-            f" form.\n{tags.within(tags.FOCUS, order.focus)}"
+            f" form.\n{within(FOCUS, order.focus)}"
         )
     if order.reasons:
         yield "An earlier answer was not accepted:\n" + "\n".join([f"- {reason}" for reason in order.reasons])

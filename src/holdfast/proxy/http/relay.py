@@ -6,8 +6,8 @@ from asyncio import get_running_loop
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import lru_cache
-from typing import TypeAlias, cast
-from urllib.parse import urlsplit
+from typing import NamedTuple, TypeAlias, cast
+from urllib.parse import urljoin, urlsplit
 
 import httpx2
 from msgspec import Struct
@@ -16,8 +16,10 @@ from holdfast.engine.upstream.connections import ANSWER_BEGAN
 from holdfast.engine.upstream.redact import secrets
 from holdfast.engine.upstream.upstream import Reply, Sent
 from holdfast.errors import UpstreamError
-from holdfast.proxy.http.headers import downward, is_unpacked, named
-from holdfast.proxy.http.redirects import led_through
+from holdfast.proxy.http.headers import Pair, downward, is_unpacked, named
+
+_LOCATION = b"location"
+_PORTS = {"http": 80, "https": 443}
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 PLACES = 64
@@ -169,3 +171,41 @@ def _unreached(url: str, error: Exception) -> UpstreamError:
     place = urlsplit(url).netloc
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return UpstreamError(f"no answer came from {place} ({what}); check the address and the connection", "network")
+
+
+# Where a provider sends a client on to: by way of the proxy, where it is to ask the same provider again.
+#
+# A client takes a place without a host for one of the proxy that it asked: that would ask somebody else there, with a
+# key that is not meant for them. And a whole address leads past the proxy.
+def led_through(status: int, headers: Sequence[Pair], url: str) -> Sequence[Pair]:
+    """Return the ``headers`` of what ``url`` answers; one that sends on to the same server names it in our own way.
+
+    To another server, or from TLS to none, a client sends no key by itself: such a place stays as it is.
+    """
+    if not 300 <= status < 400:
+        return headers
+    return [(name, _led(value, url) if name.lower() == _LOCATION else value) for name, value in headers]
+
+
+def _led(place: bytes, url: str) -> bytes:
+    try:
+        whole = urljoin(url, place.decode("ascii")).partition("#")[0]
+        here, there = _server(url), _server(whole)
+    except ValueError:
+        return place
+    is_upgrade = (here, there) == (("http", here.host, 80), ("https", here.host, 443))
+    return f"/u/{whole}".encode() if here == there or is_upgrade else place
+
+
+class _Server(NamedTuple):
+    scheme: str
+    host: str
+    port: int
+
+
+def _server(url: str) -> _Server:
+    """Return who is asked by ``url``; ``ValueError`` where that is nobody, or somebody is named as who asks."""
+    parts = urlsplit(url)
+    if parts.scheme not in _PORTS or not parts.hostname or "@" in parts.netloc:
+        raise ValueError(url)
+    return _Server(parts.scheme, parts.hostname, parts.port or _PORTS[parts.scheme])
