@@ -2,7 +2,7 @@
 
 Usage: python bench/cache.py [POLICY…] [--steps N] [--window N] [--model NAME…] [--json] [--check]
 
-The day (``holdfast.testing.workday``) has forty oversized results, six messages whose results are too long together,
+The day (``tests/support/workday.py``) has forty oversized results, six messages whose results are too long together,
 and two pauses after which every cache is cold. Each policy spends it with each model:
 
 - ``claude-sonnet-5``: explicit cache, thinking that may stand anywhere;
@@ -22,9 +22,15 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, to_builtins
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+
+from sending import Turn, breaks, direct, drive
+from workday import BUDGETS, OVERSIZED, STEPS, Step, workday
 
 from holdfast.config import target
 from holdfast.engine.log.journal import Journal
@@ -35,8 +41,6 @@ from holdfast.state.entries import Usage
 from holdfast.state.target import Prices
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider, Settings
-from holdfast.testing.sending import Turn, breaks, direct, drive
-from holdfast.testing.workday import BUDGETS, OVERSIZED, STEPS, Step, workday
 
 MODELS = {"claude-sonnet-5": "anthropic", "claude-opus-5-5": "anthropic", "gpt-5.5": "openai-responses"}
 WINDOW = 200_000

@@ -23,6 +23,10 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+
+from histories import words
+
 from holdfast import Message, Plan, Policy, plan
 from holdfast.config import target
 from holdfast.engine.log.journal import Journal
@@ -31,7 +35,6 @@ from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.state.entries import Frame
 from holdfast.store.blobs.blobs import FileBlobs
 from holdfast.store.sqlite import SqliteStore
-from holdfast.testing.histories import words
 
 SIZES = (50, 500, 5_000)
 CHARS = 6_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from samples import KEY
 
 from holdfast.cli.commands.compact import compacted
 from holdfast.cli.commands.undo import undo
@@ -17,7 +18,6 @@ from holdfast.state.entries import Entry, Said
 from holdfast.state.target import World
 from holdfast.store.memory import MemoryStore
 from holdfast.store.tree.tree import new_id
-from holdfast.testing.samples import KEY
 
 PLACE, FORCED = target("anthropic", "claude-opus-5-5", window=32_000), World(force=True)
 

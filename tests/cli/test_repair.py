@@ -10,13 +10,13 @@ import tracemalloc
 from contextlib import closing
 
 import pytest
+from samples import chain
 
 from holdfast.cli import session_file
 from holdfast.cli.session_file import repair_file
 from holdfast.errors import FormatError
 from holdfast.formats.repair import survey
 from holdfast.store import open_store
-from holdfast.testing.samples import chain
 
 ODD = {
     "empty": b"",

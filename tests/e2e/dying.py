@@ -9,14 +9,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from samples import KEY
+from workday import spoken, workday
 
 from holdfast.config import target
 from holdfast.engine.log.journal import Journal, Prepared
 from holdfast.messages.message import Message
 from holdfast.state.entries import Usage
 from holdfast.store.sqlite import SqliteStore
-from holdfast.testing.samples import KEY
-from holdfast.testing.workday import spoken, workday
 
 GOALS = {
     "openai-chat": target("openai-chat", "gpt-5.5", window=40_000),

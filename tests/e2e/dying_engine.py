@@ -11,9 +11,15 @@ import os
 import sys
 from collections.abc import Callable
 from functools import cache, partial
+from pathlib import Path
 
 import anyio
 from msgspec.structs import replace
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from samples import KEY
+from workday import STEPS, Step, fields, results, workday
 
 from holdfast.config import target
 from holdfast.engine.compaction.summarizer import Writer
@@ -31,9 +37,7 @@ from holdfast.testing.provider.calls import Said as Says
 from holdfast.testing.provider.client import MODELS
 from holdfast.testing.provider.judge.counting import counter
 from holdfast.testing.provider.reading import Request
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
-from holdfast.testing.workday import STEPS, Step, fields, results, workday
 
 WINDOW, FACTOR = 32_000, 1.3
 LATENCY = 0.004

@@ -9,18 +9,22 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import anyio
 from dying_engine import FACTOR, WINDOW, tell, wrong
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from samples import KEY
+from workday import fields
 
 from holdfast.config import target
 from holdfast.engine.engine import Engine
 from holdfast.engine.session import Session
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider.client import MODELS
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
-from holdfast.testing.workday import fields
 
 
 def opened(place: str, api: str, provider: Provider):

@@ -13,6 +13,9 @@ import counts
 import httpx2
 import pytest
 from msgspec.structs import replace
+from samples import KEY
+from sending import Whole, breaks, direct, drive
+from workday import PACE, fields, workday
 
 from holdfast import Policy
 from holdfast.config import target
@@ -26,9 +29,6 @@ from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider.client import MODELS
 from holdfast.testing.provider.server.serving import serving
-from holdfast.testing.samples import KEY
-from holdfast.testing.sending import Whole, breaks, direct, drive
-from holdfast.testing.workday import PACE, fields, workday
 
 pytestmark = pytest.mark.long
 """Days of a hundred steps; the same laws are properties of short sessions."""

@@ -12,6 +12,7 @@ from functools import partial
 import counts
 import pytest
 import trouble
+from samples import KEY
 
 from holdfast import events
 from holdfast.config import target
@@ -27,7 +28,6 @@ from holdfast.testing.provider import Fault, Provider, Settings
 from holdfast.testing.provider.calls import Refusal
 from holdfast.testing.provider.calls import Said as Says
 from holdfast.testing.provider.client import MODELS
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
 
 WAYS = [(False, True), (True, False), (False, False), (True, True)]

@@ -9,6 +9,7 @@ import anyio
 import counts
 import pytest
 import trouble
+from samples import KEY
 
 from holdfast.config import target
 from holdfast.engine.compaction.summarizer import Writer
@@ -20,7 +21,6 @@ from holdfast.messages.parts import Text, ToolResult
 from holdfast.testing.clock import run as on_fake_clock
 from holdfast.testing.provider import Fault, Provider, Settings
 from holdfast.testing.provider.client import MODELS
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
 
 WALKS, STEPS = counts.choose(quick=1, ci=50, thorough=2_000), 100

@@ -20,6 +20,7 @@ from random import Random
 import counts
 import dying_engine as dying
 import pytest
+from samples import KEY, same_request
 
 from holdfast.engine.log.queue import undelivered
 from holdfast.messages.message import Message
@@ -32,7 +33,6 @@ from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.clock import run as on_fake_clock
 from holdfast.testing.provider.calls import Answered
-from holdfast.testing.samples import KEY, same_request
 
 SESSIONS, KILLS = counts.choose(quick=(1, 10), ci=(1, 10), thorough=(10, 25))
 """Sessions of each API, and the kills in each."""

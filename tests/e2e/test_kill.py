@@ -18,13 +18,13 @@ from random import Random
 import counts
 import dying
 import pytest
+from samples import KEY, same_request
 
 from holdfast.engine.log.journal import Journal
 from holdfast.engine.requests import rendered
 from holdfast.state.branch.branch import Branch
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
-from holdfast.testing.samples import KEY, same_request
 
 KILLS = counts.choose(quick=10, ci=20, thorough=200)
 STEPS = 8 * KILLS

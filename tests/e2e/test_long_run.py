@@ -13,6 +13,8 @@ import counts
 import pytest
 from msgspec import Struct
 from msgspec.structs import replace
+from samples import KEY
+from workday import fields
 
 from holdfast.config import target
 from holdfast.engine.engine import Engine
@@ -29,9 +31,7 @@ from holdfast.testing.provider.calls import Answered, Refusal
 from holdfast.testing.provider.calls import Said as Says
 from holdfast.testing.provider.client import MODELS
 from holdfast.testing.provider.judge.overflowing import NAMES
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
-from holdfast.testing.workday import fields
 
 STEPS = 1_000 if counts.IS_THOROUGH else 40
 WINDOW = 32_000

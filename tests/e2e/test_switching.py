@@ -12,6 +12,8 @@ from itertools import permutations
 
 import counts
 import pytest
+from samples import KEY
+from workday import fields
 
 from holdfast.config import target
 from holdfast.engine.engine import Engine
@@ -26,9 +28,7 @@ from holdfast.testing.clock import run as on_fake_clock
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider.calls import Answered, Refusal
 from holdfast.testing.provider.calls import Said as Says
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
-from holdfast.testing.workday import fields
 
 WINDOW = 32_000
 STEPS = 12

@@ -26,12 +26,12 @@ import counts
 import dying_engine as dying
 import obeying_engine as obeying
 import pytest
+from samples import KEY, same_request
 
 from holdfast.state.branch.branch import Branch
 from holdfast.state.entries import Said
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.clock import run as on_fake_clock
-from holdfast.testing.samples import KEY, same_request
 
 pytestmark = pytest.mark.long
 """Each test starts processes that load everything; the leases are tested beside the store too."""

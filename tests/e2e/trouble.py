@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
+from samples import KEY
+from workday import fields
 
 from holdfast.config import target
 from holdfast.engine.engine import Engine
@@ -21,9 +23,7 @@ from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider.calls import Refusal
 from holdfast.testing.provider.client import MODELS
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
-from holdfast.testing.workday import fields
 
 WINDOW = 32_000
 BOUND = bound(Numbers())

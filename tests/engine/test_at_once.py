@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from anyio import to_thread
 from notes import talk
+from samples import KEY
 
 from holdfast import events
 from holdfast.config import target
@@ -28,7 +29,6 @@ from holdfast.state.plan import Notice, Plan
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import now, run
 from holdfast.testing.provider import Provider, Settings
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import Given, ProviderUpstream, ScriptedUpstream
 
 OPUS = target("anthropic", "claude-opus-5-5", window=32_000)

@@ -15,6 +15,7 @@ import openai
 import pytest
 from google import genai
 from google.genai import types
+from samples import KEY
 
 from holdfast.config import target
 from holdfast.engine.engine import Engine
@@ -35,7 +36,6 @@ from holdfast.testing.provider.calls import Answered
 from holdfast.testing.provider.calls import Said as Says
 from holdfast.testing.provider.client import MODELS
 from holdfast.testing.provider.faults.faults import Fault
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import Given, ProviderUpstream, ScriptedUpstream
 
 STEPS = 4

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 import anyio
 import pytest
 from notes import talk
+from samples import KEY
 
 from holdfast import events
 from holdfast.config import target
@@ -23,7 +24,6 @@ from holdfast.testing.clock import run
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider import Said as Says
 from holdfast.testing.provider.faults.faults import parsed
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import Given, ProviderUpstream, ScriptedUpstream
 
 WINDOW = 32_000

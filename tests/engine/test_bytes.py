@@ -7,6 +7,7 @@ import struct
 from base64 import b64encode
 
 import pytest
+from samples import KEY
 
 from holdfast.engine.engine import Engine
 from holdfast.store.memory import MemoryStore
@@ -15,7 +16,6 @@ from holdfast.testing.provider.calls import Refusal, Said
 from holdfast.testing.provider.client import MODELS
 from holdfast.testing.provider.provider import Provider
 from holdfast.testing.provider.settings import Settings
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
 
 BYTES = 1_000_000

@@ -7,6 +7,8 @@ from collections import defaultdict
 import pytest
 from hypothesis import given
 from msgspec.structs import replace
+from samples import KEY
+from strategies import logs
 
 from holdfast.engine.log.fork import NEARLY, carried, told_there
 from holdfast.engine.log.journal import Journal
@@ -35,8 +37,6 @@ from holdfast.state.entries import (
     Usage,
 )
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.samples import KEY
-from holdfast.testing.strategies import logs
 
 LONG = "\n".join(f"line {number} of a long output" for number in range(5_000))
 GO, CALL = Message.of("user", "go"), Message("assistant", (ToolCall("c1", "bash", "{}"),))

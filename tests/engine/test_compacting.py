@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from notes import talk
+from samples import KEY
 
 from holdfast import events
 from holdfast.cli.reports.account import account_and_branch
@@ -26,7 +27,6 @@ from holdfast.store import open_store
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run
 from holdfast.testing.provider import Provider, Said, Settings
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
 
 WINDOW = 32_000

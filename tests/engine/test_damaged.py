@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 import counts
 import pytest
+from samples import KEY
 
 from holdfast.config import target
 from holdfast.engine.engine import Engine
@@ -19,7 +20,6 @@ from holdfast.testing.provider import Fault, Provider, Settings
 from holdfast.testing.provider.calls import Said
 from holdfast.testing.provider.client import MODELS
 from holdfast.testing.provider.server.steps import BROKEN
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
 
 STRIDE = counts.choose(quick=97, ci=41, thorough=1)

@@ -9,6 +9,7 @@ from weakref import ref
 import anyio
 import pytest
 from notes import talk
+from samples import KEY
 
 import holdfast
 from holdfast import events
@@ -33,7 +34,6 @@ from holdfast.state.entries import Compaction, Failure
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run
 from holdfast.testing.provider import Provider, Said, Settings
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream, ScriptedUpstream
 
 OPUS = target("anthropic", "claude-opus-5-5", window=32_000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from samples import KEY
 
 from holdfast.config import target
 from holdfast.engine.log.journal import Journal
@@ -12,7 +13,6 @@ from holdfast.messages.size.tokens import measure
 from holdfast.state.branch.branch import Branch
 from holdfast.state.calibration.calibration import Learned
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.samples import KEY
 
 GOAL = target("openai-chat", "local-7b")
 SAID = [measure(Message.of(role, role)) for role in ("user", "assistant", "user")]

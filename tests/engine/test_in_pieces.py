@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from samples import KEY
 
 from holdfast.engine.engine import Engine
 from holdfast.store.memory import MemoryStore
@@ -11,7 +12,6 @@ from holdfast.testing.provider.calls import Said
 from holdfast.testing.provider.client import MODELS
 from holdfast.testing.provider.provider import Provider
 from holdfast.testing.provider.settings import Settings
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
 
 LONG = "\n".join(f"{line} kelp {line * 7_919 % 9_973}" for line in range(5_000))

@@ -7,6 +7,7 @@ from hashlib import sha256
 import pytest
 from msgspec import Raw
 from msgspec.structs import replace
+from samples import KEY, same_request
 
 from holdfast import Policy, World
 from holdfast.config import target
@@ -22,7 +23,6 @@ from holdfast.state.entries import Answer, Compaction, Decision, Failure, Frame,
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.tree.active import Gapped
-from holdfast.testing.samples import KEY, same_request
 
 HELLO = Message.of("user", "Read the file, then tell me what holds.")
 LONG = "\n".join(f"{n}: a line of a file that is long" for n in range(4_000))

@@ -8,6 +8,7 @@ import pytest
 from anyio import create_task_group, sleep
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import KEY
 
 from holdfast import events
 from holdfast.config import target
@@ -20,7 +21,6 @@ from holdfast.state.entries import Answer, Request
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run
 from holdfast.testing.provider import Provider, Said
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
 
 TOOL = {"name": "read", "description": "Reads a file.", "input_schema": {"type": "object", "properties": {}}}

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 from msgspec.structs import replace
+from samples import KEY
 
 from holdfast.config import target
 from holdfast.engine.compaction.native import compacted, head_request, taken_over
@@ -39,7 +40,6 @@ from holdfast.testing.provider.calls import Said
 from holdfast.testing.provider.faults.faults import Fault
 from holdfast.testing.provider.provider import Provider
 from holdfast.testing.provider.settings import Settings
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
 
 CLAUDE, GPT = "claude-opus-5-5", "gpt-5.5"

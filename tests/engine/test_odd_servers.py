@@ -6,6 +6,7 @@ import json
 from contextlib import asynccontextmanager
 
 import pytest
+from samples import KEY
 
 from holdfast import events
 from holdfast.config import target
@@ -22,7 +23,6 @@ from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider.client import MODELS
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream, ScriptedUpstream
 
 

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 
 import msgspec
 import pytest
+from samples import KEY
 
 from holdfast import Policy, events
 from holdfast.config import target
@@ -20,7 +21,6 @@ from holdfast.planning.summary.prompts import HEADINGS
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run
 from holdfast.testing.provider.calls import Refusal
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ScriptedUpstream
 
 MODEL = "claude-sonnet-4-5"

@@ -11,6 +11,7 @@ from hashlib import sha256
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from samples import words
 
 from holdfast.config import target
 from holdfast.engine import recall_sources as sources
@@ -39,7 +40,6 @@ from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Compaction, Decision, Entry, Note, Said
 from holdfast.store import open_store
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.samples import words
 
 LOG = "\n".join(f"{n:05} step {n} {'FAILED' if n % 500 == 0 else 'ok'}" for n in range(6_000))
 """A result that is too long for a request."""

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 
 import msgspec
 import pytest
+from samples import KEY
 
 from holdfast import events
 from holdfast.config import target
@@ -14,7 +15,6 @@ from holdfast.errors import ContextOverflow, UpstreamError
 from holdfast.messages.message import Message
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import Given, ScriptedUpstream
 
 WINDOW = 32_000

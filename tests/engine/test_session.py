@@ -9,6 +9,7 @@ import anyio
 import msgspec
 import pytest
 from msgspec import Struct
+from samples import KEY
 
 from holdfast import events
 from holdfast.config import target
@@ -37,7 +38,6 @@ from holdfast.testing.clock import run
 from holdfast.testing.provider import Fault, Provider, Said, Settings
 from holdfast.testing.provider.client import MODELS
 from holdfast.testing.provider.server.serving import serving
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import Given, ProviderUpstream, ScriptedUpstream
 
 TOOL = {"name": "read", "description": "Reads a file.", "input_schema": {"type": "object", "properties": {}}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from samples import KEY, same_request
 
 from holdfast import Policy
 from holdfast.config import target
@@ -16,7 +17,6 @@ from holdfast.state.branch.branch import Branch
 from holdfast.state.branch.view import project
 from holdfast.state.entries import BranchSummary, Label, Said
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.samples import KEY, same_request
 
 POLICY = Policy.preset("openclaw").with_settings(truncate_most=6_000, truncate_together=4)
 PLACE = target("anthropic", "claude-sonnet-4-5", window=200_000)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from gateways import Full, Silent, Uncached
+from samples import KEY
 
 from holdfast import events
 from holdfast.config import target
@@ -19,7 +20,6 @@ from holdfast.state.entries import Usage
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run
 from holdfast.testing.provider import Provider, Said, Settings
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream, ScriptedUpstream
 
 APIS = ["anthropic", "openai-chat", "openai-responses", "gemini"]

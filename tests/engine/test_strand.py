@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
+from samples import KEY, same_request
 
 from holdfast.config import target
 from holdfast.engine.log.journal import Journal
@@ -23,7 +24,6 @@ from holdfast.state.branch.branch import Branch
 from holdfast.state.entries import Compaction, Decision, Entry, Note
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
-from holdfast.testing.samples import KEY, same_request
 
 GOAL = target("anthropic", "claude-opus-5-5")
 HELLO = Message.of("user", "hello")

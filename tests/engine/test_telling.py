@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from samples import KEY
 
 from holdfast import events
 from holdfast.config import target
@@ -15,7 +16,6 @@ from holdfast.planning.pipeline import Policy
 from holdfast.state.entries import Failure
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import Given, ScriptedUpstream
 
 MODEL = "claude-opus-5-5"

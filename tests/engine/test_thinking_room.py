@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from samples import KEY
 
 from holdfast import events
 from holdfast.config import target
@@ -15,7 +16,6 @@ from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider import Settings as Strict
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
 
 MODEL = "claude-sonnet-4-5"

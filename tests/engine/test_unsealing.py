@@ -6,6 +6,7 @@ import re
 
 import msgspec
 import pytest
+from samples import KEY
 
 from holdfast import events
 from holdfast.config import target
@@ -24,7 +25,6 @@ from holdfast.state.entries import Decision, Revoke
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run
 from holdfast.testing.provider import Provider, Said, Settings
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import Given, ProviderUpstream, ScriptedUpstream
 
 TARGETS = {

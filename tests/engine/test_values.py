@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from samples import KEY
 
 from holdfast.engine.log.journal import Journal
 from holdfast.errors import LogConflict
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.sized_message import Slot
-from holdfast.testing.samples import KEY
 
 WRONG = {
     "arguments": Message("assistant", (ToolCall("c", "bash", {"a": 1}),)),

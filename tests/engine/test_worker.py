@@ -10,11 +10,11 @@ import sys
 import threading
 
 import pytest
+from samples import KEY
 
 from holdfast.engine.concurrency.worker import Worker
 from holdfast.engine.engine import Engine
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ScriptedUpstream
 
 

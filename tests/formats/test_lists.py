@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from strategies import conversations
 
 from holdfast.errors import Unrecognised
 from holdfast.formats import read
@@ -17,7 +18,6 @@ from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses
 from holdfast.providers.registry import FORMS
 from holdfast.state.entries import Said
-from holdfast.testing.strategies import conversations
 
 APIS = {wire.API: wire for wire in (anthropic, openai_chat, openai_responses, gemini)}
 ALIKE = {anthropic.API, openai_chat.API}

@@ -7,12 +7,12 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
+from strategies import messages
 
 from holdfast.messages.equality import alike, canonical, stream
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.signatures import sealed_as, sealed_by
-from holdfast.testing.strategies import messages
 
 JSON = st.recursive(
     st.none()

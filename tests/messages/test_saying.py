@@ -7,6 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from strategies import messages
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall
@@ -17,7 +18,6 @@ from holdfast.messages.text_runs import parts_said
 from holdfast.planning.extract.extract import extract
 from holdfast.planning.summary.must_keep import newest_identifiers
 from holdfast.planning.summary.rendering import rendered
-from holdfast.testing.strategies import messages
 
 SAID = (
     "I looked at https://example.org/a/b?c=d, and the file src/tide/configuration_loader.py reads the limit.\n"

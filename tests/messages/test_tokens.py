@@ -14,6 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
+from strategies import wild_histories
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
@@ -27,7 +28,6 @@ from holdfast.state.calibration.calibration import HIGHEST, LOWEST
 from holdfast.state.calibration.token_estimate import cautious_ratio, estimate, measured_ratio, ratio
 from holdfast.state.entries import Answer, Body, Entry, Frame, Request, Said, Usage
 from holdfast.state.target import Target
-from holdfast.testing.strategies import wild_histories
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 JOIN = 15

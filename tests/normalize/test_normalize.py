@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
+from strategies import broken_histories, conversations, wild_histories
 
 from holdfast import apply, plan
 from holdfast import normalize as hygiene
@@ -24,7 +25,6 @@ from holdfast.normalize.projection import send_slots
 from holdfast.providers.request_body import body
 from holdfast.providers.rules import validate
 from holdfast.state.dialect import Dialect
-from holdfast.testing.strategies import broken_histories, conversations, wild_histories
 
 STRICT = Dialect("unknown")
 CLAUDE = target("anthropic", "claude-sonnet-4-5").dialect

@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+from histories import words
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +25,6 @@ from holdfast.providers.request_body import measured, open_body, render
 from holdfast.providers.rules import validate
 from holdfast.state.calibration.token_estimate import estimate
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.histories import words
 from holdfast.testing.provider.client import MODELS
 
 WHERE = target("anthropic", "claude-sonnet-4-5", window=12_000)

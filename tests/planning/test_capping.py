@@ -6,9 +6,11 @@ import re
 from hashlib import sha256
 
 import pytest
+from histories import words
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from strategies import broken_histories, wild_histories
 
 from holdfast import Policy, World, plan
 from holdfast.config import target
@@ -20,8 +22,6 @@ from holdfast.planning.settings import Settings
 from holdfast.planning.stages.append_limit import cap
 from holdfast.providers.registry import FORMS
 from holdfast.providers.request_body import body, open_body
-from holdfast.testing.histories import words
-from holdfast.testing.strategies import broken_histories, wild_histories
 
 NEWLINE = "\n"
 SMALL = Settings(append_chars=1_000)

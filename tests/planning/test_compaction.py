@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from histories import words
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -26,7 +27,6 @@ from holdfast.state.branch.view import prefix_basis, project, summary_slot
 from holdfast.state.entries import OVERFLOW, Compaction, Entry, Failure, Revoke
 from holdfast.state.plan import Ask
 from holdfast.state.target import Written
-from holdfast.testing.histories import words
 
 OURS = Policy()
 WHERE = target("anthropic", "claude-sonnet-4-5", window=32_000)

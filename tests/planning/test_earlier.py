@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from histories import words
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +17,6 @@ from holdfast.planning.extract.previous_summary import said_by_user, summary_of
 from holdfast.planning.summary.must_keep import newest_request
 from holdfast.state.branch.branch import extend
 from holdfast.state.entries import Compaction, Entry
-from holdfast.testing.histories import words
 
 WHERE = target("anthropic", "claude-sonnet-4-5", window=32_000)
 CONSTRAINT = "The folder data is holy, hands off."

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from planning_loop import drive
 
 from holdfast import Policy, World
 from holdfast.config import target
@@ -21,7 +22,6 @@ from holdfast.state.branch.branch import Branch, extend
 from holdfast.state.branch.view import leading, project, shown
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Entry, Frame, Said
-from holdfast.testing.driving import drive
 
 FOLDED = Message.of("user", "What stood here was folded into this. " * 100)
 

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from planning_loop import drive
+from strategies import conversations, messages
 
 from holdfast import Branch, Policy, World, plan
 from holdfast.config import target
@@ -38,8 +40,6 @@ from holdfast.state.branch.view import project
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Answer, Compaction, Decision, Entry, Frame, Request, Revoke, Said, Usage
 from holdfast.state.target import Limits
-from holdfast.testing.driving import drive
-from holdfast.testing.strategies import conversations, messages
 
 PI, OPENCODE, CLAUDE = PRESETS["pi"], PRESETS["opencode"], PRESETS["claude-code"]
 PICTURE = Media("image", "image/png", 3, "", "AAAA")

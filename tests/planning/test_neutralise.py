@@ -6,10 +6,12 @@ import re
 import unicodedata
 
 import pytest
+from histories import words
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
+from planning_loop import drive
 
 from holdfast import Policy, World, apply, plan
 from holdfast.config import target
@@ -19,8 +21,6 @@ from holdfast.messages.size.tokens import measure
 from holdfast.planning.stages.escape_tags import NEUTRALISE, _holds, harmless, harmless_texts, look_alikes
 from holdfast.providers.request_body import body
 from holdfast.state.branch.view import project
-from holdfast.testing.driving import drive
-from holdfast.testing.histories import words
 
 WHERE = target("anthropic", "claude-sonnet-4-5", window=200_000)
 SMALL = Policy().with_settings(room_min=0, spill_chars=2_000, preview_chars=600, preview_outline=300)

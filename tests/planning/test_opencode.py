@@ -7,6 +7,7 @@ from hashlib import sha256
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from planning_loop import drive
 
 from holdfast import Policy, World, apply, plan
 from holdfast.config import target
@@ -14,7 +15,6 @@ from holdfast.messages.message import Message, result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
 from holdfast.planning.presets.truncate_lines import Shortened, add_part_of_line, limit_lines, truncate
 from holdfast.planning.stages.prune import CLEARED
-from holdfast.testing.driving import drive
 
 WHERE = target("anthropic", "claude-sonnet-4-5", window=1_000_000)
 

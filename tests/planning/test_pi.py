@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from planning_loop import drive
 
 from holdfast import Policy, apply, plan
 from holdfast.config import target
@@ -12,7 +13,6 @@ from holdfast.planning.presets.measures import estimate_tokens, json_tokens
 from holdfast.planning.presets.overflow_replay import CONTINUE
 from holdfast.planning.presets.triggers import line
 from holdfast.state.entries import Frame
-from holdfast.testing.driving import drive
 
 WHERE = target("anthropic", "claude-sonnet-4-5", window=100_000, frame=Frame("f", 3_000, exact=True))
 

@@ -7,12 +7,12 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import messages
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import count
 from holdfast.planning.extract.restored_files import PLAN, restored_plan
-from holdfast.testing.strategies import messages
 
 
 def made(name, *items, key="todos"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from histories import words
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -17,7 +18,6 @@ from holdfast.planning.stages import tool_results as stage
 from holdfast.planning.stages.tool_results import own_name, tool_names
 from holdfast.state.branch.branch import Branch, extend
 from holdfast.state.entries import Entry, Request, Said
-from holdfast.testing.histories import words
 
 WHERE = target("anthropic", "claude-sonnet-4-5", window=2_000_000)
 OURS = Policy()

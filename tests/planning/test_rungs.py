@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from histories import words
 
 from holdfast import Branch, Policy, World, plan
 from holdfast.config import target
@@ -19,7 +20,6 @@ from holdfast.state.branch.branch import extend
 from holdfast.state.branch.turns import newest_words
 from holdfast.state.calibration.token_estimate import estimate
 from holdfast.state.entries import Entry, Said
-from holdfast.testing.histories import words
 
 OURS = Policy()
 WHERE = target("anthropic", "claude-sonnet-4-5", window=12_000)

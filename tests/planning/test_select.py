@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from histories import conversation, damaged
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from planning_loop import drive
+from strategies import broken_histories, conversations
 
 from holdfast import Policy, World
 from holdfast.config import target
@@ -17,9 +20,6 @@ from holdfast.planning.presets.measures import estimate_tokens
 from holdfast.planning.presets.presets import PRESETS
 from holdfast.planning.stages.tail_selection import Cut, cut_point, preserve_recent_budget, select
 from holdfast.state.target import Limits
-from holdfast.testing.driving import drive
-from holdfast.testing.histories import conversation, damaged
-from holdfast.testing.strategies import broken_histories, conversations
 
 OPENCODE = PRESETS["opencode"]
 

@@ -6,6 +6,7 @@ import re
 from hashlib import sha256
 
 import pytest
+from histories import words
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +21,6 @@ from holdfast.planning.builder import Draft
 from holdfast.planning.extract.outline import outline
 from holdfast.planning.settings import OUTLINE_SCAN, STUB_CHARS, Settings
 from holdfast.planning.stages.spill import Whole, is_json, preview, spilled
-from holdfast.testing.histories import words
 
 WHERE = target("anthropic", "claude-sonnet-4-5", window=200_000)
 _CUT = re.compile(r'\n?\[([\d,]+) characters left out here; recall\(id="([0-9a-f]{12})", lines="(\d+)-(\d+)"\)')

@@ -5,9 +5,12 @@ from __future__ import annotations
 from hashlib import sha256
 
 import pytest
+from histories import conversation, damaged, words
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from planning_loop import drive
+from strategies import broken_histories, conversations
 
 from holdfast import Policy, World, apply, plan
 from holdfast.config import target
@@ -22,9 +25,6 @@ from holdfast.planning.settings import HANDLE, Settings
 from holdfast.state.branch.view import project
 from holdfast.state.calibration.token_estimate import cautious_ratio, ratio
 from holdfast.state.entries import Frame
-from holdfast.testing.driving import drive
-from holdfast.testing.histories import conversation, damaged, words
-from holdfast.testing.strategies import broken_histories, conversations
 
 OURS = Policy()
 SMALL = OURS.with_settings(room_min=0, spill_chars=2_000, preview_chars=300, preview_outline=200, message_chars=5_000)

@@ -7,9 +7,12 @@ import subprocess
 import sys
 
 import pytest
+from histories import words
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from planning_loop import drive, points
+from strategies import broken_histories, conversations
 
 from holdfast import Branch, Policy, World, apply, plan
 from holdfast.config import target
@@ -30,9 +33,6 @@ from holdfast.state.branch.branch import extend
 from holdfast.state.branch.view import project
 from holdfast.state.entries import Answer, Entry, Failure, Frame, Said, Usage
 from holdfast.state.target import Limits
-from holdfast.testing.driving import drive, points
-from holdfast.testing.histories import words
-from holdfast.testing.strategies import broken_histories, conversations
 
 OURS = Policy()
 HEADINGS = [
@@ -297,7 +297,7 @@ def test_an_extract_is_always_the_same(messages, budget):
 
 SCRIPT = """
 from holdfast.planning.extract.extract import extract
-from holdfast.testing.histories import conversation
+from histories import conversation
 from holdfast.messages.size.tokens import measure
 turns = [(n, 200, [(3, n, 3_000, 1), (2, n + 5, 900, 0)], True) for n in range(12)]
 slots = [measure(message) for message in conversation(turns)]

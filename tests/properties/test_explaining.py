@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from strategies import logs
 
 from holdfast.cli.commands.undo import standing
 from holdfast.cli.reports.account import account_and_branch, together
@@ -16,7 +17,6 @@ from holdfast.state.branch.branch import Branch, extend
 from holdfast.state.branch.view import origins
 from holdfast.state.entries import Compaction, Decision, Entry, Revoke
 from holdfast.store.base import SessionInfo
-from holdfast.testing.strategies import logs
 
 
 def chained(entries: list[Entry]) -> list[Entry]:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import asdict, replace
+from strategies import logs, wild_histories
 
 from holdfast import Branch
 from holdfast.messages.message import Message, media_of
@@ -27,7 +28,6 @@ from holdfast.state.sequence import Seq
 from holdfast.state.target import Target
 from holdfast.store.memory import MemoryStore
 from holdfast.store.tree.active import CARRIED
-from holdfast.testing.strategies import logs, wild_histories
 
 FORGOTTEN = {"settled", "callers"}
 """``settled`` is a memory of the planner's; ``callers`` may know more than one branch, and is compared apart."""

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from planning_loop import drive, points, recorded, wires
+from strategies import broken_histories, conversations
 
 from holdfast import Branch, Policy, World, apply, plan
 from holdfast.config import target
@@ -16,8 +18,6 @@ from holdfast.messages.parts import Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.normalize.projection import send_slots
 from holdfast.planning.pipeline import advance
 from holdfast.state.entries import Frame
-from holdfast.testing.driving import drive, points, recorded, wires
-from holdfast.testing.strategies import broken_histories, conversations
 
 MODELS = [
     ("anthropic", "claude-sonnet-4-5"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from strategies import broken_histories, conversations
 
 from holdfast.engine.run.check_request import is_judged, judged
 from holdfast.engine.upstream.upstream import Sent
@@ -12,7 +13,6 @@ from holdfast.messages.message import Message
 from holdfast.messages.sized_message import Slot
 from holdfast.providers.request_body import body, open_body, render
 from holdfast.providers.rules import validate
-from holdfast.testing.strategies import broken_histories, conversations
 
 MODELS = [
     ("anthropic", "claude-sonnet-4-5"),

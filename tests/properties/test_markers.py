@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from histories import conversation, damaged
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from planning_loop import drive
+from strategies import broken_histories, conversations
 
 from holdfast import Policy, World, plan
 from holdfast.config import target
@@ -23,9 +26,6 @@ from holdfast.state.branch.branch import Branch
 from holdfast.state.branch.view import project
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Decision, Entry, Request, Said
-from holdfast.testing.driving import drive
-from holdfast.testing.histories import conversation, damaged
-from holdfast.testing.strategies import broken_histories, conversations
 
 MODELS = [("anthropic", "claude-sonnet-4-5"), ("anthropic", "claude-opus-5-5"), ("anthropic", "somebody-else")]
 POLICIES = [Policy.preset(name) for name in PRESETS]

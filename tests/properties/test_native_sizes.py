@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
+from planning_loop import recorded
 
 from holdfast import Branch, Policy
 from holdfast.config import target
@@ -19,7 +20,6 @@ from holdfast.state.branch.branch import extend
 from holdfast.state.branch.view import project, summary_slot
 from holdfast.state.calibration.token_estimate import estimate
 from holdfast.state.entries import Answer, Compaction, Entry, Frame, Said, Usage
-from holdfast.testing.driving import recorded
 
 FRAME = Frame("f", 500, exact=True)
 PLACES = [

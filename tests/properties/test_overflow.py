@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from histories import words
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from strategies import broken_histories, conversations, wild_histories
 
 from holdfast import Branch, Policy, World, plan
 from holdfast.config import target
@@ -23,8 +25,6 @@ from holdfast.state.branch.branch import extend
 from holdfast.state.calibration.calibration import Learned
 from holdfast.state.calibration.token_estimate import estimate
 from holdfast.state.entries import OVERFLOW, Answer, Compaction, Decision, Entry, Failure, Frame, Request, Usage
-from holdfast.testing.histories import words
-from holdfast.testing.strategies import broken_histories, conversations, wild_histories
 
 OURS = Policy()
 talks = conversations(turns=4, steps=5, longest=9_000)

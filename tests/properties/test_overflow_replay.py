@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from strategies import conversations
 
 from holdfast import Policy, World, apply, plan
 from holdfast.config import target
@@ -15,7 +16,6 @@ from holdfast.providers.request_body import body
 from holdfast.providers.rules import validate
 from holdfast.state.branch.branch import extend
 from holdfast.state.entries import OVERFLOW, REPLAY, Entry, Failure, Frame
-from holdfast.testing.strategies import conversations
 
 PICTURE = Media("image", "image/png", 68, "tide.png", "iVBORw0KGgo=")
 QUESTION = "What does the northern harbour look like at low tide?"

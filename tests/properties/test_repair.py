@@ -9,6 +9,7 @@ import counts
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from mangle import BLOWS, MODELS, mangled, of_seed, sound
 from msgspec.structs import replace
 
 from holdfast.config import target
@@ -29,11 +30,10 @@ from holdfast.providers.rules import validate
 from holdfast.state.branch.branch import Branch, extend, extended
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Answer, Decision, Entry, Frame, Said
-from holdfast.testing.mangle import BLOWS, MODELS, mangled, of_seed, sound
 
 FAMILIES = [(api, model) for api in APIS for model in MODELS[api]]
 COUNT = counts.choose(quick=60, ci=182, thorough=2_000)
-"""Histories for each model family; the million is ``python -m holdfast.testing.mangle --count 1000000``."""
+"""Histories for each model family; the million is ``python tests/support/mangle.py --count 1000000``."""
 
 
 @pytest.mark.counts

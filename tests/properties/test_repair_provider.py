@@ -7,6 +7,7 @@ from random import Random
 import counts
 import httpx2
 import pytest
+from mangle import MODELS, mangled
 
 from holdfast.config import target
 from holdfast.messages.sized_message import Slot
@@ -16,7 +17,6 @@ from holdfast.providers.models import traits
 from holdfast.providers.registry import APIS
 from holdfast.providers.request_body import body
 from holdfast.state.branch.view import patched
-from holdfast.testing.mangle import MODELS, mangled
 from holdfast.testing.provider import Provider, Refusal, Settings
 from holdfast.testing.provider.server.serving import serving
 

@@ -8,10 +8,13 @@ from collections import Counter
 
 import counts
 import pytest
+from histories import conversation, damaged
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
+from planning_loop import drive
+from strategies import broken_histories, conversations
 
 from holdfast import Branch, Policy
 from holdfast.config import target
@@ -23,9 +26,6 @@ from holdfast.planning.pipeline import advance
 from holdfast.providers.request_body import body
 from holdfast.state.branch.branch import extend
 from holdfast.state.entries import Entry, Said
-from holdfast.testing.driving import drive
-from holdfast.testing.histories import conversation, damaged
-from holdfast.testing.strategies import broken_histories, conversations
 
 MODELS = [
     ("anthropic", "claude-sonnet-4-5"),

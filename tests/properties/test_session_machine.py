@@ -12,6 +12,7 @@ from pathlib import Path
 
 import counts
 import pytest
+from histories import words
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -25,6 +26,7 @@ from hypothesis.stateful import (
 from msgspec import Raw
 from msgspec.json import Decoder
 from msgspec.structs import asdict
+from samples import KEY, same_request
 
 from holdfast import Policy, World
 from holdfast.config import target
@@ -46,8 +48,6 @@ from holdfast.state.target import Target
 from holdfast.store import open_store
 from holdfast.store.base import SessionStore
 from holdfast.store.blobs.blob_names import CAPPED
-from holdfast.testing.histories import words
-from holdfast.testing.samples import KEY, same_request
 
 STEPS = settings(
     max_examples=counts.choose(quick=4, ci=20, thorough=200),

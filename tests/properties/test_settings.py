@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from histories import words
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from planning_loop import drive
 
 from holdfast import Policy
 from holdfast.config import target
@@ -17,8 +19,6 @@ from holdfast.planning.budget import measure_room
 from holdfast.planning.settings import Settings
 from holdfast.planning.settings_check import check, is_share
 from holdfast.state.entries import Frame
-from holdfast.testing.driving import drive
-from holdfast.testing.histories import words
 
 OURS = Policy()
 WINDOW, FRAME = 40_000, 2_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import broken_histories, conversations
 
 from holdfast.config import target
 from holdfast.engine.compaction.summarizer import Terms, Writer, summarise
@@ -23,7 +24,6 @@ from holdfast.testing.provider import Settings as Strict
 from holdfast.testing.provider.calls import Refusal, Said
 from holdfast.testing.provider.client import MODELS
 from holdfast.testing.provider.faults.faults import KINDS
-from holdfast.testing.strategies import broken_histories, conversations
 from holdfast.testing.upstream import ProviderUpstream
 
 GOOD = "\n".join(f"## {name}\n- kelp on the rock" for name in HEADINGS)

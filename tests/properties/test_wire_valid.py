@@ -8,10 +8,13 @@ from collections import Counter
 
 import msgspec
 import pytest
+from histories import DAMAGE, ODD_IDS, conversation
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
+from planning_loop import drive
+from strategies import broken_histories, conversations, damaged, wild_histories
 
 from holdfast import Branch, Policy, Target, World, apply, plan
 from holdfast.config import target
@@ -29,9 +32,6 @@ from holdfast.providers.request_body import body, measured, open_body, render
 from holdfast.providers.rules import validate
 from holdfast.state.branch.branch import extend
 from holdfast.state.entries import Entry, Frame, Said
-from holdfast.testing.driving import drive
-from holdfast.testing.histories import DAMAGE, ODD_IDS, conversation
-from holdfast.testing.strategies import broken_histories, conversations, damaged, wild_histories
 
 KNOWN = [
     ("anthropic", "claude-3-5-sonnet-20241022"),

@@ -9,6 +9,7 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import conversations
 
 from holdfast.cli.commands.fix import Wish, fixed
 from holdfast.errors import FormatError, Unrecognised
@@ -21,7 +22,6 @@ from holdfast.providers.convert import convert
 from holdfast.providers.registry import APIS, FORMS
 from holdfast.providers.request_body import body, open_body
 from holdfast.providers.rules import validate
-from holdfast.testing.strategies import conversations
 
 SCHEMA = {"type": "object", "properties": {"p": {"type": "string"}}, "required": ["p"]}
 ANTHROPIC = {

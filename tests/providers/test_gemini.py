@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
+from strategies import conversations, wild_histories
 
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.size.tokens import measure
 from holdfast.providers.gemini import messages as gemini
-from holdfast.testing.strategies import conversations, wild_histories
 
 CALL = {"functionCall": {"name": "ls", "args": {"p": 1}}}
 ANSWER = {"functionResponse": {"name": "ls", "response": {"output": "a.py"}}}

@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import conversations
 
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
@@ -15,7 +16,6 @@ from holdfast.providers.common.json.incremental import grown, known, shared
 from holdfast.providers.registry import APIS
 from holdfast.providers.request_body import body, measured, open_body
 from holdfast.testing.provider.client import MODELS
-from holdfast.testing.strategies import conversations
 
 
 def written(api, messages: list[Message]) -> bytes:

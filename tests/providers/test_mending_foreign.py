@@ -9,6 +9,7 @@ from random import Random
 import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
+from strategies import conversations
 
 from holdfast.messages.message import media_of, result_text
 from holdfast.messages.sized_message import Slot
@@ -17,7 +18,6 @@ from holdfast.providers.fix.word_guard import heard
 from holdfast.providers.registry import APIS, FORMS
 from holdfast.providers.request_body import open_body, wires
 from holdfast.providers.rules import validate
-from holdfast.testing.strategies import conversations
 
 MODELS = {"anthropic": "claude-sonnet-4-5", "openai-chat": "gpt-5", "openai-responses": "gpt-5.5", "gemini": "g"}
 PAIRS = list(permutations(APIS, 2))

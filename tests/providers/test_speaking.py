@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from openai.types.chat.completion_create_params import CompletionCreateParams as Chat
 from openai.types.responses.response_create_params import ResponseCreateParams as Responses
 from pydantic import TypeAdapter
+from strategies import conversations
 
 from holdfast import apply, plan
 from holdfast.config import target
@@ -30,7 +31,6 @@ from holdfast.providers.openai_responses import messages as openai_responses
 from holdfast.providers.registry import FORMS
 from holdfast.providers.rules import validate
 from holdfast.testing.provider.client import MODELS
-from holdfast.testing.strategies import conversations
 
 WIRE = {
     "anthropic": anthropic,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from samples import chain
 
 from holdfast import Engine, open_store
 from holdfast.cli import command as program
@@ -14,7 +15,6 @@ from holdfast.config import target
 from holdfast.formats import path, read
 from holdfast.state.entries import BranchSummary
 from holdfast.testing.clock import run
-from holdfast.testing.samples import chain
 from holdfast.testing.upstream import ScriptedUpstream
 
 _FILES = Path(__file__).parents[3] / "shared" / "cases"

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from strategies import logs
 
 from holdfast import Branch, Policy, plan
 from holdfast.config import target
@@ -17,7 +18,6 @@ from holdfast.state.branch.fork import cut_back
 from holdfast.state.branch.view import prefix_basis, project
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import HISTORY, Compaction, Decision, Entry, Frame, Request, Revoke, Said
-from holdfast.testing.strategies import logs
 
 COUNTS = ("seen", "standing", "framed", "counted")
 """Fields that count slots from the first one on."""

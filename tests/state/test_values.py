@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
+from strategies import messages
 
 from holdfast.messages.message import Message, placeholder, result_text
 from holdfast.messages.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
@@ -17,7 +18,6 @@ from holdfast.state.codec.packing import join, pack, split, unpack
 from holdfast.state.costs import dollars
 from holdfast.state.entries import Compaction, Note, Said, Usage
 from holdfast.state.target import Prices
-from holdfast.testing.strategies import messages
 
 RAW = Raw(b'{ "a" :1.0, "a":[2 ]}')
 

@@ -15,11 +15,11 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pytest
+from store_conformance import BlobStoreRules
 
 from holdfast.errors import QuotaExceeded, StoreCorrupt, StoreError, UnknownId
 from holdfast.store.base import BlobStore, Quota
 from holdfast.store.blobs.blobs import FileBlobs, MemoryBlobs
-from holdfast.testing.store import BlobStoreRules
 
 
 class TestFileBlobs(BlobStoreRules):

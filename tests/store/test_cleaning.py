@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from samples import KEY, chain, ids
 
 from holdfast.errors import StoreCorrupt
 from holdfast.messages.message import Message
@@ -19,7 +20,6 @@ from holdfast.store import open_store
 from holdfast.store.base import SessionStore
 from holdfast.store.blobs.blob_names import named_blobs, session_blobs
 from holdfast.store.garbage import GRACE, collect, leaving, unused
-from holdfast.testing.samples import KEY, chain, ids
 
 LATER = 4_000_000_000.0
 """A time when everything here is old."""

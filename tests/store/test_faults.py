@@ -17,21 +17,23 @@ from pathlib import Path
 
 import counts
 import pytest
+from samples import KEY, chain, ids, unnumbered, words
 
 from holdfast.errors import StoreError, StoreLocked, StoreReadOnly
 from holdfast.state.entries import Entry, Note
 from holdfast.store import open_store
 from holdfast.store.base import Quota
 from holdfast.store.blobs.blobs import FileBlobs
-from holdfast.testing.samples import KEY, chain, ids, unnumbered, words
 
 NOBODY = 65_534
 """A user without rights, for tests that run as root: root may write everywhere."""
 
+SUPPORT = Path(__file__).parents[1] / "support"
+"""What the scripts import their entries from."""
 APPENDS = """
 import sys
 from holdfast.store import open_store
-from holdfast.testing.samples import KEY, chain
+from samples import KEY, chain
 with open_store(sys.argv[1]) as store:
     store.create(KEY)
     for entry in chain(f"e{n:06}" for n in range(100_000)):
@@ -40,7 +42,7 @@ with open_store(sys.argv[1]) as store:
 IMPORTS = """
 import sys
 from holdfast.store import open_store
-from holdfast.testing.samples import KEY, chain
+from samples import KEY, chain
 entries = chain(f"e{n}" for n in range(3_000))
 print("ready", flush=True)
 sys.stdin.readline()
@@ -51,7 +53,7 @@ with open_store(sys.argv[1]) as store:
 HOLDS = """
 import os, sys, time
 from holdfast.store import open_store
-from holdfast.testing.samples import KEY
+from samples import KEY
 with open_store(sys.argv[1]) as store, store.writing(KEY):
     child = os.fork() if "fork" in sys.argv else 1
     os.write(1, str(child or os.getpid()).encode() + os.linesep.encode())
@@ -60,7 +62,7 @@ with open_store(sys.argv[1]) as store, store.writing(KEY):
 BUSY = """
 import sys, time
 from holdfast.store import open_store
-from holdfast.testing.samples import KEY
+from samples import KEY
 with open_store(sys.argv[1]) as store:
     print("busy", flush=True)
     while True:
@@ -152,7 +154,8 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def script(text: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     """Run a script in another process, killed at the end at the latest."""
     command = [sys.executable, "-c", text, *map(str, arguments)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    env = {**os.environ, "PYTHONPATH": str(SUPPORT)}
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from samples import KEY, chain
 
 from holdfast.errors import StoreLocked
 from holdfast.store import open_store
-from holdfast.testing.samples import KEY, chain
 
 
 @pytest.mark.usefixtures("impatient")

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
+from samples import KEY, chain, same_request, unnumbered
+from store_conformance import BlobStoreRules, SessionStoreRules
+from strategies import logs
 
 from holdfast.state.branch.branch import Branch
 from holdfast.state.entries import Entry
@@ -13,9 +16,6 @@ from holdfast.store import open_store
 from holdfast.store.base import BlobStore, Quota, SessionInfo, SessionStore
 from holdfast.store.blobs.blobs import MemoryBlobs
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.samples import KEY, chain, same_request, unnumbered
-from holdfast.testing.store import BlobStoreRules, SessionStoreRules
-from holdfast.testing.strategies import logs
 
 
 @pytest.mark.usefixtures("impatient")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from samples import KEY, chain, ids
 
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
 from holdfast.state.entries import Decision, Entry, Said
 from holdfast.store import open_store
 from holdfast.store.base import SessionStore
-from holdfast.testing.samples import KEY, chain, ids
 
 
 @pytest.fixture(params=["disk", "memory"])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from samples import KEY, chain
 
 from holdfast.errors import ConfigError
 from holdfast.store import open_store
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.samples import KEY, chain
 
 
 def test_memory_has_three_names() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import logs
 
 from holdfast.cli.reports.request_size import measured, target_of
 from holdfast.config import shipped
@@ -12,7 +13,6 @@ from holdfast.state.entries import QUEUED, Entry, Note
 from holdfast.store.base import SessionInfo
 from holdfast.store.tree.active import FOLD
 from holdfast.store.tree.outline import bare, drawn, outlined, without_words
-from holdfast.testing.strategies import logs
 
 
 @given(logs(), st.sampled_from(["", "m", "claude-sonnet-4-5"]))

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
+from samples import KEY, chain, ids, long_session, same_request, unnumbered
 
 from holdfast.errors import StoreCorrupt, StoreGone, StoreLocked
 from holdfast.messages.message import Message
@@ -29,7 +30,6 @@ from holdfast.store.repair.salvage import _rows
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.tree.tree import FEW
 from holdfast.testing import strategies
-from holdfast.testing.samples import KEY, chain, ids, long_session, same_request, unnumbered
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from samples import KEY, chain, every_kind, long_session, words
 
 from holdfast.errors import UnknownId
 from holdfast.messages.message import Message
@@ -25,7 +26,6 @@ from holdfast.store.search import index as indexing
 from holdfast.store.search import search as searching
 from holdfast.store.search.search import is_searched, search, small, terms
 from holdfast.store.sqlite import SqliteStore
-from holdfast.testing.samples import KEY, chain, every_kind, long_session, words
 
 
 def rows(path: Path, query: str) -> list[tuple[int, ...]]:

@@ -19,6 +19,8 @@ import msgspec
 import pytest
 from msgspec import Raw
 from msgspec.structs import replace
+from samples import KEY, chain, ids, long_session, same_request, unnumbered
+from store_conformance import SessionStoreRules
 
 from holdfast.errors import StoreCorrupt, StoreError, StoreLocked
 from holdfast.messages.message import Message
@@ -35,8 +37,6 @@ from holdfast.store.sqlite import ROWS_AT_ONCE, SqliteStore, of_kind
 from holdfast.store.tree.active import checkpoint, restored
 from holdfast.store.tree.placing import place
 from holdfast.store.tree.tree import new_ids
-from holdfast.testing.samples import KEY, chain, ids, long_session, same_request, unnumbered
-from holdfast.testing.store import SessionStoreRules
 
 
 @pytest.mark.usefixtures("impatient")

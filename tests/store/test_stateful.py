@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from samples import KEY, ids, same_request, unnumbered
 
 from holdfast.errors import LogConflict
 from holdfast.messages.message import Message
@@ -35,7 +36,6 @@ from holdfast.store.base import SessionStore
 from holdfast.store.search.search import small, terms, words
 from holdfast.store.sql.rows import identity
 from holdfast.store.tree.outline import bare
-from holdfast.testing.samples import KEY, ids, same_request, unnumbered
 
 STEPS = settings(
     max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None

@@ -1,3 +1,3 @@
-"""For tests: fakes and conformance suites that ship with the package. Import the module you need."""
+"""For tests of your own: fakes that ship with the package. Import the module you need."""
 
 from __future__ import annotations

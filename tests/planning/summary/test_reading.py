@@ -7,6 +7,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import broken_histories, conversations, messages
 
 from holdfast.errors import CompactionFailed
 from holdfast.messages.cut_points import legal_cuts
@@ -19,7 +20,6 @@ from holdfast.planning.summary.chunks import LEAST_ROOM, parts, room, shortened,
 from holdfast.planning.summary.grapheme_cuts import before, behind, ends
 from holdfast.planning.summary.prompts import CONVERSATION, within
 from holdfast.planning.summary.rendering import Style, rendered
-from holdfast.testing.strategies import broken_histories, conversations, messages
 
 # -- cutting -----------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,17 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
+from histories import (
+    BLANKS,
+    DAMAGE,
+    ODD_ARGUMENTS,
+    ODD_IDS,
+    ODD_NAMES,
+    ODD_TEXTS,
+    conversation,
+    damaged,
+    words,
+)
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from msgspec import Raw
@@ -35,17 +46,6 @@ from holdfast.state.entries import (
     Revoke,
     Said,
     Usage,
-)
-from holdfast.testing.histories import (
-    BLANKS,
-    DAMAGE,
-    ODD_ARGUMENTS,
-    ODD_IDS,
-    ODD_NAMES,
-    ODD_TEXTS,
-    conversation,
-    damaged,
-    words,
 )
 
 # -- small things ------------------------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from samples import KEY, ODD, chain, every_kind, ids, long_session, same_request, unnumbered, words
+from store_rules import CopyRules, ImportRules, QuotaRules, SearchRules
 
 from holdfast.errors import LogConflict, StoreError, StoreLocked, UnknownId
 from holdfast.messages.message import Message
@@ -26,8 +28,6 @@ from holdfast.state.entries import Answer, Body, Compaction, Entry, Note, Revoke
 from holdfast.store.base import BlobStore, SessionInfo
 from holdfast.store.tree.outline import bare
 from holdfast.store.tree.tree import FEW
-from holdfast.testing.samples import KEY, ODD, chain, every_kind, ids, long_session, same_request, unnumbered, words
-from holdfast.testing.store_rules import CopyRules, ImportRules, QuotaRules, SearchRules
 
 
 class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):

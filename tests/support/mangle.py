@@ -1,6 +1,6 @@
 """Histories broken in every way that was met, by the million: what was said must always become a valid request.
 
-Usage: python -m holdfast.testing.mangle [--count N] [--seed S] [--api NAME] [--model NAME]
+Usage: python tests/support/mangle.py [--count N] [--seed S] [--api NAME] [--model NAME]
 
 Everything follows from the seed. Each number is one history: a conversation, a few blows to it, and the ways in which
 it reaches an API: as values, out of a body of that API, out of a body of another one. Nothing here needs hypothesis.
@@ -17,6 +17,7 @@ from functools import cache
 from random import Random
 from typing import Any, TypeAlias
 
+from histories import DAMAGE, ODD_IDS, conversation, damaged
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -36,7 +37,6 @@ from holdfast.state.branch.branch import Branch
 from holdfast.state.branch.view import patched
 from holdfast.state.entries import Entry, Said
 from holdfast.state.target import Target
-from holdfast.testing.histories import DAMAGE, ODD_IDS, conversation, damaged
 
 MODELS: dict[str, tuple[str, ...]] = {
     "anthropic": (
@@ -423,7 +423,7 @@ def run(count: int, seed: int, apis: Sequence[str] = APIS, models: Sequence[str]
 
 def of_seed(seed: int, api: str, model: str) -> Iterator[str]:
     """Yield each law that history ``seed`` breaks on ``model``."""
-    rng = Random(seed)  # noqa: S311 - no secret is made here
+    rng = Random(seed)
     messages = mangled(rng, rng.choice((api, api, *APIS)))
     other = rng.choice(APIS) if seed % 4 == 0 else ""
     try:
@@ -434,9 +434,7 @@ def of_seed(seed: int, api: str, model: str) -> Iterator[str]:
 
 def main() -> int:
     """Break histories and say which laws they break; exit code 1 when there is one."""
-    parser = argparse.ArgumentParser(
-        prog="python -m holdfast.testing.mangle", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="python tests/support/mangle.py", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--count", type=int, default=2_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--api", choices=APIS)

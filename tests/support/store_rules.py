@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from samples import KEY, ODD, chain, ids, long_session, same_request, words
 
 from holdfast.errors import LogConflict, QuotaExceeded, UnknownId
 from holdfast.messages.message import Message
@@ -30,7 +31,6 @@ from holdfast.state.entries import (
     Usage,
 )
 from holdfast.store.base import Imported, Quota, SessionStore
-from holdfast.testing.samples import KEY, ODD, chain, ids, long_session, same_request, words
 
 LONG = 250
 """Entries of a recording that is not written at once."""
@@ -53,7 +53,7 @@ class Opening:
         store.close()
         return self.open(place)
 
-    def limited(self, place: Path, quota: Quota) -> SessionStore | None:  # noqa: ARG002
+    def limited(self, place: Path, quota: Quota) -> SessionStore | None:
         """Return the store at ``place`` with a quota, or nothing if this store has none."""
         return None
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 from msgspec.structs import replace
+from workday import Step, fields, results
 
 from holdfast.engine.log.journal import Journal, Prepared
 from holdfast.engine.requests import framed, rendered
@@ -22,7 +23,6 @@ from holdfast.state.target import Target, World
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider.calls import Asked
 from holdfast.testing.provider.voices.speaking import Call, speak
-from holdfast.testing.workday import Step, fields, results
 
 COLD = 300
 """Seconds after which the agent takes the cache for cold."""
