@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+import strategies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
@@ -29,7 +30,6 @@ from holdfast.store.repair.pages import Pages
 from holdfast.store.repair.salvage import _rows
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.tree.tree import FEW
-from holdfast.testing import strategies
 
 
 @pytest.fixture
