@@ -91,12 +91,13 @@ def _swapped(value: Any, path: str, swap: Callable[[str, Raw | None], Raw | None
     if not isinstance(value, Struct):
         return value
     changed = {}
-    for name in value.__struct_fields__:
+    # Paths are made of the names that fields have in JSON: a field may be called otherwise in the code.
+    for name, stored_name in zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True):
         old = getattr(value, name)
         if old is None or isinstance(old, Raw):
-            new = swap(f"{path}/{name}", old)
+            new = swap(f"{path}/{stored_name}", old)
         elif isinstance(old, Struct | tuple):
-            new = _swapped(old, f"{path}/{name}", swap)
+            new = _swapped(old, f"{path}/{stored_name}", swap)
         else:
             continue
         if new is not old:
