@@ -1,8 +1,8 @@
 """Make ``src/holdfast/data/background.txt``: the references that belong to every project and count for nothing.
 
 Keywords and builtins of Python and JavaScript, the public names of Python's standard library (read from its modules,
-without the ones that act when imported), and the commonest file names of projects. Only keys that ``references`` can
-yield are written. Run it with the oldest Python we support::
+without the ones that act when imported), and the commonest file names of projects. Only keys that
+``extract_references`` can yield are written. Run it with the oldest Python we support::
 
     uv run python bench/background.py
 """
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from holdfast.messages.references import references
+from holdfast.messages.references import extract_references
 
 TARGET = Path(__file__).parent.parent / "src" / "holdfast" / "data" / "background.txt"
 LARGEST = 300_000
@@ -127,7 +127,7 @@ def words() -> Iterator[str]:
 
 def keys() -> list[str]:
     """Return the keys of all references in those words, sorted."""
-    return sorted({key for word in words() for _, key in references(word)})
+    return sorted({key for word in words() for _, key in extract_references(word)})
 
 
 def main() -> None:

@@ -29,18 +29,18 @@ from msgspec import Struct, to_builtins
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
-from sending import Turn, breaks, direct, drive
-from workday import BUDGETS, OVERSIZED, STEPS, Step, workday
+from sending import SentRequest, drive_workday, find_prefix_breaks, make_direct_sender
+from workday import DAY_STEPS, OVER_BUDGET_MESSAGES, OVERSIZED_RESULTS, WorkdayStep, make_workday
 
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.engine.log.journal import Journal
 from holdfast.planning.pipeline import Policy
 from holdfast.planning.presets.presets import PRESETS
-from holdfast.state.costs import dollars
+from holdfast.state.costs import compute_cost
 from holdfast.state.entries import Usage
 from holdfast.state.target import Prices
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.provider import Provider, Settings
+from holdfast.testing.provider import Provider, ProviderSettings
 
 MODELS = {"claude-sonnet-5": "anthropic", "claude-opus-5-5": "anthropic", "gpt-5.5": "openai-responses"}
 WINDOW = 200_000
@@ -81,14 +81,14 @@ class Clock:
         self.now += seconds
 
 
-def spend(model: str, name: str, day: Sequence[Step], window: int) -> Row:
+def spend(model: str, name: str, day: Sequence[WorkdayStep], window: int) -> Row:
     """Return what policy ``name`` makes of ``day`` with ``model``."""
     api, policy = MODELS[model], Policy.preset(name)
-    clock, goal = Clock(), target(MODELS[model], model, window=window)
-    provider = Provider(Settings(window=window), [step.said for step in day], clock=lambda: clock.now)
+    clock, goal = Clock(), get_target(MODELS[model], model, window=window)
+    provider = Provider(ProviderSettings(window=window), [step.answer for step in day], clock=lambda: clock.now)
     journal = Journal.open(MemoryStore(), "day", policy)
-    turns = list(drive(journal, goal, day, direct(provider, api), wait=clock.wait))
-    found = breaks(turns)
+    turns = list(drive_workday(journal, goal, day, make_direct_sender(provider, api), wait=clock.wait))
+    found = find_prefix_breaks(turns)
     total = sum(turn.usage.input for turn in turns)
     return Row(
         model,
@@ -101,28 +101,28 @@ def spend(model: str, name: str, day: Sequence[Step], window: int) -> Row:
         max((turn.usage.input for turn in turns), default=0),
         len(found),
         sum(not one.why for one in found),
-        sum(turn.prepared.plan.compaction is not None for turn in turns),
+        sum(turn.prepared_request.plan.compaction is not None for turn in turns),
         len(fresh(turns)),
-        max((len(getattr(one.reply, "dropped", ())) for one in provider.requests), default=0),
+        max((len(getattr(one.reply, "dropped_blocks", ())) for one in provider.requests), default=0),
     )
 
 
-def spent(turn: Turn, prices: Prices, *, summarised: bool) -> float:
+def spent(turn: SentRequest, prices: Prices, *, summarised: bool) -> float:
     """Return what a request cost, with the call that made its summary where a model does."""
-    made, cost = turn.prepared.plan.compaction, dollars(turn.usage, prices)
+    made, cost = turn.prepared_request.plan.compaction, compute_cost(turn.usage, prices)
     if summarised and made is not None and made.summary is not None:
-        read = 0 if turn.world.cache == "cold" else made.before
-        cost += dollars(Usage(made.before, made.size, read), prices)
+        read = 0 if turn.world.cache_state == "cold" else made.tokens_before
+        cost += compute_cost(Usage(made.tokens_before, made.head_tokens, read), prices)
     return cost
 
 
-def fresh(turns: Sequence[Turn]) -> set[int]:
+def fresh(turns: Sequence[SentRequest]) -> set[int]:
     """Return the messages of which something was replaced in the first request that covers them."""
     found: set[int] = set()
     seen = 0
     for turn in turns:
-        found |= {edit.span.start for edit in turn.prepared.plan.record if edit.span.start >= seen}
-        seen = len(turn.prepared.plan.branch.slots)
+        found |= {edit.span.start for edit in turn.prepared_request.plan.record if edit.span.start >= seen}
+        seen = len(turn.prepared_request.plan.state.sized_messages)
     return found
 
 
@@ -144,8 +144,8 @@ def wrong(row: Row, steps: int) -> list[str]:
     told = [f"{row.refused} requests refused"] if row.refused else []
     told += [f"{row.unsaid} breaks without a decision"] if row.unsaid else []
     told += ["bound thinking was dropped"] if row.dropped and MODELS[row.model] == "anthropic" else []
-    if steps == STEPS and row.replaced < OVERSIZED + BUDGETS:
-        told.append(f"{row.replaced} messages replaced of {OVERSIZED + BUDGETS}")
+    if steps == DAY_STEPS and row.replaced < OVERSIZED_RESULTS + OVER_BUDGET_MESSAGES:
+        told.append(f"{row.replaced} messages replaced of {OVERSIZED_RESULTS + OVER_BUDGET_MESSAGES}")
     return [f"{row.policy} with {row.model}: {one}" for one in told]
 
 
@@ -153,7 +153,7 @@ def main() -> int:
     """Print the tables; return 1 where a promise is broken and ``--check`` was given."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("policies", nargs="*", metavar="POLICY", help=f"of {', '.join(PRESETS)}; default: all")
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--steps", type=int, default=DAY_STEPS)
     parser.add_argument("--window", type=int, default=WINDOW)
     parser.add_argument("--model", action="append", choices=MODELS)
     parser.add_argument("--json", action="store_true")
@@ -161,7 +161,7 @@ def main() -> int:
     given = parser.parse_args()
     rows: list[Row] = []
     for model in given.model or MODELS:
-        mine = [spend(model, name, workday(given.steps), given.window) for name in given.policies or PRESETS]
+        mine = [spend(model, name, make_workday(given.steps), given.window) for name in given.policies or PRESETS]
         rows += mine
         if not given.json:
             print(f"\n{model}, {given.steps} steps, window {given.window:,}", *table(mine), sep="\n", flush=True)

@@ -8,8 +8,8 @@ processor time of the whole process (every thread) in ms a step, around the 1,00
 about 460 steps, the compactions among them too, where not said otherwise.
 
 - *journal*: ``Journal.append``, ``prepare``, ``record``; a window of 200,000, which fills every few hundred messages;
-- *engine*: ``Session.append`` and ``ask`` with the same window: the request's body is written and judged by the rules
-  of its API, the reply is read, and everything is done in the store's own thread;
+- *engine*: ``ReplaySession.append`` and ``ask`` with the same window: the request's body is written and judged by the
+  rules of its API, the reply is read, and everything is done in the store's own thread;
 - *whole*: as *journal*, with a window that never fills, so that every message is shown; the median of 30 steps;
 - *langchain*: ``create_agent`` with ``SummarizationMiddleware`` that summarises at 0.85 of the same window, and
   ``SqliteSaver``; 120 steps behind a summary, when there is the least to store;
@@ -39,13 +39,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 import anyio
 from transcript import transcript
 
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.engine.engine import Engine
 from holdfast.engine.log.journal import Journal
-from holdfast.engine.upstream.upstream import Reply, Sent
+from holdfast.engine.upstream.upstream import Reply, UpstreamRequest
 from holdfast.messages.message import Message
 from holdfast.providers.openai_chat import messages as openai_chat
-from holdfast.state.entries import Frame
+from holdfast.state.entries import RequestSetup
 from holdfast.state.target import Target
 from holdfast.store import open_store
 
@@ -98,7 +98,7 @@ class Clock:
 
 def of_words(dicts: Dicts) -> list[Message]:
     """Return dicts of the Chat API as messages."""
-    return openai_chat.messages(list(dicts))
+    return openai_chat.decode_message_dicts(list(dicts))
 
 
 # -- ours --------------------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def of_words(dicts: Dicts) -> list[Message]:
 
 def model(window: int) -> Target:
     """Return a Chat model with ``window``."""
-    return target("openai-chat", "gpt-5.1", window=window, frame=Frame("bench", 5_000))
+    return get_target("openai-chat", "gpt-5.1", window=window, setup=RequestSetup("bench", 5_000))
 
 
 def fill(journal: Journal, dicts: Dicts, window: int) -> None:
@@ -114,9 +114,9 @@ def fill(journal: Journal, dicts: Dicts, window: int) -> None:
     for number, (said, answer) in enumerate(steps(dicts)):
         journal.append(*of_words(said))
         if number % SPARSE == 0:
-            journal.prepare(model(window))
+            journal.prepare_request(model(window))
             (made,) = of_words([answer])
-            journal.record(made)
+            journal.record_answer(made)
         else:
             journal.append(*of_words([answer]))
 
@@ -131,8 +131,8 @@ def by_journal(place: Path, before: Dicts, dicts: Dicts, window: int) -> list[fl
             words, [told] = of_words(said), of_words([answer])
             with clock:
                 journal.append(*words)
-                journal.prepare(where)
-                journal.record(told)
+                journal.prepare_request(where)
+                journal.record_answer(told)
     return clock.steps
 
 
@@ -143,7 +143,7 @@ class Instant:
         self.answer: dict[str, Any] = {}
 
     @asynccontextmanager
-    async def send(self, sent: Sent) -> AsyncIterator[Reply]:
+    async def send(self, sent: UpstreamRequest) -> AsyncIterator[Reply]:
         """Return the answer as the Chat API gives it."""
         reason = "tool_calls" if "tool_calls" in self.answer else "stop"
         counted = {"prompt_tokens": len(sent.body) // 4, "completion_tokens": 100}

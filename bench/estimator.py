@@ -2,7 +2,7 @@
 
     uv run python bench/estimator.py            the report: fifteen classes, each left out, traps, speed
     uv run python bench/estimator.py --check    the same; exit 1 where a target is missed
-    uv run python bench/estimator.py --table    fit anew, print ``WEIGHTS`` for messages/size/token_weights.py
+    uv run python bench/estimator.py --table    fit anew, print ``TOKEN_WEIGHTS`` for messages/size/token_weights.py
 
 A weight says how many 128ths of a token a byte stands for, given its kind and the kind before it. Every weight starts
 at what is seen (the share of such places where o200k begins a token) and is moved by least squares on the relative
@@ -26,7 +26,13 @@ import bpe_openai
 import corpus
 
 from holdfast.messages.size import tokens
-from holdfast.messages.size.token_weights import BEFORE, HERE, UNIT, WEIGHTS, pairs
+from holdfast.messages.size.token_weights import (
+    BYTE_KINDS,
+    PRECEDING_KINDS,
+    TOKEN_WEIGHTS,
+    UNITS_PER_TOKEN,
+    get_weight_indexes,
+)
 
 SEED, FRESH = 11, 12
 """Seed of the chunks that are fitted, and of chunks that are not."""
@@ -44,7 +50,7 @@ DOUBT = 3.0
 """Evidence, in tokens of a thousand-token chunk, that the average of a kind counts for where a pair is rare."""
 SWEEPS = 60
 """Rounds of coordinate descent; the weights stand still in the third digit by then."""
-SIZE = len(HERE) * (len(BEFORE) + 3)
+SIZE = len(BYTE_KINDS) * (len(PRECEDING_KINDS) + 3)
 """Weights: a row for each kind before and the three runs."""
 HEAVIEST = 255
 """The largest weight a byte can hold."""
@@ -95,7 +101,7 @@ class Evidence(NamedTuple):
 def sample(text: str, encoding: Any) -> Sample:
     """Return what the fit needs of ``text``."""
     data = text.encode()
-    codes = pairs(data)
+    codes = get_weight_indexes(data)
     begins: Counter[int] = Counter()
     at, ids = 0, encoding.encode(text)
     for token in encoding.decode_tokens_bytes(ids):
@@ -113,7 +119,7 @@ def _place(data: bytes, at: int) -> int:
 
 def estimated(one: Sample, weights: Sequence[int]) -> float:
     """Return the tokens that ``weights`` give."""
-    return sum(weights[code] * count for code, count in one.counts.items()) / UNIT
+    return sum(weights[code] * count for code, count in one.counts.items()) / UNITS_PER_TOKEN
 
 
 def row(name: str, ratios: Iterable[float]) -> Row:
@@ -161,17 +167,17 @@ def fit(found: Evidence) -> list[int]:
     total = sum(found.seen)
     ridge = [RIDGE * (seen / total * SIZE + 0.05) for seen in found.seen]
     pull = [p + r * s for p, r, s in zip(found.pull, ridge, start, strict=True)]
-    weights, most = list(start), HEAVIEST / UNIT
+    weights, most = list(start), HEAVIEST / UNITS_PER_TOKEN
     for _ in range(SWEEPS):
         for i, line in enumerate(found.gram):
             rest = pull[i] - sum(map(mul, line, weights)) + line[i] * weights[i]
             weights[i] = min(most, max(0.0, rest / (line[i] + ridge[i])))
-    return [round(weight * UNIT) for weight in weights]
+    return [round(weight * UNITS_PER_TOKEN) for weight in weights]
 
 
 def _shares(found: Evidence) -> list[float]:
     """Return the share of places of each pair where a token begins; a rare pair leans on the average of its kind."""
-    kinds = len(HERE)
+    kinds = len(BYTE_KINDS)
     average = [(sum(found.begun[k::kinds]) + 0.1) / (sum(found.seen[k::kinds]) + 0.2) for k in range(kinds)]
     sums = enumerate(zip(found.begun, found.seen, strict=True))
     return [(begun + DOUBT * average[i % kinds]) / (seen + DOUBT) for i, (begun, seen) in sums]
@@ -204,7 +210,7 @@ def speed(texts: Sequence[str], encode: Encoder, rounds: int = 5) -> dict[str, f
     size = sum(map(len, texts))
     ours, theirs = [], []
     for _ in range(rounds):
-        ours.append(_seconds(tokens.count, texts))
+        ours.append(_seconds(tokens.estimate_text_tokens, texts))
         theirs.append(_seconds(encode, texts))
     return {
         "estimator_ns": 1e9 * min(ours) / size,
@@ -225,12 +231,12 @@ def session_rows(encode: Encoder) -> list[Row]:
     out = []
     for path in sorted(SESSIONS.rglob("*.jsonl")):
         texts = list(_said(path))
-        both = [(tokens.count(text), len(encode(text))) for text in texts]
+        both = [(tokens.estimate_text_tokens(text), len(encode(text))) for text in texts]
         out.append(row(f"{path.stem[:14]}: whole", [sum(e for e, _ in both) / sum(t for _, t in both)]))
         out.append(row("  messages", [e / t for e, t in both if t >= 100]))
         joined = "\n".join(texts)
         cuts = [joined[at : at + corpus.CHUNK] for at in range(0, len(joined) - corpus.CHUNK, corpus.CHUNK)]
-        out.append(row("  chunks", [tokens.count(cut) / len(encode(cut)) for cut in cuts]))
+        out.append(row("  chunks", [tokens.estimate_text_tokens(cut) / len(encode(cut)) for cut in cuts]))
     return out
 
 
@@ -262,10 +268,10 @@ def report(*, sessions: bool = True) -> dict[str, Any]:
     always = trap_evidence(traps)
     result = {
         "weights": fit(added([always, *found.values()])),
-        "in sample": rows(samples, WEIGHTS),
+        "in sample": rows(samples, TOKEN_WEIGHTS),
         "left out": left_out(samples, found, always),
-        "fresh": rows(fresh, WEIGHTS),
-        "traps": rows(traps, WEIGHTS),
+        "fresh": rows(fresh, TOKEN_WEIGHTS),
+        "traps": rows(traps, TOKEN_WEIGHTS),
         "sessions": session_rows(encoding.encode) if sessions else [],
         "speed": speed([text for some in texts.values() for text in some], encoding.encode),
     }
@@ -278,7 +284,7 @@ def _reached(result: dict[str, Any]) -> dict[str, tuple[float, float]]:
     measured = (
         fmean(r.error for r in result["in sample"]),
         fmean(r.error for r in result["left out"]),
-        1 - sum(r.safe * r.chunks for r in chunks) / sum(r.chunks for r in chunks),
+        1 - sum(r.safe * r.iter_chunks for r in chunks) / sum(r.iter_chunks for r in chunks),
         result["speed"]["ratio"],
     )
     return {name: (value, bound) for (name, bound), value in zip(TARGETS.items(), measured, strict=True)}
@@ -289,11 +295,11 @@ def shown(result: dict[str, Any]) -> Iterator[str]:
     for title in ("in sample", "left out", "fresh", "traps", "sessions"):
         yield f"\n{title:28} chunks    bias   error     p95   >= 0.9"
         for r in result[title]:
-            yield f"{r.name:28} {r.chunks:6} {r.bias:+7.1%} {r.error:7.1%} {r.p95:7.1%} {r.safe:8.1%}"
+            yield f"{r.name:28} {r.iter_chunks:6} {r.bias:+7.1%} {r.error:7.1%} {r.p95:7.1%} {r.safe:8.1%}"
         if title in ("in sample", "left out", "fresh"):
             yield f"{'mean':28} {'':6} {'':7} {fmean(r.error for r in result[title]):7.1%}"
-    moved = [abs(a - b) for a, b in zip(result["weights"], WEIGHTS, strict=False)]
-    yield f"\nfitted anew, weights move by {fmean(moved):.1f} units of {UNIT} (median {median(moved):.0f})"
+    moved = [abs(a - b) for a, b in zip(result["weights"], TOKEN_WEIGHTS, strict=False)]
+    yield f"\nfitted anew, weights move by {fmean(moved):.1f} units of {UNITS_PER_TOKEN} (median {median(moved):.0f})"
     yield "estimator {estimator_ns:.1f} ns/char, tokenizer {tokenizer_ns:.1f} ns/char".format(**result["speed"])
     for name, (value, bound) in result["targets"].items():
         yield f"{'reached' if value <= bound else 'MISSED ':8} {name}: {value:.3f} (at most {bound})"
@@ -301,7 +307,7 @@ def shown(result: dict[str, Any]) -> Iterator[str]:
 
 def table(weights: Sequence[int]) -> Iterator[str]:
     """Yield ``weights`` as source text, a line for each kind before."""
-    kinds = len(HERE)
+    kinds = len(BYTE_KINDS)
     for at in range(0, SIZE, kinds):
         yield "    " + " ".join(f"{weight:3}," for weight in weights[at : at + kinds])
 

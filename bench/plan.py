@@ -29,12 +29,12 @@ from langchain_core.messages import BaseMessage, convert_to_messages, trim_messa
 from langchain_core.messages.utils import count_tokens_approximately
 from transcript import transcript
 
-from holdfast import Branch, Message, Plan, plan
-from holdfast.config import target
+from holdfast import ConversationState, Message, Plan, plan
+from holdfast.config import get_target
 from holdfast.messages import references
 from holdfast.planning.extract import salience
 from holdfast.providers.openai_chat import messages as openai_chat
-from holdfast.state.entries import Frame
+from holdfast.state.entries import RequestSetup
 
 SIZES = (100, 1_000, 10_000)
 HUGE, SMALL = 100_000_000, 64_000
@@ -57,13 +57,20 @@ def best(work: Callable[[], Any], runs: int = 5, before: Callable[[], Any] = lam
 
 def forget() -> None:
     """Empty every cache that another planning may have filled."""
-    for cached in (references.of_short_piece, salience.lines, salience.text_refs, salience.text_points):
+    for cached in (
+        references.get_cached_word_references,
+        salience.find_reference_lines,
+        salience.find_distinctive_references,
+        salience.find_list_references,
+    ):
         cached.cache_clear()
 
 
-def plan_for(messages: list[Message], window: int, branch: Branch | None = None) -> Plan:
+def plan_for(messages: list[Message], window: int, branch: ConversationState | None = None) -> Plan:
     """Return a plan for a Chat model with ``window``."""
-    return plan(messages, target("openai-chat", "gpt-5.1", window=window, frame=Frame("bench", 5_000)), branch=branch)
+    return plan(
+        messages, get_target("openai-chat", "gpt-5.1", window=window, setup=RequestSetup("bench", 5_000)), state=branch
+    )
 
 
 def one_more(messages: list[Message], rounds: int = 40) -> float:
@@ -71,9 +78,9 @@ def one_more(messages: list[Message], rounds: int = 40) -> float:
     known = plan_for(messages, HUGE)
     times = []
     for number in range(rounds):
-        messages = [*messages, Message.of("assistant" if number % 2 == 0 else "user", f"message {number}")]
+        messages = [*messages, Message.from_text("assistant" if number % 2 == 0 else "user", f"message {number}")]
         began = time.process_time()
-        known = plan_for(messages, HUGE, known.branch)
+        known = plan_for(messages, HUGE, known.state)
         times.append(time.process_time() - began)
     return min(times)
 
@@ -86,7 +93,7 @@ def trim(messages: list[BaseMessage]) -> None:
 def measure(size: int) -> dict[str, float]:
     """Return the four times in milliseconds for a transcript of ``size`` messages."""
     dicts = transcript(size)
-    theirs, ours = convert_to_messages(dicts), openai_chat.messages(dicts)
+    theirs, ours = convert_to_messages(dicts), openai_chat.decode_message_dicts(dicts)
     acted = plan_for(ours, SMALL)
     assert size < 1_000 or acted.compaction is not None
     seconds = {

@@ -49,10 +49,10 @@ from transcript import transcript
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import ToolCall
-from holdfast.messages.sized_message import Slot
-from holdfast.providers.fix import mend
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.providers.fix import fix_request
 from holdfast.providers.openai_chat import messages as openai_chat
-from holdfast.providers.request_body import body
+from holdfast.providers.request_body import build_request_body
 
 MESSAGES, LENGTH = 1_000, 880
 """Messages of a long request, and the characters of each that make it 1 MB."""
@@ -96,9 +96,9 @@ Table = Mapping[str, Mapping[str, Row]]
 def conversation(path: str, seed: int = 0) -> Body:
     """Return the body of a long request that wants a short answer; another one for each seed."""
     dicts = transcript(MESSAGES, LENGTH, seed)
-    slots = [Slot(message, api="openai-chat") for message in openai_chat.messages(dicts)]
+    slots = [SizedMessage(message, api="openai-chat") for message in openai_chat.decode_message_dicts(dicts)]
     api, model = APIS[path], MODELS[path]
-    whole: Body = msgspec.json.decode(mend(body(api, model, slots), api, model=model).body)
+    whole: Body = msgspec.json.decode(fix_request(build_request_body(api, model, slots), api, model=model).body)
     return grown(whole | {"stream": True, "max_tokens": 4_000}, seed)
 
 
@@ -118,7 +118,11 @@ def grown(before: Body, number: int, events: int = SHORT, pause: int = 0) -> Bod
 def wounded(whole: Body, path: str) -> Body:
     """Return ``whole`` with a call behind its first answer that no result follows."""
     call = Message("assistant", (ToolCall("call_lost", "look", "{}"),))
-    lost: Body = msgspec.json.decode(body(APIS[path], MODELS[path], [Slot(call), Slot(Message.of("user", "Go on."))]))
+    lost: Body = msgspec.json.decode(
+        build_request_body(
+            APIS[path], MODELS[path], [SizedMessage(call), SizedMessage(Message.from_text("user", "Go on."))]
+        )
+    )
     return whole | {"messages": [*whole["messages"][:2], *lost["messages"], *whole["messages"][2:]]}
 
 

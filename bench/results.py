@@ -25,15 +25,15 @@ from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
-from histories import words
+from histories import make_text
 
 from holdfast import Message, Plan, Policy, plan
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.engine.log.journal import Journal
-from holdfast.messages.message import result_text
+from holdfast.messages.message import get_result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.state.entries import Frame
-from holdfast.store.blobs.blobs import FileBlobs
+from holdfast.state.entries import RequestSetup
+from holdfast.store.blobs.blobs import FileBlobStore
 from holdfast.store.sqlite import SqliteStore
 
 SIZES = (50, 500, 5_000)
@@ -47,21 +47,27 @@ MOST_RATIO = 3.0
 TEXT = 100_000_000
 """Characters of the result whose memory is measured."""
 MOST_MB = 250.0
-GOAL = target("anthropic", "claude-sonnet-4-5", window=200_000)
+GOAL = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
 
 
 def parallel(number: int, apart: bool) -> list[Message]:
     """Return a conversation in which ``number`` calls of one message are answered, in one message or in one each."""
     ids = [f"call_{index}" for index in range(number)]
-    results = [ToolResult(id_, "", (Text(words(index, CHARS + index % 7)),)) for index, id_ in enumerate(ids)]
+    results = [ToolResult(id_, "", (Text(make_text(index, CHARS + index % 7)),)) for index, id_ in enumerate(ids)]
     answers = [Message("tool", (one,)) for one in results] if apart else [Message("tool", tuple(results))]
-    return [Message.of("user", "go"), Message("assistant", tuple(ToolCall(id_, "read") for id_ in ids)), *answers]
+    return [
+        Message.from_text("user", "go"),
+        Message("assistant", tuple(ToolCall(id_, "read") for id_ in ids)),
+        *answers,
+    ]
 
 
 def planned(said: list[Message], number: int) -> Plan:
     """Return the plan under our own policy, with a budget in which about half of the results have room."""
     policy = Policy().with_settings(message_chars=number * KEPT, message_share=0.0)
-    return plan(said, target("anthropic", "claude-sonnet-4-5", window=HUGE, frame=Frame("bench", 5_000)), policy)
+    return plan(
+        said, get_target("anthropic", "claude-sonnet-4-5", window=HUGE, setup=RequestSetup("bench", 5_000)), policy
+    )
 
 
 def milliseconds(number: int, apart: bool) -> float:
@@ -81,26 +87,30 @@ def huge_result() -> dict[str, float]:
     """Plan over one huge result and store it; return the largest resident sizes on the way, in MB."""
     sizes = {"start": resident()}
     said = huge()
-    text = result_text(said[-1].results[0])
+    text = get_result_text(said[-1].results[0])
     sizes["text"] = resident()
     made = plan(said, GOAL)
     sizes["plan"] = resident()
     blob = made.blobs[0]
     with TemporaryDirectory() as folder:
-        blobs = FileBlobs(Path(folder))
-        assert blobs.put(blob.text) == blob.hash
+        blobs = FileBlobStore(Path(folder))
+        assert blobs.store_content(blob.text) == blob.hash
         sizes["stored"] = resident()
-        size = blobs.size(blob.hash)
-        assert blobs.get(blob.hash, size - 100, size) == text[-100:].encode()
+        size = blobs.get_size(blob.hash)
+        assert blobs.read_bytes(blob.hash, size - 100, size) == text[-100:].encode()
     sizes["all"] = resident()
     return sizes
 
 
 def huge() -> list[Message]:
     """Return a conversation that ends in one huge result."""
-    text = (words(1, 999_999) + "\n") * (TEXT // 1_000_000)
+    text = (make_text(1, 999_999) + "\n") * (TEXT // 1_000_000)
     result = ToolResult("call_0", "read", (Text(text),))
-    return [Message.of("user", "go"), Message("assistant", (ToolCall("call_0", "read"),)), Message("tool", (result,))]
+    return [
+        Message.from_text("user", "go"),
+        Message("assistant", (ToolCall("call_0", "read"),)),
+        Message("tool", (result,)),
+    ]
 
 
 def huge_session() -> dict[str, float]:
@@ -112,11 +122,11 @@ def huge_session() -> dict[str, float]:
         journal = Journal.open(store, "bench")
         journal.append(*said)
         sizes["appended"] = resident()
-        shown = result_text(journal.prepare(GOAL).slots[-1].message.results[0])
+        shown = get_result_text(journal.prepare_request(GOAL).messages[-1].message.results[0])
         assert f"{TEXT:,} characters" in shown, shown[:200]
-        assert len(list(store.blobs.hashes())) == 1
+        assert len(list(store.blobs.iter_hashes())) == 1
         sizes["prepared"] = resident()
-        Journal.open(store, "bench").prepare(GOAL)
+        Journal.open(store, "bench").prepare_request(GOAL)
     sizes["all"] = resident()
     return sizes
 

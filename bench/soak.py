@@ -33,15 +33,15 @@ import msgspec
 from children import Child, Refused, asked, holdfast
 
 from holdfast.errors import HoldfastError
-from holdfast.providers.common.sse import Reader
-from holdfast.providers.overflow import ErrorReport, classify
-from holdfast.providers.responses import Answer, Fold, answer
+from holdfast.providers.common.sse import SseReader
+from holdfast.providers.overflow import ErrorReport, classify_error
+from holdfast.providers.responses import AnswerStream, ParsedAnswer, parse_answer
 from holdfast.store import open_store
-from holdfast.testing.provider import Provider, Settings
-from holdfast.testing.provider.calls import Asked, Refusal, Reply, Said
-from holdfast.testing.provider.client import MODELS
-from holdfast.testing.provider.faults.faults import KINDS, Fault
-from holdfast.testing.provider.server.serving import serving
+from holdfast.testing.provider import Provider, ProviderSettings
+from holdfast.testing.provider.calls import IncomingRequest, ProviderReply, RefusalReply, ScriptedAnswer
+from holdfast.testing.provider.client import STRICTEST_MODELS
+from holdfast.testing.provider.faults.faults import FAULT_KINDS, Fault
+from holdfast.testing.provider.server.serving import serve_provider
 
 WINDOW = 12_000
 """Tokens; a session of 250 requests has several times as many."""
@@ -55,13 +55,13 @@ PATHS = {
     "anthropic": "/v1/messages",
     "openai-chat": "/v1/chat/completions",
     "openai-responses": "/v1/responses",
-    "gemini": f"/v1beta/models/{MODELS['gemini']}:",
+    "gemini": f"/v1beta/models/{STRICTEST_MODELS['gemini']}:",
 }
 FIELDS = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input", "gemini": "contents"}
 SLOW, LASTING = {"stall", "drip"}, {"401", "403", "404", "409"}
 UNTRUE = {"400-overflow", "400-foreign", "429-overflow"}
 """Overflows with the numbers of another provider, from which a wrong window is learned."""
-STRIKING = [kind for kind in KINDS if kind not in SLOW | LASTING | UNTRUE]
+STRIKING = [kind for kind in FAULT_KINDS if kind not in SLOW | LASTING | UNTRUE]
 """Faults that a client gets over by asking again."""
 _TAGS = re.compile(rb"<(?:said|answer) [\d-]+>")
 LINES_OF_A_DAY = 25
@@ -85,28 +85,28 @@ class Speaking:
     def __init__(self) -> None:
         self._number = 0
 
-    def next(self, *_: object) -> Said:
+    def choose_next_answer(self, *_: object) -> ScriptedAnswer:
         """Return the next answer."""
         self._number += 1
-        return Said(f"<answer {self._number}> " + "The holdfast holds what the tide would take. " * LINES)
+        return ScriptedAnswer(f"<answer {self._number}> " + "The holdfast holds what the tide would take. " * LINES)
 
 
 class Watching(Provider):
     """A strict provider that sees to it that the newest words are there, and what it refuses by itself."""
 
     def __init__(self) -> None:
-        super().__init__(Settings(window=WINDOW), Speaking())
+        super().__init__(ProviderSettings(window=WINDOW), Speaking())
         self.missing: list[str] = []
         self.refused: Counter[str] = Counter()
         self.newest: set[bytes] = set()
         """Tags of the words that wait for an answer."""
 
-    def answer(self, asked: Asked) -> Reply:
+    def answer(self, asked: IncomingRequest) -> ProviderReply:
         """Return the reply; only the last requests are held."""
         if not self.newest.intersection(_TAGS.findall(asked.body)):
             self.missing.append(asked.body[-300:].decode("utf-8", "replace"))
         reply = super().answer(asked)
-        if isinstance(reply, Refusal):
+        if isinstance(reply, RefusalReply):
             self.refused[f"{reply.status} {reply.message[:80]}"] += 1
         del self.requests[:-10]
         return reply
@@ -117,7 +117,7 @@ class Talk:
 
     def __init__(self, number: int, watched: Watching, told: Counter[str]) -> None:
         self.number, self.watched, self.told = number, watched, told
-        self.api = list(MODELS)[number % 4]
+        self.api = list(STRICTEST_MODELS)[number % 4]
         self.streams = number % 8 < 4
         self.said: list[str] = []
         self._history: list[Any] = []
@@ -133,38 +133,38 @@ class Talk:
         body = msgspec.json.encode(self._body())
         for _ in range(TRIES):
             heard = await self._heard(url, body)
-            if heard is not None and heard.complete and heard.message.parts:
+            if heard is not None and heard.is_complete and heard.message.parts:
                 break
         else:
             raise SystemExit(f"session {self.number} gave up: {dict(self.told)}")
         self.watched.newest.discard(newest)
-        self._history += [json.loads(one) for one in heard.history]
+        self._history += [json.loads(one) for one in heard.history_elements]
         self.said += [f"<said {tag}>", *[heard.message.text.partition(" The")[0]]]
 
-    async def _heard(self, url: str, body: bytes) -> Answer | None:
+    async def _heard(self, url: str, body: bytes) -> ParsedAnswer | None:
         """Return the answer to ``body``; nothing where there is none."""
         self.told["requests"] += 1
         try:
             heard = self._read(await asked(url, self._path, body))
         except Refused as error:
-            verdict = classify(ErrorReport(self.api, status=error.status, body=error.body))
+            verdict = classify_error(ErrorReport(self.api, status=error.status, body=error.body))
             self.told["overflows"] += verdict.kind == "context_window"
             self.told[f"{error.status} {verdict.kind}"] += 1
             return None
         except (OSError, EOFError, UnicodeError, HoldfastError) as error:
             self.told[f"{type(error).__name__} {error}"[:60]] += 1
             return None
-        self.told["broken off"] += not heard.complete
+        self.told["broken off"] += not heard.is_complete
         return heard
 
-    def _read(self, data: bytes) -> Answer:
+    def _read(self, data: bytes) -> ParsedAnswer:
         data.decode()  # a client that takes broken letters sends them back for ever
         if not self.streams:
-            return answer(self.api, data)
-        fold, reader = Fold(self.api), Reader()
+            return parse_answer(self.api, data)
+        fold, reader = AnswerStream(self.api), SseReader()
         for event in [*reader.feed(data), *reader.close()]:
-            fold.feed(event)
-        return fold.answer()
+            fold.add_event(event)
+        return fold.build_answer()
 
     @property
     def _path(self) -> str:
@@ -181,7 +181,7 @@ class Talk:
         if self.api == "gemini":
             return told
         limit = {"max_tokens": 400} if self.api == "anthropic" else {}
-        return {"model": MODELS[self.api], **limit, "stream": self.streams} | told
+        return {"model": STRICTEST_MODELS[self.api], **limit, "stream": self.streams} | told
 
 
 def faults(requests: int, share: float, seed: int) -> list[Fault]:
@@ -234,9 +234,9 @@ class Day:
 def lost(talks: list[Talk], place: Path) -> list[str]:
     """Return what was said and is not in the store, and what is wrong with its logs."""
     with open_store(place) as store:
-        keys = [info.key for info in store.sessions()]
-        held = [msgspec.json.encode(entry) for key in keys for entry in store.entries(key)]
-        wrong = [what for key in keys for what in store.damage(key)]
+        keys = [info.key for info in store.list_sessions()]
+        held = [msgspec.json.encode(entry) for key in keys for entry in store.read_entries(key)]
+        wrong = [what for key in keys for what in store.find_damage(key)]
     there = {tag.decode() for log in held for tag in _TAGS.findall(log)}
     return [*wrong, *(said for talk in talks for said in talk.said if said not in there)]
 
@@ -246,7 +246,7 @@ def measure(requests: int, sessions: int, share: float) -> dict[str, Any]:
     watched = Watching()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        url = stack.enter_context(serving(watched, faults(requests, share, 7)))
+        url = stack.enter_context(serve_provider(watched, faults(requests, share, 7)))
         proxy = stack.enter_context(holdfast(url, folder / "store.db", "--window", str(WINDOW)))
         day, began, cpu = Day(proxy, watched, sessions, requests), time.monotonic(), proxy.cpu
         asyncio.run(day.pass_by())

@@ -17,15 +17,15 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from holdfast.config import target
-from holdfast.formats import Recording, read
+from holdfast.config import get_target
+from holdfast.formats import Recording, read_recording
 from holdfast.planning.pipeline import Policy
 from holdfast.planning.presets.presets import PRESETS
-from holdfast.replay.cuts import CutScore, interval, pool
-from holdfast.replay.measure import Measured, Setting, Study, measure_cuts, measure_policy
-from holdfast.replay.session import session_of
-from holdfast.replay.tokenizer import tokenizer
-from holdfast.state.entries import Frame
+from holdfast.replay.cuts import CutScore, compute_interval, pool_scores
+from holdfast.replay.measure import MeasurementSettings, PolicyFigures, SessionStudy, measure_cuts, measure_policy
+from holdfast.replay.session import make_replay_session
+from holdfast.replay.tokenizer import get_tokenizer
+from holdfast.state.entries import RequestSetup
 
 MODEL = "claude-sonnet-4-5"
 SETTINGS = ((64_000, 10_000, 0.990, 0.39), (96_000, 10_000, None, None), (32_000, 3_000, 0.975, 0.29))
@@ -43,7 +43,7 @@ class Tally(Struct):
     facts: int = 0
     total: int = 0
 
-    def add(self, one: Measured, base: Measured) -> None:
+    def add(self, one: PolicyFigures, base: PolicyFigures) -> None:
         """Take one session in."""
         self.usd += one.usd
         self.append_only += base.usd
@@ -61,14 +61,16 @@ class Tally(Struct):
         return self.facts / self.total if self.total else 1.0
 
 
-def study(recording: Recording, window: int, frame: int) -> Study:
+def study(recording: Recording, window: int, frame: int) -> SessionStudy:
     """Return a recording made ready for a window and a frame."""
-    name, counter = tokenizer()
-    place = target("anthropic", MODEL, window=window, frame=Frame("bench", frame))
-    return Study(session_of(recording, "anthropic"), Setting(window, frame, place, name, counter))
+    name, counter = get_tokenizer()
+    place = get_target("anthropic", MODEL, window=window, setup=RequestSetup("bench", frame))
+    return SessionStudy(
+        make_replay_session(recording, "anthropic"), MeasurementSettings(window, frame, place, name, counter)
+    )
 
 
-def digest(made: Study, policy: Policy) -> tuple[Measured, str]:
+def digest(made: SessionStudy, policy: Policy) -> tuple[PolicyFigures, str]:
     """Return the figures of a policy and a digest over every request body it made."""
     seen = blake2b(digest_size=16)
     return measure_policy(made, policy, keep=lambda _step, body: seen.update(body)), seen.hexdigest()
@@ -101,7 +103,7 @@ def online(recordings: dict[str, Recording], window: int, frame: int) -> tuple[d
     return tallies, wrong
 
 
-def _line(one: Measured, base: Measured) -> str:
+def _line(one: PolicyFigures, base: PolicyFigures) -> str:
     recall = one.online.fact_recall
     told = "  -  " if recall is None else f"{recall:.4f}"
     return (
@@ -133,29 +135,29 @@ def at_cuts(recordings: dict[str, Recording]) -> list[str]:
         for room, kept in measure_cuts(study(recording, 64_000, 10_000), Policy.preset("holdfast")).items():
             score = kept.score
             total[room] = total.get(room, CutScore()) + score
-            sessions.setdefault(room, []).append((score.facts, score.dependencies))
+            sessions.setdefault(room, []).append((score.kept_facts, score.dependencies))
             if score.dependencies:
                 print(f"  {file} {room:>6}: {_figures(score)}")
     for room, score in total.items():
-        print(f"  pooled {room:>6}: {_figures(score)}  interval {interval(sessions[room])}")
+        print(f"  pooled {room:>6}: {_figures(score)}  interval {compute_interval(sessions[room])}")
     return [*_broken(total)]
 
 
 def _figures(score: CutScore) -> str:
-    made = pool([score])
+    made = pool_scores([score])
     cells = (made.fact_recall, made.name_recall, made.handle_recall, made.z_gain, made.stale, made.oracle)
     return " ".join("  -  " if cell is None else f"{cell:.3f}" for cell in cells) + f"  of {made.dependencies}"
 
 
 def _broken(total: dict[str, CutScore]) -> list[str]:
     wrong = []
-    handles = pool(total.values()).handle_recall or 1.0
+    handles = pool_scores(total.values()).handle_recall or 1.0
     print(f"  handles over all rooms: {handles:.4f}")
     for room, least in CUTS.items():
-        recall = pool([total[room]]).fact_recall
+        recall = pool_scores([total[room]]).fact_recall
         if recall is not None and recall < least:
             wrong.append(f"fact recall at {room}: {recall:.3f} under {least}")
-    gain = pool([total["8000"]]).z_gain
+    gain = pool_scores([total["8000"]]).z_gain
     if gain is not None and gain < GAIN:
         wrong.append(f"z-gain at 8000: {gain:.3f} under {GAIN}")
     if handles < HANDLES:
@@ -172,7 +174,7 @@ def main() -> int:
     shared = Path(__file__).parents[2] / "shared" / "data"
     example = Path(__file__).parents[1] / "examples" / "long-session.jsonl"
     files = args.files or sorted(shared.glob("*/*.jsonl")) or [example]
-    recordings = {file.stem[:12]: read(file.read_bytes(), file.name) for file in files}
+    recordings = {file.stem[:12]: read_recording(file.read_bytes(), file.name) for file in files}
     wrong, short = list[str](), list[str]()
     for window, frame, recall, cost in SETTINGS:
         tallies, bad = online(recordings, window, frame)

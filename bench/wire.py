@@ -28,16 +28,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 import msgspec
 from transcript import transcript
 
-from holdfast.config import dialect
+from holdfast.config import get_api_dialect
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
-from holdfast.messages.sized_message import Slot
-from holdfast.normalize import repairs
-from holdfast.providers.fix import mend
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.normalize import normalize_history
+from holdfast.providers.fix import fix_request
 from holdfast.providers.openai_chat import messages as openai_chat
-from holdfast.providers.registry import APIS
-from holdfast.providers.request_body import body, open_body, render
-from holdfast.providers.rules import validate
+from holdfast.providers.registry import API_NAMES
+from holdfast.providers.request_body import build_request_body, parse_request, render_request
+from holdfast.providers.rules import validate_request
 
 BYTES = 10_000_000
 MODELS = {
@@ -69,19 +69,19 @@ def best(work: Callable[[], Any], runs: int = 7) -> float:
 
 def request(api: str, size: int) -> bytes:
     """Return a request of about 10 MB with ``size`` messages."""
-    messages = openai_chat.messages(transcript(size, BYTES // size))
+    messages = openai_chat.decode_message_dicts(transcript(size, BYTES // size))
     model = MODELS[api]
-    raw = body(api, model, [Slot(message, api="openai-chat") for message in messages])
-    return mend(raw, api, model=model).body
+    raw = build_request_body(api, model, [SizedMessage(message, api="openai-chat") for message in messages])
+    return fix_request(raw, api, model=model).body
 
 
 def edited(raw: bytes, api: str) -> bytes:
     """Return a request with the words of one message in its middle replaced."""
-    lens = open_body(raw, api)
-    at = len(lens.slots) // 2
-    at = next(index for index in range(at, len(lens.slots)) if lens.slots[index].message.role == "user")
-    new = Slot(Message("user", (Text("edited"),)), api=api, base=lens.slots[at].raw)
-    return render(lens, [*lens.slots[:at], new, *lens.slots[at + 1 :]])
+    lens = parse_request(raw, api)
+    at = len(lens.messages) // 2
+    at = next(index for index in range(at, len(lens.messages)) if lens.messages[index].message.role == "user")
+    new = SizedMessage(Message("user", (Text("edited"),)), api=api, base_raw=lens.messages[at].raw)
+    return render_request(lens, [*lens.messages[:at], new, *lens.messages[at + 1 :]])
 
 
 def bare(raw: bytes) -> bytes:
@@ -94,15 +94,15 @@ def measure(api: str, size: int) -> dict[str, float]:
     raw = request(api, size)
     assert b'"edited"' in edited(raw, api)
     model = MODELS[api]
-    rules, messages = dialect(api, model), [slot.message for slot in open_body(raw, api).slots]
-    assert not repairs(messages, rules)
+    rules, messages = get_api_dialect(api, model), [slot.message for slot in parse_request(raw, api).messages]
+    assert not normalize_history(messages, rules)
     return {
         "MB": len(raw) / 1e6,
         "bare": best(lambda: bare(raw)),
         "decode": best(lambda: msgspec.json.decode(raw)),
         "lens": best(lambda: edited(raw, api)),
-        "validate": best(lambda: validate(raw, api, model=model)),
-        "repair": best(lambda: repairs(messages, rules)),
+        "validate": best(lambda: validate_request(raw, api, model=model)),
+        "repair": best(lambda: normalize_history(messages, rules)),
     }
 
 
@@ -118,7 +118,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    table = {(api, size): measure(api, size) for api in APIS for size in GOALS}
+    table = {(api, size): measure(api, size) for api in API_NAMES for size in GOALS}
     found = {place: ratios(row) for place, row in table.items()}
     if args.json:
         rows = [{"api": api, "messages": size, **row} for (api, size), row in table.items()]

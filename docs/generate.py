@@ -18,12 +18,12 @@ from textwrap import dedent
 import click
 from msgspec.structs import asdict
 
-from holdfast.cli import COMMANDS
+from holdfast.cli import COMMAND_HELP
 from holdfast.cli import command as program
-from holdfast.cli.commands.policy import ABOUT
+from holdfast.cli.commands.policy import POLICY_DESCRIPTIONS
 from holdfast.planning.presets.presets import PRESETS
-from holdfast.planning.settings import Settings, origin
-from holdfast.providers.rules import RULES
+from holdfast.planning.settings import Settings, get_setting_origin
+from holdfast.providers.rules import ALL_RULES
 
 HERE = Path(__file__).parent
 _PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -71,7 +71,7 @@ def settings() -> str:
     ours = asdict(Settings())
     parts = []
     for title, names in sections():
-        rows = [(f"`{name}`", value(ours[name]), origin(name)) for name in names]
+        rows = [(f"`{name}`", value(ours[name]), get_setting_origin(name)) for name in names]
         parts.append(
             f"### {title[0].upper()}{title[1:]}\n\n" + table(("setting", "default", "meaning and origin"), rows)
         )
@@ -87,7 +87,7 @@ def presets() -> str:
             (f"`{key}`", value(held), value(ours[key])) for key, held in asdict(preset).items() if held != ours[key]
         ]
         listed = table(("setting", "here", "`holdfast`"), rows) if rows else "All settings have their defaults.\n"
-        parts.append(f"### `{name}`\n\n{ABOUT[name].capitalize()}.\n\n{listed}")
+        parts.append(f"### `{name}`\n\n{POLICY_DESCRIPTIONS[name].capitalize()}.\n\n{listed}")
     return "\n".join(parts)
 
 
@@ -98,7 +98,7 @@ def commands() -> str:
     """Return a section for each command: what it does, arguments, options, examples."""
     context = click.Context(program, info_name="holdfast", **program.context_settings)
     parts = []
-    for name in COMMANDS:
+    for name in COMMAND_HELP:
         found = program.get_command(context, name)
         assert found is not None
         parts += list(one_command(f"holdfast {name}", found, context))
@@ -145,8 +145,8 @@ def _about(option: click.Option) -> str:
 def rules() -> str:
     """Return a table of rules for each API."""
     parts = []
-    for api in dict.fromkeys(rule.name.partition(".")[0] for rule in RULES):
-        own = [rule for rule in RULES if rule.name.startswith(f"{api}.")]
+    for api in dict.fromkeys(rule.name.partition(".")[0] for rule in ALL_RULES):
+        own = [rule for rule in ALL_RULES if rule.name.startswith(f"{api}.")]
         rows = [(f"`{r.name}`", r.text, r.models or "all", r.level, r.evidence, r.source) for r in own]
         parts.append(f"## `{api}`\n\n" + table(("rule", "what must be true", "models", "level", "known", "from"), rows))
     return "\n".join(parts)

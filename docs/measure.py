@@ -18,10 +18,17 @@ from pathlib import Path
 from generate import table
 
 from holdfast import Policy, config
-from holdfast.cli.replay.session_report import Order, Report, replayed
+from holdfast.cli.replay.session_report import ReplayJob, ReplayReport, replay_file
 from holdfast.planning.presets.presets import PRESETS
-from holdfast.replay.cuts import interval, pool
-from holdfast.replay.report import BASELINE, HEADLINE, OURS, Row, pooled, thousands
+from holdfast.replay.cuts import compute_interval, pool_scores
+from holdfast.replay.report import (
+    BASELINE_POLICY,
+    HEADLINE_BUDGET,
+    OUR_POLICY,
+    PolicyRow,
+    format_tokens_short,
+    pool_policy_rows,
+)
 
 PAGE = Path(__file__).parent / "results.md"
 README = Path(__file__).parents[1] / "README.md"
@@ -39,24 +46,24 @@ _CUT_HEAD = ("policy", "facts 4,000", "facts 8,000", "facts 16,000", "95 % at 8,
 class Quiet:
     """Nobody waits for this."""
 
-    def begin(self, label: str, total: int) -> None:
+    def begin_part(self, label: str, total: int) -> None:
         """Say nothing."""
 
-    def tick(self) -> None:
+    def advance(self) -> None:
         """Say nothing."""
 
 
-def measured(file: str, window: int, frame: int) -> Report:
+def measured(file: str, window: int, frame: int) -> ReplayReport:
     """Return the report on one session at one setting; with recall at cuts at the first."""
-    order = Order(
+    order = ReplayJob(
         policies=tuple(Policy.preset(name) for name in PRESETS),
         window=window,
-        frame=frame,
-        catalog=config.shipped(),
+        setup_tokens=frame,
+        catalog=config.load_shipped_catalog(),
         model=config.DEFAULT_MODEL,
-        cuts=(window, frame) == SETTINGS[0],
+        measures_cuts=(window, frame) == SETTINGS[0],
     )
-    return replayed(file, order, Quiet())
+    return replay_file(file, order, Quiet())
 
 
 def name(file: str) -> str:
@@ -65,14 +72,14 @@ def name(file: str) -> str:
     return f"{path.parent.name}/{path.stem[:14]}"
 
 
-def online(rows: Sequence[Row]) -> str:
+def online(rows: Sequence[PolicyRow]) -> str:
     """Return the table of one session or of the pool at one setting."""
-    base = next((row.measured.usd for row in rows if row.measured.policy == BASELINE), 0.0)
+    base = next((row.figures.usd for row in rows if row.figures.policy == BASELINE_POLICY), 0.0)
     return table(_HEAD, [_bold(list(_online(row, base)), row) for row in rows])
 
 
-def _online(row: Row, base: float) -> Iterator[str]:
-    one = row.measured
+def _online(row: PolicyRow, base: float) -> Iterator[str]:
+    one = row.figures
     yield one.policy
     yield from (f"{n:,}" for n in (one.requests, one.invalid_requests, one.over_window, one.user_words_missing))
     yield "-" if one.cache_hit is None else f"{one.cache_hit:.1%}"
@@ -83,24 +90,27 @@ def _online(row: Row, base: float) -> Iterator[str]:
     yield f"{one.policy_ms_p95:.1f}"
 
 
-def at_cuts(rows: Sequence[Row], sessions: Sequence[Report]) -> str:
+def at_cuts(rows: Sequence[PolicyRow], sessions: Sequence[ReplayReport]) -> str:
     """Return the table of recall at cuts; with several sessions also the bootstrap interval over them."""
     lines = []
     for row in rows:
-        own = [one for report in sessions for one in report.rows if one.measured.policy == row.measured.policy]
-        figures = {budget: pool([row.cuts[budget]] if budget not in row.missing else []) for budget in row.cuts}
-        middle = figures[HEADLINE]
-        scores = [one.cuts_measured().get(HEADLINE) for one in own]
-        pairs = [(score.facts, score.dependencies) for score in scores if score is not None]
-        edges = interval(pairs) if len(pairs) > 1 else None
+        own = [one for report in sessions for one in report.rows if one.figures.policy == row.figures.policy]
+        figures = {
+            budget: pool_scores([row.cut_scores[budget]] if budget not in row.missing_budgets else [])
+            for budget in row.cut_scores
+        }
+        middle = figures[HEADLINE_BUDGET]
+        scores = [one.get_measured_cuts().get(HEADLINE_BUDGET) for one in own]
+        pairs = [(score.kept_facts, score.dependencies) for score in scores if score is not None]
+        edges = compute_interval(pairs) if len(pairs) > 1 else None
         facts = [_share(figure.fact_recall) + _over(own, budget) for budget, figure in figures.items()]
         spread = "-" if edges is None else f"{edges[0]:.3f} to {edges[1]:.3f}"
         more = map(_share, (middle.oracle, middle.handle_recall, middle.z_gain, middle.stale))
-        lines.append(_bold([row.measured.policy, *facts, spread, *more], row))
+        lines.append(_bold([row.figures.policy, *facts, spread, *more], row))
     return table(_CUT_HEAD, lines)
 
 
-def _over(rows: Sequence[Row], budget: str) -> str:
+def _over(rows: Sequence[PolicyRow], budget: str) -> str:
     """Return how many requests were larger than the budget, for the cell of the table."""
     told = [found.groups() for row in rows for note in row.notes if (found := _OVER.fullmatch(note))]
     over = sum(int(count) for count, room in told if room.replace(",", "") == budget)
@@ -111,26 +121,33 @@ def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _bold(cells: list[str], row: Row) -> list[str]:
-    return [f"**{cell}**" for cell in cells] if row.measured.policy == OURS else cells
+def _bold(cells: list[str], row: PolicyRow) -> list[str]:
+    return [f"**{cell}**" for cell in cells] if row.figures.policy == OUR_POLICY else cells
 
 
-def sessions(reports: Sequence[Report]) -> str:
+def sessions(reports: Sequence[ReplayReport]) -> str:
     """Return the table of what was replayed."""
     lines = [
-        (name(s.file), s.format, f"{s.messages:,}", f"{s.steps:,}", thousands(s.peak), f"{s.factor:.2f}")
+        (
+            name(s.file),
+            s.format,
+            f"{s.messages:,}",
+            f"{s.steps:,}",
+            format_tokens_short(s.peak_tokens),
+            f"{s.factor:.2f}",
+        )
         for s in (report.subject for report in reports)
     ]
     return table(("session", "format", "messages", "answers", "append-only peak", "recorded / o200k"), lines)
 
 
-def written(example: Sequence[Report], others: Sequence[Sequence[Report]]) -> str:
+def written(example: Sequence[ReplayReport], others: Sequence[Sequence[ReplayReport]]) -> str:
     """Return all tables; ``others`` holds the reports on the real sessions for each setting."""
     out = [f"### What was replayed\n\n{sessions([example[0], *others[0]])}"]
     for own, reports, (window, frame) in zip(example, others, SETTINGS, strict=True):
         out.append(f"## Window {window:,}, frame {frame:,}\n")
         out += [f"{name(report.subject.file)}\n\n{online(report.rows)}" for report in reports]
-        rows = pooled([(report.subject, report.rows) for report in reports])
+        rows = pool_policy_rows([(report.subject, report.rows) for report in reports])
         judged = [name(report.subject.file) for report in reports if report.subject.is_judged]
         if rows:
             out.append(f"**Pool** of {', '.join(judged)}\n\n{online(rows)}")
@@ -139,16 +156,16 @@ def written(example: Sequence[Report], others: Sequence[Sequence[Report]]) -> st
     out += [
         f"{name(report.subject.file)}\n\n{at_cuts(report.rows, [report])}" for report in others[0] if _is_cut(report)
     ]
-    rows = pooled([(report.subject, report.rows) for report in others[0]])
+    rows = pool_policy_rows([(report.subject, report.rows) for report in others[0]])
     if rows:
         out.append(f"**Pool** of all sessions above\n\n{at_cuts(rows, others[0])}")
     out.append(f"Our own example session, in no pool\n\n{at_cuts(example[0].rows, [example[0]])}")
     return "\n".join(out)
 
 
-def headline(by_setting: Sequence[Sequence[Report]]) -> str:
+def headline(by_setting: Sequence[Sequence[ReplayReport]]) -> str:
     """Return the table of the README: each policy over the pool of each setting."""
-    pools = [pooled([(report.subject, report.rows) for report in reports]) for reports in by_setting]
+    pools = [pool_policy_rows([(report.subject, report.rows) for report in reports]) for reports in by_setting]
     head = [
         "policy",
         *(f"{window // 1000}k: {what}" for window, _ in SETTINGS for what in ("cost", "recall", "failed")),
@@ -157,7 +174,7 @@ def headline(by_setting: Sequence[Sequence[Report]]) -> str:
     for rows in zip(*pools, strict=True):
         cells = [rows[0].measured.policy]
         for row, others in zip(rows, pools, strict=True):
-            one, base = row.measured, next(other.measured for other in others if other.measured.policy == BASELINE)
+            one, base = row.measured, next(other.figures for other in others if other.figures.policy == BASELINE_POLICY)
             failed = one.invalid_requests + one.over_window
             cells += [f"{one.usd / base.usd:.2f}", _share(one.online.fact_recall), f"{failed / one.requests:.1%}"]
         lines.append(_bold(cells, rows[0]))
@@ -170,8 +187,8 @@ def fill(page: Path, text: str) -> None:
     print(f"{page.name} written")
 
 
-def _is_cut(report: Report) -> bool:
-    return any(score.dependencies for row in report.rows for score in row.cuts.values())
+def _is_cut(report: ReplayReport) -> bool:
+    return any(score.dependencies for row in report.rows for score in row.cut_scores.values())
 
 
 def main() -> None:

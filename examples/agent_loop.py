@@ -14,17 +14,20 @@ import anyio
 from anthropic import AsyncAnthropic
 
 from holdfast import Engine
-from holdfast.config import target
-from holdfast.events import Compacted, Event
+from holdfast.config import get_target
+from holdfast.events import CompactionEnded, Event
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.testing.provider import Provider, Said, Settings
-from holdfast.testing.provider.server.serving import serving
+from holdfast.testing.provider import Provider, ProviderSettings, ScriptedAnswer
+from holdfast.testing.provider.server.serving import serve_provider
 
 NIGHTS, WINDOW = 60, 32_000
 LOG = {"type": "object", "properties": {"night": {"type": "integer"}}, "required": ["night"]}
 FIELDS = {"max_tokens": 1_000, "tools": [{"name": "log", "description": "The log of a night.", "input_schema": LOG}]}
-SCRIPT = [*(Said("", (("log", {"night": night}),)) for night in range(NIGHTS)), Said("In night 41 the cache was cold.")]
+SCRIPT = [
+    *(ScriptedAnswer("", (("log", {"night": night}),)) for night in range(NIGHTS)),
+    ScriptedAnswer("In night 41 the cache was cold."),
+]
 
 
 def log(call: ToolCall) -> ToolResult:
@@ -36,14 +39,14 @@ def log(call: ToolCall) -> ToolResult:
 
 def tell(event: Event) -> None:
     """Print each compaction; everything else that happens comes here too."""
-    if isinstance(event, Compacted):
-        print(f"{event.outcome}: {event.before:,} → {event.after:,} tokens")
+    if isinstance(event, CompactionEnded):
+        print(f"{event.outcome}: {event.tokens_before:,} → {event.tokens_after:,} tokens")
 
 
 async def main(provider: Provider) -> None:
     """Work until the model calls for nothing any more."""
-    to = target("anthropic", "claude-sonnet-4-5", window=WINDOW)
-    with serving(provider) as url:
+    to = get_target("anthropic", "claude-sonnet-4-5", window=WINDOW)
+    with serve_provider(provider) as url:
         async with (
             AsyncAnthropic(base_url=url, api_key="any") as client,
             Engine.open(":memory:", upstream=client, target=to, fields=FIELDS, listen=tell) as engine,
@@ -57,7 +60,7 @@ async def main(provider: Provider) -> None:
 
 
 if __name__ == "__main__":
-    strict = Provider(Settings(window=WINDOW), SCRIPT)
+    strict = Provider(ProviderSettings(window=WINDOW), SCRIPT)
     anyio.run(main, strict)
     sizes = [request.tokens for request in strict.requests]
     print(f"{len(sizes)} requests, the largest {max(sizes):,} of {WINDOW:,} tokens")

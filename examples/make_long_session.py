@@ -308,7 +308,7 @@ def review(s: Session) -> None:
     proof = s.step(PROVE, bash("python -m compileall -q src tools", "Compile everything"))[0].splitlines()[-1]
     total = s.step(RUN)[0].splitlines()[-1]
     s.step(
-        text=f"All {len(s.edited)} lists stand where I put them; {total}; the test ends with `{proof}`. In "
+        text=f"All {len(s.is_edited_after)} lists stand where I put them; {total}; the test ends with `{proof}`. In "
         f"state/entries.py only the list was added, its {len(public(s.shop, ENTRIES))} names are those that 9b02f6e "
         "froze. I have committed nothing."
     )
@@ -320,9 +320,10 @@ def notes(s: Session) -> None:
         "Last thing: release notes in docs/release-HF-2291.md. Name the ticket, the base commit, the soak error with "
         "its numbers, the scripts, and what is left to do."
     )
-    first, *_, last = s.edited
+    first, *_, last = s.is_edited_after
     content = (
-        f"# HF-2291: the public surface\n\nBase commit 4e8c1d7.\n\n- `__all__` in {len(s.edited)} modules, from "
+        f"# HF-2291: the public surface\n\nBase commit 4e8c1d7.\n\n- `__all__` in {len(s.is_edited_after)} "
+        "modules, from "
         f"{first} to {last}.\n- tools/surface.py: budget 960 names, exit status 3 above it. tools/lengths.py.\n"
         "- tests/unit/test_surface.py, plain unittest.\n- Names of state/entries.py unchanged (frozen in 9b02f6e).\n\n"
         "## Open\n\n- HF-E5127, session s-7f3a91c: 61,884 tokens over usable 48,960, lane L-19, 13,244 too many.\n"

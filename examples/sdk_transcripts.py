@@ -17,8 +17,8 @@ from google import genai
 from google.genai import errors, types
 
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.server.serving import serving
-from holdfast.testing.provider.settings import Settings
+from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.settings import ProviderSettings
 
 HELLO = "hello"
 CALL = 'call read {"path": "notes/kelp.md"}'
@@ -171,7 +171,7 @@ def main() -> None:
     """Print a transcript of each, every one with a provider of its own."""
     for name, api, talk in TRANSCRIPTS:
         print(f"{name} {version(name)}, {api}")
-        with serving(Provider(Settings(window=2_000))) as url:
+        with serve_provider(Provider(ProviderSettings(window=2_000))) as url:
             talk(url)
         print()
 

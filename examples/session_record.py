@@ -16,7 +16,7 @@ from uuid import UUID
 
 from session_tools import HOME, Call, Name, Workshop, outline
 
-from holdfast.messages.size.tokens import count
+from holdfast.messages.size.tokens import estimate_text_tokens
 
 START = datetime(2026, 3, 9, 8, 41, 12, tzinfo=UTC)
 """When the session begins, by its own clock."""
@@ -94,7 +94,7 @@ class Session:
                 {"type": "file-history-snapshot", "messageId": uuid, "snapshot": snapshot, "isSnapshotUpdate": False}
             )
         )
-        self.held += count(text) + 8
+        self.held += estimate_text_tokens(text) + 8
 
     def step(self, *calls: Call, text: str = "", thought: str = "") -> list[str]:
         """Let the assistant answer once: thought, words, calls; return what the tools said."""
@@ -123,7 +123,8 @@ class Session:
         prompt = FRAME + round(FACTOR * self.held)
         warm = self.cached if (self.now - self.asked).total_seconds() < COLD else 0
         size = sum(
-            count(json.dumps(block.get("input") or block.get("text") or block.get("thinking"))) for block in blocks
+            estimate_text_tokens(json.dumps(block.get("input") or block.get("text") or block.get("thinking")))
+            for block in blocks
         )
         self.held += size + 8
         self.cached, self.asked = prompt - 3, self.now
@@ -174,7 +175,7 @@ class Session:
         self.parent = uuid
         more = {"toolUseResult": twin} if len(output) < 2_000 else {}
         self.line("user", message={"role": "user", "content": [told]}, **more, sourceToolAssistantUUID=uuid)
-        self.held += count(output) + 8
+        self.held += estimate_text_tokens(output) + 8
         path = block["input"].get("file_path", "").removeprefix(HOME + "/")
         if block["name"] == "Read" and path.endswith(".py") and not failed:
             for name in outline(path, self.shop.text(path)):

@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from holdfast.messages.message import Message
     from holdfast.planning.pipeline import Policy, Stage
     from holdfast.planning.plan import apply, plan
-    from holdfast.state.branch.branch import Branch
+    from holdfast.state.branch.branch import ConversationState
     from holdfast.state.plan import Plan
-    from holdfast.state.target import Target, World
+    from holdfast.state.target import PlanInputs, Target
     from holdfast.store import open_store
 
 __version__ = "0.1.0"
 __all__ = [
-    "Branch",
+    "ConversationState",
     "Engine",
     "HoldfastError",
     "Message",
     "Plan",
+    "PlanInputs",
     "Policy",
     "Report",
     "Session",
     "Stage",
     "Target",
-    "World",
     "apply",
     "open_store",
     "plan",

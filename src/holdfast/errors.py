@@ -50,7 +50,7 @@ class FormatError(HoldfastError, ValueError):
     """A file or a body is not what it should be."""
 
 
-class Unrecognised(FormatError):
+class UnrecognizedContent(FormatError):
     """No reader knows this content."""
 
 
@@ -84,19 +84,19 @@ class CompactionFailed(HoldfastError):
         self.outcome = outcome
 
 
-class Aborted(HoldfastError):
+class OperationAborted(HoldfastError):
     """The work was stopped before it ended."""
 
 
-class LaneCleared(Aborted):
+class LaneCleared(OperationAborted):
     """The work was taken out of its lane before it began."""
 
 
-class LaneClosed(Aborted):
+class LaneClosed(OperationAborted):
     """No new work is taken any more."""
 
 
-class DeadlineExceeded(Aborted, TimeoutError):
+class DeadlineExceeded(OperationAborted, TimeoutError):
     """The work did not end in its time.
 
     ``during_compaction`` says whether a compaction, or the retry it was made for, was under way; ``snapshot`` then
@@ -129,7 +129,7 @@ class StoreCorrupt(StoreError):
     """The database is damaged, or of a newer version than this program."""
 
 
-class StoreGone(StoreCorrupt):
+class StoreReplaced(StoreCorrupt):
     """The file of the store was taken away, or another one put in its place, since it was opened."""
 
 
@@ -144,9 +144,9 @@ class LogConflict(StoreError, ValueError):
     """
 
 
-def check_types(error: type[Exception], /, **given: tuple[object, Any]) -> None:
+def raise_if_wrong_type(error: type[Exception], /, **values: tuple[object, Any]) -> None:
     """Do nothing for values of their types; raise ``error``, which names the first other one and what it should be."""
-    for name, (value, kind) in given.items():
+    for name, (value, kind) in values.items():
         if not isinstance(value, kind):
             wanted = " or ".join([one.__name__ for one in get_args(kind) or (kind,) if one is not NoneType])
             raise error(f"{name} is of type {type(value).__name__}; give a value of type {wanted}")

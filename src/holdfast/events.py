@@ -10,47 +10,47 @@ from typing import Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
-Outcome: TypeAlias = Literal[
+CompactionOutcome: TypeAlias = Literal[
     "compacted", "nothing_to_compact", "not_smaller", "summary_rejected", "timed_out", "cancelled", "provider_error"
 ]
 """What became of a compaction. ``nothing_to_compact`` is no failure."""
-OUTCOMES: tuple[str, ...] = get_args(Outcome)
+COMPACTION_OUTCOMES: tuple[str, ...] = get_args(CompactionOutcome)
 
 
-class Happened(Struct, frozen=True, omit_defaults=True, tag_field="event", tag=str.lower):
+class SessionEvent(Struct, frozen=True, omit_defaults=True, tag_field="event", tag=str.lower):
     """Something that happened to the session called ``session``."""
 
     session: str
 
 
-class Sending(Happened, frozen=True):
+class RequestStarted(SessionEvent, frozen=True):
     """A request goes out: its messages, its estimated tokens, and the window it must fit."""
 
-    messages: int = 0
+    message_count: int = 0
     tokens: int = 0
     window: int = 0
 
 
-class Answered(Happened, frozen=True):
+class AnswerRecorded(SessionEvent, frozen=True):
     """An answer is in the log: the tokens as the provider counted them."""
 
-    stop: str = ""
-    input: int = 0
-    output: int = 0
+    stop_reason: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
     cache_read: int = 0
     cache_write: int = 0
 
 
-class Refused(Happened, frozen=True):
+class RequestRefused(SessionEvent, frozen=True):
     """The provider refused, or did not answer: ``kind`` is a word of ``holdfast.providers.overflow.KINDS``."""
 
     kind: str = ""
     why: str = ""
-    limit: int = 0
-    requested: int = 0
+    limit_tokens: int = 0
+    requested_tokens: int = 0
 
 
-class Retrying(Happened, frozen=True):
+class RetryScheduled(SessionEvent, frozen=True):
     """The same bytes go out again after so many seconds."""
 
     kind: str = ""
@@ -59,46 +59,46 @@ class Retrying(Happened, frozen=True):
     """1 for the first time that they go out again."""
 
 
-class Pressed(Happened, frozen=True):
-    """After an overflow the request is made smaller: ``rung`` is the step of recovery that is tried."""
+class ShrinkStarted(SessionEvent, frozen=True):
+    """After an overflow the request is made smaller: ``overflow_step`` is the step of recovery that is tried."""
 
-    rung: str = ""
+    overflow_step: str = ""
     compactions: int = 0
 
 
-class Compacting(Happened, frozen=True):
+class CompactionStarted(SessionEvent, frozen=True):
     """A compaction began: what asked for it, and who writes the summary."""
 
     trigger: str = "auto"
-    by: str = "extract"
+    author: str = "extract"
 
 
-class Compacted(Happened, frozen=True):
-    """A compaction ended; ``before`` and ``after`` are estimated tokens of the request."""
+class CompactionEnded(SessionEvent, frozen=True):
+    """A compaction ended; ``tokens_before`` and ``tokens_after`` are estimated tokens of the request."""
 
-    outcome: Outcome = "compacted"
-    by: str = "extract"
-    before: int = 0
-    after: int = 0
+    outcome: CompactionOutcome = "compacted"
+    author: str = "extract"
+    tokens_before: int = 0
+    tokens_after: int = 0
     why: str = ""
 
 
-class Decided(Happened, frozen=True):
+class EditsDecided(SessionEvent, frozen=True):
     """Parts of older messages are shown otherwise from here on: how many, by which rule, and the tokens that frees."""
 
     rule: str = ""
-    edits: int = 0
+    edit_count: int = 0
     saves: int = 0
 
 
-class Noticed(Happened, frozen=True):
+class NoticeGiven(SessionEvent, frozen=True):
     """Something the caller should know: a warning of the planner, told once."""
 
     rule: str = ""
     why: str = ""
 
 
-class HookFailed(Happened, frozen=True):
+class HookFailed(SessionEvent, frozen=True):
     """A hook raised or took too long; the session went on without it."""
 
     hook: str = ""
@@ -106,6 +106,15 @@ class HookFailed(Happened, frozen=True):
 
 
 Event: TypeAlias = (
-    Sending | Answered | Refused | Retrying | Pressed | Compacting | Compacted | Decided | Noticed | HookFailed
+    RequestStarted
+    | AnswerRecorded
+    | RequestRefused
+    | RetryScheduled
+    | ShrinkStarted
+    | CompactionStarted
+    | CompactionEnded
+    | EditsDecided
+    | NoticeGiven
+    | HookFailed
 )
-Listener: TypeAlias = Callable[[Event], object]
+EventListener: TypeAlias = Callable[[Event], object]

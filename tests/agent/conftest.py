@@ -9,9 +9,9 @@ import anyio
 import msgspec
 import pytest
 
-from holdfast.agent.tools import answered
-from holdfast.agent.workspace import Workplace, everything_allowed, workplace
-from holdfast.messages.message import result_text
+from holdfast.agent.tools import run_tool_call
+from holdfast.agent.workspace import Workspace, allow_command, open_workspace
+from holdfast.messages.message import get_result_text
 from holdfast.messages.parts import ToolCall, ToolResult
 
 
@@ -25,19 +25,19 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def place(folder) -> Workplace:
+def place(folder) -> Workspace:
     """Return a workplace in which every command is allowed."""
-    return workplace(folder, allow=everything_allowed)
+    return open_workspace(folder, allow=allow_command)
 
 
 @pytest.fixture
 def call(place) -> Callable[..., tuple[str, bool]]:
     """Return a function that calls a tool and returns what it says, and whether that is an error."""
 
-    def go(name: str, arguments: Any = None, /, *, at: Workplace = place, **named: Any) -> tuple[str, bool]:
+    def go(name: str, arguments: Any = None, /, *, at: Workspace = place, **named: Any) -> tuple[str, bool]:
         given = arguments if isinstance(arguments, str) else msgspec.json.encode(named).decode()
-        result: ToolResult = anyio.run(answered, at, ToolCall("c1", name, given))
+        result: ToolResult = anyio.run(run_tool_call, at, ToolCall("c1", name, given))
         assert (result.call_id, result.name) == ("c1", name)
-        return result_text(result), result.is_error
+        return get_result_text(result), result.is_error
 
     return go

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.agent.files import READ_BYTES, Edit, edit
-from holdfast.agent.workspace import workplace
-from holdfast.engine.environment.folder import within
+from holdfast.agent.files import MAX_READ_BYTES, EditArguments, edit_file
+from holdfast.agent.workspace import open_workspace
+from holdfast.engine.environment.folder import resolve_path_inside
 from holdfast.errors import FormatError, HoldfastError
 
 
@@ -70,7 +70,7 @@ def test_a_link_is_not_followed_where_it_appears_late(call, folder):
 def test_any_path_is_inside_or_refused(folder, named):
     """Whatever is named, the place found is in the folder; everything else is a typed error."""
     try:
-        found = within(folder, named)
+        found = resolve_path_inside(folder, named)
     except HoldfastError:
         return
     assert found == folder or folder in found.parents
@@ -112,13 +112,13 @@ def test_a_range_that_is_none(call, folder, lines, why):
 def test_a_large_file_is_read_in_parts(call, folder):
     """A file of more than a few megabytes wants a range; a part of it is not read beyond what a call may hold."""
     line = b"x" * 999 + b"\n"
-    (folder / "big").write_bytes(line * (READ_BYTES // 1_000 + 500))
+    (folder / "big").write_bytes(line * (MAX_READ_BYTES // 1_000 + 500))
     text, is_error = call("read", path="big")
     assert is_error
     assert "4,500,000 bytes" in text
     text, is_error = call("read", path="big", lines="1-")
     assert not is_error
-    assert len(text) < READ_BYTES + 100
+    assert len(text) < MAX_READ_BYTES + 100
     assert 'go on with lines="4001-"' in text[:80]
     text, _ = call("read", path="big", lines="4001-")
     assert text.count("\n") == 501
@@ -127,7 +127,7 @@ def test_a_large_file_is_read_in_parts(call, folder):
 @pytest.mark.parametrize("letter", ["é", "€", "🜚"])
 def test_a_long_line_is_read_in_pieces_without_half_a_letter(call, folder, letter):
     """A line that is longer than a call may hold comes in pieces that are together what stands there."""
-    line = "x" + letter * ((READ_BYTES + 1_000) // len(letter.encode()))
+    line = "x" + letter * ((MAX_READ_BYTES + 1_000) // len(letter.encode()))
     (folder / "long").write_text(line)
     pieces = [call("read", path="long", lines=str(number)) for number in (1, 2)]
     assert [is_error for _, is_error in pieces] == [False, False]
@@ -219,7 +219,7 @@ def test_an_edit_replaces_once_or_nothing(folder, before, old, after, new):
     path = folder / "law.txt"
     path.write_bytes(text.encode())
     try:
-        edit(workplace(folder), Edit("law.txt", old, new))
+        edit_file(open_workspace(folder), EditArguments("law.txt", old, new))
     except FormatError:
         assert path.read_bytes().decode() == text
     else:

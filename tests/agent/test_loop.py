@@ -10,19 +10,27 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.agent import loop
-from holdfast.agent.agent import place_for, surroundings
-from holdfast.agent.loop import LOST, NOT_RUN, STOPPED_IN, Called, Returned, Spoke, work
-from holdfast.agent.workspace import everything_allowed
+from holdfast.agent.agent import load_agent_environment, make_session_workspace
+from holdfast.agent.loop import (
+    LOST_RESULT_TEXT,
+    NOT_RUN_RESULT_TEXT,
+    STOPPED_RESULT_TEXT,
+    TextDelivered,
+    ToolFinished,
+    ToolStarted,
+    run_agent,
+)
+from holdfast.agent.workspace import allow_command
 from holdfast.engine.engine import Engine
 from holdfast.engine.hooks import Hooks
-from holdfast.messages.message import Message, result_text
+from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.size.tokens import measure
+from holdfast.messages.size.tokens import build_sized_message
 from holdfast.state import entries
-from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.branch import ConversationState
 from holdfast.store import open_store
-from holdfast.testing.provider import Answered, Fault, Provider, Said, Settings
-from holdfast.testing.provider.client import MODELS
+from holdfast.testing.provider import Fault, ModelAnswer, Provider, ProviderSettings, ScriptedAnswer
+from holdfast.testing.provider.client import STRICTEST_MODELS
 from holdfast.testing.upstream import ProviderUpstream
 
 KEY = "task"
@@ -30,7 +38,7 @@ KEY = "task"
 
 def says(*calls, text=""):
     """Return an answer with calls, each a name and its arguments."""
-    return Said(text, tuple((name, arguments) for name, arguments in calls))
+    return ScriptedAnswer(text, tuple((name, arguments) for name, arguments in calls))
 
 
 def bash(command):
@@ -42,7 +50,7 @@ class Agent:
 
     def __init__(self, folder, script, *, api="anthropic", faults=(), **limits):
         self.folder, self.api = folder, api
-        self.provider = Provider(Settings(**limits), script)
+        self.provider = Provider(ProviderSettings(**limits), script)
         self.upstream = ProviderUpstream(self.provider, faults)
         self.store = folder.parent / "store.db"
         self.steps = []
@@ -54,17 +62,17 @@ class Agent:
             str(self.store),
             upstream=self.upstream,
             api=self.api,
-            model=MODELS[self.api],
-            environment=surroundings(self.folder),
+            model=STRICTEST_MODELS[self.api],
+            environment=load_agent_environment(self.folder),
             hooks=self.hooks,
         ) as engine:
             yield await engine.session(KEY)
 
-    async def work(self, task, allow=everything_allowed, **more):
+    async def work(self, task, allow=allow_command, **more):
         """Return how the work ended, in a process of its own as it were."""
         async with self.session() as session:
-            place = place_for(session, self.folder, allow=allow)
-            return await work(session, task, place, tell=self.steps.append, **more)
+            place = make_session_workspace(session, self.folder, allow=allow)
+            return await run_agent(session, task, place, listener=self.steps.append, **more)
 
     def run(self, task="Go.", **more):
         return anyio.run(lambda: self.work(task, **more))
@@ -90,14 +98,18 @@ class Agent:
     def results(self):
         """Return what every tool said, in the order of the log."""
         with open_store(str(self.store)) as store:
-            said = [entry.body.slot.message for entry in store.path(KEY) if isinstance(entry.body, entries.Said)]
-        return [result_text(result) for message in said for result in message.results]
+            said = [
+                entry.body.sized_message.message
+                for entry in store.read_path(KEY)
+                if isinstance(entry.body, entries.MessageEntry)
+            ]
+        return [get_result_text(result) for message in said for result in message.results]
 
 
 # -- a task ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("api", MODELS)
+@pytest.mark.parametrize("api", STRICTEST_MODELS)
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_small_task(folder, api, streams):
     """Files are read, changed and checked, several calls at once too, and the strict provider takes every request."""
@@ -106,7 +118,7 @@ def test_a_small_task(folder, api, streams):
         says(("read", {"path": "app.py"}), ("ls", {}), text="I look."),
         says(("edit", {"path": "app.py", "old": " + 1", "new": ""})),
         says(bash("python3 -c 'import app; print(app.double(4))'")),
-        Said("It doubles now."),
+        ScriptedAnswer("It doubles now."),
     ]
     agent = Agent(folder, script, api=api)
     outcome = agent.run("Mend double.", streams=streams)
@@ -115,9 +127,9 @@ def test_a_small_task(folder, api, streams):
     assert agent.results()[-1] == "8\n[exit code 0]"
     assert len(agent.results()) == 4
     assert [one.reply.__class__.__name__ for one in agent.provider.requests] == ["Answered"] * 4
-    assert "".join(step.text for step in agent.steps if isinstance(step, Spoke)) == "I look.It doubles now."
-    assert [step.call.name for step in agent.steps if isinstance(step, Called)] == ["read", "ls", "edit", "bash"]
-    assert [step.result.is_error for step in agent.steps if isinstance(step, Returned)] == [False] * 4
+    assert "".join(step.text for step in agent.steps if isinstance(step, TextDelivered)) == "I look.It doubles now."
+    assert [step.call.name for step in agent.steps if isinstance(step, ToolStarted)] == ["read", "ls", "edit", "bash"]
+    assert [step.result.is_error for step in agent.steps if isinstance(step, ToolFinished)] == [False] * 4
 
 
 def test_mistakes_of_the_model_are_results(folder):
@@ -125,7 +137,7 @@ def test_mistakes_of_the_model_are_results(folder):
     script = [
         says(("fly", {}), ("read", {"file": "a"}), ("read", {"path": "../secret.txt"})),
         says(("write", {"path": "/etc/mine", "text": "x"}), bash("touch mine")),
-        Said("I give up."),
+        ScriptedAnswer("I give up."),
     ]
 
     async def no(_):
@@ -146,12 +158,16 @@ def test_a_long_task_in_a_small_window(folder):
         "\n".join(f"line {n}: {'needle' if n == 777 else 'hay'} {n * 7919}" for n in range(9_000))
     )
     script = [says(("read", {"path": "log.txt", "lines": f"{n * 400 + 1}-{n * 400 + 400}"})) for n in range(20)]
-    script += [says(("read", {"path": "log.txt"})), says(("fetch_result", {"search": "needle"})), Said("Found.")]
+    script += [
+        says(("read", {"path": "log.txt"})),
+        says(("fetch_result", {"search": "needle"})),
+        ScriptedAnswer("Found."),
+    ]
     agent = Agent(folder, script, window=32_000)
     outcome = agent.run()
-    assert (outcome.stop, outcome.why) == ("done", "")
+    assert (outcome.stop, outcome.reason) == ("done", "")
     assert outcome.steps == len(script)
-    answered = [one for one in agent.provider.requests if isinstance(one.reply, Answered)]
+    answered = [one for one in agent.provider.requests if isinstance(one.reply, ModelAnswer)]
     assert len(answered) == len(script) >= len(agent.provider.requests) - 1
     assert all(one.tokens <= 32_000 for one in answered)
     assert "«needle»" in agent.results()[-1]
@@ -165,12 +181,12 @@ def test_what_is_in_use_survives_compactions_and_restarts(folder):
     (folder / "log.txt").write_text("\n".join(f"line {n} {n * 7919}" for n in range(20_000)))
     reads = [says(("read", {"path": "log.txt", "lines": f"{n * 400 + 1}-{n * 400 + 400}"})) for n in range(30)]
     begin = says(("read", {"path": "skill:tides"}), ("todo", {"items": [{"text": "mend the nets"}]}))
-    agent = Agent(folder, [begin, *reads, Said("Done.")], window=32_000)
+    agent = Agent(folder, [begin, *reads, ScriptedAnswer("Done.")], window=32_000)
     assert agent.run(most_steps=14).stop == "steps"
     assert agent.run("").stop == "done"
     with open_store(str(agent.store)) as store:
-        compactions = sum(isinstance(entry.body, entries.Compaction) for entry in store.path(KEY))
-        summary = store.branch(KEY).compaction.summary.text
+        compactions = sum(isinstance(entry.body, entries.CompactionEntry) for entry in store.read_path(KEY))
+        summary = store.open_state(KEY).compaction.summary.text
     assert compactions >= 3
     assert summary.count("Skill tides, in use:\n\nLook at the moon.") == 1
     assert summary.count("The plan as it stands:\n- [open] mend the nets") == 1
@@ -181,7 +197,7 @@ def test_what_is_in_use_survives_compactions_and_restarts(folder):
 
 def test_the_limit_of_steps(folder):
     """When its steps are over the work stops behind the results, and goes on from there."""
-    agent = Agent(folder, [says(bash(f"echo {n} >> ran")) for n in range(5)] + [Said("Done.")])
+    agent = Agent(folder, [says(bash(f"echo {n} >> ran")) for n in range(5)] + [ScriptedAnswer("Done.")])
     outcome = agent.run(most_steps=3)
     assert (outcome.stop, outcome.steps) == ("steps", 3)
     assert agent.run("").stop == "done"
@@ -196,28 +212,30 @@ def test_going_round_in_circles(folder):
     told = agent.results()
     assert "call 3 of the same" in told[2]
     assert "of the same" not in told[1]
-    busy = Agent(folder, [*[says(bash("date +%N"))] * 12, Said("Done.")])
+    busy = Agent(folder, [*[says(bash("date +%N"))] * 12, ScriptedAnswer("Done.")])
     busy.store = folder.parent / "other.db"
     assert busy.run().stop == "done"
 
 
-@pytest.mark.parametrize("api", MODELS)
+@pytest.mark.parametrize("api", STRICTEST_MODELS)
 def test_an_error_is_told(folder, api):
     """A provider that refuses ends the work with words; nothing is raised, and later it goes on where it was."""
-    agent = Agent(folder, [says(bash("echo 1 >> ran")), Said("Done.")], api=api, faults=[Fault("401", "head", 2)])
+    agent = Agent(
+        folder, [says(bash("echo 1 >> ran")), ScriptedAnswer("Done.")], api=api, faults=[Fault("401", "head", 2)]
+    )
     outcome = agent.run()
     assert (outcome.stop, outcome.steps) == ("error", 1)
-    assert "401" in outcome.why
+    assert "401" in outcome.reason
     assert agent.run("").stop == "done"
     assert (folder / "ran").read_text() == "1\n"
 
 
 def test_nothing_to_do(folder):
     """Without a task, and with nothing open, nothing is sent."""
-    agent = Agent(folder, [Said("Done.")])
+    agent = Agent(folder, [ScriptedAnswer("Done.")])
     assert agent.run("").stop == "done"
     agent.run("Go.")
-    assert agent.run("").why.startswith("there is nothing to go on with")
+    assert agent.run("").reason.startswith("there is nothing to go on with")
     assert len(agent.provider.requests) == 1
 
 
@@ -233,23 +251,23 @@ def test_a_stop_in_the_middle_of_a_command(folder):
     async def patient(_):
         await anyio.sleep(0.01)
 
-    script = [says(("ls", {}), bash("echo 1 >> ran; sleep 60"), bash("echo 2 >> ran")), Said("I see.")]
+    script = [says(("ls", {}), bash("echo 1 >> ran; sleep 60"), bash("echo 2 >> ran")), ScriptedAnswer("I see.")]
     agent = Agent(folder, script)
 
     agent.hooks = Hooks(on_append=patient)
     outcome = agent.stopped(lambda: (folder / "ran").exists() and (folder / "ran").read_text())
     assert outcome.stop == "aborted"
-    assert agent.results() == ["[. is empty]", STOPPED_IN, NOT_RUN]
+    assert agent.results() == ["[. is empty]", STOPPED_RESULT_TEXT, NOT_RUN_RESULT_TEXT]
     outcome = agent.run("")
     assert (outcome.stop, outcome.text) == ("done", "I see.")
     assert (folder / "ran").read_text() == "1\n"
 
 
 @pytest.mark.parametrize(("streams", "task"), [(False, ""), (True, ""), (True, "Go on.")])
-@pytest.mark.parametrize("api", MODELS)
+@pytest.mark.parametrize("api", STRICTEST_MODELS)
 def test_a_stop_in_the_middle_of_an_answer(folder, api, streams, task):
     """Calls of an answer that was not there to its end are not run; the work goes on when it is asked to."""
-    script = [says(bash("echo 1 >> ran"), text="I run it. " * 50), says(bash("echo 2 >> ran")), Said("Done.")]
+    script = [says(bash("echo 1 >> ran"), text="I run it. " * 50), says(bash("echo 2 >> ran")), ScriptedAnswer("Done.")]
     agent = Agent(folder, script, api=api, faults=[Fault("stall", "end", 1, 600.0)])
 
     assert agent.stopped(lambda: agent.provider.requests, streams=streams).stop == "aborted"
@@ -263,12 +281,15 @@ def test_open_calls_are_those_behind_the_results(ids, answered):
     """Ids may repeat within an answer: results belong to its calls in their order, and the rest is open."""
     calls = [ToolCall(id_, "ls", str(number)) for number, id_ in enumerate(ids)]
     given_ = [Message("tool", (ToolResult(id_, "ls", (Text("x"),)),)) for id_ in ids[:answered]]
-    said = [Message.of("user", "Go."), Message("assistant", tuple(calls)), *given_]
-    branch = Branch.build(
-        [entries.Entry(str(n), str(n - 1) if n else None, entries.Said(measure(one)), n) for n, one in enumerate(said)]
+    said = [Message.from_text("user", "Go."), Message("assistant", tuple(calls)), *given_]
+    branch = ConversationState.from_entries(
+        [
+            entries.Entry(str(n), str(n - 1) if n else None, entries.MessageEntry(build_sized_message(one)), n)
+            for n, one in enumerate(said)
+        ]
     )
-    assert loop.open_calls(branch) == tuple(calls[answered:])
-    assert not loop.is_answered(branch) or not given_
+    assert loop.find_open_calls(branch) == tuple(calls[answered:])
+    assert not loop.is_conversation_answered(branch) or not given_
 
 
 def test_a_stop_while_a_command_waits_for_a_yes(folder):
@@ -279,9 +300,9 @@ def test_a_stop_while_a_command_waits_for_a_yes(folder):
         asked.append(command)
         await anyio.sleep_forever()
 
-    agent = Agent(folder, [says(("ls", {}), bash("echo 1 >> ran"), ("ls", {})), Said("I see.")])
+    agent = Agent(folder, [says(("ls", {}), bash("echo 1 >> ran"), ("ls", {})), ScriptedAnswer("I see.")])
     assert agent.stopped(lambda: asked, allow=never).stop == "aborted"
-    assert agent.results() == ["[. is empty]", NOT_RUN, NOT_RUN]
+    assert agent.results() == ["[. is empty]", NOT_RUN_RESULT_TEXT, NOT_RUN_RESULT_TEXT]
     assert agent.run("").stop == "done"
     assert asked == ["echo 1 >> ran"]
 
@@ -294,17 +315,17 @@ class Crash(BaseException):
     ("calls", "done", "told"),
     [
         ([("ls", {}), bash("echo 2 >> ran")], 0, ["[. is empty]", "(no output)\n[exit code 0]"]),
-        ([bash("echo 1 >> ran"), bash("echo 2 >> ran")], 0, [LOST, "(no output)\n[exit code 0]"]),
-        ([bash("echo 1 >> ran"), bash("echo 2 >> ran")], 1, ["(no output)\n[exit code 0]", LOST]),
-        ([("write", {"path": "a", "text": "x"})], 0, [LOST]),
+        ([bash("echo 1 >> ran"), bash("echo 2 >> ran")], 0, [LOST_RESULT_TEXT, "(no output)\n[exit code 0]"]),
+        ([bash("echo 1 >> ran"), bash("echo 2 >> ran")], 1, ["(no output)\n[exit code 0]", LOST_RESULT_TEXT]),
+        ([("write", {"path": "a", "text": "x"})], 0, [LOST_RESULT_TEXT]),
         ([("fly", {})], 0, ["there is no tool 'fly'"]),
     ],
 )
 def test_a_crash_in_the_middle_of_a_tool(folder, monkeypatch, calls, done, told):
     """What has a result is never run again; the call that may have begun is told unknown where that matters."""
-    agent = Agent(folder, [says(*calls), Said("Done.")])
+    agent = Agent(folder, [says(*calls), ScriptedAnswer("Done.")])
     count = 0
-    real = loop.answered
+    real = loop.run_tool_call
 
     async def dying(place, call):
         nonlocal count
@@ -313,10 +334,10 @@ def test_a_crash_in_the_middle_of_a_tool(folder, monkeypatch, calls, done, told)
             raise Crash
         return await real(place, call)
 
-    monkeypatch.setattr(loop, "answered", dying)
+    monkeypatch.setattr(loop, "run_tool_call", dying)
     with pytest.raises(Crash):
         agent.run()
-    monkeypatch.setattr(loop, "answered", real)
+    monkeypatch.setattr(loop, "run_tool_call", real)
     before = (folder / "ran").read_text() if done else ""
     assert agent.run("").stop == "done"
     results = agent.results()
@@ -333,11 +354,13 @@ def test_nothing_is_done_twice(folder, monkeypatch, data):
     groups = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3), label="calls of each answer")
     deaths = data.draw(st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=3), label="deaths")
     number = iter(range(100))
-    script = [says(*[bash(f"echo {next(number)} >> ran") for _ in range(size)]) for size in groups] + [Said("Done.")]
+    script = [says(*[bash(f"echo {next(number)} >> ran") for _ in range(size)]) for size in groups] + [
+        ScriptedAnswer("Done.")
+    ]
     (folder / "ran").write_text("")
     agent = Agent(folder, script)
     agent.store.unlink(missing_ok=True)
-    real = loop.answered
+    real = loop.run_tool_call
     for after, begun in deaths:
         left = after
 
@@ -351,13 +374,13 @@ def test_nothing_is_done_twice(folder, monkeypatch, data):
             return await real(place, call)
 
         with monkeypatch.context() as patch, suppress(Crash):
-            patch.setattr(loop, "answered", dying)
+            patch.setattr(loop, "run_tool_call", dying)
             agent.run("" if agent.provider.requests else "Go.")
     assert agent.run("" if agent.provider.requests else "Go.").stop == "done"
     ran = (folder / "ran").read_text().split()
     assert len(ran) == len(set(ran))
     assert len(agent.results()) == sum(groups)
-    assert sum(text == LOST for text in agent.results()) <= len(deaths)
+    assert sum(text == LOST_RESULT_TEXT for text in agent.results()) <= len(deaths)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=12)
@@ -368,19 +391,19 @@ def test_nothing_is_done_twice_on_any_branch(folder, data):
     number = iter(range(100))
     script = [says(*[bash(f"echo {next(number)} >> ran") for _ in range(size)]) for size in groups]
     (folder / "ran").write_text("")
-    agent = Agent(folder, [*script, *[Said("Done.")] * 9])
+    agent = Agent(folder, [*script, *[ScriptedAnswer("Done.")] * 9])
     agent.store.unlink(missing_ok=True)
     assert agent.run().stop == "done"
     for _ in range(2):
         with open_store(str(agent.store)) as store:
-            places = [one.id for one in store.path(KEY) if not isinstance(one.body, entries.Note)]
+            places = [one.id for one in store.read_path(KEY) if not isinstance(one.body, entries.NoteEntry)]
             store.set_leaf(KEY, data.draw(st.sampled_from(places[1:]), label="where a branch begins"))
-            branch = store.branch(KEY)
-            left = len(loop.open_calls(branch))
-            is_over = loop.is_answered(branch)
-        before = [step for step in agent.steps if isinstance(step, Called)]
+            branch = store.open_state(KEY)
+            left = len(loop.find_open_calls(branch))
+            is_over = loop.is_conversation_answered(branch)
+        before = [step for step in agent.steps if isinstance(step, ToolStarted)]
         assert agent.run("Go on." if is_over else "").stop == "done"
-        told = [step for step in agent.steps if isinstance(step, Called)]
+        told = [step for step in agent.steps if isinstance(step, ToolStarted)]
         assert len(told) == len(before)
         assert agent.results().count("(no output)\n[exit code 0]") >= left
     ran = (folder / "ran").read_text().split()
@@ -391,7 +414,11 @@ def test_nothing_is_done_twice_on_any_branch(folder, data):
 def test_one_agent_at_a_time(folder, monkeypatch, task):
     """Who comes second to a session is told so and does nothing, its open calls least of all; later it may."""
     monkeypatch.setattr("holdfast.store.locks.LEASE_WAIT", 0.1)
-    script = [says(bash("echo 1 >> ran; sleep 60"), bash("echo 2 >> ran")), Said("Done."), Said("And that.")]
+    script = [
+        says(bash("echo 1 >> ran; sleep 60"), bash("echo 2 >> ran")),
+        ScriptedAnswer("Done."),
+        ScriptedAnswer("And that."),
+    ]
     agent, said = Agent(folder, script), []
 
     def second():
@@ -399,20 +426,24 @@ def test_one_agent_at_a_time(folder, monkeypatch, task):
             said.append(other.run(task))
         return bool(said)
 
-    other = Agent(folder, [Said("Never.")])
+    other = Agent(folder, [ScriptedAnswer("Never.")])
     assert agent.stopped(second).stop == "aborted"
     assert (said[0].stop, said[0].steps) == ("error", 0)
-    assert "another agent works in session 'task' now; end it" in said[0].why
+    assert "another agent works in session 'task' now; end it" in said[0].reason
     assert not other.provider.requests
-    assert agent.results() == [STOPPED_IN, NOT_RUN]
+    assert agent.results() == [STOPPED_RESULT_TEXT, NOT_RUN_RESULT_TEXT]
     assert agent.run(task).stop == "done"
     assert (folder / "ran").read_text() == "1\n"
 
 
-@pytest.mark.parametrize("api", MODELS)
+@pytest.mark.parametrize("api", STRICTEST_MODELS)
 def test_what_is_said_meanwhile_is_answered(folder, api):
     """A user's words that came while the last answer was on its way are answered before the work is done."""
-    agent = Agent(folder, [says(("ls", {})), Said("Done."), Said("I stop."), Said("Never.")], api=api)
+    agent = Agent(
+        folder,
+        [says(("ls", {})), ScriptedAnswer("Done."), ScriptedAnswer("I stop."), ScriptedAnswer("Never.")],
+        api=api,
+    )
     provider = agent.upstream
 
     class Meanwhile:
@@ -428,8 +459,8 @@ def test_what_is_said_meanwhile_is_answered(folder, api):
     async def main():
         async with agent.session() as session:
             upstream.session = session
-            outcome = await work(session, "Go.", place_for(session, folder, allow=everything_allowed))
-            return outcome, loop.is_answered(session.journal.branch)
+            outcome = await run_agent(session, "Go.", make_session_workspace(session, folder, allow=allow_command))
+            return outcome, loop.is_conversation_answered(session.journal.state)
 
     outcome, is_answered = anyio.run(main)
     assert (outcome.stop, outcome.text, is_answered) == ("done", "I stop.", True)
@@ -448,11 +479,11 @@ def test_what_is_said_meanwhile_is_answered(folder, api):
 )
 def test_a_session_goes_on_with_another_api(folder, first, then):
     """What was begun over one API goes on over another; the strict provider takes it, with one system prompt."""
-    agent = Agent(folder, [says(("ls", {}), text="I look."), Said("Empty.")], api=first)
+    agent = Agent(folder, [says(("ls", {}), text="I look."), ScriptedAnswer("Empty.")], api=first)
     assert agent.run("Look.").stop == "done"
-    other = Agent(folder, [says(("ls", {})), Said("Still empty.")], api=then)
+    other = Agent(folder, [says(("ls", {})), ScriptedAnswer("Still empty.")], api=then)
     outcome = other.run("Look again.")
     assert (outcome.stop, outcome.text) == ("done", "Still empty."), outcome
     for one in other.provider.requests:
-        assert isinstance(one.reply, Answered)
-        assert one.asked.body.count(b"You work on the user's task in one folder") == 1
+        assert isinstance(one.reply, ModelAnswer)
+        assert one.incoming.body.count(b"You work on the user's task in one folder") == 1

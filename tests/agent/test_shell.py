@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from holdfast.agent import grep as grepping
 from holdfast.agent import shell
-from holdfast.agent.processes import OUTPUT_BYTES, ran
-from holdfast.agent.workspace import nothing_allowed
+from holdfast.agent.processes import MAX_OUTPUT_BYTES, run_process
+from holdfast.agent.workspace import deny_command
 
 
 def pid_in(folder):
@@ -42,7 +42,9 @@ def test_keys_are_hidden(call, place, monkeypatch):
     """Commands do not see the variables that hold the keys of providers."""
     monkeypatch.setenv("SOME_API_KEY", "SECRET")
     monkeypatch.setenv("OTHER", "kelp")
-    text, _ = call("bash", command="echo $SOME_API_KEY $OTHER", at=replace(place, hidden=frozenset({"SOME_API_KEY"})))
+    text, _ = call(
+        "bash", command="echo $SOME_API_KEY $OTHER", at=replace(place, hidden_variables=frozenset({"SOME_API_KEY"}))
+    )
     assert text == "kelp\n[exit code 0]"
 
 
@@ -54,8 +56,8 @@ def test_a_command_that_is_not_allowed_is_not_run(call, place, folder):
         asked.append(command)
         return False
 
-    for allow in (nothing_allowed, ask):
-        text, is_error = call("bash", command="touch mine", at=replace(place, allow=allow))
+    for allow in (deny_command, ask):
+        text, is_error = call("bash", command="touch mine", at=replace(place, ask_permission=allow))
         assert is_error
         assert "did not allow" in text
     assert asked == ["touch mine"]
@@ -89,7 +91,7 @@ def test_a_cancelled_command_ends(has_ended, folder):
 
     async def main():
         async with anyio.create_task_group() as group:
-            group.start_soon(ran, ["sh", "-c", "sleep 600 & echo $! > pid; wait"], folder, 600)
+            group.start_soon(run_process, ["sh", "-c", "sleep 600 & echo $! > pid; wait"], folder, 600)
             while not pid_in(folder):  # noqa: ASYNC110 -- another process makes it so
                 await anyio.sleep(0.02)
             group.cancel_scope.cancel()
@@ -104,7 +106,7 @@ def test_a_command_that_is_cancelled_as_it_begins_ends(has_ended, folder, after)
 
     async def main():
         with anyio.move_on_after(after / 1_000):
-            await ran(["sh", "-c", "sleep 600 & echo $! > pid; wait"], folder, 600)
+            await run_process(["sh", "-c", "sleep 600 & echo $! > pid; wait"], folder, 600)
 
     anyio.run(main)
     assert not (folder / "pid").exists() or has_ended(pid_in(folder))
@@ -112,14 +114,14 @@ def test_a_command_that_is_cancelled_as_it_begins_ends(has_ended, folder, after)
 
 def test_output_is_kept_at_both_ends(call):
     """Of more output than a call may have the first half and the last are kept, and how much is missing is told."""
-    size = 3 * OUTPUT_BYTES
+    size = 3 * MAX_OUTPUT_BYTES
     text, _ = call("bash", command=f"echo begun; head -c {size} /dev/zero | tr '\\0' 'x'; echo; echo ended")
     assert text.startswith("begun\nxxx")
     assert text.endswith("xxx\nended\n[exit code 0]")
     gone = int(text.partition("[")[2].partition(" bytes of output")[0].replace(",", ""))
     chunk = 65_536
-    assert size - OUTPUT_BYTES - chunk <= gone <= size
-    assert len(text) <= OUTPUT_BYTES + chunk + 200
+    assert size - MAX_OUTPUT_BYTES - chunk <= gone <= size
+    assert len(text) <= MAX_OUTPUT_BYTES + chunk + 200
 
 
 def test_output_that_is_no_text_is_shown(call):
@@ -206,13 +208,13 @@ def test_two_stars_are_any_folders_and_none(parts, data):
         first = data.draw(st.integers(0, len(glob) - 1))
         glob[first : data.draw(st.integers(first, len(glob) - 1))] = ["**"]
     start = data.draw(st.sampled_from(["", "./"]))
-    assert grepping.named(start + "/".join(glob))("/".join(parts))
+    assert grepping.compile_glob(start + "/".join(glob))("/".join(parts))
 
 
 @pytest.mark.parametrize("path", ["src/a.py", "lib/test_a.py", "src/test_a.pyc", "src.test_a.py", "x/src/test_a.py"])
 def test_two_stars_are_folders_only(path):
     """What stands beside ``**/`` has to stand in the path."""
-    assert not grepping.named("src/**/test_*.py")(path)
+    assert not grepping.compile_glob("src/**/test_*.py")(path)
 
 
 @given(st.integers(0, 3_000), st.integers(0, 3_000), st.integers(1, 400))
@@ -220,7 +222,7 @@ def test_a_line_is_shown_where_it_matches(before, behind, length):
     """Law: of a long line the match is shown, the beginning of one that is too long itself, and not much more."""
     match = "n" * length
     text = "x" * before + match + "y" * behind
-    line = grepping.shown(text, before, before + length)
+    line = grepping.shorten_line_around_match(text, before, before + length)
     assert match[: grepping.LINE_CHARS] in line
     assert len(line) <= grepping.LINE_CHARS + 2
     assert line == text or "…" in line
@@ -241,7 +243,7 @@ def test_a_pattern_that_is_none(call, files):
 
 def test_a_pattern_that_never_ends_is_ended(call, folder, monkeypatch):
     """A search has its time, whatever the pattern does."""
-    monkeypatch.setattr(shell, "SEARCHED", 1)
+    monkeypatch.setattr(shell, "SEARCH_SECONDS", 1)
     (folder / "a.txt").write_text("a" * 5_000 + "b")
     text, is_error = call("grep", pattern="(a+)+$")
     assert is_error
@@ -252,7 +254,7 @@ def test_a_search_for_names_has_its_time_too(call, folder, monkeypatch):
     """A walk over folders that does not end is ended as well."""
     slow = folder.parent / "slow.py"
     slow.write_text("import time\ntime.sleep(60)\n")
-    monkeypatch.setattr(shell, "SEARCHED", 1)
+    monkeypatch.setattr(shell, "SEARCH_SECONDS", 1)
     monkeypatch.setattr(grepping, "__file__", str(slow))
     text, is_error = call("find", pattern="*")
     assert is_error
@@ -269,9 +271,9 @@ def test_a_module_in_the_folder_does_not_get_in_the_way(call, folder):
 
 def test_many_lines_are_cut(call, folder):
     """Of very many lines that match the first are shown, with what to do."""
-    (folder / "a.txt").write_text("x\n" * (shell.FOUND + 10))
+    (folder / "a.txt").write_text("x\n" * (shell.MAX_SEARCH_LINES + 10))
     text, _ = call("grep", pattern="x")
-    assert text.count("\n") == shell.FOUND
+    assert text.count("\n") == shell.MAX_SEARCH_LINES
     assert text.endswith("give a narrower pattern, glob or folder]")
 
 

@@ -11,22 +11,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.agent.tools import SPECS, TOOLS, answered
-from holdfast.agent.workspace import nothing_allowed, workplace
+from holdfast.agent.tools import TOOL_DEFINITIONS, TOOL_SPECS, run_tool_call
+from holdfast.agent.workspace import deny_command, open_workspace
 from holdfast.engine.environment.environment import Environment
-from holdfast.engine.recall import Told
+from holdfast.engine.recall import RecallAnswer
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import ToolCall
-from holdfast.messages.size.tokens import measure
-from holdfast.providers.recognize import APIS
-from holdfast.providers.request_body import body
-from holdfast.providers.rules import validate
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.providers.recognize import API_NAMES
+from holdfast.providers.request_body import build_request_body
+from holdfast.providers.rules import validate_request
 
 
 def test_there_are_nine():
     """They are called as the behaviour says."""
-    assert [tool.name for tool in TOOLS] == [
+    assert [tool.name for tool in TOOL_DEFINITIONS] == [
         "read",
         "write",
         "edit",
@@ -39,7 +39,7 @@ def test_there_are_nine():
     ]
 
 
-@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
+@pytest.mark.parametrize("tool", TOOL_DEFINITIONS, ids=lambda tool: tool.name)
 def test_schemas_are_plain(tool):
     """Each schema is a valid object of JSON Schema with nothing that refers elsewhere, and says what is meant."""
     jsonschema.Draft202012Validator.check_schema(tool.schema)
@@ -50,12 +50,14 @@ def test_schemas_are_plain(tool):
     assert "  " not in tool.description
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", API_NAMES)
 def test_every_api_takes_them(api):
     """A request that offers the nine tools keeps the rules of each API."""
-    fields = Environment(tools=TOOLS).fields(api)
-    request = body(api, "some-model", [measure(Message.of("user", "Go."))], frame_fields=fields)
-    assert validate(request, api=api) == ()
+    fields = Environment(tools=TOOL_DEFINITIONS).build_fields(api)
+    request = build_request_body(
+        api, "some-model", [build_sized_message(Message.from_text("user", "Go."))], setup_fields=fields
+    )
+    assert validate_request(request, api=api) == ()
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,7 @@ def test_arguments_are_read_kindly(call, folder):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(
-    st.sampled_from([*sorted(set(SPECS) - {"grep", "bash"}), "recall", "fly"]),
+    st.sampled_from([*sorted(set(TOOL_SPECS) - {"grep", "bash"}), "recall", "fly"]),
     st.one_of(
         st.text(max_size=40),
         st.dictionaries(
@@ -118,7 +120,7 @@ def test_arguments_are_read_kindly(call, folder):
 )
 def test_no_call_raises_or_leaves_the_folder(folder, name, arguments):
     """Whatever a model sends, it gets a result, and nothing appears outside of the folder."""
-    result = anyio.run(answered, workplace(folder, allow=nothing_allowed), ToolCall("c", name, arguments))
+    result = anyio.run(run_tool_call, open_workspace(folder, allow=deny_command), ToolCall("c", name, arguments))
     assert result.call_id == "c"
     assert result.content
     result.content[0].text.encode()
@@ -131,7 +133,7 @@ def test_recall_has_two_names(call, place):
 
     async def recall(arguments):
         asked.append(dict(arguments))
-        return Told("lines 1-2", is_error=False)
+        return RecallAnswer("lines 1-2", is_error=False)
 
     there = replace(place, recall=recall)
     for name in ("fetch_result", "recall"):
@@ -152,9 +154,9 @@ def test_skills_are_read_by_name(call, place, folder):
     home.mkdir(parents=True)
     (home / "SKILL.md").write_text("---\nname: tides\ndescription: d\n---\nLook at the moon.")
     (home / "table.txt").write_text("high 4:10")
-    from holdfast.engine.environment.environment import environment
+    from holdfast.engine.environment.environment import load_environment
 
-    there = replace(place, skills=environment(folder, skills=[home.parent]).skills)
+    there = replace(place, skills=load_environment(folder, skills=[home.parent]).skills)
     assert call("read", path="skill:tides", at=there)[0].endswith("Look at the moon.")
     assert call("read", path="skill:tides/table.txt", at=there) == ("high 4:10", False)
     for named, why in {"skill:moon": "there are: tides", "skill:tides/../../secret.txt": "outside"}.items():
@@ -169,4 +171,4 @@ def test_a_folder_that_is_none(folder, name):
     """An agent needs a folder to work in."""
     (folder / "file").touch()
     with pytest.raises(FormatError, match="folder"):
-        workplace(folder / name)
+        open_workspace(folder / name)

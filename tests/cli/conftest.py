@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast.cli import command
-from holdfast.messages.message import Message, result_text
+from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolResult
-from holdfast.messages.size.tokens import measure
-from holdfast.state.branch.branch import Branch
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.state.branch.branch import ConversationState
 from holdfast.state.edits import Edit, Span
-from holdfast.state.entries import Compaction, Decision, Entry
+from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry
 from holdfast.store import open_store
 from holdfast.store.base import SessionStore
 
@@ -135,15 +135,18 @@ def decided(run: Run, session: Path, home: Path) -> str:
     assert run("import", session).exit_code == 0
     key = "5e551011-aaaa"
     with open_store(home / "store" / "holdfast.db") as store:
-        slot = Branch.build(store.path(key)).slots[6]
+        slot = ConversationState.from_entries(store.read_path(key)).sized_messages[6]
         result = slot.message.results[0]
-        blob = store.blobs.put(result_text(result))
+        blob = store.blobs.store_content(get_result_text(result))
         short = ToolResult(result.call_id, result.name, (Text("[short]"),))
-        saves = slot.size - measure(Message("tool", (short,))).size
+        saves = slot.tokens - build_sized_message(Message("tool", (short,))).tokens
         edit = Edit(Span(6, 7, 0), (short,), "spill", "a result was too long", saves, blob)
-        summary = Message.of("user", "what happened before")
-        made = Compaction(4, summary, measure(summary).size, before=900, after=500)
-        store.append(key, [Entry("d1", store.session(key).leaf, Decision((edit,)), at=0), Entry("c1", "d1", made)])
+        summary = Message.from_text("user", "what happened before")
+        made = CompactionEntry(4, summary, build_sized_message(summary).tokens, tokens_before=900, tokens_after=500)
+        store.append_entries(
+            key,
+            [Entry("d1", store.get_session(key).leaf_id, DecisionEntry((edit,)), time_ms=0), Entry("c1", "d1", made)],
+        )
     return key
 
 

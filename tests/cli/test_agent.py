@@ -15,25 +15,27 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from holdfast import events
-from holdfast.agent.loop import LOST, NOT_RUN, STOPPED_IN
-from holdfast.cli.agent.desk import HEARD, ending
-from holdfast.cli.agent.meter import Spent
-from holdfast.cli.agent.screen import Screen
-from holdfast.config import target
-from holdfast.messages.message import result_text
-from holdfast.state.costs import dollars
-from holdfast.state.entries import Said as SaidEntry
+from holdfast.agent.loop import LOST_RESULT_TEXT, NOT_RUN_RESULT_TEXT, STOPPED_RESULT_TEXT
+from holdfast.cli.agent.desk import HANDLED_SIGNALS, handle_termination
+from holdfast.cli.agent.meter import SessionCost
+from holdfast.cli.agent.screen import AgentScreen
+from holdfast.config import get_target
+from holdfast.messages.message import get_result_text
+from holdfast.state.costs import compute_cost
+from holdfast.state.entries import MessageEntry as SaidEntry
 from holdfast.state.entries import Usage
 from holdfast.state.target import Prices
 from holdfast.store import open_store
-from holdfast.testing.provider import Answered, Fault, Provider, Said, Settings
-from holdfast.testing.provider.client import MODELS
-from holdfast.testing.provider.server.serving import serving
+from holdfast.testing.provider import Fault, ModelAnswer, Provider, ProviderSettings, ScriptedAnswer
+from holdfast.testing.provider.client import STRICTEST_MODELS
+from holdfast.testing.provider.server.serving import serve_provider
 
-MODEL = MODELS["anthropic"]
-LOOK = Said("I look.", (("read", {"path": "app.py"}),))
-MEND = Said("", (("edit", {"path": "app.py", "old": " + 1", "new": ""}), ("bash", {"command": "echo ran >> ran"})))
-DONE = Said("It doubles now.")
+MODEL = STRICTEST_MODELS["anthropic"]
+LOOK = ScriptedAnswer("I look.", (("read", {"path": "app.py"}),))
+MEND = ScriptedAnswer(
+    "", (("edit", {"path": "app.py", "old": " + 1", "new": ""}), ("bash", {"command": "echo ran >> ran"}))
+)
+DONE = ScriptedAnswer("It doubles now.")
 
 
 @pytest.fixture(autouse=True)
@@ -51,26 +53,26 @@ def folder(home, monkeypatch):
 def results(home, key):
     """Return what every tool of a session said."""
     with open_store(str(home / "store" / "holdfast.db")) as store:
-        said = [entry.body.slot.message for entry in store.path(key) if isinstance(entry.body, SaidEntry)]
-    return [result_text(result) for message in said for result in message.results]
+        said = [entry.body.sized_message.message for entry in store.read_path(key) if isinstance(entry.body, SaidEntry)]
+    return [get_result_text(result) for message in said for result in message.results]
 
 
 @contextmanager
 def model(*script, faults=(), **limits):
     """Yield the provider that says ``script``, and the options that lead to it."""
-    provider = Provider(Settings(**limits), script)
-    with serving(provider, faults) as url:
+    provider = Provider(ProviderSettings(**limits), script)
+    with serve_provider(provider, faults) as url:
         yield provider, ("--model", MODEL, "--base-url", url, "--dir", "work", "--session", "task")
 
 
 # -- a task ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("api", MODELS)
+@pytest.mark.parametrize("api", STRICTEST_MODELS)
 def test_a_task(run, folder, api):
     """The work is done, its words are on standard output, the calls and the state of the context beside them."""
     with model(LOOK, MEND, DONE) as (provider, options):
-        more = ("--api", api, "--model", MODELS[api], "--allow-bash")
+        more = ("--api", api, "--model", STRICTEST_MODELS[api], "--allow-bash")
         done = run("agent", "Mend double.", *options, *more)
     assert (done.exit_code, done.stdout) == (0, "I look.\nIt doubles now.\n"), done.output
     assert (folder / "app.py").read_text() == "def double(x):\n    return x + x\n"
@@ -78,7 +80,7 @@ def test_a_task(run, folder, api):
     for told in ("read app.py", "edit app.py", "bash echo ran", "session task"):
         assert told in done.stderr
     assert re.search(r"context ~[\d,]+ of [\d,]+ tokens \(\d+%\) · 0 compactions · cache \d+% · \$\d", done.stderr)
-    assert all(isinstance(one.reply, Answered) for one in provider.requests)
+    assert all(isinstance(one.reply, ModelAnswer) for one in provider.requests)
 
 
 def test_a_task_for_programs(run, home):
@@ -109,7 +111,7 @@ def test_mistakes_of_the_model(run, home, folder):
         ("read", {"path": "/etc/passwd"}),
         ("grep", {"pattern": "("}),
     )
-    with model(Said("", calls), DONE) as (_, options):
+    with model(ScriptedAnswer("", calls), DONE) as (_, options):
         assert run("agent", "Go.", *options).exit_code == 0
     whys = ("no tool 'fly'", "unknown field `file`", "outside", "outside", "no regular expression")
     assert all(why in text for text, why in zip(results(home, "task"), whys, strict=True))
@@ -119,7 +121,10 @@ def test_mistakes_of_the_model(run, home, folder):
 def test_a_small_window(run, folder):
     """Far more is read than the window holds; what became of the context is told."""
     (folder / "log.txt").write_text("".join(f"line {n} {n * 7919}\n" for n in range(4_000)))
-    script = [Said("", (("read", {"path": "log.txt", "lines": f"{n * 300 + 1}-{n * 300 + 300}"}),)) for n in range(12)]
+    script = [
+        ScriptedAnswer("", (("read", {"path": "log.txt", "lines": f"{n * 300 + 1}-{n * 300 + 300}"}),))
+        for n in range(12)
+    ]
     with model(*script, DONE, window=32_000) as (provider, options):
         done = run("agent", "Read it all.", *options, "--window", "32000")
     assert done.exit_code == 0, done.output
@@ -130,7 +135,7 @@ def test_a_small_window(run, folder):
 def test_a_result_that_was_not_sent_yet_does_not_overfill_the_window(run, folder):
     """What is said and was not reduced yet is no share of the window: it does not go out so."""
     (folder / "log.txt").write_text("".join(f"line {n} {n * 7919}\n" for n in range(9_000)))
-    with model(Said("", (("read", {"path": "log.txt"}),)), DONE, window=32_000) as (_, options):
+    with model(ScriptedAnswer("", (("read", {"path": "log.txt"}),)), DONE, window=32_000) as (_, options):
         given = (*options, "--window", "32000")
         done = run("agent", "Read it.", *given, "--steps", "1")
         told = run("agent", *given, given="/context\n")
@@ -225,7 +230,7 @@ def test_nothing_to_go_on_with(run, options, said):
 )
 def test_the_name_of_a_session(run, home, key, name, task, goes_on):
     """With a task the beginning of a name that somebody chose is a new name; that of an id is the id, as everywhere."""
-    with model(Said("Old."), Said("New.")) as (_, options):
+    with model(ScriptedAnswer("Old."), ScriptedAnswer("New.")) as (_, options):
         assert run("agent", "First.", *options[:-1], key).exit_code == 0
         done = run("agent", task, *options[:-1], name)
     assert done.exit_code == 0
@@ -284,13 +289,13 @@ never read
     assert "goes on behind 4 messages" in again.stderr
     assert "goes on behind 1 message" in again.stderr
     assert len(provider.requests) == 3
-    assert b"Another way." in provider.requests[-1].asked.body
-    assert b"It doubles" not in provider.requests[-1].asked.body
+    assert b"Another way." in provider.requests[-1].incoming.body
+    assert b"It doubles" not in provider.requests[-1].incoming.body
 
 
 def test_the_command_that_comes_back_is_whole(run, folder):
     """What /help says goes on with the session leads to the same server, folder, window and store."""
-    with model(DONE, Said("And again.")) as (provider, options):
+    with model(DONE, ScriptedAnswer("And again.")) as (provider, options):
         given = (*options, "--window", "64000", "--store", str(folder.parent / "a store.db"))
         told = run("agent", *given, given="Go.\n/help\n").stdout
         again = shlex.split(re.search("stays: (holdfast .*)", told)[1])[1:]
@@ -303,7 +308,7 @@ def test_the_command_that_comes_back_is_whole(run, folder):
 
 def test_an_empty_line_goes_on(run):
     """Where a call has no result yet, as after a crash in a tool, an empty line goes on with it."""
-    with model(LOOK, DONE, Said("Once more.")) as (provider, options):
+    with model(LOOK, DONE, ScriptedAnswer("Once more.")) as (provider, options):
         done = run("agent", *options, given="Go.\n/branch 1\n/quit\n")
         again = run("agent", *options, given="\n/branch\n")
     assert "#0" not in done.stdout
@@ -315,8 +320,11 @@ def test_an_empty_line_goes_on(run):
 def test_what_gave_way_is_read_back_and_taken_back(run, folder):
     """/compact, /undo and /recall work on a session that has something to reduce."""
     (folder / "log.txt").write_text("".join(f"line {n} {n * 7919}\n" for n in range(9_000)))
-    reads = [Said("", (("read", {"path": "log.txt", "lines": f"{n * 200 + 1}-{n * 200 + 200}"}),)) for n in range(5)]
-    with model(*reads, Said("", (("read", {"path": "log.txt"}),)), DONE) as (provider, options):
+    reads = [
+        ScriptedAnswer("", (("read", {"path": "log.txt", "lines": f"{n * 200 + 1}-{n * 200 + 200}"}),))
+        for n in range(5)
+    ]
+    with model(*reads, ScriptedAnswer("", (("read", {"path": "log.txt"}),)), DONE) as (provider, options):
         run("agent", "Read.", *options, "--window", "32000")
         typed = "/compact\n/undo\n/recall zz\n/recall\n"
         done = run("agent", *options, "--window", "32000", given=typed)
@@ -328,7 +336,7 @@ def test_what_gave_way_is_read_back_and_taken_back(run, folder):
     assert "nothing to read back is called 'zz'" in done.stderr
     assert "line 5000 39595000\nline 5001 39602919\n" in page.stdout
     assert "lines 5001-5002 of" in page.stderr
-    assert all(isinstance(one.reply, Answered) for one in provider.requests)
+    assert all(isinstance(one.reply, ModelAnswer) for one in provider.requests)
 
 
 @pytest.mark.parametrize(
@@ -336,7 +344,7 @@ def test_what_gave_way_is_read_back_and_taken_back(run, folder):
 )
 def test_a_command_is_asked_for(run, folder, typed, ran):
     """Each command waits for a yes, all of them for one; anything else is a no."""
-    script = [Said("", (("bash", {"command": f"echo {n} >> ran"}),)) for n in (1, 2)]
+    script = [ScriptedAnswer("", (("bash", {"command": f"echo {n} >> ran"}),)) for n in (1, 2)]
     with model(*script, DONE) as (_, options):
         done = run("agent", *options, given=f"Go.\n{typed}/quit\n")
     assert done.exit_code == 0
@@ -347,7 +355,7 @@ def test_a_command_is_asked_for(run, folder, typed, ran):
 def test_nothing_steers_the_terminal(run, folder):
     """Escape sequences that a model or a file says are shown as such."""
     (folder / "evil").write_text("\x1b]0;owned\x07\x1b[2J")
-    script = [Said("\x1b[31mred\x1b[0m\u202e", (("read", {"path": "evil"}),)), Said("\x1b[2Jbye")]
+    script = [ScriptedAnswer("\x1b[31mred\x1b[0m\u202e", (("read", {"path": "evil"}),)), ScriptedAnswer("\x1b[2Jbye")]
     with model(*script) as (_, options):
         done = run("agent", "Go.", *options)
         typed = run("agent", *options, given="again\n")
@@ -380,7 +388,9 @@ def begun(path):
     return path.read_text().strip()
 
 
-SLOW = Said("", (("ls", {}), ("bash", {"command": "echo $$ >> pid; sleep 60"}), ("bash", {"command": "echo 2 >> ran"})))
+SLOW = ScriptedAnswer(
+    "", (("ls", {}), ("bash", {"command": "echo $$ >> pid; sleep 60"}), ("bash", {"command": "echo 2 >> ran"}))
+)
 
 
 @pytest.mark.long
@@ -396,7 +406,7 @@ def test_a_kill_in_the_middle_of_a_command(run, home, folder):
         done = run("agent", "", *options, "--allow-bash")
     assert (done.exit_code, done.stdout) == (0, "It doubles now.\n"), done.output
     told = results(home, "task")
-    assert [told[1], told[2]] == [LOST, "(no output)\n[exit code 0]"]
+    assert [told[1], told[2]] == [LOST_RESULT_TEXT, "(no output)\n[exit code 0]"]
     assert (folder / "pid").read_text().split() == [str(shell)], "it was not run again"
     assert (folder / "ran").read_text() == "2\n"
     assert len(provider.requests) == 2
@@ -415,7 +425,7 @@ def test_an_interrupt_in_the_middle_of_a_command(has_ended, run, home, folder):
         assert "Traceback" not in stderr
         assert "\x1b" not in stderr
         assert has_ended(shell)
-        assert results(home, "task")[1:] == [STOPPED_IN, NOT_RUN]
+        assert results(home, "task")[1:] == [STOPPED_RESULT_TEXT, NOT_RUN_RESULT_TEXT]
         assert run("agent", "", *options).stdout == "It doubles now.\n"
     assert not (folder / "ran").exists()
 
@@ -433,22 +443,22 @@ def test_the_end_of_the_program_ends_the_command(has_ended, run, home, folder, n
         assert f"ended by {number.name}" in stderr
         assert "Traceback" not in stderr
         assert has_ended(shell)
-        assert results(home, "task")[1:] == [STOPPED_IN, NOT_RUN]
+        assert results(home, "task")[1:] == [STOPPED_RESULT_TEXT, NOT_RUN_RESULT_TEXT]
         assert run("agent", "", *options).stdout == "It doubles now.\n"
 
 
 def test_a_hangup_that_nobody_may_hear_is_left_alone():
     """Under nohup the work goes on when the terminal is closed; behind the block every signal does what it did."""
-    before = {one: signal.getsignal(one) for one in HEARD}
+    before = {one: signal.getsignal(one) for one in HANDLED_SIGNALS}
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with ending(Screen(quiet=True)) as end:
+        with handle_termination(AgentScreen(quiet=True)) as end:
             os.kill(os.getpid(), signal.SIGHUP)
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), signal.SIGTERM)
-            assert end.number == signal.SIGTERM
-            end.number = 0
-        assert [signal.getsignal(one) for one in HEARD] == [before[signal.SIGTERM], signal.SIG_IGN]
+            assert end.signal_number == signal.SIGTERM
+            end.signal_number = 0
+        assert [signal.getsignal(one) for one in HANDLED_SIGNALS] == [before[signal.SIGTERM], signal.SIG_IGN]
     finally:
         signal.signal(signal.SIGHUP, before[signal.SIGHUP])
 
@@ -465,7 +475,7 @@ def test_a_second_agent_is_told_that_there_is_one(run, home, folder, monkeypatch
         assert "another agent works in session 'task' now; end it" in done.stderr
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
-        assert results(home, "task")[1:] == [STOPPED_IN, NOT_RUN]
+        assert results(home, "task")[1:] == [STOPPED_RESULT_TEXT, NOT_RUN_RESULT_TEXT]
         assert len(provider.requests) == 1
         assert run("agent", "", *options).exit_code == 0
 
@@ -474,7 +484,10 @@ def test_a_second_agent_is_told_that_there_is_one(run, home, folder, monkeypatch
 def test_two_interrupts(has_ended, home, folder):
     """A second ^C does not wait for the work to end in order, and what was done is in the log all the same."""
     stubborn = "trap '' TERM; echo $$ >> pid; while :; do sleep 0.1; done"
-    with model(Said("", (("bash", {"command": stubborn}),))) as (_, options), started("Go.", options) as process:
+    with (
+        model(ScriptedAnswer("", (("bash", {"command": stubborn}),))) as (_, options),
+        started("Go.", options) as process,
+    ):
         shell = int(begun(folder / "pid"))
         process.send_signal(signal.SIGINT)
         assert any("^C again" in line for line in process.stderr)
@@ -483,24 +496,24 @@ def test_two_interrupts(has_ended, home, folder):
     assert process.returncode == 130, stderr
     assert "Traceback" not in stderr
     assert has_ended(shell)
-    assert results(home, "task") == [STOPPED_IN]
+    assert results(home, "task") == [STOPPED_RESULT_TEXT]
 
 
 @pytest.mark.timeout(60)
 def test_two_interrupts_at_once(run, monkeypatch):
     """A second ^C that comes while the first is being told leaves at once too, though the model says nothing."""
 
-    class Hasty(Screen):
+    class Hasty(AgentScreen):
         def show(self, item):
             super().show(item)
-            if isinstance(item, events.Sending):
+            if isinstance(item, events.RequestStarted):
                 raise KeyboardInterrupt
 
         def note(self, line, style="dim"):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("holdfast.engine.engine.CLOSING", 600)
-    monkeypatch.setattr("holdfast.cli.agent.Screen", Hasty)
+    monkeypatch.setattr("holdfast.engine.engine.CLOSE_TIMEOUT", 600)
+    monkeypatch.setattr("holdfast.cli.agent.AgentScreen", Hasty)
     with model(faults=[Fault("stall", "head", 0)]) as (_, options):
         assert run("agent", "Go.", *options).exit_code != 0
 
@@ -511,7 +524,7 @@ def test_two_interrupts_at_once(run, monkeypatch):
 def test_an_interrupt_whenever_it_comes(run, monkeypatch, most):
     """Whatever is being shown when ^C comes, the work ends, and so does the wait for it."""
 
-    class Hasty(Screen):
+    class Hasty(AgentScreen):
         left = most
 
         def show(self, item):
@@ -520,7 +533,7 @@ def test_an_interrupt_whenever_it_comes(run, monkeypatch, most):
             if self.left == 0:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr("holdfast.cli.agent.Screen", Hasty)
+    monkeypatch.setattr("holdfast.cli.agent.AgentScreen", Hasty)
     with model(LOOK, DONE) as (_, options):
         assert run("agent", "Go.", *options).exit_code in (0, 130)
 
@@ -556,11 +569,15 @@ def test_the_end_of_the_program_at_the_prompt():
 def test_what_was_spent():
     """Each kind of token has its price, for a million of them: plain input, read from the cache, written, output."""
     prices = Prices(3.0, 15.0, 0.3, 3.75)
-    cost = Spent().plus(Usage(input=600, output=60, cache_read=600), prices).plus(Usage(400, 40, 0, 200), prices)
-    assert cost == Spent(1_000, 100, 600, 200, cost.usd)
+    cost = (
+        SessionCost()
+        .add_call(Usage(input=600, output=60, cache_read=600), prices)
+        .add_call(Usage(400, 40, 0, 200), prices)
+    )
+    assert cost == SessionCost(1_000, 100, 600, 200, cost.usd)
     assert cost.cache_hit == 0.6
     assert cost.usd == pytest.approx(0.00303)
-    assert (Spent().cache_hit, Spent().usd) == (0.0, 0.0)
+    assert (SessionCost().cache_hit, SessionCost().usd) == (0.0, 0.0)
 
 
 def test_what_nobody_told_a_price_of_is_not_known(run):
@@ -571,9 +588,9 @@ def test_what_nobody_told_a_price_of_is_not_known(run):
         line = run("agent", *options, *given, given="/context\n").stdout
     assert json.loads(told.stdout)["usd"] is None
     assert "cache 0% · price not known" in line
-    known, unknown = target("anthropic", MODEL).prices, target("anthropic", "omega-9").prices
-    assert Spent().plus(Usage(600, 60), unknown).plus(Usage(600, 60), known).usd is None
-    assert Spent().plus(Usage(600, 60), known).plus(Usage(600, 60), unknown).usd is None
+    known, unknown = get_target("anthropic", MODEL).prices, get_target("anthropic", "omega-9").prices
+    assert SessionCost().add_call(Usage(600, 60), unknown).add_call(Usage(600, 60), known).usd is None
+    assert SessionCost().add_call(Usage(600, 60), known).add_call(Usage(600, 60), unknown).usd is None
 
 
 SUMMARY = """\
@@ -599,23 +616,23 @@ class Summing:
     def __init__(self) -> None:
         self.parts = 0
 
-    def next(self, request, blocks):
+    def choose_next_answer(self, request, blocks):
         if "tools" not in request.body:
-            return Said(SUMMARY)
+            return ScriptedAnswer(SUMMARY)
         self.parts += 1
         lines = f"{self.parts * 300}-{self.parts * 300 + 299}"
-        return DONE if self.parts > 12 else Said("", (("read", {"path": "log.txt", "lines": lines}),))
+        return DONE if self.parts > 12 else ScriptedAnswer("", (("read", {"path": "log.txt", "lines": lines}),))
 
 
 def test_summaries_cost_too(run, home, folder):
     """What a model's summaries cost is in the agent's figures and in those of ``stats``, at that model's prices."""
     (folder / "log.txt").write_text("".join(f"line {n} {n * 7919}\n" for n in range(4_000)))
-    provider = Provider(Settings(window=32_000), Summing())
-    with serving(provider) as url:
+    provider = Provider(ProviderSettings(window=32_000), Summing())
+    with serve_provider(provider) as url:
         words = ("--model", MODEL, "--base-url", url, "--dir", "work", "--session", "task", "--window", "32000")
         done = run("agent", "Read it all.", *words, "--summary-model", "claude-haiku-4-5", "--json")
     told = json.loads(done.stdout)
-    summaries = [one for one in provider.requests if b"claude-haiku-4-5" in one.asked.body]
+    summaries = [one for one in provider.requests if b"claude-haiku-4-5" in one.incoming.body]
     assert summaries
     assert told["input"] == sum(one.tokens for one in provider.requests)
     stats = json.loads(run("stats", "task", "--json").stdout)
@@ -623,5 +640,5 @@ def test_summaries_cost_too(run, home, folder):
     assert stats["input"] == told["input"]
     assert stats["answers"] == told["steps"]
     with open_store(str(home / "store" / "holdfast.db")) as store:
-        own = [entry.body.usage for entry in store.entries("task", "answer")]
-    assert told["usd"] > sum(dollars(usage, target("anthropic", MODEL).prices) for usage in own)
+        own = [entry.body.usage for entry in store.read_entries("task", "answer")]
+    assert told["usd"] > sum(compute_cost(usage, get_target("anthropic", MODEL).prices) for usage in own)

@@ -43,23 +43,23 @@ def test_there_are_bodies():
 @given(lines)
 def test_lint_answers(line):
     """A verdict for every line."""
-    verdict = lint.verdict(lint.of_line(line))
+    verdict = lint.encode_findings(lint.lint_line(line))
     assert verdict["valid"] is (not [one for one in verdict["findings"] if one["level"] == "error"])
 
 
 @given(lines)
 def test_fix_answers(line):
     """A request, or nothing and the reason, for every line; what is called valid is."""
-    answer, fine = fix.of_line(line)
+    answer, fine = fix.fix_line(line)
     told = msgspec.json.decode(answer)
     assert "request" in told
     assert told["request"] is not None or told["error"]
     if fine:
-        again = lint.of_line(answer, lint.Wish(json.loads(line)["api"] if b'"api"' in line else None))
-        assert lint.is_valid(again)
+        again = lint.lint_line(answer, lint.LintOptions(json.loads(line)["api"] if b'"api"' in line else None))
+        assert lint.has_no_errors(again)
 
 
 @given(lines)
 def test_classify_answers(line):
     """A kind for every line."""
-    assert classify.of_line(line)["kind"]
+    assert classify.classify_line(line)["kind"]

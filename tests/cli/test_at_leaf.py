@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from samples import KEY
+from samples import SAMPLE_KEY
 
-from holdfast.cli.commands.compact import compacted
-from holdfast.cli.commands.undo import undo
-from holdfast.cli.reports.history import read_log
-from holdfast.cli.reports.next_plan import recorded
-from holdfast.config import target
+from holdfast.cli.commands.compact import compact_session
+from holdfast.cli.commands.undo import undo_decisions
+from holdfast.cli.reports.history import load_branch_history
+from holdfast.cli.reports.next_plan import record_next_plan
+from holdfast.config import get_target
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
-from holdfast.messages.size.tokens import measure
+from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.pipeline import Policy
-from holdfast.state.entries import Entry, Said
-from holdfast.state.target import World
+from holdfast.state.entries import Entry, MessageEntry
+from holdfast.state.target import PlanInputs
 from holdfast.store.memory import MemoryStore
-from holdfast.store.tree.tree import new_id
+from holdfast.store.tree.tree import make_entry_id
 
-PLACE, FORCED = target("anthropic", "claude-opus-5-5", window=32_000), World(force=True)
+PLACE, FORCED = get_target("anthropic", "claude-opus-5-5", window=32_000), PlanInputs(force_compaction=True)
 
 
 class Busy(MemoryStore):
@@ -27,34 +27,41 @@ class Busy(MemoryStore):
 
     held = -100
 
-    def writing(self, key):
+    def hold_lease(self, key):
         """Hold the session's lease, behind what another one says."""
         self.held += 1
         if self.held == 2:
-            words = Said(measure(Message.of("user", "And the kelp?")))
-            self.append(key, [Entry(new_id(), self.session(key).leaf, words)])
-        return super().writing(key)
+            words = MessageEntry(build_sized_message(Message.from_text("user", "And the kelp?")))
+            self.append_entries(key, [Entry(make_entry_id(), self.get_session(key).leaf_id, words)])
+        return super().hold_lease(key)
 
 
 @pytest.mark.parametrize(
     "decide",
     [
-        lambda store: compacted(store, KEY, Policy(), PLACE, FORCED).entry,
-        lambda store: recorded(store, KEY, read_log(store, KEY), PLACE, Policy(), FORCED)[0].recorded[-1],
-        lambda store: undo(store, store.session(KEY)).revoked.id,
+        lambda store: compact_session(store, SAMPLE_KEY, Policy(), PLACE, FORCED).entry,
+        lambda store: record_next_plan(
+            store, SAMPLE_KEY, load_branch_history(store, SAMPLE_KEY), PLACE, Policy(), FORCED
+        )[0].entry_ids[-1],
+        lambda store: undo_decisions(store, store.get_session(SAMPLE_KEY)).decision.id,
     ],
     ids=["compact", "context --record", "undo"],
 )
 def test_it_holds_where_the_session_goes_on(decide):
     """What is said meanwhile stands before the decision, which is on its branch: none is made beside it."""
     store = Busy()
-    journal = Journal.open(store, KEY)
-    journal.append(*(Message.of(role, f"{at} " + "kelp " * 900) for at in range(9) for role in ("user", "assistant")))
-    first = compacted(store, KEY, Policy(), PLACE, FORCED).entry
+    journal = Journal.open(store, SAMPLE_KEY)
+    journal.append(
+        *(Message.from_text(role, f"{at} " + "kelp " * 900) for at in range(9) for role in ("user", "assistant"))
+    )
+    first = compact_session(store, SAMPLE_KEY, Policy(), PLACE, FORCED).entry
     store.held = 0
     decided = decide(store)
-    path = store.path(KEY, store.session(KEY).leaf)
+    path = store.read_path(SAMPLE_KEY, store.get_session(SAMPLE_KEY).leaf_id)
     assert store.held >= 2
-    assert any(isinstance(entry.body, Said) and entry.body.slot.message.text == "And the kelp?" for entry in path)
-    in_force = {id_ for id_, _ in store.branch(KEY).law}
+    assert any(
+        isinstance(entry.body, MessageEntry) and entry.body.sized_message.message.text == "And the kelp?"
+        for entry in path
+    )
+    in_force = {id_ for id_, _ in store.open_state(SAMPLE_KEY).active_decisions}
     assert (decided in in_force) == (decided != first), "undone, or in force"

@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-from holdfast.cli.commands.branch import branches
-from holdfast.cli.reports.history import read_log, through
+from holdfast.cli.commands.branch import list_branches
+from holdfast.cli.reports.history import load_branch_history, load_history_through_entry
 from holdfast.messages.message import Message
-from holdfast.messages.size.tokens import measure
-from holdfast.state.entries import Entry, Said
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.state.entries import Entry, MessageEntry
 
 
-def said(text: str) -> Said:
-    return Said(measure(Message.of("user", text)))
+def said(text: str) -> MessageEntry:
+    return MessageEntry(build_sized_message(Message.from_text("user", text)))
 
 
 def told(run, key: str, *arguments: str) -> dict:
@@ -60,10 +60,10 @@ def test_going_on_from_an_entry(run, decided, store):
     found = told(run, decided, "3", "--name", "half way")
     assert [(one["leaf"], one["active"]) for one in found["branches"]] == [("c1", False), ("u3+usage", True)]
     assert found["branches"][1]["apart"] == 0
-    assert store.session(decided).leaf == "u3+usage"
+    assert store.get_session(decided).leaf_id == "u3+usage"
     assert found["named"] == [{"entry": "u3", "name": "half way", "message": 3}]
-    slot = measure(Message.of("user", "another way"))
-    store.append(decided, [Entry("n", "u3+usage", Said(slot))])
+    slot = build_sized_message(Message.from_text("user", "another way"))
+    store.append_entries(decided, [Entry("n", "u3+usage", MessageEntry(slot))])
     found = told(run, decided)
     assert [(one["leaf"], one["messages"], one["apart"]) for one in found["branches"]] == [("c1", 12, 12), ("n", 5, 1)]
     assert "half way: #3" in run("branch", decided).stdout
@@ -73,9 +73,9 @@ def test_and_back_again(run, decided, store):
     """The end of a branch, or a name, leads back; an empty name takes the name away."""
     run("branch", decided, "3", "--name", "half")
     run("branch", decided, "c1")
-    assert store.session(decided).leaf == "c1"
+    assert store.get_session(decided).leaf_id == "c1"
     assert told(run, decided, "half", "--name", "")["named"] == []
-    assert store.session(decided).leaf == "u3+usage"
+    assert store.get_session(decided).leaf_id == "u3+usage"
 
 
 def test_the_end_is_one_place(run, session):
@@ -87,9 +87,9 @@ def test_the_end_is_one_place(run, session):
 
 def test_listing_writes_nothing(run, decided, store):
     """Without an entry nothing moves."""
-    before = store.entries(decided)
+    before = store.read_entries(decided)
     told(run, decided)
-    assert store.entries(decided) == before
+    assert store.read_entries(decided) == before
 
 
 @pytest.mark.parametrize(
@@ -109,16 +109,16 @@ def test_wrong_use_moves_nothing(run, decided, store, arguments, message):
     result = run("branch", decided, *arguments)
     assert result.exit_code == 2
     assert message in result.stderr
-    assert store.session(decided).leaf == "c1"
-    assert store.labels(decided) == {}
+    assert store.get_session(decided).leaf_id == "c1"
+    assert store.read_labels(decided) == {}
 
 
 def test_a_number_is_no_beginning_of_an_id(run, decided, store):
     """Where the branch has no such message nothing moves, whatever ids begin with those digits."""
-    slot = measure(Message.of("user", "more"))
-    store.append(decided, [Entry("59abcdef", "c1", Said(slot))])
+    slot = build_sized_message(Message.from_text("user", "more"))
+    store.append_entries(decided, [Entry("59abcdef", "c1", MessageEntry(slot))])
     result = run("branch", decided, "59")
-    assert (result.exit_code, store.session(decided).leaf) == (2, "59abcdef")
+    assert (result.exit_code, store.get_session(decided).leaf_id) == (2, "59abcdef")
     assert "no message #59 (its last one is #12)" in result.stderr
     assert run("branch", decided, "59abcdef").exit_code == 0
 
@@ -126,7 +126,7 @@ def test_a_number_is_no_beginning_of_an_id(run, decided, store):
 def test_an_unknown_and_an_empty_session(run, store):
     """One is an error, the other has no branch yet."""
     assert run("branch", "nobody").exit_code == 2
-    store.create("empty")
+    store.create_session("empty")
     assert told(run, "empty")["branches"] == []
     assert "nothing was said" in run("branch", "empty").stdout
 
@@ -134,37 +134,40 @@ def test_an_unknown_and_an_empty_session(run, store):
 def test_a_list_of_branches_reads_what_they_share_once(work, store):
     """Four times as many branches from one long conversation take little more work to list, not four times as much."""
     many = [Entry(f"m{at}", f"m{at - 1}" if at else None, said(f"message {at}")) for at in range(400)]
-    store.put("forked", many, leaf="m399")
+    store.import_entries("forked", many, leaf="m399")
     needed = []
     for count in (8, 32):
         for fork in range(count):
             parent = f"m{399 - fork}"
-            store.append("forked", [Entry(f"f{count}-{fork}", parent, said(f"fork {fork}"))], expected_leaf="")
-        found = branches(store, store.session("forked"))
+            store.append_entries("forked", [Entry(f"f{count}-{fork}", parent, said(f"fork {fork}"))], expected_leaf="")
+        found = list_branches(store, store.get_session("forked"))
         assert [one.messages for one in found.branches if one.leaf == f"f{count}-4"] == [397]
-        needed.append(work(lambda: branches(store, store.session("forked"))))
+        needed.append(work(lambda: list_branches(store, store.get_session("forked"))))
     assert needed[1] < 2 * needed[0]
 
 
 def test_a_request_of_another_branch_is_found_by_one_reading(work, store):
     """Its log is that of the newest branch through it; how many branches there are beside it costs little."""
     many = [Entry(f"m{at}", f"m{at - 1}" if at else None, said(f"message {at}")) for at in range(400)]
-    store.put("forked", many, leaf="m399")
+    store.import_entries("forked", many, leaf="m399")
     old = Entry("old", "m390", said("an old branch"))
-    store.append("forked", [old, Entry("older", "old", said("its end"))], expected_leaf="")
-    log, needed = read_log(store, "forked"), []
+    store.append_entries("forked", [old, Entry("older", "old", said("its end"))], expected_leaf="")
+    log, needed = load_branch_history(store, "forked"), []
     for count in (8, 32):
         for fork in range(count):
             entry = Entry(f"f{count}-{fork}", f"m{399 - fork}", said(f"fork {fork}"))
-            store.append("forked", [entry], expected_leaf="")
-        assert [one.id for one in through(store, "forked", log, old).entries[-2:]] == ["old", "older"]
-        needed.append(work(lambda: through(store, "forked", log, old)))
+            store.append_entries("forked", [entry], expected_leaf="")
+        assert [one.id for one in load_history_through_entry(store, "forked", log, old).entries[-2:]] == [
+            "old",
+            "older",
+        ]
+        needed.append(work(lambda: load_history_through_entry(store, "forked", log, old)))
     assert needed[1] < 2 * needed[0]
 
 
 def test_a_session_that_is_talked_on_while_it_is_looked_at(decided, store, monkeypatch):
     """What comes between two looks at the log is on the list the next time; nothing of it is missed on the way."""
-    info, looked = store.session(decided), []
+    info, looked = store.get_session(decided), []
 
     def meanwhile(name):
         step = getattr(type(store), name)
@@ -173,14 +176,14 @@ def test_a_session_that_is_talked_on_while_it_is_looked_at(decided, store, monke
             told = step(self, *given, **more)
             if name not in looked:
                 looked.append(name)
-                said = Said(measure(Message.of("user", "And now?")))
-                self.append(info.key, [Entry(f"talk-{name}", self.session(info.key).leaf, said, 0, 0)])
-                self.label(info.key, f"talk-{name}", name)
+                said = MessageEntry(build_sized_message(Message.from_text("user", "And now?")))
+                self.append_entries(info.key, [Entry(f"talk-{name}", self.get_session(info.key).leaf_id, said, 0, 0)])
+                self.label_entry(info.key, f"talk-{name}", name)
             return told
 
         monkeypatch.setattr(type(store), name, done)
 
     for name in ("leaves", "labels", "entries"):
         meanwhile(name)
-    assert branches(store, info).branches
+    assert list_branches(store, info).branches
     assert sorted(looked) == ["entries", "labels", "leaves"]

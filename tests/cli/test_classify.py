@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from holdfast.cli.commands.classify import _MEANINGS
-from holdfast.providers.overflow import KINDS
+from holdfast.cli.commands.classify import _KIND_DESCRIPTIONS
+from holdfast.providers.overflow import VERDICT_KINDS
 
 TOO_LONG = "prompt is too long: 207848 tokens > 200000 maximum"
 BODY = {"type": "error", "error": {"type": "invalid_request_error", "message": TOO_LONG}}
@@ -84,7 +84,7 @@ def test_fields_of_a_wrong_type_count_as_not_given(run, odd):
     (told,) = verdicts(run, case | {"channel": "error", "message": TOO_LONG})
     assert told["kind"] == "context_window"
     (told,) = verdicts(run, case | {"channel": "answer", "finish_reason": odd})
-    assert told["kind"] in KINDS
+    assert told["kind"] in VERDICT_KINDS
 
 
 @pytest.mark.parametrize("given", [b"", b"\x00\xff\xfe", b"[" * 100_000, b"<html>", b"null", b"{}", b'"\\ud800"'])
@@ -103,8 +103,8 @@ def test_a_case_can_stand_alone(run):
 
 def test_every_kind_has_a_meaning():
     """Whatever is found can be told, in words of its own."""
-    assert set(_MEANINGS) == set(KINDS)
-    assert len(set(_MEANINGS.values())) == len(KINDS)
+    assert set(_KIND_DESCRIPTIONS) == set(VERDICT_KINDS)
+    assert len(set(_KIND_DESCRIPTIONS.values())) == len(VERDICT_KINDS)
 
 
 def test_a_line_of_other_bytes_is_told_where(run, home):

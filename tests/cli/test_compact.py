@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import command
-from holdfast.cli.commands.compact import compacted
-from holdfast.config import target
+from holdfast.cli.commands.compact import compact_session
+from holdfast.config import get_target
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.size.tokens import measure
-from holdfast.planning.budget import in_force
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.planning.budget import compute_effective_target
 from holdfast.planning.pipeline import Policy
-from holdfast.state.calibration.token_estimate import estimate
-from holdfast.state.entries import Answer, Entry, Request, Said, Usage
-from holdfast.state.target import World
+from holdfast.state.calibration.token_estimate import estimate_request_tokens
+from holdfast.state.entries import AnswerEntry, Entry, MessageEntry, RequestEntry, Usage
+from holdfast.state.target import PlanInputs
 from holdfast.store import open_store
 from holdfast.store.base import Quota
 
@@ -39,21 +39,21 @@ def store(tmp_path, run):
 def key(store):
     """Return the key of its session."""
     with open_store(store) as there:
-        return there.sessions()[0].key
+        return there.list_sessions()[0].key
 
 
 def test_it_is_done_once_and_can_be_taken_back(run, store, key):
     """The request gets smaller, the log only longer; a second time there is less to gain, and undo brings all back."""
     with open_store(store) as there:
-        said = len(there.entries(key, "message"))
+        said = len(there.read_entries(key, "message"))
     made = json.loads(run("compact", key[:8], "--store", store, "--json").stdout)
     assert made["compacted"]
     assert made["after"] < made["before"]
     undone = run("undo", key[:8], "--store", store, "--json")
     assert json.loads(undone.stdout)["revoked"]["id"] == made["entry"]
     with open_store(store) as there:
-        assert len(there.entries(key, "message")) == said
-        assert there.branch(key).compaction is None
+        assert len(there.read_entries(key, "message")) == said
+        assert there.open_state(key).compaction is None
 
 
 def damage(store, column, change):
@@ -69,7 +69,7 @@ def damage(store, column, change):
 def test_a_damaged_session_is_repaired_first(run, store, key, column, change):
     """What can be repaired without loss is, and is said; every word is there as it was, and the session compacts."""
     with open_store(store) as there:
-        before = there.entries(key)
+        before = there.read_entries(key)
     entry = damage(store, column, change)
     made = run("compact", key[:8], "--store", store, "--json")
     assert made.exit_code == 0, made.stderr
@@ -77,8 +77,8 @@ def test_a_damaged_session_is_repaired_first(run, store, key, column, change):
     assert told["compacted"]
     assert [entry in line for line in told["repaired"]] == [True]
     with open_store(store) as there:
-        assert there.entries(key)[: len(before)] == before
-        assert there.damage(key) == []
+        assert there.read_entries(key)[: len(before)] == before
+        assert there.find_damage(key) == []
 
 
 def test_what_was_repaired_is_said_to_people_too(run, store, key):
@@ -110,15 +110,19 @@ def test_what_came_with_it_is_taken_back_too(run, store, key):
     assert json.loads(run("context", key, "--store", store, "--json").stdout) == before
     made = json.loads(run("compact", key, "--store", store, "--json").stdout)
     with open_store(store) as there:
-        assert [made["entry"], *made.get("beside", [])] == [id_ for id_, _ in reversed(there.branch(key).law)]
+        assert [made["entry"], *made.get("beside", [])] == [
+            id_ for id_, _ in reversed(there.open_state(key).active_decisions)
+        ]
 
 
 def test_what_was_asked_for_avoided_no_overflow(run, store, key):
     """It is told as what it is, and ``stats`` counts no request that it made fit."""
     run("compact", key, "--store", store)
     with open_store(store) as there:
-        leaf, before = there.session(key).leaf, json.loads(run("stats", key, "--store", store, "--json").stdout)
-        there.append(key, [Entry("r", leaf, Request("b", 1)), Entry("a", "r", Answer("b", Usage(input=900)))])
+        leaf, before = there.get_session(key).leaf_id, json.loads(run("stats", key, "--store", store, "--json").stdout)
+        there.append_entries(
+            key, [Entry("r", leaf, RequestEntry("b", 1)), Entry("a", "r", AnswerEntry("b", Usage(input=900)))]
+        )
     after = json.loads(run("stats", key, "--store", store, "--json").stdout)
     assert (before["compactions"], after["answers"] - before["answers"]) == (1, 1)
     assert (before["avoided"], after["avoided"]) == (0, 0)
@@ -136,7 +140,7 @@ def test_a_window_that_is_assumed_is_said(run, store, key):
 def test_a_person_is_told(run, store, key):
     """The sizes, and how to take it back."""
     with open_store(store) as there:
-        there.create(f"{key[:12]}-another")
+        there.create_session(f"{key[:12]}-another")
     out = run("compact", key, "--store", store).stdout
     assert "compacted:" in out
     (line,) = [line for line in out.splitlines() if ": holdfast undo" in line]
@@ -148,7 +152,7 @@ def test_the_first_message_that_is_shown_is_one(run, tmp_path, write, talk):
     session, path = write(tmp_path / "s.jsonl", talk(9, words=150)), str(tmp_path / "s.db")
     run("import", session, "--store", path)
     with open_store(path) as there:
-        key = there.sessions()[0].key
+        key = there.list_sessions()[0].key
     first = run("compact", key, "--store", path).stdout
     second = run("compact", key, "--store", path, "--policy", "claude-code").stdout
     assert "message 31 is the first that is shown as it was said" in first
@@ -163,24 +167,27 @@ def test_what_was_decided_before_did_not_come_with_it(run, store, key):
         assert made["compacted"]
         assert known.isdisjoint({made["entry"], *made.get("beside", [])})
         with open_store(store) as there:
-            known = {entry.id for entry in there.path(key)}
-            said = [Said(measure(Message.of(role, f"{number} kelp " * 900))) for role in ("user", "assistant")]
-            names = [there.session(key).leaf, f"{number}u", f"{number}a"]
-            there.append(key, [Entry(names[at + 1], names[at], body) for at, body in enumerate(said)])
+            known = {entry.id for entry in there.read_path(key)}
+            said = [
+                MessageEntry(build_sized_message(Message.from_text(role, f"{number} kelp " * 900)))
+                for role in ("user", "assistant")
+            ]
+            names = [there.get_session(key).leaf_id, f"{number}u", f"{number}a"]
+            there.append_entries(key, [Entry(names[at + 1], names[at], body) for at, body in enumerate(said)])
 
 
 def test_what_is_told_is_what_was_recorded(tmp_path):
     """Where the store takes no texts the results that it was planned without stay whole: so say the sizes."""
-    goal, key = target("anthropic", "claude-sonnet-4-5", window=32_000), "s" * 12
+    goal, key = get_target("anthropic", "claude-sonnet-4-5", window=32_000), "s" * 12
     with open_store(tmp_path / "s.db", quota=Quota(blob_bytes=1)) as there:
         for at in range(4):
             call, result = ToolCall(f"{at}", "Read"), ToolResult(f"{at}", "Read", (Text("a line of a log\n" * 900),))
-            talk = Message.of("user", "kelp " * 30), Message("assistant", (call,)), Message("tool", (result,))
+            talk = Message.from_text("user", "kelp " * 30), Message("assistant", (call,)), Message("tool", (result,))
             Journal.open(there, key).append(*talk)
-        made = compacted(there, key, Policy(), goal, World(force=True))
-        branch = there.branch(key)
-    assert (made.compacted, branch.compaction.trigger) == (True, "manual")
-    assert made.after == estimate(branch, in_force(goal, branch, Policy().settings))
+        made = compact_session(there, key, Policy(), goal, PlanInputs(force_compaction=True))
+        branch = there.open_state(key)
+    assert (made.is_compacted, branch.compaction.trigger) == (True, "manual")
+    assert made.after == estimate_request_tokens(branch, compute_effective_target(goal, branch, Policy().settings))
 
 
 def test_where_nothing_is_gained_nothing_is_written(run, tmp_path):
@@ -190,20 +197,22 @@ def test_where_nothing_is_gained_nothing_is_written(run, tmp_path):
     path = str(tmp_path / "s.db")
     run("import", str(session), "--store", path)
     with open_store(path) as there:
-        key, entries = there.sessions()[0].key, there.sessions()[0].entries
+        key, entries = there.list_sessions()[0].key, there.list_sessions()[0].entry_count
     out = run("compact", key[:8], "--store", path)
     assert out.exit_code == 0
     assert "nothing was compacted" in out.stdout
     with open_store(path) as there:
-        assert there.session(key).entries == entries
+        assert there.get_session(key).entry_count == entries
 
 
 def test_what_is_shortened_anyway_is_told_as_that(run, tmp_path):
     """Where the reason counts a text as gone that is still there, both sizes of the request are said."""
     path, key = str(tmp_path / "s.db"), "s" * 12
     with open_store(path) as there:
-        Journal.open(there, key).append(Message.of("user", "read " * 9_000), Message.of("assistant", "It was read."))
-        entries = there.session(key).entries
+        Journal.open(there, key).append(
+            Message.from_text("user", "read " * 9_000), Message.from_text("assistant", "It was read.")
+        )
+        entries = there.get_session(key).entry_count
     made = json.loads(run("compact", key, "--window", "16000", "--store", path, "--json").stdout)
     assert (made["compacted"], made["before"]) == (False, made["after"])
     _, told = made["why"].split("; policy holdfast makes 1 message shorter anyway, right before the next request ")
@@ -211,7 +220,7 @@ def test_what_is_shortened_anyway_is_told_as_that(run, tmp_path):
     assert (before, after < before) == (made["before"], True)
     assert f"would be left of {after:,}:" in made["why"]
     with open_store(path) as there:
-        assert there.session(key).entries == entries
+        assert there.get_session(key).entry_count == entries
 
 
 def test_a_short_session_is_told_as_short(run, session):

@@ -7,17 +7,17 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from holdfast.cli.reports.request_size import measured_in
-from holdfast.config import target
+from holdfast.cli.reports.request_size import measure_session_request
+from holdfast.config import get_target
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
-from holdfast.messages.size.tokens import measure
+from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.presets.presets import PRESETS
 from holdfast.state.edits import Edit, Span
-from holdfast.state.entries import Compaction, Decision, Entry, Note, Request, Said
+from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, MessageEntry, NoteEntry, RequestEntry
 from holdfast.store import open_store
-from holdfast.store.blobs.blob_names import named_blobs
+from holdfast.store.blobs.blob_names import collect_named_blobs
 
 KEY = "10009-bbbb"
 
@@ -43,7 +43,7 @@ def test_without_a_policy_nothing_is_planned(context):
 @pytest.mark.parametrize("name", PRESETS)
 def test_what_would_be_decided_is_listed_and_not_done(context, store, name):
     """Each policy says what it would do; the log is as it was."""
-    before = store.entries(KEY)
+    before = store.read_entries(KEY)
     found = context("--policy", name, "--window", "40000")
     decided = found["decided"]
     assert decided["policy"] == name
@@ -51,8 +51,8 @@ def test_what_would_be_decided_is_listed_and_not_done(context, store, name):
     if name == "append-only":
         assert decided["would"] == []
     assert (decided["after"] < decided["before"]) == bool(decided["would"])
-    assert store.entries(KEY) == before
-    assert list(store.blobs.hashes()) == []
+    assert store.read_entries(KEY) == before
+    assert list(store.blobs.iter_hashes()) == []
 
 
 def test_recording_does_just_that(context, store):
@@ -61,20 +61,20 @@ def test_recording_does_just_that(context, store):
     done = context("--policy", "holdfast", "--window", "16000", "--record")
     assert done["decided"]["would"] == listed["would"]
     assert done["tokens"] == listed["after"] < listed["before"]
-    new = [entry for entry in store.path(KEY) if entry.id in done["decided"]["recorded"]]
+    new = [entry for entry in store.read_path(KEY) if entry.id in done["decided"]["recorded"]]
     assert new
-    assert all(isinstance(entry.body, Decision | Compaction) for entry in new)
-    assert isinstance(store.path(KEY)[-1].body, Request)
-    assert all(store.blobs.has(hash_) for hash_ in named_blobs(store.path(KEY)))
+    assert all(isinstance(entry.body, DecisionEntry | CompactionEntry) for entry in new)
+    assert isinstance(store.read_path(KEY)[-1].body, RequestEntry)
+    assert all(store.blobs.has_blob(hash_) for hash_ in collect_named_blobs(store.read_path(KEY)))
     assert [one["id"] for one in done["in_force"]] == done["decided"]["recorded"]
 
 
 def test_recording_is_done_once(context, store):
     """A second time there is nothing left to decide, and nothing is written."""
     context("--policy", "holdfast", "--window", "16000", "--record")
-    before = store.entries(KEY)
+    before = store.read_entries(KEY)
     assert context("--policy", "holdfast", "--window", "16000", "--record")["decided"]["would"] == []
-    assert store.entries(KEY) == before
+    assert store.read_entries(KEY) == before
 
 
 def test_the_policy_is_named_in_the_log(context, run, store):
@@ -86,7 +86,11 @@ def test_the_policy_is_named_in_the_log(context, run, store):
     assert [one["id"] for one in json.loads(run("undo", KEY, "--list", "--json").stdout)["in_force"]] == [
         one["id"] for one in again["in_force"]
     ]
-    notes = [entry.body for entry in store.path(KEY) if isinstance(entry.body, Note) and entry.body.reason == "policy"]
+    notes = [
+        entry.body
+        for entry in store.read_path(KEY)
+        if isinstance(entry.body, NoteEntry) and entry.body.reason == "policy"
+    ]
     assert [note.data for note in notes] == [{"name": "sliding"}]
     acts = json.loads(run("why", KEY, "0", "--json").stdout)["acts"]
     assert {act["by"] for act in acts} == {"sliding"}
@@ -178,29 +182,29 @@ def test_a_request_that_does_not_fit_is_told(context, run, record):
 )
 def test_wrong_use_writes_nothing(context, run, store, arguments, told):
     """The message says what is missing or what does not fit."""
-    before = store.entries(KEY)
+    before = store.read_entries(KEY)
     result = run("context", KEY, *arguments)
     assert result.exit_code == 2
     assert told in result.stderr
-    assert store.entries(KEY) == before
+    assert store.read_entries(KEY) == before
 
 
 def test_an_empty_session(run, store):
     """There is nothing to decide about nothing."""
-    store.create("empty")
+    store.create_session("empty")
     assert json.loads(run("context", "empty", "--policy", "holdfast", "--record", "--json").stdout)["messages"] == 0
-    assert store.entries("empty") == []
+    assert store.read_entries("empty") == []
 
 
 def test_a_window_that_an_overflow_told_is_the_one_shown(run, tmp_path):
     """What the next request must fit is shown, and where that came from."""
-    path, goal = str(tmp_path / "s.db"), target("anthropic", "claude-sonnet-4-5")
+    path, goal = str(tmp_path / "s.db"), get_target("anthropic", "claude-sonnet-4-5")
     with open_store(path) as store:
         journal = Journal.open(store, "one")
-        journal.append(Message.of("user", "kelp on the rock " * 2_000))
-        journal.prepare(goal)
-        journal.learn("too long", limit=12_000)
-        journal.describe(goal.model)
+        journal.append(Message.from_text("user", "kelp on the rock " * 2_000))
+        journal.prepare_request(goal)
+        journal.record_overflow("too long", limit=12_000)
+        journal.describe_session(goal.model)
     found = json.loads(run("context", "one", "--store", path, "--json").stdout)
     assert (found["window"], found["origin"]) == (12_000, "learned")
 
@@ -216,17 +220,20 @@ def test_kinds_add_up_behind_a_compaction(context, window):
 def test_edits_of_what_a_compaction_hides_are_not_in_force(run, store):
     """Of a decision what the request shows is counted, of a compaction all it hides: so much the request lacks."""
     result = ToolResult("t", "Read", (Text("[short]"),))
-    store.create(KEY)
-    talk = [Said(measure(Message("tool", (replace(result, content=(Text("word " * 90),)),)))) for _ in range(3)]
+    store.create_session(KEY)
+    talk = [
+        MessageEntry(build_sized_message(Message("tool", (replace(result, content=(Text("word " * 90),)),))))
+        for _ in range(3)
+    ]
     edits = tuple(Edit(Span(at, at + 1, 0), (result,), "spill", "too long", 80) for at in (0, 2))
-    made = Compaction(1, Message.of("user", "before"), 2, before=900, after=500)
-    bodies = [*talk, Decision(edits), made, Request("", 3, "claude-sonnet-4-5", 16_000)]
-    store.append(KEY, [Entry(f"e{at}", f"e{at - 1}" if at else None, body) for at, body in enumerate(bodies)])
+    made = CompactionEntry(1, Message.from_text("user", "before"), 2, tokens_before=900, tokens_after=500)
+    bodies = [*talk, DecisionEntry(edits), made, RequestEntry("", 3, "claude-sonnet-4-5", 16_000)]
+    store.append_entries(KEY, [Entry(f"e{at}", f"e{at - 1}" if at else None, body) for at, body in enumerate(bodies)])
     for more in ([], ["--policy", "append-only"]):
         found = json.loads(run("context", KEY, *more, "--json").stdout)["in_force"]
         assert [one["rules"] for one in found] == [{"spill": 1}, {}]
     why = json.loads(run("why", KEY, "e5", "--json").stdout)
     [decided, compacted] = why["decided"]
-    saves = measured_in(store.session(KEY), store.branch(KEY)).of(80)
+    saves = measure_session_request(store.get_session(KEY), store.open_state(KEY)).scale_tokens(80)
     assert (decided["rules"], decided["saves"]) == ({"spill": 1}, saves)
     assert abs(saves + compacted["saves"] - (why["tokens"] - why["shown_tokens"])) <= 1, "each is rounded by itself"

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from holdfast.cli.reports.history import log_of
-from holdfast.cli.reports.request_diff import compare
+from holdfast.cli.reports.history import build_branch_history
+from holdfast.cli.reports.request_diff import compare_requests
 from holdfast.messages.message import Message
-from holdfast.messages.size.tokens import measure
+from holdfast.messages.size.tokens import build_sized_message
 from holdfast.state.edits import Edit, Span
-from holdfast.state.entries import Decision, Entry, Said
+from holdfast.state.entries import DecisionEntry, Entry, MessageEntry
 
 
 @pytest.fixture
@@ -75,12 +75,12 @@ def test_the_same_moment_twice(run, decided):
 
 def test_the_sums_are_those_of_the_branches(store, decided):
     """For any two moments: each side's sum is its branch's size, and what one way comes, the other way goes."""
-    entries = store.path(decided)
-    logs = [log_of(entries[:stop]) for stop in range(1, len(entries) + 1)]
+    entries = store.read_path(decided)
+    logs = [build_branch_history(entries[:stop]) for stop in range(1, len(entries) + 1)]
     for first in logs:
         for second in logs:
-            found, back = compare(first, second), compare(second, first)
-            assert (found.before, found.after) == (first.branch.held, second.branch.held)
+            found, back = compare_requests(first, second), compare_requests(second, first)
+            assert (found.before, found.after) == (first.state.shown_tokens, second.state.shown_tokens)
             assert sum(one.before for one in found.changes) == found.before
             assert sum(one.after for one in found.changes) == found.after
             come = sorted(one.entry for one in found.changes if one.kind in {"new", "back"})
@@ -89,11 +89,11 @@ def test_the_sums_are_those_of_the_branches(store, decided):
 
 def test_two_branches(store, diff, run, decided):
     """A moment on another branch is compared by what both have in common."""
-    slot = measure(Message.of("user", "something else"))
-    store.append(decided, [Entry("other", "u3", Said(slot))], expected_leaf="u3")
+    slot = build_sized_message(Message.from_text("user", "something else"))
+    store.append_entries(decided, [Entry("other", "u3", MessageEntry(slot))], expected_leaf="u3")
     found = kinds(diff("other..u5"))
     assert found == {"same": [0, 1, 2, 3], "hidden": [4], "new": [4, 5]}
-    store.label(decided, "other", "way not taken")
+    store.label_entry(decided, "other", "way not taken")
     assert kinds(diff("way not taken..u5")) == found
 
 
@@ -136,7 +136,7 @@ def test_without_moments_some_are_named(run, decided):
 
 def test_an_empty_session(run, store):
     """Nothing can be named in it, and the message says so."""
-    store.create("empty")
+    store.create_session("empty")
     assert run("diff", "empty", "0..").exit_code == 2
     assert "it has none" in run("diff", "empty", "0..").stderr
     assert run("diff", "nobody", "0..").exit_code == 2
@@ -146,13 +146,16 @@ def test_two_moments_cost_what_was_decided_between_them(work):
     """Twice as many messages that a decision each took take twice the work to compare, not four times."""
     needed = []
     for count in (100, 200):
-        slots = [measure(Message.of("user", f"message {at} " * 20)) for at in range(count)]
+        slots = [build_sized_message(Message.from_text("user", f"message {at} " * 20)) for at in range(count)]
         gone = [
-            Edit(Span(at, at + 1), (Message.of("user", "-"),), "prune", "old", slots[at].size) for at in range(count)
+            Edit(Span(at, at + 1), (Message.from_text("user", "-"),), "prune", "old", slots[at].tokens)
+            for at in range(count)
         ]
-        bodies = [*map(Said, slots), *(Decision((edit,)) for edit in gone)]
+        bodies = [*map(MessageEntry, slots), *(DecisionEntry((edit,)) for edit in gone)]
         entries = [Entry(f"e{at}", f"e{at - 1}" if at else None, body) for at, body in enumerate(bodies)]
-        before, after = log_of(entries[:count]), log_of(entries)
-        assert [one.by for one in compare(before, after).changes] == [f"e{at}" for at in range(count, 2 * count)]
-        needed.append(work(lambda before=before, after=after: compare(before, after)))
+        before, after = build_branch_history(entries[:count]), build_branch_history(entries)
+        assert [one.decided_by for one in compare_requests(before, after).changes] == [
+            f"e{at}" for at in range(count, 2 * count)
+        ]
+        needed.append(work(lambda before=before, after=after: compare_requests(before, after)))
     assert needed[1] < 2.5 * needed[0]

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from holdfast.formats import read, steps
-from holdfast.messages.message import Message, result_text
-from holdfast.messages.size.tokens import measure
-from holdfast.state.branch.branch import Branch
-from holdfast.state.branch.view import project
-from holdfast.state.entries import Compaction, Entry, Said
+from holdfast.formats import list_model_calls, read_recording
+from holdfast.messages.message import Message, get_result_text
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.branch.view import build_projection
+from holdfast.state.entries import CompactionEntry, Entry, MessageEntry
 from holdfast.store import open_store
 
 KEY = "10009-bbbb"
@@ -38,8 +38,10 @@ def recorded(run, home, write, lines):
         assert run("import", write(home / "first.jsonl", lines)).exit_code == 0
         if keep is not None:
             with open_store(home / "store" / "holdfast.db") as store:
-                made = Compaction(keep, Message.of("user", "what happened before"), before=9_000, after=8_000)
-                store.append(KEY, [Entry("c1", store.session(KEY).leaf, made, at=0)])
+                made = CompactionEntry(
+                    keep, Message.from_text("user", "what happened before"), tokens_before=9_000, tokens_after=8_000
+                )
+                store.append_entries(KEY, [Entry("c1", store.get_session(KEY).leaf_id, made, time_ms=0)])
         assert run("export", KEY, "--format", form, "-o", home / f"{form}.jsonl").exit_code == 0
         assert run("import", home / f"{form}.jsonl", "--as", form).exit_code == 0
 
@@ -62,13 +64,13 @@ def reduced(run):
 
 def texts(slots):
     """Return what is shown: the words and the results of each message."""
-    return [part for slot in slots for part in [slot.message.text, *map(result_text, slot.message.results)] if part]
+    return [part for slot in slots for part in [slot.message.text, *map(get_result_text, slot.message.results)] if part]
 
 
 def shown(home, key):
     """Return what the next request of a session of the store shows."""
     with open_store(home / "store" / "holdfast.db") as store:
-        return texts(project(Branch.build(store.path(key))))
+        return texts(build_projection(ConversationState.from_entries(store.read_path(key))))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -81,9 +83,9 @@ def test_it_is_what_the_model_sees(recorded, reduced, run, home, form):
     assert shown(home, "again") == shown(home, form)
     assert sum("recall(id=" in text for text in shown(home, "again")) == 2
     assert b"1000: a line of a log" not in out
-    assert read(out).problems == ()
+    assert read_recording(out).problems == ()
     with open_store(home / "store" / "holdfast.db") as store:
-        assert not Branch.build(store.path("again")).edits
+        assert not ConversationState.from_entries(store.read_path("again")).edits
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -102,9 +104,9 @@ def test_behind_a_compaction_of_the_tool(recorded, reduced, home, form, keep):
     recorded(form, keep=keep)
     whole = shown(home, form)
     assert whole[0] == "what happened before"
-    back = read(reduced(form))
-    assert texts(project(Branch.build(back.entries))) == shown(home, form) != whole
-    assert Branch.build(back.entries).keep == keep
+    back = read_recording(reduced(form))
+    assert texts(build_projection(ConversationState.from_entries(back.entries))) == shown(home, form) != whole
+    assert ConversationState.from_entries(back.entries).first_kept == keep
     assert back.problems == ()
 
 
@@ -114,19 +116,24 @@ def test_before_a_compaction_of_ours(recorded, reduced, run, home, form):
     recorded(form)
     reduced(form)
     with open_store(home / "store" / "holdfast.db") as store:
-        made = Compaction(5, Message.of("user", "what happened before"), before=9_000, after=8_000)
-        store.append(form, [Entry("ours", store.session(form).leaf, made, at=0)])
-    back = read(run("export", form, "--format", form, "--reduced").stdout_bytes)
-    assert texts(project(Branch.build(back.entries))) == shown(home, form)
-    assert Branch.build(back.entries).keep == 5
+        made = CompactionEntry(
+            5, Message.from_text("user", "what happened before"), tokens_before=9_000, tokens_after=8_000
+        )
+        store.append_entries(form, [Entry("ours", store.get_session(form).leaf_id, made, time_ms=0)])
+    back = read_recording(run("export", form, "--format", form, "--reduced").stdout_bytes)
+    assert texts(build_projection(ConversationState.from_entries(back.entries))) == shown(home, form)
+    assert ConversationState.from_entries(back.entries).first_kept == 5
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_tool_does_not_take_it_for_full(recorded, reduced, form, run):
     """Usage of the newest answer, which counts what is gone, is not written; that of the others is."""
     recorded(form)
-    whole = [step.usage.input for step in steps(read(run("export", form, "--format", form).stdout_bytes))]
-    new = [step.usage.input for step in steps(read(reduced(form)))]
+    whole = [
+        step.usage.input
+        for step in list_model_calls(read_recording(run("export", form, "--format", form).stdout_bytes))
+    ]
+    new = [step.usage.input for step in list_model_calls(read_recording(reduced(form)))]
     assert whole[-1] > 0
     assert new == [*whole[:-1], 0]
 
@@ -144,7 +151,9 @@ def test_what_was_paid_for_longer_words_measures_nothing(run, home, write, line,
     assert run("import", home / "reduced", "--as", "again").exit_code == 0
     new = json.loads(run("context", "again", "--json").stdout)["tokens"]
     with open_store(home / "store" / "holdfast.db") as store:
-        assert new == pytest.approx(2_000 + Branch.build(store.path("again")).held, rel=0.15)
+        assert new == pytest.approx(
+            2_000 + ConversationState.from_entries(store.read_path("again")).shown_tokens, rel=0.15
+        )
     paid = [json.loads(one)["message"].get("usage", {}).get("input_tokens", 0) for one in told]
     assert json.loads(run("stats", "again", "--json").stdout)["input"] == sum(paid) - paid[-1]
     assert run("export", "again", "--format", form, "-o", home / "twice").exit_code == 0
@@ -154,7 +163,7 @@ def test_what_was_paid_for_longer_words_measures_nothing(run, home, write, line,
 
 def as_counted(told):
     """Return lines whose answers tell what a provider would have counted: a frame, and all that was said before."""
-    sums = (2_000, *Branch.build(read("\n".join(told).encode()).entries).sums)
+    sums = (2_000, *ConversationState.from_entries(read_recording("\n".join(told).encode()).entries).cumulative_tokens)
     found = [json.loads(one) for one in told]
     for index, one in enumerate(found):
         if one["type"] == "assistant":
@@ -174,9 +183,12 @@ def test_only_what_the_model_sees_is_written(recorded, reduced, home):
     """Another branch is left out; the names of what is on this one stay."""
     recorded("pi")
     with open_store(home / "store" / "holdfast.db") as store:
-        said = [entry for entry in store.path("pi") if isinstance(entry.body, Said)]
-        store.label("pi", said[4].id, "second question")
-        store.append("pi", [Entry("x", said[4].id, Said(measure(Message.of("assistant", "elsewhere"))))])
+        said = [entry for entry in store.read_path("pi") if isinstance(entry.body, MessageEntry)]
+        store.label_entry("pi", said[4].id, "second question")
+        store.append_entries(
+            "pi",
+            [Entry("x", said[4].id, MessageEntry(build_sized_message(Message.from_text("assistant", "elsewhere"))))],
+        )
     lines = [json.loads(line) for line in reduced("pi").splitlines()]
     assert "elsewhere" not in str(lines)
     assert [line["targetId"] for line in lines if line["type"] == "label"] == [said[4].id]
@@ -200,4 +212,6 @@ def test_an_undone_decision_is_not_written(recorded, reduced, run, home):
         pass
     out = run("export", "claude-code", "--reduced").stdout_bytes
     assert out.count(b"1000: a line of a log") == 2
-    assert texts(project(Branch.build(read(out).entries))) == shown(home, "claude-code")
+    assert texts(build_projection(ConversationState.from_entries(read_recording(out).entries))) == shown(
+        home, "claude-code"
+    )

@@ -20,7 +20,7 @@ def blobs(home):
 def loose(home, decided, blobs):
     """Store a text that nothing names and a draft, both two hours old; return the text's hash."""
     with open_store(home / "store" / "holdfast.db") as store:
-        hash_ = store.blobs.put("nobody's text")
+        hash_ = store.blobs.store_content("nobody's text")
     paths = [blobs / hash_[:2] / hash_[2:], blobs / hash_[:2] / ".0123456789abcdef.tmp"]
     paths[1].write_text("half")
     for path in paths:
@@ -52,8 +52,8 @@ def test_what_nothing_names_goes(run, home, blobs, loose, decided):
     again = run("gc")
     assert "removed: 0 texts, 0 bytes; in use: 1" in again.stdout
     with open_store(home / "store" / "holdfast.db") as store:
-        edit = store.entries(decided, "decision")[0].body.edits[0]
-        assert store.blobs.text(edit.blob)
+        edit = store.read_entries(decided, "decision")[0].body.edits[0]
+        assert store.blobs.read_text(edit.blob_hash)
 
 
 def test_what_is_young_stays_and_is_told(run, blobs, decided):

@@ -13,9 +13,9 @@ from click.testing import CliRunner
 
 from holdfast.cli import recordings
 from holdfast.cli.commands.import_ import command
-from holdfast.cli.recordings import sources
+from holdfast.cli.recordings import iter_recordings
 from holdfast.errors import FormatError
-from holdfast.formats import read
+from holdfast.formats import read_recording
 from holdfast.state.entries import Entry
 
 HIGHEST_GROWTH = 2.0
@@ -110,13 +110,13 @@ def test_a_file_read_by_lines_is_what_it_is_read_as_a_whole(
     """Reading a file line by line finds the entries, problems and leaf that reading all its bytes finds."""
     path = write_session(tmp_path / "session.jsonl", make_line, 6)
     path.write_bytes(change(path.read_bytes()))
-    whole = read(path.read_bytes())
-    for source in sources(str(path), lazily=tell_nobody):
+    whole = read_recording(path.read_bytes())
+    for source in iter_recordings(str(path), progress=tell_nobody):
         lazily = source.read()
         assert lazily.session
         assert tuple(lazily.entries) == whole.entries
         assert (lazily.leaf, lazily.problems) == (whole.leaf, whole.problems)
-        assert (lazily.format, lazily.skipped) == (whole.format, whole.skipped)
+        assert (lazily.format, lazily.skipped_counts) == (whole.format, whole.skipped_counts)
 
 
 def tell_nobody(_done: int, _size: int) -> None:
@@ -126,7 +126,7 @@ def tell_nobody(_done: int, _size: int) -> None:
 def test_a_file_that_changes_while_it_is_read_is_told(tmp_path: Path) -> None:
     """An import whose file was cut short meanwhile ends in an error that names the line, and writes nothing."""
     path = write_session(tmp_path / "session.jsonl", claude_line, 40)
-    for source in sources(str(path), lazily=tell_nobody):
+    for source in iter_recordings(str(path), progress=tell_nobody):
         found = source.read()
         with path.open("r+b") as file:
             file.truncate(path.stat().st_size // 2)
@@ -138,7 +138,7 @@ def test_a_file_that_changes_while_it_is_read_is_told(tmp_path: Path) -> None:
 def test_a_line_that_was_written_over_meanwhile_is_told(tmp_path: Path, make_line: Line) -> None:
     """Nor is another line of the same length taken for the one that was read."""
     path = write_session(tmp_path / "session.jsonl", make_line, 6)
-    for source in sources(str(path), lazily=tell_nobody):
+    for source in iter_recordings(str(path), progress=tell_nobody):
         found = source.read()
         path.write_bytes(path.read_bytes().replace(b"quick brown", b"brown quick"))
         with pytest.raises(FormatError, match=r"line \d was changed while the file was read"):
@@ -153,7 +153,7 @@ def test_what_is_written_while_a_file_is_read_is_not_looked_at(
     path = write_session(tmp_path / "session.jsonl", make_line, 6)
     data = path.read_bytes().replace(b'"s1"', b'""')
     path.write_bytes(data[:-100])
-    whole = next(sources(str(path))).read()
+    whole = next(iter_recordings(str(path))).read()
 
     def lines(file: BinaryIO, *rest: Any) -> Iterator[bytes]:
         for line in read_lines(file, *rest):
@@ -161,9 +161,9 @@ def test_what_is_written_while_a_file_is_read_is_not_looked_at(
                 path.write_bytes(data + data)
             yield line
 
-    read_lines = recordings._lines_of
-    monkeypatch.setattr(recordings, "_lines_of", lines)
-    for source in sources(str(path), lazily=tell_nobody):
+    read_lines = recordings._iterate_file_lines
+    monkeypatch.setattr(recordings, "_iterate_file_lines", lines)
+    for source in iter_recordings(str(path), progress=tell_nobody):
         lazily = source.read()
         assert (lazily.problems, lazily.leaf, lazily.session) == (whole.problems, whole.leaf, whole.session)
         assert tuple(lazily.entries) == whole.entries
@@ -177,7 +177,7 @@ def test_a_line_too_deep_to_be_read_again_is_not_called_a_changed_one(tmp_path: 
 
     path = write_session(tmp_path / "session.jsonl", claude_line, 2)
     path.write_bytes(path.read_bytes().replace(b'"text":', b'"x": ' + b"[" * 500 + b"]" * 500 + b', "text":'))
-    for source in sources(str(path), lazily=tell_nobody):
+    for source in iter_recordings(str(path), progress=tell_nobody):
         found = source.read()
         assert len(found.entries) == 4
         with pytest.raises(RecursionError, match="nested too deeply"):
@@ -198,7 +198,7 @@ def test_progress_moves_within_a_file_by_its_bytes(tmp_path: Path) -> None:
     path = write_session(tmp_path / "session.jsonl", claude_line, 400)
     size = path.stat().st_size
     told: list[tuple[int, int]] = []
-    for source in sources(str(path), lazily=lambda done, total: told.append((done, total))):
+    for source in iter_recordings(str(path), progress=lambda done, total: told.append((done, total))):
         source.read()
     assert told == sorted(told)
     assert {total for _, total in told} == {size}

@@ -9,17 +9,17 @@ from importlib import import_module
 import click
 import pytest
 
-from holdfast.cli import COMMANDS, Commands, command, module_of
+from holdfast.cli import COMMAND_HELP, LazyCommandGroup, command, get_command_module
 
 
 def loaded(name: str) -> click.Command:
-    found: click.Command = import_module(module_of(name)).command
+    found: click.Command = import_module(get_command_module(name)).command
     return found
 
 
 def subcommands() -> list[tuple[str, ...]]:
     out: list[tuple[str, ...]] = []
-    for name in COMMANDS:
+    for name in COMMAND_HELP:
         found = loaded(name)
         out += [(name, inner) for inner in found.commands] if isinstance(found, click.Group) else [(name,)]
     return out
@@ -49,10 +49,10 @@ def test_help_loads_click_alone():
     assert done.stdout.endswith("[]\n")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", COMMAND_HELP)
 def test_the_list_says_what_the_command_says(name):
     """The line in the list of commands is the first sentence of the command's own help."""
-    assert (loaded(name).help or "").startswith(COMMANDS[name].split(":")[0].rstrip("."))
+    assert (loaded(name).help or "").startswith(COMMAND_HELP[name].split(":")[0].rstrip("."))
 
 
 @pytest.mark.parametrize("names", subcommands(), ids=" ".join)
@@ -77,7 +77,7 @@ def test_a_fault_of_ours_keeps_its_traceback():
     def broken() -> None:
         raise ZeroDivisionError
 
-    group = Commands("holdfast")
+    group = LazyCommandGroup("holdfast")
     group.get_command = lambda _ctx, _name: broken  # type: ignore[method-assign]
     group.resolve_command = lambda _ctx, args: ("ls", broken, args[1:])  # type: ignore[method-assign]
     with pytest.raises(ZeroDivisionError):
@@ -109,4 +109,4 @@ main()
 
 def test_main_is_the_group():
     """The entry point of the package is this group."""
-    assert list(command.list_commands(click.Context(command))) == list(COMMANDS)
+    assert list(command.list_commands(click.Context(command))) == list(COMMAND_HELP)

@@ -7,8 +7,8 @@ import shlex
 
 import pytest
 
-from holdfast.cli.output.terminal import console, say_whole
-from holdfast.state.entries import Answer, Entry, Request, Usage
+from holdfast.cli.output.terminal import make_console, print_wrapped
+from holdfast.state.entries import AnswerEntry, Entry, RequestEntry, Usage
 from holdfast.store import open_store
 
 KEY = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -41,12 +41,12 @@ def test_a_line_goes_on_below(capsys, monkeypatch):
 
     monkeypatch.setenv("COLUMNS", "40")
     words = " ".join(f"word{number}" for number in range(30))
-    say_whole(console(), Text(words))
+    print_wrapped(make_console(), Text(words))
     first, *rest = capsys.readouterr().out.splitlines()
     assert joined(" ".join([first, *rest])) == words
     assert len(rest) >= 3
     assert all(line.startswith("    word") and len(line) <= 40 for line in rest)
-    say_whole(console(), Text("  short"))
+    print_wrapped(make_console(), Text("  short"))
     assert capsys.readouterr().out == "  short\n"
 
 
@@ -84,10 +84,10 @@ def test_every_change_of_a_diff(recording, run, reduced):
 def test_figures_of_all_sessions(run, reduced, home):
     """The heads of columns are whole words, and large numbers are whole."""
     with open_store(home / "store" / "holdfast.db") as store:
-        leaf = store.session(reduced).leaf
+        leaf = store.get_session(reduced).leaf_id
         usage = Usage(input=2_345_678_901, output=123_456_789)
-        request = Entry("r", leaf, Request("b", 12, "claude-sonnet-4-5"))
-        store.append(reduced, [request, Entry("a", "r", Answer("b", usage))])
+        request = Entry("r", leaf, RequestEntry("b", 12, "claude-sonnet-4-5"))
+        store.append_entries(reduced, [request, Entry("a", "r", AnswerEntry("b", usage))])
     shown = run("stats").stdout
     dollars = json.loads(run("stats", "--json").stdout)["all"]["dollars"]
     assert dollars > 1_000
@@ -102,10 +102,10 @@ def test_figures_of_all_sessions(run, reduced, home):
 def test_no_figure_is_cut_in_a_narrow_terminal(run, reduced, recording, home, monkeypatch, width):
     """Columns go, the least first, until each figure is whole; of figures of ``stats`` is said which went."""
     with open_store(home / "store" / "holdfast.db") as store:
-        leaf = store.session(reduced).leaf
+        leaf = store.get_session(reduced).leaf_id
         usage = Usage(input=345_678, output=789)
-        request = Entry("r", leaf, Request("b", 12, "claude-sonnet-4-5", 400_000))
-        store.append(reduced, [request, Entry("a", "r", Answer("b", usage))])
+        request = Entry("r", leaf, RequestEntry("b", 12, "claude-sonnet-4-5", 400_000))
+        store.append_entries(reduced, [request, Entry("a", "r", AnswerEntry("b", usage))])
     monkeypatch.setenv("COLUMNS", str(width))
     (found,) = json.loads(run("stats", "--json").stdout)["sessions"]
     listed, every, one = run("ls").stdout, run("stats").stdout, run("stats", reduced).stdout

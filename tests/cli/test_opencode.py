@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.formats import read
-from holdfast.formats.opencode.rows import rows_of
-from holdfast.formats.opencode.write import sessions
+from holdfast.formats import read_recording
+from holdfast.formats.opencode.rows import build_opencode_rows
+from holdfast.formats.opencode.write import iter_opencode_sessions
 from holdfast.store.foreign import opencode as foreign
 
 
@@ -52,9 +52,9 @@ def database(path: Path, *turns: int) -> Path:
     helds = [
         held
         for at, many in enumerate(turns)
-        for held in sessions(read(json.dumps(exported(f"ses_{at}x", many)).encode()))
+        for held in iter_opencode_sessions(read_recording(json.dumps(exported(f"ses_{at}x", many)).encode()))
     ]
-    path.write_bytes(foreign.database(rows_of(helds)))
+    path.write_bytes(foreign.build_opencode_database(build_opencode_rows(helds)))
     return path
 
 
@@ -157,9 +157,9 @@ def test_export_as_a_database(run, held, home):
     """What was imported goes out as a database that holds the same session."""
     imported(run, held)
     assert run("export", "ses_0x", "-o", home / "out.db").exit_code == 0
-    with foreign.opened(held) as old, foreign.opened(home / "out.db") as new:
-        assert [one.id for one in new.roots()] == ["ses_0x"]
-        assert new.recording("ses_0x").entries == old.recording("ses_0x").entries
+    with foreign.open_opencode_database(held) as old, foreign.open_opencode_database(home / "out.db") as new:
+        assert [one.id for one in new.list_root_sessions()] == ["ses_0x"]
+        assert new.read_recording("ses_0x").entries == old.read_recording("ses_0x").entries
 
 
 def test_a_database_needs_a_file(run, held):

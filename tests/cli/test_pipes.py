@@ -9,7 +9,7 @@ from threading import Timer
 
 import pytest
 
-from holdfast.cli.files import piped
+from holdfast.cli.files import read_pipe
 from holdfast.errors import FormatError
 
 BODY = {"model": "gpt-5", "messages": [{"role": "user", "content": "x" * 300_000}]}
@@ -24,7 +24,7 @@ def pipe(home):
 def test_a_pipe_without_a_writer_is_refused(pipe):
     """Nobody is waited for longer than the patience, and the message says what to do."""
     with pytest.raises(FormatError, match="pipe into which nobody writes; start who writes"):
-        piped(pipe, 0.05)
+        read_pipe(pipe, 0.05)
 
 
 def test_a_writer_may_come_and_take_its_time(run, pipe):

@@ -8,7 +8,7 @@ from importlib import import_module
 import counts
 import pytest
 
-from holdfast.cli.reports.settings_table import constants, groups
+from holdfast.cli.reports.settings_table import group_settings, list_constants
 from holdfast.planning.presets.presets import PRESETS
 from holdfast.planning.settings import Settings
 
@@ -19,15 +19,15 @@ def shown(run, name: str) -> dict:
 
 def test_the_groups_hold_every_setting_once():
     """No setting is left out and none stands twice."""
-    names = [name for own in groups().values() for name in own]
+    names = [name for own in group_settings().values() for name in own]
     assert sorted(names) == sorted(Settings.__struct_fields__)
-    assert "Others" not in groups()
+    assert "Others" not in group_settings()
 
 
 def test_constants_are_those_of_the_source():
     """What is read from the source is what the program counts with, and each says what it is."""
-    assert len(constants()) > 40
-    for one in constants():
+    assert len(list_constants()) > 40
+    for one in list_constants():
         module = import_module("holdfast." + one.module.removesuffix(".py").replace("/", ".").removesuffix(".__init__"))
         assert getattr(module, one.name) == one.value, one.name
         assert one.about, one.name
@@ -36,7 +36,7 @@ def test_constants_are_those_of_the_source():
 def test_every_number_of_the_settings_page_is_among_them():
     """All constants of ``settings.py`` are shown."""
     settings = import_module("holdfast.planning.settings")
-    named = {one.name for one in constants() if one.module == "planning/settings.py"}
+    named = {one.name for one in list_constants() if one.module == "planning/settings.py"}
     assert {name for name in vars(settings) if name.isupper()} == named
 
 
@@ -47,7 +47,10 @@ def test_a_person_sees_all_of_it(run, name):
     done = run("policy", "show", name)
     assert done.exit_code == 0
     text = done.stdout
-    assert all(word in text for word in (*groups(), *Settings.__struct_fields__, *(one.name for one in constants())))
+    assert all(
+        word in text
+        for word in (*group_settings(), *Settings.__struct_fields__, *(one.name for one in list_constants()))
+    )
 
 
 def test_who_changed_a_setting(run, home):

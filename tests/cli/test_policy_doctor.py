@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from holdfast.cli.commands import doctor
-from holdfast.cli.commands.policy import ABOUT
-from holdfast.cli.places import unwritable
+from holdfast.cli.commands.policy import POLICY_DESCRIPTIONS
+from holdfast.cli.places import explain_unwritable_store
 from holdfast.planning.pipeline import Policy
 from holdfast.planning.presets.presets import PRESETS
 from holdfast.planning.settings import Settings
@@ -24,9 +24,9 @@ def states(result) -> dict[str, str]:
 
 def test_every_policy_is_described(run):
     """The list has every preset with what it does."""
-    assert list(ABOUT) == list(PRESETS)
+    assert list(POLICY_DESCRIPTIONS) == list(PRESETS)
     assert json.loads(run("policy", "list", "--json").stdout) == [
-        {"policy": name, "about": about} for name, about in ABOUT.items()
+        {"policy": name, "about": about} for name, about in POLICY_DESCRIPTIONS.items()
     ]
     assert all(name in run("policy", "list").stdout for name in PRESETS)
 
@@ -112,8 +112,8 @@ def test_whether_a_store_can_be_written(home, place, told):
     """It is told before anything is written, and nothing is made."""
     (home / "file").write_text("words")
     before = sorted(home.rglob("*"))
-    assert told in unwritable(place)
-    assert bool(unwritable(place)) == bool(told)
+    assert told in explain_unwritable_store(place)
+    assert bool(explain_unwritable_store(place)) == bool(told)
     assert sorted(home.rglob("*")) == before
 
 
@@ -193,7 +193,7 @@ def test_a_broken_configuration_is_told_once(run, home):
 def test_doctor_tells_what_the_proxy_runs_with(missing, runs_with, state, monkeypatch):
     """Neither is a fault where it has no wheels, and a proxy that is slow for it says why."""
     monkeypatch.setattr(doctor, "find_spec", lambda name: None if name in missing else name)
-    (check,) = [one for one in doctor._checks(None, quiet=True) if one.what == "relay"]
+    (check,) = [one for one in doctor._run_checks(None, quiet=True) if one.subject == "relay"]
     assert check.state == state
     assert check.text.startswith(f"the proxy runs with {runs_with}")
 
@@ -201,9 +201,9 @@ def test_doctor_tells_what_the_proxy_runs_with(missing, runs_with, state, monkey
 def test_a_disk_that_is_nearly_full_is_told(run, monkeypatch):
     """Where little is left it is a note, where nothing is left it is wrong; else nothing is said of the disk."""
     assert "disk" not in states(run("doctor", "--json"))
-    monkeypatch.setattr(doctor, "_LITTLE", 1 << 80)
+    monkeypatch.setattr(doctor, "_LOW_DISK_BYTES", 1 << 80)
     assert states(run("doctor", "--json"))["disk"] == "note"
-    monkeypatch.setattr(doctor, "NOTHING", 1 << 80)
+    monkeypatch.setattr(doctor, "MIN_FREE_BYTES", 1 << 80)
     result = run("doctor", "--json")
     assert states(result)["disk"] == "wrong"
     assert result.exit_code == 1

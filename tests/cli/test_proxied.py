@@ -11,18 +11,18 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast import config
-from holdfast.cli.reports.describe import client_of, shortest
-from holdfast.cli.reports.dry_run import foreseen, in_words, of_sessions
+from holdfast.cli.reports.describe import get_client_name, shorten_session_keys
+from holdfast.cli.reports.dry_run import describe_forecast, forecast_session, forecast_sessions
 from holdfast.messages.message import Message
-from holdfast.messages.size.tokens import measure
-from holdfast.proxy.server import application
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.proxy.server import open_proxy
 from holdfast.proxy.settings import Settings
-from holdfast.state.entries import Answer, Compaction, Entry, Failure, Request, Said, Usage
+from holdfast.state.entries import AnswerEntry, CompactionEntry, Entry, FailureEntry, MessageEntry, RequestEntry, Usage
 from holdfast.store import open_store
 from holdfast.store.base import SessionInfo
 from holdfast.testing.provider import Provider
-from holdfast.testing.provider import Settings as Strict
-from holdfast.testing.provider.server.app import app
+from holdfast.testing.provider import ProviderSettings as Strict
+from holdfast.testing.provider.server.app import make_provider_app
 
 WINDOW, TURNS = 16_000, 16
 LONG = "\n".join(f"line {number} of a file that is read" for number in range(165))
@@ -41,13 +41,13 @@ def turn(number):
 
 async def talked(path, takes, mode, output=200, window=WINDOW):
     """Talk through a proxy to a provider that ``takes`` so many tokens; return status and headers of each answer."""
-    transport = httpx2.ASGITransport(app(Provider(Strict(window=takes))))
+    transport = httpx2.ASGITransport(make_provider_app(Provider(Strict(window=takes))))
     settings = Settings(anthropic="http://up", window=window, observe=mode == "observe")
     said, told = [], []
     headers = {"user-agent": "claude-cli/2.1.197", "x-claude-code-session-id": mode, "host": "127.0.0.1"}
     with open_store(path) as store:
         async with (
-            application(settings, store, transport=transport) as proxy,
+            open_proxy(settings, store, transport=transport) as proxy,
             httpx2.AsyncClient(transport=httpx2.ASGITransport(proxy), base_url="http://127.0.0.1") as web,
         ):
             for number in range(TURNS):
@@ -94,16 +94,16 @@ def test_a_request_is_explained_by_its_id_alone(told, talks):
     """What its client sent, what went up, what was decided for it and before, and what it cost."""
     path, managed, _ = talks
     with open_store(path, readonly=True) as store:
-        entries = store.path(header(managed[-1], "session"))
+        entries = store.read_path(header(managed[-1], "session"))
     for number, answer in enumerate(managed):
         found = told("why", header(answer, "request")[:12])
         (at,) = [place for place, one in enumerate(entries) if one.id == header(answer, "request")]
-        assert isinstance(entries[at].body, Request)
+        assert isinstance(entries[at].body, RequestEntry)
         assert (found["request"], found["session"]) == (header(answer, "request"), header(answer, "session"))
         assert (found["messages"], found["window"], found["stop"]) == (4 * number + 3, WINDOW, "end")
         assert found["shown"] <= found["messages"]
-        made = [one.id for one in entries[:at] if isinstance(one.body, Compaction)]
-        its_own = isinstance(entries[at - 1].body, Compaction)
+        made = [one.id for one in entries[:at] if isinstance(one.body, CompactionEntry)]
+        its_own = isinstance(entries[at - 1].body, CompactionEntry)
         assert [one["entry"] for one in found.get("decided", [])] == (made[-1:] if its_own else [])
         assert [one["entry"] for one in found.get("standing", [])] == ([] if its_own else made[-1:])
         assert found["shown_tokens"] == found["usage"]["input"]
@@ -135,8 +135,8 @@ def test_what_became_of_a_request_names_it_too(told, talks):
     path, managed, observed = talks
     assert observed[-1][0] == 400
     with open_store(path, readonly=True) as store:
-        refused = store.path(header(observed[-1], "session"))[-1]
-    assert isinstance(refused.body, Failure)
+        refused = store.read_path(header(observed[-1], "session"))[-1]
+    assert isinstance(refused.body, FailureEntry)
     found = told("why", refused.id)
     assert found["failure"].startswith("overflow: ")
     assert (found["usage"], found["dollars"]) == (None, None)
@@ -163,7 +163,7 @@ def test_a_request_has_one_size(told, run, talks):
     """Every command says the same of it: what its provider counted, also where it was refused, else one estimate."""
     path, managed, observed = talks
     with open_store(path, readonly=True) as store:
-        *_, asked, refused = store.path(header(observed[-1], "session"))
+        *_, asked, refused = store.read_path(header(observed[-1], "session"))
     assert refused.id == header(observed[-1], "request")
     for request in (header(managed[0], "request"), header(managed[-1], "request"), asked.id, refused.id):
         found, changed = told("why", request), told("diff", request)
@@ -195,8 +195,8 @@ def test_a_request_on_another_branch(run, talks, tmp_path):
     key, request, other = header(managed[0], "session"), header(managed[-1], "request"), str(tmp_path / "copy.db")
     copyfile(path, other)
     with open_store(path, readonly=True) as store:
-        answer = store.path(key)[-1]
-    assert isinstance(answer.body, Answer)
+        answer = store.read_path(key)[-1]
+    assert isinstance(answer.body, AnswerEntry)
     assert run("branch", key, "2", "--store", other).exit_code == 0
     for command in ("diff", "why", "context", "show"):
         assert run(command, request, "--store", other).stdout == run(command, request, "--store", path).stdout
@@ -258,10 +258,10 @@ def test_a_list_tells_whose_sessions_they_are(told, run, talks):
 
 async def streamed(path, sizes):
     """Ask for an answer a turn by Chat, as a stream that tells no usage, and return the last headers."""
-    transport, said = httpx2.ASGITransport(app(Provider(Strict()))), []
+    transport, said = httpx2.ASGITransport(make_provider_app(Provider(Strict()))), []
     with open_store(path) as store:
         async with (
-            application(Settings(openai="http://up"), store, transport=transport) as proxy,
+            open_proxy(Settings(openai="http://up"), store, transport=transport) as proxy,
             httpx2.AsyncClient(transport=httpx2.ASGITransport(proxy), base_url="http://127.0.0.1") as web,
         ):
             for size in sizes:
@@ -316,7 +316,9 @@ def unsent(tmp_path):
         bodies = [{"messages": fine}] * after + [{"messages": more, "tools": [tool]}]
         with open_store(path) as store:
             async with (
-                application(settings, store, transport=httpx2.ASGITransport(app(Provider(Strict())))) as proxy,
+                open_proxy(
+                    settings, store, transport=httpx2.ASGITransport(make_provider_app(Provider(Strict())))
+                ) as proxy,
                 httpx2.AsyncClient(transport=httpx2.ASGITransport(proxy), base_url="http://127.0.0.1") as web,
             ):
                 sent = [web.post("/v1/chat/completions", json={"model": "gpt-5.1", **one}) for one in bodies]
@@ -362,8 +364,14 @@ def test_ids_of_the_proxy_keep_their_client():
         "pi-aaaaaaaaaaaa-empty",
         "x" * 20,
     ]
-    assert list(map(client_of, keys)) == ["claude-code", "codex", "openai-chat", "pi", ""]
-    assert list(shortest(keys).values()) == ["claude-code-0123", "codex-0123", "openai-chat-0123", "pi-aaaa", "x" * 8]
+    assert list(map(get_client_name, keys)) == ["claude-code", "codex", "openai-chat", "pi", ""]
+    assert list(shorten_session_keys(keys).values()) == [
+        "claude-code-0123",
+        "codex-0123",
+        "openai-chat-0123",
+        "pi-aaaa",
+        "x" * 8,
+    ]
 
 
 def test_how_large_conversations_got(told, run, talks):
@@ -400,10 +408,10 @@ def test_what_would_have_been_done(told, run, talks):
     )
     assert "foreseen" not in told("stats", header(managed[0], "session"))
     with open_store(path, readonly=True) as store:
-        info = store.session(header(managed[0], "session"))
-        again = foreseen(info, store.path(info.key), config.configuration(), "holdfast")
+        info = store.get_session(header(managed[0], "session"))
+        again = forecast_session(info, store.read_path(info.key), config.load_configuration(), "holdfast")
     assert again.compactions > 0, "what was done is not counted, but planned anew"
-    assert again.largest > WINDOW > again.planned
+    assert again.largest > WINDOW > again.largest_planned
 
 
 def test_planning_afterwards_is_planning_at_the_time(tmp_path):
@@ -415,14 +423,14 @@ def test_planning_afterwards_is_planning_at_the_time(tmp_path):
     anyio.run(talked, path, WINDOW, "manage", WINDOW // 4)
     anyio.run(talked, free, 200_000, "observe", WINDOW // 4)
     with open_store(path, readonly=True) as store:
-        made = [one for one in store.path(store.sessions()[0].key) if isinstance(one.body, Compaction)]
+        made = [one for one in store.read_path(store.list_sessions()[0].key) if isinstance(one.body, CompactionEntry)]
     with open_store(free, readonly=True) as store:
-        info = store.sessions()[0]
-        found = foreseen(info, store.path(info.key), config.configuration(), "holdfast")
+        info = store.list_sessions()[0]
+        found = forecast_session(info, store.read_path(info.key), config.load_configuration(), "holdfast")
     assert (found.requests, found.compactions) == (TURNS, len(made))
     assert len(made) > 1
-    assert found.over > 0
-    assert found.largest > WINDOW > found.planned
+    assert found.over_window > 0
+    assert found.largest > WINDOW > found.largest_planned
 
 
 def test_a_refusal_tells_that_the_window_was_smaller(tmp_path, run):
@@ -431,21 +439,26 @@ def test_a_refusal_tells_that_the_window_was_smaller(tmp_path, run):
     answers = anyio.run(talked, path, WINDOW, "observe", 200, 200_000)
     assert answers[-1][0] == 400
     with open_store(path) as store:
-        (info,) = store.sessions()
-        entries = store.path(info.key)
+        (info,) = store.list_sessions()
+        entries = store.read_path(info.key)
         refused = entries[-2]
-        alone = of_sessions(path, [info.key], config.configuration(), "holdfast")
-        first = next(one for one in entries if isinstance(one.body, Answer))
-        said = next(one.body for one in entries if isinstance(one.body, Said))
-        bodies = [entries[-1].body, said, Request("b", 5, "claude-sonnet-4-5", 200_000), Answer("b", Usage(input=900))]
+        alone = forecast_sessions(path, [info.key], config.load_configuration(), "holdfast")
+        first = next(one for one in entries if isinstance(one.body, AnswerEntry))
+        said = next(one.body for one in entries if isinstance(one.body, MessageEntry))
+        bodies = [
+            entries[-1].body,
+            said,
+            RequestEntry("b", 5, "claude-sonnet-4-5", 200_000),
+            AnswerEntry("b", Usage(input=900)),
+        ]
         names = [first.id, *(f"n{at}" for at in range(len(bodies)))]
         branch = [Entry(names[at + 1], names[at], body) for at, body in enumerate(bodies)]
-        store.append(info.key, branch, expected_leaf=info.leaf)
-    assert (alone.requests, alone.over, alone.compactions) == (len(answers), 1, 1)
+        store.append_entries(info.key, branch, expected_leaf=info.leaf_id)
+    assert (alone.requests, alone.over_window, alone.compactions) == (len(answers), 1, 1)
     assert alone.largest > alone.window == WINDOW > 0
-    assert alone.planned < alone.largest
-    both = of_sessions(path, [info.key], config.configuration(), "holdfast")
-    assert (both.requests, both.over, both.compactions) == (alone.requests + 1, 1, 1)
+    assert alone.largest_planned < alone.largest
+    both = forecast_sessions(path, [info.key], config.load_configuration(), "holdfast")
+    assert (both.requests, both.over_window, both.compactions) == (alone.requests + 1, 1, 1)
     assert json.loads(run("why", refused.id, "--store", path, "--json").stdout)["window"] == WINDOW
     assert json.loads(run("ls", "--store", path, "--json").stdout)[0]["window"] == WINDOW
 
@@ -453,24 +466,34 @@ def test_a_refusal_tells_that_the_window_was_smaller(tmp_path, run):
 @pytest.mark.parametrize("basis", ["b", "of another request"])
 def test_what_another_request_cost_plans_nothing(basis):
     """A count of a request that a hook had changed tells no size of the one that would have gone up."""
-    said = Said(measure(Message.of("user", "word " * 2_000)))
-    request = Request("b", 1, "claude-sonnet-4-5", WINDOW)
-    bodies = [said, request, Said(measure(Message.of("assistant", "Yes."))), Answer(basis, Usage(input=WINDOW - 500))]
-    bodies += [Said(measure(Message.of("user", "Go on."))), Request("b", 3, "claude-sonnet-4-5", WINDOW)]
+    said = MessageEntry(build_sized_message(Message.from_text("user", "word " * 2_000)))
+    request = RequestEntry("b", 1, "claude-sonnet-4-5", WINDOW)
+    bodies = [
+        said,
+        request,
+        MessageEntry(build_sized_message(Message.from_text("assistant", "Yes."))),
+        AnswerEntry(basis, Usage(input=WINDOW - 500)),
+    ]
+    bodies += [
+        MessageEntry(build_sized_message(Message.from_text("user", "Go on."))),
+        RequestEntry("b", 3, "claude-sonnet-4-5", WINDOW),
+    ]
     log = [Entry(str(at), str(at - 1) if at else None, body) for at, body in enumerate(bodies)]
-    info = SessionInfo("k", leaf=log[-1].id)
-    found = foreseen(info, log, config.configuration(), "holdfast")
-    assert (found.planned < WINDOW // 2) == (basis != "b")
+    info = SessionInfo("k", leaf_id=log[-1].id)
+    found = forecast_session(info, log, config.load_configuration(), "holdfast")
+    assert (found.largest_planned < WINDOW // 2) == (basis != "b")
 
 
 def test_nothing_would_have_been_done(talks):
     """A session that is small, and one that is gone."""
     path, _, observed = talks
     with open_store(path, readonly=True) as store:
-        info = store.session(header(observed[0], "session"))
-        first = [one for one in store.path(info.key)[:4] if not isinstance(one.body, Request)]
-    short = [*first, Entry("r", first[-1].id, Request("b", len(first), "claude-sonnet-4-5", WINDOW))]
-    found = foreseen(replace(info, leaf="r"), short[:2] + short[-1:], config.configuration(), "holdfast")
-    assert (found.requests, found.over, found.compactions, found.reduced) == (1, 0, 0, 0)
-    assert "would have changed nothing" in in_words(found)
-    assert of_sessions(path, ["gone"], config.configuration(), "holdfast").requests == 0
+        info = store.get_session(header(observed[0], "session"))
+        first = [one for one in store.read_path(info.key)[:4] if not isinstance(one.body, RequestEntry)]
+    short = [*first, Entry("r", first[-1].id, RequestEntry("b", len(first), "claude-sonnet-4-5", WINDOW))]
+    found = forecast_session(
+        replace(info, leaf_id="r"), short[:2] + short[-1:], config.load_configuration(), "holdfast"
+    )
+    assert (found.requests, found.over_window, found.compactions, found.reduced_requests) == (1, 0, 0, 0)
+    assert "would have changed nothing" in describe_forecast(found)
+    assert forecast_sessions(path, ["gone"], config.load_configuration(), "holdfast").requests == 0

@@ -7,14 +7,14 @@ from hashlib import sha256
 
 import pytest
 
-from holdfast.cli.commands.recall import _print
+from holdfast.cli.commands.recall import _print_pages
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
-from holdfast.messages.size.tokens import measure
-from holdfast.messages.text.paging import page
-from holdfast.messages.text.scan import reader
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.messages.text.paging import read_text_page
+from holdfast.messages.text.scan import make_text_reader
 from holdfast.state.edits import Edit, Span
-from holdfast.state.entries import Decision, Entry, Said
+from holdfast.state.entries import DecisionEntry, Entry, MessageEntry
 from holdfast.store import open_store
 
 KEY = "5e551011-aaaa"
@@ -27,10 +27,10 @@ def kept(run, session, home):
     """Import a session in which a result was spilled, and return its id."""
     assert run("import", session).exit_code == 0
     with open_store(home / "store" / "holdfast.db") as store:
-        hash_ = store.blobs.put(LONG)
+        hash_ = store.blobs.store_content(LONG)
         put = ToolResult("toolu_0", content=(Text("short"),))
-        decided = Decision((Edit(Span(2, 3, 0), (put,), "spill", blob=hash_),))
-        store.append(KEY, [Entry("d0", store.session(KEY).leaf, decided, at=1_700_000_000_000)])
+        decided = DecisionEntry((Edit(Span(2, 3, 0), (put,), "spill", blob_hash=hash_),))
+        store.append_entries(KEY, [Entry("d0", store.get_session(KEY).leaf_id, decided, time_ms=1_700_000_000_000)])
     return KEY
 
 
@@ -137,7 +137,7 @@ def test_a_session_without_stored_texts_says_so(run, session):
 def test_a_terminal_is_shown_nothing_that_steers_it(capsys, monkeypatch):
     """Escape sequences of a tool's result are not sent to a terminal; line ends and tabs are."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    _print([page(reader("a\x1b[2J\tb\u202ec\nd"))])
+    _print_pages([read_text_page(make_text_reader("a\x1b[2J\tb\u202ec\nd"))])
     assert capsys.readouterr().out == "a\ufffd[2J\tb\ufffdc\nd\n"
 
 
@@ -150,8 +150,10 @@ def test_a_message_by_its_number(run, decided):
 
 def test_a_number_means_the_message_before_any_id(run, decided, store):
     """What begins like a number of a message is not taken for it."""
-    slot = measure(Message.of("user", "another"))
-    store.append(decided, [Entry("0003-x", "c1", Said(slot)), Entry("5555-x", "0003-x", Said(slot))])
+    slot = build_sized_message(Message.from_text("user", "another"))
+    store.append_entries(
+        decided, [Entry("0003-x", "c1", MessageEntry(slot)), Entry("5555-x", "0003-x", MessageEntry(slot))]
+    )
     assert run("recall", decided, "0003").stdout == run("recall", decided, "3").stdout
     assert run("recall", decided, "5555").exit_code == 2
 

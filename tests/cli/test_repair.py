@@ -10,12 +10,12 @@ import tracemalloc
 from contextlib import closing
 
 import pytest
-from samples import chain
+from samples import make_message_chain
 
 from holdfast.cli import session_file
-from holdfast.cli.session_file import repair_file
+from holdfast.cli.session_file import repair_file_on_disk
 from holdfast.errors import FormatError
-from holdfast.formats.repair import survey
+from holdfast.formats.repair import survey_session_file
 from holdfast.store import open_store
 
 ODD = {
@@ -199,15 +199,15 @@ def test_a_file_that_changes_meanwhile_is_not_replaced(torn, monkeypatch):
     path, _ = torn
 
     def slowly(lines, tool):
-        found = survey(lines, tool)
+        found = survey_session_file(lines, tool)
         with path.open("ab") as file:
             file.write(b"more\n")
         return found
 
-    monkeypatch.setattr(session_file, "survey", slowly)
+    monkeypatch.setattr(session_file, "survey_session_file", slowly)
     there = sorted(path.parent.iterdir())
     with pytest.raises(FormatError, match="changed while it was read"):
-        repair_file(path)
+        repair_file_on_disk(path)
     assert path.read_bytes().endswith(b"halfmore\n")
     assert sorted(path.parent.iterdir()) == there
 
@@ -221,7 +221,7 @@ def test_without_links_the_backup_is_a_copy(torn, monkeypatch):
         raise OSError("no links here")
 
     monkeypatch.setattr("pathlib.Path.hardlink_to", refuse)
-    repair_file(path)
+    repair_file_on_disk(path)
     (backup,) = beside(path, "bak-")
     assert backup.read_bytes() == before
     assert backup.stat().st_mode & 0o777 == 0o640
@@ -238,7 +238,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(torn, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        repair_file(path)
+        repair_file_on_disk(path)
     assert (path.read_bytes(), sorted(path.parent.iterdir())) == (before, there)
 
 
@@ -261,7 +261,7 @@ def test_a_large_file_costs_little_memory(home, line):
         file.write('{"half')
     assert path.stat().st_size > 20_000_000
     tracemalloc.start()
-    found = repair_file(path)
+    found = repair_file_on_disk(path)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert [one.kind for one in found.findings] == ["torn"]
@@ -276,7 +276,7 @@ def store(home):
     """Return a store in which one message is damaged."""
     path = home / "store" / "holdfast.db"
     with open_store(path) as there:
-        there.put("talk", chain("abc"))
+        there.import_entries("talk", make_message_chain("abc"))
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("UPDATE entries SET body = x'00' WHERE id = 'b'")
     return path

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from holdfast.planning.presets.presets import PRESETS
-from holdfast.replay.tokenizer import PIECE, tokenizer
+from holdfast.replay.tokenizer import MAX_PIECE, get_tokenizer
 
 KEYS = [
     "metrics", "file", "policy", "window", "frame", "api", "model", "tokenizer", "requests", "invalid_requests",
@@ -345,10 +345,10 @@ def test_a_broken_configuration_is_told(run, session, home):
 def test_any_length_is_counted():
     """A text that the tokenizer refuses at once is counted in pieces, to within a token a piece."""
     pytest.importorskip("bpe_openai")
-    name, count = tokenizer()
+    name, count = get_tokenizer()
     assert name == "o200k"
-    text = "word " * (4 * PIECE)
-    assert abs(count(text) - 4 * PIECE) <= len(text) // PIECE + 1
+    text = "word " * (4 * MAX_PIECE)
+    assert abs(count(text) - 4 * MAX_PIECE) <= len(text) // MAX_PIECE + 1
 
 
 def test_names_of_files_are_printed_as_they_are(run, home, talk, write):

@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.planning.pipeline import Policy
-from holdfast.state.entries import Failure, Usage
+from holdfast.state.entries import FailureEntry, Usage
 
 KEY, WINDOW = "5126-of-one", 20_000
-PLACE = target("anthropic", "claude-sonnet-4-5", window=WINDOW)
+PLACE = get_target("anthropic", "claude-sonnet-4-5", window=WINDOW)
 
 
 @pytest.fixture
@@ -24,22 +24,26 @@ def journal(store):
     for at in range(6):
         result = ToolResult(f"{at}", "Read", (Text(f"a line of log {at}\n" * 700),))
         talk = Message("assistant", (ToolCall(f"{at}", "Read", "{}"),)), Message("tool", (result,))
-        found.append(Message.of("user", f"Read log {at}."), *talk)
-        ready = found.prepare(PLACE)
+        found.append(Message.from_text("user", f"Read log {at}."), *talk)
+        ready = found.prepare_request(PLACE)
         if at < 5:
-            found.record(Message.of("assistant", "It was read."), Usage(input=ready.plan.after, output=5), "end_turn")
-    assert ready.plan.branch.law
+            found.record_answer(
+                Message.from_text("assistant", "It was read."), Usage(input=ready.plan.after, output=5), "end_turn"
+            )
+    assert ready.plan.state.active_decisions
     return found
 
 
 def answered(tokens, **how):
     """Return what lets an answer come that tells a prompt of so many tokens."""
-    return lambda journal: journal.record(Message.of("assistant", "Yes."), Usage(input=tokens), "end_turn", **how)
+    return lambda journal: journal.record_answer(
+        Message.from_text("assistant", "Yes."), Usage(input=tokens), "end_turn", **how
+    )
 
 
 def refused(**told):
     """Return what lets the request be refused by such numbers."""
-    return lambda journal: journal.learn("too large", **told)
+    return lambda journal: journal.record_overflow("too large", **told)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +58,7 @@ def refused(**told):
         (refused(limit=18_500), False),
         (refused(requested=4_000_000), False),
         (refused(), False),
-        (lambda journal: journal.fail("gone"), False),
+        (lambda journal: journal.record_failure("gone"), False),
         (lambda journal: None, False),
     ],
     ids=[
@@ -65,9 +69,11 @@ def refused(**told):
 def test_every_command_says_the_same_size(run, store, journal, end, is_counted):
     """``why``, ``diff`` and ``context`` of a request, by its id or its failure's, and ``stats`` of the largest."""
     end(journal)
-    request = next(entry.id for entry in reversed(store.path(KEY)) if entry.body.__struct_config__.tag == "request")
-    last = store.path(KEY)[-1]
-    for name in (request, last.id) if isinstance(last.body, Failure) else (request,):
+    request = next(
+        entry.id for entry in reversed(store.read_path(KEY)) if entry.body.__struct_config__.tag == "request"
+    )
+    last = store.read_path(KEY)[-1]
+    for name in (request, last.id) if isinstance(last.body, FailureEntry) else (request,):
         why, diff, context = (json.loads(run(verb, name, "--json").stdout) for verb in ("why", "diff", "context"))
         assert (why.get("counted", False), context["counted"]) == (is_counted, is_counted)
         assert why["shown_tokens"] == diff["after"] == context["tokens"]
@@ -102,9 +108,9 @@ def test_a_list_says_a_size_that_is_believed(run, journal, tokens, is_counted):
 def test_what_nobody_told_is_not_known(run, store, home):
     """Tokens and dollars that no answer tells are no zeros: nothing in JSON, and words for people."""
     journal = Journal.open(store, KEY, Policy())
-    journal.append(Message.of("user", "word " * 900))
-    request = journal.prepare(PLACE).request
-    journal.record(Message.of("assistant", "Yes."), Usage(), "end_turn")
+    journal.append(Message.from_text("user", "word " * 900))
+    request = journal.prepare_request(PLACE).request_id
+    journal.record_answer(Message.from_text("assistant", "Yes."), Usage(), "end_turn")
     why, found = (json.loads(run(*verb, "--json").stdout) for verb in (("why", request), ("stats", KEY)))
     every = json.loads(run("stats", "--json").stdout)["all"]
     assert (why["usage"], why["dollars"]) == (None, None)
@@ -114,9 +120,9 @@ def test_what_nobody_told_is_not_known(run, store, home):
     assert "what it cost is not known: its answer tells no usage, ended with end_turn" in run("why", request).stdout
     assert "no answer tells its usage; dollars are not known" in run("stats", KEY).stdout
     assert "answer: its tokens were not told end_turn" in run("show", KEY, "--all").stdout
-    journal.append(Message.of("user", "And now?"))
-    journal.prepare(PLACE)
-    journal.record(Message.of("assistant", "No."), Usage(1_000, 2), "end_turn")
+    journal.append(Message.from_text("user", "And now?"))
+    journal.prepare_request(PLACE)
+    journal.record_answer(Message.from_text("assistant", "No."), Usage(1_000, 2), "end_turn")
     assert "; 1 answer more told no usage and are not in this" in " ".join(run("stats", KEY).stdout.split())
 
 
@@ -125,10 +131,10 @@ def test_a_request_has_one_window(run, store, home, table):
     """That of the settings which its session is planned by, as ``holdfast.toml`` changes them."""
     (home / "holdfast.toml").write_text(f"[{table}]\nwindow_cap = 18000\n")
     journal = Journal.open(store, KEY, Policy.preset("pi"))
-    journal.append(Message.of("user", "word " * 900))
-    ready = journal.prepare(PLACE)
-    request = ready.request
-    journal.record(Message.of("assistant", "Yes."), Usage(input=ready.plan.after), "end_turn")
+    journal.append(Message.from_text("user", "word " * 900))
+    ready = journal.prepare_request(PLACE)
+    request = ready.request_id
+    journal.record_answer(Message.from_text("assistant", "Yes."), Usage(input=ready.plan.after), "end_turn")
     for name in (request, KEY):
         assert json.loads(run("context", name, "--json").stdout)["window"] == 18_000
     assert json.loads(run("why", request, "--json").stdout)["window"] == 18_000
@@ -138,11 +144,13 @@ def test_a_request_has_one_window(run, store, home, table):
 def test_what_was_counted_whole_is_its_size_again_once_it_is_undone(run, store):
     """``undo``, ``diff``, ``stats`` and ``context`` tell one size for what a decision took, whatever the estimate."""
     journal = Journal.open(store, KEY, Policy())
-    said = Message.of("user", "kelp on the rock " * 400)
+    said = Message.from_text("user", "kelp on the rock " * 400)
     for _ in range(3):
         journal.append(said)
-        ready = journal.prepare(PLACE)
-        journal.record(Message.of("assistant", "Yes."), Usage(input=ready.plan.after * 3 // 4, output=5), "end_turn")
+        ready = journal.prepare_request(PLACE)
+        journal.record_answer(
+            Message.from_text("assistant", "Yes."), Usage(input=ready.plan.after * 3 // 4, output=5), "end_turn"
+        )
     whole = json.loads(run("context", KEY, "--json").stdout)["tokens"]
     assert run("compact", KEY).exit_code == 0
     [standing] = json.loads(run("undo", KEY, "--list", "--json").stdout)["in_force"]

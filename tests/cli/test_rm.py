@@ -19,7 +19,7 @@ from holdfast.store import open_store
 def sessions(home):
     """Return the keys of the sessions that are there."""
     with open_store(home / "store" / "holdfast.db", readonly=True) as store:
-        return sorted(info.key for info in store.sessions())
+        return sorted(info.key for info in store.list_sessions())
 
 
 def test_nothing_goes_without_a_yes(run, home, decided):
@@ -41,7 +41,7 @@ def test_a_session_goes_and_its_texts_stay(run, home, decided):
     assert sessions(home) == []
     assert (home / "session.jsonl").exists()
     with open_store(home / "store" / "holdfast.db") as store:
-        assert len(list(store.blobs.hashes())) == 1
+        assert len(list(store.blobs.iter_hashes())) == 1
 
 
 @pytest.mark.parametrize("entry", ["c1", "d1"])
@@ -88,7 +88,7 @@ def test_sessions_of_sub_agents_stay_and_are_named(run, home, decided):
     """Who removes a session is told which others hang on it; those that go with it are not told."""
     with open_store(home / "store" / "holdfast.db") as store:
         for key in (f"a1@{decided}", f"b2@{decided}", "c3@another"):
-            store.create(key)
+            store.create_session(key)
     shown = run("rm", decided, f"b2@{decided}", "--yes").stdout
     assert f"1 session of its sub-agents stays; holdfast rm removes it too: a1@{decided}\n" in shown
     assert "c3" not in shown
@@ -101,11 +101,11 @@ def test_json_names_the_sub_agents_that_stay(run, home, decided):
     keys = [f"a{number}@{decided}" for number in range(7)]
     with open_store(home / "store" / "holdfast.db") as store:
         for key in keys:
-            store.create(key)
+            store.create_session(key)
     (told,) = json.loads(run("rm", decided, "--yes", "--json").stdout)
     assert sorted(told["sub_agents_left"]) == keys
     with open_store(home / "store" / "holdfast.db") as store:
-        store.create(decided)
+        store.create_session(decided)
     shown = run("rm", decided, "--yes").stdout
     assert "7 sessions of its sub-agents stay; holdfast rm removes them too: " in shown
     assert "and 2 more" in shown
@@ -115,8 +115,8 @@ def test_json_names_the_sub_agents_that_stay(run, home, decided):
 def test_a_session_that_is_being_written_stays(run, home, decided):
     """S10: somebody else's session is not pulled away under them, nor are the others of the same call."""
     with open_store(home / "store" / "holdfast.db") as store:
-        store.create("other")
-        with store.writing("other"):
+        store.create_session("other")
+        with store.hold_lease("other"):
             result = run("rm", decided, "other", "--yes")
     assert result.exit_code == 2
     assert "being written" in result.stderr
@@ -160,4 +160,4 @@ def test_removed_is_removed(run, home, decided):
     run("rm", decided, "--yes")
     assert run("show", decided).exit_code == 2
     with open_store(home / "store" / "holdfast.db") as store, pytest.raises(UnknownId):
-        store.path(decided)
+        store.read_path(decided)

@@ -15,12 +15,12 @@ from pathlib import Path
 import counts
 import pytest
 
-from holdfast.cli.proxy_options import done
-from holdfast.config.providers import VARIABLES
+from holdfast.cli.proxy_options import summarize_run
+from holdfast.config.providers import ADDRESS_VARIABLES
 from holdfast.proxy.metrics.health import Health
 from holdfast.store import open_store
-from holdfast.testing.provider import Provider, Settings
-from holdfast.testing.provider.server.serving import serving
+from holdfast.testing.provider import Provider, ProviderSettings
+from holdfast.testing.provider.server.serving import serve_provider
 
 ASK = """
 import json, os, sys, urllib.request
@@ -40,7 +40,15 @@ def programs(home, monkeypatch):
     folder = home / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    for name in (*VARIABLES, "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "CODEX_API_KEY", "LLM_USER_PATH"):
+    for name in (
+        *ADDRESS_VARIABLES,
+        "HTTP_PROXY",
+        "http_proxy",
+        "ALL_PROXY",
+        "all_proxy",
+        "CODEX_API_KEY",
+        "LLM_USER_PATH",
+    ):
         monkeypatch.delenv(name, raising=False)
     return folder
 
@@ -56,8 +64,8 @@ def program(folder, name, text):
 @contextmanager
 def provider(monkeypatch, **limits):
     """Yield a strict provider to which the variable of the SDK leads."""
-    held = Provider(Settings(**limits))
-    with serving(held) as url:
+    held = Provider(ProviderSettings(**limits))
+    with serve_provider(held) as url:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
         yield held
 
@@ -92,7 +100,7 @@ def test_looking_on(run, home, monkeypatch, programs):
     told = json.loads(done.stderr)
     assert (told["exit"], told["stats"]["requests"]["all"]["observed"]) == (0, 1)
     with open_store(home / "store" / "holdfast.db") as store:
-        assert [info.key.startswith(told["sessions"][0]) for info in store.sessions()] == [True]
+        assert [info.key.startswith(told["sessions"][0]) for info in store.list_sessions()] == [True]
 
 
 @pytest.mark.long
@@ -100,7 +108,7 @@ def test_only_its_own_sessions(run, home, monkeypatch, programs):
     """The last line names sessions that this proxy had, whatever else is written to the store meanwhile."""
     program(programs, "his", ASK.replace("hello", "good morning"))
     with provider(monkeypatch):
-        own = dict.fromkeys(VARIABLES, "") | {"ANTHROPIC_BASE_URL": os.environ["ANTHROPIC_BASE_URL"]}
+        own = dict.fromkeys(ADDRESS_VARIABLES, "") | {"ANTHROPIC_BASE_URL": os.environ["ANTHROPIC_BASE_URL"]}
         other = (
             "import subprocess\nsubprocess.run([sys.executable, '-m', 'holdfast', 'run', 'his'], env=os.environ | %r)"
         )
@@ -130,9 +138,9 @@ def test_what_would_have_been_done(run, home, monkeypatch, programs):
 
 def test_what_was_reduced_is_what_this_run_decided():
     """The last line counts each decision once, when it was made: what stood before is told by ``stats`` alone."""
-    stats = Health().stats()
-    assert done(stats, None) == []
-    assert done(stats | {"tokens_saved": 418_220}, None) == ["newly reduced by ~418,220 tokens"]
+    stats = Health().build_stats()
+    assert summarize_run(stats, None) == []
+    assert summarize_run(stats | {"tokens_saved": 418_220}, None) == ["newly reduced by ~418,220 tokens"]
 
 
 @pytest.mark.long
@@ -351,7 +359,7 @@ def test_standard_input_is_the_clients(programs):
 def test_a_port_that_is_taken(run, programs, home):
     """Where the proxy cannot begin the client is not started, and the port is told."""
     program(programs, "mine", "open('ran', 'w')")
-    with serving(Provider(Settings())) as url:
+    with serve_provider(Provider(ProviderSettings())) as url:
         port = url.rpartition(":")[2]
         done = run("run", "--port", port, "--", "mine")
     assert done.exit_code == 2

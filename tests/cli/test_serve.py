@@ -20,13 +20,13 @@ import httpx2
 import pytest
 
 from holdfast.cli import proxy_options as proxying
-from holdfast.cli.clients.survey import Pointed, behind
-from holdfast.cli.commands.doctor import _settings
-from holdfast.cli.proxy_options import short_of_room, unrecorded
-from holdfast.config.providers import PROVIDERS, VARIABLES
-from holdfast.testing.provider import Provider, Settings
-from holdfast.testing.provider.faults.faults import parsed
-from holdfast.testing.provider.server.serving import serving
+from holdfast.cli.clients.survey import ClientUrl, find_embedded_upstreams
+from holdfast.cli.commands.doctor import _load_settings
+from holdfast.cli.proxy_options import describe_low_disk, describe_recording_problem
+from holdfast.config.providers import ADDRESS_VARIABLES, PROVIDERS
+from holdfast.testing.provider import Provider, ProviderSettings
+from holdfast.testing.provider.faults.faults import parse_fault
+from holdfast.testing.provider.server.serving import serve_provider
 
 BODY = {"model": "claude-sonnet-4-5", "max_tokens": 100, "messages": [{"role": "user", "content": "hello"}]}
 
@@ -34,7 +34,7 @@ BODY = {"model": "claude-sonnet-4-5", "max_tokens": 100, "messages": [{"role": "
 @pytest.fixture(autouse=True)
 def unpointed(home, monkeypatch):
     """No variable points anywhere, and no setting is taken from one."""
-    for name in (*VARIABLES, "HOLDFAST_BYPASS", "HOLDFAST_TOKEN"):
+    for name in (*ADDRESS_VARIABLES, "HOLDFAST_BYPASS", "HOLDFAST_TOKEN"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -58,8 +58,8 @@ def ended(process, number=signal.SIGTERM):
 
 def test_a_request(home):
     """It says where it is and where it leads, asks that upstream, and tells in the end what it counted."""
-    held = Provider(Settings())
-    with serving(held) as url, served("--upstream-anthropic", url) as (process, said):
+    held = Provider(ProviderSettings())
+    with serve_provider(held) as url, served("--upstream-anthropic", url) as (process, said):
         assert said["upstreams"]["anthropic"] == url
         assert said["environment"]["OPENAI_BASE_URL"] == f"{said['url']}/v1"
         assert (said["mode"], said["policy"]) == ("manage", "holdfast")
@@ -75,7 +75,10 @@ def test_a_request(home):
 def test_nobody_reads_what_it_says(home, tmp_path):
     """Whoever read its standard error is gone: it goes on, whatever is to be told, and reads its settings again."""
     store, states = tmp_path / "in" / "a.db", []
-    with serving(Provider(Settings())) as url, served("--upstream-anthropic", url, "--store", store) as (process, said):
+    with (
+        serve_provider(Provider(ProviderSettings())) as url,
+        served("--upstream-anthropic", url, "--store", store) as (process, said),
+    ):
         process.stderr.close()
 
         def asked(state):
@@ -146,7 +149,7 @@ def test_it_ends_when_it_is_told_to(number):
 def test_a_second_signal_ends_it_at_once(home):
     """While an answer is under way the first signal waits for it, the second does not."""
     with (
-        serving(Provider(Settings()), [parsed("stall:head:1:60")]) as url,
+        serve_provider(Provider(ProviderSettings()), [parse_fault("stall:head:1:60")]) as url,
         served("--upstream-anthropic", url) as (
             process,
             said,
@@ -271,10 +274,10 @@ def test_wrong_use(run, arguments, told):
 
 def test_what_would_have_been_done(home):
     """A proxy that only looked on tells in the end what it would have done, and that it changed nothing."""
-    held = Provider(Settings())
+    held = Provider(ProviderSettings())
     long = [{"role": "user", "content": "kelp wrack " * 9_000}]
     with (
-        serving(held) as url,
+        serve_provider(held) as url,
         served("--observe", "--window", "16000", "--upstream-anthropic", url) as (process, said),
     ):
         reply = httpx2.post(f"{said['url']}/v1/messages", json=BODY | {"messages": long}, trust_env=False)
@@ -289,7 +292,7 @@ def test_a_store_that_cannot_be_written_is_told_at_once(run, home):
     where = home / "file"
     where.write_text("words")
     with (
-        serving(Provider(Settings())) as url,
+        serve_provider(Provider(ProviderSettings())) as url,
         served("--store", str(where), "--upstream-anthropic", url) as (process, said),
     ):
         reply = httpx2.post(f"{said['url']}/v1/messages", json=BODY, headers={"x-api-key": "k"}, trust_env=False)
@@ -312,21 +315,24 @@ def test_a_store_that_can_never_be_is_wrong_use(run, home, where, told):
 def test_a_disk_that_is_full_is_told_at_once(tmp_path, monkeypatch):
     """Whoever begins on one is told before the first request; who has room is told nothing."""
     where = str(tmp_path / "kelp" / "holdfast.db")
-    assert (unrecorded(where), unrecorded(":memory:")) == ("", "")
-    monkeypatch.setattr(proxying, "NOTHING", 1 << 80)
-    assert re.match(r"requests go on, but what finds no room is not recorded: [\d,]+ bytes are free", unrecorded(where))
-    assert unrecorded(":memory:") == ""
+    assert (describe_recording_problem(where), describe_recording_problem(":memory:")) == ("", "")
+    monkeypatch.setattr(proxying, "MIN_FREE_BYTES", 1 << 80)
+    assert re.match(
+        r"requests go on, but what finds no room is not recorded: [\d,]+ bytes are free",
+        describe_recording_problem(where),
+    )
+    assert describe_recording_problem(":memory:") == ""
 
 
 @pytest.mark.skipif(not Path("/proc/version").exists(), reason="no file system that has no room")
 def test_how_much_room_there_is():
     """It is looked for where the store will be, if it is not there yet."""
-    assert short_of_room(Path("/proc/kelp/holdfast.db"), 1).startswith("0 bytes are free where the store is; ")
+    assert describe_low_disk(Path("/proc/kelp/holdfast.db"), 1).startswith("0 bytes are free where the store is; ")
 
 
 def test_a_port_that_is_taken(run):
     """A port that somebody has is told."""
-    with serving(Provider(Settings())) as url:
+    with serve_provider(Provider(ProviderSettings())) as url:
         port = url.rpartition(":")[2]
         done = run("serve", "--port", port)
     assert done.exit_code == 2
@@ -343,7 +349,7 @@ def checks(run, *arguments):
 
 def test_doctor_finds_the_proxy(run, monkeypatch):
     """A variable that leads to a proxy is in order; one that leads to another server of this machine says so."""
-    with served() as (_, said), serving(Provider(Settings())) as other:
+    with served() as (_, said), serve_provider(Provider(ProviderSettings())) as other:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", said["url"])
         monkeypatch.setenv("OPENAI_BASE_URL", f"{other}/v1")
         found, code = checks(run)
@@ -360,7 +366,7 @@ def test_doctor_tells_what_a_proxy_does_otherwise_than_asked_for(run, monkeypatc
     """It is no fault, and said beside it."""
     login = {"authorization": "Bearer sk-ant-oat01-kelp"}
     with (
-        serving(Provider(Settings())) as url,
+        serve_provider(Provider(ProviderSettings())) as url,
         served("--upstream-anthropic", url, "--summaries", "claude-haiku-4-5") as (_, said),
     ):
         httpx2.post(f"{said['url']}/v1/messages", json=BODY, headers=login, trust_env=False)
@@ -373,8 +379,8 @@ def test_doctor_tells_what_a_proxy_does_otherwise_than_asked_for(run, monkeypatc
 def test_variables_that_lead_to_a_proxy_are_for_its_clients(monkeypatch):
     """Doctor does not take a proxy that runs, on whatever port, for the upstream of the next one."""
     monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:4141")
-    assert _settings([]).anthropic == "http://127.0.0.1:4141"
-    assert _settings(["ANTHROPIC_BASE_URL"]).anthropic == PROVIDERS["anthropic"].address
+    assert _load_settings([]).anthropic == "http://127.0.0.1:4141"
+    assert _load_settings(["ANTHROPIC_BASE_URL"]).anthropic == PROVIDERS["anthropic"].base_url
 
 
 def test_doctor_finds_a_proxy_that_nobody_is_pointed_at(run, home):
@@ -418,8 +424,8 @@ def test_doctor_asks_nobody_elsewhere(run, monkeypatch):
 def test_servers_behind_a_proxy_are_asked_too():
     """Of an address that leads through a proxy the server that its path names is told, once, by who was first."""
     urls = {"ONE": "/u/http://127.0.0.1:9/v1", "TWO": "/v1", "THREE": "/u/http%3A//127.0.0.1:9", "FOUR": ""}
-    every = [Pointed(what, f"http://127.0.0.1:8642{path}") for what, path in urls.items()]
-    assert behind([*every, Pointed("FIVE", "nowhere")]) == {"ONE": "http://127.0.0.1:9"}
+    every = [ClientUrl(what, f"http://127.0.0.1:8642{path}") for what, path in urls.items()]
+    assert find_embedded_upstreams([*every, ClientUrl("FIVE", "nowhere")]) == {"ONE": "http://127.0.0.1:9"}
 
 
 def test_doctor_asks_the_servers_behind_a_proxy(run, monkeypatch):

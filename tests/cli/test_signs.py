@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from holdfast.cli.output.ascii_fallback import PLAINLY
+from holdfast.cli.output.ascii_fallback import ASCII_FALLBACK
 
 
 @pytest.mark.parametrize(
@@ -22,13 +22,13 @@ from holdfast.cli.output.ascii_fallback import PLAINLY
 )
 def test_a_sign_has_a_plainer_one(said, encoding, told):
     """Each sign of ours gives way to one sign that the encoding has, so that columns stay; all others to a ``?``."""
-    assert said.encode(encoding, PLAINLY) == told
+    assert said.encode(encoding, ASCII_FALLBACK) == told
 
 
 def test_bytes_are_not_made_up():
     """It is for writing alone: what cannot be read stays an error."""
     with pytest.raises(UnicodeDecodeError):
-        b"\xff".decode("utf-8", PLAINLY)
+        b"\xff".decode("utf-8", ASCII_FALLBACK)
 
 
 def test_a_command_in_ascii(run, session):

@@ -10,14 +10,14 @@ from contextlib import closing
 
 import pytest
 
-from holdfast.cli.commands.ls import ago, shortest
+from holdfast.cli.commands.ls import format_age, shorten_session_keys
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
-from holdfast.messages.size.tokens import measure
-from holdfast.state.branch.branch import Branch
-from holdfast.state.branch.view import project
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.branch.view import build_projection
 from holdfast.state.edits import Edit, Span
-from holdfast.state.entries import Compaction, Decision, Entry, Note, Said
+from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, MessageEntry, NoteEntry
 from holdfast.store import open_store
 
 KEY = "5e551011-aaaa"
@@ -120,12 +120,12 @@ def test_two_imports_at_once_make_one_session(run, session):
 
 
 def _put(session):
-    from holdfast.cli.commands.import_ import _take
-    from holdfast.cli.places import opened
-    from holdfast.formats import read
+    from holdfast.cli.commands.import_ import _import_recording
+    from holdfast.cli.places import open_named_store
+    from holdfast.formats import read_recording
 
-    with opened(None) as store:
-        return _take(store, str(session), read(session.read_bytes()), KEY).added
+    with open_named_store(None) as store:
+        return _import_recording(store, str(session), read_recording(session.read_bytes()), KEY).added
 
 
 def test_the_store_is_private(run, session, home):
@@ -192,7 +192,7 @@ def test_ls_of_nothing_says_how_to_begin(run):
 def test_ids_are_shown_as_short_as_they_can_be_told_apart():
     """No two short ids are the same, and each is the beginning of its own key alone."""
     keys = ["aaaaaaaa-1", "aaaaaaaa-2", "bbbb", "cccccccccccccccc"]
-    short = shortest(keys)
+    short = shorten_session_keys(keys)
     assert short == {"aaaaaaaa-1": "aaaaaaaa-1", "aaaaaaaa-2": "aaaaaaaa-2", "bbbb": "bbbb", keys[3]: "cccccccc"}
 
 
@@ -201,7 +201,7 @@ def test_ids_are_shown_as_short_as_they_can_be_told_apart():
 )
 def test_ago(seconds, told):
     """Times are told in their largest unit."""
-    assert ago(1_000_000, 1_000 + seconds) == told
+    assert format_age(1_000_000, 1_000 + seconds) == told
 
 
 # -- show --------------------------------------------------------------------------------------------------------------
@@ -229,13 +229,19 @@ def test_decisions_and_compactions_stand_where_they_were_made(run, kept, home, m
     """A recorded decision and a compaction have lines of their own, in words."""
     monkeypatch.setenv("COLUMNS", "200")
     with open_store(home / "store" / "holdfast.db") as store:
-        leaf = store.session(kept).leaf
+        leaf = store.get_session(kept).leaf_id
         edit = Edit(Span(2, 3, 0), (Text("short"),), "spill", "a result of 9,000 characters spilled", 2_000)
-        store.append(
+        store.append_entries(
             kept,
             [
-                Entry("d1", leaf, Decision((edit,))),
-                Entry("c1", "d1", Compaction(8, Message.of("user", "what happened"), 5, before=9_000, after=900)),
+                Entry("d1", leaf, DecisionEntry((edit,))),
+                Entry(
+                    "c1",
+                    "d1",
+                    CompactionEntry(
+                        8, Message.from_text("user", "what happened"), 5, tokens_before=9_000, tokens_after=900
+                    ),
+                ),
             ],
         )
     shown = run("show", kept).stdout
@@ -289,9 +295,11 @@ def test_parts_of_a_request_that_nobody_counted_add_up(run, home, write):
 def test_context_is_what_a_request_shows(run, kept, home):
     """After a compaction the summary stands for what came before, and only the kept tail is listed."""
     with open_store(home / "store" / "holdfast.db") as store:
-        leaf = store.session(kept).leaf
-        store.append(kept, [Entry("c1", leaf, Compaction(8, Message.of("user", "what happened"), 5))])
-        messages = len(project(store.branch(kept)))
+        leaf = store.get_session(kept).leaf_id
+        store.append_entries(
+            kept, [Entry("c1", leaf, CompactionEntry(8, Message.from_text("user", "what happened"), 5))]
+        )
+        messages = len(build_projection(store.open_state(kept)))
     found = json.loads(run("context", kept, "--json").stdout)
     assert found["messages"] == messages == 5
     assert found["kinds"]["summary"] > 0
@@ -314,7 +322,10 @@ def test_an_export_can_be_imported_again(run, kept, home, form):
     assert run("export", kept, "--format", form, "-o", file).exit_code == 0
     assert run("import", file, "--as", form).exit_code == 0
     with open_store(home / "store" / "holdfast.db") as store:
-        told = [[slot.message.text for slot in Branch.build(store.path(key)).slots] for key in (kept, form)]
+        told = [
+            [slot.message.text for slot in ConversationState.from_entries(store.read_path(key)).sized_messages]
+            for key in (kept, form)
+        ]
     words = [[text for text in texts if text] for texts in told]
     assert words[0] == words[1]
 
@@ -413,9 +424,9 @@ def test_a_request_of_one_message(run, decided):
 def test_sessions_of_two_tools_do_not_become_one(run, decided, home, store):
     """A request is not taken into a session of Claude Code; under an id of its own it is, and the list says whose."""
     (home / "body.json").write_text('{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}')
-    before = store.session(decided)
+    before = store.get_session(decided)
     done = run("import", "body.json", "--as", decided)
-    assert (done.exit_code, store.session(decided)) == (2, before)
+    assert (done.exit_code, store.get_session(decided)) == (2, before)
     assert f"session {decided!r} is one of claude-code, and this is one of openai-chat; give another id" in done.stderr
     assert run("import", "body.json").exit_code == 0
     listed = [line.split()[:2] for line in run("ls").stdout.splitlines()]
@@ -424,9 +435,13 @@ def test_sessions_of_two_tools_do_not_become_one(run, decided, home, store):
 
 def test_the_last_lines_are_those_of_the_whole(run, decided, store):
     """``--last`` shows the end of what is shown without it, whatever was decided."""
-    leaf = store.session(decided).leaf
-    store.append(
-        decided, [Entry("n1", leaf, Note("noted")), Entry("m1", "n1", Said(measure(Message.of("user", "go on"))))]
+    leaf = store.get_session(decided).leaf_id
+    store.append_entries(
+        decided,
+        [
+            Entry("n1", leaf, NoteEntry("noted")),
+            Entry("m1", "n1", MessageEntry(build_sized_message(Message.from_text("user", "go on")))),
+        ],
     )
     for options in ([], ["--all"]):
         whole = json.loads(run("show", decided, "--json", *options).stdout)
@@ -453,7 +468,10 @@ def test_an_id_that_is_shown_means_its_line(run, home, decided, form):
 
 def test_what_nobody_told_of_a_compaction_is_left_out(run, decided, store):
     """A compaction that came without the size before it has none in its line."""
-    store.append(decided, [Entry("c2", store.session(decided).leaf, Compaction(6, Message.of("user", "so far")))])
+    store.append_entries(
+        decided,
+        [Entry("c2", store.get_session(decided).leaf_id, CompactionEntry(6, Message.from_text("user", "so far")))],
+    )
     line = run("show", decided, "--last", "1").stdout.splitlines()[-1]
     assert "compaction (auto): a summary of" in line
 
@@ -462,10 +480,12 @@ def test_the_last_lines_cost_what_they_show(run, work, store):
     """Of a session ten times as long, most of it folded away, the last lines take hardly more work to show."""
     needed = []
     for count in (100, 1_000):
-        said = [Said(measure(Message.of("user", f"message {at} " * 20))) for at in range(count)]
-        bodies = [*said, Compaction(count - 5, Message.of("user", "before")), *said[:5]]
+        said = [
+            MessageEntry(build_sized_message(Message.from_text("user", f"message {at} " * 20))) for at in range(count)
+        ]
+        bodies = [*said, CompactionEntry(count - 5, Message.from_text("user", "before")), *said[:5]]
         entries = [Entry(f"{count}-{at}", f"{count}-{at - 1}" if at else None, body) for at, body in enumerate(bodies)]
-        store.put(f"s{count}", entries, leaf=entries[-1].id)
+        store.import_entries(f"s{count}", entries, leaf=entries[-1].id)
         needed.append(work(lambda count=count: run("show", f"s{count}", "--last", "3")))
         needed.append(work(lambda count=count: run("recall", f"s{count}", str(count))))
     assert needed[2] < 1.5 * needed[0]
@@ -475,9 +495,12 @@ def test_the_last_lines_cost_what_they_show(run, work, store):
 def test_long_lists_end_and_say_so(run, store):
     """A person gets as many lines as can be looked at, and is told how to get more; a program gets them all."""
     many = [
-        Entry(f"m{at}", f"m{at - 1}" if at else None, Said(measure(Message.of("user", "kelp")))) for at in range(1_002)
+        Entry(
+            f"m{at}", f"m{at - 1}" if at else None, MessageEntry(build_sized_message(Message.from_text("user", "kelp")))
+        )
+        for at in range(1_002)
     ]
-    store.put("long", many, leaf="m1001")
+    store.import_entries("long", many, leaf="m1001")
     shown = run("show", "long")
     assert (shown.stdout.count("kelp"), shown.stderr) == (
         1_000,
@@ -486,7 +509,7 @@ def test_long_lists_end_and_say_so(run, store):
     assert run("show", "long", "--last", "1002").stderr == ""
     assert len(json.loads(run("show", "long", "--json").stdout)) == 1_002
     for at in range(101):
-        store.create(f"session-{at}")
+        store.create_session(f"session-{at}")
     for verb in ("ls", "stats"):
         assert run(verb).stderr == "… and 2 sessions; --limit shows more, --json all\n"
         assert run(verb, "--limit", "102").stderr == ""

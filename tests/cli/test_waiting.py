@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.cli import command
 from holdfast.cli.output import terminal
-from holdfast.cli.output.terminal import Waiting
+from holdfast.cli.output.terminal import ProgressBar
 
 SOON = 30
 """Seconds within which something must show."""
@@ -29,7 +29,7 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     ours, theirs = os.openpty()
     with monkeypatch.context() as patch, os.fdopen(theirs, "w", encoding="utf-8") as stream:
         patch.setenv("TERM", "xterm")
-        patch.setattr(terminal, "PATIENCE", 0)
+        patch.setattr(terminal, "PROGRESS_DELAY", 0)
         patch.setattr(sys, "stderr", stream)
         yield ours
     os.close(ours)
@@ -46,9 +46,9 @@ def read(ours: int, wanted: str) -> str:
 def test_a_bar_shows_what_is_done_and_goes_away(monkeypatch):
     """It comes by itself, also where nothing is told; ticks move it, and at the end its line is empty again."""
     with at_a_terminal(monkeypatch) as screen:
-        with Waiting("reading", wanted=True) as waiting:
+        with ProgressBar("reading", is_wanted=True) as waiting:
             assert "reading" in read(screen, "reading")
-            half = waiting.over("sessions", ["one", "two"])
+            half = waiting.track_items("sessions", ["one", "two"])
             assert [next(half), next(half)] == ["one", "two"]
             assert "50%" in read(screen, "50%")
         assert read(screen, GONE).endswith(GONE)
@@ -57,14 +57,14 @@ def test_a_bar_shows_what_is_done_and_goes_away(monkeypatch):
 def test_who_wants_no_bar_sees_none(monkeypatch):
     """So it is with ``--json``; the steps are done all the same."""
     with at_a_terminal(monkeypatch) as screen:
-        with Waiting("reading", wanted=False) as waiting:
-            assert list(waiting.over("sessions", range(9))) == list(range(9))
+        with ProgressBar("reading", is_wanted=False) as waiting:
+            assert list(waiting.track_items("sessions", range(9))) == list(range(9))
         assert not select.select([screen], [], [], 0)[0]
 
 
 def test_what_a_command_prints_goes_where_it_went(monkeypatch, capsys):
     """A bar on standard error leaves standard output alone, which may be a file."""
-    with at_a_terminal(monkeypatch) as screen, Waiting("reading", wanted=True):
+    with at_a_terminal(monkeypatch) as screen, ProgressBar("reading", is_wanted=True):
         read(screen, "reading")
         click.echo("a line")
     assert capsys.readouterr().out == "a line\n"

@@ -17,8 +17,8 @@ import counts
 import pytest
 
 from holdfast.cli import command
-from holdfast.cli.files import private_file
-from holdfast.cli.output.errors import Interrupted, reason, stopped
+from holdfast.cli.files import open_private_file
+from holdfast.cli.output.errors import CommandInterrupted, describe_error, translate_error
 
 ODD = {
     "empty": b"",
@@ -137,7 +137,7 @@ def test_a_line_of_fifty_megabytes_is_taken(run, home, talk, line, write):
 )
 def test_errors_of_the_system_say_what_to_do(error, told):
     """Each message has what happened and one thing to do."""
-    assert told in reason(error)
+    assert told in describe_error(error)
 
 
 @pytest.mark.parametrize("arguments", [("doctor",), ("mcp", "--json")])
@@ -168,8 +168,8 @@ def test_a_reader_that_ends_early(arguments):
 
 def test_an_interrupt_is_exit_code_130():
     """^C ends with the code that shells expect."""
-    found = stopped(KeyboardInterrupt())
-    assert isinstance(found, Interrupted)
+    found = translate_error(KeyboardInterrupt())
+    assert isinstance(found, CommandInterrupted)
     assert found.exit_code == 130
 
 
@@ -179,7 +179,7 @@ def test_a_file_is_whole_or_what_it_was(home):
     file.write_text("before")
 
     def interrupted() -> None:
-        with private_file(file) as out:
+        with open_private_file(file) as out:
             out.write(b"half")
             raise KeyboardInterrupt
 

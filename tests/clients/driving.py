@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from terminals import TERMINALS, Answer, Place, Started
 from turns import LINES, Model, Turn, turn
 
-from holdfast.testing.provider import Provider, Settings
-from holdfast.testing.provider.provider import Judged
-from holdfast.testing.provider.server.serving import serving
+from holdfast.testing.provider import Provider, ProviderSettings
+from holdfast.testing.provider.provider import JudgedRequest
+from holdfast.testing.provider.server.serving import serve_provider
 
 WORDS, WORDS_ALONE = 120, 420
 """Words of a turn with a tool's output and of one without: about 3,000 tokens either way."""
@@ -77,7 +77,7 @@ class Said(Struct, frozen=True):
 
     turn: Turn
     answer: Answer
-    requests: tuple[Judged, ...]
+    requests: tuple[JudgedRequest, ...]
     seconds: float
 
 
@@ -152,13 +152,16 @@ def converse(
 ) -> Run:
     """Return a run of so many turns; it ends early once so many in a row have failed."""
     model = Model(client.tool, client.argument)
-    provider = Provider(Settings(window=client.window, overflow=scenario.overflow), model)
+    provider = Provider(ProviderSettings(window=client.window, overflow=scenario.overflow), model)
     folder = folder.resolve()
     home, work = folder / "home", folder / "work"
     for place in (home, work):
         place.mkdir(parents=True)
     window = client.window if scenario.is_known else UNKNOWN
-    with serving(provider) as upstream, proxied(upstream, folder, window) if is_held else _bare(upstream) as held:
+    with (
+        serve_provider(provider) as upstream,
+        proxied(upstream, folder, window) if is_held else _bare(upstream) as held,
+    ):
         place = Place(installed.resolve(), home, work, held.url, client.compacts_at if scenario.is_own else 0)
         with closing(client.begin(place)) as conversation:
             said = tuple(_talk(conversation, provider, model, client, scenario, turns, most_failures))

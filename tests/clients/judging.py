@@ -10,11 +10,11 @@ from typing import Any
 from driving import Run, Said
 from msgspec import Struct
 
-from holdfast.testing.provider.calls import Answered, Refusal
-from holdfast.testing.provider.judge.counting import counter
-from holdfast.testing.provider.provider import Judged
+from holdfast.testing.provider.calls import ModelAnswer, RefusalReply
+from holdfast.testing.provider.judge.counting import get_token_counter
+from holdfast.testing.provider.provider import JudgedRequest
 
-TOKENS = counter("auto")
+TOKENS = get_token_counter("auto")
 """Counts as the provider does."""
 
 
@@ -55,8 +55,8 @@ def judge(run: Run) -> Verdict:
     )
 
 
-def _is_refused(request: Judged) -> bool:
-    return isinstance(request.reply, Refusal)
+def _is_refused(request: JudgedRequest) -> bool:
+    return isinstance(request.reply, RefusalReply)
 
 
 def _past(run: Run) -> int:
@@ -72,7 +72,7 @@ def _past(run: Run) -> int:
 
 def _lost(said: Said) -> bool:
     """Return whether the user's newest words were not before the model when it answered them."""
-    taken = [request for request in said.requests if isinstance(request.reply, Answered)]
+    taken = [request for request in said.requests if isinstance(request.reply, ModelAnswer)]
     answering = [request for request in taken if said.turn.name in _words(request.reply)]
     return not answering or said.turn.name not in said.answer.text or not all(_holds(one, said) for one in answering)
 
@@ -81,8 +81,8 @@ def _words(reply: Any) -> str:
     return "".join(getattr(part, "text", "") for part in reply.parts)
 
 
-def _holds(request: Judged, said: Said) -> bool:
-    return said.turn.text.encode() in request.asked.body
+def _holds(request: JudgedRequest, said: Said) -> bool:
+    return said.turn.text.encode() in request.incoming.body
 
 
 def _most_sessions(run: Run) -> int:
@@ -103,7 +103,7 @@ def _wrong(run: Run) -> Iterator[str]:
     for one in run.turns:
         for request in one.requests:
             reply = request.reply
-            if isinstance(reply, Refusal) and not _is_overflow(reply):
+            if isinstance(reply, RefusalReply) and not _is_overflow(reply):
                 yield f"turn {one.turn.number}: {reply.status} {reply.message}"
     refused = sum(1 for one in run.turns for request in one.requests if _is_refused(request))
     if run.is_held and run.scenario.is_known and refused:
@@ -118,7 +118,7 @@ def _wrong(run: Run) -> Iterator[str]:
     yield from (f"{count} compaction items to Codex at once" for count in _items(run.home) if count != 1)
 
 
-def _is_overflow(reply: Refusal) -> bool:
+def _is_overflow(reply: RefusalReply) -> bool:
     return any(word in f"{reply.code} {reply.message}" for word in OVERFLOWS)
 
 

@@ -25,10 +25,10 @@ from driving import CLIENTS, Client
 from terminals import Place
 from turns import Model, turn
 
-from holdfast.testing.provider import Provider, Settings
-from holdfast.testing.provider.calls import Asked, Reply
-from holdfast.testing.provider.server.app import Told
-from holdfast.testing.provider.server.serving import serving
+from holdfast.testing.provider import Provider, ProviderSettings
+from holdfast.testing.provider.calls import IncomingRequest, ProviderReply
+from holdfast.testing.provider.server.app import RequestReport
+from holdfast.testing.provider.server.serving import serve_provider
 
 SHAPES = Path(__file__).parents[1] / "proxy" / "shapes"
 CALLS = Path(__file__).with_name("calls.py")
@@ -53,10 +53,10 @@ class Recorder:
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
         self.settings, self.requests = provider.settings, provider.requests
-        self.asked: list[Asked] = []
-        self.told: list[Told] = []
+        self.asked: list[IncomingRequest] = []
+        self.told: list[RequestReport] = []
 
-    def answer(self, asked: Asked) -> Reply:
+    def answer(self, asked: IncomingRequest) -> ProviderReply:
         """Answer as the provider does."""
         self.asked.append(asked)
         return self._provider.answer(asked)
@@ -118,12 +118,12 @@ def _without(line: str, places: Sequence[Path]) -> str:
 def recorded(client: Client, folder: Path, installed: Path) -> list[str]:
     """Return the requests of a short conversation."""
     model = Model(client.tool, client.argument)
-    recorder = Recorder(Provider(Settings(), model))
+    recorder = Recorder(Provider(ProviderSettings(), model))
     home, work = folder / "home", folder / "work"
     for place in (home, work):
         place.mkdir(parents=True)
     with (
-        serving(recorder, onlooker=recorder.told.append) as url,
+        serve_provider(recorder, on_request=recorder.told.append) as url,
         closing(client.begin(Place(installed, home, work, url))) as conversation,
     ):
         for number in range(1, TURNS + 1):
@@ -137,7 +137,7 @@ def called(library: str, environment: str, installed: Path) -> list[str]:
     """Return the requests of every call of a library that a proxy may see."""
     recorder = Recorder(Provider())
     python = installed / environment / "bin" / "python"
-    with serving(recorder, onlooker=recorder.told.append) as url:
+    with serve_provider(recorder, on_request=recorder.told.append) as url:
         subprocess.run([str(python), str(CALLS), library, url], check=True)
     return list(recorder.lines("", (installed,)))
 

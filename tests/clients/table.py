@@ -85,7 +85,7 @@ def main() -> None:
                 with _folder(given.keep) as folder:
                     run = converse(client, scenario, Path(folder), given.installed, given.turns, is_held=is_held)
                     _say(row(client, scenario, judge(run), is_held=is_held))
-    _say("\n" + "\n".join(f"- {scenario.name}: {scenario.about}" for scenario in scenarios))
+    _say("\n" + "\n".join(f"- {scenario.name}: {scenario.description}" for scenario in scenarios))
 
 
 if __name__ == "__main__":

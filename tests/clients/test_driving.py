@@ -12,7 +12,7 @@ from judging import judge
 from msgspec.structs import replace
 from terminals import Answer
 
-from holdfast.testing.provider.calls import Refusal
+from holdfast.testing.provider.calls import RefusalReply
 
 pytestmark = pytest.mark.long
 """Each test has a client talk through forty turns."""
@@ -89,7 +89,7 @@ def test_what_no_run_may_have_is_told(tmp_path):
     """A refusal that is no overflow, a second session and a traceback are wrong."""
     run = converse(CLIENT, Scenario("any", ""), tmp_path / "run", tmp_path, 1, is_held=False)
     said = run.turns[0]
-    refused = replace(said.requests[0], reply=Refusal(400, "invalid_request_error", "tools.0: an odd shape"))
+    refused = replace(said.requests[0], reply=RefusalReply(400, "invalid_request_error", "tools.0: an odd shape"))
     held = replace(run.held, sessions=2, told="Traceback (most recent call last):")
     wrong = judge(replace(run, is_held=True, held=held, turns=(replace(said, requests=(refused,)),))).wrong
     assert wrong == ("turn 1: 400 tools.0: an odd shape", "2 sessions in the store", "Holdfast showed a traceback")

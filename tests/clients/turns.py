@@ -8,10 +8,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.testing.provider.answers.script import tool_names
-from holdfast.testing.provider.blocks import Block
-from holdfast.testing.provider.calls import Said
-from holdfast.testing.provider.reading import Request
+from holdfast.testing.provider.answers.script import list_tool_names
+from holdfast.testing.provider.blocks import PromptBlock
+from holdfast.testing.provider.calls import ScriptedAnswer
+from holdfast.testing.provider.reading import ProviderRequest
 
 SYLLABLES = (
     "kel",
@@ -87,15 +87,15 @@ class Model:
         self.tool, self.argument = tool, argument
         self.turn: Turn | None = None
 
-    def next(self, request: Request, blocks: Sequence[Block]) -> Said:
+    def choose_next_answer(self, request: ProviderRequest, blocks: Sequence[PromptBlock]) -> ScriptedAnswer:
         """Return the next answer."""
         newest = [block.rendering.text for block in _newest(blocks)]
         name = self.turn.name if self.turn else ""
         if not name or not any(name in block.rendering.text for block in blocks) or _summarises(newest):
-            return Said(SUMMARY)
-        if self.tool in tool_names(request) and any(name in text for text in newest if _is_words(text)):
-            return Said("", ((self.tool, self._arguments()),))
-        return Said(f"done {name}")
+            return ScriptedAnswer(SUMMARY)
+        if self.tool in list_tool_names(request) and any(name in text for text in newest if _is_words(text)):
+            return ScriptedAnswer("", ((self.tool, self._arguments()),))
+        return ScriptedAnswer(f"done {name}")
 
     def _arguments(self) -> dict[str, Any]:
         described = {"description": "write the log"} if self.tool in DESCRIBED else {}
@@ -108,14 +108,14 @@ _ANSWERS = ("assistant", "model", "function_call", "reasoning")
 _RESULTS = ("tool_result", "function_call_output")
 
 
-def _newest(blocks: Sequence[Block]) -> list[Block]:
+def _newest(blocks: Sequence[PromptBlock]) -> list[PromptBlock]:
     """Return the words behind the last answer; nothing where a tool's result is among them."""
     last = max((at for at, block in enumerate(blocks) if block.role in _ANSWERS), default=-1)
     behind = [block for block in blocks[last + 1 :] if block.section == "messages"]
     return [] if any(_is_result(block) for block in behind) else behind
 
 
-def _is_result(block: Block) -> bool:
+def _is_result(block: PromptBlock) -> bool:
     is_gemini = isinstance(block.value, dict) and "functionResponse" in block.value
     return block.kind in _RESULTS or block.role == "tool" or is_gemini
 

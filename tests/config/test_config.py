@@ -11,17 +11,26 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.config import DEFAULT_MODEL, FILE, Catalog, dialect, load, parse, shipped, target
+from holdfast.config import (
+    CONFIG_FILE_NAME,
+    DEFAULT_MODEL,
+    Catalog,
+    get_api_dialect,
+    get_target,
+    load_catalog,
+    load_shipped_catalog,
+    parse_catalog,
+)
 from holdfast.errors import ConfigError
-from holdfast.planning.budget import in_window, measure_room
+from holdfast.planning.budget import apply_window_cap, compute_budget
 from holdfast.planning.presets.presets import PRESETS
-from holdfast.planning.presets.triggers import usable
+from holdfast.planning.presets.triggers import compute_opencode_limit
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.openai_responses import messages as openai_responses
-from holdfast.providers.registry import APIS
+from holdfast.providers.registry import API_NAMES
 from holdfast.state.dialect import Dialect
-from holdfast.state.entries import Frame
-from holdfast.state.target import CacheRules, Limits, Prices
+from holdfast.state.entries import RequestSetup
+from holdfast.state.target import CacheRules, ModelLimits, Prices
 
 PRICED = """
 claude-fable-5-1 claude-fable-5 claude-opus-5-5 claude-opus-5 claude-opus-4-5 claude-opus-4-1 claude-sonnet-5-5
@@ -72,45 +81,51 @@ gemini-1.5-pro gemini-2.5-flash-image
 )
 def test_known_models(model: str, window: int, minimum: int, dollars: float, prior: float) -> None:
     """Models are found by patterns on their names, whatever stands around them."""
-    known = target(shipped().api(model) or "", model)
-    assert (known.limits.window, known.cache.minimum, known.prices.input, known.prior) == (
+    known = get_target(load_shipped_catalog().find_api(model) or "", model)
+    assert (known.limits.window, known.cache_rules.min_prefix_tokens, known.prices.input, known.prior_ratio) == (
         window,
         minimum,
         dollars,
         prior,
     )
-    kind, _, pattern = known.limits.origin.partition(": ")
+    kind, _, pattern = known.limits.window_source.partition(": ")
     assert (kind, fnmatch(model.lower(), pattern)) == ("catalog", True)
 
 
 def test_the_default_model() -> None:
     """Replay's default is Claude Sonnet 4.5 at its own prices under Anthropic's cache rules."""
-    known = target("anthropic", DEFAULT_MODEL)
-    assert known.prices == Prices(input=3.0, output=15.0, read=0.3, write=3.75)
-    assert known.cache == CacheRules(ttl=300, minimum=1_024, write=1.25, read=0.1, lookback=20, step=0)
+    known = get_target("anthropic", DEFAULT_MODEL)
+    assert known.prices == Prices(input=3.0, output=15.0, cache_read=0.3, cache_write=3.75)
+    assert known.cache_rules == CacheRules(
+        ttl_seconds=300, min_prefix_tokens=1_024, write_factor=1.25, read_factor=0.1, lookback=20, step_tokens=0
+    )
     assert known.limits.max_output == 64_000
 
 
 def test_unknown_model() -> None:
     """An unknown model gets a window of 200,000 that says it is a default, and Sonnet 4.5's input price."""
-    known = target("openai-chat", "house-model")
-    assert known.limits == Limits(200_000, None, None, origin="default: the catalog has no window for house-model")
-    assert (known.prices.input, known.prices.output, known.prior) == (3.0, 15.0, 1.1)
-    assert (known.prices.read, known.prices.write) == (pytest.approx(0.3), pytest.approx(3.0)), "no fee for writing"
+    known = get_target("openai-chat", "house-model")
+    assert known.limits == ModelLimits(
+        200_000, None, None, window_source="default: the catalog has no window for house-model"
+    )
+    assert (known.prices.input, known.prices.output, known.prior_ratio) == (3.0, 15.0, 1.1)
+    assert (known.prices.cache_read, known.prices.cache_write) == (pytest.approx(0.3), pytest.approx(3.0)), (
+        "no fee for writing"
+    )
 
 
 def test_what_the_caller_says() -> None:
     """Window, frame and asked output of the caller are taken as they are."""
-    frame = Frame("digest", 10_000)
-    known = target("anthropic", DEFAULT_MODEL, window=64_000, frame=frame, asked_output=9)
-    assert known.limits == Limits(64_000, 64_000, 9, origin="asked for")
-    assert known.frame == frame
+    frame = RequestSetup("digest", 10_000)
+    known = get_target("anthropic", DEFAULT_MODEL, window=64_000, setup=frame, asked_output=9)
+    assert known.limits == ModelLimits(64_000, 64_000, 9, window_source="asked for")
+    assert known.setup == frame
 
 
 @pytest.mark.parametrize("window", [0, -5])
 def test_a_window_of_nothing_is_not_said(window: int) -> None:
     """A size under 1 is none, and the catalogue is asked: the guard is never off."""
-    assert target("anthropic", DEFAULT_MODEL, window=window).limits == target("anthropic", DEFAULT_MODEL).limits
+    assert get_target("anthropic", DEFAULT_MODEL, window=window).limits == get_target("anthropic", DEFAULT_MODEL).limits
 
 
 @pytest.mark.parametrize(
@@ -120,17 +135,22 @@ def test_a_target_is_told_in_its_types(given: dict[str, Any]) -> None:
     """A value of another type is an error that names it and the type that is wanted, before anything is planned."""
     ((name, value),) = given.items()
     with pytest.raises(ConfigError, match=f"^{name} is of type {type(value).__name__}; give a value of type "):
-        target(**{"api": "anthropic", "model": DEFAULT_MODEL, **given})
+        get_target(**{"api": "anthropic", "model": DEFAULT_MODEL, **given})
 
 
 def test_dialects_are_those_of_the_wire() -> None:
     """An API that we speak brings its dialect; any other gets the strictest values."""
-    assert dialect("anthropic", DEFAULT_MODEL).markers == 4
-    assert dialect("openai-chat", "gpt-5.1").api == "openai-chat"
-    assert dialect("openai-responses", "gpt-5.5") == openai_responses.dialect("gpt-5.5")
-    assert dialect("gemini", "gemini-3-pro") == gemini.dialect("gemini-3-pro")
-    strict = dialect("somewhere", "x")
-    assert (strict.api, strict.markers, strict.id_max, strict.empty_text) == ("somewhere", 0, 40, False)
+    assert get_api_dialect("anthropic", DEFAULT_MODEL).max_cache_breakpoints == 4
+    assert get_api_dialect("openai-chat", "gpt-5.1").api == "openai-chat"
+    assert get_api_dialect("openai-responses", "gpt-5.5") == openai_responses.dialect("gpt-5.5")
+    assert get_api_dialect("gemini", "gemini-3-pro") == gemini.dialect("gemini-3-pro")
+    strict = get_api_dialect("somewhere", "x")
+    assert (strict.api, strict.max_cache_breakpoints, strict.id_max, strict.allows_empty_text) == (
+        "somewhere",
+        0,
+        40,
+        False,
+    )
 
 
 def test_each_api_has_its_sizes() -> None:
@@ -142,9 +162,9 @@ def test_each_api_has_its_sizes() -> None:
         ("openai-chat", "gpt-4o"): (128_000, 16_384, 128, 500),
     }
     for (api, model), want in wants.items():
-        known = target(api, model)
+        known = get_target(api, model)
         assert known.dialect.api == api
-        sizes = (known.limits.window, known.limits.max_output, known.cache.step, known.dialect.max_images)
+        sizes = (known.limits.window, known.limits.max_output, known.cache_rules.step_tokens, known.dialect.max_images)
         assert sizes == want
 
 
@@ -158,20 +178,22 @@ def test_each_api_has_its_sizes() -> None:
 )
 def test_the_tables_agree_on_the_rules(api: str, model: str) -> None:
     """What the catalogue says of a model's rules and what the wire knows of it were written apart and are the same."""
-    assert target(api, model).dialect == dialect(api, model)
+    assert get_target(api, model).dialect == get_api_dialect(api, model)
 
 
 @pytest.mark.parametrize("model", [*CLAUDES.split(), *GPTS.split(), *GEMINIS.split()])
 def test_every_known_model_has_a_window(model: str) -> None:
     """No model that a provider's SDK names falls back on the window of an unknown one."""
-    known = target(shipped().api(model) or "", model)
-    assert known.limits.origin.startswith("catalog: ")
+    known = get_target(load_shipped_catalog().find_api(model) or "", model)
+    assert known.limits.window_source.startswith("catalog: ")
     assert known.limits.max_output or model in {"claude-next", "gpt-4", "gpt-oss-120b", "claude-mythos-preview"}
 
 
 def one_line(line: str, api: str, model: str) -> Dialect:
     """Return the rules of ``model`` with one line of TOML before the shipped catalogue."""
-    return target(api, model, catalog=parse(f"[[model]]\n{line}", FILE).before(shipped())).dialect
+    return get_target(
+        api, model, catalog=parse_catalog(f"[[model]]\n{line}", CONFIG_FILE_NAME).merge_before(load_shipped_catalog())
+    ).dialect
 
 
 def test_a_line_of_ones_own_changes_the_rules() -> None:
@@ -180,55 +202,55 @@ def test_a_line_of_ones_own_changes_the_rules() -> None:
         'match = "claude-sonnet-5-5"\nimages = 20\nmax_bytes = 5_000_000\nbinds_thinking = false\nprefill = true\n'
         'id_max = 12\nid_pattern = "[a-z0-9]"\nmedia = ["image/png"]'
     )
-    usual = target("anthropic", "claude-sonnet-5-5").dialect
+    usual = get_target("anthropic", "claude-sonnet-5-5").dialect
     assert one_line(said, "anthropic", "claude-sonnet-5-5") == replace(
         usual,
         max_images=20,
         max_bytes=5_000_000,
         binds_thinking=False,
-        end_user=False,
+        must_end_with_user=False,
         id_max=12,
         id_pattern="[a-z0-9]",
-        media=("image/png",),
+        media_types=("image/png",),
     )
     assert usual.binds_thinking
-    assert one_line(said, "anthropic", "claude-opus-5-5") == target("anthropic", "claude-opus-5-5").dialect
+    assert one_line(said, "anthropic", "claude-opus-5-5") == get_target("anthropic", "claude-opus-5-5").dialect
 
 
 def test_rules_are_those_of_the_providers_own_api() -> None:
     """What a line says of the rules holds for its API's provider; a line without an API holds everywhere."""
     said = 'match = "m"\nimages = 7'
     assert one_line(f'{said}\napi = "openai-chat"', "openai-responses", "m").max_images == 7
-    assert one_line(f'{said}\napi = "anthropic"', "openai-chat", "m") == dialect("openai-chat", "m")
+    assert one_line(f'{said}\napi = "anthropic"', "openai-chat", "m") == get_api_dialect("openai-chat", "m")
     assert one_line(said, "gemini", "m").max_images == 7
 
 
 def test_whose_server_it_is() -> None:
     """A server nobody knows gets the strictest rules of Chat Completions, unless a line says whose it is."""
-    strict, openai = dialect("openai-chat", "house-model"), dialect("openai-chat", "gpt-5.5")
-    assert (strict.id_max, strict.id_pattern, strict.merge) == (40, "[A-Za-z0-9_-]", True)
-    assert target("openai-chat", "house-model").dialect == strict
+    strict, openai = get_api_dialect("openai-chat", "house-model"), get_api_dialect("openai-chat", "gpt-5.5")
+    assert (strict.id_max, strict.id_pattern, strict.merges_same_role) == (40, "[A-Za-z0-9_-]", True)
+    assert get_target("openai-chat", "house-model").dialect == strict
     said = one_line('match = "house-model"\nprovider = "openai"', "openai-chat", "house-model")
     assert said == replace(openai, model="house-model")
     said = one_line('match = "gpt-5.5"\nprovider = "vllm"', "openai-chat", "gpt-5.5")
     assert said == replace(strict, model="gpt-5.5"), "nor do the images of OpenAI hold there"
     nine = one_line('match = "house-model"\nprovider = "mistral"', "openai-chat", "house-model")
     assert (nine.id_min, nine.id_max, nine.id_pattern) == (9, 9, "[a-zA-Z0-9]")
-    assert target("openai-chat", "mistral-large-latest").dialect.id_min == 9
+    assert get_target("openai-chat", "mistral-large-latest").dialect.id_min == 9
     short = one_line('match = "devstral*"\nid_max = 8', "openai-chat", "devstral-2")
     assert (short.id_min, short.id_max) == (8, 8), "a length of one's own is no contradiction"
 
 
 def test_another_providers_api_has_its_own_cache() -> None:
     """A Claude called over Chat Completions has no breakpoints to write behind: that API's cache counts."""
-    assert target("openai-chat", DEFAULT_MODEL).cache.automatic
-    assert not target("anthropic", DEFAULT_MODEL).cache.automatic
-    assert target("openai-responses", "gpt-5.6").cache == target("openai-chat", "gpt-5.6").cache
+    assert get_target("openai-chat", DEFAULT_MODEL).cache_rules.is_automatic
+    assert not get_target("anthropic", DEFAULT_MODEL).cache_rules.is_automatic
+    assert get_target("openai-responses", "gpt-5.6").cache_rules == get_target("openai-chat", "gpt-5.6").cache_rules
 
 
 def test_every_line_is_dated_and_sourced() -> None:
     """The tables say when they were compared with their sources, and each line which source that was."""
-    catalog = shipped()
+    catalog = load_shipped_catalog()
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", catalog.date)
     assert all(line.source for line in (*catalog.model, *catalog.price, *catalog.cache.values()))
 
@@ -236,11 +258,11 @@ def test_every_line_is_dated_and_sourced() -> None:
 @pytest.mark.parametrize("model", PRICED.split())
 def test_prices_agree_with_the_cache(model: str) -> None:
     """The two tables were written apart: reading and writing cost the multiples that the model's cache says."""
-    catalog = shipped()
-    api = catalog.api(model) or ""
-    prices, rules = catalog.prices(api, model), catalog.rules(api, model)
-    assert prices.read == pytest.approx(prices.input * rules.read)
-    assert prices.write == pytest.approx(prices.input * rules.write)
+    catalog = load_shipped_catalog()
+    api = catalog.find_api(model) or ""
+    prices, rules = catalog.get_prices(api, model), catalog.get_cache_rules(api, model)
+    assert prices.cache_read == pytest.approx(prices.input * rules.read_factor)
+    assert prices.cache_write == pytest.approx(prices.input * rules.write_factor)
 
 
 def test_the_project_comes_before_the_user(tmp_path: Path) -> None:
@@ -248,38 +270,38 @@ def test_the_project_comes_before_the_user(tmp_path: Path) -> None:
     project, user = tmp_path / "project", tmp_path / "user"
     project.mkdir()
     user.mkdir()
-    (project / FILE).write_text('[[model]]\nmatch = "claude-sonnet-4-5*"\nwindow = 50_000\n', "utf-8")
-    (user / FILE).write_text(
+    (project / CONFIG_FILE_NAME).write_text('[[model]]\nmatch = "claude-sonnet-4-5*"\nwindow = 50_000\n', "utf-8")
+    (user / CONFIG_FILE_NAME).write_text(
         '[[model]]\nmatch = "claude*"\nwindow = 70_000\nprior = 2.0\ncache = "mine"\n\n'
         '[cache.mine]\nttl = 3600\nminimum = 1\n\n[[price]]\nmatch = "claude*"\ninput = 10.0\noutput = 20.0\n',
         "utf-8",
     )
-    known = target("anthropic", DEFAULT_MODEL, catalog=load(project, user))
-    assert known.limits == Limits(50_000, 64_000, None, origin="catalog: claude-sonnet-4-5*")
-    assert (known.prior, known.cache.ttl, known.cache.lookback) == (2.0, 3_600, None)
-    assert known.prices == Prices(input=10.0, output=20.0, read=1.0, write=10.0)
-    assert target("anthropic", "claude-opus-4-6", catalog=load(project, user)).limits.window == 70_000
+    known = get_target("anthropic", DEFAULT_MODEL, catalog=load_catalog(project, user))
+    assert known.limits == ModelLimits(50_000, 64_000, None, window_source="catalog: claude-sonnet-4-5*")
+    assert (known.prior_ratio, known.cache_rules.ttl_seconds, known.cache_rules.lookback) == (2.0, 3_600, None)
+    assert known.prices == Prices(input=10.0, output=20.0, cache_read=1.0, cache_write=10.0)
+    assert get_target("anthropic", "claude-opus-4-6", catalog=load_catalog(project, user)).limits.window == 70_000
 
 
 def test_a_prompt_may_be_shorter_than_the_window(tmp_path: Path) -> None:
     """What a line says of prompts is the most that a request may hold, and opencode's line; never over the window."""
     text = '[[model]]\nmatch = "long-*"\nwindow = 400_000\nmax_input = 272_000\nmax_output = 128_000\n'
-    (tmp_path / FILE).write_text(text, "utf-8")
-    catalog = load(tmp_path, tmp_path / "missing")
-    place = target("openai-chat", "long-1", catalog=catalog)
-    assert place.limits == Limits(400_000, 128_000, None, 272_000, "catalog: long-*")
-    assert usable(place.limits, PRESETS["opencode"]) == 252_000
-    assert measure_room(place, PRESETS["holdfast"]).usable == 272_000
-    small = target("openai-chat", "long-1", window=50_000, catalog=catalog)
+    (tmp_path / CONFIG_FILE_NAME).write_text(text, "utf-8")
+    catalog = load_catalog(tmp_path, tmp_path / "missing")
+    place = get_target("openai-chat", "long-1", catalog=catalog)
+    assert place.limits == ModelLimits(400_000, 128_000, None, 272_000, "catalog: long-*")
+    assert compute_opencode_limit(place.limits, PRESETS["opencode"]) == 252_000
+    assert compute_budget(place, PRESETS["holdfast"]).usable == 272_000
+    small = get_target("openai-chat", "long-1", window=50_000, catalog=catalog)
     assert (small.limits.window, small.limits.max_input) == (50_000, 50_000)
-    capped = in_window(place, replace(PRESETS["openclaw"], window_cap=100_000))
+    capped = apply_window_cap(place, replace(PRESETS["openclaw"], window_cap=100_000))
     assert (capped.limits.window, capped.limits.max_input) == (100_000, 100_000)
-    assert target("openai-chat", "other", catalog=catalog).limits.max_input is None
+    assert get_target("openai-chat", "other", catalog=catalog).limits.max_input is None
 
 
 def test_no_files_is_what_is_shipped(tmp_path: Path) -> None:
     """Folders without a file change nothing."""
-    assert load(tmp_path, tmp_path / "missing") == shipped()
+    assert load_catalog(tmp_path, tmp_path / "missing") == load_shipped_catalog()
 
 
 @pytest.mark.parametrize(
@@ -302,7 +324,7 @@ def test_no_files_is_what_is_shipped(tmp_path: Path) -> None:
         ("[cache.mine]\nttll = 1", ["ttll", "$.cache.mine", "ttl, minimum, write"]),
         ("[cache.good]\nttl = 1\n[cache.'a.b']\nread = -1.0", ["$.cache.a.b.read", ">= 0"]),
         ('[[model]]\nmatch = "a"\napi = "antropic"', ["$.model[0].api", "did you mean anthropic?"]),
-        ('[[model]]\nmatch = "a"\napi = "x"', ["'x'", ", ".join(APIS)]),
+        ('[[model]]\nmatch = "a"\napi = "x"', ["'x'", ", ".join(API_NAMES)]),
         ('[[model]]\nmatch = ""', ["$.model[0].match", "length >= 1"]),
         ("[[model]]\nmatch = []", ["$.model[0].match", "length >= 1"]),
         ('[[price]]\nmatch = ["a", ""]\ninput = 1\noutput = 1', ["$.price[0].match", "length >= 1"]),
@@ -317,10 +339,10 @@ def test_no_files_is_what_is_shipped(tmp_path: Path) -> None:
 )
 def test_wrong_files(text: str, said: list[str], tmp_path: Path) -> None:
     """A wrong file is named with the key and with what is allowed there."""
-    (tmp_path / FILE).write_text(text, "utf-8")
+    (tmp_path / CONFIG_FILE_NAME).write_text(text, "utf-8")
     with pytest.raises(ConfigError) as caught:
-        load(tmp_path, tmp_path / "missing")
-    assert all(word in str(caught.value) for word in [str(tmp_path / FILE), *said]), str(caught.value)
+        load_catalog(tmp_path, tmp_path / "missing")
+    assert all(word in str(caught.value) for word in [str(tmp_path / CONFIG_FILE_NAME), *said]), str(caught.value)
 
 
 NUMBERS = [
@@ -339,8 +361,8 @@ NUMBERS = [
 def test_no_number_that_nobody_can_count_with(table: str, others: str, key: str, place: str, value: str) -> None:
     """Numbers without an end, and over a million times the largest window, are refused where they are read."""
     with pytest.raises(ConfigError) as caught:
-        parse(f"{table}\n{others}\n{key} = {value}", FILE)
-    assert str(caught.value).startswith(f"{FILE}: ")
+        parse_catalog(f"{table}\n{others}\n{key} = {value}", CONFIG_FILE_NAME)
+    assert str(caught.value).startswith(f"{CONFIG_FILE_NAME}: ")
     assert f"`{place}`" in str(caught.value)
 
 
@@ -348,64 +370,64 @@ def test_no_number_that_nobody_can_count_with(table: str, others: str, key: str,
 def test_a_prior_is_that_of_some_tokenizer(prior: float) -> None:
     """No model has a tenth or ten times the estimator's tokens: the number means something else."""
     with pytest.raises(ConfigError, match=r"\$\.model\[0\]\.prior"):
-        parse(f'[[model]]\nmatch = "a"\nprior = {prior}', FILE)
+        parse_catalog(f'[[model]]\nmatch = "a"\nprior = {prior}', CONFIG_FILE_NAME)
 
 
 @pytest.mark.parametrize("match", ['"House-*"', '["x", "HOUSE-[A-Z]"]'])
 def test_a_pattern_has_no_case(match: str) -> None:
     """A model is found by the letters of its name, however the line and the request write them."""
-    catalog = parse(f"[[model]]\nmatch = {match}\nwindow = 32_000", FILE)
-    assert [catalog.limits(name).window for name in ("House-B", "house-b", "HOUSE-b")] == [32_000] * 3
+    catalog = parse_catalog(f"[[model]]\nmatch = {match}\nwindow = 32_000", CONFIG_FILE_NAME)
+    assert [catalog.get_limits(name).window for name in ("House-B", "house-b", "HOUSE-b")] == [32_000] * 3
 
 
 def test_unknown_cache(tmp_path: Path) -> None:
     """A model that names a cache nobody defined is an error with the names there are."""
-    (tmp_path / FILE).write_text('[[model]]\nmatch = "a"\ncache = "anthropic"', "utf-8")
+    (tmp_path / CONFIG_FILE_NAME).write_text('[[model]]\nmatch = "a"\ncache = "anthropic"', "utf-8")
     with pytest.raises(ConfigError, match=r"'anthropic'.*anthropic-1024"):
-        load(tmp_path, tmp_path / "missing")
+        load_catalog(tmp_path, tmp_path / "missing")
 
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     """A file that is not UTF-8 is an error that names it."""
-    (tmp_path / FILE).write_bytes(b"\xff\xfe")
+    (tmp_path / CONFIG_FILE_NAME).write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="UTF-8"):
-        load(tmp_path, tmp_path / "missing")
+        load_catalog(tmp_path, tmp_path / "missing")
 
 
 @pytest.mark.parametrize("what", ["folder", "loop", "nowhere", "pipe"])
 def test_what_is_no_file_is_not_passed_over(what: str, tmp_path: Path) -> None:
     """Whatever has the file's name is meant to be read; where it cannot be, the error names it."""
-    path = tmp_path / FILE
+    path = tmp_path / CONFIG_FILE_NAME
     if what == "folder":
         path.mkdir()
     elif what == "pipe":
         os.mkfifo(path)
     else:
-        path.symlink_to(FILE if what == "loop" else "nothing")
-    with pytest.raises(ConfigError, match=FILE):
-        load(tmp_path, tmp_path / "missing")
+        path.symlink_to(CONFIG_FILE_NAME if what == "loop" else "nothing")
+    with pytest.raises(ConfigError, match=CONFIG_FILE_NAME):
+        load_catalog(tmp_path, tmp_path / "missing")
 
 
 def test_a_catalog_of_ones_own() -> None:
     """A catalogue that knows nothing still answers, with defaults."""
-    known = target("anthropic", "x", catalog=parse("", "empty"))
-    assert known.prices == Prices(assumed=True)
-    assert known.cache == CacheRules()
-    assert Catalog() == parse("", "empty")
+    known = get_target("anthropic", "x", catalog=parse_catalog("", "empty"))
+    assert known.prices == Prices(is_assumed=True)
+    assert known.cache_rules == CacheRules()
+    assert Catalog() == parse_catalog("", "empty")
 
 
 def test_a_server_of_ones_own_is_left_its_requests() -> None:
     """Where clients are trusted, only what is known of a server is mended: a maker's model, or what a line says."""
 
     def as_written(api: str, model: str, line: str = 'match = "nobody"') -> bool:
-        catalog = parse(f"[[model]]\n{line}", FILE).before(shipped())
-        return catalog.dialect(api, model, trusting=True).as_written
+        catalog = parse_catalog(f"[[model]]\n{line}", CONFIG_FILE_NAME).merge_before(load_shipped_catalog())
+        return catalog.get_dialect(api, model, trusting=True).keeps_client_content
 
     assert all(as_written("openai-chat", one) for one in ("house-model", "deepseek-chat", "gpt-oss-120b"))
     assert as_written("anthropic", "glm-5")
     makers = [("openai-chat", "gpt-5.5"), ("anthropic", "claude-sonnet-4-5"), ("anthropic", "claude-opus-9")]
     assert not any(as_written(*one) for one in [*makers, ("gemini", "gemini-2.5-pro"), ("openai-responses", "gpt-5.5")])
-    assert not dialect("openai-chat", "house-model").as_written
+    assert not get_api_dialect("openai-chat", "house-model").keeps_client_content
     said = 'match = "house-model"\n'
     assert as_written("openai-chat", "house-model", f"{said}images = 4")
     assert not as_written("openai-chat", "house-model", f"{said}id_max = 9")

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
 
-from holdfast.config import FILE, Override, StoreLimits, configuration, parse
-from holdfast.config.tables import overrides
+from holdfast.config import CONFIG_FILE_NAME, Override, StoreLimits, load_configuration, parse_catalog
+from holdfast.config.tables import parse_overrides
 from holdfast.errors import ConfigError, UnknownPolicy
 from holdfast.planning.pipeline import Policy
 from holdfast.planning.presets.presets import PRESETS
 from holdfast.planning.settings import Settings
-from holdfast.planning.settings_check import allowed, check, converted
+from holdfast.planning.settings_check import check_settings, convert_setting_value, describe_allowed_values
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -32,7 +32,7 @@ def files(tmp_path: Path):
     def write(project: str = "", user: str = "") -> tuple[Path, Path]:
         for name, text in (("project", project), ("user", user)):
             (tmp_path / name).mkdir(exist_ok=True)
-            (tmp_path / name / FILE).write_text(text, "utf-8")
+            (tmp_path / name / CONFIG_FILE_NAME).write_text(text, "utf-8")
         return tmp_path / "project", tmp_path / "user"
 
     return write
@@ -43,31 +43,35 @@ def test_one_policy_or_all(files):
     folders = files("[policy]\nmessage_chars = 7\nspill_chars = 8\n[policy.pi]\nspill_chars = 9\n")
     for name, preset in PRESETS.items():
         changed = {"message_chars": 7, "spill_chars": 9 if name == "pi" else 8}
-        assert configuration(*folders).policy(name) == replace(Policy.preset(name), settings=replace(preset, **changed))
+        assert load_configuration(*folders).build_policy(name) == replace(
+            Policy.preset(name), settings=replace(preset, **changed)
+        )
 
 
 def test_the_project_comes_before_the_user(files):
     """Any word of the project's file is stronger than any of the user's."""
     folders = files("[policy]\nspill_chars = 1\n", "[policy.pi]\nspill_chars = 2\nmessage_chars = 3\n")
-    settings = configuration(*folders).policy("pi").settings
+    settings = load_configuration(*folders).build_policy("pi").settings
     assert (settings.spill_chars, settings.message_chars) == (1, 3)
-    assert configuration(*folders).changes("pi")["message_chars"].file == str(folders[1] / FILE)
+    assert load_configuration(*folders).find_overrides("pi")["message_chars"].file == str(folders[1] / CONFIG_FILE_NAME)
 
 
 def test_no_file_no_change(tmp_path):
     """Without files every policy is its preset."""
-    found = configuration(tmp_path, tmp_path)
-    assert all(found.policy(name) == Policy.preset(name) for name in PRESETS)
+    found = load_configuration(tmp_path, tmp_path)
+    assert all(found.build_policy(name) == Policy.preset(name) for name in PRESETS)
     with pytest.raises(UnknownPolicy):
-        found.policy("lru")
+        found.build_policy("lru")
 
 
 def test_limits_of_the_store(files):
     """Each limit is the project's, else the user's; 0 lifts one."""
-    limits = configuration(*files("[store]\nblob_bytes = 0\n", "[store]\nblob_bytes = 5\nsession_bytes = 6\n")).store
+    limits = load_configuration(
+        *files("[store]\nblob_bytes = 0\n", "[store]\nblob_bytes = 5\nsession_bytes = 6\n")
+    ).store
     assert limits == StoreLimits(6, 0)
-    assert limits.limits == {"session_bytes": 6}
-    assert configuration(*files()).store == StoreLimits()
+    assert limits.set_limits == {"session_bytes": 6}
+    assert load_configuration(*files()).store == StoreLimits()
 
 
 @pytest.mark.parametrize(
@@ -109,8 +113,8 @@ def test_wrong_keys_and_values(files, text, said):
     """The error names the file, the table, the key, what is allowed there, and the nearest names."""
     folders = files(text)
     with pytest.raises(ConfigError) as caught:
-        configuration(*folders)
-    assert all(word in str(caught.value) for word in [str(folders[0] / FILE), *said]), str(caught.value)
+        load_configuration(*folders)
+    assert all(word in str(caught.value) for word in [str(folders[0] / CONFIG_FILE_NAME), *said]), str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -125,16 +129,16 @@ def test_wrong_keys_and_values(files, text, said):
 )
 def test_settings_that_contradict_each_other(files, text, name, said):
     """A value that is possible alone and not beside the policy's others is refused for that policy, by its key."""
-    found = configuration(*files(text))
+    found = load_configuration(*files(text))
     with pytest.raises(ConfigError) as caught:
-        found.policy(name)
-    assert all(word in str(caught.value) for word in [FILE, f"in policy {name}", *said]), str(caught.value)
+        found.build_policy(name)
+    assert all(word in str(caught.value) for word in [CONFIG_FILE_NAME, f"in policy {name}", *said]), str(caught.value)
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_what_we_ship_is_possible(name):
     """No preset breaks a rule that we hold others to."""
-    assert check(PRESETS[name]) == ()
+    assert check_settings(PRESETS[name]) == ()
 
 
 def test_no_policy_is_called_like_a_setting():
@@ -148,17 +152,17 @@ def test_any_value_is_taken_or_refused_by_name(name, value):
     taken, refused = taken_or_refused(name, value)
     if refused:
         assert f"[policy] {name} = " in refused
-        assert allowed(name) in refused
+        assert describe_allowed_values(name) in refused
     for one in taken:
-        assert converted(name, value) == one.value
-        problems = check(Settings(**{name: one.value}))
+        assert convert_setting_value(name, value) == one.value
+        problems = check_settings(Settings(**{name: one.value}))
         assert all(name in problem.settings and len(problem.settings) > 1 for problem in problems)
 
 
 def taken_or_refused(name: str, value: object) -> tuple[tuple[Override, ...], str]:
     """Return what a file with that value changes, or what the error says."""
     try:
-        return overrides({name: value}, FILE), ""
+        return parse_overrides({name: value}, CONFIG_FILE_NAME), ""
     except ConfigError as error:
         return (), str(error)
 
@@ -172,25 +176,27 @@ def test_every_default_can_be_said(name):
             said = (
                 [list(one) if isinstance(one, tuple) else one for one in value] if isinstance(value, tuple) else value
             )
-            assert converted(name, said) == value
+            assert convert_setting_value(name, said) == value
 
 
 def test_the_catalogue_is_read_from_the_same_file(files):
     """The tables of one file do not get into each other's way."""
     text = '[policy]\nspill_chars = 5\n\n[[model]]\nmatch = "mine*"\nwindow = 4_321\n'
-    assert parse(text, FILE).model[0].window == 4_321
-    found = configuration(*files(text))
-    assert found.catalog.limits("mine-1").window == 4_321
-    assert found.policy().settings.spill_chars == 5
+    assert parse_catalog(text, CONFIG_FILE_NAME).model[0].window == 4_321
+    found = load_configuration(*files(text))
+    assert found.catalog.get_limits("mine-1").window == 4_321
+    assert found.build_policy().settings.spill_chars == 5
 
 
 def test_replay_uses_them(tmp_path, monkeypatch):
     """The policies of a replay are those in force."""
-    from holdfast.cli.replay import Asked, _order
+    from holdfast.cli.replay import ReplayOptions, _make_replay_setup
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    (tmp_path / FILE).write_text("[policy]\nspill_chars = 123\n")
+    (tmp_path / CONFIG_FILE_NAME).write_text("[policy]\nspill_chars = 123\n")
     given = json.loads('{"latest": false, "all_sessions": false, "window": 64000, "frame": null, "api": null}')
-    asked = Asked((), session="", policy="pi", model="x", cuts=None, show=None, dump=None, as_json=True, **given)
-    assert _order(asked).policies[0].settings.spill_chars == 123
+    asked = ReplayOptions(
+        (), session="", policy="pi", model="x", cuts=None, show=None, dump=None, as_json=True, **given
+    )
+    assert _make_replay_setup(asked).policies[0].settings.spill_chars == 123

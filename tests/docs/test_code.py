@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.cli import command as program
-from holdfast.providers.rules import validate
+from holdfast.providers.rules import validate_request
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
@@ -62,7 +62,7 @@ def test_python_runs(block):
     held: dict[str, Any] = {"__name__": "__main__"}
     exec(code, held)
     if "planned" in held and "body" in held:
-        assert validate(held["body"]) == (), "what the page calls a request is one"
+        assert validate_request(held["body"]) == (), "what the page calls a request is one"
 
 
 @pytest.mark.parametrize("block", blocks("console"), ids=name)

@@ -10,18 +10,18 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast.cli import COMMANDS
+from holdfast.cli import COMMAND_HELP
 from holdfast.cli import command as program
-from holdfast.formats import READERS, WRITERS
+from holdfast.formats import EXPORT_FORMATS, RECORDING_READERS
 from holdfast.planning.pipeline import Policy
 from holdfast.planning.presets.presets import PRESETS
-from holdfast.planning.settings import Settings, origin
-from holdfast.providers.rules import RULES
-from holdfast.replay.measure import Measured
-from holdfast.replay.recall import Hits
-from holdfast.replay.report import Row, Subject, record
+from holdfast.planning.settings import Settings, get_setting_origin
+from holdfast.providers.rules import ALL_RULES
+from holdfast.replay.measure import PolicyFigures
+from holdfast.replay.recall import RecallCounts
+from holdfast.replay.report import PolicyRow, ReportSubject, encode_policy_row
 from holdfast.state.plan import Plan
-from holdfast.state.target import Target, World
+from holdfast.state.target import PlanInputs, Target
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path: path.read_text("utf-8") for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])}
@@ -36,7 +36,7 @@ def page(name: str) -> str:
 def commands() -> list[tuple[str, click.Command]]:
     found = []
     context = click.Context(program)
-    for name in COMMANDS:
+    for name in COMMAND_HELP:
         one = program.get_command(context, name)
         found.append((name, one))
         if isinstance(one, click.Group):
@@ -50,7 +50,7 @@ def test_public_names_are_documented():
         assert f"`{name}`" in page("README.md") + page("docs/library.md"), name
 
 
-@pytest.mark.parametrize("kind", [Plan, World])
+@pytest.mark.parametrize("kind", [Plan, PlanInputs])
 def test_fields_of_values_are_documented(kind):
     """Each field of what the planner takes and gives stands on the page of the library."""
     for name in kind.__struct_fields__:
@@ -72,7 +72,7 @@ def test_settings_are_documented():
     """Each setting stands in the table with its origin, and each origin says something."""
     for name in Settings.__struct_fields__:
         assert f"| `{name}` |" in page("docs/policies.md"), name
-        assert origin(name), name
+        assert get_setting_origin(name), name
 
 
 def test_presets_and_stages_are_documented():
@@ -96,25 +96,25 @@ def test_commands_and_options_are_documented(name, found):
 
 def test_rules_are_documented():
     """Each lint rule stands in the table, with the words of its own docstring."""
-    for rule in RULES:
+    for rule in ALL_RULES:
         assert f"| `{rule.name}` |" in page("docs/lint-rules.md"), rule.name
         assert rule.text.endswith("."), rule.name
 
 
 def test_formats_are_documented():
     """Each format that is read or written has a line."""
-    for name in {*READERS, *WRITERS} - {"body"}:
+    for name in {*RECORDING_READERS, *EXPORT_FORMATS} - {"body"}:
         assert f"| `{name}` |" in page("docs/formats.md"), name
 
 
 def test_figures_are_documented():
     """Each field of ``replay --json`` is explained, those of the cuts too."""
-    subject = Subject("f", "f", 1, 1, 1, "anthropic", "m", "o200k", 1.0, 1, 1, 1)
-    measured = Measured("holdfast", 1, 0, 0, 0, 0, 1, 1, None, 0.0, Hits(), 0, 0, 0.0, 0.0, ())
-    from holdfast.replay.cuts import CutScore, pool
+    subject = ReportSubject("f", "f", 1, 1, 1, "anthropic", "m", "o200k", 1.0, 1, 1, 1)
+    measured = PolicyFigures("holdfast", 1, 0, 0, 0, 0, 1, 1, None, 0.0, RecallCounts(), 0, 0, 0.0, 0.0, ())
+    from holdfast.replay.cuts import CutScore, pool_scores
 
-    row = Row(measured, {"8000": CutScore(dependencies=1)})
-    for name in (*record(subject, row), *msgspec.structs.asdict(pool([row.cuts["8000"]]))):
+    row = PolicyRow(measured, {"8000": CutScore(dependencies=1)})
+    for name in (*encode_policy_row(subject, row), *msgspec.structs.asdict(pool_scores([row.cut_scores["8000"]]))):
         assert re.search(rf"`{name}`", page("docs/metrics.md")), name
 
 

@@ -15,7 +15,7 @@ from holdfast.engine.session import Session
 PAGE = (Path(__file__).parents[2] / "docs" / "engine.md").read_text("utf-8")
 NAMES = [
     *(event.__name__ for event in get_args(events.Event)),
-    *events.OUTCOMES,
+    *events.COMPACTION_OUTCOMES,
     *(name for name in Hooks.__struct_fields__ if name != "patience"),
 ]
 VERBS = ("ask", "run", "append", "compact", "undo", "branch", "recall", "prepare", "record", "report")

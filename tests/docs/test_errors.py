@@ -14,19 +14,19 @@ import pytest
 from anyio import create_task_group, sleep, to_thread
 
 from holdfast import Engine, Message, Policy, config, errors, open_store, plan
-from holdfast.engine.compaction.summarizer import Writer, summarise
+from holdfast.engine.compaction.summarizer import SummaryWriter, write_summary
 from holdfast.engine.concurrency.lanes import Lanes
 from holdfast.engine.upstream.upstream import Upstream
-from holdfast.formats import read
+from holdfast.formats import read_recording
 from holdfast.messages.parts import ToolCall
-from holdfast.messages.sized_message import Slot
+from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.anthropic import messages as anthropic
-from holdfast.state.entries import Entry, Note, Said
-from holdfast.state.plan import Ask
+from holdfast.state.entries import Entry, MessageEntry, NoteEntry
+from holdfast.state.plan import SummaryRequest
 from holdfast.store import base
 from holdfast.store.base import Quota
-from holdfast.testing.clock import run
-from holdfast.testing.upstream import Given, ScriptedUpstream
+from holdfast.testing.clock import run_on_fake_clock
+from holdfast.testing.upstream import ScriptedReply, ScriptedUpstream
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
@@ -42,32 +42,32 @@ ERRORS = sorted(
 
 
 def small_window(size: int, policy: str) -> None:
-    place = config.target("anthropic", "claude-sonnet-4-5", window=size)
-    plan([Message.of("user", "hello")], place, Policy.preset(policy))
+    place = config.get_target("anthropic", "claude-sonnet-4-5", window=size)
+    plan([Message.from_text("user", "hello")], place, Policy.preset(policy))
 
 
 def store_of_one(path: str = "agent.db") -> None:
     with open_store(path) as store:
-        store.create("one")
+        store.create_session("one")
 
 
 def asked(upstream: Upstream, *said: str, fields: dict[str, Any] | None = None, window: int | None = None) -> None:
     async def ask() -> None:
-        goal = config.target("anthropic", "claude-opus-5", window=window)
+        goal = config.get_target("anthropic", "claude-opus-5", window=window)
         async with Engine.open(":memory:", upstream=upstream, target=goal, fields=fields or {}) as engine:
             await (await engine.session("one")).ask(*said)
 
-    run(ask)
+    run_on_fake_clock(ask)
 
 
 def refused() -> None:
     told = b'{"type":"error","error":{"type":"authentication_error","message":"invalid x-api-key"}}'
-    asked(ScriptedUpstream([Given((told,), 401)]), "hello")
+    asked(ScriptedUpstream([ScriptedReply((told,), 401)]), "hello")
 
 
 def overflow() -> None:
     told = b'{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long"}}'
-    asked(ScriptedUpstream([Given((told,), 400)] * 9), "hello")
+    asked(ScriptedUpstream([ScriptedReply((told,), 400)] * 9), "hello")
 
 
 def invalid() -> None:
@@ -75,13 +75,13 @@ def invalid() -> None:
 
 
 def no_summary() -> None:
-    target = config.target("anthropic", "claude-opus-5")
-    head = [Slot(Message.of("user", "Keep kelp.py as it is."))]
+    target = config.get_target("anthropic", "claude-opus-5")
+    head = [SizedMessage(Message.from_text("user", "Keep kelp.py as it is."))]
 
     async def write() -> None:
-        await summarise(head, Ask(0, 1, 1_000), [Writer(ScriptedUpstream(["No."] * 2), target)])
+        await write_summary(head, SummaryRequest(0, 1, 1_000), [SummaryWriter(ScriptedUpstream(["No."] * 2), target)])
 
-    run(write)
+    run_on_fake_clock(write)
 
 
 def cleared() -> None:
@@ -90,7 +90,7 @@ def cleared() -> None:
     async def wait() -> None:
         async with lanes.hold("one"):
             await sleep(1)
-            lanes.clear("one")
+            lanes.turn_away_waiting("one")
 
     async def work() -> None:
         async with create_task_group() as group:
@@ -124,7 +124,7 @@ def closing() -> None:
         async with lanes.hold("one"):
             pass
 
-    run(work)
+    run_on_fake_clock(work)
 
 
 def late() -> None:
@@ -134,7 +134,7 @@ def late() -> None:
         async with lanes.hold("one", deadline=5):
             await sleep(9)
 
-    run(work)
+    run_on_fake_clock(work)
 
 
 def unread() -> None:
@@ -146,50 +146,50 @@ def unread() -> None:
                 pass
             _ = going.answer
 
-    run(leave)
+    run_on_fake_clock(leave)
 
 
 def first_of(work: Callable[[], Awaitable[None]]) -> None:
     """Run ``work`` and raise the one error that its tasks raised together."""
     try:
-        run(work)
+        run_on_fake_clock(work)
     except BaseExceptionGroup as group:
         raise group.exceptions[0] from None
 
 
 def unknown_id() -> None:
     with open_store("agent.db") as store:
-        store.session("two")
+        store.get_session("two")
 
 
 def conflict() -> None:
     store_of_one()
     with open_store("agent.db") as store:
-        store.append("one", [Entry("b", "a", Note("lost"))])
+        store.append_entries("one", [Entry("b", "a", NoteEntry("lost"))])
 
 
 def mistyped() -> None:
     store_of_one()
     with open_store("agent.db") as store:
         call = ToolCall("c", "bash", {"command": "ls"})
-        store.append("one", [Entry("a", None, Said(Slot(Message("assistant", (call,)))))])
+        store.append_entries("one", [Entry("a", None, MessageEntry(SizedMessage(Message("assistant", (call,)))))])
 
 
 def locked() -> None:
     store_of_one()
-    with open_store("agent.db") as one, open_store("agent.db") as other, one.writing("one"), other.writing("one"):
+    with open_store("agent.db") as one, open_store("agent.db") as other, one.hold_lease("one"), other.hold_lease("one"):
         pass
 
 
 def read_only() -> None:
     with open_store("agent.db", readonly=True) as store:
-        store.create("one")
+        store.create_session("one")
 
 
 def over_quota() -> None:
     store_of_one()
     with open_store("agent.db", quota=Quota(session_bytes=10)) as store:
-        store.append("one", [Entry("b", None, Note("more than ten bytes"))])
+        store.append_entries("one", [Entry("b", None, NoteEntry("more than ten bytes"))])
 
 
 def newer() -> None:
@@ -203,30 +203,30 @@ def newer() -> None:
 def no_database() -> None:
     Path("notes.txt").write_text("hello\n" * 200)
     with open_store("notes.txt") as store:
-        store.sessions()
+        store.list_sessions()
 
 
 def gone() -> None:
     with open_store("agent.db") as store:
-        store.create("one")
+        store.create_session("one")
         Path("agent.db").unlink()
-        store.create("two")
+        store.create_session("two")
 
 
 def closed() -> None:
     store = open_store("agent.db")
     store.close()
-    store.sessions()
+    store.list_sessions()
 
 
 CASES: tuple[tuple[str, Callable[[], object]], ...] = (
     ("WindowTooSmall", lambda: small_window(4_000, "holdfast")),
     ("WindowTooSmall", lambda: small_window(8_000, "openclaw")),
     ("UnknownPolicy", lambda: Policy.preset("lru")),
-    ("FormatError", lambda: read(b"")),
-    ("Unrecognised", lambda: read(b'{"trajectory": [], "history": []}')),
-    ("FormatError", lambda: anthropic.decode(b'{"role": "user", "content": 5}')),
-    ("ConfigError", lambda: config.parse('[[model]]\nmatch = "qwen3*"\nwindows = 1\n', "holdfast.toml")),
+    ("FormatError", lambda: read_recording(b"")),
+    ("Unrecognised", lambda: read_recording(b'{"trajectory": [], "history": []}')),
+    ("FormatError", lambda: anthropic.decode_message(b'{"role": "user", "content": 5}')),
+    ("ConfigError", lambda: config.parse_catalog('[[model]]\nmatch = "qwen3*"\nwindows = 1\n', "holdfast.toml")),
     ("ConfigError", lambda: open_store("postgres://localhost/agents")),
     ("InvalidRequest", invalid),
     ("UpstreamError", refused),

@@ -10,10 +10,10 @@ import click
 import pytest
 
 from holdfast.cli import command as program
-from holdfast.cli.clients.launch import LAUNCHES
-from holdfast.config.providers import VARIABLES
+from holdfast.cli.clients.launch import CLIENT_LAUNCHERS
+from holdfast.config.providers import ADDRESS_VARIABLES
 from holdfast.proxy.http import headers
-from holdfast.proxy.settings import BYPASS, TOKEN, Settings
+from holdfast.proxy.settings import BYPASS_VARIABLE, TOKEN_VARIABLE, Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 PROXY, CLIENTS, FORMATS = ((DOCS / name).read_text("utf-8") for name in ("proxy.md", "clients.md", "formats.md"))
@@ -33,9 +33,9 @@ def test_options(name):
 
 def test_headers_and_variables():
     """Each header of ours, each state that it tells and each variable of ours stands on the page."""
-    for name in (headers.STATE, headers.SESSION, headers.REQUEST, headers.TOKEN):
+    for name in (headers.STATE_HEADER, headers.SESSION_HEADER, headers.REQUEST_HEADER, headers.TOKEN_HEADER):
         assert f"`{name.decode()}`" in PROXY
-    for word in (*get_args(headers.State), BYPASS, TOKEN):
+    for word in (*get_args(headers.RequestState), BYPASS_VARIABLE, TOKEN_VARIABLE):
         assert word in PROXY, word
 
 
@@ -47,9 +47,9 @@ def test_settings():
 
 def test_clients():
     """Each client that is started in a way of its own has a page that shows how, and each variable is told."""
-    for client in LAUNCHES:
+    for client in CLIENT_LAUNCHERS:
         assert any(f"holdfast run -- {client}" in text for text in PAGES.values()), client
-    for name in VARIABLES:
+    for name in ADDRESS_VARIABLES:
         assert any(name in text for text in PAGES.values()), name
 
 

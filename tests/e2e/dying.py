@@ -13,46 +13,46 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-from samples import KEY
-from workday import spoken, workday
+from samples import SAMPLE_KEY
+from workday import make_step_messages, make_workday
 
-from holdfast.config import target
-from holdfast.engine.log.journal import Journal, Prepared
+from holdfast.config import get_target
+from holdfast.engine.log.journal import Journal, PreparedRequest
 from holdfast.messages.message import Message
 from holdfast.state.entries import Usage
 from holdfast.store.sqlite import SqliteStore
 
 GOALS = {
-    "openai-chat": target("openai-chat", "gpt-5.5", window=40_000),
-    "anthropic": target("anthropic", "claude-opus-5-5", window=40_000),
+    "openai-chat": get_target("openai-chat", "gpt-5.5", window=40_000),
+    "anthropic": get_target("anthropic", "claude-opus-5-5", window=40_000),
 }
 
 
 def messages(steps: int) -> list[Message]:
     """Return all that is said in so many steps."""
     said: list[Message] = []
-    for step in workday(steps):
-        said += [Message.of("user", step.user)] if step.user else []
-        said += spoken(step)
+    for step in make_workday(steps):
+        said += [Message.from_text("user", step.user)] if step.user else []
+        said += make_step_messages(step)
     return said
 
 
-def onward(journal: Journal, said: list[Message], api: str) -> Iterator[tuple[Prepared | None, list[str]]]:
+def onward(journal: Journal, said: list[Message], api: str) -> Iterator[tuple[PreparedRequest | None, list[str]]]:
     """Yield what each verb returned on the way from where the session stands to the end."""
-    while (at := len(journal.branch.slots)) < len(said):
+    while (at := len(journal.state.sized_messages)) < len(said):
         if said[at].role != "assistant":
             yield None, journal.append(said[at])
             continue
-        prepared = journal.prepare(GOALS[api])
-        yield prepared, [prepared.request]
-        yield None, [journal.record(said[at], Usage(prepared.plan.after * 11 // 10, 40))]
+        prepared = journal.prepare_request(GOALS[api])
+        yield prepared, [prepared.request_id]
+        yield None, [journal.record_answer(said[at], Usage(prepared.plan.after * 11 // 10, 40))]
 
 
 def work(place: str, said: list[Message], api: str) -> None:
     """Spend the day, and tell the ids."""
     tell(f"pid {os.getpid()}")
     with SqliteStore(place) as store:
-        for _, ids in onward(Journal.open(store, KEY), said, api):
+        for _, ids in onward(Journal.open(store, SAMPLE_KEY), said, api):
             for id_ in ids:
                 tell(id_)
 

@@ -18,25 +18,25 @@ from msgspec.structs import replace
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-from samples import KEY
-from workday import STEPS, Step, fields, results, workday
+from samples import SAMPLE_KEY
+from workday import DAY_STEPS, WorkdayStep, make_request_fields, make_result_message, make_workday
 
-from holdfast.config import target
-from holdfast.engine.compaction.summarizer import Writer
+from holdfast.config import get_target
+from holdfast.engine.compaction.summarizer import SummaryWriter
 from holdfast.engine.engine import Engine
-from holdfast.engine.log.queue import QUEUED
+from holdfast.engine.log.queue import NOTE_QUEUED
 from holdfast.engine.session import Session
 from holdfast.messages.parts import ToolCall
-from holdfast.planning.summary.prompts import HEADINGS
-from holdfast.providers.overflow import ErrorReport, classify
-from holdfast.state.entries import Note, Said
+from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
+from holdfast.providers.overflow import ErrorReport, classify_error
+from holdfast.state.entries import MessageEntry, NoteEntry
 from holdfast.store.base import SessionStore
-from holdfast.testing.provider import Provider, Settings
-from holdfast.testing.provider.calls import Refusal
-from holdfast.testing.provider.calls import Said as Says
-from holdfast.testing.provider.client import MODELS
-from holdfast.testing.provider.judge.counting import counter
-from holdfast.testing.provider.reading import Request
+from holdfast.testing.provider import Provider, ProviderSettings
+from holdfast.testing.provider.calls import RefusalReply
+from holdfast.testing.provider.calls import ScriptedAnswer as Says
+from holdfast.testing.provider.client import STRICTEST_MODELS
+from holdfast.testing.provider.judge.counting import get_token_counter
+from holdfast.testing.provider.reading import ProviderRequest
 from holdfast.testing.upstream import ProviderUpstream
 
 WINDOW, FACTOR = 32_000, 1.3
@@ -50,15 +50,15 @@ Tell = Callable[..., object]
 
 
 @cache
-def day() -> list[Step]:
+def day() -> list[WorkdayStep]:
     """Return the steps of one day."""
-    return workday(STEPS)
+    return make_workday(DAY_STEPS)
 
 
-def step_at(number: int) -> Step:
+def step_at(number: int) -> WorkdayStep:
     """Return a step of any day; what the user says is another thing each day."""
-    step = day()[number % STEPS]
-    return replace(step, user=step.user and f"Day {number // STEPS}. {step.user}")
+    step = day()[number % DAY_STEPS]
+    return replace(step, user=step.user and f"Day {number // DAY_STEPS}. {step.user}")
 
 
 class Model:
@@ -67,9 +67,9 @@ class Model:
     def __init__(self) -> None:
         self.number = 0
 
-    def next(self, _request: Request, _blocks: object) -> Says:
+    def choose_next_answer(self, _request: ProviderRequest, _blocks: object) -> Says:
         """Return the next answer."""
-        return step_at(self.number).said
+        return step_at(self.number).answer
 
 
 class Notes:
@@ -78,12 +78,12 @@ class Notes:
     def __init__(self) -> None:
         self.number = 0
 
-    def next(self, _request: Request, _blocks: object) -> Says:
+    def choose_next_answer(self, _request: ProviderRequest, _blocks: object) -> Says:
         """Return the next notes."""
         self.number += 1
         said = f"- Notes {self.number}: each task is to find why a line fails, and to mend it."
         more = "- At any word of the user: mind the tide. What was read so far was looked at and is as it should be."
-        return Says("\n".join(f"## {heading}\n{said}\n{more}" for heading in HEADINGS))
+        return Says("\n".join(f"## {heading}\n{said}\n{more}" for heading in SUMMARY_HEADINGS))
 
 
 class Work:
@@ -91,8 +91,8 @@ class Work:
 
     def __init__(self, session: Session, model: Model, tell: Tell) -> None:
         leaf = session.journal.leaf
-        path = session.means.store.path(KEY, leaf) if leaf else []
-        said = [entry.body.slot.message for entry in path if isinstance(entry.body, Said)]
+        path = session.resources.store.read_path(SAMPLE_KEY, leaf) if leaf else []
+        said = [entry.body.sized_message.message for entry in path if isinstance(entry.body, MessageEntry)]
         self.session, self.model, self.tell = session, model, tell
         self.asked = {one.text for one in said if one.role == "user"}
         self.born, self.words = len(path), 0
@@ -100,13 +100,13 @@ class Work:
 
     async def verb(self) -> None:
         """Go one verb on: results, a task or the next request."""
-        number, open_ = self.model.number, self.session.journal.branch.open
+        number, open_ = self.model.number, self.session.journal.state.open_call_ids
         if open_:
             self.tell("~append")
             before = step_at(number - 1)
-            names = [name for name, _ in before.said.calls]
+            names = [name for name, _ in before.answer.calls]
             calls = tuple(ToolCall(id_, name, "{}") for id_, name in zip(open_, names, strict=True))
-            self.tell(*await self.session.append(results(calls, before)))
+            self.tell(*await self.session.append(make_result_message(calls, before)))
             return
         user = step_at(number).user
         words = (user,) if user and user not in self.asked else ()
@@ -136,17 +136,19 @@ class Work:
             self.tell(*await self.session.append(f"Word {self.born}.{os.getpid()}.{self.words}: mind the tide."))
 
 
-def summarisers(api: str, provider: Provider) -> list[Writer]:
+def summarisers(api: str, provider: Provider) -> list[SummaryWriter]:
     """Return who writes the summaries, as the session's own model or as another."""
-    goal = target(api, MODELS[api], window=WINDOW)
-    return [Writer(ProviderUpstream(provider, latency=LATENCY), goal, {} if api == "gemini" else {"stream": True})]
+    goal = get_target(api, STRICTEST_MODELS[api], window=WINDOW)
+    return [
+        SummaryWriter(ProviderUpstream(provider, latency=LATENCY), goal, {} if api == "gemini" else {"stream": True})
+    ]
 
 
 async def work(place: str | SessionStore, api: str, writer: str, steps: int, tell: Tell) -> Provider:
     """Work so many verbs on; return the provider that judged it."""
     model = Model()
-    provider = Provider(Settings(window=WINDOW, factor=FACTOR), model)
-    noting = Provider(Settings(window=WINDOW, factor=FACTOR), Notes())
+    provider = Provider(ProviderSettings(window=WINDOW, factor=FACTOR), model)
+    noting = Provider(ProviderSettings(window=WINDOW, factor=FACTOR), Notes())
 
     def told(event: object) -> None:
         name = type(event).__name__
@@ -158,29 +160,31 @@ async def work(place: str | SessionStore, api: str, writer: str, steps: int, tel
     async with Engine.open(
         place,
         upstream=ProviderUpstream(provider, latency=LATENCY),
-        target=target(api, MODELS[api], window=WINDOW),
-        fields=fields(api),
+        target=get_target(api, STRICTEST_MODELS[api], window=WINDOW),
+        fields=make_request_fields(api),
         writers=summarisers(api, noting) if writer == "model" else (),
         listen=told,
     ) as engine:
-        worker = Work(await engine.session(KEY), model, tell)
+        worker = Work(await engine.session(SAMPLE_KEY), model, tell)
         for _ in range(steps):
             await worker.verb()
             tell(*[f"~wrong {one}" for one in wrong(provider) + wrong(noting)])
     return provider
 
 
-def wrong(provider: Provider) -> list[Refusal]:
+def wrong(provider: Provider) -> list[RefusalReply]:
     """Return what the provider refused for another reason than its size."""
-    refused = [one.reply for one in provider.requests if isinstance(one.reply, Refusal)]
+    refused = [one.reply for one in provider.requests if isinstance(one.reply, RefusalReply)]
     return [
-        one for one in refused if not classify(ErrorReport("", one.status, one.code, one.message, one.body)).is_overflow
+        one
+        for one in refused
+        if not classify_error(ErrorReport("", one.status, one.code, one.message, one.body)).is_overflow
     ]
 
 
 def is_queued(body: object) -> bool:
     """Return whether an entry holds words that waited for an answer."""
-    return isinstance(body, Note) and body.reason == QUEUED
+    return isinstance(body, NoteEntry) and body.reason == NOTE_QUEUED
 
 
 def tell(*lines: str) -> None:
@@ -191,7 +195,7 @@ def tell(*lines: str) -> None:
 def main() -> None:
     """Start a worker for each line, one after the other."""
     day()
-    counter("auto")("what takes long to load is loaded before the first worker")
+    get_token_counter("auto")("what takes long to load is loaded before the first worker")
     tell("ready")
     for line in sys.stdin:
         place, api, writer = line.split()

@@ -16,21 +16,21 @@ from dying_engine import FACTOR, WINDOW, tell, wrong
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-from samples import KEY
-from workday import fields
+from samples import SAMPLE_KEY
+from workday import make_request_fields
 
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.engine.engine import Engine
 from holdfast.engine.session import Session
-from holdfast.testing.provider import Provider, Settings
-from holdfast.testing.provider.client import MODELS
+from holdfast.testing.provider import Provider, ProviderSettings
+from holdfast.testing.provider.client import STRICTEST_MODELS
 from holdfast.testing.upstream import ProviderUpstream
 
 
 def opened(place: str, api: str, provider: Provider):
     """Return an engine at ``place`` that ``provider`` answers."""
-    goal = target(api, MODELS[api], window=WINDOW)
-    return Engine.open(place, upstream=ProviderUpstream(provider), target=goal, fields=fields(api))
+    goal = get_target(api, STRICTEST_MODELS[api], window=WINDOW)
+    return Engine.open(place, upstream=ProviderUpstream(provider), target=goal, fields=make_request_fields(api))
 
 
 async def obey(session: Session, verb: str, words: str) -> dict:
@@ -45,23 +45,23 @@ async def obey(session: Session, verb: str, words: str) -> dict:
     elif verb == "undo":
         told["undone"] = await session.undo()
     elif verb == "hold":
-        with session.means.store.writing(KEY):
+        with session.resources.store.hold_lease(SAMPLE_KEY):
             tell("{}")
             await anyio.sleep_forever()
-    branch = session.journal.branch
-    return {**told, "leaf": session.journal.leaf, "law": [id_ for id_, _ in branch.law]}
+    branch = session.journal.state
+    return {**told, "leaf": session.journal.leaf, "law": [id_ for id_, _ in branch.active_decisions]}
 
 
 async def main(place: str, api: str) -> None:
     """Obey until the input ends."""
-    provider = Provider(Settings(window=WINDOW, factor=FACTOR))
+    provider = Provider(ProviderSettings(window=WINDOW, factor=FACTOR))
     async with AsyncExitStack() as stack:
         for line in sys.stdin:
             verb, _, words = line.strip().partition(" ")
             if verb == "open":
                 await stack.aclose()
                 engine = await stack.enter_async_context(opened(place, api, provider))
-                session = await engine.session(KEY)
+                session = await engine.session(SAMPLE_KEY)
             told = await obey(session, verb, words)
             tell(json.dumps({**told, "wrong": len(wrong(provider))}))
 

@@ -12,22 +12,22 @@ from functools import partial
 import counts
 import pytest
 import trouble
-from samples import KEY
+from samples import SAMPLE_KEY
 
 from holdfast import events
-from holdfast.config import target
-from holdfast.engine.compaction.summarizer import Writer
-from holdfast.engine.hooks import Before, Hooks
+from holdfast.config import get_target
+from holdfast.engine.compaction.summarizer import SummaryWriter
+from holdfast.engine.hooks import BeforeCompactionResult, Hooks
 from holdfast.messages.message import Message
-from holdfast.planning.summary.must_keep import newest_identifiers
-from holdfast.planning.summary.prompts import HEADINGS
-from holdfast.providers.responses import Answer
-from holdfast.state.entries import Compaction
-from holdfast.testing.clock import run as on_fake_clock
-from holdfast.testing.provider import Fault, Provider, Settings
-from holdfast.testing.provider.calls import Refusal
-from holdfast.testing.provider.calls import Said as Says
-from holdfast.testing.provider.client import MODELS
+from holdfast.planning.summary.must_keep import collect_newest_identifiers
+from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
+from holdfast.providers.responses import ParsedAnswer
+from holdfast.state.entries import CompactionEntry
+from holdfast.testing.clock import run_on_fake_clock as on_fake_clock
+from holdfast.testing.provider import Fault, Provider, ProviderSettings
+from holdfast.testing.provider.calls import RefusalReply
+from holdfast.testing.provider.calls import ScriptedAnswer as Says
+from holdfast.testing.provider.client import STRICTEST_MODELS
 from holdfast.testing.upstream import ProviderUpstream
 
 WAYS = [(False, True), (True, False), (False, False), (True, True)]
@@ -36,7 +36,7 @@ WAYS = [(False, True), (True, False), (False, False), (True, True)]
 
 def choose_ways(api):
     """Return the ways to try with an API: all of them, two in CI, one in a quick run; neighbours try different ones."""
-    first = list(MODELS).index(api) // 2 % 2
+    first = list(STRICTEST_MODELS).index(api) // 2 % 2
     return counts.choose(quick=WAYS[first : first + 1], ci=WAYS[:2], thorough=WAYS)
 
 
@@ -56,7 +56,7 @@ async def in_trouble(api, bad, *, stream):
     """Ask while ``bad`` lasts, and again when it is over; return what came of it."""
     scene = trouble.Scene(api, bad.upstream)
     async with scene.opened as engine:
-        session = await engine.session(KEY)
+        session = await engine.session(SAMPLE_KEY)
         await session.append(*trouble.TALK)
         before = trouble.shown(session)
         outcome = await trouble.asked(session, "Go on.", stream=stream)
@@ -64,7 +64,7 @@ async def in_trouble(api, bad, *, stream):
         if isinstance(outcome, Exception):
             trouble.judge_error(outcome)
             if not scene.decided():
-                trouble.judge_untouched(session, [*before, Message.of("user", "Go on.")], stream=stream)
+                trouble.judge_untouched(session, [*before, Message.from_text("user", "Go on.")], stream=stream)
         else:
             assert outcome.message.role == "assistant"
         trouble.judge_peace(engine, session, scene.store)
@@ -73,12 +73,12 @@ async def in_trouble(api, bad, *, stream):
         await trouble.judge_goes_on(engine, session, scene.store)
     trouble.judge_requests(bad.provider)
     if bad.was_small:
-        assert any(isinstance(one.reply, Refusal) for one in bad.provider.requests)
+        assert any(isinstance(one.reply, RefusalReply) for one in bad.provider.requests)
     return outcome
 
 
 @pytest.mark.counts
-@pytest.mark.parametrize("api", counts.every_other(MODELS))
+@pytest.mark.parametrize("api", counts.every_other(STRICTEST_MODELS))
 @pytest.mark.parametrize(
     ("fault", "stage"), [pair for pair in trouble.POSSIBLE if not pair[1].startswith("summary")], ids=lambda one: one
 )
@@ -91,7 +91,7 @@ def test_a_run_in_trouble_ends_and_the_session_goes_on(fault, stage, api):
         outcome = on_fake_clock(partial(in_trouble, api, bad, stream=stream))
         passes = fault not in trouble.LASTING and (fault, api) != ("429 of tokens", "gemini")
         if not always and not (stream and place in ("middle", "end")):
-            assert isinstance(outcome, Answer) is passes, outcome
+            assert isinstance(outcome, ParsedAnswer) is passes, outcome
 
 
 # -- a summary in trouble ----------------------------------------------------------------------------------------------
@@ -99,46 +99,53 @@ def test_a_run_in_trouble_ends_and_the_session_goes_on(fault, stage, api):
 FULL = 14_000
 """A window that the conversation is too long for: a summary is due before the first request."""
 NOTES = "\n".join(
-    [f"## {heading}\n- {trouble.TALK[0].text} Go on. {heading}: what is wrong with the parts." for heading in HEADINGS]
+    [
+        f"## {heading}\n- {trouble.TALK[0].text} Go on. {heading}: what is wrong with the parts."
+        for heading in SUMMARY_HEADINGS
+    ]
     + [
         f"- {word}: seen, read and understood, and it is what it was."
-        for word in newest_identifiers(trouble.TALK, 10, 12)
+        for word in collect_newest_identifiers(trouble.TALK, 10, 12)
     ]
 )
 
 
 async def summary_in_trouble(api, fault, *, always):
     """Ask while a summary is due, and its writer in trouble."""
-    provider = Provider(Settings(window=trouble.WINDOW), [Says(NOTES)] * 40)
+    provider = Provider(ProviderSettings(window=trouble.WINDOW), [Says(NOTES)] * 40)
     bad = trouble.Trouble(fault, always=always, provider=provider)
     streams = {} if api == "gemini" else {"stream": True}
-    writer = Writer(bad.upstream, target(api, MODELS[api], window=trouble.WINDOW), streams)
+    writer = SummaryWriter(bad.upstream, get_target(api, STRICTEST_MODELS[api], window=trouble.WINDOW), streams)
     answering = trouble.Trouble(None)
     scene = trouble.Scene(api, answering.upstream, window=FULL, writers=[writer])
     async with scene.opened as engine:
-        session = await engine.session(KEY)
+        session = await engine.session(SAMPLE_KEY)
         await session.append(*trouble.TALK)
         outcome = await session.ask("Go on.")
         assert outcome.message.role == "assistant"
         assert len(answering.upstream.sent) <= trouble.BOUND
         assert 1 <= len(bad.upstream.sent) <= trouble.MOST_SUMMARIES
-        assert sum(isinstance(entry.body, Compaction) for entry in scene.store.entries(KEY)) == 1
+        assert sum(isinstance(entry.body, CompactionEntry) for entry in scene.store.read_entries(SAMPLE_KEY)) == 1
         trouble.judge_peace(engine, session, scene.store)
         bad.ends()
         await trouble.judge_goes_on(engine, session, scene.store)
     trouble.judge_requests(provider)
     trouble.judge_requests(answering.provider)
-    return [event.by for event in scene.heard if isinstance(event, events.Compacted) and event.outcome == "compacted"]
+    return [
+        event.author
+        for event in scene.heard
+        if isinstance(event, events.CompactionEnded) and event.outcome == "compacted"
+    ]
 
 
-@pytest.mark.parametrize("api", MODELS)
+@pytest.mark.parametrize("api", STRICTEST_MODELS)
 def test_a_summary_that_nothing_troubles_is_taken(api):
     """The stage is as it should be: without a fault the model's summary is the one in the log."""
     assert on_fake_clock(partial(summary_in_trouble, api, None, always=False)) == ["model"]
 
 
 @pytest.mark.counts
-@pytest.mark.parametrize("api", counts.every_other(MODELS))
+@pytest.mark.parametrize("api", counts.every_other(STRICTEST_MODELS))
 @pytest.mark.parametrize(
     ("fault", "stage"), [pair for pair in trouble.POSSIBLE if pair[1].startswith("summary")], ids=lambda one: one
 )
@@ -155,26 +162,26 @@ async def compacted_twice(api):
     asked_for = []
 
     def strike(_sent, number):
-        provider.settings = Settings(
+        provider.settings = ProviderSettings(
             window=(9_000, 2_000, trouble.WINDOW)[min(number, 3) - 1], overflow="llama.cpp-old"
         )
 
     def supply(*_):
         asked_for.append(len(asked_for))
-        return Before(summary=trouble.text(99, 20 if asked_for[1:] else 70))
+        return BeforeCompactionResult(summary=trouble.text(99, 20 if asked_for[1:] else 70))
 
-    provider = Provider(Settings(window=trouble.WINDOW))
+    provider = Provider(ProviderSettings(window=trouble.WINDOW))
     scene = trouble.Scene(api, ProviderUpstream(provider, strike), hooks=Hooks(before_compaction=supply))
     async with scene.opened as engine:
-        session = await engine.session(KEY)
+        session = await engine.session(SAMPLE_KEY)
         await session.append(*trouble.TALK)
         assert (await session.ask("Go on.")).message.text
         trouble.judge_peace(engine, session, scene.store)
         trouble.judge_counts(scene.store)
-    return [event.by for event in scene.heard if isinstance(event, events.Compacted)]
+    return [event.author for event in scene.heard if isinstance(event, events.CompactionEnded)]
 
 
-@pytest.mark.parametrize("api", MODELS)
+@pytest.mark.parametrize("api", STRICTEST_MODELS)
 def test_two_overflows_for_one_answer_leave_nothing_in_flight(api):
     """BEHAVIOUR 16: whatever was pressed for, a run that has ended is waited for by nobody."""
     assert on_fake_clock(partial(compacted_twice, api)) == ["hook", "hook"]

@@ -9,18 +9,18 @@ import anyio
 import counts
 import pytest
 import trouble
-from samples import KEY
+from samples import SAMPLE_KEY
 
-from holdfast.config import target
-from holdfast.engine.compaction.summarizer import Writer
+from holdfast.config import get_target
+from holdfast.engine.compaction.summarizer import SummaryWriter
 from holdfast.engine.hooks import Hooks
 from holdfast.errors import DeadlineExceeded, HoldfastError
-from holdfast.events import OUTCOMES
+from holdfast.events import COMPACTION_OUTCOMES
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
-from holdfast.testing.clock import run as on_fake_clock
-from holdfast.testing.provider import Fault, Provider, Settings
-from holdfast.testing.provider.client import MODELS
+from holdfast.testing.clock import run_on_fake_clock as on_fake_clock
+from holdfast.testing.provider import Fault, Provider, ProviderSettings
+from holdfast.testing.provider.client import STRICTEST_MODELS
 from holdfast.testing.upstream import ProviderUpstream
 
 WALKS, STEPS = counts.choose(quick=1, ci=50, thorough=2_000), 100
@@ -41,12 +41,14 @@ class Walk:
 
     def __init__(self, seed):
         self.dice = Random(seed)
-        self.api = self.dice.choice(list(MODELS))
-        self.provider = Provider(Settings(window=trouble.WINDOW))
+        self.api = self.dice.choice(list(STRICTEST_MODELS))
+        self.provider = Provider(ProviderSettings(window=trouble.WINDOW))
         self.upstream = ProviderUpstream(self.provider, self.strike, patience=PATIENT, latency=0.5)
         self.means = {"hooks": Hooks(before_compaction=self.hook, on_overflow=self.hook, on_append=self.hook)}
         if self.dice.random() < 0.5:
-            self.means["writers"] = [Writer(self.upstream, target(self.api, MODELS[self.api], window=trouble.WINDOW))]
+            self.means["writers"] = [
+                SummaryWriter(self.upstream, get_target(self.api, STRICTEST_MODELS[self.api], window=trouble.WINDOW))
+            ]
         self.means["native"] = self.dice.random() < 0.5
         self.scene = trouble.Scene(self.api, self.upstream)
         self.calm, self.number, self.words = False, 0, []
@@ -56,7 +58,7 @@ class Walk:
         small = not self.calm and self.dice.random() < 0.08
         last = next((one.tokens for one in reversed(self.provider.requests) if one.tokens), 0)
         window = max(trouble.SIZE, int(last * self.dice.uniform(0.5, 1.0))) if small else trouble.WINDOW
-        self.provider.settings = Settings(window=window, overflow=self.dice.choice(WORDINGS))
+        self.provider.settings = ProviderSettings(window=window, overflow=self.dice.choice(WORDINGS))
         if self.calm or small or self.dice.random() > 0.125:
             return None
         kind, stage = self.dice.choice(PLACES)
@@ -89,7 +91,7 @@ class Walk:
     async def opened(self, stack):
         self.scene.opened = trouble.Scene(self.api, self.upstream, store=self.scene.store, **self.means).opened
         engine = await stack.enter_async_context(self.scene.opened)
-        return engine, await engine.session(KEY)
+        return engine, await engine.session(SAMPLE_KEY)
 
     def next_words(self):
         """Return words of the user that were never said before; most ask for a tool."""
@@ -102,7 +104,7 @@ class Walk:
         await trouble.asked(self.session, *(await self.next_said()), stream=self.dice.random() < 0.3)
 
     async def next_said(self):
-        calls = self.session.journal.branch.open
+        calls = self.session.journal.state.open_call_ids
         if calls:
             lines = self.dice.choice([0, 20, 80, 200, 3_000])
             parts = [ToolResult(id_, "read", (Text(trouble.text(self.number, lines) or "x"),)) for id_ in calls]
@@ -137,7 +139,7 @@ class Walk:
             await anyio.sleep(self.dice.random())
             words = self.next_words()
             self.words.append(words)
-            await self.session.append(Message.of("user", words))
+            await self.session.append(Message.from_text("user", words))
 
     async def hurried(self):
         """Ask with little time."""
@@ -152,14 +154,14 @@ class Walk:
 
     async def aside(self):
         """Ask on a branch from before the end of this one, which leaves this one as it is."""
-        before, ids = trouble.shown(self.session), [entry.id for entry in self.scene.store.path(KEY)]
+        before, ids = trouble.shown(self.session), [entry.id for entry in self.scene.store.read_path(SAMPLE_KEY)]
         branch = await self.session.branch(self.dice.choice(ids[len(ids) // 2 : -1]))
         await trouble.asked(branch, "What if it were otherwise?")
         assert trouble.shown(self.session) == before
 
     async def compact(self):
         told = await self.session.compact()
-        assert told.outcome in OUTCOMES
+        assert told.outcome in COMPACTION_OUTCOMES
 
     async def undo(self):
         with suppress(HoldfastError):

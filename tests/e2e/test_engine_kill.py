@@ -20,19 +20,19 @@ from random import Random
 import counts
 import dying_engine as dying
 import pytest
-from samples import KEY, same_request
+from samples import SAMPLE_KEY, is_same_request
 
-from holdfast.engine.log.queue import undelivered
+from holdfast.engine.log.queue import read_queued_messages
 from holdfast.messages.message import Message
-from holdfast.planning.summary.prompts import HEADINGS
-from holdfast.state.branch.branch import Branch
-from holdfast.state.codec.packing import unpack
-from holdfast.state.entries import Compaction, Said
-from holdfast.store.blobs.blob_names import CAPPED
+from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.codec.packing import unpack_value
+from holdfast.state.entries import CompactionEntry, MessageEntry
+from holdfast.store.blobs.blob_names import NOTE_CAPPED
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
-from holdfast.testing.clock import run as on_fake_clock
-from holdfast.testing.provider.calls import Answered
+from holdfast.testing.clock import run_on_fake_clock as on_fake_clock
+from holdfast.testing.provider.calls import ModelAnswer
 
 SESSIONS, KILLS = counts.choose(quick=(1, 10), ci=(1, 10), thorough=(10, 25))
 """Sessions of each API, and the kills in each."""
@@ -78,36 +78,38 @@ def killed(workers, place, api, random):
 
 
 def said(path):
-    return [entry.body.slot.message for entry in path if isinstance(entry.body, Said)]
+    return [entry.body.sized_message.message for entry in path if isinstance(entry.body, MessageEntry)]
 
 
 def named_blobs(body):
     """Return the blobs that an entry names."""
-    named = body.data["blobs"] if getattr(body, "reason", "") == CAPPED else []
-    return [*named, *(edit.blob for edit in getattr(body, "edits", ()) if edit.blob)]
+    named = body.data["blobs"] if getattr(body, "reason", "") == NOTE_CAPPED else []
+    return [*named, *(edit.blob_hash for edit in getattr(body, "edits", ()) if edit.blob_hash)]
 
 
 def check(store, acknowledged, since=0):
     """S1: what was acknowledged is there, once; S5: so are its texts; S11: a compaction is there, whole, or not."""
-    path = store.path(KEY)
+    path = store.read_path(SAMPLE_KEY)
     there = Counter(entry.id for entry in path)
     assert [id_ for id_ in acknowledged if there[id_] != 1] == []
-    assert len(store.leaves(KEY)) == 1
-    assert store.session(KEY).entries == len(path)
-    assert same_request(store.branch(KEY), Branch.build(path))
+    assert len(store.read_tips(SAMPLE_KEY)) == 1
+    assert store.get_session(SAMPLE_KEY).entry_count == len(path)
+    assert is_same_request(store.open_state(SAMPLE_KEY), ConversationState.from_entries(path))
     for entry in path[since:]:
-        if isinstance(entry.body, Compaction):
-            assert entry.body.after < entry.body.before
-            assert [one for one in HEADINGS if entry.body.by and f"## {one}" not in entry.body.summary.text] == []
-        assert all(store.blobs.size(blob) for blob in named_blobs(entry.body))
+        if isinstance(entry.body, CompactionEntry):
+            assert entry.body.tokens_after < entry.body.tokens_before
+            assert [
+                one for one in SUMMARY_HEADINGS if entry.body.author and f"## {one}" not in entry.body.summary.text
+            ] == []
+        assert all(store.blobs.get_size(blob) for blob in named_blobs(entry.body))
     return path
 
 
 def check_words(store, path):
     """P10: what was said while an answer was on its way is said by now, once."""
-    assert undelivered(store, KEY, None) == []
+    assert read_queued_messages(store, SAMPLE_KEY, None) == []
     texts = Counter(one.text for one in said(path) if one.role == "user")
-    waited = [unpack(entry.body.raw, Message).text for entry in path if dying.is_queued(entry.body)]
+    waited = [unpack_value(entry.body.raw, Message).text for entry in path if dying.is_queued(entry.body)]
     assert [text for text in waited if texts[text] != 1] == []
     assert max(texts.values()) == 1
 
@@ -116,7 +118,7 @@ def check_day(messages):
     """No step is lost or done twice, whoever did it: each answer in turn, with its own results."""
     answers = [one for one in messages if one.role == "assistant"]
     steps = [dying.step_at(number) for number in range(len(answers))]
-    assert [one.text for one in answers] == [step.said.text for step in steps]
+    assert [one.text for one in answers] == [step.answer.text for step in steps]
     results = [result.content[0].text for one in messages for result in one.results]
     assert results == [text for step in steps for text in step.results][: len(results)]
     assert sum(len(step.results) for step in steps[:-1]) <= len(results)
@@ -127,7 +129,7 @@ def gone_on(place, api, writer="extract", steps=ONWARD):
     told = []
     provider = on_fake_clock(partial(dying.work, str(place), api, writer, steps, lambda *lines: told.extend(lines)))
     assert dying.wrong(provider) == []
-    assert isinstance(provider.requests[-1].reply, Answered)
+    assert isinstance(provider.requests[-1].reply, ModelAnswer)
     return told
 
 
@@ -147,7 +149,7 @@ def test_a_killed_engine_goes_on(workers, tmp_path, api):
     for number in range(SESSIONS):
         path = killed_session(workers, tmp_path / f"{number}.db", api, random, table)
         check_day(said(path))
-        made = [entry.body.by for entry in path if isinstance(entry.body, Compaction)]
+        made = [entry.body.author for entry in path if isinstance(entry.body, CompactionEntry)]
         assert made
         table["in all", "entries"] += len(path)
         table.update(("in all", f"compactions by {by or 'extract'}") for by in made)
@@ -165,9 +167,9 @@ def killed_session(workers, place, api, random, table):
         table["killed at", told[-1] if told and told[-1].startswith("~") else "an acknowledgement"] += 1
         if place.exists():
             with SqliteStore(place) as store:
-                if store.sessions():
+                if store.list_sessions():
                     path = check(store, acknowledged, since)
-                    table["left", f"words that wait, {len(undelivered(store, KEY, None))}"] += 1
+                    table["left", f"words that wait, {len(read_queued_messages(store, SAMPLE_KEY, None))}"] += 1
                     table["left", f"{type(path[-1].body).__name__} at the end"] += 1
         acknowledged += ids(gone_on(place, api, random.choice(WRITERS)))
         with SqliteStore(place) as store:
@@ -192,4 +194,6 @@ def test_a_worker_nobody_kills_does_the_same(writer):
     path = check(store, ids(told))
     check_words(store, path)
     check_day(said(path))
-    assert {entry.body.by for entry in path if isinstance(entry.body, Compaction)} == {writer.replace("extract", "")}
+    assert {entry.body.author for entry in path if isinstance(entry.body, CompactionEntry)} == {
+        writer.replace("extract", "")
+    }

@@ -18,11 +18,11 @@ from random import Random
 import counts
 import dying
 import pytest
-from samples import KEY, same_request
+from samples import SAMPLE_KEY, is_same_request
 
 from holdfast.engine.log.journal import Journal
-from holdfast.engine.requests import rendered
-from holdfast.state.branch.branch import Branch
+from holdfast.engine.requests import render_prepared_request
+from holdfast.state.branch.branch import ConversationState
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
 
@@ -47,14 +47,14 @@ def api(request):
 @pytest.fixture(scope="module")
 def undisturbed(api):
     """The bytes of the request behind so many messages, in a session that nobody kills."""
-    journal, bodies = Journal.open(MemoryStore(), KEY), {}
+    journal, bodies = Journal.open(MemoryStore(), SAMPLE_KEY), {}
     steps = dying.onward(journal, SAID, api)
 
     def request(count):
         while count not in bodies:
             prepared, _ = next(steps)
             if prepared is not None:
-                bodies[len(journal.branch.slots)] = rendered(prepared)
+                bodies[len(journal.state.sized_messages)] = render_prepared_request(prepared)
         return bodies[count]
 
     return request
@@ -92,9 +92,9 @@ def letters(entries):
 
 def check(store, acknowledged):
     """S1, S2: what was acknowledged is there, in order, and behind it at most one whole append."""
-    path = store.path(KEY)
+    path = store.read_path(SAMPLE_KEY)
     places = {entry.id: place for place, entry in enumerate(path)}
-    assert store.session(KEY).entries == len(path)
+    assert store.get_session(SAMPLE_KEY).entry_count == len(path)
     assert [id_ for id_ in acknowledged if id_ not in places] == []
     found = [places[id_] for id_ in acknowledged]
     assert found == sorted(found)
@@ -103,7 +103,7 @@ def check(store, acknowledged):
     assert ONE_APPEND.fullmatch(letters(path[last + 1 :])), letters(path[last:])
     for entry in path:
         for edit in getattr(entry.body, "edits", ()):
-            assert not edit.blob or len(store.blobs.get(edit.blob)) > 0
+            assert not edit.blob_hash or len(store.blobs.read_bytes(edit.blob_hash)) > 0
     return path
 
 
@@ -116,16 +116,16 @@ def test_a_killed_session_goes_on_as_if_nothing_had_happened(workers, tmp_path, 
         with SqliteStore(tmp_path / "store.db") as store:
             path = check(store, acknowledged)
             ends.add(letters(path[-2:]))
-            journal = Journal.open(store, KEY)
-            assert same_request(journal.branch, Branch.build(path))
+            journal = Journal.open(store, SAMPLE_KEY)
+            assert is_same_request(journal.state, ConversationState.from_entries(path))
             steps = dying.onward(journal, SAID, api)
-            at = len(journal.branch.slots)
+            at = len(journal.state.sized_messages)
             for prepared, ids in steps:
                 acknowledged += ids
                 if prepared is not None:
-                    assert rendered(prepared) == undisturbed(len(journal.branch.slots))
+                    assert render_prepared_request(prepared) == undisturbed(len(journal.state.sized_messages))
                     break
-            assert len(journal.branch.slots) - at <= 2
+            assert len(journal.state.sized_messages) - at <= 2
     assert len(ends) > 1
     assert set("nSADCQ") <= set(letters(path))
 
@@ -135,8 +135,8 @@ def test_what_was_killed_is_spent_to_its_end(workers, tmp_path, api):
     random = Random(SEED + 1)
     killed(workers, random)
     with SqliteStore(tmp_path / "store.db") as store:
-        journal = Journal.open(store, KEY)
+        journal = Journal.open(store, SAMPLE_KEY)
         for number, _ in enumerate(dying.onward(journal, SAID, api)):
             if number == 12:
                 break
-        assert same_request(journal.branch, Branch.build(store.path(KEY)))
+        assert is_same_request(journal.state, ConversationState.from_entries(store.read_path(SAMPLE_KEY)))

@@ -13,30 +13,30 @@ import counts
 import pytest
 from msgspec import Struct
 from msgspec.structs import replace
-from samples import KEY
-from workday import fields
+from samples import SAMPLE_KEY
+from workday import make_request_fields
 
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.engine.engine import Engine
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.planning.settings import Settings as Numbers
-from holdfast.providers.overflow import ErrorReport, classify
-from holdfast.recovery.machine import bound
-from holdfast.state.entries import Answer, Compaction, Said
+from holdfast.providers.overflow import ErrorReport, classify_error
+from holdfast.recovery.machine import compute_max_requests
+from holdfast.state.entries import AnswerEntry, CompactionEntry, MessageEntry
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.clock import run as on_fake_clock
-from holdfast.testing.provider import Provider, Settings
-from holdfast.testing.provider.calls import Answered, Refusal
-from holdfast.testing.provider.calls import Said as Says
-from holdfast.testing.provider.client import MODELS
-from holdfast.testing.provider.judge.overflowing import NAMES
+from holdfast.testing.clock import run_on_fake_clock as on_fake_clock
+from holdfast.testing.provider import Provider, ProviderSettings
+from holdfast.testing.provider.calls import ModelAnswer, RefusalReply
+from holdfast.testing.provider.calls import ScriptedAnswer as Says
+from holdfast.testing.provider.client import STRICTEST_MODELS
+from holdfast.testing.provider.judge.overflowing import OVERFLOW_NAMES
 from holdfast.testing.upstream import ProviderUpstream
 
 STEPS = 1_000 if counts.IS_THOROUGH else 40
 WINDOW = 32_000
 FACTORS = (1.0, 1.3, 2.0)
-WORDINGS = [name for name in NAMES if name != "silent"]
+WORDINGS = [name for name in OVERFLOW_NAMES if name != "silent"]
 """Every way in which a server says that a request is too large; ``silent`` says nothing."""
 SIZES = (1, 300, 2_000, 40, 9_000, 700, 25_000, 4_000, 70_000, 1_200)
 """Characters of results, in turn."""
@@ -119,7 +119,7 @@ def script(steps: int) -> Iterator[Says]:
 class Teller:
     """A provider whose wording of an overflow changes with each request."""
 
-    def __init__(self, settings: Settings, says: list[Says]) -> None:
+    def __init__(self, settings: ProviderSettings, says: list[Says]) -> None:
         self.provider, self.number = Provider(settings, says), 0
 
     def answer(self, sent):
@@ -155,14 +155,14 @@ async def many_turns(session, steps):
 
 async def went(api, factor, work, steps, says, window=WINDOW):
     """Return what became of ``work`` against a provider that counts ``factor`` tokens for one."""
-    teller, store = Teller(Settings(window=window, factor=factor), list(says)), MemoryStore()
-    goal = target(api, MODELS[api], window=WINDOW)
+    teller, store = Teller(ProviderSettings(window=window, factor=factor), list(says)), MemoryStore()
+    goal = get_target(api, STRICTEST_MODELS[api], window=WINDOW)
     upstream = ProviderUpstream(teller)
-    async with Engine.open(store, upstream=upstream, target=goal, fields=fields(api)) as engine:
-        done = await work(await engine.session(KEY), steps)
+    async with Engine.open(store, upstream=upstream, target=goal, fields=make_request_fields(api)) as engine:
+        done = await work(await engine.session(SAMPLE_KEY), steps)
     judge(teller.provider, window)
     between = list(compactions(store))
-    accepted = [one for one in teller.provider.requests if isinstance(one.reply, Answered)]
+    accepted = [one for one in teller.provider.requests if isinstance(one.reply, ModelAnswer)]
     read, whole = sum(one.cached for one in accepted), sum(one.tokens for one in accepted)
     return Went(done, len(teller.provider.requests) - len(accepted), max(between), sum(between), read / whole), store
 
@@ -170,10 +170,10 @@ async def went(api, factor, work, steps, says, window=WINDOW):
 def judge(provider, window=WINDOW):
     """W1: every refusal is one of size; P0: what was answered fitted the window."""
     for one in provider.requests:
-        if isinstance(one.reply, Refusal):
+        if isinstance(one.reply, RefusalReply):
             report = ErrorReport("", one.reply.status, one.reply.code, one.reply.message, one.reply.body)
             assert one.tokens > window * 0.7, one.reply
-            assert classify(report).is_overflow, one.reply
+            assert classify_error(report).is_overflow, one.reply
         else:
             assert one.tokens <= window
 
@@ -181,15 +181,15 @@ def judge(provider, window=WINDOW):
 def compactions(store):
     """Yield how many compactions there were before each answer."""
     count = 0
-    for entry in store.path(KEY):
-        count += isinstance(entry.body, Compaction)
-        if isinstance(entry.body, Answer):
+    for entry in store.read_path(SAMPLE_KEY):
+        count += isinstance(entry.body, CompactionEntry)
+        if isinstance(entry.body, AnswerEntry):
             yield count
             count = 0
 
 
 @pytest.mark.parametrize("factor", counts.every_other(FACTORS))
-@pytest.mark.parametrize("api", counts.every_other(MODELS))
+@pytest.mark.parametrize("api", counts.every_other(STRICTEST_MODELS))
 def test_one_turn_of_many_steps_loses_none(api, factor, record_property):
     """Every step is done, no request is refused, and compactions are as few, and the cache as good, as was measured."""
     found, store = on_fake_clock(partial(went, api, factor, one_turn, STEPS, script(STEPS)))
@@ -200,14 +200,18 @@ def test_one_turn_of_many_steps_loses_none(api, factor, record_property):
     assert found.most_compactions <= 2
     assert STEPS // 40 <= found.compactions <= OFTEN * factor * STEPS
     assert found.hit >= LEAST_HIT
-    said = [entry.body.slot.message for entry in store.path(KEY) if isinstance(entry.body, Said)]
+    said = [
+        entry.body.sized_message.message
+        for entry in store.read_path(SAMPLE_KEY)
+        if isinstance(entry.body, MessageEntry)
+    ]
     assert len(said) == 2 * STEPS + 2
     kept = [result.content[0].text for one in said for result in one.results]
     assert kept == [text(step, size_of(step)) for step in range(STEPS)]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("api", MODELS)
+@pytest.mark.parametrize("api", STRICTEST_MODELS)
 def test_many_turns_lose_none(api, record_property):
     """The same where the user speaks before each step."""
     says = [say for step in range(STEPS) for say in (*script(1),)][: 2 * STEPS]
@@ -218,13 +222,17 @@ def test_many_turns_lose_none(api, record_property):
     assert found.most_compactions <= 2
     assert found.compactions <= OFTEN * 1.3 * 2 * STEPS  # two answers a turn
     assert found.hit >= LEAST_HIT
-    said = [entry.body.slot.message for entry in store.path(KEY) if isinstance(entry.body, Said)]
+    said = [
+        entry.body.sized_message.message
+        for entry in store.read_path(SAMPLE_KEY)
+        if isinstance(entry.body, MessageEntry)
+    ]
     assert [one.text for one in said if one.role == "user"] == [asked(step) for step in range(STEPS)]
     kept = [result.content[0].text for one in said for result in one.results]
     assert kept == [text(step, size_of(step)) for step in range(STEPS)]
 
 
-@pytest.mark.parametrize("api", counts.every_other(MODELS))
+@pytest.mark.parametrize("api", counts.every_other(STRICTEST_MODELS))
 def test_a_window_that_is_smaller_than_believed_is_learned(api):
     """An overflow teaches: the same limit is met once or twice in a whole task, not again and again."""
     steps, small = 40, WINDOW // 2
@@ -239,12 +247,12 @@ def test_a_window_that_is_smaller_than_believed_is_learned(api):
 
 def _history(chars: int) -> list[Message]:
     """Return a conversation that our estimate says fits, and that has twice as many tokens."""
-    said = [Message.of("user", TASK)]
+    said = [Message.from_text("user", TASK)]
     for step in range(9):
         call = ToolCall(f"call_{step}", "read", f'{{"path":"src/part_{step}.py"}}')
         said += [Message("assistant", (Text(f"Step {step}."), call))]
         said += [Message("tool", (ToolResult(call.id, "read", (Text(text(step * 5, chars)),)),))]
-    return [*said, Message.of("assistant", "Nine parts are read.")]
+    return [*said, Message.from_text("assistant", "Nine parts are read.")]
 
 
 TIER, TIER_WINDOW = "anthropic-tier", 200_000
@@ -253,11 +261,11 @@ TIER, TIER_WINDOW = "anthropic-tier", 200_000
 
 async def overflowed(api, wording, window=WINDOW, believed=WINDOW, chars=5_600):
     """Return the requests for two answers where the first is too large, as ``wording`` says it."""
-    provider, store = Provider(Settings(window=window, factor=2.0, overflow=wording)), MemoryStore()
+    provider, store = Provider(ProviderSettings(window=window, factor=2.0, overflow=wording)), MemoryStore()
     upstream = ProviderUpstream(provider)
-    goal = replace(target(api, MODELS[api], window=believed), prior=1.0)
-    async with Engine.open(store, upstream=upstream, target=goal, fields=fields(api)) as engine:
-        session = await engine.session(KEY)
+    goal = replace(get_target(api, STRICTEST_MODELS[api], window=believed), prior_ratio=1.0)
+    async with Engine.open(store, upstream=upstream, target=goal, fields=make_request_fields(api)) as engine:
+        session = await engine.session(SAMPLE_KEY)
         await session.append(*_history(chars))
         answer = await session.ask("Go on.")
         assert answer.message.text
@@ -265,12 +273,12 @@ async def overflowed(api, wording, window=WINDOW, believed=WINDOW, chars=5_600):
         assert again.message.text
     assert max(compactions(store)) <= 2
     judge(provider, window)
-    return [isinstance(one.reply, Answered) for one in provider.requests]
+    return [isinstance(one.reply, ModelAnswer) for one in provider.requests]
 
 
 def _places():
     """Each wording in one API, the API's own words in each; all in all with HOLDFAST_COUNTS=thorough."""
-    apis = list(MODELS)
+    apis = list(STRICTEST_MODELS)
     names = [name for name in WORDINGS if name != TIER]
     if counts.IS_THOROUGH:
         return [(api, name) for api in apis for name in names]
@@ -281,7 +289,7 @@ def _places():
 def test_every_wording_of_an_overflow_is_survived(api, wording):
     """An overflow in any words ends in an answer, in few requests, and it teaches: the next request fits at once."""
     told = on_fake_clock(partial(overflowed, api, wording))
-    assert len(told) <= bound(Numbers())
+    assert len(told) <= compute_max_requests(Numbers())
     assert told[0] is False
     assert told[-2:] == [True, True]
 
@@ -289,5 +297,5 @@ def test_every_wording_of_an_overflow_is_survived(api, wording):
 def test_a_tier_of_long_context_is_survived():
     """Anthropic's refusal of long context is an overflow where the context is long."""
     told = on_fake_clock(partial(overflowed, "anthropic", TIER, TIER_WINDOW, 1_000_000, 60_000))
-    assert len(told) <= bound(Numbers())
+    assert len(told) <= compute_max_requests(Numbers())
     assert told[-2:] == [True, True]

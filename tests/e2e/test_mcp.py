@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from mcp import Client, StdioServerParameters
 
 from holdfast.cli import command as program
-from holdfast.cli.commands.mcp import Place, answered
-from holdfast.config import target
+from holdfast.cli.commands.mcp import McpSource, answer_tool_call
+from holdfast.config import get_target
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
@@ -41,18 +41,20 @@ def folder(tmp_path_factory):
     assert ran.exit_code == 0, ran.output
     with open_store(folder / "store.db") as store:
         journal = Journal.open(store, "here")
-        store.describe("here", title="kelp", cwd=str(folder))
+        store.update_session_info("here", title="kelp", cwd=str(folder))
         call = ToolCall("c1", "Bash", '{"command":"make"}')
         result = ToolResult("c1", content=(Text(LONG),))
-        journal.append(Message.of("user", "build the kelp"), Message("assistant", (call,)), Message("tool", (result,)))
-        journal.prepare(target("anthropic", "claude-opus-5", window=64_000))
-        journal.append(Message.of("assistant", "done"))
+        journal.append(
+            Message.from_text("user", "build the kelp"), Message("assistant", (call,)), Message("tool", (result,))
+        )
+        journal.prepare_request(get_target("anthropic", "claude-opus-5", window=64_000))
+        journal.append(Message.from_text("assistant", "done"))
     return folder
 
 
-def place(folder: Path, session: str | None = None) -> Place:
+def place(folder: Path, session: str | None = None) -> McpSource:
     """Return what the server would answer from, asked here and not in a process of its own."""
-    return Place(str(folder / "store.db"), session, folder)
+    return McpSource(str(folder / "store.db"), session, folder)
 
 
 def asked(folder: Path, *calls: tuple[str, dict], options: tuple[str, ...] = ()):
@@ -115,7 +117,7 @@ def test_a_client_reads_back_what_was_spilled(folder, served):
     )
     assert "78: line 77 of a long result" in texts[3]
     id_ = re.search(r'recall\(id="(\w+)"\)', texts[4])[1]
-    assert answered(place(folder), "recall", {"id": id_}).text.endswith("\nbuild the kelp")
+    assert answer_tool_call(place(folder), "recall", {"id": id_}).text.endswith("\nbuild the kelp")
 
 
 @pytest.mark.long
@@ -133,7 +135,7 @@ def test_what_is_wrong_is_an_answer(folder, served):
     wrong = served[1][: len(WRONG)]
     assert [error for _, error in wrong] == [True] * len(WRONG)
     assert all(text and "Traceback" not in text for text, _ in wrong)
-    told = answered(place(folder, "nowhere"), "recall", {})
+    told = answer_tool_call(place(folder, "nowhere"), "recall", {})
     assert told.is_error
     assert "nowhere" in told.text
 
@@ -158,10 +160,10 @@ def test_a_wrong_search_says_what_is_wrong(served, arguments, told, other):
 @pytest.mark.long
 def test_the_newest_session_of_the_folder_is_read(folder, tmp_path):
     """Without ``--session`` it is the newest of the folder; in another folder the newest of all, and it is said."""
-    assert "kelp" in answered(place(folder), "search", {"query": "kelp"}).text
-    told = answered(place(folder)._replace(folder=tmp_path), "recall", {"id": HANDLE})
+    assert "kelp" in answer_tool_call(place(folder), "search", {"query": "kelp"}).text
+    told = answer_tool_call(place(folder)._replace(folder=tmp_path), "recall", {"id": HANDLE})
     assert told.text.startswith(f"[no session of {tmp_path} is in the store; this is the newest of all, here]\n")
-    assert answered(Place(str(tmp_path / "none.db"), None, tmp_path), "recall", {}).is_error
+    assert answer_tool_call(McpSource(str(tmp_path / "none.db"), None, tmp_path), "recall", {}).is_error
 
 
 def command(folder: Path) -> list[str]:

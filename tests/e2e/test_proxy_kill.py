@@ -15,9 +15,9 @@ from random import Random
 import counts
 import pytest
 
-from holdfast.testing.provider import Provider, Said, Settings
-from holdfast.testing.provider.client import MODELS
-from holdfast.testing.provider.server.serving import serving
+from holdfast.testing.provider import Provider, ProviderSettings, ScriptedAnswer
+from holdfast.testing.provider.client import STRICTEST_MODELS
+from holdfast.testing.provider.server.serving import serve_provider
 
 WINDOW = 16_000
 TURNS = 24
@@ -29,7 +29,7 @@ class Recording(Provider):
     """A provider that keeps the bodies it was sent."""
 
     def __init__(self) -> None:
-        super().__init__(Settings(window=WINDOW), [Said("The tide is low.")] * (TURNS + 2 * KILLS))
+        super().__init__(ProviderSettings(window=WINDOW), [ScriptedAnswer("The tide is low.")] * (TURNS + 2 * KILLS))
         self.bodies: list[bytes] = []
 
     def answer(self, asked):
@@ -55,7 +55,7 @@ def proxy(store, url):
 def post(address, api, said, *, most=None):
     """Return the answer to a conversation, or its first bytes."""
     path = "/v1/messages" if api == "anthropic" else "/v1/chat/completions"
-    body = {"model": MODELS[api], "messages": said, "max_tokens": 400, "stream": most is not None}
+    body = {"model": STRICTEST_MODELS[api], "messages": said, "max_tokens": 400, "stream": most is not None}
     headers = {"content-type": "application/json"}
     asked = urllib.request.Request(address + path, json.dumps(body).encode(), headers)
     with urllib.request.urlopen(asked, timeout=60) as reply:
@@ -74,7 +74,7 @@ def talked(tmp_path, api, kills):
     provider, said = Recording(), []
     sent: list[bytes] = []
     store = tmp_path / f"{len(kills)}.db"
-    with serving(provider) as url:
+    with serve_provider(provider) as url:
         turn = 0
         while turn < TURNS:
             with proxy(store, url) as (child, address):

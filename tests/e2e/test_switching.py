@@ -12,22 +12,22 @@ from itertools import permutations
 
 import counts
 import pytest
-from samples import KEY
-from workday import fields
+from samples import SAMPLE_KEY
+from workday import make_request_fields
 
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.engine.engine import Engine
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
-from holdfast.providers.overflow import ErrorReport, classify
-from holdfast.state.branch.view import native_of
-from holdfast.state.calibration.token_estimate import ratio
-from holdfast.state.entries import Compaction, Said
+from holdfast.providers.overflow import ErrorReport, classify_error
+from holdfast.state.branch.view import decode_native_summary
+from holdfast.state.calibration.token_estimate import get_calibrated_ratio
+from holdfast.state.entries import CompactionEntry, MessageEntry
 from holdfast.store.sqlite import SqliteStore
-from holdfast.testing.clock import run as on_fake_clock
-from holdfast.testing.provider import Provider, Settings
-from holdfast.testing.provider.calls import Answered, Refusal
-from holdfast.testing.provider.calls import Said as Says
+from holdfast.testing.clock import run_on_fake_clock as on_fake_clock
+from holdfast.testing.provider import Provider, ProviderSettings
+from holdfast.testing.provider.calls import ModelAnswer, RefusalReply
+from holdfast.testing.provider.calls import ScriptedAnswer as Says
 from holdfast.testing.upstream import ProviderUpstream
 
 WINDOW = 32_000
@@ -78,9 +78,11 @@ async def switched(place, provider, pair, *, each, native=False, compact=()):
     sent = []
     for first in range(0, STEPS, each):
         api, model = pair[first // each % len(pair)]
-        upstream, goal = ProviderUpstream(provider), target(api, model, window=WINDOW)
-        async with Engine.open(place, upstream=upstream, target=goal, fields=fields(api), native=native) as engine:
-            session = await engine.session(KEY)
+        upstream, goal = ProviderUpstream(provider), get_target(api, model, window=WINDOW)
+        async with Engine.open(
+            place, upstream=upstream, target=goal, fields=make_request_fields(api), native=native
+        ) as engine:
+            session = await engine.session(SAMPLE_KEY)
             for number in range(first, first + each):
                 await step(session, number)
                 if number in compact:
@@ -92,24 +94,24 @@ async def switched(place, provider, pair, *, each, native=False, compact=()):
 def judge(provider):
     """No request was refused but for its size."""
     for one in provider.requests:
-        if isinstance(one.reply, Refusal):
+        if isinstance(one.reply, RefusalReply):
             reply = one.reply
             report = ErrorReport("", reply.status, reply.code, reply.message, reply.body)
-            assert classify(report).is_overflow, reply
+            assert classify_error(report).is_overflow, reply
 
 
 def entries(place, kind):
     with SqliteStore(place) as store:
-        return [entry.body for entry in store.path(KEY) if isinstance(entry.body, kind)]
+        return [entry.body for entry in store.read_path(SAMPLE_KEY) if isinstance(entry.body, kind)]
 
 
 def judge_log(place):
     """Every word and every result is in the log, once and in order, on one branch."""
-    said = [body.slot.message for body in entries(place, Said)]
+    said = [body.sized_message.message for body in entries(place, MessageEntry)]
     assert [one.text for one in said if one.role == "user"] == [words(number) for number in range(STEPS)]
     assert sum(len(one.results) for one in said) == 2 * STEPS
     with SqliteStore(place) as store:
-        assert len(list(store.entries(KEY, "message"))) == len(said)
+        assert len(list(store.read_entries(SAMPLE_KEY, "message"))) == len(said)
 
 
 def sealed(body):
@@ -124,22 +126,22 @@ def name(pair):
 @pytest.mark.parametrize("pair", counts.every_other(PAIRS), ids=name)
 def test_a_session_changes_hands(pair, tmp_path):
     """Whoever made what stands in the log, the next one takes it: nothing is refused and no word is lost."""
-    place, provider = tmp_path / "store.db", Provider(Settings(window=WINDOW), list(script()))
+    place, provider = tmp_path / "store.db", Provider(ProviderSettings(window=WINDOW), list(script()))
     on_fake_clock(partial(switched, place, provider, pair, each=2, compact=(5,)))
     judge(provider)
     judge_log(place)
-    assert all(isinstance(one.reply, Answered) for one in provider.requests)
-    assert len(entries(place, Compaction)) >= 2
+    assert all(isinstance(one.reply, ModelAnswer) for one in provider.requests)
+    assert len(entries(place, CompactionEntry)) >= 2
 
 
 @pytest.mark.parametrize("pair", counts.every_other(NATIVE), ids=name)
 def test_what_a_provider_compacted_has_a_readable_twin_for_the_next(pair, tmp_path):
     """A compaction goes back as it is to whom it belongs; everybody else reads what it stands for."""
-    place, provider = tmp_path / "store.db", Provider(Settings(window=WINDOW), list(script()))
+    place, provider = tmp_path / "store.db", Provider(ProviderSettings(window=WINDOW), list(script()))
     sent = on_fake_clock(partial(switched, place, provider, pair, each=3, native=True, compact=(1, 7)))
     judge(provider)
     judge_log(place)
-    made = [native for body in entries(place, Compaction) if (native := native_of(body)) is not None]
+    made = [native for body in entries(place, CompactionEntry) if (native := decode_native_summary(body)) is not None]
     assert made
     for native in made:
         seals = sealed(b"".join(map(bytes, native.items)))
@@ -150,13 +152,13 @@ def test_what_a_provider_compacted_has_a_readable_twin_for_the_next(pair, tmp_pa
 async def turned(place, provider, goal, numbers):
     """Do these steps with ``goal``; return what is reported before and after, and tokens for one estimated token."""
     upstream = ProviderUpstream(provider)
-    async with Engine.open(place, upstream=upstream, target=goal, fields=fields(goal.api)) as engine:
-        session = await engine.session(KEY)
-        before = session.report() if len(session.journal.branch.slots) else None
-        scale = ratio(session.journal.branch, goal)
+    async with Engine.open(place, upstream=upstream, target=goal, fields=make_request_fields(goal.api)) as engine:
+        session = await engine.session(SAMPLE_KEY)
+        before = session.report() if len(session.journal.state.sized_messages) else None
+        scale = get_calibrated_ratio(session.journal.state, goal)
         for number in numbers:
             await step(session, number)
-        return before, scale, session.report(), ratio(session.journal.branch, goal)
+        return before, scale, session.report(), get_calibrated_ratio(session.journal.state, goal)
 
 
 LEAKS = [
@@ -170,18 +172,25 @@ LEAKS = [
 def test_what_was_learned_of_one_model_is_not_believed_of_another(pair, tmp_path):
     """A window that an overflow told of, and how far the estimate is off, are those of the model that was asked."""
     place, says = tmp_path / "store.db", list(script())
-    one, other = (target(api, model, window=WINDOW) for api, model in pair)
-    small, whole = Provider(Settings(window=WINDOW // 2, factor=2.0), says), Provider(Settings(window=WINDOW), says)
+    one, other = (get_target(api, model, window=WINDOW) for api, model in pair)
+    small, whole = (
+        Provider(ProviderSettings(window=WINDOW // 2, factor=2.0), says),
+        Provider(ProviderSettings(window=WINDOW), says),
+    )
     first, second = (partial(turned, place, provider, goal) for provider, goal in ((small, one), (whole, other)))
     _, _, told, scale = on_fake_clock(partial(first, range(3)))
-    assert (told.window, told.origin) == (WINDOW // 2, "learned")
+    assert (told.window, told.window_source) == (WINDOW // 2, "learned")
     assert scale > 1.5
     before, begun, after, own = on_fake_clock(partial(second, range(3, 5)))
-    assert (before.window, before.origin) == (after.window, after.origin) == (WINDOW, other.limits.origin)
-    assert begun == pytest.approx(other.prior)
+    assert (
+        (before.window, before.window_source)
+        == (after.window, after.window_source)
+        == (WINDOW, other.limits.window_source)
+    )
+    assert begun == pytest.approx(other.prior_ratio)
     assert own < 1.5
     judge(small)
-    assert all(isinstance(one.reply, Answered) for one in whole.requests)
+    assert all(isinstance(one.reply, ModelAnswer) for one in whole.requests)
 
 
 @pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair[0][0] != "openai-chat"], ids=name)
@@ -190,14 +199,16 @@ def test_what_was_left_behind_is_there_when_its_model_is_back(pair, tmp_path):
 
     Thinking that is bound to its frame stays behind for good once another API was asked: that was another frame.
     """
-    place, provider = tmp_path / "store.db", Provider(Settings(), list(script()))
+    place, provider = tmp_path / "store.db", Provider(ProviderSettings(), list(script()))
     sent = []
     for number, (api, model) in enumerate((*pair, pair[0])):
         upstream = ProviderUpstream(provider)
 
         async def asked(api=api, model=model, number=number, upstream=upstream):
-            async with Engine.open(place, upstream=upstream, target=target(api, model), fields=fields(api)) as engine:
-                await step(await engine.session(KEY), number)
+            async with Engine.open(
+                place, upstream=upstream, target=get_target(api, model), fields=make_request_fields(api)
+            ) as engine:
+                await step(await engine.session(SAMPLE_KEY), number)
 
         on_fake_clock(asked)
         sent.append(upstream.sent)
@@ -214,10 +225,10 @@ def test_a_smaller_window_takes_over_what_a_larger_one_held(pair, tmp_path):
     """G3: the first request to a model with a sixth of the window fits it; nothing is refused on the way there."""
     place, says = tmp_path / "store.db", list(script())
     (api, model), (other_api, other_model) = pair
-    provider, large = Provider(Settings(), says), target(api, model, window=200_000)
+    provider, large = Provider(ProviderSettings(), says), get_target(api, model, window=200_000)
     _, _, told, _ = on_fake_clock(partial(turned, place, provider, large, range(8)))
     assert told.tokens > 1.5 * WINDOW
-    provider.settings = Settings(window=WINDOW)
-    on_fake_clock(partial(turned, place, provider, target(other_api, other_model, window=WINDOW), range(8, STEPS)))
-    assert all(isinstance(one.reply, Answered) for one in provider.requests)
+    provider.settings = ProviderSettings(window=WINDOW)
+    on_fake_clock(partial(turned, place, provider, get_target(other_api, other_model, window=WINDOW), range(8, STEPS)))
+    assert all(isinstance(one.reply, ModelAnswer) for one in provider.requests)
     judge_log(place)

@@ -26,12 +26,12 @@ import counts
 import dying_engine as dying
 import obeying_engine as obeying
 import pytest
-from samples import KEY, same_request
+from samples import SAMPLE_KEY, is_same_request
 
-from holdfast.state.branch.branch import Branch
-from holdfast.state.entries import Said
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.entries import MessageEntry
 from holdfast.store.sqlite import SqliteStore
-from holdfast.testing.clock import run as on_fake_clock
+from holdfast.testing.clock import run_on_fake_clock as on_fake_clock
 
 pytestmark = pytest.mark.long
 """Each test starts processes that load everything; the leases are tested beside the store too."""
@@ -97,11 +97,11 @@ def other(place):
 
 def own(place, talk):
     """Return what ``talk`` returns of a session in this process, of which the provider refuses nothing."""
-    provider = obeying.Provider(obeying.Settings(window=dying.WINDOW, factor=dying.FACTOR))
+    provider = obeying.Provider(obeying.ProviderSettings(window=dying.WINDOW, factor=dying.FACTOR))
 
     async def begin():
         async with obeying.opened(str(place), "anthropic", provider) as engine:
-            return await talk(await engine.session(KEY))
+            return await talk(await engine.session(SAMPLE_KEY))
 
     told = anyio.run(begin)
     assert dying.wrong(provider) == []
@@ -111,19 +111,19 @@ def own(place, talk):
 def judge_tree(place, acknowledged=()):
     """S1: what was acknowledged is there, once; each branch is whole, and nothing is said twice on one."""
     with SqliteStore(place) as store:
-        there = Counter(entry.id for entry in store.entries(KEY))
+        there = Counter(entry.id for entry in store.read_entries(SAMPLE_KEY))
         assert [id_ for id_ in acknowledged if there[id_] != 1] == []
-        assert store.session(KEY).entries == there.total()
-        paths = [store.path(KEY, leaf.id) for leaf in store.leaves(KEY)]
+        assert store.get_session(SAMPLE_KEY).entry_count == there.total()
+        paths = [store.read_path(SAMPLE_KEY, leaf.id) for leaf in store.read_tips(SAMPLE_KEY)]
         for path in paths:
-            assert same_request(store.branch(KEY, path[-1].id), Branch.build(path))
-            texts = Counter(entry.body.slot.message.text for entry in path if is_of_user(entry))
+            assert is_same_request(store.open_state(SAMPLE_KEY, path[-1].id), ConversationState.from_entries(path))
+            texts = Counter(entry.body.sized_message.message.text for entry in path if is_of_user(entry))
             assert max(texts.values()) == 1
     return paths
 
 
 def is_of_user(entry):
-    return isinstance(entry.body, Said) and entry.body.slot.message.role == "user"
+    return isinstance(entry.body, MessageEntry) and entry.body.sized_message.message.role == "user"
 
 
 def test_what_one_decides_counts_for_the_other(place, other):
@@ -133,13 +133,13 @@ def test_what_one_decides_counts_for_the_other(place, other):
         assert other("compact")["outcome"] == "compacted"
         law = other("state")["law"]
         first = await session.prepare()
-        assert [id_ for id_, _ in session.journal.branch.law] == law
-        assert first.plan.branch.compaction is not None
+        assert [id_ for id_, _ in session.journal.state.active_decisions] == law
+        assert first.plan.state.compaction is not None
         undone = other("undo")["undone"]
         second = await session.prepare()
         assert undone == law[-1]
-        assert [id_ for id_, _ in session.journal.branch.law] == law[:-1]
-        assert len(second.slots) > len(first.slots)
+        assert [id_ for id_, _ in session.journal.state.active_decisions] == law[:-1]
+        assert len(second.messages) > len(first.messages)
         await session.ask()
 
     own(place, talk)
@@ -171,12 +171,12 @@ def test_whoever_dies_with_the_lease_blocks_nobody(place, other):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(session.append, "Whatever becomes of the other.")
             await anyio.sleep(0.1)
-            assert len(session.journal.branch.slots) == before
+            assert len(session.journal.state.sized_messages) == before
             other.process.send_signal(signal.SIGKILL)  # who waited in vain would raise
         return await session.ask()
 
     with SqliteStore(place) as store:
-        before = len(store.branch(KEY).slots)
+        before = len(store.open_state(SAMPLE_KEY).sized_messages)
     assert own(place, talk).message.text
     assert len(judge_tree(place)) == 1
 
@@ -247,4 +247,4 @@ def test_two_that_work_at_once_lose_nothing(pair, tmp_path, api):
 def kinds_in(place):
     """Return the kinds of entries that the session has."""
     with SqliteStore(place) as store:
-        return {type(entry.body).__name__ for entry in store.entries(KEY)}
+        return {type(entry.body).__name__ for entry in store.read_entries(SAMPLE_KEY)}

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from samples import KEY
-from workday import fields
+from samples import SAMPLE_KEY
+from workday import make_request_fields
 
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.engine.engine import Engine
 from holdfast.engine.log.journal import Journal
 from holdfast.errors import HoldfastError, UpstreamError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.planning.settings import Settings as Numbers
-from holdfast.providers.overflow import KINDS, ErrorReport, classify
-from holdfast.providers.responses import Fold
-from holdfast.recovery.machine import bound
-from holdfast.state.branch.branch import TRUNCATE
-from holdfast.state.branch.view import project
-from holdfast.state.entries import FALLBACK, Compaction, Decision, Said
+from holdfast.providers.overflow import VERDICT_KINDS, ErrorReport, classify_error
+from holdfast.providers.responses import AnswerStream
+from holdfast.recovery.machine import compute_max_requests
+from holdfast.state.branch.branch import TRUNCATE_RULE
+from holdfast.state.branch.view import build_projection
+from holdfast.state.entries import TRIGGER_FALLBACK, CompactionEntry, DecisionEntry, MessageEntry
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.provider import Provider, Settings
-from holdfast.testing.provider.calls import Refusal
-from holdfast.testing.provider.client import MODELS
+from holdfast.testing.provider import Provider, ProviderSettings
+from holdfast.testing.provider.calls import RefusalReply
+from holdfast.testing.provider.client import STRICTEST_MODELS
 from holdfast.testing.upstream import ProviderUpstream
 
 WINDOW = 32_000
-BOUND = bound(Numbers())
+BOUND = compute_max_requests(Numbers())
 MOST_SUMMARIES = 12
 """Requests for one summary: three tries of two requests, and some where the head goes in parts."""
 
@@ -134,12 +134,12 @@ def text(seed: int, lines: int) -> str:
 
 def _talk() -> list[Message]:
     """Return a conversation that has enough in it to be compacted: some 12,000 tokens."""
-    said = [Message.of("user", "Find why the build fails, and mend it.")]
+    said = [Message.from_text("user", "Find why the build fails, and mend it.")]
     for number in range(8):
         call = ToolCall(f"call_{number}", "read", f'{{"path":"src/part_{number}.py"}}')
         result = ToolResult(call.id, "read", (Text(text(number, 110)),))
         said += [Message("assistant", (Text(f"Step {number}."), call)), Message("tool", (result,))]
-    return [*said, Message.of("assistant", "Part 7 looks wrong.")]
+    return [*said, Message.from_text("assistant", "Part 7 looks wrong.")]
 
 
 TALK = _talk()
@@ -156,7 +156,7 @@ class Trouble:
     """
 
     def __init__(self, fault, *, first=1, always=False, before=False, provider=None):
-        self.provider = provider or Provider(Settings(window=WINDOW))
+        self.provider = provider or Provider(ProviderSettings(window=WINDOW))
         self.upstream = ProviderUpstream(self.provider, self.strike)
         self.fault, self.first, self.always, self.before = fault, first, always, before
         self.was_small = False
@@ -168,23 +168,27 @@ class Trouble:
         if self.before and number == self.first - 1:
             wording = "native"
         self.was_small |= bool(wording)
-        self.provider.settings = Settings(window=SIZE if wording else WINDOW, overflow=wording or "native")
+        self.provider.settings = ProviderSettings(window=SIZE if wording else WINDOW, overflow=wording or "native")
         return None if wording else fault
 
     def ends(self):
         """From here on all is well."""
         self.fault, self.before = None, False
-        self.provider.settings = Settings(window=WINDOW)
+        self.provider.settings = ProviderSettings(window=WINDOW)
 
 
 def shown(session):
     """Return the messages that the next request would show."""
-    return [slot.message for slot in project(session.journal.branch)]
+    return [slot.message for slot in build_projection(session.journal.state)]
 
 
 def said(store):
     """Return all that was ever said, from the log."""
-    return [entry.body.slot.message for entry in store.path(KEY) if isinstance(entry.body, Said)]
+    return [
+        entry.body.sized_message.message
+        for entry in store.read_path(SAMPLE_KEY)
+        if isinstance(entry.body, MessageEntry)
+    ]
 
 
 async def asked(session, *words, stream=False):
@@ -192,37 +196,37 @@ async def asked(session, *words, stream=False):
     try:
         if not stream:
             return await session.ask(*words)
-        fold = Fold(session.api)
+        fold = AnswerStream(session.api)
         async with session.run(words) as run:
             async for event in run:
-                fold.feed(event)
+                fold.add_event(event)
     except HoldfastError as error:
         return error
-    assert fold.answer().message == run.answer.message
+    assert fold.build_answer().message == run.answer.message
     return run.answer
 
 
 def judge_error(error):
     """Errors are of the kinds there are, and tell somebody what to do."""
     assert isinstance(error, UpstreamError), error
-    assert error.kind in KINDS, error.kind
+    assert error.kind in VERDICT_KINDS, error.kind
     assert "; " in str(error), error
 
 
 def judge_peace(engine, session, store):
     """Nobody waits, nothing is held, and who opens the session again sees what this one does."""
-    assert engine.means.lanes.is_idle
-    assert engine.means.permits.is_idle
-    assert not session.inflight.flight.is_busy, session.inflight.flight
-    assert [slot.message for slot in project(Journal.open(store, KEY).branch)] == shown(session)
+    assert engine.resources.lanes.is_idle
+    assert engine.resources.permits.is_idle
+    assert not session.compaction_tracker.status.is_busy, session.compaction_tracker.status
+    assert [slot.message for slot in build_projection(Journal.open(store, SAMPLE_KEY).state)] == shown(session)
 
 
 def judge_requests(provider):
     """W1: what the provider refused by its own judgement, it refused for its size alone."""
     for one in provider.requests:
-        if isinstance(one.reply, Refusal):
+        if isinstance(one.reply, RefusalReply):
             report = ErrorReport("", one.reply.status, one.reply.code, one.reply.message, one.reply.body)
-            assert classify(report).is_overflow, one.reply
+            assert classify_error(report).is_overflow, one.reply
 
 
 class Scene:
@@ -230,19 +234,21 @@ class Scene:
 
     def __init__(self, api, upstream, *, window=WINDOW, store=None, **means):
         self.store, self.heard = store or MemoryStore(), []
-        self.goal = replace(target(api, MODELS[api], window=window), prior=1.0)
+        self.goal = replace(get_target(api, STRICTEST_MODELS[api], window=window), prior_ratio=1.0)
         self.opened = Engine.open(
             self.store,
             upstream=upstream,
             target=self.goal,
-            fields=fields(api),
+            fields=make_request_fields(api),
             listen=self.heard.append,
             **means,
         )
 
     def decided(self):
         """Return how much was decided so far."""
-        return sum(isinstance(entry.body, Decision | Compaction) for entry in self.store.entries(KEY))
+        return sum(
+            isinstance(entry.body, DecisionEntry | CompactionEntry) for entry in self.store.read_entries(SAMPLE_KEY)
+        )
 
     def count(self, kind):
         """Return how many events of a kind were told."""
@@ -251,9 +257,13 @@ class Scene:
 
 def judge_counts(store):
     """P2: two compactions and one truncation at most, and the fallback, in all the tries for one answer."""
-    bodies = [entry.body for entry in store.entries(KEY)]
-    assert sum(isinstance(body, Compaction) and body.trigger != FALLBACK for body in bodies) <= 2
-    cut = [body for body in bodies if isinstance(body, Decision) and any(one.rule == TRUNCATE for one in body.edits)]
+    bodies = [entry.body for entry in store.read_entries(SAMPLE_KEY)]
+    assert sum(isinstance(body, CompactionEntry) and body.trigger != TRIGGER_FALLBACK for body in bodies) <= 2
+    cut = [
+        body
+        for body in bodies
+        if isinstance(body, DecisionEntry) and any(one.rule == TRUNCATE_RULE for one in body.edits)
+    ]
     assert len(cut) <= 1
 
 

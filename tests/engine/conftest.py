@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.errors import StoreReadOnly
 from holdfast.store.sqlite import SqliteStore
 
@@ -25,7 +25,7 @@ def store(place):
 @pytest.fixture
 def anthropic():
     """Claude with a small window, so that little text is much."""
-    return target("anthropic", "claude-opus-5-5", window=30_000)
+    return get_target("anthropic", "claude-opus-5-5", window=30_000)
 
 
 @pytest.fixture
@@ -36,6 +36,6 @@ def full(monkeypatch):
         def put(_):
             raise StoreReadOnly("no space left: 0 bytes free; free some")
 
-        monkeypatch.setattr(store.blobs, "put", put)
+        monkeypatch.setattr(store.blobs, "store_content", put)
 
     return fill

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.testing.provider.calls import Answered, Refusal, Used
+from holdfast.testing.provider.calls import ModelAnswer, RefusalReply, TokenUse
 
 
 class Silent:
@@ -19,10 +19,10 @@ class Silent:
     def answer(self, asked):
         """Return the provider's answer, or nothing where it refuses."""
         reply = self.provider.answer(asked)
-        if not isinstance(reply, Refusal):
+        if not isinstance(reply, RefusalReply):
             return reply
         self.silent += 1
-        return Answered(f"msg_{self.silent}", "house-model", (), "end", Used(self.read, self.read))
+        return ModelAnswer(f"msg_{self.silent}", "house-model", (), "end", TokenUse(self.read, self.read))
 
 
 class Full:
@@ -37,11 +37,11 @@ class Full:
     def answer(self, asked):
         """Return the provider's answer, or the beginning of none where it refuses."""
         reply = self.provider.answer(asked)
-        if not isinstance(reply, Refusal):
+        if not isinstance(reply, RefusalReply):
             return reply
         self.full += 1
-        used = Used(self.settings.window - self.made, self.made)
-        return Answered(f"msg_{self.full}", "house-model", (), "length", used)
+        used = TokenUse(self.settings.window - self.made, self.made)
+        return ModelAnswer(f"msg_{self.full}", "house-model", (), "length", used)
 
 
 class Uncached:
@@ -55,7 +55,7 @@ class Uncached:
     def answer(self, asked):
         """Return the provider's answer with another count."""
         reply = self.provider.answer(asked)
-        if isinstance(reply, Refusal):
+        if isinstance(reply, RefusalReply):
             return reply
-        counted, self._before = reply.usage.counted - self._before, reply.usage.counted
-        return replace(reply, usage=Used(counted, reply.usage.output))
+        counted, self._before = reply.usage.total_input - self._before, reply.usage.total_input
+        return replace(reply, usage=TokenUse(counted, reply.usage.output))

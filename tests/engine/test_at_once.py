@@ -12,34 +12,34 @@ import msgspec
 import pytest
 from anyio import to_thread
 from notes import talk
-from samples import KEY
+from samples import SAMPLE_KEY
 
 from holdfast import events
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.engine.compaction import compact as compacting
-from holdfast.engine.compaction.summarizer import Writer
+from holdfast.engine.compaction.summarizer import SummaryWriter
 from holdfast.engine.engine import Engine
-from holdfast.errors import Aborted
+from holdfast.errors import OperationAborted
 from holdfast.messages.message import Message
-from holdfast.planning.pipeline import OVER_WINDOW
-from holdfast.planning.summary.prompts import HEADINGS
-from holdfast.state.branch.branch import Branch
-from holdfast.state.entries import Compaction, Failure, Said
+from holdfast.planning.pipeline import OVER_WINDOW_RULE
+from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.entries import CompactionEntry, FailureEntry, MessageEntry
 from holdfast.state.plan import Notice, Plan
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.clock import now, run
-from holdfast.testing.provider import Provider, Settings
-from holdfast.testing.upstream import Given, ProviderUpstream, ScriptedUpstream
+from holdfast.testing.clock import get_loop_time, run_on_fake_clock
+from holdfast.testing.provider import Provider, ProviderSettings
+from holdfast.testing.upstream import ProviderUpstream, ScriptedReply, ScriptedUpstream
 
-OPUS = target("anthropic", "claude-opus-5-5", window=32_000)
-GPT = target("openai-chat", "gpt-5.5", window=64_000)
+OPUS = get_target("anthropic", "claude-opus-5-5", window=32_000)
+GPT = get_target("openai-chat", "gpt-5.5", window=64_000)
 OUTPUT = {"max_tokens": 500}
 SUMMARY = (
-    "\n".join(f"## {heading}\n- kelp on the rock, note 39, keep it all\n" for heading in HEADINGS)
+    "\n".join(f"## {heading}\n- kelp on the rock, note 39, keep it all\n" for heading in SUMMARY_HEADINGS)
     + "Read note 39. And now? "
     + "word " * 200
 )
-COMPACTED = Compaction(1, Message.of("user", "what was"))
+COMPACTED = CompactionEntry(1, Message.from_text("user", "what was"))
 
 
 class Counting:
@@ -74,9 +74,9 @@ def test_an_engine_makes_no_more_calls_at_once_than_it_has_permits(permits):
         async with opened(upstream, permits=permits) as engine, anyio.create_task_group() as group:
             for name in "abcde":
                 group.start_soon((await engine.session(name)).ask, "Go.")
-        return now()
+        return get_loop_time()
 
-    assert run(go) == -(-5 // permits)
+    assert run_on_fake_clock(go) == -(-5 // permits)
     assert upstream.most == permits
 
 
@@ -87,11 +87,15 @@ def test_closing_waits_for_what_runs():
     async def go():
         async with anyio.create_task_group() as group:
             async with opened(ProviderUpstream(Provider(), latency=5), store) as engine:
-                group.start_soon((await engine.session(KEY)).ask, "Go.")
+                group.start_soon((await engine.session(SAMPLE_KEY)).ask, "Go.")
                 await anyio.sleep(1)
-            return now(), [entry.body.slot.message.role for entry in store.path(KEY) if isinstance(entry.body, Said)]
+            return get_loop_time(), [
+                entry.body.sized_message.message.role
+                for entry in store.read_path(SAMPLE_KEY)
+                if isinstance(entry.body, MessageEntry)
+            ]
 
-    assert run(go) == (5, ["user", "assistant"])
+    assert run_on_fake_clock(go) == (5, ["user", "assistant"])
 
 
 def test_a_compaction_waits_for_the_run_before_it():
@@ -99,14 +103,14 @@ def test_a_compaction_waits_for_the_run_before_it():
 
     async def go():
         async with opened(ProviderUpstream(Provider(), latency=5)) as engine, anyio.create_task_group() as group:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             await session.append(*talk(20))
             group.start_soon(session.ask, "Go.")
             await anyio.sleep(1)
             made = await session.compact()
-            return made.outcome, now(), session.journal.branch.compaction is not None
+            return made.outcome, get_loop_time(), session.journal.state.compaction is not None
 
-    assert run(go) == ("compacted", 5, True)
+    assert run_on_fake_clock(go) == ("compacted", 5, True)
 
 
 def test_a_summary_that_is_taken_makes_up_for_those_that_were_not():
@@ -114,9 +118,9 @@ def test_a_summary_that_is_taken_makes_up_for_those_that_were_not():
     writer = ScriptedUpstream([])
 
     async def go():
-        upstream = ProviderUpstream(Provider(Settings(window=32_000)))
-        async with opened(upstream, writers=[Writer(writer, GPT)]) as engine:
-            session = await engine.session(KEY)
+        upstream = ProviderUpstream(Provider(ProviderSettings(window=32_000)))
+        async with opened(upstream, writers=[SummaryWriter(writer, GPT)]) as engine:
+            session = await engine.session(SAMPLE_KEY)
             calls = []
             for said in ["no headings"] * 2 + [SUMMARY] + ["no headings"] * 4:
                 writer.replies = [said] * 100
@@ -126,7 +130,7 @@ def test_a_summary_that_is_taken_makes_up_for_those_that_were_not():
                 calls.append(len(writer.sent) > before)
             return calls
 
-    assert run(go) == [True, True, True, True, True, True, False]
+    assert run_on_fake_clock(go) == [True, True, True, True, True, True, False]
 
 
 def test_a_count_that_no_text_can_have_is_none():
@@ -136,15 +140,17 @@ def test_a_count_that_no_text_can_have_is_none():
     store, heard = MemoryStore(), []
 
     async def go():
-        upstream = ScriptedUpstream([Given((msgspec.json.encode(error),), 400), "yes"])
+        upstream = ScriptedUpstream([ScriptedReply((msgspec.json.encode(error),), 400), "yes"])
         async with opened(upstream, store, listen=heard.append) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             await session.append(*talk(20))
             await session.ask("And now?")
 
-    run(go)
-    assert [event.requested for event in heard if isinstance(event, events.Refused)] == [0]
-    assert not any(one.body.requested for one in store.path(KEY) if isinstance(one.body, Failure))
+    run_on_fake_clock(go)
+    assert [event.requested_tokens for event in heard if isinstance(event, events.RequestRefused)] == [0]
+    assert not any(
+        one.body.requested_tokens for one in store.read_path(SAMPLE_KEY) if isinstance(one.body, FailureEntry)
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,15 +159,15 @@ def test_a_count_that_no_text_can_have_is_none():
         ("compact", (900, 800), "", ""),
         ("compact", (900, 900), "", "not_smaller"),
         ("compact", (900, 950), "", "not_smaller"),
-        ("truncate", (900, 800), OVER_WINDOW, "not_smaller"),
-        ("fallback", (900, 800), OVER_WINDOW, ""),
+        ("truncate", (900, 800), OVER_WINDOW_RULE, "not_smaller"),
+        ("fallback", (900, 800), OVER_WINDOW_RULE, ""),
     ],
 )
 def test_what_is_pressed_for_is_smaller_or_does_not_go_out(rung, sizes, rule, said):
     """P8: a compaction that leaves as much is useless, and so is a rung but the last that leaves more than fits."""
     notices = (Notice(rule, "too large"),) if rule else ()
-    plan = Plan(Branch(), compaction=COMPACTED, before=sizes[0], after=sizes[1], notices=notices)
-    assert compacting.useless(plan, rung) == said
+    plan = Plan(ConversationState(), compaction=COMPACTED, before=sizes[0], after=sizes[1], notices=notices)
+    assert compacting.find_shrink_failure(plan, rung) == said
 
 
 @pytest.mark.parametrize("is_one", [True, False], ids=["one session", "a session each"])
@@ -171,7 +177,7 @@ def test_what_is_asked_within_a_run_is_asked_in_turn(is_one):
 
     async def main():
         async with opened(upstream, permits=2) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             others = [session if is_one else await engine.session(f"sub{number}") for number in range(8)]
             async with session.run("Delegate.") as going, anyio.create_task_group() as group:
                 await anext(going)
@@ -181,9 +187,9 @@ def test_what_is_asked_within_a_run_is_asked_in_turn(is_one):
                     await anyio.sleep(10)
                 async for _ in going:
                     pass
-            return [message.role for message in session.journal.branch.messages]
+            return [message.role for message in session.journal.state.messages]
 
-    roles = run(main)
+    roles = run_on_fake_clock(main)
     assert upstream.most == (1 if is_one else 1 + 2)
     assert roles == ["user", "assistant"] * (9 if is_one else 1)
 
@@ -224,7 +230,7 @@ def test_a_session_is_run_in_one_event_loop_at_a_time():
         try:
             with anyio.fail_after(20):
                 await verb(*given)
-        except Aborted as error:
+        except OperationAborted as error:
             return str(error)
         return "done"
 
@@ -234,7 +240,7 @@ def test_a_session_is_run_in_one_event_loop_at_a_time():
     async def main():
         upstream = Held(["one", "two", "three"])
         async with opened(upstream) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             [entry] = await session.append("Go.")
             async with anyio.create_task_group() as group:
                 group.start_soon(session.ask)
@@ -243,7 +249,7 @@ def test_a_session_is_run_in_one_event_loop_at_a_time():
                 others = [await elsewhere(verb, session, entry) for verb in OTHERS.values()]
                 upstream.may_answer.set()
             later = [await elsewhere(TURNS["ask"], session, entry), await caught(TURNS["ask"], session, entry)]
-            return turns, [*others, *later], [message.text for message in session.journal.branch.messages]
+            return turns, [*others, *later], [message.text for message in session.journal.state.messages]
 
     turns, others, said = asyncio.run(main())
     assert all("another event loop" in what for what in turns)
@@ -258,14 +264,14 @@ def test_a_compaction_is_not_waited_for_in_another_event_loop():
         with anyio.fail_after(20):
             try:
                 await session.wait_for_compaction()
-            except Aborted as error:
+            except OperationAborted as error:
                 return str(error)
         return "waited"
 
     async def main():
         upstream = Held(["no summary"] * 9)
-        async with opened(upstream, writers=[Writer(upstream, OPUS)]) as engine:
-            session = await engine.session(KEY)
+        async with opened(upstream, writers=[SummaryWriter(upstream, OPUS)]) as engine:
+            session = await engine.session(SAMPLE_KEY)
             await session.append(*[f"note {number} " + "word " * 2_000 for number in range(12)])
             async with anyio.create_task_group() as group:
                 group.start_soon(session.compact)
@@ -300,7 +306,7 @@ def test_what_another_loop_runs_ends_before_an_engine_is_closed():
     upstream, store, told = Slow(["one"]), MemoryStore(), []
 
     async def asks(engine):
-        told.append((await (await engine.session(KEY)).ask("Go.")).message.text)
+        told.append((await (await engine.session(SAMPLE_KEY)).ask("Go.")).message.text)
 
     async def main():
         async with opened(upstream, store) as engine:
@@ -312,7 +318,11 @@ def test_what_another_loop_runs_ends_before_an_engine_is_closed():
 
     with pytest.raises(KeyError, match="the caller's own"):
         asyncio.run(main())
-    said = [entry.body.slot.message.text for entry in store.entries(KEY) if isinstance(entry.body, Said)]
+    said = [
+        entry.body.sized_message.message.text
+        for entry in store.read_entries(SAMPLE_KEY)
+        if isinstance(entry.body, MessageEntry)
+    ]
     assert said == ["Go.", "one"]
     told[0].join(20)
     assert told[1:] == ["one"]

@@ -15,28 +15,28 @@ import openai
 import pytest
 from google import genai
 from google.genai import types
-from samples import KEY
+from samples import SAMPLE_KEY
 
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.engine.engine import Engine
-from holdfast.engine.requests import opened
+from holdfast.engine.requests import parse_and_measure_body
 from holdfast.errors import UpstreamError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, Thinking, ToolResult
-from holdfast.messages.strip_foreign import native
+from holdfast.messages.strip_foreign import strip_foreign_content
 from holdfast.planning.pipeline import Policy
 from holdfast.providers.anthropic import messages as claude_wire
-from holdfast.providers.convert import convert
-from holdfast.providers.request_body import open_body
-from holdfast.providers.responses import answer as read
-from holdfast.state.entries import Said
+from holdfast.providers.convert import convert_request
+from holdfast.providers.request_body import parse_request
+from holdfast.providers.responses import parse_answer as read
+from holdfast.state.entries import MessageEntry
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.provider import Provider, Settings
-from holdfast.testing.provider.calls import Answered
-from holdfast.testing.provider.calls import Said as Says
-from holdfast.testing.provider.client import MODELS
+from holdfast.testing.provider import Provider, ProviderSettings
+from holdfast.testing.provider.calls import ModelAnswer
+from holdfast.testing.provider.calls import ScriptedAnswer as Says
+from holdfast.testing.provider.client import STRICTEST_MODELS
 from holdfast.testing.provider.faults.faults import Fault
-from holdfast.testing.upstream import Given, ProviderUpstream, ScriptedUpstream
+from holdfast.testing.upstream import ProviderUpstream, ScriptedReply, ScriptedUpstream
 
 STEPS = 4
 OTHER = {"anthropic": "claude-sonnet-5-5", "openai-chat": "gpt-5-mini", "openai-responses": "gpt-5-mini"}
@@ -58,7 +58,7 @@ class Relay(httpx2.BaseTransport):
 
     def __init__(self, api: str) -> None:
         self.api, self.store = api, MemoryStore()
-        self.provider = Provider(Settings(), list(script()))
+        self.provider = Provider(ProviderSettings(), list(script()))
         self.upstream = ProviderUpstream(self.provider)
         self.asked: list[bytes] = []
 
@@ -71,20 +71,24 @@ class Relay(httpx2.BaseTransport):
         return httpx2.Response(200, headers={"content-type": kind}, content=content)
 
     async def _answered(self, body, stream):
-        goal = target(self.api, MODELS[self.api])
+        goal = get_target(self.api, STRICTEST_MODELS[self.api])
         async with (
             Engine.open(self.store, upstream=self.upstream, target=goal) as engine,
-            (await engine.session(KEY)).run(body, stream=stream if self.api == "gemini" else None) as run,
+            (await engine.session(SAMPLE_KEY)).run(body, stream=stream if self.api == "gemini" else None) as run,
         ):
             return b"".join([event.raw async for event in run])
 
 
 def judge(relay):
     """All is on one branch of the log, and nothing was refused."""
-    said = [entry.body.slot.message for entry in relay.store.path(KEY) if isinstance(entry.body, Said)]
-    assert len(list(relay.store.entries(KEY, "message"))) == len(said)
+    said = [
+        entry.body.sized_message.message
+        for entry in relay.store.read_path(SAMPLE_KEY)
+        if isinstance(entry.body, MessageEntry)
+    ]
+    assert len(list(relay.store.read_entries(SAMPLE_KEY, "message"))) == len(said)
     assert sum(message.role == "assistant" for message in said) == 2 * STEPS
-    assert all(isinstance(one.reply, Answered) for one in relay.provider.requests)
+    assert all(isinstance(one.reply, ModelAnswer) for one in relay.provider.requests)
 
 
 def judge_bytes(relay):
@@ -113,7 +117,7 @@ def claude(relay, *, stream, switch=False):
     tools = [{"name": "read", "input_schema": SCHEMA}]
     with anthropic.Anthropic(api_key="k", http_client=httpx2.Client(transport=relay)) as client:
         for number in range(2 * STEPS):
-            model = OTHER["anthropic"] if switch and number % 4 > 1 else MODELS["anthropic"]
+            model = OTHER["anthropic"] if switch and number % 4 > 1 else STRICTEST_MODELS["anthropic"]
             if number % 2 == 0:
                 history.append({"role": "user", "content": f"Go on with {number}."})
             settings = {"model": model, "max_tokens": 500, "tools": tools, "thinking": {"type": "adaptive"}}
@@ -142,7 +146,7 @@ def chat(relay, *, stream, switch=False):
     tools = [{"type": "function", "function": {"name": "read", "parameters": SCHEMA}}]
     with openai.OpenAI(api_key="k", http_client=httpx2.Client(transport=relay)) as client:
         for number in range(2 * STEPS):
-            model = OTHER["openai-chat"] if switch and number % 4 > 1 else MODELS["openai-chat"]
+            model = OTHER["openai-chat"] if switch and number % 4 > 1 else STRICTEST_MODELS["openai-chat"]
             if number % 2 == 0:
                 history.append({"role": "user", "content": f"Go on with {number}."})
             settings = {"model": model, "messages": history, "tools": tools}
@@ -161,7 +165,7 @@ def responses(relay, *, stream, switch=False):
     tools = [{"type": "function", "name": "read", "parameters": SCHEMA, "strict": False}]
     with openai.OpenAI(api_key="k", http_client=httpx2.Client(transport=relay)) as client:
         for number in range(2 * STEPS):
-            model = OTHER["openai-responses"] if switch and number % 4 > 1 else MODELS["openai-responses"]
+            model = OTHER["openai-responses"] if switch and number % 4 > 1 else STRICTEST_MODELS["openai-responses"]
             if number % 2 == 0:
                 history.append({"role": "user", "content": f"Go on with {number}."})
             settings = {"model": model, "input": history, "tools": tools, "store": False}
@@ -184,7 +188,7 @@ def google(relay, *, stream):
     )
     options = types.HttpOptions(httpx_client=httpx2.Client(transport=relay))
     with genai.Client(api_key="k", http_options=options) as client:
-        talk = client.chats.create(model=MODELS["gemini"], config=config)
+        talk = client.chats.create(model=STRICTEST_MODELS["gemini"], config=config)
         said = "Go on with 0."
         for number in range(2 * STEPS):
             if stream:
@@ -221,7 +225,7 @@ def test_a_client_may_change_the_model(api):
     by_model = [
         (body["model"], thinking(body)) for body in map(json.loads, (sent.body for sent in relay.upstream.sent))
     ]
-    assert {model for model, _ in by_model} == {MODELS[api], OTHER[api]}
+    assert {model for model, _ in by_model} == {STRICTEST_MODELS[api], OTHER[api]}
     said = thinking_said(relay)
     for model, sealed in by_model:
         assert sealed <= said[model]
@@ -241,9 +245,9 @@ def thinking(body):
 
 def thinking_said(relay):
     """Return what each model sealed, as the provider said it."""
-    out = {model: set() for model in (MODELS[relay.api], OTHER[relay.api])}
+    out = {model: set() for model in (STRICTEST_MODELS[relay.api], OTHER[relay.api])}
     for one in relay.provider.requests:
-        out[one.reply.model] |= {part.seal.data for part in one.reply.parts if isinstance(part, Thinking)}
+        out[one.reply.model] |= {part.signature.data for part in one.reply.parts if isinstance(part, Thinking)}
     return out
 
 
@@ -391,14 +395,18 @@ def told(api, *asked, policy=Policy(), answered=None):
 
     async def go():
         for one in asked:
-            goal = target(api, MODELS[api])
+            goal = get_target(api, STRICTEST_MODELS[api])
             async with Engine.open(store, upstream=upstream, target=goal, policy=policy) as engine:
-                body = {FIELD[api]: one} | ({} if api == "gemini" else {"model": MODELS[api]})
+                body = {FIELD[api]: one} | ({} if api == "gemini" else {"model": STRICTEST_MODELS[api]})
                 body |= {"max_tokens": 500} if api == "anthropic" else {}
-                await drained((await engine.session(KEY)).run(body))
+                await drained((await engine.session(SAMPLE_KEY)).run(body))
 
     anyio.run(go)
-    said = [entry.body.slot.message for entry in store.path(KEY) if isinstance(entry.body, Said)]
+    said = [
+        entry.body.sized_message.message
+        for entry in store.read_path(SAMPLE_KEY)
+        if isinstance(entry.body, MessageEntry)
+    ]
     return store, said, [json.loads(sent.body) for sent in upstream.sent]
 
 
@@ -408,14 +416,14 @@ def test_the_same_in_other_bytes_is_no_other_conversation(api, how):
     history = [user(api, "Where?"), *VARIANTS[api][how], RESULTS[api]]
     store, said, sent = told(api, [user(api, "Where?")], history, [*history[:-1], RESULTS[api]])
     assert [message.role for message in said[:3]] == ["user", "assistant", "tool"]
-    assert len(list(store.entries(KEY, "message"))) == 5
+    assert len(list(store.read_entries(SAMPLE_KEY, "message"))) == 5
     whole = [user(api, "Where?"), *read_back(api), RESULTS[api]]
     assert unmarked(json.dumps(sent[1][FIELD[api]])) in [unmarked(json.dumps(one)) for one in (history, whole)]
 
 
 def read_back(api):
     """Return the answer as it was said."""
-    return [json.loads(one) for one in read(api, json.dumps(ANSWERS[api]).encode()).history]
+    return [json.loads(one) for one in read(api, json.dumps(ANSWERS[api]).encode()).history_elements]
 
 
 CHANGED = {
@@ -430,7 +438,7 @@ CHANGED = {
 def test_other_words_are_another_conversation(api):
     """Other words, arguments or calls are an edited past: a branch beside what was said."""
     store, said, _ = told(api, [user(api, "Where?")], [user(api, "Where?"), *CHANGED[api], user(api, "And?")])
-    assert len(list(store.entries(KEY, "message"))) > len(said)
+    assert len(list(store.entries(SAMPLE_KEY, "message"))) > len(said)
 
 
 def test_a_text_that_was_cut_when_it_was_appended_is_the_same_the_next_time():
@@ -439,7 +447,7 @@ def test_a_text_that_was_cut_when_it_was_appended_is_the_same_the_next_time():
     history = [long, CHAT, RESULTS["openai-chat"]]
     store, said, sent = told("openai-chat", [long], history, history, policy=policy)
     assert len(said[0].text) <= 2_000
-    assert len(list(store.entries(KEY, "message"))) == 5
+    assert len(list(store.entries(SAMPLE_KEY, "message"))) == 5
     assert [body["messages"][0]["content"] for body in sent] == [said[0].text] * 3
 
 
@@ -447,23 +455,25 @@ def test_an_opened_body_is_measured_where_nobody_did():
     """A lens that was only opened says the same as its bytes: its messages have sizes, and go on where they stand."""
     history = [user("openai-chat", "Where?"), CHAT, RESULTS["openai-chat"]]
     body = {"model": "gpt-5.1", "messages": history}
-    one, other = opened(open_body(json.dumps(body).encode())), opened(body)
-    assert [(slot.size, slot.digest) for slot in one.slots] == [(slot.size, slot.digest) for slot in other.slots]
-    assert all(slot.size and slot.digest for slot in one.slots)
+    one, other = parse_and_measure_body(parse_request(json.dumps(body).encode())), parse_and_measure_body(body)
+    assert [(slot.tokens, slot.digest) for slot in one.messages] == [
+        (slot.tokens, slot.digest) for slot in other.messages
+    ]
+    assert all(slot.tokens and slot.digest for slot in one.messages)
 
 
 def talked(api):
     """Return a body of ``api`` in which a call was answered."""
     body = {FIELD[api]: [user(api, "Where?"), *read_back(api), RESULTS[api]]}
-    return body if api == "gemini" else {"model": MODELS[api], **body}
+    return body if api == "gemini" else {"model": STRICTEST_MODELS[api], **body}
 
 
 @pytest.mark.parametrize("api", FIELD)
 @pytest.mark.parametrize("likely", FIELD)
 def test_a_body_is_of_the_api_that_only_its_marks_are_of(api, likely):
     """Whatever API is likely; where an address told which it is, only a list of another name tells more."""
-    assert opened(talked(api), likely, is_told=False) == opened(talked(api), api)
-    assert opened(talked(api), likely).api == (likely if FIELD[api] == FIELD[likely] else api)
+    assert parse_and_measure_body(talked(api), likely, is_api_certain=False) == parse_and_measure_body(talked(api), api)
+    assert parse_and_measure_body(talked(api), likely).api == (likely if FIELD[api] == FIELD[likely] else api)
 
 
 @pytest.mark.parametrize("api", FIELD)
@@ -473,10 +483,12 @@ def test_a_body_goes_out_by_the_api_that_it_speaks(own, api):
     upstream, body = ScriptedUpstream(["yes"]), talked(api)
 
     async def go():
-        async with Engine.open(MemoryStore(), upstream=upstream, target=target(own, MODELS[own])) as engine:
-            session = await engine.session(KEY)
-            await drained(session.run(body, model=MODELS[api]))
-            return [message.role for message in session.journal.branch.messages]
+        async with Engine.open(
+            MemoryStore(), upstream=upstream, target=get_target(own, STRICTEST_MODELS[own])
+        ) as engine:
+            session = await engine.session(SAMPLE_KEY)
+            await drained(session.run(body, model=STRICTEST_MODELS[api]))
+            return [message.role for message in session.journal.state.messages]
 
     assert anyio.run(go) == ["user", "assistant", "tool", "assistant"]
     assert [(sent.api, unmarked(sent.body.decode())) for sent in upstream.sent] == [(api, unmarked(json.dumps(body)))]
@@ -493,12 +505,12 @@ CUT = [
 def test_what_the_window_cut_is_gone_on_with_by_the_client_alone():
     """Nothing is said in the client's name: its next body says it, and that is no other conversation."""
     stream = "".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in CUT).encode()
-    answered = Given((stream,), headers={"content-type": "text/event-stream"})
+    answered = ScriptedReply((stream,), headers={"content-type": "text/event-stream"})
     first = [user("anthropic", "Where?")]
     history = [*first, {"role": "assistant", "content": "He"}, user("anthropic", "Go on there.")]
     store, said, _ = told("anthropic", first, history, answered=answered)
     assert [message.text for message in said[:3]] == ["Where?", "He", "Go on there."]
-    assert len(list(store.entries(KEY, "message"))) == 4
+    assert len(list(store.entries(SAMPLE_KEY, "message"))) == 4
 
 
 # -- engines that know no model ----------------------------------------------------------------------------------------
@@ -510,21 +522,25 @@ def test_an_answer_that_breaks_off_is_in_the_log_though_the_engine_names_no_mode
     store, upstream = MemoryStore(), ProviderUpstream(Provider(script=list(script())), [Fault("cut", stage="middle")])
 
     async def go():
-        body = {FIELD[api]: [user(api, "Where?")], "model": MODELS[api], "stream": True}
+        body = {FIELD[api]: [user(api, "Where?")], "model": STRICTEST_MODELS[api], "stream": True}
         body |= {"max_tokens": 500, "thinking": {"type": "adaptive"}} if api == "anthropic" else {"store": False}
         async with Engine.open(store, upstream=upstream) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             with pytest.raises(UpstreamError):
                 await drained(session.run(body))
             prepared = await session.prepare(body)
-            assert (prepared.target.api, prepared.target.model) == (api, MODELS[api])
+            assert (prepared.target.api, prepared.target.model) == (api, STRICTEST_MODELS[api])
             await session.record(read(api, json.dumps(ANSWERS[api]).encode()))
 
     anyio.run(go)
-    slots = [entry.body.slot for entry in store.entries(KEY, "message") if entry.body.slot.message.role == "assistant"]
+    slots = [
+        entry.body.sized_message
+        for entry in store.read_entries(SAMPLE_KEY, "message")
+        if entry.body.sized_message.message.role == "assistant"
+    ]
     assert [slot.api for slot in slots] == [api, api]
-    sealed = [part.seal.model for part in slots[1].message.parts if isinstance(part, Thinking)]
-    assert sealed == [MODELS[api]]
+    sealed = [part.signature.model for part in slots[1].message.parts if isinstance(part, Thinking)]
+    assert sealed == [STRICTEST_MODELS[api]]
 
 
 HANDS = ("anthropic", "openai-responses", "openai-chat", "anthropic", "gemini", "openai-chat", "anthropic", "gemini")
@@ -533,25 +549,34 @@ HANDS = ("anthropic", "openai-responses", "openai-chat", "anthropic", "gemini", 
 def test_a_client_may_change_the_api():
     """The same conversation in another API's form is the same conversation: one branch, and every request is taken."""
     store, provider, said = MemoryStore(), Provider(script=list(script())), []
-    upstream, own = ProviderUpstream(provider), target("gemini", MODELS["gemini"])
+    upstream, own = ProviderUpstream(provider), get_target("gemini", STRICTEST_MODELS["gemini"])
 
     async def go():
         for api in HANDS:
             async with Engine.open(store, upstream=upstream, target=own) as engine:
                 last = said[-1].calls if said else ()
                 results = tuple(ToolResult(call.id, call.name, (Text(RESULT),)) for call in last)
-                said.append(Message("tool", results) if results else Message.of("user", f"Go on, {api}."))
+                said.append(Message("tool", results) if results else Message.from_text("user", f"Go on, {api}."))
                 tools = [{"name": "read", "input_schema": SCHEMA}]
-                asked = {"model": MODELS[api], "max_tokens": 500, "tools": tools, "messages": claude_wire.dicts(said)}
-                body, _ = convert(json.dumps(asked).encode(), api, MODELS[api], api="anthropic")
-                run = (await engine.session(KEY)).run(body)
+                asked = {
+                    "model": STRICTEST_MODELS[api],
+                    "max_tokens": 500,
+                    "tools": tools,
+                    "messages": claude_wire.encode_message_dicts(said),
+                }
+                body, _ = convert_request(json.dumps(asked).encode(), api, STRICTEST_MODELS[api], api="anthropic")
+                run = (await engine.session(SAMPLE_KEY)).run(body)
                 await drained(run)
-                said.append(native(run.answer.message, "none"))
+                said.append(strip_foreign_content(run.answer.message, "none"))
 
     anyio.run(go)
     assert {sent.api for sent in upstream.sent} == set(HANDS)
-    assert all(isinstance(one.reply, Answered) for one in provider.requests)
-    path = [entry.body.slot.message for entry in store.path(KEY) if isinstance(entry.body, Said)]
-    assert len(list(store.entries(KEY, "message"))) == len(path)
+    assert all(isinstance(one.reply, ModelAnswer) for one in provider.requests)
+    path = [
+        entry.body.sized_message.message
+        for entry in store.read_path(SAMPLE_KEY)
+        if isinstance(entry.body, MessageEntry)
+    ]
+    assert len(list(store.read_entries(SAMPLE_KEY, "message"))) == len(path)
     assert [one.text for one in path if one.role == "user"] == [one.text for one in said if one.role == "user"]
     assert sum(len(one.results) for one in path) == sum(len(one.results) for one in said) > 4

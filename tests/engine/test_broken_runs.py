@@ -7,24 +7,24 @@ from contextlib import asynccontextmanager, suppress
 import anyio
 import pytest
 from notes import talk
-from samples import KEY
+from samples import SAMPLE_KEY
 
 from holdfast import events
-from holdfast.config import target
-from holdfast.engine.compaction.summarizer import Writer
+from holdfast.config import get_target
+from holdfast.engine.compaction.summarizer import SummaryWriter
 from holdfast.engine.engine import Engine
-from holdfast.engine.hooks import Before, Hooks
+from holdfast.engine.hooks import BeforeCompactionResult, Hooks
 from holdfast.engine.upstream.upstream import Reply
-from holdfast.errors import Aborted, ContextOverflow, FormatError
-from holdfast.providers.responses import Answer as Told
-from holdfast.providers.responses import answer
-from holdfast.state.entries import Answer, Said
+from holdfast.errors import ContextOverflow, FormatError, OperationAborted
+from holdfast.providers.responses import ParsedAnswer as Told
+from holdfast.providers.responses import parse_answer
+from holdfast.state.entries import AnswerEntry, MessageEntry
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.clock import run
-from holdfast.testing.provider import Provider, Settings
-from holdfast.testing.provider import Said as Says
-from holdfast.testing.provider.faults.faults import parsed
-from holdfast.testing.upstream import Given, ProviderUpstream, ScriptedUpstream
+from holdfast.testing.clock import run_on_fake_clock
+from holdfast.testing.provider import Provider, ProviderSettings
+from holdfast.testing.provider import ScriptedAnswer as Says
+from holdfast.testing.provider.faults.faults import parse_fault
+from holdfast.testing.upstream import ProviderUpstream, ScriptedReply, ScriptedUpstream
 
 WINDOW = 32_000
 LONG = Says("one two three four five six seven eight nine ten " * 20)
@@ -33,16 +33,20 @@ LONG = Says("one two three four five six seven eight nine ten " * 20)
 @asynccontextmanager
 async def talking(upstream, store=None, **more):
     """Yield a session that ``upstream`` answers."""
-    goal = target("anthropic", "claude-opus-5-5", window=WINDOW)
+    goal = get_target("anthropic", "claude-opus-5-5", window=WINDOW)
     async with Engine.open(
         store or MemoryStore(), upstream=upstream, target=goal, fields={"max_tokens": 500}, **more
     ) as engine:
-        yield await engine.session(KEY)
+        yield await engine.session(SAMPLE_KEY)
 
 
 def texts(store):
     """Return what was said."""
-    return [entry.body.slot.message.text for entry in store.path(KEY) if isinstance(entry.body, Said)]
+    return [
+        entry.body.sized_message.message.text
+        for entry in store.read_path(SAMPLE_KEY)
+        if isinstance(entry.body, MessageEntry)
+    ]
 
 
 async def drained(going):
@@ -88,10 +92,10 @@ def test_who_leaves_a_run_leaves_no_reply_open(error):
                             raise error
                         break
             assert (upstream.open, upstream.at_home) == (0, [True])
-            assert session.means.permits.is_idle
-            assert session.means.lanes.is_idle
+            assert session.resources.permits.is_idle
+            assert session.resources.lanes.is_idle
 
-    run(go)
+    run_on_fake_clock(go)
 
 
 @pytest.mark.parametrize("quiet", [False, True], ids=["given out", "quiet"])
@@ -100,18 +104,22 @@ def test_what_came_of_an_answer_is_kept_where_the_caller_leaves(quiet):
     store = MemoryStore()
 
     async def go():
-        async with talking(ProviderUpstream(Provider(script=[LONG]), [parsed("stall:middle:1:60")]), store) as session:
+        async with talking(
+            ProviderUpstream(Provider(script=[LONG]), [parse_fault("stall:middle:1:60")]), store
+        ) as session:
             with anyio.move_on_after(5):
                 async with session.run("Go.", quiet=quiet) as going:
                     async for _ in going:
                         pass
 
-    run(go)
+    run_on_fake_clock(go)
     asked, kept = texts(store)
     assert asked == "Go."
     assert LONG.text.startswith(kept)
     assert kept
-    assert [entry.body.stop for entry in store.path(KEY) if isinstance(entry.body, Answer)] == ["aborted"]
+    assert [entry.body.stop_reason for entry in store.read_path(SAMPLE_KEY) if isinstance(entry.body, AnswerEntry)] == [
+        "aborted"
+    ]
 
 
 def test_a_run_is_one_request():
@@ -122,12 +130,12 @@ def test_a_run_is_one_request():
         async with talking(ProviderUpstream(Provider()), store) as session:
             going = session.run("Go.")
             await drained(going)
-            with pytest.raises(Aborted, match=r"session\.run"):
+            with pytest.raises(OperationAborted, match=r"session\.run"):
                 await drained(going)
             assert going.answer.message.text == "ok 1"
-            assert session.means.lanes.is_idle
+            assert session.resources.lanes.is_idle
 
-    run(go)
+    run_on_fake_clock(go)
     assert texts(store) == ["Go.", "ok 1"]
 
 
@@ -143,9 +151,9 @@ def test_a_branch_keeps_its_lane_where_its_past_is_edited():
                 group.start_soon(drained, session.run(edited))
                 await anyio.sleep(1)
                 group.start_soon(session.ask, "three")
-            return [slot.message.text for slot in session.journal.branch.slots]
+            return [slot.message.text for slot in session.journal.state.sized_messages]
 
-    assert run(go) == ["otherwise", "ok 2", "three", "ok 3"]
+    assert run_on_fake_clock(go) == ["otherwise", "ok 2", "three", "ok 3"]
     assert upstream.most == 1
 
 
@@ -166,7 +174,7 @@ OVERFLOWED = (
 def test_what_was_given_out_before_an_overflow_is_in_the_log():
     """P10: the model's words that the caller has are an interrupted answer, and the overflow teaches all the same."""
     store = MemoryStore()
-    upstream = ScriptedUpstream([Given((BEGUN, OVERFLOWED), headers={"content-type": "text/event-stream"})])
+    upstream = ScriptedUpstream([ScriptedReply((BEGUN, OVERFLOWED), headers={"content-type": "text/event-stream"})])
 
     async def go():
         async with talking(upstream, store) as session:
@@ -174,8 +182,10 @@ def test_what_was_given_out_before_an_overflow_is_in_the_log():
                 await drained(session.run("Go."))
             return session.report()
 
-    assert run(go).window == 16_000
-    assert [entry.body.stop for entry in store.path(KEY) if isinstance(entry.body, Answer)] == ["aborted"]
+    assert run_on_fake_clock(go).window == 16_000
+    assert [entry.body.stop_reason for entry in store.read_path(SAMPLE_KEY) if isinstance(entry.body, AnswerEntry)] == [
+        "aborted"
+    ]
     assert texts(store)[-1] == "The kelp"
 
 
@@ -188,7 +198,7 @@ def spoken(**hooks):
 
     async def go():
         async with talking(
-            ProviderUpstream(Provider(Settings(window=WINDOW))),
+            ProviderUpstream(Provider(ProviderSettings(window=WINDOW))),
             store,
             listen=heard.append,
             hooks=Hooks(**{name: speaking(name, returned) for name, returned in hooks.items()}),
@@ -197,7 +207,7 @@ def spoken(**hooks):
             await session.append(*talk())
             with anyio.fail_after(60):
                 await session.ask("And now?")
-            assert session.means.lanes.is_idle
+            assert session.resources.lanes.is_idle
 
     def speaking(name, returned):
         async def hook(*_):
@@ -206,8 +216,8 @@ def spoken(**hooks):
 
         return hook
 
-    run(go)
-    return store, [event for event in heard if isinstance(event, events.Compacted)]
+    run_on_fake_clock(go)
+    return store, [event for event in heard if isinstance(event, events.CompactionEnded)]
 
 
 def test_a_hook_that_speaks_after_a_compaction_is_called_once():
@@ -219,7 +229,7 @@ def test_a_hook_that_speaks_after_a_compaction_is_called_once():
 
 def test_a_hook_that_speaks_after_a_compaction_that_failed_is_called_once_for_it():
     """What it says is in the request that goes out; the summary is not asked for again."""
-    store, made = spoken(before_compaction=Before(cancel=True), after_compaction=None)
+    store, made = spoken(before_compaction=BeforeCompactionResult(cancel=True), after_compaction=None)
     assert [event.outcome for event in made].count("cancelled") == 1
     assert texts(store).count("said by before_compaction") == 1
 
@@ -241,7 +251,7 @@ def test_a_hook_is_not_called_for_what_it_does_itself(is_plain):
             told["session"] = session
             await session.append("one", "two")
 
-    run(go)
+    run_on_fake_clock(go)
     assert texts(store) == ["again", "again", "one", "two"]
 
 
@@ -253,9 +263,9 @@ def test_the_same_request_again_tells_of_no_other_compaction():
         async with talking(ScriptedUpstream([]), listen=heard.append) as session:
             await session.append(*talk(), "And now?")
             first, again = await session.prepare(), await session.prepare()
-            assert first.request == again.request
+            assert first.request_id == again.request_id
 
-    run(go)
+    run_on_fake_clock(go)
     kinds = [type(event).__name__ for event in heard]
     assert kinds.count("Compacted") == kinds.count("Compacting") == 1
 
@@ -277,21 +287,21 @@ def test_what_a_caller_was_told_is_recorded_as_what_it_is():
             await session.prepare("Go.")
             with pytest.raises(FormatError, match="no answer"):
                 await session.record("yes")
-            await session.record(answer("anthropic", REFUSED))
+            await session.record(parse_answer("anthropic", REFUSED))
             window = session.report().window
             await session.prepare()
-            await session.record(Told(stop="refusal", complete=True))
+            await session.record(Told(stop_reason="refusal", is_complete=True))
             return window
 
-    assert run(go) == 16_000
+    assert run_on_fake_clock(go) == 16_000
     assert texts(store) == ["Go."]
-    kinds = [type(entry.body).__name__ for entry in store.path(KEY)]
+    kinds = [type(entry.body).__name__ for entry in store.read_path(SAMPLE_KEY)]
     assert kinds[-4:] == ["Request", "Failure", "Request", "Answer"]
 
 
 def test_a_front_that_is_dropped_a_little_more_each_time_is_noticed():
     """A provider that answers whatever the size tells its window by prompts that stop growing, and it is learned."""
-    provider = Provider(Settings(window=8_000, overflow="silent"))
+    provider = Provider(ProviderSettings(window=8_000, overflow="silent"))
 
     async def go():
         async with talking(ProviderUpstream(provider)) as session:
@@ -300,8 +310,8 @@ def test_a_front_that_is_dropped_a_little_more_each_time_is_noticed():
                 await session.ask(f"And now, {step}?")
             return session.report()
 
-    report = run(go)
-    assert (report.window, report.origin) == (8_000, "learned")
+    report = run_on_fake_clock(go)
+    assert (report.window, report.window_source) == (8_000, "learned")
     assert [one.tokens for one in provider.requests].count(8_000) < 8
 
 
@@ -323,16 +333,16 @@ def test_closing_stops_the_compactions_of_every_branch():
         told.append((await session.compact()).outcome)
 
     async def go():
-        goal = target("openai-chat", "gpt-5.5")
+        goal = get_target("openai-chat", "gpt-5.5")
         async with anyio.create_task_group() as group:
-            async with talking(ScriptedUpstream([]), writers=[Writer(Silent(), goal)]) as session:
+            async with talking(ScriptedUpstream([]), writers=[SummaryWriter(Silent(), goal)]) as session:
                 await session.append(*talk())
                 branch = await session.branch(session.journal.leaf)
                 group.start_soon(compacted, branch)
                 await anyio.sleep(1)
             return anyio.current_time()
 
-    assert run(go) < 2
+    assert run_on_fake_clock(go) < 2
     assert len(told) == 1
 
 
@@ -344,10 +354,10 @@ def test_the_log_tells_an_upstream_that_raised_from_a_caller_that_left():
         async with talking(ScriptedUpstream([KeyError("a bug of yours")]), store) as session:
             with pytest.raises(KeyError):
                 await session.ask("Go.")
-            assert session.means.permits.is_idle
+            assert session.resources.permits.is_idle
 
-    run(go)
-    assert "a bug of yours" in store.path(KEY)[-1].body.reason
+    run_on_fake_clock(go)
+    assert "a bug of yours" in store.read_path(SAMPLE_KEY)[-1].body.reason
 
 
 class Lingering:
@@ -374,7 +384,7 @@ def test_an_answer_that_was_read_to_its_last_event_is_whole(leaves):
 
     async def go():
         store = MemoryStore()
-        async with talking(Lingering(ProviderUpstream(Provider(Settings(), [LONG]))), store) as session:
+        async with talking(Lingering(ProviderUpstream(Provider(ProviderSettings(), [LONG]))), store) as session:
             with anyio.CancelScope() as scope:
                 async with session.run("Go on.", stream=True) as coming:
                     async for event in coming:
@@ -382,8 +392,8 @@ def test_an_answer_that_was_read_to_its_last_event_is_whole(leaves):
                             scope.cancel()
                         elif event.event == "message_stop":
                             break
-            answers = [entry.body for entry in store.path(KEY) if isinstance(entry.body, Answer)]
-            assert [(one.stop, one.usage.output > 0) for one in answers] == [("end", True)]
+            answers = [entry.body for entry in store.read_path(SAMPLE_KEY) if isinstance(entry.body, AnswerEntry)]
+            assert [(one.stop_reason, one.usage.output > 0) for one in answers] == [("end", True)]
             assert texts(store) == ["Go on.", LONG.text]
 
-    run(go)
+    run_on_fake_clock(go)

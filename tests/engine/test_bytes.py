@@ -7,15 +7,15 @@ import struct
 from base64 import b64encode
 
 import pytest
-from samples import KEY
+from samples import SAMPLE_KEY
 
 from holdfast.engine.engine import Engine
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.clock import run
-from holdfast.testing.provider.calls import Refusal, Said
-from holdfast.testing.provider.client import MODELS
+from holdfast.testing.clock import run_on_fake_clock
+from holdfast.testing.provider.calls import RefusalReply, ScriptedAnswer
+from holdfast.testing.provider.client import STRICTEST_MODELS
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.settings import Settings
+from holdfast.testing.provider.settings import ProviderSettings
 from holdfast.testing.upstream import ProviderUpstream
 
 BYTES = 1_000_000
@@ -24,8 +24,8 @@ HEAD = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 1_000, 800)
 DATA = {name: b64encode(HEAD + name.encode() * 225_000).decode() for name in "ABCDEFGH"}
 """Six of these are too many, three are not."""
 REFUSALS = {
-    "bare": Refusal(413, "request_too_large", "Request exceeds the maximum size"),
-    "named": Refusal(400, "invalid_request_error", f"Request payload size exceeds the limit: {BYTES} bytes."),
+    "bare": RefusalReply(413, "request_too_large", "Request exceeds the maximum size"),
+    "named": RefusalReply(400, "invalid_request_error", f"Request payload size exceeds the limit: {BYTES} bytes."),
 }
 
 
@@ -65,26 +65,30 @@ SEEN = {"user": [told("ABCDEF")], "tool": [{"role": "user", "content": "Look."},
 
 def asked(*bodies, refusal, most=BYTES):
     """Return the gateway, and which pictures each request showed that was answered."""
-    gateway = Narrow(Provider(Settings(), [Said("fine")] * len(bodies)), refusal)
+    gateway = Narrow(Provider(ProviderSettings(), [ScriptedAnswer("fine")] * len(bodies)), refusal)
     gateway.most = most
     upstream = ProviderUpstream(gateway)
 
     async def go():
-        async with Engine.open(MemoryStore(), upstream=upstream, api="anthropic", model=MODELS["anthropic"]) as engine:
-            session = await engine.session(KEY)
+        async with Engine.open(
+            MemoryStore(), upstream=upstream, api="anthropic", model=STRICTEST_MODELS["anthropic"]
+        ) as engine:
+            session = await engine.session(SAMPLE_KEY)
             for body in bodies:
                 async with session.run(body) as going:
                     async for _ in going:
                         pass
 
-    run(go)
+    run_on_fake_clock(go)
     shown = [[name for name in DATA if DATA[name].encode() in sent.body] for sent in upstream.sent]
     return gateway, [names for names, sent in zip(shown, upstream.sent, strict=True) if len(sent.body) <= most]
 
 
 def body(*said):
     tools = [{"name": "look", "input_schema": {"type": "object"}}]
-    return json.dumps({"model": MODELS["anthropic"], "max_tokens": 900, "tools": tools, "messages": said}).encode()
+    return json.dumps(
+        {"model": STRICTEST_MODELS["anthropic"], "max_tokens": 900, "tools": tools, "messages": said}
+    ).encode()
 
 
 @pytest.mark.parametrize("who", SEEN)
@@ -106,7 +110,7 @@ def test_a_limit_that_was_named_is_kept_to():
     assert shown == ["A", "G", "H"]
 
 
-NAMED = Refusal(400, "invalid_request_error", "Request payload size exceeds the limit: 200000 bytes.")
+NAMED = RefusalReply(400, "invalid_request_error", "Request payload size exceeds the limit: 200000 bytes.")
 
 
 @pytest.mark.parametrize("refusal", [REFUSALS["bare"], NAMED], ids=["bare", "named"])
@@ -124,13 +128,15 @@ def test_a_limit_on_words_is_met_once(refusal):
 
 def test_a_limit_that_a_larger_request_disproves_is_forgotten():
     """A gateway that takes more than it named once takes all pictures again."""
-    gateway = Narrow(Provider(Settings(), [Said("fine")] * 9), NAMED)
+    gateway = Narrow(Provider(ProviderSettings(), [ScriptedAnswer("fine")] * 9), NAMED)
     upstream, shown = ProviderUpstream(gateway), []
     gateway.most = 200_000
 
     async def go():
-        async with Engine.open(MemoryStore(), upstream=upstream, api="anthropic", model=MODELS["anthropic"]) as engine:
-            session, said = await engine.session(KEY), []
+        async with Engine.open(
+            MemoryStore(), upstream=upstream, api="anthropic", model=STRICTEST_MODELS["anthropic"]
+        ) as engine:
+            session, said = await engine.session(SAMPLE_KEY), []
             for name in "ABCD":
                 said += [told(name)]
                 async with session.run(body(*said)) as going:
@@ -139,9 +145,9 @@ def test_a_limit_that_a_larger_request_disproves_is_forgotten():
                 shown.append(sum(one.encode() in upstream.sent[-1].body for one in DATA.values()))
                 said += [{"role": "assistant", "content": "fine"}]
                 gateway.most = 50_000_000
-            return session.journal.branch.learned.bytes
+            return session.journal.state.learned_limits.max_body_bytes
 
-    assert run(go) == 0
+    assert run_on_fake_clock(go) == 0
     assert shown[0] == 0
     assert shown[1:] == sorted(shown[1:])
     assert shown[-1] >= 3

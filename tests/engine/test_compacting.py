@@ -4,40 +4,46 @@ from __future__ import annotations
 
 import pytest
 from notes import talk
-from samples import KEY
+from samples import SAMPLE_KEY
 
 from holdfast import events
-from holdfast.cli.reports.account import account_and_branch
-from holdfast.config import shipped, target
-from holdfast.engine.compaction.compact import world
+from holdfast.cli.reports.account import compute_savings_and_state
+from holdfast.config import get_target, load_shipped_catalog
+from holdfast.engine.compaction.compact import make_runtime_plan_inputs
 from holdfast.engine.engine import Engine
-from holdfast.engine.hooks import Before, Hooks
+from holdfast.engine.hooks import BeforeCompactionResult, Hooks
 from holdfast.engine.log.journal import Journal
-from holdfast.engine.requests import of_words
+from holdfast.engine.requests import build_template_from_fields
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.size.tokens import count
+from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.pipeline import Policy
-from holdfast.planning.summary.prompts import HEADINGS
-from holdfast.state.costs import dollars, paid
-from holdfast.state.entries import Compaction, Decision, Usage
-from holdfast.state.plan import asked_for
-from holdfast.state.target import World
+from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
+from holdfast.state.costs import compute_cost, read_summary_cost_note
+from holdfast.state.entries import CompactionEntry, DecisionEntry, Usage
+from holdfast.state.plan import mark_compaction_manual
+from holdfast.state.target import PlanInputs
 from holdfast.store import open_store
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.clock import run
-from holdfast.testing.provider import Provider, Said, Settings
+from holdfast.testing.clock import run_on_fake_clock
+from holdfast.testing.provider import Provider, ProviderSettings, ScriptedAnswer
 from holdfast.testing.upstream import ProviderUpstream
 
 WINDOW = 32_000
-SUMMARY = "\n".join(f"## {heading}\n- kelp on the rock, note 39, keep it all\n" for heading in HEADINGS) + "word " * 200
-GOALS = {api: target(api, model, window=WINDOW) for api, model in
+SUMMARY = (
+    "\n".join(f"## {heading}\n- kelp on the rock, note 39, keep it all\n" for heading in SUMMARY_HEADINGS)
+    + "word " * 200
+)
+GOALS = {api: get_target(api, model, window=WINDOW) for api, model in
          {"anthropic": "claude-opus-5-5", "openai-responses": "gpt-5.5"}.items()}  # fmt: skip
 
 
 def done(work, *, notes, said=(), api="anthropic", window=200_000, aim=None, **more):
     """Return what ``work`` returns of a session with so many notes, what was sent, and what happened."""
-    upstream, heard = ProviderUpstream(Provider(Settings(window=window), [Said(one) for one in said])), []
+    upstream, heard = (
+        ProviderUpstream(Provider(ProviderSettings(window=window), [ScriptedAnswer(one) for one in said])),
+        [],
+    )
 
     async def go():
         fields = {"max_tokens": 500} if api == "anthropic" else {}
@@ -45,16 +51,16 @@ def done(work, *, notes, said=(), api="anthropic", window=200_000, aim=None, **m
             MemoryStore(), upstream=upstream, target=aim or GOALS[api], fields=fields, listen=heard.append, **more
         )
         async with opened as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             await session.append(*talk(notes))
             return await work(session)
 
-    return run(go), upstream.sent, heard
+    return run_on_fake_clock(go), upstream.sent, heard
 
 
 def cancelling(*_):
     """Cancel whatever is to be compacted."""
-    return Before(cancel=True)
+    return BeforeCompactionResult(cancel=True)
 
 
 def test_what_a_hook_cancels_does_not_happen_where_the_request_goes_without():
@@ -79,8 +85,8 @@ def test_who_asks_for_a_compaction_that_a_hook_cancels_is_told_so():
 
     told, sent, heard = done(compact, notes=20, hooks=Hooks(before_compaction=cancelling))
     assert (told.outcome, sent) == ("cancelled", [])
-    (heard_of,) = [event for event in heard if isinstance(event, events.Compacted)]
-    assert (heard_of.outcome, heard_of.by, heard_of.before) == ("cancelled", told.by, told.before)
+    (heard_of,) = [event for event in heard if isinstance(event, events.CompactionEnded)]
+    assert (heard_of.outcome, heard_of.author, heard_of.tokens_before) == ("cancelled", told.by, told.before)
     assert (told.by, told.before == told.after > 5_000) == ("extract", True)
     assert told.why == heard_of.why == "the hook before_compaction cancelled it"
 
@@ -92,7 +98,7 @@ def test_nothing_is_said_of_failures_where_a_hook_cancelled():
         await session.ask("And now?")
 
     _, _, heard = done(ask, notes=64, hooks=Hooks(before_compaction=cancelling))
-    noticed = [(event.rule, event.why) for event in heard if isinstance(event, events.Noticed)]
+    noticed = [(event.rule, event.why) for event in heard if isinstance(event, events.NoticeGiven)]
     assert ("cancelled", "the hook before_compaction cancelled it") in noticed
     assert "breaker" not in [rule for rule, _ in noticed]
 
@@ -111,9 +117,11 @@ def test_who_wrote_what_came_to_nothing_is_told(summary, told):
     async def compact(session):
         return await session.compact()
 
-    made, _, heard = done(compact, notes=20, hooks=Hooks(before_compaction=lambda *_: Before(summary=summary)))
+    made, _, heard = done(
+        compact, notes=20, hooks=Hooks(before_compaction=lambda *_: BeforeCompactionResult(summary=summary))
+    )
     assert made.by == "extract"
-    assert [(event.outcome, event.by) for event in heard if isinstance(event, events.Compacted)] == told
+    assert [(event.outcome, event.author) for event in heard if isinstance(event, events.CompactionEnded)] == told
 
 
 def test_what_is_decided_with_a_compaction_is_told_too():
@@ -127,15 +135,15 @@ def test_what_is_decided_with_a_compaction_is_told_too():
         return before, session.report().tokens, session.journal.branch.law
 
     (before, after, law), _, heard = done(compact, notes=20)
-    compacted, decided = (one for one in heard if isinstance(one, events.Decided | events.Compacted))
-    assert [type(what) for _, what in law] == [Decision, Compaction]
-    assert (decided.rule, decided.edits, decided.saves) == ("spill", 1, law[0][1].edits[0].saves)
-    assert compacted.after == after < compacted.before < before
+    compacted, decided = (one for one in heard if isinstance(one, events.EditsDecided | events.CompactionEnded))
+    assert [type(what) for _, what in law] == [DecisionEntry, CompactionEntry]
+    assert (decided.rule, decided.edit_count, decided.saves) == ("spill", 1, law[0][1].edits[0].saves)
+    assert compacted.tokens_after == after < compacted.tokens_before < before
 
 
 @pytest.mark.parametrize(
     ("says", "by"),
-    [(None, "extract"), (Before(summary="All was kelp. " * 20), "hook")],
+    [(None, "extract"), (BeforeCompactionResult(summary="All was kelp. " * 20), "hook")],
     ids=["nothing", "a summary"],
 )
 def test_a_compaction_is_told_when_it_begins_whoever_writes(says, by):
@@ -146,8 +154,12 @@ def test_a_compaction_is_told_when_it_begins_whoever_writes(says, by):
         return session.journal.branch.compaction.trigger
 
     trigger, _, heard = done(compact, notes=20, hooks=Hooks(before_compaction=lambda *_: says))
-    told = [(type(event), event.by) for event in heard if isinstance(event, events.Compacting | events.Compacted)]
-    assert told == [(events.Compacting, by), (events.Compacted, by)]
+    told = [
+        (type(event), event.author)
+        for event in heard
+        if isinstance(event, events.CompactionStarted | events.CompactionEnded)
+    ]
+    assert told == [(events.CompactionStarted, by), (events.CompactionEnded, by)]
     assert trigger == "manual"
 
 
@@ -161,8 +173,8 @@ def test_a_hook_is_called_before_compactions_alone():
             await session.ask("And now?")
 
     _, _, heard = done(ask, notes=30, hooks=Hooks(before_compaction=lambda _, reason: called.append(reason)))
-    told = [type(event) for event in heard if isinstance(event, events.Compacting | events.Compacted)]
-    assert told == [events.Compacting, events.Compacted] * len(called)
+    told = [type(event) for event in heard if isinstance(event, events.CompactionStarted | events.CompactionEnded)]
+    assert told == [events.CompactionStarted, events.CompactionEnded] * len(called)
     assert called
 
 
@@ -172,12 +184,12 @@ def test_a_prompt_of_a_hook_is_not_for_the_provider():
     async def compact(session):
         return await session.compact()
 
-    hooks = Hooks(before_compaction=lambda *_: Before(prompt="Tell it as you like."))
+    hooks = Hooks(before_compaction=lambda *_: BeforeCompactionResult(prompt="Tell it as you like."))
     options = {"notes": 40, "api": "openai-responses", "native": True, "summary_model": "gpt-5.5"}
     plain, sent, _ = done(compact, said=[SUMMARY], **options)
-    assert (plain.by, sent[0].endpoint) == ("native", "compact")
+    assert (plain.author, sent[0].endpoint) == ("native", "compact")
     told, sent, _ = done(compact, said=[SUMMARY], hooks=hooks, **options)
-    assert (told.by, sent[0].endpoint) == ("model", "generate")
+    assert (told.author, sent[0].endpoint) == ("model", "generate")
 
 
 @pytest.mark.parametrize("seconds", [0, 10_000], ids=["warm", "cold"])
@@ -186,7 +198,7 @@ def test_the_last_request_is_gone_on_with_only_while_it_is_cached(seconds):
     now = [1_000_000]
 
     async def work(session):
-        session.means.clock = lambda: now[0]
+        session.resources.clock = lambda: now[0]
         session.journal._clock = lambda: now[0]
         await session.ask("And now?")
         now[0] += 1_000 * seconds
@@ -195,7 +207,7 @@ def test_the_last_request_is_gone_on_with_only_while_it_is_cached(seconds):
     made, sent, _ = done(
         work, notes=20, said=["yes", SUMMARY, SUMMARY], api="openai-responses", summary_model="gpt-5.5"
     )
-    assert made.by == "model"
+    assert made.author == "model"
     assert sent[1].body.startswith(sent[0].body[:2_000]) is (seconds == 0)
 
 
@@ -206,11 +218,13 @@ def test_what_was_cached_for_an_hour_is_warm_so_long(hour, cache):
 
     async def work(session):
         session.journal._clock = lambda: now[0]
-        session.journal.prepare(GOALS["anthropic"])
+        session.journal.prepare_request(GOALS["anthropic"])
         usage = Usage(20_000, 5, cache_write=500, cache_write_1h=hour)
-        session.journal.record(Message.of("assistant", "Yes."), usage)
+        session.journal.record_answer(Message.from_text("assistant", "Yes."), usage)
         now[0] += 1_200_000
-        return world(session._course, of_words(GOALS["anthropic"], {})).cache
+        return make_runtime_plan_inputs(
+            session._runtime, build_template_from_fields(GOALS["anthropic"], {})
+        ).cache_state
 
     assert done(work, notes=20)[0] == cache
 
@@ -223,8 +237,10 @@ def test_a_rung_asks_nobody_for_a_summary():
 
     policy = Policy().with_settings(recovery_rungs=("truncate", "media", "fallback"))
     _, _, heard = done(ask, notes=20, window=6_000, summary_model="claude-opus-5-5", policy=policy)
-    assert [event.rung for event in heard if isinstance(event, events.Pressed)] == ["truncate"]
-    assert {event.by for event in heard if isinstance(event, events.Compacted | events.Compacting)} == {"extract"}
+    assert [event.overflow_step for event in heard if isinstance(event, events.ShrinkStarted)] == ["truncate"]
+    assert {
+        event.author for event in heard if isinstance(event, events.CompactionEnded | events.CompactionStarted)
+    } == {"extract"}
 
 
 def test_the_sessions_own_model_is_asked_within_the_window_that_is_known_of_it():
@@ -233,12 +249,12 @@ def test_the_sessions_own_model_is_asked_within_the_window_that_is_known_of_it()
     async def compact(session):
         return await session.compact()
 
-    aim = target("anthropic", "claude-opus-5-5", window=10_000)
+    aim = get_target("anthropic", "claude-opus-5-5", window=10_000)
     more = {"notes": 64, "said": [SUMMARY] * 9, "summary_model": "claude-opus-5-5", "aim": aim}
     made, sent, _ = done(compact, window=10_000, **more)
     assert made.outcome == "compacted"
     assert len(sent) > 1
-    assert all(count(one.body.decode()) < 10_000 for one in sent)
+    assert all(estimate_text_tokens(one.body.decode()) < 10_000 for one in sent)
 
 
 @pytest.mark.parametrize(
@@ -256,15 +272,19 @@ def test_what_summaries_cost_is_in_the_log(said, calls, options):
 
     async def compact(session):
         await session.compact()
-        return session.means.store, session.means.upstream.provider.requests
+        return session.resources.store, session.resources.upstream.provider.requests
 
     model = "gpt-5.5" if options else "claude-haiku-4-5"
     (store, requests), _, _ = done(compact, notes=40, said=said, summary_model=model, **options)
-    noted = [call for entry in store.path(KEY) if (call := paid(entry.body)) is not None]
+    noted = [call for entry in store.read_path(SAMPLE_KEY) if (call := read_summary_cost_note(entry.body)) is not None]
     assert (len(noted), {call.model for call in noted}) == (calls, {model})
     assert [call.usage.input for call in noted] == [one.tokens for one in requests]
-    told = account_and_branch(KEY, store.path(KEY), store.session(KEY).leaf, shipped())[0]
-    assert told.dollars == pytest.approx(sum(dollars(one.usage, shipped().prices(one.api, model)) for one in noted))
+    told = compute_savings_and_state(
+        SAMPLE_KEY, store.read_path(SAMPLE_KEY), store.get_session(SAMPLE_KEY).leaf_id, load_shipped_catalog()
+    )[0]
+    assert told.dollars == pytest.approx(
+        sum(compute_cost(one.usage, load_shipped_catalog().get_prices(one.api, model)) for one in noted)
+    )
     assert (told.answers, told.input) == (0, sum(one.tokens for one in requests))
     assert told.dollars > 0
 
@@ -275,10 +295,10 @@ def test_what_a_compaction_says_is_left_the_report_says_too(factor, asks):
     """Before and behind it there is one measure, also where a count told how large system and tools are."""
 
     async def work():
-        upstream = ProviderUpstream(Provider(Settings(factor=factor)))
+        upstream = ProviderUpstream(Provider(ProviderSettings(factor=factor)))
         fields = {"max_tokens": 500, "system": "Kelp grows on rock; you answer who asks about it. " * 200}
         async with Engine.open(MemoryStore(), upstream=upstream, target=GOALS["anthropic"], fields=fields) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             await session.append(*talk(20))
             for _ in range(asks):
                 await session.ask("And now?")
@@ -286,9 +306,9 @@ def test_what_a_compaction_says_is_left_the_report_says_too(factor, asks):
             made = await session.compact()
             return before, made, session.report()
 
-    before, made, after = run(work)
-    assert (made.before, made.after) == (before.tokens, after.tokens)
-    assert before.frame == after.frame
+    before, made, after = run_on_fake_clock(work)
+    assert (made.tokens_before, made.tokens_after) == (before.tokens, after.tokens)
+    assert before.setup_tokens == after.setup_tokens
 
 
 # -- beside somebody else ----------------------------------------------------------------------------------------------
@@ -303,23 +323,23 @@ def beside(tmp_path, work, say_more=lambda _: None):
 
     def theirs():
         with open_store(place) as there:
-            Journal.open(there, KEY).append(Message.of("user", "Theirs."))
+            Journal.open(there, SAMPLE_KEY).append(Message.from_text("user", "Theirs."))
 
     def summary(*_):
         say_more(theirs)
-        return Before(summary="All was kelp. " * 20)
+        return BeforeCompactionResult(summary="All was kelp. " * 20)
 
     async def go():
         hooks, fields = Hooks(before_compaction=summary), {"max_tokens": 500}
         opened = Engine.open(place, upstream=upstream, target=GOALS["anthropic"], fields=fields, hooks=hooks)
         async with opened as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             await session.append(*talk(20))
             return await work(session, theirs)
 
-    told = run(go)
+    told = run_on_fake_clock(go)
     with open_store(place) as there:
-        return told, there.branch(KEY), len(there.leaves(KEY))
+        return told, there.open_state(SAMPLE_KEY), len(there.read_tips(SAMPLE_KEY))
 
 
 @pytest.mark.parametrize("when", ["before", "during"])
@@ -341,9 +361,9 @@ def test_a_compaction_holds_where_others_went_on(tmp_path, when):
             theirs()
 
     (made, report), branch, leaves = beside(tmp_path, work, more)
-    assert (made.outcome, made.by, len(calls), leaves) == ("compacted", "hook", 1, 1)
+    assert (made.outcome, made.author, len(calls), leaves) == ("compacted", "hook", 1, 1)
     assert (branch.compaction is not None, branch.messages[-1].text) == (True, "Theirs.")
-    assert (made.after, report.messages) == (report.tokens, len(branch.slots))
+    assert (made.tokens_after, report.message_count) == (report.tokens, len(branch.sized_messages))
 
 
 def test_who_wrote_what_is_in_force_is_told(tmp_path):
@@ -351,15 +371,19 @@ def test_who_wrote_what_is_in_force_is_told(tmp_path):
 
     def compacted():
         with open_store(tmp_path / "store.db") as there:
-            journal, goal, world = Journal.open(there, KEY), GOALS["anthropic"], World(force=True)
-            assert journal.decide(asked_for(journal.plan(goal, world)), goal, world)
+            journal, goal, world = (
+                Journal.open(there, SAMPLE_KEY),
+                GOALS["anthropic"],
+                PlanInputs(force_compaction=True),
+            )
+            assert journal.write_decision(mark_compaction_manual(journal.plan_next(goal, world)), goal, world)
 
     async def work(session, _):
         return await session.compact()
 
     made, branch, _ = beside(tmp_path, work, lambda _: compacted())
     assert "All was kelp." not in branch.compaction.summary.text
-    assert (made.by, branch.compaction.by) == ("extract", "")
+    assert (made.author, branch.compaction.author) == ("extract", "")
 
 
 def test_an_undo_holds_where_others_went_on(tmp_path):
@@ -371,7 +395,7 @@ def test_an_undo_holds_where_others_went_on(tmp_path):
         await session.undo()
 
     _, branch, leaves = beside(tmp_path, work)
-    assert (branch.law, branch.messages[-1].text, leaves) == ((), "Theirs.", 1)
+    assert (branch.active_decisions, branch.messages[-1].text, leaves) == ((), "Theirs.", 1)
 
 
 @pytest.mark.parametrize("own", ["fork", "handed out"])
@@ -386,7 +410,7 @@ def test_a_branch_of_its_own_is_compacted_where_it_is(tmp_path, own):
             await mine.prepare()
         theirs()
         await mine.compact()
-        return [message.text for message in mine.journal.branch.messages], mine.journal.branch.compaction
+        return [message.text for message in mine.journal.state.messages], mine.journal.state.compaction
 
     (texts, made), branch, leaves = beside(tmp_path, work)
     assert (made is not None, "Theirs." in texts, branch.compaction, leaves) == (True, False, None, 2)

@@ -8,26 +8,26 @@ import anyio
 import pytest
 
 from holdfast import events
-from holdfast.config import target
-from holdfast.engine.compaction.inflight import InFlight
-from holdfast.engine.compaction.summarizer import Writer
+from holdfast.config import get_target
+from holdfast.engine.compaction.inflight import CompactionTracker
+from holdfast.engine.compaction.summarizer import SummaryWriter
 from holdfast.engine.engine import Engine
 from holdfast.errors import ContextOverflow, DeadlineExceeded, UpstreamError
 from holdfast.messages.message import Message
-from holdfast.state.entries import Compaction
+from holdfast.state.entries import CompactionEntry
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.clock import run
-from holdfast.testing.provider import Provider, Settings
+from holdfast.testing.clock import run_on_fake_clock
+from holdfast.testing.provider import Provider, ProviderSettings
 from holdfast.testing.upstream import ProviderUpstream, ScriptedUpstream
 
-CLAUDE = target("anthropic", "claude-sonnet-4-5", window=200_000)
+CLAUDE = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
 
 
 class Paced:
     """The strict provider in a small window; requests wait the seconds given for each, the last for all that follow."""
 
     def __init__(self, window, *seconds):
-        self._provider = ProviderUpstream(Provider(Settings(window=window)))
+        self._provider = ProviderUpstream(Provider(ProviderSettings(window=window)))
         self._seconds = list(seconds)
         self.asked = 0
 
@@ -44,14 +44,14 @@ async def filled(engine):
     session = await engine.session("k")
     for number in range(44):
         said = "".join(f"line {line} of {number}\n" for line in range(150))
-        await session.append(Message.of("user", said), Message.of("assistant", "Done."))
+        await session.append(Message.from_text("user", said), Message.from_text("assistant", "Done."))
     return session
 
 
 @pytest.mark.parametrize("writes", [False, True], ids=["extract", "rejected"])
 def test_wait_for_compaction_outlasts_the_retry(writes):
     """Whoever wrote the summary, the wait ends with the answer of the retry, also where that takes over a minute."""
-    refused = [Writer(ScriptedUpstream(["no summary"] * 9), CLAUDE)] if writes else []
+    refused = [SummaryWriter(ScriptedUpstream(["no summary"] * 9), CLAUDE)] if writes else []
 
     async def main():
         upstream, ended = Paced(30_000, 1, 100), {}
@@ -69,7 +69,7 @@ def test_wait_for_compaction_outlasts_the_retry(writes):
                 ended["answer"] = anyio.current_time()
         return ended
 
-    ended = run(main)
+    ended = run_on_fake_clock(main)
     assert ended == {"wait": 101, "answer": 101}
 
 
@@ -90,9 +90,9 @@ def test_wait_for_compaction_ends_where_the_retry_fails():
                 await anyio.sleep(2)
                 await session.wait_for_compaction()
                 waited = anyio.current_time()
-            return waited, failed[0], session.inflight.flight.is_busy
+            return waited, failed[0], session.compaction_tracker.status.is_busy
 
-    waited, failed, is_busy = run(main)
+    waited, failed, is_busy = run_on_fake_clock(main)
     assert waited == failed > 100
     assert not is_busy
 
@@ -109,7 +109,7 @@ def test_a_run_that_nobody_reads_holds_no_waiter():
                 await session.wait_for_compaction()
                 return anyio.current_time() - began
 
-    assert run(main) == 60
+    assert run_on_fake_clock(main) == 60
 
 
 def late(upstream):
@@ -122,14 +122,14 @@ def late(upstream):
                 await session.ask("And now?", deadline=50)
             return caught.value, session.journal
 
-    return run(main)
+    return run_on_fake_clock(main)
 
 
 def test_a_deadline_in_a_compaction_names_what_stands():
     """A compaction that ends because its run is cancelled was under way at the deadline, and the error says so."""
 
     async def main():
-        flying = InFlight()
+        flying = CompactionTracker()
 
         async def compacts():
             flying.start()
@@ -138,11 +138,11 @@ def test_a_deadline_in_a_compaction_names_what_stands():
             finally:
                 flying.end("cancelled")
 
-        with pytest.raises(DeadlineExceeded) as caught, flying.limited(100, 30, lambda: "entry e7, 12 messages"):
+        with pytest.raises(DeadlineExceeded) as caught, flying.limit_run(100, 30, lambda: "entry e7, 12 messages"):
             await compacts()
         return anyio.current_time(), caught.value
 
-    stopped, error = run(main)
+    stopped, error = run_on_fake_clock(main)
     assert stopped == 130
     assert error.during_compaction
     assert "100 s were over during a compaction; what was in the log stands: entry e7, 12 messages" in str(error)
@@ -154,8 +154,8 @@ def test_a_deadline_in_the_retry_of_a_compaction_names_what_stands():
     error, journal = late(Paced(30_000, 1, 10_000))
     assert error.during_compaction
     assert "tried again after a compaction" in str(error)
-    assert journal.branch.compaction is not None
-    assert f"message {journal.branch.keep} first" in error.snapshot
+    assert journal.state.compaction is not None
+    assert f"message {journal.state.first_kept} first" in error.snapshot
 
 
 def test_a_deadline_without_a_compaction_is_no_compactions():
@@ -174,10 +174,14 @@ def test_a_compaction_after_an_overflow_is_logged_as_one():
         async with Engine.open(MemoryStore(), upstream=Paced(30_000, 1), target=CLAUDE, listen=told.append) as engine:
             session = await filled(engine)
             await session.ask("And now?")
-            return [entry.body.trigger for entry in engine.means.store.path("k") if isinstance(entry.body, Compaction)]
+            return [
+                entry.body.trigger
+                for entry in engine.resources.store.read_path("k")
+                if isinstance(entry.body, CompactionEntry)
+            ]
 
-    logged = run(main)
-    assert logged == [event.trigger for event in told if isinstance(event, events.Compacting)] == ["overflow"]
+    logged = run_on_fake_clock(main)
+    assert logged == [event.trigger for event in told if isinstance(event, events.CompactionStarted)] == ["overflow"]
 
 
 def test_the_last_overflow_error_suggests_a_new_session():
@@ -189,4 +193,4 @@ def test_the_last_overflow_error_suggests_a_new_session():
             with pytest.raises(ContextOverflow, match="larger window, or begin a new session"):
                 await session.ask("And now?")
 
-    run(main)
+    run_on_fake_clock(main)

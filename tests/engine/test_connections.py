@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.engine.upstream.connections import (
-    HEARD_AT_MOST,
-    PIECE,
-    SENT_AT_ONCE,
-    ListeningStream,
-    ListeningTransport,
-    mount_listening,
+    MAX_EARLY_ANSWER_BYTES,
+    READ_SIZE,
+    UNLISTENED_BYTES,
+    FullDuplexStream,
+    FullDuplexTransport,
+    make_full_duplex_mounts,
 )
 
-LARGE = b"x" * (SENT_AT_ONCE + 1)
+LARGE = b"x" * (UNLISTENED_BYTES + 1)
 REFUSALS = [
     b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno",
     b"HTTP/1.1 100 Continue\r\nX-A: b\r\n\r\nHTTP/1.1 103 Early\r\n\r\nHTTP/1.0 401 No\r\n\r\n",
@@ -60,7 +60,7 @@ def sent(wire, *, reads=0):
     """Return whether a head and a large body were sent without an error, and the bytes that reads get then."""
 
     async def go():
-        stream = ListeningStream(wire)
+        stream = FullDuplexStream(wire)
         await stream.write(b"head")
         try:
             await stream.write(LARGE)
@@ -102,8 +102,8 @@ def test_an_answer_is_heard_though_the_write_fails():
 
 def test_what_a_server_says_at_length_is_not_all_held():
     """Memory stays bounded while a request is sent, whatever comes back meanwhile."""
-    wire = Wire([b"y" * PIECE] * 40)
-    stream = ListeningStream(wire)
+    wire = Wire([b"y" * READ_SIZE] * 40)
+    stream = FullDuplexStream(wire)
 
     async def go():
         await stream.write(b"head")
@@ -111,7 +111,7 @@ def test_what_a_server_says_at_length_is_not_all_held():
             await stream.write(LARGE)
 
     anyio.run(go)
-    assert 40 - len(wire.pieces) <= HEARD_AT_MOST // PIECE + 1
+    assert 40 - len(wire.pieces) <= MAX_EARLY_ANSWER_BYTES // READ_SIZE + 1
 
 
 def test_a_small_request_is_sent_without_listening():
@@ -119,7 +119,7 @@ def test_a_small_request_is_sent_without_listening():
     wire = Wire([])
 
     async def go():
-        stream = ListeningStream(wire)
+        stream = FullDuplexStream(wire)
         for _ in range(3):
             await stream.write(b"x" * 9_999)
 
@@ -130,7 +130,7 @@ def test_a_small_request_is_sent_without_listening():
 def test_a_proxy_of_the_network_is_left_to_the_http_client(monkeypatch):
     """``ALL_PROXY`` would be passed by otherwise."""
     monkeypatch.setenv("all_proxy", "http://127.0.0.1:9")
-    assert mount_listening() == {}
+    assert make_full_duplex_mounts() == {}
 
 
 @pytest.mark.parametrize("port", [9, 1])
@@ -138,7 +138,7 @@ def test_errors_are_those_of_the_http_client(port):
     """Who sends over these connections sees no other library's errors."""
 
     async def go():
-        async with httpx2.AsyncClient(transport=ListeningTransport(httpx2.Limits())) as web:
+        async with httpx2.AsyncClient(transport=FullDuplexTransport(httpx2.Limits())) as web:
             with pytest.raises(httpx2.ConnectError):
                 await web.get(f"http://127.0.0.1:{port}/")
 

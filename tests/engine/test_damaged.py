@@ -6,20 +6,20 @@ from contextlib import asynccontextmanager, suppress
 
 import counts
 import pytest
-from samples import KEY
+from samples import SAMPLE_KEY
 
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.engine.engine import Engine
 from holdfast.engine.upstream.upstream import Reply
 from holdfast.errors import UpstreamError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, Thinking, ToolResult
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.clock import run
-from holdfast.testing.provider import Fault, Provider, Settings
-from holdfast.testing.provider.calls import Said
-from holdfast.testing.provider.client import MODELS
-from holdfast.testing.provider.server.steps import BROKEN
+from holdfast.testing.clock import run_on_fake_clock
+from holdfast.testing.provider import Fault, Provider, ProviderSettings
+from holdfast.testing.provider.calls import ScriptedAnswer
+from holdfast.testing.provider.client import STRICTEST_MODELS
+from holdfast.testing.provider.server.steps import INVALID_UTF8
 from holdfast.testing.upstream import ProviderUpstream
 
 STRIDE = counts.choose(quick=97, ci=41, thorough=1)
@@ -38,8 +38,8 @@ FIELDS = {
     "openai-chat": {"tools": [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]},
     "gemini": {"tools": [{"functionDeclarations": [{"name": "read"}]}]},
 }
-ANSWER = Said("Well.", (("read", {"path": "f"}),), "Let me see.")
-WORDS = Settings(tokenizer="words")
+ANSWER = ScriptedAnswer("Well.", (("read", {"path": "f"}),), "Let me see.")
+WORDS = ProviderSettings(tokenizer="words")
 
 
 class Breaking:
@@ -53,21 +53,21 @@ class Breaking:
     async def send(self, sent):
         """Return the provider's reply."""
         async with self.upstream.send(sent) as reply:
-            body, place = await reply.read(), self.place if not self.size else None
+            body, place = await reply.read_body(), self.place if not self.size else None
             self.size = self.size or len(body)
             yield Reply(reply.status, reply.headers, _pieces(body, place))
 
 
 async def _pieces(body, place):
-    yield body if place is None else body[:place] + BROKEN + body[place:]
+    yield body if place is None else body[:place] + INVALID_UTF8 + body[place:]
 
 
 @asynccontextmanager
 async def talking(upstream, api, **more):
     """Yield a session that ``upstream`` answers."""
-    goal = target(api, MODELS[api], window=60_000)
+    goal = get_target(api, STRICTEST_MODELS[api], window=60_000)
     async with Engine.open(MemoryStore(), upstream=upstream, target=goal, fields=FIELDS[api], **more) as engine:
-        yield await engine.session(KEY)
+        yield await engine.session(SAMPLE_KEY)
 
 
 async def read(going):
@@ -83,9 +83,9 @@ async def gone_on(place, api, stream):
     async with talking(upstream, api) as session:
         with suppress(UpstreamError):  # its end may be what was lost
             await read(session.run("Read it.", stream=stream))
-        calls = session.journal.branch.open
+        calls = session.journal.state.open_call_ids
         results = tuple(ToolResult(id_, "read", (Text("kelp"),)) for id_ in calls)
-        await session.append(Message("tool", results) if results else Message.of("user", "Go on."))
+        await session.append(Message("tool", results) if results else Message.from_text("user", "Go on."))
         assert (await session.ask()).message.parts
     return upstream.size
 
@@ -98,7 +98,7 @@ def test_a_session_goes_on_behind_broken_bytes(api, stream):
     """Wherever in an answer they stand, the provider takes the next request: no byte that it would miss goes back."""
     place = size = 0
     while place <= size:
-        size = run(gone_on, place, api, stream)
+        size = run_on_fake_clock(gone_on, place, api, stream)
         place += STRIDE
 
 
@@ -109,14 +109,14 @@ def test_words_and_calls_are_what_is_left(api):
     async def go(upstream):
         async with talking(upstream, api) as session:
             await read(session.run("Read it.", stream=True))
-            return session.journal.branch.slots[-1]
+            return session.journal.state.sized_messages[-1]
 
-    whole = run(go, ProviderUpstream(Provider(WORDS, [ANSWER])))
-    broken = run(go, ProviderUpstream(Provider(WORDS, [ANSWER]), [Fault("utf8", "first")]))
+    whole = run_on_fake_clock(go, ProviderUpstream(Provider(WORDS, [ANSWER])))
+    broken = run_on_fake_clock(go, ProviderUpstream(Provider(WORDS, [ANSWER]), [Fault("utf8", "first")]))
     assert isinstance(whole.message.parts[0], Thinking)
     assert whole.raw is not None
     assert (broken.message.text, broken.raw) == ("Well.", None)
-    assert [(call.name, call.seal, call.raw) for call in broken.message.calls] == [("read", None, None)]
+    assert [(call.name, call.signature, call.raw) for call in broken.message.calls] == [("read", None, None)]
     assert len(broken.message.parts) == 2
 
 
@@ -126,30 +126,30 @@ def test_a_damaged_compaction_is_asked_for_again(api, stage):
     """The provider could not read what it sealed, nor answer anything behind it: such a compaction is none."""
 
     async def go():
-        upstream = ProviderUpstream(Provider(Settings(factor=1.3)), [Fault("utf8", stage, at=7)])
+        upstream = ProviderUpstream(Provider(ProviderSettings(factor=1.3)), [Fault("utf8", stage, at=7)])
         async with talking(upstream, api, native=True) as session:
             for number in range(6):
                 await session.ask(f"{number} " + "kelp on the rock " * 400)
             done = await session.compact()
-            assert (done.outcome, done.by, len(upstream.sent)) == ("compacted", "native", 8)
-            assert b"\xef\xbf\xbd" not in bytes(session.journal.branch.compaction.native)
+            assert (done.outcome, done.author, len(upstream.sent)) == ("compacted", "native", 8)
+            assert b"\xef\xbf\xbd" not in bytes(session.journal.state.compaction.native)
             assert (await session.ask("And now?")).message.parts
 
-    run(go)
+    run_on_fake_clock(go)
 
 
 def test_nothing_may_be_left_of_one():
     """A damaged answer that holds reasoning and nothing else is one without words: its usage is what is known of it."""
 
     async def go():
-        thought = Said("", (), "Let me see.")
+        thought = ScriptedAnswer("", (), "Let me see.")
         upstream = ProviderUpstream(Provider(WORDS, [thought]), [Fault("utf8", "first")])
         async with talking(upstream, "openai-responses") as session:
             await read(session.run("Read it.", stream=True))
-            assert [slot.message.role for slot in session.journal.branch.slots] == ["user"]
+            assert [slot.message.role for slot in session.journal.state.sized_messages] == ["user"]
             assert (await session.ask("Go on.")).message.parts
 
-    run(go)
+    run_on_fake_clock(go)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -164,4 +164,4 @@ def test_items_that_a_server_names_alike_end_no_session(stream):
             assert upstream.sent[-1].body.count(b'"hg_1"') == 1
             assert upstream.sent[-1].body.count(b"hologram_call") == 2
 
-    run(go)
+    run_on_fake_clock(go)

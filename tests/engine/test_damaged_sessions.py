@@ -8,14 +8,14 @@ from contextlib import closing
 import pytest
 
 from holdfast import events
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.engine.engine import Engine
 from holdfast.errors import StoreCorrupt
 from holdfast.messages.message import Message
-from holdfast.testing.clock import run
+from holdfast.testing.clock import run_on_fake_clock
 from holdfast.testing.upstream import ScriptedUpstream
 
-CLAUDE = target("anthropic", "claude-sonnet-4-5", window=20_000)
+CLAUDE = get_target("anthropic", "claude-sonnet-4-5", window=20_000)
 
 
 def damage(path, change, position):
@@ -30,12 +30,12 @@ async def fill(session, turns=30):
     """Say so many turns."""
     for turn in range(turns):
         said = "".join(f"line {line} of turn {turn}\n" for line in range(80))
-        await session.append(Message.of("user", said), Message.of("assistant", "Done."))
+        await session.append(Message.from_text("user", said), Message.from_text("assistant", "Done."))
 
 
 def repairs(told):
     """Return what the listener was told of repairs."""
-    return [event.why for event in told if isinstance(event, events.Noticed) and event.rule == "session-repaired"]
+    return [event.why for event in told if isinstance(event, events.NoticeGiven) and event.rule == "session-repaired"]
 
 
 def opened(path, told=None):
@@ -56,7 +56,7 @@ def test_compact_repairs_a_session_that_was_damaged_before_it_was_opened(tmp_pat
             session = await engine.session("k")
             return await session.compact()
 
-    assert run(main).outcome == "compacted"
+    assert run_on_fake_clock(main).outcome == "compacted"
     assert len(repairs(told)) == 1
 
 
@@ -74,9 +74,9 @@ def test_a_session_is_repaired_where_it_is_read_again(tmp_path):
             session = await engine.session("k")
             assert repairs(told) == []
             await session.undo()
-            return (await session.compact()).outcome, len(session.journal.branch.slots)
+            return (await session.compact()).outcome, len(session.journal.state.sized_messages)
 
-    assert run(main) == ("compacted", 60)
+    assert run_on_fake_clock(main) == ("compacted", 60)
     assert len(repairs(told)) == 1
 
 
@@ -91,4 +91,4 @@ def test_compact_raises_where_a_repair_would_lose_words(tmp_path):
             with pytest.raises(StoreCorrupt, match="holdfast repair"):
                 await engine.session("k")
 
-    run(main)
+    run_on_fake_clock(main)

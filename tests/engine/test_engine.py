@@ -9,14 +9,14 @@ from weakref import ref
 import anyio
 import pytest
 from notes import talk
-from samples import KEY
+from samples import SAMPLE_KEY
 
 import holdfast
 from holdfast import events
-from holdfast.config import target
-from holdfast.engine.compaction.summarizer import Writer
+from holdfast.config import get_target
+from holdfast.engine.compaction.summarizer import SummaryWriter
 from holdfast.engine.engine import Engine
-from holdfast.engine.hooks import Before, Hooks
+from holdfast.engine.hooks import BeforeCompactionResult, Hooks
 from holdfast.errors import (
     ConfigError,
     FormatError,
@@ -29,16 +29,19 @@ from holdfast.errors import (
 from holdfast.messages.message import Message
 from holdfast.messages.parts import ToolCall, ToolResult
 from holdfast.planning.pipeline import Policy
-from holdfast.planning.summary.prompts import HEADINGS
-from holdfast.state.entries import Compaction, Failure
+from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
+from holdfast.state.entries import CompactionEntry, FailureEntry
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.clock import run
-from holdfast.testing.provider import Provider, Said, Settings
+from holdfast.testing.clock import run_on_fake_clock
+from holdfast.testing.provider import Provider, ProviderSettings, ScriptedAnswer
 from holdfast.testing.upstream import ProviderUpstream, ScriptedUpstream
 
-OPUS = target("anthropic", "claude-opus-5-5", window=32_000)
+OPUS = get_target("anthropic", "claude-opus-5-5", window=32_000)
 OUTPUT = {"max_tokens": 500}
-SUMMARY = "\n".join(f"## {heading}\n- kelp on the rock, note 39, keep it all\n" for heading in HEADINGS) + "word " * 200
+SUMMARY = (
+    "\n".join(f"## {heading}\n- kelp on the rock, note 39, keep it all\n" for heading in SUMMARY_HEADINGS)
+    + "word " * 200
+)
 
 
 def asked(upstream, *said, store=None, goal=OPUS, **more):
@@ -54,11 +57,11 @@ def asked(upstream, *said, store=None, goal=OPUS, **more):
             listen=heard.append,
             **more,
         ) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             await session.append(*talk())
             return await session.ask(*said or ("And now?",)), session
 
-    answer, session = run(go)
+    answer, session = run_on_fake_clock(go)
     return answer, session, heard
 
 
@@ -69,24 +72,24 @@ def of(heard, kind):
 
 def compaction(session):
     """Return the compaction in force."""
-    return session.journal.branch.compaction
+    return session.journal.state.compaction
 
 
 def test_without_a_model_an_extract_is_made():
     """P5: nobody is asked; the extract is in force, and that is told."""
-    answer, session, heard = asked(ProviderUpstream(Provider(Settings(window=32_000))))
+    answer, session, heard = asked(ProviderUpstream(Provider(ProviderSettings(window=32_000))))
     assert answer.message.text
-    assert [(event.outcome, event.by) for event in of(heard, events.Compacted)] == [("compacted", "extract")]
+    assert [(event.outcome, event.author) for event in of(heard, events.CompactionEnded)] == [("compacted", "extract")]
     assert "without a model" in compaction(session).summary.text
 
 
 def test_a_model_writes_the_summary_and_ours_stands_behind_it():
     """The model's text comes first, then what it leaves uncovered; the request for it is text alone, without tools."""
-    provider = Provider(Settings(window=32_000), [Said(SUMMARY), Said("yes")])
+    provider = Provider(ProviderSettings(window=32_000), [ScriptedAnswer(SUMMARY), ScriptedAnswer("yes")])
     upstream = ProviderUpstream(provider)
     answer, session, heard = asked(upstream, summary_model="claude-haiku-4-5", api="anthropic")
     assert answer.message.text == "yes"
-    assert [(event.outcome, event.by) for event in of(heard, events.Compacted)] == [("compacted", "model")]
+    assert [(event.outcome, event.author) for event in of(heard, events.CompactionEnded)] == [("compacted", "model")]
     text = compaction(session).summary.text
     assert "keep it all" in text
     assert text.index("keep it all") < text.index("User")
@@ -96,24 +99,26 @@ def test_a_model_writes_the_summary_and_ours_stands_behind_it():
 @pytest.mark.parametrize(
     "bad",
     [
-        Said("I'm sorry, but I can't help with that."),
-        Said("", (("read", {"path": "a"}),)),
-        Said("x" * 1_000_000),
-        Said(""),
+        ScriptedAnswer("I'm sorry, but I can't help with that."),
+        ScriptedAnswer("", (("read", {"path": "a"}),)),
+        ScriptedAnswer("x" * 1_000_000),
+        ScriptedAnswer(""),
     ],
     ids=["refuses", "calls a tool", "1 MB", "nothing"],
 )
 def test_a_summary_that_is_none_gives_way_to_an_extract(bad):
     """Y1: what is refused twice is told and written down; the turn goes on with an extract."""
     store = MemoryStore()
-    writer = Writer(ScriptedUpstream([bad] * 12), target("openai-chat", "gpt-5.5", window=64_000))
-    answer, session, heard = asked(ProviderUpstream(Provider(Settings(window=32_000))), store=store, writers=[writer])
+    writer = SummaryWriter(ScriptedUpstream([bad] * 12), get_target("openai-chat", "gpt-5.5", window=64_000))
+    answer, session, heard = asked(
+        ProviderUpstream(Provider(ProviderSettings(window=32_000))), store=store, writers=[writer]
+    )
     assert answer.message.text
-    outcomes = [(event.outcome, event.by) for event in of(heard, events.Compacted)]
+    outcomes = [(event.outcome, event.author) for event in of(heard, events.CompactionEnded)]
     assert outcomes[-1] == ("compacted", "extract")
     assert outcomes[0][0] in {"summary_rejected", "provider_error"}
-    assert not {"write the notes", "no tool is to be called"} & {*of(heard, events.Compacted)[0].why.split("; ")}
-    failures = [entry.body.kind for entry in store.path(KEY) if isinstance(entry.body, Failure)]
+    assert not {"write the notes", "no tool is to be called"} & {*of(heard, events.CompactionEnded)[0].why.split("; ")}
+    failures = [entry.body.kind for entry in store.read_path(SAMPLE_KEY) if isinstance(entry.body, FailureEntry)]
     assert failures == [outcomes[0][0]]
     assert "without a model" in compaction(session).summary.text
 
@@ -132,12 +137,12 @@ class Raising:
 
 def test_whatever_a_writer_raises_an_extract_takes_its_place():
     """A turn never fails for a summary, of whatever kind its writer's error is; it is told, and the next is asked."""
-    goal = target("openai-chat", "gpt-5.5", window=64_000)
-    writers = [Writer(Raising(), goal), Writer(ScriptedUpstream([Said("no")] * 12), goal)]
-    answer, session, heard = asked(ProviderUpstream(Provider(Settings(window=32_000))), writers=writers)
+    goal = get_target("openai-chat", "gpt-5.5", window=64_000)
+    writers = [SummaryWriter(Raising(), goal), SummaryWriter(ScriptedUpstream([ScriptedAnswer("no")] * 12), goal)]
+    answer, session, heard = asked(ProviderUpstream(Provider(ProviderSettings(window=32_000))), writers=writers)
     assert answer.message.text
     assert "without a model" in compaction(session).summary.text
-    why = of(heard, events.Compacted)[0].why
+    why = of(heard, events.CompactionEnded)[0].why
     assert "Timeout: read timed out" in why
     assert "wrote no summary that is accepted" in why
 
@@ -146,12 +151,12 @@ def test_a_writer_that_is_no_client_is_refused_at_once():
     """Nothing is sent, and nothing fails at the first compaction that is due."""
 
     async def go(client):
-        writer = Writer(client, target("openai-chat", "gpt-5.5"))
+        writer = SummaryWriter(client, get_target("openai-chat", "gpt-5.5"))
         async with Engine.open(MemoryStore(), upstream=ScriptedUpstream([]), target=OPUS, writers=[writer]):
             pass
 
     with pytest.raises(ConfigError, match="no client known here"):
-        run(go, object())
+        run_on_fake_clock(go, object())
 
 
 @pytest.mark.parametrize("writers", [5, [5], ["claude-haiku-4-5"]])
@@ -160,27 +165,27 @@ def test_what_is_no_writer_of_one_run_is_named(writers):
 
     async def go():
         async with Engine.open(MemoryStore(), upstream=ScriptedUpstream([]), target=OPUS) as engine:
-            (await engine.session(KEY)).run("hello", writers=writers)
+            (await engine.session(SAMPLE_KEY)).run("hello", writers=writers)
 
     with pytest.raises(ConfigError, match="writers"):
-        run(go)
+        run_on_fake_clock(go)
 
 
 def test_a_writer_that_is_refused_again_and_again_is_left_alone():
     """Three times in a row and nobody pays for more, until somebody asks for a compaction, or a while has passed."""
-    writer = ScriptedUpstream([Said("no headings here")] * 40)
+    writer = ScriptedUpstream([ScriptedAnswer("no headings here")] * 40)
     clock = [1_000_000]
 
     async def go():
         async with Engine.open(
             MemoryStore(),
-            upstream=ProviderUpstream(Provider(Settings(window=32_000))),
+            upstream=ProviderUpstream(Provider(ProviderSettings(window=32_000))),
             target=OPUS,
             fields=OUTPUT,
-            writers=[Writer(writer, target("openai-chat", "gpt-5.5", window=64_000))],
+            writers=[SummaryWriter(writer, get_target("openai-chat", "gpt-5.5", window=64_000))],
         ) as engine:
-            engine.means.clock = lambda: clock[0]
-            session = await engine.session(KEY)
+            engine.resources.clock = lambda: clock[0]
+            session = await engine.session(SAMPLE_KEY)
             calls = []
             for _ in range(6):
                 await session.append(*talk())
@@ -194,7 +199,7 @@ def test_a_writer_that_is_refused_again_and_again_is_left_alone():
             await session.compact()
             return calls, later, len(writer.sent)
 
-    calls, later, asked_for = run(go)
+    calls, later, asked_for = run_on_fake_clock(go)
     assert calls[2] == calls[-1] == 6
     assert later == 8
     assert asked_for == 10
@@ -202,26 +207,26 @@ def test_a_writer_that_is_refused_again_and_again_is_left_alone():
 
 def test_a_writer_that_came_to_nothing_is_left_alone_after_a_restart_too():
     """How often is folded from the log: who opens the store again asks no sooner than this process would."""
-    writer = ScriptedUpstream([Said("no headings here")] * 40)
+    writer = ScriptedUpstream([ScriptedAnswer("no headings here")] * 40)
     store, clock = MemoryStore(), [1_000_000]
 
     async def talked():
         async with Engine.open(
             store,
-            upstream=ProviderUpstream(Provider(Settings(window=32_000))),
+            upstream=ProviderUpstream(Provider(ProviderSettings(window=32_000))),
             target=OPUS,
             fields=OUTPUT,
-            writers=[Writer(writer, target("openai-chat", "gpt-5.5", window=64_000))],
+            writers=[SummaryWriter(writer, get_target("openai-chat", "gpt-5.5", window=64_000))],
         ) as engine:
-            engine.means.clock = lambda: clock[0]
-            session = await engine.session(KEY)
+            engine.resources.clock = lambda: clock[0]
+            session = await engine.session(SAMPLE_KEY)
             await session.append(*talk())
             await session.ask("And now?")
         return len(writer.sent)
 
-    assert [run(talked) for _ in range(5)] == [2, 4, 6, 6, 6]
+    assert [run_on_fake_clock(talked) for _ in range(5)] == [2, 4, 6, 6, 6]
     clock[0] += 1_000 * Policy().settings.breaker_cooldown
-    assert [run(talked) for _ in range(2)] == [8, 8]
+    assert [run_on_fake_clock(talked) for _ in range(2)] == [8, 8]
 
 
 def test_a_session_that_was_closed_is_opened_anew():
@@ -229,14 +234,14 @@ def test_a_session_that_was_closed_is_opened_anew():
 
     async def go():
         async with Engine.open(MemoryStore(), upstream=ScriptedUpstream(["yes"]), target=OPUS, fields=OUTPUT) as engine:
-            first = await engine.session(KEY)
+            first = await engine.session(SAMPLE_KEY)
             first.close()
-            again = await engine.session(KEY)
+            again = await engine.session(SAMPLE_KEY)
             assert again is not first
-            assert await engine.session(KEY) is again
+            assert await engine.session(SAMPLE_KEY) is again
             return (await again.ask("Go.")).message.text
 
-    assert run(go) == "yes"
+    assert run_on_fake_clock(go) == "yes"
 
 
 @pytest.mark.parametrize("open_ones", [0, 1, 7])
@@ -256,7 +261,7 @@ def test_sessions_that_were_closed_are_let_go(open_ones):
             assert sum(one() is not None for one in left) <= open_ones + 1
             assert [await engine.session(one.key) for one in kept] == kept
 
-    run(go)
+    run_on_fake_clock(go)
 
 
 def test_a_closed_session_is_opened_while_others_are():
@@ -275,17 +280,17 @@ def test_a_closed_session_is_opened_while_others_are():
                 for name in names:
                     group.start_soon(opened, name)
             assert [found[name].key for name in names] == names
-            assert not any(one.inflight.flight.is_over for one in found.values())
+            assert not any(one.compaction_tracker.status.is_closed for one in found.values())
 
-    run(go)
+    run_on_fake_clock(go)
 
 
 def test_the_provider_compacts_and_undo_brings_all_back():
     """What the provider made goes out as it is; its readable twin stands beside it; an undo shows all again."""
-    upstream = ProviderUpstream(Provider(Settings(window=32_000)))
-    answer, session, heard = asked(upstream, native=True, goal=target("openai-responses", "gpt-5.5", window=32_000))
+    upstream = ProviderUpstream(Provider(ProviderSettings(window=32_000)))
+    answer, session, heard = asked(upstream, native=True, goal=get_target("openai-responses", "gpt-5.5", window=32_000))
     assert answer.message.text
-    assert [event.by for event in of(heard, events.Compacted)] == ["native"]
+    assert [event.author for event in of(heard, events.CompactionEnded)] == ["native"]
     assert compaction(session).native is not None
     assert compaction(session).summary.text
     assert b'"encrypted_content"' in upstream.sent[-1].body
@@ -300,12 +305,12 @@ def test_a_hook_may_supply_the_summary():
     """Nobody else is asked then."""
 
     def supply(head, reason):
-        return Before(summary=f"{len(head)} messages about kelp, asked for by {reason}")
+        return BeforeCompactionResult(summary=f"{len(head)} messages about kelp, asked for by {reason}")
 
     _, session, heard = asked(
-        ProviderUpstream(Provider(Settings(window=32_000))), hooks=Hooks(before_compaction=supply)
+        ProviderUpstream(Provider(ProviderSettings(window=32_000))), hooks=Hooks(before_compaction=supply)
     )
-    assert [event.by for event in of(heard, events.Compacted)] == ["hook"]
+    assert [event.author for event in of(heard, events.CompactionEnded)] == ["hook"]
     assert "messages about kelp, asked for by auto" in compaction(session).summary.text
 
 
@@ -313,12 +318,12 @@ def test_a_hook_may_cancel_a_compaction():
     """It is told as cancelled, and it is no failure; what does not fit without is still made to fit."""
     store = MemoryStore()
     _, session, heard = asked(
-        ProviderUpstream(Provider(Settings(window=32_000))),
+        ProviderUpstream(Provider(ProviderSettings(window=32_000))),
         store=store,
-        hooks=Hooks(before_compaction=lambda *_: Before(cancel=True)),
+        hooks=Hooks(before_compaction=lambda *_: BeforeCompactionResult(cancel=True)),
     )
-    assert "cancelled" in [event.outcome for event in of(heard, events.Compacted)]
-    assert session.journal.branch.failures == 0
+    assert "cancelled" in [event.outcome for event in of(heard, events.CompactionEnded)]
+    assert session.journal.state.failed_compactions == 0
 
 
 class Hanging:
@@ -348,7 +353,7 @@ SEEN = {"before_compaction", "transform_messages", "after_compaction", "on_appen
 )
 def test_a_hook_that_fails_is_told_and_changes_nothing(bad, told):
     """The session goes on as without it: the same requests go out, byte for byte."""
-    plain, struck = (ProviderUpstream(Provider(Settings(window=32_000))) for _ in range(2))
+    plain, struck = (ProviderUpstream(Provider(ProviderSettings(window=32_000))) for _ in range(2))
     asked(plain)
     _, _, heard = asked(struck, hooks=Hooks(**dict.fromkeys(SEEN, bad)))
     assert [sent.body for sent in struck.sent] == [sent.body for sent in plain.sent]
@@ -357,10 +362,10 @@ def test_a_hook_that_fails_is_told_and_changes_nothing(bad, told):
 
 def test_hooks_see_and_change_what_they_may():
     """``on_append`` changes the log, ``transform_messages`` one request alone."""
-    upstream = ProviderUpstream(Provider(Settings(window=200_000)))
+    upstream = ProviderUpstream(Provider(ProviderSettings(window=200_000)))
 
     def louder(message):
-        return Message.of(message.role, message.text.upper()) if message.role == "user" else None
+        return Message.from_text(message.role, message.text.upper()) if message.role == "user" else None
 
     def short(messages):
         return list(messages)[-1:]
@@ -373,53 +378,59 @@ def test_hooks_see_and_change_what_they_may():
             fields=OUTPUT,
             hooks=Hooks(on_append=louder, transform_messages=short),
         ) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             await session.ask("one")
             await session.ask("two")
-            return [slot.message.text for slot in session.journal.branch.slots]
+            return [slot.message.text for slot in session.journal.state.sized_messages]
 
-    assert run(go) == ["ONE", "ok 1", "TWO", "ok 2"]
+    assert run_on_fake_clock(go) == ["ONE", "ok 1", "TWO", "ok 2"]
     assert b"TWO" in upstream.sent[1].body
     assert b"ONE" not in upstream.sent[1].body
 
 
-@pytest.mark.parametrize("shown", [lambda said: said[-3:], lambda said: [*said, Message.of("user", "word " * 40_000)]])
+@pytest.mark.parametrize(
+    "shown", [lambda said: said[-3:], lambda said: [*said, Message.from_text("user", "word " * 40_000)]]
+)
 def test_the_size_of_what_a_hook_changed_teaches_nothing(shown):
     """It is not the size of what was planned: window and estimate stay what they are, however often it is told."""
-    upstream = ProviderUpstream(Provider(Settings(window=200_000)))
+    upstream = ProviderUpstream(Provider(ProviderSettings(window=200_000)))
     hooks = Hooks(transform_messages=lambda said: shown(list(said)))
 
     async def go():
         async with Engine.open(
             MemoryStore(), upstream=upstream, api="anthropic", model="claude-sonnet-4-5", fields=OUTPUT, hooks=hooks
         ) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             await session.append(*talk(40))
             before = session.report()
             for number in range(4):
                 await session.ask(f"And {number}?")
             return before, session.report()
 
-    before, after = run(go)
-    assert (after.window, after.origin) == (before.window, before.origin)
+    before, after = run_on_fake_clock(go)
+    assert (after.window, after.window_source) == (before.window, before.window_source)
     assert before.tokens < after.tokens < before.tokens + 200
-    assert after.compactions == 0
+    assert after.compaction_count == 0
 
 
 def test_what_a_hook_breaks_is_its_own_to_mend():
     """Nobody knows what it meant: it is told, with the hook's name and the place, and nothing is sent."""
     upstream, said = ScriptedUpstream(["yes"]), ToolCall("toolu_1", "read", "{}")
-    history = [Message.of("user", "Go."), Message("assistant", (said,)), Message("tool", (ToolResult("toolu_1"),))]
+    history = [
+        Message.from_text("user", "Go."),
+        Message("assistant", (said,)),
+        Message("tool", (ToolResult("toolu_1"),)),
+    ]
     hooks = Hooks(transform_messages=lambda shown: [one for one in shown if one.role != "tool"])
 
     async def go():
         async with Engine.open(MemoryStore(), upstream=upstream, target=OPUS, fields=OUTPUT, hooks=hooks) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             await session.append(*history)
             with pytest.raises(InvalidRequest, match=r"the hook transform_messages .*\$\.messages\[1\].*toolu_1"):
                 await session.ask("And?")
 
-    run(go)
+    run_on_fake_clock(go)
     assert upstream.sent == []
 
 
@@ -429,15 +440,15 @@ def test_a_session_that_somebody_removed_begins_anew():
 
     async def go():
         async with Engine.open(store, upstream=ScriptedUpstream(["Well."] * 3), target=OPUS, fields=OUTPUT) as engine:
-            before = await engine.session(KEY)
+            before = await engine.session(SAMPLE_KEY)
             await before.ask("Hello.")
-            store.remove(KEY)
-            after = await engine.session(KEY)
+            store.remove_session(SAMPLE_KEY)
+            after = await engine.session(SAMPLE_KEY)
             assert after is not before
-            assert after is await engine.session(KEY)
-            return (await after.ask("Again.")).message.text, [one.text for one in after.journal.branch.messages]
+            assert after is await engine.session(SAMPLE_KEY)
+            return (await after.ask("Again.")).message.text, [one.text for one in after.journal.state.messages]
 
-    assert run(go) == ("Well.", ["Again.", "Well."])
+    assert run_on_fake_clock(go) == ("Well.", ["Again.", "Well."])
 
 
 def test_a_session_that_two_tasks_open_is_one():
@@ -448,14 +459,14 @@ def test_a_session_that_two_tasks_open_is_one():
             found = []
 
             async def opened():
-                found.append(await engine.session(KEY))
+                found.append(await engine.session(SAMPLE_KEY))
 
             async with anyio.create_task_group() as group:
                 for _ in range(3):
                     group.start_soon(opened)
             return found
 
-    first, *others = run(go)
+    first, *others = run_on_fake_clock(go)
     assert all(one is first for one in others)
 
 
@@ -471,9 +482,9 @@ def test_a_listener_that_raises_is_told_of_nothing_more(caplog):
         async with Engine.open(
             MemoryStore(), upstream=ScriptedUpstream(["yes"]), target=OPUS, fields=OUTPUT, listen=listen
         ) as engine:
-            return (await (await engine.session(KEY)).ask("Go.")).message.text
+            return (await (await engine.session(SAMPLE_KEY)).ask("Go.")).message.text
 
-    assert run(go) == "yes"
+    assert run_on_fake_clock(go) == "yes"
     assert len(heard) == 1
     (told,) = caplog.records
     assert (told.levelname, "RuntimeError: no kelp" in told.getMessage()) == ("WARNING", True)
@@ -487,17 +498,17 @@ def opening(**given):
 
     async def go():
         async with Engine.open(MemoryStore(), **({"upstream": ScriptedUpstream(["yes"])} | given)) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             return await session.ask("Go."), session.report()
 
-    return run(go)
+    return run_on_fake_clock(go)
 
 
 def test_an_unknown_model_gets_an_assumed_window():
     """The report says so."""
     _, report = opening(api="openai-chat", model="nobody-knows-this")
     assert report.window == 200_000
-    assert "default" in report.origin or "assumed" in report.origin
+    assert "default" in report.window_source or "assumed" in report.origin
 
 
 @pytest.mark.parametrize(
@@ -507,7 +518,7 @@ def test_an_unknown_model_gets_an_assumed_window():
         ({}, ConfigError, "knows no model"),
         ({"upstream": object(), "api": "anthropic", "model": "m"}, ConfigError, "no client known"),
         ({"policy": "hope", "target": OPUS}, UnknownPolicy, "hope"),
-        ({"target": target("anthropic", "m", window=3_000)}, WindowTooSmall, "3000"),
+        ({"target": get_target("anthropic", "m", window=3_000)}, WindowTooSmall, "3000"),
         ({"target": OPUS, "fields": {"max_tokens": object()}}, holdfast.HoldfastError, "plain values"),
         ({"target": OPUS, "permits": 0}, ValueError, "permits"),
         ({"summary_model": "m"}, ConfigError, "says no API"),
@@ -559,7 +570,7 @@ def test_a_place_that_is_no_store_is_said(place, told):
     [
         (lambda _, session: session.ask("y", deadline="3"), ConfigError, "deadline is of type str"),
         (lambda _, session: session.ask("y", deadline=float("nan")), ConfigError, "deadline is nan"),
-        (lambda engine, _: engine.session(KEY, leaf=5), ConfigError, "leaf is of type int"),
+        (lambda engine, _: engine.session(SAMPLE_KEY, leaf=5), ConfigError, "leaf is of type int"),
         (lambda _, session: session.recall("x", lines=5), FormatError, "lines is of type int"),
         (lambda _, session: session.recall("x", chars=5), FormatError, "chars is of type int"),
         (lambda _, session: session.recall("x", search=5), FormatError, "search is of type int"),
@@ -574,7 +585,7 @@ def test_a_verb_is_told_of_an_argument_of_another_type(verb, error, told):
 
     async def go():
         async with Engine.open(MemoryStore(), upstream=upstream, target=OPUS) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             with pytest.raises(error, match=told):
                 await verb(engine, session)
 
@@ -585,38 +596,38 @@ def test_a_verb_is_told_of_an_argument_of_another_type(verb, error, told):
 def test_a_store_that_takes_no_more_stops_the_session_and_loses_nothing():
     """S6: what was acknowledged is there; the error is the store's own."""
     store, upstream = MemoryStore(), ScriptedUpstream(["one", "two"])
-    whole = store.append
+    whole = store.append_entries
 
     async def go():
         async with Engine.open(store, upstream=upstream, target=OPUS, fields=OUTPUT) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             await session.ask("first")
 
             def full(*_, **__):
                 raise StoreReadOnly("the disk is full; free some space and open the store again")
 
-            store.append = full
+            store.append_entries = full
             with pytest.raises(StoreReadOnly):
                 await session.ask("second")
-            assert session.means.lanes.is_idle
-            store.append = whole
+            assert session.resources.lanes.is_idle
+            store.append_entries = whole
             await session.ask("third")
-            return [slot.message.text for slot in session.journal.branch.slots]
+            return [slot.message.text for slot in session.journal.state.sized_messages]
 
-    assert run(go) == ["first", "one", "third", "two"]
+    assert run_on_fake_clock(go) == ["first", "one", "third", "two"]
 
 
 def test_auto_off_leaves_the_request_alone_and_recovery_still_works():
     """Two switches: nothing is compacted by itself, an overflow is still answered by sending less."""
     policy = Policy().with_settings(auto=False)
-    _, _, heard = asked(ProviderUpstream(Provider(Settings(window=12_000))), policy=policy)
-    refused, compacted = of(heard, events.Refused), of(heard, events.Compacted)
+    _, _, heard = asked(ProviderUpstream(Provider(ProviderSettings(window=12_000))), policy=policy)
+    refused, compacted = of(heard, events.RequestRefused), of(heard, events.CompactionEnded)
     assert refused
     assert compacted
     assert heard.index(refused[0]) < heard.index(compacted[0])
     off = Policy().with_settings(auto=False, emergency=False)
     with pytest.raises(holdfast.HoldfastError, match="emergency"):
-        asked(ProviderUpstream(Provider(Settings(window=12_000))), policy=off)
+        asked(ProviderUpstream(Provider(ProviderSettings(window=12_000))), policy=off)
 
 
 def test_a_session_is_one_object_and_a_compaction_one_record():
@@ -625,13 +636,13 @@ def test_a_session_is_one_object_and_a_compaction_one_record():
 
     async def go():
         async with Engine.open(store, upstream=ScriptedUpstream([]), target=OPUS, fields=OUTPUT) as engine:
-            session = await engine.session(KEY)
-            assert await engine.session(KEY) is session
+            session = await engine.session(SAMPLE_KEY)
+            assert await engine.session(SAMPLE_KEY) is session
             await session.append(*talk())
             await session.compact()
 
-    run(go)
-    assert len([entry for entry in store.path(KEY) if isinstance(entry.body, Compaction)]) == 1
+    run_on_fake_clock(go)
+    assert len([entry for entry in store.read_path(SAMPLE_KEY) if isinstance(entry.body, CompactionEntry)]) == 1
 
 
 def test_a_body_goes_to_a_model_as_holdfast_toml_knows_it(tmp_path, monkeypatch):
@@ -643,12 +654,12 @@ def test_a_body_goes_to_a_model_as_holdfast_toml_knows_it(tmp_path, monkeypatch)
 
     async def go():
         opened = Engine.open(MemoryStore(), upstream=ScriptedUpstream(["Low."]), listen=heard.append)
-        async with opened as engine, (await engine.session(KEY)).run(body) as answered:
+        async with opened as engine, (await engine.session(SAMPLE_KEY)).run(body) as answered:
             async for _ in answered:
                 pass
 
-    run(go)
-    assert [event.window for event in of(heard, events.Sending)] == [43_210]
+    run_on_fake_clock(go)
+    assert [event.window for event in of(heard, events.RequestStarted)] == [43_210]
 
 
 def test_a_body_that_names_no_model_goes_to_the_one_that_the_run_names():
@@ -658,13 +669,13 @@ def test_a_body_that_names_no_model_goes_to_the_one_that_the_run_names():
 
     async def go():
         async with Engine.open(MemoryStore(), upstream=upstream) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             async with session.run(body, model="gemini-3-pro") as run:
                 async for _ in run:
                     pass
-            return session.journal.branch.model
+            return session.journal.state.model
 
-    assert run(go) == "gemini-3-pro"
+    assert run_on_fake_clock(go) == "gemini-3-pro"
     assert [sent.model for sent in upstream.sent] == ["gemini-3-pro"]
 
 
@@ -673,14 +684,14 @@ def test_what_is_no_name_names_nothing():
 
     async def go():
         async with Engine.open(MemoryStore(), upstream=ScriptedUpstream(["Low."]), target=OPUS) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             await session.append("first")
             for verb in (session.recall, session.branch):
                 for name in (None, 7, b"e1"):
                     with pytest.raises(UnknownId, match="names nothing"):
                         await verb(name)
 
-    run(go)
+    run_on_fake_clock(go)
 
 
 @pytest.mark.parametrize("how", ["read no further", "an error of its own"])
@@ -700,7 +711,7 @@ def test_who_leaves_a_run_is_told_that_nothing_could_be_written(how):
     async def go():
         upstream = ScriptedUpstream(["one two three four five"])
         async with Engine.open(store, upstream=upstream, target=OPUS, fields=OUTPUT, listen=told.append) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             async with session.run("Go.") as running:
                 for _ in range(3):
                     await anext(running)
@@ -710,7 +721,7 @@ def test_who_leaves_a_run_is_told_that_nothing_could_be_written(how):
 
     with pytest.raises(KeyError if how == "an error of its own" else StoreReadOnly):
         anyio.run(go)
-    rules = [event.rule for event in told if isinstance(event, events.Noticed)]
+    rules = [event.rule for event in told if isinstance(event, events.NoticeGiven)]
     assert rules == (["unwritten"] if how == "an error of its own" else [])
 
 

@@ -8,19 +8,28 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.config import target
-from holdfast.engine.log.conversation_diff import Following, reframed, repeated
-from holdfast.engine.log.fork import carried
+from holdfast.config import get_target
+from holdfast.engine.log.conversation_diff import ConversationMatcher, add_system_messages_to_setup, match_known_prefix
+from holdfast.engine.log.fork import collect_decisions_to_copy
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
-from holdfast.messages.size.tokens import measure
+from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.settings import Settings
-from holdfast.state.branch.branch import Branch, extend, extended
-from holdfast.state.branch.fork import restated
+from holdfast.state.branch.branch import ConversationState, apply_entries, apply_entry
+from holdfast.state.branch.fork import replace_raw_bytes
 from holdfast.state.edits import Edit, Span
-from holdfast.state.entries import OVERFLOW, Answer, Decision, Entry, Failure, Frame, Request, Said
-from holdfast.state.sequence import Seq, common
+from holdfast.state.entries import (
+    FAILURE_OVERFLOW,
+    AnswerEntry,
+    DecisionEntry,
+    Entry,
+    FailureEntry,
+    MessageEntry,
+    RequestEntry,
+    RequestSetup,
+)
+from holdfast.state.sequence import PersistentSequence, count_shared_prefix_items
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
 
@@ -30,7 +39,9 @@ words = st.lists(st.tuples(st.sampled_from(["user", "assistant", "system"]), st.
 def slots(said, mark=""):
     """Return the slots of words in bytes that ``mark`` makes their own."""
     return [
-        replace(measure(Message.of(role, text)), api="anthropic", raw=Raw(f'"{text}{mark}"'.encode()))
+        replace(
+            build_sized_message(Message.from_text(role, text)), api="anthropic", raw=Raw(f'"{text}{mark}"'.encode())
+        )
         for role, text in said
     ]
 
@@ -45,29 +56,33 @@ def test_twins_change_nothing_that_is_found(said, known_behind, said_behind, edi
     pieces = [(role, text) for role, word in said[cut : cut + 1] for text in (word, "+")]
     mine = slots([*said[:cut], *((role, f"{word}+") for role, word in said[cut : cut + 1]), *said[cut + 1 :]], "1")
     theirs = slots([*said[:cut], *pieces, *said[cut + 1 :]], "2")
-    first, following = repeated(mine, theirs, Settings()), Following()
-    assume((first.count, len(first.slots)) == (len(theirs), len(mine)))
-    following.went_on(Seq(mine), tuple(theirs), first)
+    first, following = match_known_prefix(mine, theirs, Settings()), ConversationMatcher()
+    assume((first.client_count, len(first.messages)) == (len(theirs), len(mine)))
+    following.remember_match(PersistentSequence(mine), tuple(theirs), first)
     known, new = mine + slots(known_behind), theirs + slots(said_behind)
     if edited < len(theirs):
         new[edited] = slots([("user", "z")])[0]
-    found = following.repeated(Seq(known), tuple(new), Settings())
-    fresh = repeated(known, new, Settings())
-    assert (len(found.slots), found.count, found.single) == (len(fresh.slots), fresh.count, fresh.single)
-    assert found.standing == (min(first.single, edited) if edited < len(theirs) else len(mine))
-    assert all(slot is own for slot, own in zip(found.slots[: found.standing], known, strict=False))
+    found = following.match_prefix(PersistentSequence(known), tuple(new), Settings())
+    fresh = match_known_prefix(known, new, Settings())
+    assert (len(found.messages), found.client_count, found.one_to_one_count) == (
+        len(fresh.messages),
+        fresh.client_count,
+        fresh.one_to_one_count,
+    )
+    assert found.unchanged_count == (min(first.one_to_one_count, edited) if edited < len(theirs) else len(mine))
+    assert all(slot is own for slot, own in zip(found.messages[: found.unchanged_count], known, strict=False))
 
 
 @given(words, words, st.integers(0, 8), st.integers(0, 8))
 def test_what_stands_is_not_looked_at_again(before, behind, start, same):
     """Slots that are known to be the branch's own may be left out of what it is said again in."""
     known = slots([*before, *behind], "1")
-    branch = Branch.build(Entry(f"e{at}", None, Said(slot)) for at, slot in enumerate(known))
+    branch = ConversationState.from_entries(Entry(f"e{at}", None, MessageEntry(slot)) for at, slot in enumerate(known))
     same = min(same, len(known))
     told = [*known[:same], *slots([*before, *behind], "2")[same : len(known) - 1]]
     start = min(start, same, len(told))
-    assert restated(branch, told, start) == restated(branch, told)
-    assert [slot.raw for slot in restated(branch, told, start).slots] == [
+    assert replace_raw_bytes(branch, told, start) == replace_raw_bytes(branch, told)
+    assert [slot.raw for slot in replace_raw_bytes(branch, told, start).sized_messages] == [
         slot.raw for slot in [*told, *known[len(told) :]]
     ]
 
@@ -78,24 +93,26 @@ def test_a_conversation_is_held_in_its_clients_own_objects():
     Nothing else changes by it: neither the branch as a value, nor what is ready to go out again.
     """
     said = slots([("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"), ("user", "e")])
-    goal = target("anthropic", "claude-sonnet-4-5")
+    goal = get_target("anthropic", "claude-sonnet-4-5")
     with MemoryStore() as store:
         journal = Journal.open(store, "k")
-        journal.follow(said)
-        prepared = journal.prepare(goal)
+        journal.follow_conversation(said)
+        prepared = journal.prepare_request(goal)
         for count in (5, 3, 5):
             for opened in (Journal.open(store, "k"), journal):
                 again = [replace(slot) for slot in said[:count]]
-                opened.follow(again)
-                assert all(map(is_, opened.branch.slots, again))
-                assert all(own is slot.message for own, slot in zip(opened.branch.messages, again, strict=True))
-                assert replace(opened.branch, settled=None) == Branch.build(store.path("k", opened.leaf))
+                opened.follow_conversation(again)
+                assert all(map(is_, opened.state.sized_messages, again))
+                assert all(own is slot.message for own, slot in zip(opened.state.messages, again, strict=True))
+                assert replace(opened.state, normalized_prefix=None) == ConversationState.from_entries(
+                    store.read_path("k", opened.leaf)
+                )
         ready, again = Journal.open(store, "k"), [replace(slot) for slot in said]
-        ready.follow(said)
-        first = ready.prepare(goal)
-        ready.follow(again)
-        assert ready.prepare(goal) is first
-        assert [slot.raw for slot in first.slots] == [slot.raw for slot in prepared.slots]
+        ready.follow_conversation(said)
+        first = ready.prepare_request(goal)
+        ready.follow_conversation(again)
+        assert ready.prepare_request(goal) is first
+        assert [slot.raw for slot in first.messages] == [slot.raw for slot in prepared.messages]
 
 
 def test_a_conversation_is_compared_once_and_never_taken_for_another():
@@ -103,20 +120,20 @@ def test_a_conversation_is_compared_once_and_never_taken_for_another():
     said = slots([("user", "a"), ("assistant", "b"), ("user", "c")])
     with MemoryStore() as store:
         journal = Journal.open(store, "k")
-        assert journal.repeats(tuple(said)).count == 0
-        journal.follow(said)
+        assert journal.match_conversation(tuple(said)).client_count == 0
+        journal.follow_conversation(said)
         whole = tuple(said)
-        found = journal.repeats(whole)
-        assert found.count == 3
-        assert journal.repeats(whole) is found
-        journal.follow(said)
+        found = journal.match_conversation(whole)
+        assert found.client_count == 3
+        assert journal.match_conversation(whole) is found
+        journal.follow_conversation(said)
         said.append(slots([("assistant", "d")])[0])
-        assert journal.repeats(said).count == 3
-        assert len(journal.follow(said)) == 1
-        assert journal.repeats(said).count == 4
+        assert journal.match_conversation(said).client_count == 3
+        assert len(journal.follow_conversation(said)) == 1
+        assert journal.match_conversation(said).client_count == 4
         journal.policy = journal.policy.with_settings(append_chars=100)
-        assert journal.repeats(whole) == found
-        assert journal.repeats(whole) is not found
+        assert journal.match_conversation(whole) == found
+        assert journal.match_conversation(whole) is not found
 
 
 def test_the_bytes_of_the_client_count_also_where_it_parts_from_the_log():
@@ -124,28 +141,28 @@ def test_the_bytes_of_the_client_count_also_where_it_parts_from_the_log():
     said = [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"), ("user", "e")]
     with MemoryStore() as store:
         journal = Journal.open(store, "k")
-        journal.follow(slots(said, "1"))
+        journal.follow_conversation(slots(said, "1"))
         second = slots(said, "2")
-        journal.follow(second)
+        journal.follow_conversation(second)
         edited = [*second[:2], *slots([("user", "z")])]
-        journal.follow(edited)
-        assert [slot.raw for slot in journal.branch.slots] == [slot.raw for slot in edited]
+        journal.follow_conversation(edited)
+        assert [slot.raw for slot in journal.state.sized_messages] == [slot.raw for slot in edited]
 
 
 @given(words, words)
 def test_messages_that_come_together_are_said_one_by_one(before, after):
     """A branch is the same whether its messages were taken at once or in turn."""
     old, new = (
-        [Entry(f"{name}{at}", None, Said(slot)) for at, slot in enumerate(slots(said))]
+        [Entry(f"{name}{at}", None, MessageEntry(slot)) for at, slot in enumerate(slots(said))]
         for name, said in (("a", before), ("b", after))
     )
-    branch = extended(Branch(), old)
-    assert extended(branch, new) == reduce(extend, [*old, *new], Branch())
+    branch = apply_entries(ConversationState(), old)
+    assert apply_entries(branch, new) == reduce(apply_entry, [*old, *new], ConversationState())
 
 
 def test_a_sequence_that_grew_twice_is_two():
     """Several items at once go behind the newest version in place, and behind an older one in a copy."""
-    first = Seq([1]).add("two", "three")
+    first = PersistentSequence([1]).add("two", "three")
     beside = first.slice()
     second, third = first.add("four", "five"), first.add("four", "six")
     assert [list(one) for one in (first, second, third)] == [
@@ -153,18 +170,18 @@ def test_a_sequence_that_grew_twice_is_two():
         [*beside, "four", "five"],
         [*beside, "four", "six"],
     ]
-    assert list(first.changed(1, ["else"])) == [1, "else"]
+    assert list(first.replace_from(1, ["else"])) == [1, "else"]
     assert list(first) == beside
 
 
 def test_what_both_begin_with_is_the_same_objects():
     """Where all are equal they are the same; what came in other bytes is not, and ends it."""
     one, two = slots([("user", "a"), ("user", "b")])
-    assert common([one, two], (one, replace(two))) == 2
-    assert common([one, two], [one, replace(two, raw=Raw(b"{ }"))]) == 1
-    assert common([one], [one, two]) == 1
-    assert common([one, two], [two, one]) == 0
-    assert common([], [one]) == 0
+    assert count_shared_prefix_items([one, two], (one, replace(two))) == 2
+    assert count_shared_prefix_items([one, two], [one, replace(two, raw=Raw(b"{ }"))]) == 1
+    assert count_shared_prefix_items([one], [one, two]) == 1
+    assert count_shared_prefix_items([one, two], [two, one]) == 0
+    assert count_shared_prefix_items([], [one]) == 0
 
 
 def test_one_lease_is_held_for_all_that_is_done_together(tmp_path):
@@ -180,21 +197,25 @@ def test_one_lease_is_held_for_all_that_is_done_together(tmp_path):
     with Leased(tmp_path / "holdfast.db") as store:
         journal, other = Journal.open(store, "k"), Journal.open(store, "k")
         before = store.leases
-        with journal.leased():
-            journal.append(Message.of("user", "one"))
-            journal.append(Message.of("assistant", "two"))
+        with journal.hold_lease():
+            journal.append(Message.from_text("user", "one"))
+            journal.append(Message.from_text("assistant", "two"))
         assert store.leases == before + 1
-        other.append(Message.of("user", "beside"))
-        with journal.leased():
-            journal.append(Message.of("user", "three"))
-        texts = [entry.body.slot.message.text for entry in store.path("k") if isinstance(entry.body, Said)]
+        other.append(Message.from_text("user", "beside"))
+        with journal.hold_lease():
+            journal.append(Message.from_text("user", "three"))
+        texts = [
+            entry.body.sized_message.message.text
+            for entry in store.read_path("k")
+            if isinstance(entry.body, MessageEntry)
+        ]
         assert texts == ["one", "two", "three"]
-        assert [message.text for message in journal.branch.messages] == ["one", "two", "three"]
+        assert [message.text for message in journal.state.messages] == ["one", "two", "three"]
 
 
 # -- what opens a conversation -----------------------------------------------------------------------------------------
 
-FRAME = Frame("tools", 100)
+FRAME = RequestSetup("tools", 100)
 
 
 @given(words, words, words)
@@ -202,23 +223,25 @@ def test_what_opens_a_conversation_has_a_place_and_no_past(before, now, behind):
     """System messages that both open with are repeated whatever they say: those that were said now, as the log is."""
     before, now = ([("system", text) for _, text in said] for said in (before, now))
     known, said = slots([*before, ("user", "x"), *behind]), slots([*now, ("user", "x"), *behind], "2")
-    same = repeated(known, said, Settings())
+    same = match_known_prefix(known, said, Settings())
     both = min(len(before), len(now))
-    assert same.count >= both
+    assert same.client_count >= both
     if len(before) == len(now):
-        assert same.count == len(said)
-    assert [(one.raw, one.message) for one in same.slots[:both]] == [(one.raw, one.message) for one in said[:both]]
-    assert [(one.size, one.digest) for one in same.slots] == [(one.size, one.digest) for one in known[: same.count]]
-    again = reframed(FRAME, same.slots, said)
-    assert again == reframed(FRAME, known, said)
+        assert same.client_count == len(said)
+    assert [(one.raw, one.message) for one in same.messages[:both]] == [(one.raw, one.message) for one in said[:both]]
+    assert [(one.tokens, one.digest) for one in same.messages] == [
+        (one.tokens, one.digest) for one in known[: same.client_count]
+    ]
+    again = add_system_messages_to_setup(FRAME, same.messages, said)
+    assert again == add_system_messages_to_setup(FRAME, known, said)
     assert (again == FRAME) == ([text for _, text in before[:both]] == [text for _, text in now[:both]])
 
 
 def test_a_frame_is_as_much_more_as_what_opens_the_conversation_grew():
     """And no less where that shrank: the log holds what it was."""
     short, long = slots([("system", "Tide.")]), slots([("system", "Tide. " * 300)])
-    grew, shrank = reframed(FRAME, short, long), reframed(FRAME, long, short)
-    assert (grew.tokens, shrank.tokens) == (100 + long[0].size - short[0].size, 100)
+    grew, shrank = add_system_messages_to_setup(FRAME, short, long), add_system_messages_to_setup(FRAME, long, short)
+    assert (grew.tokens, shrank.tokens) == (100 + long[0].tokens - short[0].tokens, 100)
     assert len({grew.digest, shrank.digest, FRAME.digest}) == 3
 
 
@@ -236,18 +259,26 @@ def bodies(entries):
 
 def test_what_was_carried_to_a_place_is_not_carried_there_again():
     """Branch after branch from one place tells once that a request showed it."""
-    begun = [Said(slot) for slot in slots([("user", "a"), ("assistant", "b")])]
-    rest = [Said(slots([("user", "c")])[0]), Request("x", 3, "m", 9), Failure(OVERFLOW, "too long", 5_000, 6_000)]
+    begun = [MessageEntry(slot) for slot in slots([("user", "a"), ("assistant", "b")])]
+    rest = [
+        MessageEntry(slots([("user", "c")])[0]),
+        RequestEntry("x", 3, "m", 9),
+        FailureEntry(FAILURE_OVERFLOW, "too long", 5_000, 6_000),
+    ]
     there = []
     for _ in range(5):
         path = path_of(*begun, *there, *rest)
-        there += bodies(carried(Branch.build(path), path, len(path) - 3, 2))
-    assert there == [Request("", 2, "m", 9)]
+        there += bodies(collect_decisions_to_copy(ConversationState.from_entries(path), path, len(path) - 3, 2))
+    assert there == [RequestEntry("", 2, "m", 9)]
 
 
 def test_a_request_behind_a_decision_is_told_again():
     """It showed something else than the one before it."""
-    said = [Said(slot) for slot in slots([("user", "a"), ("assistant", "b"), ("user", "c")])]
-    asked, cut = Request("x", 3, "m"), Decision((Edit(Span(0, 1, 0), (Text("-"),), "r", "w", 1),))
-    path = path_of(*said, asked, Answer("x"), cut, asked, asked)
-    assert bodies(carried(Branch.build(path), path, 2, 2)) == [Request("", 2, "m"), cut, Request("", 2, "m")]
+    said = [MessageEntry(slot) for slot in slots([("user", "a"), ("assistant", "b"), ("user", "c")])]
+    asked, cut = RequestEntry("x", 3, "m"), DecisionEntry((Edit(Span(0, 1, 0), (Text("-"),), "r", "w", 1),))
+    path = path_of(*said, asked, AnswerEntry("x"), cut, asked, asked)
+    assert bodies(collect_decisions_to_copy(ConversationState.from_entries(path), path, 2, 2)) == [
+        RequestEntry("", 2, "m"),
+        cut,
+        RequestEntry("", 2, "m"),
+    ]

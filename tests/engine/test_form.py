@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from samples import KEY
+from samples import SAMPLE_KEY
 
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
-from holdfast.messages.size.tokens import measure
-from holdfast.state.branch.branch import Branch
-from holdfast.state.calibration.calibration import Learned
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.calibration.calibration import LearnedLimits
 from holdfast.store.memory import MemoryStore
 
-GOAL = target("openai-chat", "local-7b")
-SAID = [measure(Message.of(role, role)) for role in ("user", "assistant", "user")]
+GOAL = get_target("openai-chat", "local-7b")
+SAID = [build_sized_message(Message.from_text(role, role)) for role in ("user", "assistant", "user")]
 
 
 def told(journal):
     """Return what ``journal`` knows of the form."""
-    return journal.branch.learned.mends, journal.branch.learned.judges
+    return journal.state.learned_limits.fixes_client_content, journal.state.learned_limits.validates_client_content
 
 
 @pytest.mark.parametrize("wanted", [(True, False), (False, True), (True, True)])
@@ -30,35 +30,38 @@ def test_the_form_that_a_server_wants_is_known_wherever_its_model_is_asked(wante
     Another model of the same session wants what it wants.
     """
     store = MemoryStore()
-    journal = Journal.open(store, KEY)
-    journal.follow(SAID)
-    journal.prepare(GOAL)
-    journal.form(mends=wanted[0], judges=wanted[1])
-    entries = store.session(KEY).entries
-    journal.form(mends=wanted[0], judges=wanted[1])
-    assert store.session(KEY).entries == entries
-    assert told(journal) == told(Journal.open(store, KEY)) == wanted
-    fork = Journal.open(store, KEY)
-    fork.follow([*SAID[:2], measure(Message.of("user", "else"))])
-    assert told(fork) == told(Journal.open(store, KEY, leaf=fork.leaf)) == wanted
-    fork.prepare(replace(GOAL, limits=replace(GOAL.limits, window=50_000)))
-    fork.learn("too large", 40_000)
-    fork.forget()
+    journal = Journal.open(store, SAMPLE_KEY)
+    journal.follow_conversation(SAID)
+    journal.prepare_request(GOAL)
+    journal.record_accepted_form(mends=wanted[0], judges=wanted[1])
+    entries = store.get_session(SAMPLE_KEY).entry_count
+    journal.record_accepted_form(mends=wanted[0], judges=wanted[1])
+    assert store.get_session(SAMPLE_KEY).entry_count == entries
+    assert told(journal) == told(Journal.open(store, SAMPLE_KEY)) == wanted
+    fork = Journal.open(store, SAMPLE_KEY)
+    fork.follow_conversation([*SAID[:2], build_sized_message(Message.from_text("user", "else"))])
+    assert told(fork) == told(Journal.open(store, SAMPLE_KEY, leaf=fork.leaf)) == wanted
+    fork.prepare_request(replace(GOAL, limits=replace(GOAL.limits, window=50_000)))
+    fork.record_overflow("too large", 40_000)
+    fork.forget_learned_window()
     assert told(fork) == wanted
-    assert replace(fork.branch.learned, mends=False, judges=False) == Learned()
-    fork.prepare(replace(GOAL, model="another"))
+    assert (
+        replace(fork.state.learned_limits, fixes_client_content=False, validates_client_content=False)
+        == LearnedLimits()
+    )
+    fork.prepare_request(replace(GOAL, model="another"))
     assert told(fork) == (False, False)
-    fork.prepare(GOAL)
+    fork.prepare_request(GOAL)
     assert told(fork) == wanted
-    fork.form()
-    assert told(fork) == told(Journal.open(store, KEY, leaf=fork.leaf)) == (False, False)
-    assert Branch.load(journal.branch.dump()).learned == journal.branch.learned
+    fork.record_accepted_form()
+    assert told(fork) == told(Journal.open(store, SAMPLE_KEY, leaf=fork.leaf)) == (False, False)
+    assert ConversationState.load(journal.state.dump()).learned_limits == journal.state.learned_limits
 
 
 def test_what_is_ready_goes_out_as_it_is():
     """A request that was refused and is sent once more, mended on its way, stays the one that was prepared."""
-    journal = Journal.open(MemoryStore(), KEY)
-    journal.follow(SAID)
-    prepared = journal.prepare(GOAL)
-    journal.form(judges=True)
-    assert journal.prepare(GOAL) is prepared
+    journal = Journal.open(MemoryStore(), SAMPLE_KEY)
+    journal.follow_conversation(SAID)
+    prepared = journal.prepare_request(GOAL)
+    journal.record_accepted_form(judges=True)
+    assert journal.prepare_request(GOAL) is prepared

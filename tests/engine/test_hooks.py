@@ -13,29 +13,29 @@ import anyio
 import pytest
 from msgspec.structs import fields
 
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.engine.concurrency.lanes import Lanes
 from holdfast.engine.engine import Engine
-from holdfast.engine.hooks import Before, Hooks, called
+from holdfast.engine.hooks import BeforeCompactionResult, Hooks, run_hook
 from holdfast.errors import ConfigError
-from holdfast.events import Compacted, HookFailed
+from holdfast.events import CompactionEnded, HookFailed
 from holdfast.messages.message import Message
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.clock import run
+from holdfast.testing.clock import run_on_fake_clock
 from holdfast.testing.upstream import ScriptedUpstream
 
-SAID = Message.of("user", "Mind the gap.")
-OTHER = Message.of("user", "Mind the step.")
+SAID = Message.from_text("user", "Mind the gap.")
+OTHER = Message.from_text("user", "Mind the step.")
 ASKED = {
     "before_compaction": ([SAID], "auto"),
     "transform_messages": ([SAID],),
-    "after_compaction": (Compacted("s"),),
+    "after_compaction": (CompactionEnded("s"),),
     "on_overflow": (None,),
     "on_append": (SAID,),
     "autocontinue": (),
 }
 FINE = {
-    "before_compaction": Before(add=("The branch is called tide.",)),
+    "before_compaction": BeforeCompactionResult(extra_context=("The branch is called tide.",)),
     "transform_messages": [OTHER, SAID],
     "on_append": OTHER,
     "autocontinue": False,
@@ -46,7 +46,9 @@ NAMES = sorted(ASKED)
 def play(name, hook, **more):
     """Return what the hook says, and what was told of its failure."""
     told = []
-    result = run(partial(called, Hooks(**{name: hook}), name, *ASKED[name], tell=told.append, session="s", **more))
+    result = run_on_fake_clock(
+        partial(run_hook, Hooks(**{name: hook}), name, *ASKED[name], listener=told.append, session="s", **more)
+    )
     return result, told
 
 
@@ -59,7 +61,7 @@ def test_there_is_a_hook_for_each_name():
 def test_no_hook_says_nothing(name):
     """Nothing is called and nothing is told."""
     told = []
-    assert run(partial(called, Hooks(), name, *ASKED[name], tell=told.append)) is None
+    assert run_on_fake_clock(partial(run_hook, Hooks(), name, *ASKED[name], listener=told.append)) is None
     assert told == []
 
 
@@ -194,10 +196,10 @@ def test_a_caller_that_is_cancelled_does_not_wait():
 
     async def main():
         with anyio.move_on_after(1) as scope:
-            await called(Hooks(on_append=lambda _: anyio.sleep_forever()), "on_append", SAID, tell=told.append)
+            await run_hook(Hooks(on_append=lambda _: anyio.sleep_forever()), "on_append", SAID, listener=told.append)
         return scope.cancelled_caught, anyio.current_time()
 
-    assert run(main) == (True, 1)
+    assert run_on_fake_clock(main) == (True, 1)
     assert told == []
 
 
@@ -207,7 +209,11 @@ def test_a_caller_that_is_cancelled_does_not_wait():
         ("on_append", "Mind the step.", "it returned str instead of Message"),
         ("on_append", Message("user", "Mind the step."), "it returned a Message that is none: Expected `array`"),
         ("before_compaction", {"cancel": True}, "it returned dict instead of Before"),
-        ("before_compaction", Before(add=(1,)), "it returned a Before that is none: Expected `str`, got `int`"),
+        (
+            "before_compaction",
+            BeforeCompactionResult(extra_context=(1,)),
+            "it returned a Before that is none: Expected `str`, got `int`",
+        ),
         ("autocontinue", 1, "it returned int instead of bool"),
         ("transform_messages", "all", "it returned str instead of a list of messages"),
         ("transform_messages", [], "it returned no message at all"),
@@ -244,9 +250,9 @@ def test_a_hook_is_within_the_lane_of_its_caller():
                 return OTHER
 
         async with lanes.hold("a"):
-            return await called(Hooks(on_append=appends), "on_append", SAID, tell=pytest.fail)
+            return await run_hook(Hooks(on_append=appends), "on_append", SAID, listener=pytest.fail)
 
-    assert run(main) == OTHER
+    assert run_on_fake_clock(main) == OTHER
 
 
 def test_a_plain_hook_sees_the_context_of_its_caller():
@@ -255,9 +261,11 @@ def test_a_plain_hook_sees_the_context_of_its_caller():
 
     async def main():
         trace.set("t-1")
-        return await called(Hooks(on_append=lambda _: Message.of("user", trace.get())), "on_append", SAID, tell=print)
+        return await run_hook(
+            Hooks(on_append=lambda _: Message.from_text("user", trace.get())), "on_append", SAID, listener=print
+        )
 
-    assert run(main).text == "t-1"
+    assert run_on_fake_clock(main).text == "t-1"
 
 
 def test_what_is_no_hook_is_refused():
@@ -279,7 +287,7 @@ def _session(hooks):
     upstream, told = ScriptedUpstream([f"Noted: {number}." for number in range(30)]), []
 
     async def main():
-        where = target("anthropic", "claude-opus-5-5", window=12_000)
+        where = get_target("anthropic", "claude-opus-5-5", window=12_000)
         async with Engine.open(store, upstream=upstream, target=where, hooks=hooks, listen=told.append) as engine:
             session = await engine.session("tide")
             for number in range(30):
@@ -287,7 +295,7 @@ def _session(hooks):
             return session.report()
 
     with MemoryStore() as store:
-        report = run(main)
+        report = run_on_fake_clock(main)
     return [sent.body for sent in upstream.sent], report, told
 
 
@@ -297,7 +305,7 @@ def test_a_session_goes_on_as_without_its_hooks(hook):
     plain, without, _ = _session(Hooks())
     sent, report, told = _session(Hooks(**dict.fromkeys(NAMES, hook)))
     failed = {event.hook for event in told if isinstance(event, HookFailed)}
-    assert without.compactions > 0
+    assert without.compaction_count > 0
     assert sent == plain
     assert report == without
     assert failed >= {"on_append", "transform_messages", "before_compaction"}

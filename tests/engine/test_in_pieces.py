@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from samples import KEY
+from samples import SAMPLE_KEY
 
 from holdfast.engine.engine import Engine
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.clock import run
-from holdfast.testing.provider.calls import Said
-from holdfast.testing.provider.client import MODELS
+from holdfast.testing.clock import run_on_fake_clock
+from holdfast.testing.provider.calls import ScriptedAnswer
+from holdfast.testing.provider.client import STRICTEST_MODELS
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.settings import Settings
+from holdfast.testing.provider.settings import ProviderSettings
 from holdfast.testing.upstream import ProviderUpstream
 
 LONG = "\n".join(f"{line} kelp {line * 7_919 % 9_973}" for line in range(5_000))
@@ -30,7 +30,7 @@ def messages(results, *, apart):
     tools = [{"name": "read", "input_schema": {"type": "object"}}]
     said = [{"role": "user", "content": TASK}, {"role": "assistant", "content": uses}]
     said += [{"role": "user", "content": one} for one in told]
-    return {"model": MODELS["anthropic"], "max_tokens": 900, "tools": tools, "messages": said}
+    return {"model": STRICTEST_MODELS["anthropic"], "max_tokens": 900, "tools": tools, "messages": said}
 
 
 def gemini(results, *, apart):
@@ -65,11 +65,13 @@ def test_what_was_spilled_stays_so(api, place, first, then):
     """Results and words sent together, then one by one, or the other way: each request is made, small and valid."""
     results = [LONG, SHORT] if not place else [SHORT, LONG]
     make = BODIES[api][0]
-    upstream = ProviderUpstream(Provider(Settings(), [Said("first"), Said("second"), Said("third")]))
+    upstream = ProviderUpstream(
+        Provider(ProviderSettings(), [ScriptedAnswer("first"), ScriptedAnswer("second"), ScriptedAnswer("third")])
+    )
 
     async def go():
-        async with Engine.open(MemoryStore(), upstream=upstream, api=api, model=MODELS[api]) as engine:
-            session = await engine.session(KEY)
+        async with Engine.open(MemoryStore(), upstream=upstream, api=api, model=STRICTEST_MODELS[api]) as engine:
+            session = await engine.session(SAMPLE_KEY)
             told = []
             bodies = [make(results, apart=first), further(make(results, apart=then), api, first)]
             for body in [*bodies, further(make(results, apart=first), api, then)]:
@@ -79,7 +81,7 @@ def test_what_was_spilled_stays_so(api, place, first, then):
                 told.append(going.answer.message.text)
             return told
 
-    assert run(go) == ["first", "second", "third"]
+    assert run_on_fake_clock(go) == ["first", "second", "third"]
     for sent in upstream.sent:
         assert TASK in sent.body.decode()
         assert SHORT in sent.body.decode()

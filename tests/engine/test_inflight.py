@@ -13,48 +13,48 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Policy
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.engine.compaction.inflight import (
-    Flight,
-    InFlight,
-    ended,
-    extended,
-    flags_compaction_timeout,
-    settled,
-    started,
+    CompactionStatus,
+    CompactionTracker,
+    end_compaction,
+    extend_deadline,
+    is_compaction_timeout,
+    settle_retry,
+    start_compaction,
 )
 from holdfast.engine.engine import Engine
-from holdfast.errors import Aborted, DeadlineExceeded
-from holdfast.events import OUTCOMES
+from holdfast.errors import DeadlineExceeded, OperationAborted
+from holdfast.events import COMPACTION_OUTCOMES
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.clock import run
+from holdfast.testing.clock import run_on_fake_clock
 
-ENDS = st.tuples(st.just("end"), st.sampled_from(OUTCOMES), st.booleans())
+ENDS = st.tuples(st.just("end"), st.sampled_from(COMPACTION_OUTCOMES), st.booleans())
 MOVES = st.lists(st.sampled_from([("start",), ("settled",)]) | ENDS)
 
 
 def moved(flight, move):
     """Return the state after one move."""
     if move[0] == "start":
-        return started(flight)
-    return settled(flight) if move[0] == "settled" else ended(flight, move[1], will_retry=move[2])
+        return start_compaction(flight)
+    return settle_retry(flight) if move[0] == "settled" else end_compaction(flight, move[1], will_retry=move[2])
 
 
 @given(MOVES)
 def test_whatever_comes_the_counts_are_true(moves):
     """Only real compactions count, none twice, and as many runs' ends as anything awaits make it idle."""
-    flight, real, flying = Flight(), 0, False
+    flight, real, flying = CompactionStatus(), 0, False
     for move in moves:
         real += move[:2] == ("end", "compacted") and flying
         flying = move[0] == "start" or (flying and move[0] != "end")
         flight = moved(flight, move)
-        assert flight.count == real
+        assert flight.completed_count == real
         assert flight.in_flight == flying
-        assert flight.pending_retry >= 0
-    flight = ended(flight, "cancelled")
-    for _ in range(flight.pending_retry):
+        assert flight.pending_retries >= 0
+    flight = end_compaction(flight, "cancelled")
+    for _ in range(flight.pending_retries):
         assert flight.is_busy
-        flight = settled(flight)
+        flight = settle_retry(flight)
     assert not flight.is_busy
 
 
@@ -73,37 +73,37 @@ def test_without_a_retry_the_end_of_the_compaction_is_the_end():
     """``wait`` returns when the compaction ends."""
 
     async def main():
-        flying = InFlight()
+        flying = CompactionTracker()
         async with anyio.create_task_group() as group:
             flying.start()
             group.start_soon(lambda: _after(5, flying.end, "compacted"))
             return await _waited(flying)
 
-    assert run(main) == (5, True)
+    assert run_on_fake_clock(main) == (5, True)
 
 
 def test_with_a_retry_its_end_is_the_end():
     """A run never reports done while its retry is pending; an aborted or empty compaction is awaited all the same."""
 
     async def main():
-        flying = InFlight()
+        flying = CompactionTracker()
         async with anyio.create_task_group() as group:
             flying.start()
             group.start_soon(lambda: _after(5, flying.end, "timed_out", will_retry=True))
             group.start_soon(lambda: _after(9, flying.start))
             group.start_soon(lambda: _after(12, flying.end, "compacted", will_retry=True))
-            group.start_soon(lambda: _after(20, flying.settled))
-            group.start_soon(lambda: _after(30, flying.settled))
-            return *await _waited(flying), flying.flight.count
+            group.start_soon(lambda: _after(20, flying.settle_run))
+            group.start_soon(lambda: _after(30, flying.settle_run))
+            return *await _waited(flying), flying.status.completed_count
 
-    assert run(main) == (30, True, 1)
+    assert run_on_fake_clock(main) == (30, True, 1)
 
 
 def test_an_idle_one_is_looked_at_again():
     """What starts in the same tick is still seen: an idle wait returns at the next checkpoint, after another look."""
 
     async def main():
-        flying = InFlight()
+        flying = CompactionTracker()
         assert await _waited(flying) == (0, True)
         async with anyio.create_task_group() as group:
 
@@ -114,14 +114,14 @@ def test_an_idle_one_is_looked_at_again():
             group.start_soon(starts)
             return await _waited(flying)
 
-    assert run(main) == (3, True)
+    assert run_on_fake_clock(main) == (3, True)
 
 
 def test_one_that_starts_as_another_ends_is_waited_for():
     """Who wakes looks again before it returns."""
 
     async def main():
-        flying = InFlight()
+        flying = CompactionTracker()
         flying.start()
         async with anyio.create_task_group() as group:
 
@@ -134,7 +134,7 @@ def test_one_that_starts_as_another_ends_is_waited_for():
             group.start_soon(again)
             return await _waited(flying)
 
-    assert run(main) == (4, True)
+    assert run_on_fake_clock(main) == (4, True)
 
 
 def test_closing_turns_waiters_away_and_aborts_once():
@@ -142,26 +142,26 @@ def test_closing_turns_waiters_away_and_aborts_once():
     told = []
 
     async def waits(flying):
-        with pytest.raises(Aborted, match="closed while"):
+        with pytest.raises(OperationAborted, match="closed while"):
             await flying.wait()
         told.append("turned away")
 
     async def main():
-        flying = InFlight()
-        flying.start(lambda: told.append(f"aborted, over: {flying.flight.is_over}"))
+        flying = CompactionTracker()
+        flying.start(lambda: told.append(f"aborted, over: {flying.status.is_closed}"))
         async with anyio.create_task_group() as group:
             group.start_soon(waits, flying)
             group.start_soon(waits, flying)
             await anyio.sleep(1)
-            flying.unsubscribe()
-            flying.unsubscribe()
+            flying.close()
+            flying.close()
         flying.end("cancelled")
         await waits(flying)
-        with pytest.raises(Aborted, match="begins any more"):
+        with pytest.raises(OperationAborted, match="begins any more"):
             flying.start()
-        return flying.flight.count
+        return flying.status.completed_count
 
-    assert run(main) == 0
+    assert run_on_fake_clock(main) == 0
     assert told == ["aborted, over: True", *["turned away"] * 3]
 
 
@@ -169,26 +169,26 @@ def test_what_has_ended_is_not_aborted():
     """The one abort path has nothing to do where nothing runs."""
 
     async def main():
-        flying = InFlight()
+        flying = CompactionTracker()
         flying.start(lambda: pytest.fail("nothing runs"))
         flying.end("compacted")
-        flying.unsubscribe()
+        flying.close()
 
-    run(main)
+    run_on_fake_clock(main)
 
 
 def test_a_lost_retry_holds_nobody_for_ever():
     """A window goes on while a compaction is really in flight; after one in which nothing came, the wait says so."""
 
     async def main():
-        flying = InFlight()
+        flying = CompactionTracker()
         async with anyio.create_task_group() as group:
             flying.start()
             group.start_soon(lambda: _after(130, flying.end, "compacted", will_retry=True))
             lost = await _waited(flying)
-            return lost, await _waited(flying), flying.flight.is_busy
+            return lost, await _waited(flying), flying.status.is_busy
 
-    assert run(main) == ((190, False), (190, True), False)
+    assert run_on_fake_clock(main) == ((190, False), (190, True), False)
 
 
 @pytest.mark.parametrize(
@@ -197,15 +197,15 @@ def test_a_lost_retry_holds_nobody_for_ever():
 )
 def test_which_timeouts_are_the_compactions(timed_out, pending, in_flight, flagged):
     """It timed out, and one was pending or in flight."""
-    assert flags_compaction_timeout(timed_out=timed_out, pending=pending, in_flight=in_flight) is flagged
+    assert is_compaction_timeout(timed_out=timed_out, pending=pending, in_flight=in_flight) is flagged
 
 
 def test_when_a_run_ends():
     """At its deadline; later where a compaction is under way then; what was given stays, and is not given twice."""
-    assert extended(100, 30, 50, busy=False) == 100
-    assert extended(100, 30, 50, busy=True) == 130
-    assert extended(100, 30, 110, busy=False) == 130
-    assert extended(100, 30, 130, busy=True) == 130
+    assert extend_deadline(100, 30, 50, busy=False) == 100
+    assert extend_deadline(100, 30, 50, busy=True) == 130
+    assert extend_deadline(100, 30, 110, busy=False) == 130
+    assert extend_deadline(100, 30, 130, busy=True) == 130
 
 
 async def _run(flying, compactions, seconds=100.0):
@@ -216,7 +216,7 @@ async def _run(flying, compactions, seconds=100.0):
             group.start_soon(lambda end=end: _after(end, flying.end, "compacted"))
         await checkpoint()
         await checkpoint()
-        with pytest.raises(DeadlineExceeded) as caught, flying.limited(seconds, extra=30):
+        with pytest.raises(DeadlineExceeded) as caught, flying.limit_run(seconds, extra=30):
             await anyio.sleep(1_000)
         stopped = anyio.current_time()
         group.cancel_scope.cancel()
@@ -238,23 +238,23 @@ async def _run(flying, compactions, seconds=100.0):
 )
 def test_a_compaction_extends_a_run_once(compactions, stopped, during):
     """Only one that is in flight at the deadline, only once, and by no more than was agreed."""
-    assert run(_run, InFlight(), compactions) == (stopped, during)
+    assert run_on_fake_clock(_run, CompactionTracker(), compactions) == (stopped, during)
 
 
 def test_a_run_that_ends_in_time_has_no_deadline():
     """Nothing is cancelled, and an error of the block passes through."""
 
     async def main():
-        flying = InFlight()
-        with flying.limited(5, 30):
+        flying = CompactionTracker()
+        with flying.limit_run(5, 30):
             await anyio.sleep(1)
-        with pytest.raises(ZeroDivisionError), flying.limited(5, 30):
+        with pytest.raises(ZeroDivisionError), flying.limit_run(5, 30):
             raise ZeroDivisionError
         flying.start()
         await anyio.sleep(50)
         return "fine"
 
-    assert run(main) == "fine"
+    assert run_on_fake_clock(main) == "fine"
 
 
 @pytest.mark.parametrize("seconds", [7, 400])
@@ -268,24 +268,24 @@ def test_a_compaction_gives_a_question_as_long_as_a_summary_may_take(seconds):
             yield
 
     async def main():
-        place = target("anthropic", "claude-sonnet-4-5", window=64_000)
+        place = get_target("anthropic", "claude-sonnet-4-5", window=64_000)
         policy = Policy().with_settings(summary_deadline=seconds)
         async with Engine.open(
             MemoryStore(), upstream=Silent(), target=place, policy=policy, fields={"max_tokens": 100}
         ) as engine:
             session = await engine.session("k")
-            session.inflight.start()
+            session.compaction_tracker.start()
             began = anyio.current_time()
             with pytest.raises(DeadlineExceeded):
                 await session.ask("hello", deadline=50)
             return anyio.current_time() - began
 
-    assert run(main) == pytest.approx(50 + seconds)
+    assert run_on_fake_clock(main) == pytest.approx(50 + seconds)
 
 
 def test_what_runs_in_another_loop_is_aborted_there():
     """Whoever closes a session stops its compaction from any thread: it is woken where it waits."""
-    flying, begun, told = InFlight(), threading.Event(), []
+    flying, begun, told = CompactionTracker(), threading.Event(), []
 
     async def compacts():
         with anyio.CancelScope() as scope:
@@ -297,6 +297,6 @@ def test_what_runs_in_another_loop_is_aborted_there():
     thread = threading.Thread(target=asyncio.run, args=[compacts()])
     thread.start()
     assert begun.wait(20)
-    flying.unsubscribe()
+    flying.close()
     thread.join(10)
-    assert (told, flying.flight.is_over) == ([True], True)
+    assert (told, flying.status.is_closed) == ([True], True)

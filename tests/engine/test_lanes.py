@@ -12,9 +12,9 @@ import anyio.lowlevel
 import pytest
 from anyio import to_thread
 
-from holdfast.engine.concurrency.lanes import Lanes, Permits, _Loop
-from holdfast.errors import Aborted, DeadlineExceeded, HoldfastError, LaneCleared, LaneClosed
-from holdfast.testing.clock import run
+from holdfast.engine.concurrency.lanes import Lanes, Permits, _LoopOwner
+from holdfast.errors import DeadlineExceeded, HoldfastError, LaneCleared, LaneClosed, OperationAborted
+from holdfast.testing.clock import run_on_fake_clock
 
 
 def test_one_at_a_time_in_the_order_of_arrival():
@@ -34,7 +34,7 @@ def test_one_at_a_time_in_the_order_of_arrival():
                 group.start_soon(work, lanes, number)
         return lanes.is_idle
 
-    assert run(main)
+    assert run_on_fake_clock(main)
     assert told == ["s0", "e0", "s1", "e1", "s2", "e2"]
 
 
@@ -49,7 +49,7 @@ def test_other_keys_do_not_wait():
                 group.start_soon(_sleeping, lanes, f"b{number}")
         return anyio.current_time() - began
 
-    assert run(main) == 1
+    assert run_on_fake_clock(main) == 1
 
 
 async def _sleeping(lanes, key, seconds=1):
@@ -74,7 +74,7 @@ def test_who_holds_a_lane_goes_in_again_at_once():
             await to_thread.run_sync(anyio.from_thread.run, inside, "thread")
         return told, lanes.is_idle
 
-    assert run(main) == (["same", "child", "thread"], True)
+    assert run_on_fake_clock(main) == (["same", "child", "thread"], True)
 
 
 @pytest.mark.parametrize(("permits", "seconds"), [(1, 4), (2, 2), (4, 1)])
@@ -101,7 +101,7 @@ def test_of_those_inside_as_many_are_at_once_as_elsewhere(permits, seconds):
             group.start_soon(inside, gates, 9)
         return took, gates.is_idle
 
-    assert run(main) == (seconds, True)
+    assert run_on_fake_clock(main) == (seconds, True)
     assert [one for one in told if one.startswith("s")] == ["s0", "s1", "s2", "s3", "s9"]
     assert {*told[: 2 * permits]} == {f"{sign}{number}" for sign in "se" for number in range(permits)}
 
@@ -123,10 +123,10 @@ def test_those_that_wait_inside_are_turned_away_and_given_up():
             for deadline in (None, 1, None, None):
                 group.start_soon(inside, lanes, deadline)
             await anyio.sleep(2)
-            told.append(lanes.clear("a"))
+            told.append(lanes.turn_away_waiting("a"))
         return lanes.is_idle, told
 
-    assert run(main) == (True, ["DeadlineExceeded", 2, "LaneCleared", "LaneCleared"])
+    assert run_on_fake_clock(main) == (True, ["DeadlineExceeded", 2, "LaneCleared", "LaneCleared"])
 
 
 def test_a_child_that_outlives_its_parent_keeps_the_lane():
@@ -157,7 +157,7 @@ def test_a_child_that_outlives_its_parent_keeps_the_lane():
         await anyio.sleep(1)
         await stranger(lanes)
 
-    assert run(main)
+    assert run_on_fake_clock(main)
     assert told == ["parent left", "child", "stranger"]
 
 
@@ -179,7 +179,7 @@ def test_a_task_started_inside_has_no_key_for_later():
                 await anyio.sleep(9)
                 told.append("second")
 
-    run(main)
+    run_on_fake_clock(main)
     assert told == ["second", "child"]
 
 
@@ -200,7 +200,7 @@ def test_lanes_are_left_in_any_order():
         await inner_first.aclose()
         return lanes.is_idle
 
-    assert run(main)
+    assert run_on_fake_clock(main)
 
 
 def test_a_failing_body_frees_its_lane():
@@ -214,7 +214,7 @@ def test_a_failing_body_frees_its_lane():
         async with lanes.hold("a"):
             return "fine"
 
-    assert run(main) == "fine"
+    assert run_on_fake_clock(main) == "fine"
 
 
 @pytest.mark.parametrize("place", ["inside", "waiting"])
@@ -232,7 +232,7 @@ def test_a_cancelled_one_frees_its_lane(place):
                 told.append(anyio.current_time())
         return told, lanes.is_idle
 
-    assert run(main) == ([3 if place == "waiting" else 6], True)
+    assert run_on_fake_clock(main) == ([3 if place == "waiting" else 6], True)
 
 
 def test_a_turn_that_comes_too_late_is_passed_on():
@@ -254,7 +254,7 @@ def test_a_turn_that_comes_too_late_is_passed_on():
         await asyncio.wait([second, third])
         return told, second.cancelled(), lanes.is_idle
 
-    assert run(main) == (["third"], True, True)
+    assert run_on_fake_clock(main) == (["third"], True, True)
 
 
 def test_clearing_turns_away_those_that_wait():
@@ -275,12 +275,12 @@ def test_clearing_turns_away_those_that_wait():
             for name in ("first", "second", "third"):
                 group.start_soon(work, name)
             await anyio.sleep(1)
-            assert lanes.clear("a") == 2
-            assert lanes.clear("nobody's") == 0
+            assert lanes.turn_away_waiting("a") == 2
+            assert lanes.turn_away_waiting("nobody's") == 0
             group.start_soon(work, "fourth")
         return told, lanes.is_idle
 
-    told, is_idle = run(main)
+    told, is_idle = run_on_fake_clock(main)
     assert is_idle
     assert [line.partition("while it ")[2] for line in told[:2]] == [
         "waited behind 1; ask again",
@@ -313,7 +313,7 @@ def test_draining_waits_for_what_was_taken_and_refuses_what_is_new():
             await lanes.drain()
             return told, anyio.current_time(), lanes.is_idle
 
-    assert run(main) == (["first", "second"], 10, True)
+    assert run_on_fake_clock(main) == (["first", "second"], 10, True)
 
 
 def test_draining_from_inside_does_not_wait_for_itself():
@@ -328,7 +328,7 @@ def test_draining_from_inside_does_not_wait_for_itself():
                 await lanes.drain()
                 return anyio.current_time()
 
-    assert run(main) == 4
+    assert run_on_fake_clock(main) == 4
 
 
 def test_draining_has_a_deadline():
@@ -343,7 +343,7 @@ def test_draining_has_a_deadline():
                 await lanes.drain(deadline=9)
         return anyio.current_time()
 
-    assert run(main) == 100
+    assert run_on_fake_clock(main) == 100
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_a_deadline_counts_waiting_and_running(busy, works, numbers):
                 pass
         return caught.value, late, lanes.is_idle
 
-    error, late, is_idle = run(main)
+    error, late, is_idle = run_on_fake_clock(main)
     assert isinstance(error, DeadlineExceeded)
     assert numbers in str(error)
     assert late == 8
@@ -383,7 +383,7 @@ def test_work_that_ends_in_time_knows_no_deadline():
             await anyio.sleep(1)
         return "fine"
 
-    assert run(main) == "fine"
+    assert run_on_fake_clock(main) == "fine"
 
 
 def test_a_deadline_outside_is_not_ours():
@@ -396,7 +396,7 @@ def test_a_deadline_outside_is_not_ours():
                 await anyio.sleep(9)
         return scope.cancelled_caught, lanes.is_idle
 
-    assert run(main) == (True, True)
+    assert run_on_fake_clock(main) == (True, True)
 
 
 # -- permits -----------------------------------------------------------------------------------------------------------
@@ -421,7 +421,7 @@ def test_so_many_model_calls_at_once():
                 group.start_soon(call, permits)
         return anyio.current_time(), permits.is_idle
 
-    assert run(main) == (3, True)
+    assert run_on_fake_clock(main) == (3, True)
     assert max(most) == 4
 
 
@@ -434,7 +434,7 @@ def test_a_call_inside_a_call_has_its_permit():
             group.start_soon(_permitted, permits)
         return permits.is_idle
 
-    assert run(main)
+    assert run_on_fake_clock(main)
 
 
 async def _permitted(permits):
@@ -458,7 +458,7 @@ def test_a_lane_waits_for_a_permit_and_others_for_the_lane():
                 group.start_soon(work, lanes, permits, f"k{number % 3}")
         return lanes.is_idle, permits.is_idle
 
-    assert run(main) == (True, True)
+    assert run_on_fake_clock(main) == (True, True)
 
 
 def test_a_permit_that_never_comes_free_is_an_error_with_the_numbers():
@@ -487,7 +487,7 @@ def test_a_permit_that_never_comes_free_is_an_error_with_the_numbers():
         async with permits.hold():
             await anyio.sleep(100)
 
-    assert run(main) == (30, True)
+    assert run_on_fake_clock(main) == (30, True)
 
 
 def test_a_timeout_of_the_body_is_its_own():
@@ -500,7 +500,7 @@ def test_a_timeout_of_the_body_is_its_own():
                 raise TimeoutError("of the upstream")
         return str(caught.value), permits.is_idle
 
-    assert run(main) == ("of the upstream", True)
+    assert run_on_fake_clock(main) == ("of the upstream", True)
 
 
 def test_no_permits_at_all_is_refused():
@@ -541,7 +541,7 @@ def test_one_event_loop_at_a_time(kind):
 
     first, second, *others = asyncio.run(main())
     for refused in (first, second):
-        assert type(refused) is Aborted
+        assert type(refused) is OperationAborted
         assert "another event loop" in str(refused)
     assert others == ["held"] * 3
     assert gates.is_idle
@@ -658,7 +658,7 @@ def test_a_lane_that_another_thread_frees_between_two_looks_is_not_waited_for(mo
             await to_thread.run_sync(may_leave.wait)
         left.set()
 
-    def looked(loop, look=_Loop.is_elsewhere.fget):
+    def looked(loop, look=_LoopOwner.is_other_loop.fget):
         if threading.current_thread() is threading.main_thread():
             may_leave.set()  # what a switch of threads between two lines does
             left.wait(20)
@@ -667,7 +667,7 @@ def test_a_lane_that_another_thread_frees_between_two_looks_is_not_waited_for(mo
     thread = threading.Thread(target=asyncio.run, args=[holds()])
     thread.start()
     assert taken.wait(20)
-    monkeypatch.setattr(_Loop, "is_elsewhere", property(looked))
+    monkeypatch.setattr(_LoopOwner, "is_other_loop", property(looked))
 
     async def drained():
         with anyio.fail_after(20):

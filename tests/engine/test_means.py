@@ -7,8 +7,8 @@ from itertools import count
 
 import pytest
 
-from holdfast.config import shipped
-from holdfast.engine.engine_resources import Means
+from holdfast.config import load_shipped_catalog
+from holdfast.engine.engine_resources import EngineResources
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.upstream import ScriptedUpstream
 
@@ -20,13 +20,13 @@ ASKED = "anthropic", "claude-opus-5-5"
 def test_what_is_known_of_a_model_changes_while_it_is_asked(is_known, step, meanwhile):
     """Wherever the files are read again, who asks is told the old or the new, and who asks next the new."""
     for at in count(1, step):
-        means = Means(MemoryStore(), ScriptedUpstream([]), window=20_000)
+        means = EngineResources(MemoryStore(), ScriptedUpstream([]), window=20_000)
         if is_known:
-            means.target_of(*ASKED)
-        changes = partial(means.know, shipped(), 50_000)
-        found, changed = meanwhile(partial(means.target_of, *ASKED), changes, at)
+            means.resolve_target(*ASKED)
+        changes = partial(means.set_catalog, load_shipped_catalog(), 50_000)
+        found, changed = meanwhile(partial(means.resolve_target, *ASKED), changes, at)
         assert found.limits.window in (20_000, 50_000)
-        assert means.target_of(*ASKED).limits.window == (50_000 if changed else 20_000)
+        assert means.resolve_target(*ASKED).limits.window == (50_000 if changed else 20_000)
         if not changed:
             break
     assert at > 3

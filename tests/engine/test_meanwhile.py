@@ -8,26 +8,26 @@ import pytest
 from anyio import create_task_group, sleep
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from samples import KEY
+from samples import SAMPLE_KEY
 
 from holdfast import events
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.engine.engine import Engine
 from holdfast.errors import UnknownId
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
-from holdfast.providers.rules import validate
-from holdfast.state.entries import Answer, Request
+from holdfast.providers.rules import validate_request
+from holdfast.state.entries import AnswerEntry, RequestEntry
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.clock import run
-from holdfast.testing.provider import Provider, Said
+from holdfast.testing.clock import run_on_fake_clock
+from holdfast.testing.provider import Provider, ScriptedAnswer
 from holdfast.testing.upstream import ProviderUpstream
 
 TOOL = {"name": "read", "description": "Reads a file.", "input_schema": {"type": "object", "properties": {}}}
 THINKING = {"max_tokens": 5_000, "thinking": {"type": "adaptive"}, "tools": [TOOL]}
-OPUS = target("anthropic", "claude-opus-5-5", window=60_000)
+OPUS = get_target("anthropic", "claude-opus-5-5", window=60_000)
 """A model that signs its thinking over all that stands before."""
-SAYS = [Said(f"said {n}", (("read", {"path": f"{n}"}),) if n % 2 else (), f"thought {n}") for n in range(20)]
+SAYS = [ScriptedAnswer(f"said {n}", (("read", {"path": f"{n}"}),) if n % 2 else (), f"thought {n}") for n in range(20)]
 LONG = "kelp and rock " * 400
 
 MEANWHILE = ("result", "words", "both", "compacted", "undone", "asked beside")
@@ -75,7 +75,7 @@ def talked(rounds):
     async def talk():
         common = {"upstream": upstream, "target": OPUS, "fields": THINKING}
         async with Engine.open(store, listen=told.append, **common) as one, Engine.open(store, **common) as two:
-            own = Talk(await one.session(KEY), await two.session(KEY))
+            own = Talk(await one.session(SAMPLE_KEY), await two.session(SAMPLE_KEY))
             await own.ask(f"first {LONG}")
             for number, happening in enumerate(rounds):
                 async with create_task_group() as group:
@@ -86,7 +86,7 @@ def talked(rounds):
             await own.own.ask("last")
             return own.said
 
-    return run(talk), told, upstream.sent, store
+    return run_on_fake_clock(talk), told, upstream.sent, store
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -94,8 +94,8 @@ def talked(rounds):
 def test_no_thinking_goes_out_behind_what_it_was_not_signed_over(rounds):
     """W6: whatever is said, decided or undone meanwhile, a strict provider takes the next request at once."""
     _, told, sent, _ = talked(rounds)
-    assert not [event for event in told if isinstance(event, events.Refused)]
-    broken = [found for one in sent for found in validate(one.body, one.api, model=one.model)]
+    assert not [event for event in told if isinstance(event, events.RequestRefused)]
+    broken = [found for one in sent for found in validate_request(one.body, one.api, model=one.model)]
     assert not [found for found in broken if found.level == "error"]
 
 
@@ -104,13 +104,17 @@ def test_no_thinking_goes_out_behind_what_it_was_not_signed_over(rounds):
 def test_a_users_words_stand_behind_the_answer_that_did_not_see_them(rounds):
     """P10: said together with results too, they are said once, and between request and answer stands none of them."""
     said, _, _, store = talked(rounds)
-    path = [entry.body for entry in store.path(KEY)]
-    words = [body.slot.message.text for body in path if hasattr(body, "slot") and body.slot.message.role == "user"]
+    path = [entry.body for entry in store.read_path(SAMPLE_KEY)]
+    words = [
+        body.sized_message.message.text
+        for body in path
+        if hasattr(body, "sized_message") and body.sized_message.message.role == "user"
+    ]
     assert sorted(words) == sorted([*said, "last"])
     waits = False
     for body in path:
-        waits = isinstance(body, Request) or (waits and not isinstance(body, Answer))
-        assert not (waits and hasattr(body, "slot") and body.slot.message.role == "user")
+        waits = isinstance(body, RequestEntry) or (waits and not isinstance(body, AnswerEntry))
+        assert not (waits and hasattr(body, "sized_message") and body.sized_message.message.role == "user")
 
 
 ELSEWHERE = {"result": {2}, "both": {2}, "compacted": {0, 1, 2}}

@@ -10,36 +10,45 @@ import msgspec
 import pytest
 from msgspec import Raw
 from msgspec.structs import replace
-from samples import KEY
+from samples import SAMPLE_KEY
 
-from holdfast.config import target
-from holdfast.engine.compaction.native import compacted, head_request, taken_over
-from holdfast.engine.compaction.summary_writer import Terms
+from holdfast.config import get_target
+from holdfast.engine.compaction.native import build_head_request, compact_by_provider, extract_server_compaction
+from holdfast.engine.compaction.summary_writer import CompactionContext
 from holdfast.engine.engine import Engine
-from holdfast.engine.environment.environment import environment
+from holdfast.engine.environment.environment import load_environment
 from holdfast.engine.log.journal import Journal
-from holdfast.engine.requests import Way, of_body, of_words, opened
-from holdfast.engine.upstream.replies import as_said, ask
-from holdfast.engine.upstream.upstream import Reply, Sent
-from holdfast.errors import Aborted, CompactionFailed, DeadlineExceeded, UpstreamError
+from holdfast.engine.requests import (
+    RequestOptions,
+    build_template_from_body,
+    build_template_from_fields,
+    parse_and_measure_body,
+)
+from holdfast.engine.upstream.replies import ask_upstream, convert_answer_for_log
+from holdfast.engine.upstream.upstream import Reply, UpstreamRequest
+from holdfast.errors import CompactionFailed, DeadlineExceeded, OperationAborted, UpstreamError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
 from holdfast.planning.settings import Settings as Numbers
-from holdfast.providers.common.native_compaction import Made
-from holdfast.providers.common.server_compaction import betas, headers, threshold_fields
-from holdfast.providers.registry import form_of
-from holdfast.providers.request_body import body
-from holdfast.providers.rules import validate
-from holdfast.state.branch.branch import Branch
-from holdfast.state.branch.view import Native
-from holdfast.state.entries import Compaction
+from holdfast.providers.common.native_compaction import NativeCompactionResult
+from holdfast.providers.common.server_compaction import (
+    add_beta_header,
+    build_server_compaction_fields,
+    find_required_betas,
+)
+from holdfast.providers.registry import get_api_spec
+from holdfast.providers.request_body import build_request_body
+from holdfast.providers.rules import validate_request
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.branch.view import NativeSummary
+from holdfast.state.entries import CompactionEntry
 from holdfast.state.plan import Plan
-from holdfast.state.target import World, Written
+from holdfast.state.target import PlanInputs, SummaryResult
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.provider.calls import Said
+from holdfast.testing.provider.calls import ScriptedAnswer
 from holdfast.testing.provider.faults.faults import Fault
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.settings import Settings
+from holdfast.testing.provider.settings import ProviderSettings
 from holdfast.testing.upstream import ProviderUpstream
 
 CLAUDE, GPT = "claude-opus-5-5", "gpt-5.5"
@@ -61,7 +70,7 @@ FIELDS = {
     "openai-chat": {"tools": [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]},
     "gemini": {"tools": [{"functionDeclarations": [{"name": "read"}]}]},
 }
-WORDS = Settings(tokenizer="words")
+WORDS = ProviderSettings(tokenizer="words")
 FAST = Numbers(summary_wait_least=0.0, summary_wait_most=0.0)
 both = pytest.mark.parametrize("api", MODELS)
 STEPS = 14
@@ -69,7 +78,7 @@ LONG = " ".join(f"kelp{number} holds" for number in range(400))
 
 
 def goal(api, model="", window=60_000):
-    return target(api, model or MODELS[api], window=window)
+    return get_target(api, model or MODELS[api], window=window)
 
 
 def frame(api, *, thinks=True):
@@ -81,11 +90,13 @@ class Talk:
     """A journal, and the strict provider that answers it."""
 
     def __init__(self, api="anthropic", *, script=None, fields=None, window=60_000, thinks=True):
-        read = Said("", (("read", {"path": "f"}),), "Let me see." if thinks else "")
+        read = ScriptedAnswer("", (("read", {"path": "f"}),), "Let me see." if thinks else "")
         self.provider = Provider(WORDS, script or [read] * STEPS)
         self.upstream = ProviderUpstream(self.provider)
-        self.journal = Journal.open(MemoryStore(), KEY)
-        self.request = of_words(goal(api, window=window), frame(api, thinks=thinks) | (fields or {}), Way(stream=False))
+        self.journal = Journal.open(MemoryStore(), SAMPLE_KEY)
+        self.request = build_template_from_fields(
+            goal(api, window=window), frame(api, thinks=thinks) | (fields or {}), RequestOptions(stream=False)
+        )
 
     @property
     def target(self):
@@ -93,62 +104,64 @@ class Talk:
 
     def sent(self, prepared, request=None):
         """Return what goes out for a prepared request, with the betas that it needs."""
-        sent = (request or self.request).sent(prepared)
-        return replace(sent, headers=headers({}, betas(sent.api, sent.body)))
+        sent = (request or self.request).build_upstream_request(prepared)
+        return replace(sent, headers=add_beta_header({}, find_required_betas(sent.api, sent.body)))
 
     def prepared(self, request=None):
-        return self.journal.prepare((request or self.request).target, World())
+        return self.journal.prepare_request((request or self.request).target, PlanInputs())
 
     async def ask(self, *said, request=None):
         """Say something; return the request's body and its answer, which is in the log."""
         self.journal.append(*said)
         sent = self.sent(self.prepared(request), request)
-        told = await ask(self.upstream, sent)
+        told = await ask_upstream(self.upstream, sent)
         assert told.error is None, told.error
-        self.journal.record(*as_said(told, sent.api))
+        self.journal.record_answer(*convert_answer_for_log(told, sent.api))
         return sent.body, told
 
     async def work(self, steps=STEPS):
         """Run an agent that reads a long file again and again; return its requests."""
-        body, told = await self.ask(Message.of("user", "Read all of it."))
+        body, told = await self.ask(Message.from_text("user", "Read all of it."))
         bodies = [body]
         for _ in range(steps - 1):
             results = tuple(ToolResult(call.id, call.name, (Text(LONG),)) for call in told.message.calls)
-            said = Message("tool", results) if results else Message.of("user", "Go on.")
+            said = Message("tool", results) if results else Message.from_text("user", "Go on.")
             body, told = await self.ask(said)
             bodies.append(body)
         open_ = tuple(ToolResult(call.id, call.name, (Text("at last"),)) for call in told.message.calls)
-        self.journal.append(Message("tool", open_) if open_ else Message.of("user", "And now?"))
+        self.journal.append(Message("tool", open_) if open_ else Message.from_text("user", "And now?"))
         return bodies
 
     def asked(self):
         """Return what the planner asks for where somebody compacts."""
-        return self.journal.plan(self.target, World(force=True, writes=True)).ask
+        return self.journal.plan_next(
+            self.target, PlanInputs(force_compaction=True, can_summarize=True)
+        ).summary_request
 
     async def native(self, stop, **options):
         """Return what the provider makes of the slots before ``stop``."""
-        sent = head_request(self.journal.branch, self.request, stop)
-        return await compacted(self.upstream, sent, Terms(FAST), **options)
+        sent = build_head_request(self.journal.state, self.request, stop)
+        return await compact_by_provider(self.upstream, sent, CompactionContext(FAST), **options)
 
     async def compact(self, **options):
         """Compact by the provider, and write that down; return what the provider made."""
         stop = self.asked().stop
         native = await self.native(stop, **options)
-        world = World(force=True, written=Written(stop, "", "native", native))
-        plan = self.journal.plan(self.target, world)
+        world = PlanInputs(force_compaction=True, summary=SummaryResult(stop, "", "native", native))
+        plan = self.journal.plan_next(self.target, world)
         assert plan.compaction is not None, plan.notices
-        assert self.journal.decide(plan, self.target, world)
+        assert self.journal.write_decision(plan, self.target, world)
         return native
 
 
 def items_of(native):
     """Return the items that a provider made, byte for byte."""
-    return [bytes(item) for item in msgspec.json.decode(native, type=Native).items]
+    return [bytes(item) for item in msgspec.json.decode(native, type=NativeSummary).items]
 
 
 def contents(body, api):
     """Return the messages of a request, byte for byte, cache breakpoints aside."""
-    listed = msgspec.json.decode(body, type=dict[str, Raw])[form_of(api).field]
+    listed = msgspec.json.decode(body, type=dict[str, Raw])[get_api_spec(api).messages_field]
     return [MARKER.sub(b"", bytes(one)) for one in msgspec.json.decode(listed, type=list[Raw])]
 
 
@@ -165,11 +178,11 @@ def test_the_head_goes_out_as_it_was_shown(api):
     talk = Talk(api)
     bodies = anyio.run(talk.work)
     stop = talk.asked().stop
-    sent = head_request(talk.journal.branch, talk.request, stop)
+    sent = build_head_request(talk.journal.state, talk.request, stop)
     shown = contents(sent.body, api)
     assert len(shown) > 8
     assert shown == contents(bodies[-1], api)[: len(shown)]
-    assert not [one for one in validate(sent.body, api) if "prefill" not in one.rule]
+    assert not [one for one in validate_request(sent.body, api) if "prefill" not in one.rule]
     anyio.run(talk.native, stop)
     told = talk.provider.requests[-1]
     assert told.tokens > 5_000
@@ -182,9 +195,11 @@ def test_a_body_that_was_handed_in_is_asked_as_it_is(api):
     """Where the caller handed in a body, its head is compacted in the caller's own bytes, with the fields it has."""
     talk = Talk(api)
     bodies = anyio.run(talk.work)
-    own = body(api, MODELS[api], (), frame_fields=FIELDS[api]).replace(b'{"model":', b'{ "x-own" : 1,  "model":', 1)
-    request = of_body(talk.target, opened(own, api))
-    sent = head_request(talk.journal.branch, request, talk.asked().stop)
+    own = build_request_body(api, MODELS[api], (), setup_fields=FIELDS[api]).replace(
+        b'{"model":', b'{ "x-own" : 1,  "model":', 1
+    )
+    request = build_template_from_body(talk.target, parse_and_measure_body(own, api))
+    sent = build_head_request(talk.journal.state, request, talk.asked().stop)
     assert sent.body.startswith(b'{ "x-own" : 1,  "model":')
     shown = contents(sent.body, api)
     assert shown == contents(bodies[-1], api)[: len(shown)]
@@ -198,7 +213,7 @@ def test_nothing_is_lost_between_head_and_tail(api):
         talk = Talk(api, thinks=False)
         await talk.work()
         whole = contents(talk.sent(talk.prepared()).body, api)
-        head = contents(head_request(talk.journal.branch, talk.request, talk.asked().stop).body, api)
+        head = contents(build_head_request(talk.journal.state, talk.request, talk.asked().stop).body, api)
         items = items_of(await talk.compact())
         after = contents(talk.sent(talk.prepared()).body, api)
         assert head + after[len(items) :] == whole
@@ -213,12 +228,12 @@ def test_instructions_and_sources_go_along(api):
     anyio.run(talk.work)
 
     async def go():
-        return await compacted(
+        return await compact_by_provider(
             talk.upstream,
-            head_request(talk.journal.branch, talk.request, talk.asked().stop),
-            Terms(replace(FAST, summary_focus_chars=12)),
+            build_head_request(talk.journal.state, talk.request, talk.asked().stop),
+            CompactionContext(replace(FAST, summary_focus_chars=12)),
             instructions="the kelp now and nothing else",
-            beside=("Rules are rules.",),
+            extra_texts=("Rules are rules.",),
         )
 
     items = items_of(anyio.run(go))
@@ -237,7 +252,7 @@ def test_it_goes_out_byte_identical_to_the_same_model(api):
     async def go():
         talk = Talk(api)
         await talk.work()
-        before = talk.journal.prepare(talk.target, World()).plan.after
+        before = talk.journal.prepare_request(talk.target, PlanInputs()).plan.after
         items = items_of(await talk.compact())
         sizes = []
         for _ in range(3):
@@ -245,12 +260,12 @@ def test_it_goes_out_byte_identical_to_the_same_model(api):
             assert contents(body, api)[: len(items)] == items
             sizes.append(talk.provider.requests[-1].tokens)
             results = tuple(ToolResult(call.id, call.name, (Text("more"),)) for call in told.message.calls)
-            talk.journal.append(Message("tool", results) if results else Message.of("user", "Go on."))
+            talk.journal.append(Message("tool", results) if results else Message.from_text("user", "Go on."))
         assert max(sizes) < before / 2
-        rebuilt = Branch.build(talk.journal.store.path(KEY, talk.journal.leaf))
-        assert rebuilt.compaction.by == "native"
-        reopened = Journal.open(talk.journal.store, KEY)
-        again = talk.sent(reopened.prepare(talk.target, World())).body
+        rebuilt = ConversationState.from_entries(talk.journal.store.read_path(SAMPLE_KEY, talk.journal.leaf))
+        assert rebuilt.compaction.author == "native"
+        reopened = Journal.open(talk.journal.store, SAMPLE_KEY)
+        again = talk.sent(reopened.prepare_request(talk.target, PlanInputs())).body
         assert contents(again, api)[: len(items)] == items
 
     anyio.run(go)
@@ -267,11 +282,13 @@ def test_others_read_the_twin(api, elsewhere):
         items = items_of(await talk.compact())
         other = api if elsewhere == "another model" else elsewhere
         model = {"openai-chat": "gpt-5.5", "gemini": "gemini-3-pro"}.get(elsewhere, OTHERS[api])
-        request = of_words(goal(other, model), frame(other, thinks=False), Way(stream=False))
+        request = build_template_from_fields(
+            goal(other, model), frame(other, thinks=False), RequestOptions(stream=False)
+        )
         body, _ = await talk.ask(request=request)
         assert all(item not in body for item in items if b"compaction" in item)
         assert b"was replaced by this extract of it" in body
-        back, _ = await talk.ask(Message.of("user", "Back again."))
+        back, _ = await talk.ask(Message.from_text("user", "Back again."))
         assert contents(back, api)[: len(items)] == items
 
     anyio.run(go)
@@ -299,7 +316,7 @@ def test_a_compaction_of_a_compaction(api):
     """The next one is asked for with the last one in front, and takes its place; the provider takes that too."""
 
     async def go():
-        talk = Talk(api, script=[Said("", (("read", {"path": "f"}),), "Hm.")] * 40)
+        talk = Talk(api, script=[ScriptedAnswer("", (("read", {"path": "f"}),), "Hm.")] * 40)
         await talk.work()
         first = items_of(await talk.compact())
         await talk.work()
@@ -320,10 +337,10 @@ def test_the_planner_knows_its_size():
         talk = Talk()
         await talk.work()
         native = msgspec.json.decode(await talk.compact())
-        made = talk.journal.branch.compaction
+        made = talk.journal.state.compaction
         assert native["tokens"] > 0
         assert made.native is not None
-        assert made.size == pytest.approx(native["tokens"], rel=0.6)
+        assert made.head_tokens == pytest.approx(native["tokens"], rel=0.6)
 
     anyio.run(go)
 
@@ -352,7 +369,7 @@ class Scripted:
 
 
 BODY = b'{"model":"claude-opus-5-5","max_tokens":9,"messages":[{"role":"user","content":"go"}]}'
-SENT = Sent("anthropic", BODY, CLAUDE, stream=True, headers={"anthropic-beta": "mine"})
+SENT = UpstreamRequest("anthropic", BODY, CLAUDE, stream=True, headers={"anthropic-beta": "mine"})
 FINE = (200, {"role": "assistant", "content": [{"type": "compaction", "content": "so far", "signature": "s"}]})
 UNAVAILABLE = {"type": "api_error", "message": "later", "details": {"error_code": "compaction_unavailable"}}
 LATER = (503, {"type": "error", "error": UNAVAILABLE})
@@ -366,7 +383,7 @@ def tried(*replies, settings=FAST, **terms):
 
     async def go():
         try:
-            return items_of(await compacted(upstream, SENT, Terms(settings, **terms)))
+            return items_of(await compact_by_provider(upstream, SENT, CompactionContext(settings, **terms)))
         except CompactionFailed as error:
             return error
 
@@ -398,7 +415,7 @@ def test_what_passes_is_tried_again():
             [(400, {"error": {"message": "n", "details": {"error_code": "compaction_nothing_to_summarize"}}})],
             "nothing_to_compact",
         ),
-        ([Aborted("the lane was cleared")], "cancelled"),
+        ([OperationAborted("the lane was cleared")], "cancelled"),
         ([DeadlineExceeded("too long")], "timed_out"),
     ],
 )
@@ -414,7 +431,7 @@ def test_it_ends_in_its_time():
 
     async def go():
         with pytest.raises(CompactionFailed, match="raise summary_deadline") as caught:
-            await compacted(upstream, SENT, Terms(replace(FAST, summary_deadline=0.05)))
+            await compact_by_provider(upstream, SENT, CompactionContext(replace(FAST, summary_deadline=0.05)))
         return caught.value.outcome
 
     assert anyio.run(go) == "timed_out"
@@ -444,24 +461,24 @@ def test_a_session_compacts_by_its_provider(api):
     """With ``native`` a session's ``compact`` is the provider's; where the model cannot, an extract takes its place."""
 
     async def go(model):
-        provider = Provider(WORDS, [Said("", (("read", {"path": "f"}),), "Hm.")] * 30)
+        provider = Provider(WORDS, [ScriptedAnswer("", (("read", {"path": "f"}),), "Hm.")] * 30)
         upstream = ProviderUpstream(provider)
         fields = frame(api, thinks=False)
         async with Engine.open(
             MemoryStore(), upstream=upstream, target=goal(api, model), fields=fields, native=True
         ) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             told = await session.ask("Read all of it.")
             for _ in range(STEPS):
                 results = tuple(ToolResult(call.id, call.name, (Text(LONG),)) for call in told.message.calls)
-                await session.append(Message("tool", results) if results else Message.of("user", "Go on."))
+                await session.append(Message("tool", results) if results else Message.from_text("user", "Go on."))
                 told = await session.ask()
             done = await session.compact("the kelp")
             assert done.outcome == "compacted", done
-            return done.by, session.journal.branch.compaction
+            return done.author, session.journal.state.compaction
 
     by, made = anyio.run(go, MODELS[api])
-    assert (by, made.by) == ("native", "native")
+    assert (by, made.author) == ("native", "native")
     if api == "anthropic":
         by, made = anyio.run(go, "claude-sonnet-4-5")
         assert (by, made.native) == ("extract", None)
@@ -471,11 +488,11 @@ def test_rules_that_changed_stand_behind_it(tmp_path):
     """What stands behind a summary from its source stands behind the provider's compaction too, as the user's."""
     rules = tmp_path / "AGENTS.md"
     rules.write_text("Kelp first.")
-    own = environment(tmp_path)
+    own = load_environment(tmp_path)
     rules.write_text("Rock first.")
 
     async def go():
-        upstream = ProviderUpstream(Provider(Settings(factor=1.3)))
+        upstream = ProviderUpstream(Provider(ProviderSettings(factor=1.3)))
         async with Engine.open(
             MemoryStore(),
             upstream=upstream,
@@ -484,12 +501,12 @@ def test_rules_that_changed_stand_behind_it(tmp_path):
             fields={"max_tokens": 900},
             native=True,
         ) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             for _ in range(6):
                 await session.ask(LONG * 3)
-            assert (await session.compact()).by == "native"
+            assert (await session.compact()).author == "native"
             await session.ask("next")
-            return items_of(session.journal.branch.compaction.native), upstream.sent[-1].body
+            return items_of(session.journal.state.compaction.native), upstream.sent[-1].body
 
     items, shown = anyio.run(go)
     assert b"Rock first." in items[1]
@@ -504,12 +521,14 @@ def test_the_words_of_the_request_under_way_stand_behind_it(api, tmp_path):
 
     async def go():
         store = tmp_path / "log.db"
-        provider = Provider(WORDS, [Said("Well."), *[Said("", (("read", {"path": "f"}),), "Hm.")] * 30])
+        provider = Provider(
+            WORDS, [ScriptedAnswer("Well."), *[ScriptedAnswer("", (("read", {"path": "f"}),), "Hm.")] * 30]
+        )
         upstream = ProviderUpstream(provider)
         known = {"upstream": upstream, "target": goal(api), "fields": frame(api, thinks=False), "native": True}
         for turn in range(2):
             async with Engine.open(store, **known) as engine:
-                session = await engine.session(KEY)
+                session = await engine.session(SAMPLE_KEY)
                 if not turn:
                     await session.ask("Hello.")
                     told = await session.ask(asked)
@@ -518,7 +537,7 @@ def test_the_words_of_the_request_under_way_stand_behind_it(api, tmp_path):
                     await session.append(Message("tool", results))
                     told = await session.ask()
                 done = await session.compact()
-                assert (done.outcome, done.by) == ("compacted", "native")
+                assert (done.outcome, done.author) == ("compacted", "native")
                 results = tuple(ToolResult(call.id, call.name, (Text("ok"),)) for call in told.message.calls)
                 await session.append(Message("tool", results))
                 told = await session.ask()
@@ -535,22 +554,25 @@ def test_a_threshold_is_taken_over(api):
     """An answer that compacted by itself: later requests open with its items, show no head, and are accepted."""
     least = {"anthropic": 50_000, "openai-responses": 1_000}[api]
     talk = Talk(
-        api, script=[Said("Well."), Said("Well, well.")] * 9, fields=threshold_fields(api, least), window=900_000
+        api,
+        script=[ScriptedAnswer("Well."), ScriptedAnswer("Well, well.")] * 9,
+        fields=build_server_compaction_fields(api, least),
+        window=900_000,
     )
 
     async def go():
-        await talk.ask(Message.of("user", "the goal is kelp/holdfast.py"))
-        _, told = await talk.ask(Message.of("user", "lorem ipsum " * 27_000))
+        await talk.ask(Message.from_text("user", "the goal is kelp/holdfast.py"))
+        _, told = await talk.ask(Message.from_text("user", "lorem ipsum " * 27_000))
         assert [part.kind for part in told.message.parts if not isinstance(part, Text)][:1] == ["compaction"]
-        made = taken_over(talk.journal.branch, talk.target, FAST)
-        assert (made.keep, made.by) == (3, "native")
-        assert made.after < 2_000
+        made = extract_server_compaction(talk.journal.state, talk.target, FAST)
+        assert (made.first_kept, made.author) == (3, "native")
+        assert made.tokens_after < 2_000
         assert "kelp/holdfast.py" in made.summary.text
-        plan = Plan(talk.journal.branch, compaction=made)
-        assert talk.journal.decide(plan, talk.target)
+        plan = Plan(talk.journal.state, compaction=made)
+        assert talk.journal.write_decision(plan, talk.target)
         items = items_of(made.native)
         for _ in range(2):
-            body, _ = await talk.ask(Message.of("user", "next"))
+            body, _ = await talk.ask(Message.from_text("user", "next"))
             assert contents(body, api)[: len(items)] == items
             assert len(body) < 5_000
             assert body.count(b'"type":"compaction"') == len(items) + (b"compact_threshold" in body)
@@ -560,13 +582,15 @@ def test_a_threshold_is_taken_over(api):
 
 def test_a_plain_answer_is_not_taken_over():
     """Where the provider compacted nothing there is nothing to write."""
-    talk = Talk(script=[Said("Well.")])
-    anyio.run(talk.ask, Message.of("user", "hello"))
-    assert taken_over(talk.journal.branch, talk.target, FAST) is None
-    assert taken_over(Branch(), talk.target, FAST) is None
+    talk = Talk(script=[ScriptedAnswer("Well.")])
+    anyio.run(talk.ask, Message.from_text("user", "hello"))
+    assert extract_server_compaction(talk.journal.state, talk.target, FAST) is None
+    assert extract_server_compaction(ConversationState(), talk.target, FAST) is None
 
 
 def test_what_was_made_is_compaction_native():
     """The log holds api, model, items and tokens, as one JSON value."""
-    made = Made((Raw(b'{"a":1}'),), 7).native("anthropic", "m")
-    assert Compaction(1, native=made).native == Raw(b'{"api":"anthropic","model":"m","items":[{"a":1}],"tokens":7}')
+    made = NativeCompactionResult((Raw(b'{"a":1}'),), 7).to_stored_json("anthropic", "m")
+    assert CompactionEntry(1, native=made).native == Raw(
+        b'{"api":"anthropic","model":"m","items":[{"a":1}],"tokens":7}'
+    )

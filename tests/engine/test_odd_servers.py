@@ -6,23 +6,23 @@ import json
 from contextlib import asynccontextmanager
 
 import pytest
-from samples import KEY
+from samples import SAMPLE_KEY
 
 from holdfast import events
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.engine.engine import Engine
 from holdfast.engine.hooks import Hooks
 from holdfast.engine.upstream.upstream import Reply
 from holdfast.errors import ContextOverflow, UpstreamError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text, ToolResult
-from holdfast.providers.request_body import open_body
-from holdfast.providers.rules import validate
-from holdfast.state.entries import Answer
+from holdfast.providers.request_body import parse_request
+from holdfast.providers.rules import validate_request
+from holdfast.state.entries import AnswerEntry
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.clock import run
-from holdfast.testing.provider import Provider, Settings
-from holdfast.testing.provider.client import MODELS
+from holdfast.testing.clock import run_on_fake_clock
+from holdfast.testing.provider import Provider, ProviderSettings
+from holdfast.testing.provider.client import STRICTEST_MODELS
 from holdfast.testing.upstream import ProviderUpstream, ScriptedUpstream
 
 
@@ -77,26 +77,29 @@ def test_an_odd_answer_ends_no_session(api, answer):
 
     async def go():
         async with Engine.open(
-            MemoryStore(), upstream=upstream, api=api, model=MODELS[api], listen=heard.append
+            MemoryStore(), upstream=upstream, api=api, model=STRICTEST_MODELS[api], listen=heard.append
         ) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             async with session.run("Go.", stream=False) as going:
                 async for _ in going:
                     pass
-            calls = session.journal.branch.messages[-1].calls
+            calls = session.journal.state.messages[-1].calls
             results = [ToolResult(call.id, call.name, (Text("done"),)) for call in calls]
             await session.append(*[Message("tool", tuple(results))] if results else [])
             await session.ask("And now?")
             await session.ask("And then?")
 
-    run(go)
+    run_on_fake_clock(go)
     bodies = [sent.body for sent in upstream.sent[1:]]
     assert [
-        found for body in bodies for found in validate(body, api, model=MODELS[api]) if found.level == "error"
+        found
+        for body in bodies
+        for found in validate_request(body, api, model=STRICTEST_MODELS[api])
+        if found.level == "error"
     ] == []
-    told = [event.rule for event in heard if isinstance(event, events.Noticed)]
+    told = [event.rule for event in heard if isinstance(event, events.NoticeGiven)]
     assert len(told) == len(set(told))
-    first, second = [[read(slot.message) for slot in open_body(body, api).slots] for body in bodies]
+    first, second = [[read(slot.message) for slot in parse_request(body, api).messages] for body in bodies]
     assert second[: len(first)] == first
 
 
@@ -111,18 +114,18 @@ TOO_MUCH = {
 @pytest.mark.parametrize(("api", "fields"), TOO_MUCH.items(), ids=TOO_MUCH)
 def test_a_refusal_of_so_much_output_is_no_answer(api, fields):
     """It is an error that says what can be done, and nothing of it is in the log as the model's."""
-    upstream, heard, store = ProviderUpstream(Provider(Settings(max_output=4_096))), [], MemoryStore()
+    upstream, heard, store = ProviderUpstream(Provider(ProviderSettings(max_output=4_096))), [], MemoryStore()
 
     async def go():
-        goal = target(api, "house-model", window=64_000)
+        goal = get_target(api, "house-model", window=64_000)
         async with Engine.open(store, upstream=upstream, target=goal, fields=fields, listen=heard.append) as engine:
             with pytest.raises(UpstreamError, match="ask for less output") as raised:
-                await (await engine.session(KEY)).ask("Why is the build slow?")
+                await (await engine.session(SAMPLE_KEY)).ask("Why is the build slow?")
             return raised.value.kind
 
-    assert run(go) == "output_limit"
-    assert [event.kind for event in heard if isinstance(event, events.Refused)] == ["output_limit"]
-    assert [entry for entry in store.path(KEY) if isinstance(entry.body, Answer)] == []
+    assert run_on_fake_clock(go) == "output_limit"
+    assert [event.kind for event in heard if isinstance(event, events.RequestRefused)] == ["output_limit"]
+    assert [entry for entry in store.read_path(SAMPLE_KEY) if isinstance(entry.body, AnswerEntry)] == []
     assert len(upstream.sent) == 1
 
 
@@ -163,7 +166,7 @@ def counted(tell, said, *, thought="", hooks=Hooks(), policy="holdfast", fields=
     upstream, heard = Counting(tell, thought=thought), []
 
     async def go():
-        goal = target("openai-chat", "qwen3:8b", window=200_000)
+        goal = get_target("openai-chat", "qwen3:8b", window=200_000)
         async with Engine.open(
             MemoryStore(),
             upstream=upstream,
@@ -173,13 +176,13 @@ def counted(tell, said, *, thought="", hooks=Hooks(), policy="holdfast", fields=
             policy=policy,
             fields=fields or {},
         ) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             for words in said:
                 await session.ask(words)
             return session.report()
 
-    report = run(go)
-    return report, upstream, [event.rule for event in heard if isinstance(event, events.Noticed)]
+    report = run_on_fake_clock(go)
+    return report, upstream, [event.rule for event in heard if isinstance(event, events.NoticeGiven)]
 
 
 def words(*times):
@@ -253,9 +256,9 @@ def alternating(tell, said, thought=""):
     upstream.keeps = 0
 
     async def go():
-        goal = target("openai-chat", "qwen3:8b", window=200_000)
+        goal = get_target("openai-chat", "qwen3:8b", window=200_000)
         async with Engine.open(MemoryStore(), upstream=upstream, target=goal, listen=heard.append) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             for at, words in enumerate(said):
                 upstream.thought = thought if at % 2 and len(words) < 5_000 else ""
                 talk.append({"role": "user", "content": words})
@@ -267,8 +270,8 @@ def alternating(tell, said, thought=""):
                 talk.append({"role": "assistant", "content": going.answer.message.text, **beside})
             return session.report()
 
-    report = run(go)
-    return report, upstream, [event.rule for event in heard if isinstance(event, events.Noticed)]
+    report = run_on_fake_clock(go)
+    return report, upstream, [event.rule for event in heard if isinstance(event, events.NoticeGiven)]
 
 
 def test_a_server_that_is_asked_every_second_turn_is_judged_by_its_own_counts():
@@ -416,21 +419,21 @@ def test_what_was_said_before_the_window_ended_is_the_answer(text, stream):
     upstream = ScriptedUpstream([cut] * 9)
 
     async def go():
-        where = target("anthropic", "claude-opus-4-6", window=32_000)
+        where = get_target("anthropic", "claude-opus-4-6", window=32_000)
         async with Engine.open(MemoryStore(), upstream=upstream, target=where, fields={"max_tokens": 4_000}) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             body = {"model": "claude-opus-4-6", "max_tokens": 4_000, "stream": stream, "messages": []}
             asked = body | {"messages": [{"role": "user", "content": "How high?"}]}
             async with session.run(asked) as going:
                 async for _ in going:
                     pass
-            return going.answer.message.text, [one.text for one in session.journal.branch.messages]
+            return going.answer.message.text, [one.text for one in session.journal.state.messages]
 
     if text:
-        said, log = run(go)
+        said, log = run_on_fake_clock(go)
         assert said == text
         assert log[1] == text
         assert len(upstream.sent) == 1
         return
     with pytest.raises(ContextOverflow):
-        run(go)
+        run_on_fake_clock(go)

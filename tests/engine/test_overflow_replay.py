@@ -6,31 +6,31 @@ from contextlib import nullcontext
 
 import msgspec
 import pytest
-from samples import KEY
+from samples import SAMPLE_KEY
 
 from holdfast import Policy, events
-from holdfast.config import target
-from holdfast.engine.compaction.summarizer import Writer
+from holdfast.config import get_target
+from holdfast.engine.compaction.summarizer import SummaryWriter
 from holdfast.engine.engine import Engine
 from holdfast.engine.hooks import Hooks
 from holdfast.errors import ContextOverflow
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
-from holdfast.planning.presets.overflow_replay import CONTINUE, MEDIA_REMOVED
-from holdfast.planning.summary.prompts import HEADINGS
+from holdfast.planning.presets.overflow_replay import CONTINUE_INSTRUCTION, MEDIA_REMOVED_TEXT
+from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.clock import run
-from holdfast.testing.provider.calls import Refusal
+from holdfast.testing.clock import run_on_fake_clock
+from holdfast.testing.provider.calls import RefusalReply
 from holdfast.testing.upstream import ScriptedUpstream
 
 MODEL = "claude-sonnet-4-5"
 PRESETS = ("opencode", "claude-code")
-TOO_LARGE = Refusal(400, "invalid_request_error", "prompt is too long")
+TOO_LARGE = RefusalReply(400, "invalid_request_error", "prompt is too long")
 PICTURE = Media("image", "image/png", 300_000, "tide.png", "iVBORw0KGgo=" + "A" * 400_000)
 QUESTION = Message("user", (Text("What does this picture show?"), PICTURE))
-TALK = [Message.of(role, f"{role} {at} " + "kelp " * 900) for at in range(6) for role in ("user", "assistant")]
+TALK = [Message.from_text(role, f"{role} {at} " + "kelp " * 900) for at in range(6) for role in ("user", "assistant")]
 SUMMARY = "\n".join(
-    f"## {name}\n- kelp {at} grows on the rock, and barnacles beside it" for at, name in enumerate(HEADINGS)
+    f"## {name}\n- kelp {at} grows on the rock, and barnacles beside it" for at, name in enumerate(SUMMARY_HEADINGS)
 )
 
 
@@ -40,7 +40,7 @@ def step(number, text="unread"):
     return [Message("assistant", (call,)), Message("tool", (ToolResult(call.id, "read", (Text(text),)),))]
 
 
-ONE_TURN = [Message.of("user", "Go."), *[one for at in range(4) for one in step(at, "value = 1\n" * 900)]]
+ONE_TURN = [Message.from_text("user", "Go."), *[one for at in range(4) for one in step(at, "value = 1\n" * 900)]]
 
 
 def asked(said, replies, name, *, hooks=Hooks(), written=None, window=200_000, ends=nullcontext(), **settings):
@@ -49,8 +49,8 @@ def asked(said, replies, name, *, hooks=Hooks(), written=None, window=200_000, e
     ``written`` are the replies to requests for summaries, where somebody writes them.
     """
     upstream, heard = ScriptedUpstream(replies), []
-    where = target("anthropic", MODEL, window=window)
-    writers = [] if written is None else [Writer(ScriptedUpstream(written), where)]
+    where = get_target("anthropic", MODEL, window=window)
+    writers = [] if written is None else [SummaryWriter(ScriptedUpstream(written), where)]
     policy = Policy.preset(name).with_settings(summary_least=0, summary_identifiers=0, **settings)
 
     async def go():
@@ -59,12 +59,12 @@ def asked(said, replies, name, *, hooks=Hooks(), written=None, window=200_000, e
             listen=heard.append,
         )  # fmt: skip
         async with opened as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             await session.append(*said[:-1])
             with ends:
                 await session.ask(said[-1])
 
-    run(go)
+    run_on_fake_clock(go)
     return [msgspec.json.decode(sent.body)["messages"] for sent in upstream.sent], heard
 
 
@@ -77,7 +77,7 @@ def words(request):
 
 def rungs(heard):
     """Return the steps that recovery took."""
-    return [event.rung for event in heard if isinstance(event, events.Pressed)]
+    return [event.overflow_step for event in heard if isinstance(event, events.ShrinkStarted)]
 
 
 @pytest.mark.parametrize("written", [None, [SUMMARY] * 9], ids=["extract", "model"])
@@ -87,15 +87,15 @@ def test_a_refused_picture_goes_and_the_words_beside_it_are_said_again(name, wri
     (_, sent), heard = asked([*TALK, QUESTION], [TOO_LARGE, "yes"], name, written=written)
     assert [block["text"] for block in sent[-1]["content"]][-2:] == [QUESTION.text, "[Attached image/png: tide.png]"]
     assert rungs(heard) == ["compact"]
-    assert [event.rule for event in heard if isinstance(event, events.Decided)] == ["media"]
-    assert CONTINUE not in words(sent)
+    assert [event.rule for event in heard if isinstance(event, events.EditsDecided)] == ["media"]
+    assert CONTINUE_INSTRUCTION not in words(sent)
     assert ("barnacles" in words(sent)) is bool(written)
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_unread_results_are_in_the_next_request(name):
     """In the middle of a turn the request ends with what the model waits for, and begins its turn with the user."""
-    turn = [Message.of("user", "Read it."), *step(1, "read"), *step(2)]
+    turn = [Message.from_text("user", "Read it."), *step(1, "read"), *step(2)]
     (_, sent), _ = asked([*TALK, *turn], [TOO_LARGE, "yes"], name)
     assert [message["role"] for message in sent[-4:]] == ["assistant", "user", "assistant", "user"]
     assert sent[-1]["content"][0]["tool_use_id"] == "c2"
@@ -107,16 +107,16 @@ def test_unread_results_are_in_the_next_request(name):
 def test_a_hook_turns_the_word_to_go_on_off(name, answer):
     """``autocontinue`` is asked once, where a compaction cut a turn; the request goes out either way."""
     calls = []
-    hooks = Hooks(autocontinue=lambda: calls.append(1) or answer)
+    hooks = Hooks(auto_continue=lambda: calls.append(1) or answer)
     (_, sent), heard = asked(ONE_TURN, [TOO_LARGE, "yes"], name, hooks=hooks)
-    assert (CONTINUE in words(sent)) is (answer is not False)
+    assert (CONTINUE_INSTRUCTION in words(sent)) is (answer is not False)
     assert (len(calls), rungs(heard)) == (1, ["compact"])
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_hook_is_not_asked_where_no_turn_is_cut(name):
     """The message that is said again tells the model what to do: there is nothing to turn off."""
-    hooks = Hooks(autocontinue=lambda: pytest.fail("nothing is added here"))
+    hooks = Hooks(auto_continue=lambda: pytest.fail("nothing is added here"))
     asked([*TALK, QUESTION], [TOO_LARGE, "yes"], name, hooks=hooks)
 
 
@@ -125,7 +125,7 @@ def test_media_that_went_are_mentioned(name):
     """The only message of the user gives way with its picture: what tells the model to go on says so."""
     said = [QUESTION, *step(1, "value = 1\n" * 900), *step(2, "value = 1\n" * 900)]
     (_, sent), _ = asked(said, [TOO_LARGE, "yes"], name)
-    assert f"{MEDIA_REMOVED}\n\n{CONTINUE}" in words(sent)
+    assert f"{MEDIA_REMOVED_TEXT}\n\n{CONTINUE_INSTRUCTION}" in words(sent)
     assert QUESTION.text in words(sent)
 
 
@@ -146,9 +146,12 @@ def test_a_run_stops_where_the_summary_s_request_is_too_large(name, said, text):
 
 def test_a_request_that_was_not_refused_does_not_stop():
     """Over the trigger of the policy it may still be taken: an extract stands where no summary could be asked for."""
-    said = [*TALK * 5, Message.of("user", "Now?")]
+    said = [*TALK * 5, Message.from_text("user", "Now?")]
     (sent,), heard = asked(said, ["yes"], "claude-code", written=[TOO_LARGE] * 2, window=60_000)
-    assert [event.outcome for event in heard if isinstance(event, events.Compacted)] == ["provider_error", "compacted"]
+    assert [event.outcome for event in heard if isinstance(event, events.CompactionEnded)] == [
+        "provider_error",
+        "compacted",
+    ]
     assert sent[-1]["content"][-1]["text"] == "Now?"
 
 

@@ -15,10 +15,10 @@ import pytest
 from google import genai
 
 from holdfast.engine.engine import Engine
-from holdfast.engine.upstream.redact import secrets
-from holdfast.engine.upstream.replies import ask
-from holdfast.engine.upstream.sdk import as_upstream
-from holdfast.engine.upstream.upstream import Http, Sent
+from holdfast.engine.upstream.redact import find_secrets
+from holdfast.engine.upstream.replies import ask_upstream
+from holdfast.engine.upstream.sdk import wrap_upstream
+from holdfast.engine.upstream.upstream import HttpUpstream, UpstreamRequest
 from holdfast.errors import UpstreamError
 from holdfast.store.memory import MemoryStore
 
@@ -60,7 +60,7 @@ def google(url, key):
 
 
 UPSTREAMS = {
-    "Http": ("openai-chat", lambda url, key: Http(url, "openai-chat", {"authorization": f"Bearer {key}"})),
+    "Http": ("openai-chat", lambda url, key: HttpUpstream(url, "openai-chat", {"authorization": f"Bearer {key}"})),
     "AsyncAnthropic": ("anthropic", lambda url, key: anthropic.AsyncAnthropic(base_url=url, api_key=key)),
     "Anthropic": ("anthropic", lambda url, key: anthropic.Anthropic(base_url=url, api_key=key)),
     "AsyncOpenAI": ("openai-responses", lambda url, key: openai.AsyncOpenAI(base_url=url, api_key=key)),
@@ -83,7 +83,7 @@ def refused(name, url, key, **more):
             await session.compact()
         return str(caught.value)
 
-    return " ".join([anyio.run(go), *map(repr, heard), *map(repr, store.path("kelp"))])
+    return " ".join([anyio.run(go), *map(repr, heard), *map(repr, store.read_path("kelp"))])
 
 
 @pytest.mark.parametrize("name", UPSTREAMS)
@@ -102,7 +102,7 @@ def test_a_key_that_no_header_can_hold_is_masked(name):
     api, made = UPSTREAMS[name]
 
     async def go(url):
-        await ask(as_upstream(made(url, KEY + "\n")), Sent(api, b"{}", MODEL))
+        await ask_upstream(wrap_upstream(made(url, KEY + "\n")), UpstreamRequest(api, b"{}", MODEL))
 
     with echoing() as url, pytest.raises(UpstreamError, match=r"Illegal header value .*\*\*\*") as caught:
         anyio.run(go, url)
@@ -112,8 +112,8 @@ def test_a_key_that_no_header_can_hold_is_masked(name):
 def test_what_is_a_secret():
     """Keys by header and address, with and without the word before them; nothing short, no word, no other header."""
     headers = [("Authorization", "Bearer abcdefg1\n"), ("x-api-key", "sh0rt"), ("user-agent", "kelp-kelp")]
-    assert secrets(headers, "https://a.test/v1?key=ijklm0&alt=sse") == ("Bearer abcdefg1", "abcdefg1", "ijklm0")
-    assert secrets([("x-api-key", "context"), ("api-key", "z" * 20)]) == ("z" * 20,)
+    assert find_secrets(headers, "https://a.test/v1?key=ijklm0&alt=sse") == ("Bearer abcdefg1", "abcdefg1", "ijklm0")
+    assert find_secrets([("x-api-key", "context"), ("api-key", "z" * 20)]) == ("z" * 20,)
 
 
 @pytest.mark.parametrize(
@@ -122,10 +122,10 @@ def test_what_is_a_secret():
 )
 def test_every_gateway_s_key_is_a_secret(name):
     """Whatever they call the header, its name says what it is."""
-    assert secrets([(name, "kelp-0123")]) == ("kelp-0123",)
+    assert find_secrets([(name, "kelp-0123")]) == ("kelp-0123",)
 
 
 @pytest.mark.parametrize("field", ["key", "KEY", "api_key", "access_token", "sig", "x-amz-signature"])
 def test_what_an_address_says_is_a_secret(field):
     """As it stands there and as it is read; how an answer is to be written is none."""
-    assert secrets([], f"https://a.test/v1?{field}=kelp%2F0123&alt=sse-and-more") == ("kelp%2F0123", "kelp/0123")
+    assert find_secrets([], f"https://a.test/v1?{field}=kelp%2F0123&alt=sse-and-more") == ("kelp%2F0123", "kelp/0123")

@@ -14,25 +14,25 @@ import openai
 import pytest
 from google import genai
 
-from holdfast.config import target
-from holdfast.engine.compaction.summarizer import Writer
+from holdfast.config import get_target
+from holdfast.engine.compaction.summarizer import SummaryWriter
 from holdfast.engine.engine import Engine
-from holdfast.engine.upstream.replies import Incoming, ask
-from holdfast.engine.upstream.sdk import as_upstream
-from holdfast.engine.upstream.upstream import Http, Sent
+from holdfast.engine.upstream.replies import ReplyReader, ask_upstream
+from holdfast.engine.upstream.sdk import wrap_upstream
+from holdfast.engine.upstream.upstream import HttpUpstream, UpstreamRequest
 from holdfast.errors import ConfigError, FormatError, UpstreamError
-from holdfast.planning.summary.prompts import HEADINGS
-from holdfast.providers.overflow import classify
+from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
+from holdfast.providers.overflow import classify_error
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.provider.calls import Said
-from holdfast.testing.provider.client import MODELS
+from holdfast.testing.provider.calls import ScriptedAnswer
+from holdfast.testing.provider.client import STRICTEST_MODELS
 from holdfast.testing.provider.faults.faults import Fault
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.server.serving import serving
-from holdfast.testing.provider.settings import Settings
+from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.settings import ProviderSettings
 from holdfast.testing.upstream import ProviderUpstream, ScriptedUpstream
 
-WORDS = Settings(tokenizer="words", window=2_000)
+WORDS = ProviderSettings(tokenizer="words", window=2_000)
 LONG = "kelp holds on to the rock, 海藻 too; " * 20
 NOBODY = "http://127.0.0.1:9"
 
@@ -61,20 +61,20 @@ def request(api, words="hello", *, stream=False, **headers):
     text = msgspec.json.encode(words).decode()
     message = f'{{"role" : "user",  "content": {text}}}'
     body = {
-        "anthropic": f'{{"model": "{MODELS[api]}", "max_tokens": 900 , "messages": [{message}]',
-        "openai-chat": f'{{"model": "{MODELS[api]}" , "messages": [{message}]',
-        "openai-responses": f'{{"model": "{MODELS[api]}" , "input": [{message}]',
+        "anthropic": f'{{"model": "{STRICTEST_MODELS[api]}", "max_tokens": 900 , "messages": [{message}]',
+        "openai-chat": f'{{"model": "{STRICTEST_MODELS[api]}" , "messages": [{message}]',
+        "openai-responses": f'{{"model": "{STRICTEST_MODELS[api]}" , "input": [{message}]',
         "gemini": f'{{"contents" : [{{"role": "user", "parts": [{{"text": {text}}}]}}]',
     }[api]
     streamed = ', "stream": true}' if stream and api != "gemini" else "}"
-    return Sent(api, (body + streamed).encode(), MODELS[api], stream=stream, headers=headers)
+    return UpstreamRequest(api, (body + streamed).encode(), STRICTEST_MODELS[api], stream=stream, headers=headers)
 
 
 @asynccontextmanager
 async def using(name, url):
     """Yield the client of this name as an upstream; it is closed after the block."""
     client = CLIENTS[name][1](url)
-    yield as_upstream(client)
+    yield wrap_upstream(client)
     if name == "genai":
         await client.aio.aclose()
         client.close()
@@ -91,7 +91,7 @@ def told(name, url, sent):
 
     async def talk():
         async with using(name, url) as upstream:
-            return await ask(upstream, sent)
+            return await ask_upstream(upstream, sent)
 
     return anyio.run(talk)
 
@@ -104,19 +104,19 @@ def test_our_bytes_go_out_and_the_answer_is_that_of_http(name, stream):
     sent = request(api, stream=stream)
     answers = []
     for speak in (lambda url: told(name, url, sent), lambda url: anyio.run(by_http, url, sent)):
-        provider = Provider(WORDS, [Said(LONG, (("ls", {"at": "."}),))])
-        with serving(provider) as url:
+        provider = Provider(WORDS, [ScriptedAnswer(LONG, (("ls", {"at": "."}),))])
+        with serve_provider(provider) as url:
             answers.append(speak(url))
-        assert provider.seen[0].body == sent.body
-        assert provider.seen[0].stream == stream
+        assert provider.incoming_requests[0].body == sent.body
+        assert provider.incoming_requests[0].stream == stream
     assert answers[0].message == answers[1].message
-    assert answers[0].history == answers[1].history
-    assert (answers[0].usage, answers[0].stop) == (answers[1].usage, answers[1].stop)
+    assert answers[0].history_elements == answers[1].history_elements
+    assert (answers[0].usage, answers[0].stop_reason) == (answers[1].usage, answers[1].stop_reason)
 
 
 async def by_http(url, sent):
-    async with Http(url, sent.api) as upstream:
-        return await ask(upstream, sent)
+    async with HttpUpstream(url, sent.api) as upstream:
+        return await ask_upstream(upstream, sent)
 
 
 AZURE = {"azure_endpoint": "https://kelp.openai.azure.com", "api_key": "any", "api_version": "2024-10-21"}
@@ -140,7 +140,9 @@ def test_azure_is_asked_where_its_client_asks_it(kind, more, api):
         said = {"messages": [{"role": "user", "content": "kelp"}]} if api == "openai-chat" else {"input": "kelp"}
         with suppress(openai.NotFoundError):
             await theirs.create(model="gpt 5/x", **said)
-        async with as_upstream(client).send(Sent(api, msgspec.json.encode({"model": "gpt 5/x"} | said), "gpt 5/x")):
+        async with wrap_upstream(client).send(
+            UpstreamRequest(api, msgspec.json.encode({"model": "gpt 5/x"} | said), "gpt 5/x")
+        ):
             pass
 
     anyio.run(talk)
@@ -154,10 +156,10 @@ def test_a_stream_comes_event_by_event(name):
 
     async def talk(url):
         async with using(name, url) as upstream, upstream.send(sent) as reply:
-            events = Incoming(reply, sent).events()
+            events = ReplyReader(reply, sent).read_events()
             return (await anext(events))[0][0]
 
-    with serving(Provider(WORDS, [Said(LONG)]), [Fault("stall", "middle")]) as url:
+    with serve_provider(Provider(WORDS, [ScriptedAnswer(LONG)]), [Fault("stall", "middle")]) as url:
         assert anyio.run(talk, url).data
 
 
@@ -166,9 +168,9 @@ def test_keys_and_headers_go_with_it(name):
     """The client's key goes out where its API has it, and so do the headers of the request."""
     provider = Provider(WORDS)
     api = CLIENTS[name][0]
-    with serving(provider) as url:
+    with serve_provider(provider) as url:
         assert told(name, url, request(api, **{"x-kelp": "holds"})).error is None
-    headers = provider.seen[0].headers
+    headers = provider.incoming_requests[0].headers
     assert headers["x-kelp"] == "holds"
     assert {"authorization", "x-api-key", "x-goog-api-key"} & set(headers)
 
@@ -177,11 +179,11 @@ def test_keys_and_headers_go_with_it(name):
 def test_an_overflow_is_a_reply(name):
     """What the provider refuses comes back as it said it: the classifier reads the same as over plain HTTP."""
     sent = request(CLIENTS[name][0], "kelp " * 5_000, stream=True)
-    with serving(Provider(WORDS)) as url:
+    with serve_provider(Provider(WORDS)) as url:
         error, plain = told(name, url, sent).error, anyio.run(by_http, url, sent).error
-    verdict = classify(error)
+    verdict = classify_error(error)
     assert (verdict.is_overflow, error.status) == (True, 400)
-    assert verdict == classify(plain)
+    assert verdict == classify_error(plain)
 
 
 @some
@@ -189,10 +191,10 @@ def test_nothing_is_tried_twice(name):
     """The client's own retries are off: one refusal, one request, and the wait that the provider asks for."""
     provider = Provider(WORDS)
     sent = request(CLIENTS[name][0])
-    with serving(provider, [Fault("429", at=0, seconds=7)], onlooker=(seen := []).append) as url:
-        verdict = classify(told(name, url, sent).error)
+    with serve_provider(provider, [Fault("429", at=0, seconds=7)], on_request=(seen := []).append) as url:
+        verdict = classify_error(told(name, url, sent).error)
         assert len(seen) == 1
-        assert verdict == classify(anyio.run(by_http, url, sent).error)
+        assert verdict == classify_error(anyio.run(by_http, url, sent).error)
     assert verdict.retry_after == 7
 
 
@@ -209,7 +211,7 @@ def test_a_stream_that_breaks_off_is_ours_too(name):
     """A connection that ends in the middle of an answer is an UpstreamError of kind network."""
     sent = request(CLIENTS[name][0], stream=True)
     with (
-        serving(Provider(WORDS, [Said(LONG)]), [Fault("reset", "middle")]) as url,
+        serve_provider(Provider(WORDS, [ScriptedAnswer(LONG)]), [Fault("reset", "middle")]) as url,
         pytest.raises(UpstreamError, match="no answer came") as caught,
     ):
         told(name, url, sent)
@@ -224,10 +226,10 @@ def test_who_gives_up_does_not_wait(name):
     async def talk(url):
         async with using(name, url) as upstream:
             with anyio.move_on_after(0.1):
-                await ask(upstream, sent)
+                await ask_upstream(upstream, sent)
 
     for stage in ("head", "middle"):
-        with serving(Provider(WORDS, [Said(LONG)]), [Fault("stall", stage)]) as url:
+        with serve_provider(Provider(WORDS, [ScriptedAnswer(LONG)]), [Fault("stall", stage)]) as url:
             anyio.run(talk, url)
 
 
@@ -236,8 +238,10 @@ def test_a_client_writes_summaries_and_answers_one_run():
 
     async def talk(url):
         client = CLIENTS["AsyncAnthropic"][1](url)
-        goal = target("anthropic", MODELS["anthropic"], window=20_000)
-        opened = Engine.open(MemoryStore(), upstream=ScriptedUpstream([]), target=goal, writers=[Writer(client, goal)])
+        goal = get_target("anthropic", STRICTEST_MODELS["anthropic"], window=20_000)
+        opened = Engine.open(
+            MemoryStore(), upstream=ScriptedUpstream([]), target=goal, writers=[SummaryWriter(client, goal)]
+        )
         async with client, opened as engine:
             session = await engine.session("kelp")
             await session.append(*[f"Note {number}: {LONG * 9}" for number in range(12)])
@@ -249,8 +253,10 @@ def test_a_client_writes_summaries_and_answers_one_run():
                 session.run("hello", upstream=object())
             return told.why, one.answer.message.text
 
-    summary = "\n".join(f"## {heading}\n- {LONG}" for heading in HEADINGS)
-    with serving(Provider(Settings(window=200_000), [Said(summary), Said("ok")])) as url:
+    summary = "\n".join(f"## {heading}\n- {LONG}" for heading in SUMMARY_HEADINGS)
+    with serve_provider(
+        Provider(ProviderSettings(window=200_000), [ScriptedAnswer(summary), ScriptedAnswer("ok")])
+    ) as url:
         why, text = anyio.run(talk, url)
     assert "AttributeError" not in why
     assert text.startswith("ok")
@@ -263,11 +269,13 @@ def test_a_session_runs_on_a_client(name):
 
     async def talk(url):
         client, fields = CLIENTS[name][1](url), {"max_tokens": 900} if api == "anthropic" else {}
-        async with Engine.open(MemoryStore(), upstream=client, api=api, model=MODELS[api], fields=fields) as engine:
+        async with Engine.open(
+            MemoryStore(), upstream=client, api=api, model=STRICTEST_MODELS[api], fields=fields
+        ) as engine:
             session = await engine.session("kelp")
             return (await session.ask("hello")).message.text
 
-    with serving(Provider(msgspec.structs.replace(WORDS, window=200_000))) as url:
+    with serve_provider(Provider(msgspec.structs.replace(WORDS, window=200_000))) as url:
         assert anyio.run(talk, url) == "ok 1"
 
 
@@ -276,13 +284,13 @@ def test_an_open_client_speaks_both_apis():
 
     async def talk(url):
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as client:
-            both, chat = as_upstream(client), as_upstream(client, "openai-chat")
-            answers = [await ask(both, request(api)) for api in ("openai-chat", "openai-responses")]
+            both, chat = wrap_upstream(client), wrap_upstream(client, "openai-chat")
+            answers = [await ask_upstream(both, request(api)) for api in ("openai-chat", "openai-responses")]
             with pytest.raises(FormatError, match="it speaks openai-chat"):
-                await ask(chat, request("openai-responses"))
+                await ask_upstream(chat, request("openai-responses"))
             return [one.error for one in answers]
 
-    with serving(Provider(WORDS)) as url:
+    with serve_provider(Provider(WORDS)) as url:
         assert anyio.run(talk, url) == [None, None]
 
 
@@ -291,16 +299,16 @@ def test_the_compaction_endpoint_and_counts():
 
     async def talk(url):
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as client:
-            upstream, found = as_upstream(client), {}
+            upstream, found = wrap_upstream(client), {}
             for endpoint in ("compact", "count"):
                 sent = msgspec.structs.replace(request("openai-responses"), endpoint=endpoint)
                 async with upstream.send(sent) as reply:
-                    found[endpoint] = msgspec.json.decode(await reply.read())
+                    found[endpoint] = msgspec.json.decode(await reply.read_body())
             with pytest.raises(FormatError, match="no address for 'compact'"):
-                await ask(upstream, msgspec.structs.replace(request("openai-chat"), endpoint="compact"))
+                await ask_upstream(upstream, msgspec.structs.replace(request("openai-chat"), endpoint="compact"))
             return found
 
-    with serving(Provider(WORDS)) as url:
+    with serve_provider(Provider(WORDS)) as url:
         found = anyio.run(talk, url)
     assert found["compact"]["output"][-1]["type"] == "compaction"
     assert found["count"]["input_tokens"] > 0
@@ -313,22 +321,22 @@ class Mine(openai.OpenAI):
 def test_a_subclass_is_what_it_extends():
     """Who extends an SDK's client may use it as one."""
     with Mine(base_url=NOBODY, api_key="any") as client:
-        assert as_upstream(client).apis == ("openai-chat", "openai-responses")
+        assert wrap_upstream(client).apis == ("openai-chat", "openai-responses")
 
 
 @pytest.mark.parametrize("thing", [None, "https://example.com", object(), openai.AsyncOpenAI, httpx2.Client])
 def test_anything_else_is_refused_by_name(thing):
     """What is no client of an SDK is a ConfigError that lists what is taken."""
     with pytest.raises(ConfigError, match=r"anthropic\.AsyncAnthropic, .*google\.genai\.Client"):
-        as_upstream(thing)
+        wrap_upstream(thing)
 
 
 def test_an_upstream_is_one_already():
     """What sends requests of ours is returned as it is; a client of plain HTTP is none."""
     mine = ProviderUpstream(Provider(WORDS))
-    assert as_upstream(mine) is mine
+    assert wrap_upstream(mine) is mine
     with httpx2.Client() as client, pytest.raises(ConfigError, match="is no client known here"):
-        as_upstream(client)
+        wrap_upstream(client)
 
 
 def test_an_api_that_a_client_does_not_speak_is_refused():
@@ -337,7 +345,7 @@ def test_an_api_that_a_client_does_not_speak_is_refused():
         anthropic.Anthropic(api_key="any", base_url=NOBODY) as client,
         pytest.raises(ConfigError, match="it speaks anthropic"),
     ):
-        as_upstream(client, "gemini")
+        wrap_upstream(client, "gemini")
 
 
 def test_a_client_without_a_key_says_so():
@@ -346,7 +354,7 @@ def test_a_client_without_a_key_says_so():
     async def talk():
         async with anthropic.AsyncAnthropic(base_url=NOBODY, api_key="any") as client:
             client.api_key = None
-            await ask(as_upstream(client), request("anthropic"))
+            await ask_upstream(wrap_upstream(client), request("anthropic"))
 
     with pytest.raises(UpstreamError, match="did not send") as caught:
         anyio.run(talk)
@@ -359,7 +367,7 @@ def test_a_client_that_was_closed_says_so():
     async def talk():
         client = anthropic.AsyncAnthropic(base_url=NOBODY, api_key="any")
         await client.close()
-        await ask(as_upstream(client), request("anthropic"))
+        await ask_upstream(wrap_upstream(client), request("anthropic"))
 
     with pytest.raises(UpstreamError, match="closed") as caught:
         anyio.run(talk)
@@ -369,8 +377,8 @@ def test_a_client_that_was_closed_says_so():
 def test_an_upstream_of_another_api_than_the_engine_is_refused():
     """Http says which API its server speaks; an engine of another is a ConfigError, as with an SDK's client."""
     with pytest.raises(ConfigError, match="it speaks anthropic"):
-        as_upstream(Http(NOBODY, "anthropic"), "openai-chat")
-    assert as_upstream(mine := Http(NOBODY, "anthropic"), "anthropic") is mine
+        wrap_upstream(HttpUpstream(NOBODY, "anthropic"), "openai-chat")
+    assert wrap_upstream(mine := HttpUpstream(NOBODY, "anthropic"), "anthropic") is mine
 
 
 def test_no_sdk_is_imported():

@@ -9,21 +9,21 @@ import anyio
 import msgspec
 import pytest
 from msgspec import Struct
-from samples import KEY
+from samples import SAMPLE_KEY
 
 from holdfast import events
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.engine.engine import Engine
 from holdfast.engine.log.journal import Journal
-from holdfast.engine.log.queue import QUEUED, undelivered
-from holdfast.engine.requests import of_words, rendered
-from holdfast.engine.upstream.replies import ask
-from holdfast.engine.upstream.upstream import Http, Sent
+from holdfast.engine.log.queue import NOTE_QUEUED, read_queued_messages
+from holdfast.engine.requests import build_template_from_fields, render_prepared_request
+from holdfast.engine.upstream.replies import ask_upstream
+from holdfast.engine.upstream.upstream import HttpUpstream, UpstreamRequest
 from holdfast.errors import (
-    Aborted,
     DeadlineExceeded,
     FormatError,
     LogConflict,
+    OperationAborted,
     StoreCorrupt,
     UpstreamError,
     WindowTooSmall,
@@ -31,14 +31,14 @@ from holdfast.errors import (
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
 from holdfast.providers.overflow import ErrorReport
-from holdfast.providers.responses import Answer as WireAnswer
-from holdfast.state.entries import OVERFLOW, Answer, Failure, Note, Request, Usage
+from holdfast.providers.responses import ParsedAnswer as WireAnswer
+from holdfast.state.entries import FAILURE_OVERFLOW, AnswerEntry, FailureEntry, NoteEntry, RequestEntry, Usage
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.clock import run
-from holdfast.testing.provider import Fault, Provider, Said, Settings
-from holdfast.testing.provider.client import MODELS
-from holdfast.testing.provider.server.serving import serving
-from holdfast.testing.upstream import Given, ProviderUpstream, ScriptedUpstream
+from holdfast.testing.clock import run_on_fake_clock
+from holdfast.testing.provider import Fault, Provider, ProviderSettings, ScriptedAnswer
+from holdfast.testing.provider.client import STRICTEST_MODELS
+from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.upstream import ProviderUpstream, ScriptedReply, ScriptedUpstream
 
 TOOL = {"name": "read", "description": "Reads a file.", "input_schema": {"type": "object", "properties": {}}}
 FIELDS = {
@@ -48,7 +48,7 @@ FIELDS = {
     "gemini": {"tools": [{"functionDeclarations": [{"name": "read"}]}]},
 }
 ASK = 'call read {"path": "a"}'
-OPUS = target("anthropic", "claude-opus-5-5")
+OPUS = get_target("anthropic", "claude-opus-5-5")
 
 
 TOO_LARGE = b"<h1>413 Request Entity Too Large</h1>"
@@ -67,38 +67,38 @@ async def talking(upstream, goal=OPUS, store=None, fields=None, **more):
     """Return a session of one store, answered by ``upstream``."""
     told = {"max_tokens": 100} if fields is None and goal.api == "anthropic" else fields or {}
     async with Engine.open(store or MemoryStore(), upstream=upstream, target=goal, fields=told, **more) as engine:
-        yield await engine.session(KEY)
+        yield await engine.session(SAMPLE_KEY)
 
 
 def bodies(store, kind=object):
     """Return what the log's entries say, those of one kind."""
-    return [entry.body for entry in store.path(KEY) if isinstance(entry.body, kind)]
+    return [entry.body for entry in store.read_path(SAMPLE_KEY) if isinstance(entry.body, kind)]
 
 
-@pytest.mark.parametrize("api", MODELS)
+@pytest.mark.parametrize("api", STRICTEST_MODELS)
 def test_a_turn_with_a_tool_over_http(api):
     """Asked over HTTP, the strict provider answers a call and its result; the log holds both answers and their cost."""
 
     async def talk(url):
         headers = {"x-api-key": "k", "authorization": "Bearer k"}
-        goal = target(api, MODELS[api])
-        async with Http(url, api, headers) as upstream, talking(upstream, goal, store, FIELDS[api]) as session:
+        goal = get_target(api, STRICTEST_MODELS[api])
+        async with HttpUpstream(url, api, headers) as upstream, talking(upstream, goal, store, FIELDS[api]) as session:
             first = await session.ask(ASK)
             assert [call.name for call in first.message.calls] == ["read"]
-            assert first.stop == "tool"
+            assert first.stop_reason == "tool"
             await session.append(result(first))
             return await session.ask()
 
-    with serving(provider := Provider()) as url, MemoryStore() as store:
+    with serve_provider(provider := Provider()) as url, MemoryStore() as store:
         second = anyio.run(talk, url)
-        answers, requests = bodies(store, Answer), bodies(store, Request)
+        answers, requests = bodies(store, AnswerEntry), bodies(store, RequestEntry)
     assert second.message.text == "ok 2"
     assert answers[-1].usage == second.usage
     assert [body.usage.input for body in answers] == [one.tokens for one in provider.requests]
-    assert [body.basis for body in answers] == [body.basis for body in requests]
+    assert [body.prefix_digest for body in answers] == [body.prefix_digest for body in requests]
 
 
-@pytest.mark.parametrize("api", MODELS)
+@pytest.mark.parametrize("api", STRICTEST_MODELS)
 def test_a_body_leaves_as_it_came_and_its_events_too(api):
     """A client's body that needs nothing is sent byte for byte; what comes back is the provider's own stream."""
     provider = Provider()
@@ -107,19 +107,19 @@ def test_a_body_leaves_as_it_came_and_its_events_too(api):
     said = {"role": "user", "parts": [part]} if api == "gemini" else {"role": "user", "content": "Go."}
     said = {"role": "user", "content": [part]} if api == "anthropic" else said
     field = {"gemini": "contents", "openai-responses": "input"}.get(api, "messages")
-    body = {field: [said], **({} if api == "gemini" else {"model": MODELS[api], "stream": True})}
+    body = {field: [said], **({} if api == "gemini" else {"model": STRICTEST_MODELS[api], "stream": True})}
     body |= {"max_tokens": 50} if api == "anthropic" else {}
 
     async def talk():
         store = MemoryStore()
         async with (
-            Engine.open(store, upstream=upstream, api=api, model=MODELS[api]) as engine,
-            (await engine.session(KEY)).run(body, stream=True) as going,
+            Engine.open(store, upstream=upstream, api=api, model=STRICTEST_MODELS[api]) as engine,
+            (await engine.session(SAMPLE_KEY)).run(body, stream=True) as going,
         ):
             raw = b"".join([event.raw async for event in going])
-        return raw, going.answer, bodies(store, Answer)
+        return raw, going.answer, bodies(store, AnswerEntry)
 
-    raw, answer, recorded = run(talk)
+    raw, answer, recorded = run_on_fake_clock(talk)
     assert raw.startswith((b"event:", b"data:"))
     assert answer.message.text == "ok 1"
     sent = msgspec.json.decode(upstream.sent[0].body.replace(b',"cache_control":{"type":"ephemeral"}', b""))
@@ -141,10 +141,10 @@ def test_a_body_with_an_edited_past_goes_on_beside_it():
             said = {"role": "assistant", "content": [{"type": "text", "text": "one"}]}
             await drained(session.run(body(said, {"role": "user", "content": "B?"})))
             await drained(session.run(body(said, {"role": "user", "content": "C?"})))
-            return [slot.message.text for slot in session.journal.branch.slots]
+            return [slot.message.text for slot in session.journal.state.sized_messages]
 
-    assert run(talk) == ["A?", "one", "C?", "three"]
-    texts = {entry.body.slot.message.text for entry in store.entries(KEY, "message")}
+    assert run_on_fake_clock(talk) == ["A?", "one", "C?", "three"]
+    texts = {entry.body.sized_message.message.text for entry in store.read_entries(SAMPLE_KEY, "message")}
     assert texts == {"A?", "one", "B?", "two", "C?", "three"}
 
 
@@ -174,7 +174,7 @@ REFUSALS = [
 @pytest.mark.parametrize("case", REFUSALS, ids=lambda case: case.kind)
 def test_a_refusal_that_lasts_is_a_typed_error_at_once(case):
     """Its kind is the classifier's; it says what to do; the log tells the failure; one request was sent."""
-    store, upstream = MemoryStore(), ScriptedUpstream([Given((case.body,), case.status)])
+    store, upstream = MemoryStore(), ScriptedUpstream([ScriptedReply((case.body,), case.status)])
 
     async def talk():
         async with talking(upstream, store=store) as session:
@@ -182,13 +182,13 @@ def test_a_refusal_that_lasts_is_a_typed_error_at_once(case):
                 await session.ask("Go.")
             return caught.value
 
-    error = run(talk)
+    error = run_on_fake_clock(talk)
     assert error.kind == case.kind
     assert " or " in str(error)
     assert len(upstream.sent) == 1
     *_, request, failure = bodies(store)
-    assert isinstance(request, Request)
-    assert isinstance(failure, Failure)
+    assert isinstance(request, RequestEntry)
+    assert isinstance(failure, FailureEntry)
     assert failure.reason.startswith(case.kind)
 
 
@@ -205,7 +205,7 @@ TRANSIENT = [
 def test_bad_luck_is_tried_again_with_the_same_bytes(case):
     """P8: a transient fault is waited out, as long as the provider asks for; the answer that comes then counts."""
     headers = {} if case.retry_after is None else {"retry-after": str(case.retry_after)}
-    upstream = ScriptedUpstream([Given((case.body,), case.status, headers), "yes"])
+    upstream = ScriptedUpstream([ScriptedReply((case.body,), case.status, headers), "yes"])
     heard = []
 
     async def talk():
@@ -213,10 +213,10 @@ def test_bad_luck_is_tried_again_with_the_same_bytes(case):
         async with talking(upstream, listen=heard.append) as session:
             return (await session.ask("Go.")).message.text, anyio.current_time() - began
 
-    text, took = run(talk)
+    text, took = run_on_fake_clock(talk)
     assert text == "yes"
     assert upstream.sent[0].body == upstream.sent[1].body
-    waits = [event.seconds for event in heard if isinstance(event, events.Retrying)]
+    waits = [event.seconds for event in heard if isinstance(event, events.RetryScheduled)]
     assert len(waits) == 1
     assert took >= waits[0] >= (case.retry_after or 0.1)
 
@@ -229,30 +229,32 @@ def test_an_upstream_of_ones_own_may_lose_its_connection():
         async with talking(upstream) as session:
             return (await session.ask("Go.")).message.text
 
-    assert run(talk, lost) == "yes"
+    assert run_on_fake_clock(talk, lost) == "yes"
     with pytest.raises(KeyError, match="mine"):
-        run(talk, broken)
+        run_on_fake_clock(talk, broken)
 
 
 def test_an_overflow_is_answered_by_sending_less():
     """The provider's numbers teach; the next request is smaller, and every later one knows, also after a restart."""
-    provider = Provider(Settings(window=12_000))
+    provider = Provider(ProviderSettings(window=12_000))
     store, heard = MemoryStore(), []
 
     async def talk():
         async with talking(ProviderUpstream(provider), store=store, listen=heard.append) as session:
             for number in range(6):
-                await session.append(f"Note {number}: " + "kelp and rock " * 900, Message.of("assistant", "Noted."))
+                await session.append(
+                    f"Note {number}: " + "kelp and rock " * 900, Message.from_text("assistant", "Noted.")
+                )
             first = await session.ask("What did I say first?")
         async with talking(ProviderUpstream(provider), store=store) as session:
             return first, session.report()
 
-    first, report = run(talk)
+    first, report = run_on_fake_clock(talk)
     assert first.message.text
     refused = [one for one in provider.requests if one.tokens > 12_000]
     assert len(refused) == 1
-    assert [event.kind for event in heard if isinstance(event, events.Refused)] == ["context_window"]
-    assert (report.window, report.origin) == (12_000, "learned")
+    assert [event.kind for event in heard if isinstance(event, events.RequestRefused)] == ["context_window"]
+    assert (report.window, report.window_source) == (12_000, "learned")
 
 
 def test_another_window_that_is_configured_ends_what_was_learned():
@@ -260,19 +262,21 @@ def test_another_window_that_is_configured_ends_what_was_learned():
     store = MemoryStore()
 
     async def talk(window, believed):
-        upstream = ProviderUpstream(Provider(Settings(window=window)))
-        async with talking(upstream, target("anthropic", OPUS.model, window=believed), store) as session:
+        upstream = ProviderUpstream(Provider(ProviderSettings(window=window)))
+        async with talking(upstream, get_target("anthropic", OPUS.model, window=believed), store) as session:
             for number in range(6):
-                await session.append(f"Note {number}: " + "kelp and rock " * 900, Message.of("assistant", "Noted."))
+                await session.append(
+                    f"Note {number}: " + "kelp and rock " * 900, Message.from_text("assistant", "Noted.")
+                )
             await session.ask("What did I say first?")
             return session.report(), len(upstream.sent)
 
-    first, _ = run(talk, 12_000, 200_000)
-    same, _ = run(talk, 12_000, 200_000)
-    other, sent = run(talk, 100_000, 100_000)
-    again, _ = run(talk, 100_000, 100_000)
-    assert [(one.window, one.origin) for one in (first, same)] == [(12_000, "learned")] * 2
-    assert [(one.window, one.origin) for one in (other, again)] == [(100_000, "asked for")] * 2
+    first, _ = run_on_fake_clock(talk, 12_000, 200_000)
+    same, _ = run_on_fake_clock(talk, 12_000, 200_000)
+    other, sent = run_on_fake_clock(talk, 100_000, 100_000)
+    again, _ = run_on_fake_clock(talk, 100_000, 100_000)
+    assert [(one.window, one.window_source) for one in (first, same)] == [(12_000, "learned")] * 2
+    assert [(one.window, one.window_source) for one in (other, again)] == [(100_000, "asked for")] * 2
     assert sent == 1
 
 
@@ -281,38 +285,40 @@ def test_another_window_that_is_configured_ends_what_was_learned():
 )
 def test_a_refusal_teaches_of_tokens_only_where_it_speaks_of_them(body, seen, taught):
     """A limit of bytes is a window where all is words, whether the session sent the request or its author did."""
-    refused = Given((body,), 413 if body.startswith(b"<") else 400)
+    refused = ScriptedReply((body,), 413 if body.startswith(b"<") else 400)
     sent_here, sent_there = MemoryStore(), MemoryStore()
 
     async def talk():
         async with talking(ScriptedUpstream([refused, *["yes"] * 3]), store=sent_here) as session:
-            await session.append(seen, Message.of("assistant", "kelp " * 900), Message.of("user", "B? " * 900))
+            await session.append(
+                seen, Message.from_text("assistant", "kelp " * 900), Message.from_text("user", "B? " * 900)
+            )
             with suppress(UpstreamError):
                 await session.ask("C?")
         async with talking(ScriptedUpstream([]), store=sent_there) as session:
             await session.prepare(seen)
             report = ErrorReport("anthropic", refused.status, body=body)
-            await session.record(WireAnswer(stop="error", error=report, complete=False))
+            await session.record(WireAnswer(stop_reason="error", error=report, is_complete=False))
 
-    run(talk)
+    run_on_fake_clock(talk)
     for store in (sent_here, sent_there):
-        assert sum(one.kind == OVERFLOW for one in bodies(store, Failure)) == taught
+        assert sum(one.kind == FAILURE_OVERFLOW for one in bodies(store, FailureEntry)) == taught
 
 
 def test_what_can_never_fit_is_an_error_with_the_numbers():
     """Where nothing is left that could be left out, the error says what was measured, the limit, and what to do."""
-    provider = Provider(Settings(window=1_500))
+    provider = Provider(ProviderSettings(window=1_500))
 
     async def talk():
         async with talking(ProviderUpstream(provider)) as session:
             with pytest.raises(WindowTooSmall) as caught:
                 await session.ask("Stay within " + "kelp " * 30_000)
-            return caught.value, session.journal.branch
+            return caught.value, session.journal.state
 
-    error, branch = run(talk)
+    error, branch = run_on_fake_clock(talk)
     assert "1500 (learned)" in str(error).replace(",", "")
     assert "or" in str(error)
-    assert [slot.message.role for slot in branch.slots] == ["user"]
+    assert [slot.message.role for slot in branch.sized_messages] == ["user"]
 
 
 @pytest.mark.parametrize("stage", ["first", "middle"])
@@ -324,8 +330,8 @@ def test_an_answer_that_breaks_off_is_tried_again_where_nobody_saw_it(stage):
         async with talking(ProviderUpstream(Provider(), [Fault("cut", stage)]), store=store) as session:
             return await session.ask("Go.")
 
-    assert run(talk).message.text == "ok 2"
-    assert len(bodies(store, Answer)) == 1
+    assert run_on_fake_clock(talk).message.text == "ok 2"
+    assert len(bodies(store, AnswerEntry)) == 1
 
 
 def test_nothing_is_said_twice_to_who_saw_a_part():
@@ -333,15 +339,15 @@ def test_nothing_is_said_twice_to_who_saw_a_part():
     store, seen = MemoryStore(), []
 
     async def talk():
-        provider = Provider(script=[Said("one two three four five six seven eight nine ten " * 20)])
+        provider = Provider(script=[ScriptedAnswer("one two three four five six seven eight nine ten " * 20)])
         async with talking(ProviderUpstream(provider, [Fault("cut", "middle")]), store=store) as session:
             with pytest.raises(UpstreamError):
                 await drained(session.run("Go."), seen)
 
-    run(talk)
+    run_on_fake_clock(talk)
     assert seen
-    assert [body.stop for body in bodies(store, Answer)] == ["aborted"]
-    assert bodies(store)[-2].slot.message.text.startswith("one two")
+    assert [body.stop_reason for body in bodies(store, AnswerEntry)] == ["aborted"]
+    assert bodies(store)[-2].sized_message.message.text.startswith("one two")
 
 
 def test_who_leaves_early_has_what_was_said_in_the_log():
@@ -349,19 +355,19 @@ def test_who_leaves_early_has_what_was_said_in_the_log():
     store = MemoryStore()
 
     async def talk():
-        provider = Provider(script=[Said("one two three four five six seven eight nine ten " * 20)])
+        provider = Provider(script=[ScriptedAnswer("one two three four five six seven eight nine ten " * 20)])
         async with talking(ProviderUpstream(provider), store=store) as session:
             async with session.run("Go.") as going:
                 async for _ in going:
                     break
-            with pytest.raises(Aborted):
+            with pytest.raises(OperationAborted):
                 _ = going.answer
-            assert session.means.lanes.is_idle
-            assert session.means.permits.is_idle
+            assert session.resources.lanes.is_idle
+            assert session.resources.permits.is_idle
             return await session.ask("Again?")
 
-    assert run(talk).message.text == "ok 2"
-    assert [body.stop for body in bodies(store, Answer)] == ["aborted", "end"]
+    assert run_on_fake_clock(talk).message.text == "ok 2"
+    assert [body.stop_reason for body in bodies(store, AnswerEntry)] == ["aborted", "end"]
 
 
 def test_who_asks_at_once_is_answered_in_turn():
@@ -375,7 +381,7 @@ def test_who_asks_at_once_is_answered_in_turn():
                 for _ in range(5):
                     group.start_soon(session.ask)
 
-    run(talk)
+    run_on_fake_clock(talk)
     held = [[f"answer {n}".encode() in sent.body for n in range(5)] for sent in upstream.sent]
     assert held == [[n < number for n in range(5)] for number in range(5)]
 
@@ -390,12 +396,12 @@ def test_words_that_arrive_meanwhile_are_stored_at_once_and_said_once():
             group.start_soon(session.ask, "first")
             await anyio.sleep(1)
             await session.append("second", "third")
-            waiting = undelivered(store, KEY, session.journal.leaf)
+            waiting = read_queued_messages(store, SAMPLE_KEY, session.journal.leaf)
             assert [message.text for _, message in waiting] == ["second", "third"]
-        return [slot.message.text for slot in session.journal.branch.slots]
+        return [slot.message.text for slot in session.journal.state.sized_messages]
 
-    assert run(talk) == ["first", "ok 1", "second", "third"]
-    assert run(lambda: reopened(store)) == ["first", "ok 1", "second", "third"]
+    assert run_on_fake_clock(talk) == ["first", "ok 1", "second", "third"]
+    assert run_on_fake_clock(lambda: reopened(store)) == ["first", "ok 1", "second", "third"]
 
 
 @pytest.mark.parametrize("when", ["committed", "recorded", "said"])
@@ -420,9 +426,9 @@ def test_words_never_slip_between_a_request_and_its_answer(when, monkeypatch):
             monkeypatch.setattr(session.journal, verb, slow)
             group.start_soon(interrupt)
             await session.ask("first")
-            return [slot.message.text for slot in session.journal.branch.slots]
+            return [slot.message.text for slot in session.journal.state.sized_messages]
 
-    assert run(talk) == ["first", "ok 1", "second"]
+    assert run_on_fake_clock(talk) == ["first", "ok 1", "second"]
     assert b"second" not in upstream.sent[0].body
 
 
@@ -441,26 +447,28 @@ def test_what_is_no_message_does_not_wait_for_an_answer(wrong):
                     pass
             await session.ask("second")
 
-    run(talk)
-    assert run(lambda: reopened(store)) == ["first", "yes", "second", "yes"]
+    run_on_fake_clock(talk)
+    assert run_on_fake_clock(lambda: reopened(store)) == ["first", "yes", "second", "yes"]
 
 
 def test_words_wait_for_an_answer_that_the_caller_fetches():
     """P10: between ``prepare`` and ``record`` too; the next request is one that a strict provider takes."""
-    says = [Said("ok 1", (), "Thinking."), Said("ok 2", (), "More.")]
+    says = [ScriptedAnswer("ok 1", (), "Thinking."), ScriptedAnswer("ok 2", (), "More.")]
     upstream, thinking = ProviderUpstream(Provider(None, says)), {"max_tokens": 5_000, "thinking": {"type": "adaptive"}}
 
     async def talk():
         async with talking(upstream, fields=thinking) as session:
             prepared = await session.prepare("first")
-            answer = await ask(upstream, of_words(prepared.target, thinking).sent(prepared))
+            answer = await ask_upstream(
+                upstream, build_template_from_fields(prepared.target, thinking).build_upstream_request(prepared)
+            )
             await session.append("second")
             await session.record(answer)
             await session.append("third")
             assert (await session.ask()).message.text == "ok 2"
-            return [slot.message.text for slot in session.journal.branch.slots]
+            return [slot.message.text for slot in session.journal.state.sized_messages]
 
-    assert run(talk) == ["first", "ok 1", "second", "third", "ok 2"]
+    assert run_on_fake_clock(talk) == ["first", "ok 1", "second", "third", "ok 2"]
 
 
 def test_a_request_that_the_caller_sends_is_whole_and_answered_once():
@@ -469,18 +477,23 @@ def test_a_request_that_the_caller_sends_is_whole_and_answered_once():
 
     async def talk():
         async with talking(upstream, fields={}) as session:
-            with pytest.raises(Aborted, match="call prepare"):
-                await session.record(WireAnswer(complete=True))
+            with pytest.raises(OperationAborted, match="call prepare"):
+                await session.record(WireAnswer(is_complete=True))
             prepared = await session.prepare("first")
-            answer = await ask(
-                upstream, Sent(session.api, rendered(prepared, session.fields()), session.target().model)
+            answer = await ask_upstream(
+                upstream,
+                UpstreamRequest(
+                    session.api,
+                    render_prepared_request(prepared, session.get_default_fields()),
+                    session.get_default_target().model,
+                ),
             )
             await session.record(answer)
-            with pytest.raises(Aborted, match="answered once"):
+            with pytest.raises(OperationAborted, match="answered once"):
                 await session.record(answer)
-            return [slot.message.text for slot in session.journal.branch.slots]
+            return [slot.message.text for slot in session.journal.state.sized_messages]
 
-    assert run(talk) == ["first", "ok 1"]
+    assert run_on_fake_clock(talk) == ["first", "ok 1"]
 
 
 def test_a_message_that_waits_and_cannot_be_read_is_told_as_damage():
@@ -490,13 +503,13 @@ def test_a_message_that_waits_and_cannot_be_read_is_told_as_damage():
     async def talk():
         async with talking(ScriptedUpstream(["yes"]), store=store) as session:
             (id_,) = await session.append("first")
-            session.journal._write([Note(QUEUED, b"kelp")])
+            session.journal._append_bodies([NoteEntry(NOTE_QUEUED, b"kelp")])
             return id_
 
-    id_ = run(talk)
+    id_ = run_on_fake_clock(talk)
     with pytest.raises(StoreCorrupt, match="go on from an entry before it"):
-        Journal.open(store, KEY)
-    assert Journal.open(store, KEY, leaf=id_).branch.messages[0].text == "first"
+        Journal.open(store, SAMPLE_KEY)
+    assert Journal.open(store, SAMPLE_KEY, leaf=id_).state.messages[0].text == "first"
 
 
 def test_what_waited_behind_a_failed_request_is_said_before_what_comes_later():
@@ -514,16 +527,16 @@ def test_what_waited_behind_a_failed_request_is_said_before_what_comes_later():
                 await anyio.sleep(1)
                 await session.append("second")
             await session.append("third")
-            return [slot.message.text for slot in session.journal.branch.slots]
+            return [slot.message.text for slot in session.journal.state.sized_messages]
 
-    assert run(talk) == ["first", "second", "third"]
+    assert run_on_fake_clock(talk) == ["first", "second", "third"]
 
 
 async def reopened(store):
     """Return the texts of the session in a new engine."""
     async with talking(ScriptedUpstream([]), store=store) as session:
-        await session.means.in_worker(session.journal.deliver)
-        return [slot.message.text for slot in session.journal.branch.slots]
+        await session.resources.run_in_worker(session.journal.deliver_queued)
+        return [slot.message.text for slot in session.journal.state.sized_messages]
 
 
 def test_giving_up_leaves_a_log_that_goes_on():
@@ -536,7 +549,7 @@ def test_giving_up_leaves_a_log_that_goes_on():
                 await session.ask("Go.")
             return await session.ask()
 
-    assert run(talk).message.text == "ok 2"
+    assert run_on_fake_clock(talk).message.text == "ok 2"
     assert upstream.sent[0].body == upstream.sent[1].body
 
 
@@ -548,11 +561,11 @@ def test_a_deadline_ends_a_run_and_leaves_the_session_whole():
         async with talking(upstream) as session:
             with pytest.raises(DeadlineExceeded, match="5 s"):
                 await session.ask("Go.", deadline=5)
-            assert session.means.lanes.is_idle
-            assert session.means.permits.is_idle
+            assert session.resources.lanes.is_idle
+            assert session.resources.permits.is_idle
             return await session.ask()
 
-    assert run(talk).message.text == "ok 2"
+    assert run_on_fake_clock(talk).message.text == "ok 2"
     assert upstream.sent[0].body == upstream.sent[1].body
 
 
@@ -563,19 +576,19 @@ def test_a_compaction_can_be_asked_for_and_taken_back():
         async with talking(ScriptedUpstream([])) as session:
             assert (await session.compact()).outcome == "nothing_to_compact"
             for number in range(30):
-                await session.append(f"Look at file {number}.", Message.of("assistant", "Reading. " * 300))
+                await session.append(f"Look at file {number}.", Message.from_text("assistant", "Reading. " * 300))
             before = session.report()
             made = await session.compact()
             after = session.report()
             assert made.outcome == "compacted"
-            assert made.after < made.before
+            assert made.tokens_after < made.tokens_before
             assert after.tokens < before.tokens
-            assert after.compactions == 1
+            assert after.compaction_count == 1
             await session.undo()
             return before, session.report()
 
-    before, again = run(talk)
-    assert (again.tokens, again.compactions) == (before.tokens, 0)
+    before, again = run_on_fake_clock(talk)
+    assert (again.tokens, again.compaction_count) == (before.tokens, 0)
 
 
 def test_a_report_counts_what_shapes_the_next_request_opened_anew_too(tmp_path):
@@ -586,19 +599,19 @@ def test_a_report_counts_what_shapes_the_next_request_opened_anew_too(tmp_path):
         reports = []
         for _ in range(3):
             async with Engine.open(str(tmp_path / "s.db"), upstream=ScriptedUpstream([]), target=OPUS) as engine:
-                session = await engine.session(KEY)
+                session = await engine.session(SAMPLE_KEY)
                 reports.append(session.report())
                 for _ in range(2):
-                    await session.append(*["Look.", Message.of("assistant", "Reading. " * 300)] * 30)
+                    await session.append(*["Look.", Message.from_text("assistant", "Reading. " * 300)] * 30)
                     await session.append("Read it.", Message("assistant", (ToolCall("c", "Read"),)), long)
                     await session.compact()
                 reports.append(session.report())
         return reports
 
-    reports = run(go)
+    reports = run_on_fake_clock(go)
     assert reports[1::2][:-1] == reports[2::2]
-    assert [report.compactions for report in reports] == [0, 1, 1, 1, 1, 1]
-    assert min(report.decisions for report in reports[1:]) > 0
+    assert [report.compaction_count for report in reports] == [0, 1, 1, 1, 1, 1]
+    assert min(report.decision_count for report in reports[1:]) > 0
 
 
 @pytest.mark.parametrize("said", [7, [None], {1: 2}, b"no body", {"messages": 3}])
@@ -611,5 +624,5 @@ def test_what_is_nothing_to_say_is_refused(said):
             with pytest.raises(FormatError):
                 await drained(session.run(said))
 
-    run(talk)
+    run_on_fake_clock(talk)
     assert [type(body).__name__ for body in bodies(store)] == ["Note"]

@@ -6,20 +6,20 @@ import json
 
 import pytest
 from gateways import Full, Silent, Uncached
-from samples import KEY
+from samples import SAMPLE_KEY
 
 from holdfast import events
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.engine.engine import Engine
-from holdfast.engine.run.silence import is_cut_short, says_nothing
+from holdfast.engine.run.silence import is_cut_short, is_empty_answer
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Text, Thinking, ToolCall, ToolResult
 from holdfast.planning.pipeline import Policy
-from holdfast.providers.responses import Answer
+from holdfast.providers.responses import ParsedAnswer
 from holdfast.state.entries import Usage
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.clock import run
-from holdfast.testing.provider import Provider, Said, Settings
+from holdfast.testing.clock import run_on_fake_clock
+from holdfast.testing.provider import Provider, ProviderSettings, ScriptedAnswer
 from holdfast.testing.upstream import ProviderUpstream, ScriptedUpstream
 
 APIS = ["anthropic", "openai-chat", "openai-responses", "gemini"]
@@ -34,7 +34,7 @@ def notes(count):
 
 def opened(upstream, api="openai-chat", window=WINDOW, policy=None, listen=None):
     """Return an engine that believes in a window of ``window`` tokens."""
-    goal = target(api, "house-model", window=window)
+    goal = get_target(api, "house-model", window=window)
     return Engine.open(MemoryStore(), upstream=upstream, target=goal, policy=policy or Policy(), listen=listen)
 
 
@@ -44,20 +44,20 @@ def said(upstream, words, *, api="openai-chat", stream=True, policy=None, as_it_
 
     async def go():
         async with opened(upstream, api, policy=policy, listen=heard.append) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             for one in words:
                 async with session.run(one, stream=stream, as_it_is=as_it_is) as going:
                     passed = [event.raw async for event in going]
                 answers.append((going.answer.message.text, b"".join(passed)))
             return session.report()
 
-    report = run(go)
+    report = run_on_fake_clock(go)
     return answers, heard, report
 
 
-def rules(heard, kind=events.Noticed):
+def rules(heard, kind=events.NoticeGiven):
     """Return the rules of what was noticed, or the kinds of what was refused."""
-    return [event.rule if kind is events.Noticed else event.kind for event in heard if isinstance(event, kind)]
+    return [event.rule if kind is events.NoticeGiven else event.kind for event in heard if isinstance(event, kind)]
 
 
 @pytest.mark.parametrize("read", [0, 1])
@@ -65,12 +65,12 @@ def rules(heard, kind=events.Noticed):
 @pytest.mark.parametrize("api", APIS)
 def test_nothing_said_to_what_was_not_read_is_an_overflow(api, stream, read):
     """Who counted until now, and says nothing and counts nothing, was sent too much: less is asked, and then known."""
-    gateway = Silent(Provider(Settings(window=16_000)), read)
+    gateway = Silent(Provider(ProviderSettings(window=16_000)), read)
     answers, heard, report = said(ProviderUpstream(gateway), notes(14), api=api, stream=stream)
     assert all(text and passed for text, passed in answers)
     assert gateway.silent == 1
-    assert rules(heard, events.Refused) == ["silent_overflow"]
-    assert report.origin == "learned"
+    assert rules(heard, events.RequestRefused) == ["silent_overflow"]
+    assert report.window_source == "learned"
     assert rules(heard) == []
 
 
@@ -79,28 +79,28 @@ def test_nothing_said_to_what_was_not_read_is_an_overflow(api, stream, read):
 @pytest.mark.parametrize("api", APIS)
 def test_an_answer_that_had_no_room_is_asked_for_with_less(api, stream, made):
     """Ended by a limit before a word, far short of what was asked for: the window is full, a smaller one than known."""
-    server = Full(Provider(Settings(window=16_000)), made)
+    server = Full(Provider(ProviderSettings(window=16_000)), made)
     answers, heard, report = said(ProviderUpstream(server), notes(14), api=api, stream=stream)
     assert all(text and passed for text, passed in answers)
     assert server.full == 1
-    assert rules(heard, events.Refused) == ["silent_overflow"]
-    assert report.origin == "learned"
+    assert rules(heard, events.RequestRefused) == ["silent_overflow"]
+    assert report.window_source == "learned"
     assert rules(heard) == []
 
 
 @pytest.mark.parametrize("api", APIS)
 def test_a_window_that_is_known_may_be_full_too(api):
     """Where a text has more tokens than it was estimated at; its count is the measure of the next request."""
-    server = Full(Provider(Settings(window=WINDOW, factor=2.0)))
-    talk = [Message.of(("user", "assistant")[at % 2], words) for at, words in enumerate(notes(31))]
+    server = Full(Provider(ProviderSettings(window=WINDOW, factor=2.0)))
+    talk = [Message.from_text(("user", "assistant")[at % 2], words) for at, words in enumerate(notes(31))]
 
     async def go():
         async with opened(ProviderUpstream(server), api) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             await session.append(*talk)
             return (await session.ask()).message.text, session.report()
 
-    text, report = run(go)
+    text, report = run_on_fake_clock(go)
     assert (bool(text), server.full, report.window) == (True, 1, WINDOW)
 
 
@@ -120,21 +120,21 @@ def test_who_asks_for_a_word_or_two_is_answered():
     bodies = [body | {"max_tokens": 1} for body in whole(notes(2))]
     answers, heard, _ = said(ScriptedUpstream([*replies]), bodies, stream=False)
     assert [passed for _, passed in answers] == replies
-    assert rules(heard) == rules(heard, events.Refused) == []
+    assert rules(heard) == rules(heard, events.RequestRefused) == []
 
 
 def test_a_large_first_request_is_asked_smaller():
     """Of a server that counted nothing yet only the size tells something, and nothing is learned by that."""
-    gateway = Silent(Provider(Settings(window=16_000)), 0)
-    talk = [Message.of(("user", "assistant")[at % 2], words) for at, words in enumerate(notes(11))]
+    gateway = Silent(Provider(ProviderSettings(window=16_000)), 0)
+    talk = [Message.from_text(("user", "assistant")[at % 2], words) for at, words in enumerate(notes(11))]
 
     async def go():
         async with opened(ProviderUpstream(gateway), window=48_000) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             await session.append(*talk)
             return (await session.ask()).message.text, session.report().window
 
-    text, window = run(go)
+    text, window = run_on_fake_clock(go)
     assert (bool(text), gateway.silent, window) == (True, 1, 48_000)
 
 
@@ -142,21 +142,25 @@ def test_a_large_first_request_is_asked_smaller():
 @pytest.mark.parametrize("api", APIS)
 def test_a_model_that_has_nothing_to_say_has_answered(api, gateway):
     """All was counted as ever, or what no cache held: nothing is left out for that, and nobody is asked again."""
-    provider = Provider(Settings(window=WINDOW), [Said("", (("bash", {"command": "make"}),)), Said("")] * 6)
+    provider = Provider(
+        ProviderSettings(window=WINDOW), [ScriptedAnswer("", (("bash", {"command": "make"}),)), ScriptedAnswer("")] * 6
+    )
     upstream, heard = ProviderUpstream(gateway(provider) if gateway else provider), []
 
     async def go():
         async with opened(upstream, api, listen=heard.append) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             for words in notes(6):
                 calls = (await session.ask(words)).message.calls
                 results = [ToolResult(call.id, call.name, (Text("done " * 40),)) for call in calls]
                 await session.append(Message("tool", tuple(results)))
                 assert not (await session.ask()).message.text
 
-    run(go)
+    run_on_fake_clock(go)
     assert len(upstream.sent) == 12
-    assert [event for event in heard if isinstance(event, events.Refused | events.Noticed | events.Decided)] == []
+    assert [
+        event for event in heard if isinstance(event, events.RequestRefused | events.NoticeGiven | events.EditsDecided)
+    ] == []
 
 
 @pytest.mark.parametrize("read", [0, 1, 100])
@@ -167,7 +171,7 @@ def test_a_server_that_never_counts_is_believed(read):
     assert [bool(text) for text, _ in answers] == [step % 2 == 0 for step in range(12)]
     assert report.window == WINDOW
     assert all(one.encode() in upstream.sent[-1].body for one in notes(12))
-    assert rules(heard, events.Refused) == rules(heard) == []
+    assert rules(heard, events.RequestRefused) == rules(heard) == []
 
 
 def spoken(words, read, *, finish="stop", told=True):
@@ -235,38 +239,38 @@ def test_few_words_are_not_too_many():
     replies = [spoken("yes", 20), spoken("", 0)]
     answers, heard, _ = said(ScriptedUpstream([*replies]), ["Hello.", "Are you there?"], stream=False)
     assert [passed for _, passed in answers] == replies
-    assert rules(heard) == rules(heard, events.Refused) == []
+    assert rules(heard) == rules(heard, events.RequestRefused) == []
 
 
 SAYING = {
-    "a word": Answer(Message.of("assistant", "k"), stop="end"),
-    "a thought": Answer(Message("assistant", (Thinking("hm"),)), stop="end"),
-    "a call": Answer(Message("assistant", (ToolCall("c", "ls", "{}"),)), stop="tool"),
-    "something else": Answer(Message("assistant", (Opaque("search"),)), stop="end"),
-    "hidden reasoning": Answer(stop="end", usage=Usage(1, 500, reasoning=500)),
-    "a limit": Answer(stop="length"),
-    "a refusal": Answer(stop="refusal"),
-    "a filter": Answer(stop="content_filter"),
-    "a stop sequence": Answer(stop="stop_sequence"),
-    "a break": Answer(stop="end", complete=False),
+    "a word": ParsedAnswer(Message.from_text("assistant", "k"), stop_reason="end"),
+    "a thought": ParsedAnswer(Message("assistant", (Thinking("hm"),)), stop_reason="end"),
+    "a call": ParsedAnswer(Message("assistant", (ToolCall("c", "ls", "{}"),)), stop_reason="tool"),
+    "something else": ParsedAnswer(Message("assistant", (Opaque("search"),)), stop_reason="end"),
+    "hidden reasoning": ParsedAnswer(stop_reason="end", usage=Usage(1, 500, reasoning=500)),
+    "a limit": ParsedAnswer(stop_reason="length"),
+    "a refusal": ParsedAnswer(stop_reason="refusal"),
+    "a filter": ParsedAnswer(stop_reason="content_filter"),
+    "a stop sequence": ParsedAnswer(stop_reason="stop_sequence"),
+    "a break": ParsedAnswer(stop_reason="end", is_complete=False),
 }
 
 
 @pytest.mark.parametrize("told", SAYING.values(), ids=SAYING)
 def test_who_says_anything_is_not_silent(told):
     """Nor is who was stopped before a word."""
-    assert not says_nothing(told)
-    assert says_nothing(Answer(stop="end"))
-    assert says_nothing(Answer(Message.of("assistant", " \n"), stop="end"))
+    assert not is_empty_answer(told)
+    assert is_empty_answer(ParsedAnswer(stop_reason="end"))
+    assert is_empty_answer(ParsedAnswer(Message.from_text("assistant", " \n"), stop_reason="end"))
 
 
 ROOM = {
-    "a word": Answer(Message.of("assistant", "k"), stop="length", usage=Usage(9_000, 1)),
-    "a thought": Answer(Message("assistant", (Thinking("hm"),)), stop="length", usage=Usage(9_000, 1)),
-    "hidden reasoning": Answer(stop="length", usage=Usage(9_000, 500, reasoning=500)),
-    "no count": Answer(stop="length"),
-    "an end": Answer(stop="end", usage=Usage(9_000, 1)),
-    "a break": Answer(stop="length", usage=Usage(9_000, 1), complete=False),
+    "a word": ParsedAnswer(Message.from_text("assistant", "k"), stop_reason="length", usage=Usage(9_000, 1)),
+    "a thought": ParsedAnswer(Message("assistant", (Thinking("hm"),)), stop_reason="length", usage=Usage(9_000, 1)),
+    "hidden reasoning": ParsedAnswer(stop_reason="length", usage=Usage(9_000, 500, reasoning=500)),
+    "no count": ParsedAnswer(stop_reason="length"),
+    "an end": ParsedAnswer(stop_reason="end", usage=Usage(9_000, 1)),
+    "a break": ParsedAnswer(stop_reason="length", usage=Usage(9_000, 1), is_complete=False),
 }
 
 
@@ -274,5 +278,5 @@ ROOM = {
 def test_who_had_room_or_does_not_tell_was_not_cut_short(told):
     """Only who counted next to nothing made, short of what was asked for, had no room."""
     assert not is_cut_short(told, None)
-    cut = Answer(stop="length", usage=Usage(9_000, 1))
+    cut = ParsedAnswer(stop_reason="length", usage=Usage(9_000, 1))
     assert [is_cut_short(cut, most) for most in (None, 900, 1)] == [True, True, False]

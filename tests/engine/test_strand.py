@@ -11,22 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
-from samples import KEY, same_request
+from samples import SAMPLE_KEY, is_same_request
 
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.engine.log.journal import Journal
 from holdfast.errors import StoreReadOnly, WindowTooSmall
 from holdfast.messages.message import Message
-from holdfast.messages.size.tokens import measure
-from holdfast.providers.openai_chat.messages import decode
-from holdfast.providers.request_body import measured, open_body
-from holdfast.state.branch.branch import Branch
-from holdfast.state.entries import Compaction, Decision, Entry, Note
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.providers.openai_chat.messages import decode_message
+from holdfast.providers.request_body import measure_parsed_request, parse_request
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, NoteEntry
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
 
-GOAL = target("anthropic", "claude-opus-5-5")
-HELLO = Message.of("user", "hello")
+GOAL = get_target("anthropic", "claude-opus-5-5")
+HELLO = Message.from_text("user", "hello")
 
 
 @pytest.fixture(params=["disk", "memory"])
@@ -40,33 +40,33 @@ def opened(store):
     """Return a journal whose ids and times can be foretold."""
     numbers = count()
     return Journal.open(
-        store, KEY, clock=lambda: 1_000, ids=lambda many: [f"entry-{next(numbers):04}" for _ in range(many)]
+        store, SAMPLE_KEY, clock=lambda: 1_000, ids=lambda many: [f"entry-{next(numbers):04}" for _ in range(many)]
     )
 
 
 def followed(journal, stand, new):
     """Say a whole conversation: what stood in the first ``stand`` places, and ``new`` words."""
-    said = journal.branch.slots.slice(0, stand) if stand <= len(journal.branch.slots) else []
-    journal.follow([*said, *[measure(Message.of("user", word)) for word in new]])
+    said = journal.state.sized_messages.slice(0, stand) if stand <= len(journal.state.sized_messages) else []
+    journal.follow_conversation([*said, *[build_sized_message(Message.from_text("user", word)) for word in new]])
 
 
 def asked(journal, goal, *said):
     """Return the request that says what waited and ``said``, all of it written at once."""
-    with journal.one_write():
-        journal.deliver()
+    with journal.batch_writes():
+        journal.deliver_queued()
         journal.append(*said)
-        return journal.prepare(goal)
+        return journal.prepare_request(goal)
 
 
 words = st.lists(st.sampled_from("abc"), max_size=3)
 verbs = st.one_of(
-    words.map(lambda new: lambda journal: journal.append(*[Message.of("user", word) for word in new])),
+    words.map(lambda new: lambda journal: journal.append(*[Message.from_text("user", word) for word in new])),
     st.tuples(st.integers(0, 6), words).map(lambda told: lambda journal: followed(journal, *told)),
-    st.just(lambda journal: journal.prepare(GOAL) if len(journal.branch.slots) else None),
-    st.just(lambda journal: journal.record(Message.of("assistant", "yes"))),
-    st.just(lambda journal: journal.wait(Message.of("user", "later"))),
-    st.just(lambda journal: journal.deliver()),
-    st.just(lambda journal: journal.fail("no reason", "timed_out")),
+    st.just(lambda journal: journal.prepare_request(GOAL) if len(journal.state.sized_messages) else None),
+    st.just(lambda journal: journal.record_answer(Message.from_text("assistant", "yes"))),
+    st.just(lambda journal: journal.queue_messages(Message.from_text("user", "later"))),
+    st.just(lambda journal: journal.deliver_queued()),
+    st.just(lambda journal: journal.record_failure("no reason", "timed_out")),
 )
 
 
@@ -77,49 +77,53 @@ def test_at_once_is_as_one_by_one(before, inside, behind):
         alone, gathered = opened(one), opened(other)
         for verb in before:
             verb(alone), verb(gathered)
-        with gathered.one_write():
+        with gathered.batch_writes():
             for verb in inside:
                 verb(alone), verb(gathered)
         for verb in behind:
             verb(alone), verb(gathered)
-        assert one.entries(KEY) == other.entries(KEY)
-        assert one.session(KEY) == other.session(KEY)
-        assert (alone.leaf, alone.branch, alone.moves_leaf) == (gathered.leaf, gathered.branch, gathered.moves_leaf)
-        assert same_request(gathered.branch, Branch.build(other.path(KEY, gathered.leaf)))
+        assert one.read_entries(SAMPLE_KEY) == other.read_entries(SAMPLE_KEY)
+        assert one.get_session(SAMPLE_KEY) == other.get_session(SAMPLE_KEY)
+        assert (alone.leaf, alone.state, alone.moves_leaf) == (gathered.leaf, gathered.state, gathered.moves_leaf)
+        assert is_same_request(
+            gathered.state, ConversationState.from_entries(other.read_path(SAMPLE_KEY, gathered.leaf))
+        )
 
 
 def test_what_is_said_and_the_request_that_says_it_are_one_transaction(store, monkeypatch):
     """S2: inside of the block nothing is in the log, behind it everything."""
-    journal, counts, append = opened(store), [], store.append
-    monkeypatch.setattr(store, "append", lambda key, new, **more: counts.append(len(new)) or append(key, new, **more))
-    with journal.one_write():
-        journal.follow([measure(HELLO)])
-        prepared = journal.prepare(GOAL)
-        assert store.session(KEY).entries == 1
-    assert counts == [3 if prepared.target.frame != Branch().frame else 2]
-    assert store.session(KEY).leaf == journal.leaf == prepared.request
-    assert journal.prepare(GOAL) is prepared
+    journal, counts, append = opened(store), [], store.append_entries
+    monkeypatch.setattr(
+        store, "append_entries", lambda key, new, **more: counts.append(len(new)) or append(key, new, **more)
+    )
+    with journal.batch_writes():
+        journal.follow_conversation([build_sized_message(HELLO)])
+        prepared = journal.prepare_request(GOAL)
+        assert store.get_session(SAMPLE_KEY).entry_count == 1
+    assert counts == [3 if prepared.target.setup != ConversationState().setup else 2]
+    assert store.get_session(SAMPLE_KEY).leaf_id == journal.leaf == prepared.request_id
+    assert journal.prepare_request(GOAL) is prepared
 
 
 def test_a_log_that_takes_nothing_at_the_end_changes_nothing(store, monkeypatch):
     """S6: where it cannot be written all is as before the block, also what waited, and works once the store does."""
     journal = opened(store)
     journal.append(HELLO)
-    journal.wait(Message.of("user", "later"))
-    before, leaf = journal.branch, journal.leaf
+    journal.queue_messages(Message.from_text("user", "later"))
+    before, leaf = journal.state, journal.leaf
 
     def refuse(*_args, **_more):
         raise StoreReadOnly("no space left")
 
     with monkeypatch.context() as full:
-        full.setattr(store, "append", refuse)
+        full.setattr(store, "append_entries", refuse)
         with pytest.raises(StoreReadOnly):
             asked(journal, GOAL)
-    assert (journal.branch, journal.leaf, store.session(KEY).leaf) == (before, leaf, leaf)
+    assert (journal.state, journal.leaf, store.get_session(SAMPLE_KEY).leaf_id) == (before, leaf, leaf)
     prepared = asked(journal, GOAL)
-    assert [slot.message.text for slot in prepared.slots] == ["hello", "later"]
-    assert store.session(KEY).leaf == journal.leaf == prepared.request
-    assert same_request(journal.branch, Branch.build(store.path(KEY)))
+    assert [slot.message.text for slot in prepared.messages] == ["hello", "later"]
+    assert store.get_session(SAMPLE_KEY).leaf_id == journal.leaf == prepared.request_id
+    assert is_same_request(journal.state, ConversationState.from_entries(store.read_path(SAMPLE_KEY)))
 
 
 def test_what_was_said_before_an_error_is_said(store):
@@ -127,26 +131,26 @@ def test_what_was_said_before_an_error_is_said(store):
     journal, small = opened(store), replace(GOAL, limits=replace(GOAL.limits, window=1_000))
     with pytest.raises(WindowTooSmall):
         asked(journal, small, HELLO)
-    assert store.session(KEY).leaf == journal.leaf
-    assert len(Branch.build(store.path(KEY)).slots) == 1
+    assert store.get_session(SAMPLE_KEY).leaf_id == journal.leaf
+    assert len(ConversationState.from_entries(store.read_path(SAMPLE_KEY)).sized_messages) == 1
 
 
 def test_what_others_decided_before_counts(store):
     """What is written at once is behind all that was there when the block began."""
     journal = opened(store)
     journal.append(HELLO)
-    store.append(KEY, [Entry("d", journal.leaf, Decision(()))])
-    with journal.one_write():
+    store.append_entries(SAMPLE_KEY, [Entry("d", journal.leaf, DecisionEntry(()))])
+    with journal.batch_writes():
         (said,) = journal.append(HELLO)
-    assert store.entry(KEY, said).parent == "d"
-    assert [id_ for id_, _ in journal.branch.law] == ["d"]
+    assert store.get_entry(SAMPLE_KEY, said).parent == "d"
+    assert [id_ for id_, _ in journal.state.active_decisions] == ["d"]
 
 
 def test_who_is_told_is_told_of_what_is_there(store):
     """What was gathered is told when it is in the log, once, and never where it is not."""
     journal, told = opened(store), []
-    journal.heard = lambda _, entries: told.append([entry.id for entry in entries])
-    with journal.one_write():
+    journal.append_listener = lambda _, entries: told.append([entry.id for entry in entries])
+    with journal.batch_writes():
         first = journal.append(HELLO)
         second = journal.append(HELLO)
         assert told == []
@@ -156,9 +160,9 @@ def test_who_is_told_is_told_of_what_is_there(store):
 def test_a_block_inside_another_is_part_of_it(store):
     """All is written at the end of the outermost block."""
     journal, told = opened(store), []
-    journal.heard = lambda _, entries: told.append([entry.id for entry in entries])
-    with journal.one_write():
-        with journal.one_write():
+    journal.append_listener = lambda _, entries: told.append([entry.id for entry in entries])
+    with journal.batch_writes():
+        with journal.batch_writes():
             first = journal.append(HELLO)
         second = journal.append(HELLO)
         assert told == []
@@ -168,34 +172,37 @@ def test_a_block_inside_another_is_part_of_it(store):
 @pytest.mark.parametrize("failing", [1, 2, 3])
 def test_a_log_that_cannot_be_read_changes_nothing(failing, store, monkeypatch):
     """Where a conversation parts, branch and leaf are of one moment, whichever look at the log fails."""
-    journal, looks, path = opened(store), count(1), store.path
-    journal.append(HELLO, Message.of("assistant", "ok"), HELLO)
+    journal, looks, path = opened(store), count(1), store.read_path
+    journal.append(HELLO, Message.from_text("assistant", "ok"), HELLO)
 
     def read(*asked):
         if next(looks) == failing:
             raise StoreReadOnly("the disk took nothing")
         return path(*asked)
 
-    monkeypatch.setattr(store, "path", read)
+    monkeypatch.setattr(store, "read_path", read)
     with suppress(StoreReadOnly):
-        journal.follow([measure(HELLO), measure(Message.of("user", "something else"))])
+        journal.follow_conversation(
+            [build_sized_message(HELLO), build_sized_message(Message.from_text("user", "something else"))]
+        )
     monkeypatch.undo()
-    assert [slot.message for slot in journal.branch.slots] == [
-        slot.message for slot in Branch.build(store.path(KEY, journal.leaf)).slots
+    assert [slot.message for slot in journal.state.sized_messages] == [
+        slot.message
+        for slot in ConversationState.from_entries(store.read_path(SAMPLE_KEY, journal.leaf)).sized_messages
     ]
 
 
 def test_who_made_the_messages_of_one_block_made_none_of_the_next(store):
     """Bytes stand for a message only where the reader of that very message made it of them."""
     journal, raw = opened(store), Raw(b'{"role":"user","content":"other words"}')
-    read = replace(measure(decode(raw)), api="openai-chat", raw=raw)
-    odd = replace(measure(HELLO), api="openai-chat", raw=raw)
-    with journal.one_write():
-        journal.follow([read], decode)
-    with journal.one_write():
+    read = replace(build_sized_message(decode_message(raw)), api="openai-chat", raw=raw)
+    odd = replace(build_sized_message(HELLO), api="openai-chat", raw=raw)
+    with journal.batch_writes():
+        journal.follow_conversation([read], decode_message)
+    with journal.batch_writes():
         journal.append(odd)
-    again = Branch.build(store.path(KEY, journal.leaf))
-    assert [slot.message for slot in again.slots] == [read.message, HELLO]
+    again = ConversationState.from_entries(store.read_path(SAMPLE_KEY, journal.leaf))
+    assert [slot.message for slot in again.sized_messages] == [read.message, HELLO]
 
 
 def test_what_others_decided_before_they_spoke_counts_beside_them(store):
@@ -204,18 +211,18 @@ def test_what_others_decided_before_they_spoke_counts_beside_them(store):
     What they have waiting is theirs to say.
     """
     one = opened(store)
-    one.append(HELLO, Message.of("assistant", "yes"), HELLO)
-    other = Journal.open(store, KEY)
-    made = other.compact(Compaction(2, Message.of("user", "a summary"), 5))
-    other.wait(Message.of("user", "later"))
-    other.append(Message.of("assistant", "theirs"))
-    one.append(Message.of("assistant", "mine"))
-    assert [id_ for id_, _ in one.branch.law] == [made]
-    assert [message.text for message in one.branch.messages][-2:] == ["hello", "mine"]
-    assert one.deliver() == []
+    one.append(HELLO, Message.from_text("assistant", "yes"), HELLO)
+    other = Journal.open(store, SAMPLE_KEY)
+    made = other.record_compaction(CompactionEntry(2, Message.from_text("user", "a summary"), 5))
+    other.queue_messages(Message.from_text("user", "later"))
+    other.append(Message.from_text("assistant", "theirs"))
+    one.append(Message.from_text("assistant", "mine"))
+    assert [id_ for id_, _ in one.state.active_decisions] == [made]
+    assert [message.text for message in one.state.messages][-2:] == ["hello", "mine"]
+    assert one.deliver_queued() == []
     assert not one.moves_leaf
-    assert store.session(KEY).leaf == other.leaf
-    assert same_request(one.branch, Branch.build(store.path(KEY, one.leaf)))
+    assert store.get_session(SAMPLE_KEY).leaf_id == other.leaf
+    assert is_same_request(one.state, ConversationState.from_entries(store.read_path(SAMPLE_KEY, one.leaf)))
 
 
 def as_a_client_sends(*texts):
@@ -226,16 +233,18 @@ def as_a_client_sends(*texts):
         for at, text in enumerate(texts)
     ]
     told[-1]["content"][0] |= marked
-    return measured(open_body(json.dumps({"model": "m", "messages": told}).encode(), "anthropic")).slots
+    return measure_parsed_request(
+        parse_request(json.dumps({"model": "m", "messages": told}).encode(), "anthropic")
+    ).messages
 
 
-@pytest.mark.parametrize("decided", [Note("n"), Compaction(2, Message.of("user", "a summary"), 5)])
+@pytest.mark.parametrize("decided", [NoteEntry("n"), CompactionEntry(2, Message.from_text("user", "a summary"), 5)])
 def test_what_others_decide_leaves_the_words_of_a_client_as_it_said_them(store, decided):
     """Bytes that no decision touched leave as they came last, and not as they came when the log took them."""
     journal = opened(store)
     for texts in ("abc", "abcde", "abcdefg"):
         said = as_a_client_sends(*texts)
-        journal.follow(said)
-        store.append(KEY, [Entry(f"other-{texts}", journal.leaf, decided)])
-        shown = journal.prepare(GOAL).slots[-(len(texts) - 2) :]
+        journal.follow_conversation(said)
+        store.append_entries(SAMPLE_KEY, [Entry(f"other-{texts}", journal.leaf, decided)])
+        shown = journal.prepare_request(GOAL).messages[-(len(texts) - 2) :]
         assert [slot.raw for slot in shown] == [slot.raw for slot in said[2:]]

@@ -20,13 +20,13 @@ from holdfast.engine import sync
 from holdfast.engine.engine import Engine
 from holdfast.engine.session import Session
 from holdfast.engine.sync import SyncEngine, SyncRun, SyncSession, open_engine
-from holdfast.engine.upstream.upstream import Http
-from holdfast.errors import Aborted, UnknownPolicy, UpstreamError
+from holdfast.engine.upstream.upstream import HttpUpstream
+from holdfast.errors import OperationAborted, UnknownPolicy, UpstreamError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
-from holdfast.state.entries import Answer
+from holdfast.state.entries import AnswerEntry
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.provider.calls import Refusal, Said
+from holdfast.testing.provider.calls import RefusalReply, ScriptedAnswer
 from holdfast.testing.upstream import ScriptedUpstream
 
 MODEL = "claude-opus-5-5"
@@ -77,7 +77,7 @@ def test_every_verb_of_a_session_is_there():
 
 def test_a_turn_with_a_tool(place):
     """Words, a call, its result, the answer; behind the block the file holds it all."""
-    upstream = ScriptedUpstream([Said(calls=(("read", {"path": "a"}),)), "It is high."])
+    upstream = ScriptedUpstream([ScriptedAnswer(calls=(("read", {"path": "a"}),)), "It is high."])
     with open_engine(place, upstream=upstream, api="anthropic", model=MODEL) as engine:
         session = engine.session("tide")
         first = session.ask("How high is it?")
@@ -85,9 +85,9 @@ def test_a_turn_with_a_tool(place):
         assert session.append(Message("tool", (ToolResult(call.id, call.name, (Text("7 m"),)),)))
         assert session.ask().message.text == "It is high."
         assert session.key == "tide"
-        assert session.report().messages == 4
+        assert session.report().message_count == 4
     with open_engine(place, upstream=ScriptedUpstream([]), api="anthropic", model=MODEL) as engine:
-        assert engine.session("tide").report().messages == 4
+        assert engine.session("tide").report().message_count == 4
 
 
 def test_branches_and_other_verbs():
@@ -99,18 +99,18 @@ def test_branches_and_other_verbs():
         branched = session.branch(entry)
         assert isinstance(branched, SyncSession)
         assert branched.ask().message.text == "two"
-        assert (session.report().messages, branched.report().messages) == (2, 2)
+        assert (session.report().message_count, branched.report().message_count) == (2, 2)
         assert session.compact().outcome in {"not_smaller", "nothing_to_compact"}
         assert "How high is it?" in session.recall(entry).text
         with pytest.raises(LookupError, match="nothing is in force"):
             session.undo()
         session.append("And now?")
-        assert [slot.message.text for slot in session.prepare().slots] == ["How high is it?", "one", "And now?"]
+        assert [slot.message.text for slot in session.prepare().messages] == ["How high is it?", "one", "And now?"]
         session.wait_for_compaction()
         session.close()
         again = engine.session("tide")
         assert again.session is not session.session
-        assert again.report().messages == 3
+        assert again.report().message_count == 3
 
 
 def test_events_as_they_come():
@@ -124,7 +124,7 @@ def test_events_as_they_come():
         assert run.answer.message.text == "It is high."
     assert events[0].startswith(b'{"type":"message_start"')
     assert events[-1] == b'{"type":"message_stop"}'
-    assert [type(entry.body) for entry in store.path("tide")][-1] is Answer
+    assert [type(entry.body) for entry in store.read_path("tide")][-1] is AnswerEntry
 
 
 def test_nothing_is_sent_before_an_event_is_asked_for():
@@ -134,7 +134,7 @@ def test_nothing_is_sent_before_an_event_is_asked_for():
         with engine.session("tide").run("How high is it?") as run:
             time.sleep(0.02)
         assert upstream.sent == []
-        with pytest.raises(Aborted, match="not read to its end"):
+        with pytest.raises(OperationAborted, match="not read to its end"):
             _ = run.answer
 
 
@@ -147,8 +147,8 @@ def test_who_leaves_early_has_what_was_said():
             for event in run:
                 if b"text_delta" in event.data:
                     break
-        [answer] = [entry.body for entry in store.path("tide") if isinstance(entry.body, Answer)]
-        assert answer.stop == "aborted"
+        [answer] = [entry.body for entry in store.read_path("tide") if isinstance(entry.body, AnswerEntry)]
+        assert answer.stop_reason == "aborted"
         assert session.ask("Go on.").message.text == "fine"
 
 
@@ -171,7 +171,7 @@ class Odd(Exception):
 def test_an_error_passes_through_unchanged():
     """What an upstream raises, what the library raises, and what the block raises: the same object comes out."""
     odd, own = Odd("mine"), Odd("of the block")
-    refused = Refusal(401, "authentication_error", "no such key")
+    refused = RefusalReply(401, "authentication_error", "no such key")
     with pytest.raises(Odd) as caught, opened([odd, refused, odd]) as engine:  # noqa: PT012
         session = engine.session("tide")
         with pytest.raises(Odd) as first:
@@ -197,7 +197,7 @@ def test_an_engine_that_was_closed():
     """Its sessions say so."""
     with opened([]) as engine:
         session = engine.session("tide")
-    with pytest.raises(Aborted, match=r"cannot be used here .*open it again"):
+    with pytest.raises(OperationAborted, match=r"cannot be used here .*open it again"):
         session.ask("How high is it?")
 
 
@@ -208,7 +208,7 @@ def test_a_listener_cannot_wait_for_its_own_loop():
     def listen(_):
         try:
             session.ask("And now?")
-        except Aborted as error:
+        except OperationAborted as error:
             told.append(str(error))
 
     with opened(["fine"], listen=listen) as engine:
@@ -234,12 +234,12 @@ def test_several_threads_share_an_engine():
 
 
 def test_an_upstream_that_has_connections_is_closed_with_the_engine():
-    """``Http`` needs its loop to be closed: nobody else could."""
+    """``HttpUpstream`` needs its loop to be closed: nobody else could."""
 
     def down(_):
         raise httpx2.ConnectError("connection refused")
 
-    upstream = Http("https://a.test", "anthropic", transport=httpx2.MockTransport(down))
+    upstream = HttpUpstream("https://a.test", "anthropic", transport=httpx2.MockTransport(down))
     with opened(upstream) as engine:
         assert isinstance(engine, SyncEngine)
         assert isinstance(engine.engine, Engine)
@@ -248,13 +248,13 @@ def test_an_upstream_that_has_connections_is_closed_with_the_engine():
 
 def test_closing_gives_up_what_other_threads_wait_for(monkeypatch):
     """Who waits when the block raises is told that the engine was closed; what ran is given up."""
-    monkeypatch.setattr("holdfast.engine.engine.CLOSING", 0.05)
+    monkeypatch.setattr("holdfast.engine.engine.CLOSE_TIMEOUT", 0.05)
     silent, told = Silent(), []
 
     def ask(session):
         try:
             session.ask("How high is it?")
-        except Aborted as error:
+        except OperationAborted as error:
             told.append(str(error))
 
     with pytest.raises(Odd), opened(silent) as engine:  # noqa: PT012
@@ -270,11 +270,11 @@ def test_closing_gives_up_what_other_threads_wait_for(monkeypatch):
 
 def test_closing_gives_up_a_run_that_was_left_open(monkeypatch):
     """A run whose events nobody reads on keeps no engine from closing, nor the program from ending."""
-    monkeypatch.setattr("holdfast.engine.engine.CLOSING", 0.05)
-    with opened(ScriptedUpstream([Said("one two three " * 40)])) as engine:
+    monkeypatch.setattr("holdfast.engine.engine.CLOSE_TIMEOUT", 0.05)
+    with opened(ScriptedUpstream([ScriptedAnswer("one two three " * 40)])) as engine:
         going = engine.session("tide").run("Go.")
         next(iter(going.__enter__()))
-    with pytest.raises(Aborted, match="open it again"):
+    with pytest.raises(OperationAborted, match="open it again"):
         going.__exit__(None, None, None)
 
 
@@ -422,14 +422,14 @@ def test_ctrl_c_ends_a_program(tmp_path):
 @pytest.mark.timeout(60)
 def test_ctrl_c_while_the_loop_begins_does_not_wait_for_ever(monkeypatch):
     """Who presses Ctrl-C before the loop is there gets it through, and the loop ends by itself."""
-    serve = sync._serve
+    serve = sync._serve_portal
 
     def slowly(future):
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        time.sleep(sync.LOOK)
+        time.sleep(sync.WAIT_SLICE_SECONDS)
         serve(future)
 
-    monkeypatch.setattr(sync, "_serve", slowly)
+    monkeypatch.setattr(sync, "_serve_portal", slowly)
     with pytest.raises(KeyboardInterrupt), opened(Waiting()):
         pytest.fail("there is no loop yet")
 
@@ -467,7 +467,7 @@ def test_an_engine_of_another_process_says_so(verb):
         session.ask("How high is it?")
 
         def there():
-            with pytest.raises(Aborted, match=r"another process.* open it here"):
+            with pytest.raises(OperationAborted, match=r"another process.* open it here"):
                 VERBS[verb](engine, session)
 
         assert ended(there) == 0

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from samples import KEY
+from samples import SAMPLE_KEY
 
 from holdfast import events
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.engine.engine import Engine
 from holdfast.engine.hooks import Hooks
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media
 from holdfast.planning.pipeline import Policy
-from holdfast.state.entries import Failure
+from holdfast.state.entries import FailureEntry
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.clock import run
-from holdfast.testing.upstream import Given, ScriptedUpstream
+from holdfast.testing.clock import run_on_fake_clock
+from holdfast.testing.upstream import ScriptedReply, ScriptedUpstream
 
 MODEL = "claude-opus-5-5"
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
 PICTURE = Media("image", "image/png", 68, source=f"data:image/png;base64,{PNG}")
 TOO_LONG = {"type": "request_too_large", "message": "Request exceeds the maximum size"}
-REFUSED = Given((msgspec.json.encode({"type": "error", "error": TOO_LONG}),), 413)
+REFUSED = ScriptedReply((msgspec.json.encode({"type": "error", "error": TOO_LONG}),), 413)
 CUT = [
     {"type": "message_start", "message": {"id": "msg_1", "type": "message", "role": "assistant", "content": []}},
     {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "The tide is"}},
@@ -37,20 +37,20 @@ def asked(replies, *said, **more):
     store, heard = MemoryStore(), []
 
     async def go():
-        goal = target("anthropic", MODEL, window=200_000)
+        goal = get_target("anthropic", MODEL, window=200_000)
         upstream = ScriptedUpstream(replies)
         opened = Engine.open(
             store, upstream=upstream, target=goal, fields={"max_tokens": 500}, listen=heard.append, **more
         )
         async with opened as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             for one in said:
                 async with session.run(one) as going:
                     async for _ in going:
                         pass
             return session
 
-    return run(go), [entry.body for entry in store.path(KEY)], heard
+    return run_on_fake_clock(go), [entry.body for entry in store.read_path(SAMPLE_KEY)], heard
 
 
 def test_a_notice_is_told_once():
@@ -58,27 +58,27 @@ def test_a_notice_is_told_once():
     _, _, heard = asked(
         ["yes", "yes", "yes"], "one", "two", "three", policy=Policy().with_settings(window_warn=300_000)
     )
-    assert [event.rule for event in heard if isinstance(event, events.Noticed)] == ["small-window"]
+    assert [event.rule for event in heard if isinstance(event, events.NoticeGiven)] == ["small-window"]
 
 
 def test_a_raised_reserve_is_told_once():
     """However many requests a session makes, whoever set too small a reserve hears of it once."""
     _, _, heard = asked(["yes", "yes", "yes"], "one", "two", "three", policy=Policy().with_settings(reserve_max=2_000))
-    assert [event.rule for event in heard if isinstance(event, events.Noticed)] == ["reserve-floor"]
+    assert [event.rule for event in heard if isinstance(event, events.NoticeGiven)] == ["reserve-floor"]
 
 
 def test_too_many_bytes_teach_nothing_of_tokens():
     """A window is learned from tokens; a body that was too long says nothing of them."""
-    with_picture = Message("user", (PICTURE, *Message.of("user", "What is this?").parts))
+    with_picture = Message("user", (PICTURE, *Message.from_text("user", "What is this?").parts))
     session, entries, heard = asked([REFUSED, "a pixel"], with_picture)
-    assert [event.rung for event in heard if isinstance(event, events.Pressed)] == ["media"]
-    assert [body.kind for body in entries if isinstance(body, Failure)] == ["unanswered"]
+    assert [event.overflow_step for event in heard if isinstance(event, events.ShrinkStarted)] == ["media"]
+    assert [body.kind for body in entries if isinstance(body, FailureEntry)] == ["unanswered"]
     assert session.report().window == 200_000
 
 
 @pytest.mark.parametrize(("answer", "said"), [(None, ["user", "assistant", "user"]), (False, ["user", "assistant"])])
 def test_an_answer_that_the_window_cut_is_gone_on_with_unless_a_hook_says_no(answer, said):
     """Nothing returned is no objection."""
-    cut = Given((STREAM,), headers={"content-type": "text/event-stream"})
-    session, _, _ = asked([cut], "How high is it?", hooks=Hooks(autocontinue=lambda: answer))
-    assert [message.role for message in session.journal.branch.messages] == said
+    cut = ScriptedReply((STREAM,), headers={"content-type": "text/event-stream"})
+    session, _, _ = asked([cut], "How high is it?", hooks=Hooks(auto_continue=lambda: answer))
+    assert [message.role for message in session.journal.state.messages] == said

@@ -11,7 +11,7 @@ import pytest
 from holdfast.engine.engine import Engine
 from holdfast.engine.upstream.upstream import Reply
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.clock import now, run
+from holdfast.testing.clock import get_loop_time, run_on_fake_clock
 
 BODY = {"model": "claude-sonnet-4-5", "max_tokens": 50, "stream": True}
 BODY |= {"messages": [{"role": "user", "content": "hello"}]}
@@ -47,17 +47,17 @@ class Chunked:
             yield chunk
 
 
-def read(*chunks, by=lambda going: going.together()):
+def read(*chunks, by=lambda going: going.iter_batches()):
     """What a run gives out of ``chunks``, and when; and what is in the log then."""
 
     async def asked():
         async with Engine.open(MemoryStore(), upstream=Chunked(*chunks)) as engine:
             session = await engine.session("kelp")
             async with session.run(BODY) as going:
-                given = [(now(), came) async for came in by(going)]
-            return given, session.journal.branch.slots.slice()[-1].message.text
+                given = [(get_loop_time(), came) async for came in by(going)]
+            return given, session.journal.state.sized_messages.slice()[-1].message.text
 
-    return run(asked)
+    return run_on_fake_clock(asked)
 
 
 def raw(given):
@@ -98,8 +98,8 @@ def test_nothing_is_given_behind_the_block():
                 first = await anext(aiter(going))
             with pytest.raises(StopAsyncIteration):
                 await anext(going)
-            return first, session.journal.branch.slots.slice()[-1].message.text
+            return first, session.journal.state.sized_messages.slice()[-1].message.text
 
-    first, said = run(left)
+    first, said = run_on_fake_clock(left)
     assert first.raw == HEAD
     assert said == "kelp"

@@ -6,33 +6,38 @@ import re
 
 import msgspec
 import pytest
-from samples import KEY
+from samples import SAMPLE_KEY
 
 from holdfast import events
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.engine.engine import Engine
-from holdfast.engine.requests import rendered
-from holdfast.engine.upstream.upstream import Sent
+from holdfast.engine.requests import render_prepared_request
+from holdfast.engine.upstream.upstream import UpstreamRequest
 from holdfast.errors import UpstreamError
 from holdfast.messages.message import Message
-from holdfast.messages.parts import Seal, Text, Thinking, ToolResult
-from holdfast.normalize.signatures import STAND_IN
+from holdfast.messages.parts import ProviderSignature, Text, Thinking, ToolResult
+from holdfast.normalize.signatures import DUMMY_SIGNATURE
 from holdfast.planning.pipeline import Policy
-from holdfast.providers.registry import form_of
-from holdfast.providers.responses import answer
-from holdfast.state.branch.view import project
-from holdfast.state.entries import Decision, Revoke
+from holdfast.providers.registry import get_api_spec
+from holdfast.providers.responses import parse_answer
+from holdfast.state.branch.view import build_projection
+from holdfast.state.entries import DecisionEntry, RevokeEntry
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.clock import run
-from holdfast.testing.provider import Provider, Said, Settings
-from holdfast.testing.upstream import Given, ProviderUpstream, ScriptedUpstream
+from holdfast.testing.clock import run_on_fake_clock
+from holdfast.testing.provider import Provider, ProviderSettings, ScriptedAnswer
+from holdfast.testing.upstream import ProviderUpstream, ScriptedReply, ScriptedUpstream
 
 TARGETS = {
-    "anthropic": target("anthropic", "claude-opus-5-5"),
-    "openai-responses": target("openai-responses", "gpt-5.5"),
-    "gemini": target("gemini", "gemini-3-pro"),
+    "anthropic": get_target("anthropic", "claude-opus-5-5"),
+    "openai-responses": get_target("openai-responses", "gpt-5.5"),
+    "gemini": get_target("gemini", "gemini-3-pro"),
 }
-SAID = [Said("", (("ls", {}),), "hm"), Said("done", (), "ha"), Said("more", (), "ho"), Said("last", (), "he")]
+SAID = [
+    ScriptedAnswer("", (("ls", {}),), "hm"),
+    ScriptedAnswer("done", (), "ha"),
+    ScriptedAnswer("more", (), "ho"),
+    ScriptedAnswer("last", (), "he"),
+]
 TOOLS = {
     "anthropic": [{"name": "ls", "input_schema": {"type": "object"}}],
     "openai-responses": [{"type": "function", "name": "ls", "parameters": {"type": "object"}}],
@@ -44,7 +49,7 @@ SEALS = re.compile(rb'"(?:signature|encrypted_content|thoughtSignature)":"([^"]+
 @pytest.fixture
 def other_key(monkeypatch):
     """Return what lets the provider know no seal that it made so far: another organisation asks."""
-    return lambda: monkeypatch.setattr("holdfast.testing.provider.seals.sealing._KEY", b"another key")
+    return lambda: monkeypatch.setattr("holdfast.testing.provider.seals.sealing._SEAL_KEY", b"another key")
 
 
 def fields(api):
@@ -59,12 +64,12 @@ def opened(api, upstream, store, heard=None, goal=None):
 
 
 def provider(said=SAID):
-    return ProviderUpstream(Provider(Settings(tokenizer="words"), said))
+    return ProviderUpstream(Provider(ProviderSettings(tokenizer="words"), said))
 
 
 def seals(api, body):
     """Return what is sealed in a body, stand-ins for it aside."""
-    return {*SEALS.findall(body)} - {STAND_IN.encode()}
+    return {*SEALS.findall(body)} - {DUMMY_SIGNATURE.encode()}
 
 
 def spoken(api, text):
@@ -97,7 +102,7 @@ def test_what_is_sealed_goes_once_and_for_all(api, early, other_key):
 
     async def go():
         async with opened(api, upstream, store, heard) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             await session.append(result(await session.ask("go")))
             if not early:
                 await session.ask()
@@ -106,16 +111,16 @@ def test_what_is_sealed_goes_once_and_for_all(api, early, other_key):
             heard.clear()
             await session.ask(*([] if early else ["on"]))
             assert len(upstream.sent) == before + 2
-            (decided,) = [event for event in heard if isinstance(event, events.Decided)]
+            (decided,) = [event for event in heard if isinstance(event, events.EditsDecided)]
             assert decided.rule == "unseal"
             assert kinds(heard) == ["Sending", "Refused", "Decided", "Sending", "Answered"]
-            assert [type(what) for _, what in session.journal.branch.law] == [Decision]
+            assert [type(what) for _, what in session.journal.state.active_decisions] == [DecisionEntry]
         async with opened(api, upstream, store, heard) as engine:
             heard.clear()
-            await (await engine.session(KEY)).ask("and")
+            await (await engine.session(SAMPLE_KEY)).ask("and")
             assert kinds(heard) == ["Sending", "Answered"]
 
-    run(go)
+    run_on_fake_clock(go)
     refused, without, later = (seals(api, sent.body) for sent in upstream.sent[-3:])
     assert refused
     assert not without & refused
@@ -128,25 +133,25 @@ def test_a_whole_conversation_that_keeps_its_seals_is_sent_without(api, other_ke
     """A client sends them again with each request, and knows nothing: they are left out of every one."""
     upstream, heard, store = provider(), [], MemoryStore()
     body = {"model": TARGETS[api].model, **fields(api)}
-    form = form_of(api)
-    body[form.field] = said = [spoken(api, "go")]
+    form = get_api_spec(api)
+    body[form.messages_field] = said = [spoken(api, "go")]
 
     async def ask(session, *more):
         said.extend(more)
         told = await read(session.run(body, quiet=True, stream=False))
-        said.extend(msgspec.json.decode(raw) for raw in told.history)
+        said.extend(msgspec.json.decode(raw) for raw in told.history_elements)
 
     async def go():
         async with opened(api, upstream, store, heard) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             for words in ("go", "on", "and", "last"):
                 if words == "on":
                     other_key()
                 await ask(session, *([] if words == "go" else [spoken(api, words)]))
             assert session.journal.moves_leaf
-            assert [type(what) for _, what in session.journal.branch.law] == [Decision]
+            assert [type(what) for _, what in session.journal.state.active_decisions] == [DecisionEntry]
 
-    run(go)
+    run_on_fake_clock(go)
     assert [kind for kind in kinds(heard) if kind in {"Refused", "Decided"}] == ["Refused", "Decided"]
     first, refused, *rest = (seals(api, sent.body) for sent in upstream.sent)
     assert len(rest) == 3
@@ -157,22 +162,25 @@ def test_a_whole_conversation_that_keeps_its_seals_is_sent_without(api, other_ke
 
 def test_what_the_provider_compacted_is_shown_by_its_readable_twin(other_key):
     """A compaction that only the provider can read is sealed too: the log has the same in words."""
-    upstream, store = provider([Said("words " * 4_000), Said("more"), Said("last")]), MemoryStore()
+    upstream, store = (
+        provider([ScriptedAnswer("words " * 4_000), ScriptedAnswer("more"), ScriptedAnswer("last")]),
+        MemoryStore(),
+    )
 
     async def go():
         async with Engine.open(
             store, upstream=upstream, target=TARGETS["openai-responses"], fields=fields("openai-responses"), native=True
         ) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             await session.ask("kelp " * 400)
             await session.ask("on")
-            assert (await session.compact()).by == "native"
+            assert (await session.compact()).author == "native"
             other_key()
             await session.ask("and")
-            assert session.journal.branch.compaction.native is None
-            return [slot.message.text for slot in project(session.journal.branch)]
+            assert session.journal.state.compaction.native is None
+            return [slot.message.text for slot in build_projection(session.journal.state)]
 
-    shown = run(go)
+    shown = run_on_fake_clock(go)
     *_, refused, without = upstream.sent
     assert b'"compaction"' in refused.body
     assert b'"compaction"' not in without.body
@@ -186,23 +194,23 @@ REFUSED = msgspec.json.encode({"type": "error", "error": {"type": "invalid_reque
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_provider_that_is_never_content_is_asked_once_more_at_most(sealed):
     """With nothing sealed any more the same refusal is the end of the run, and the error says what it was."""
-    thinking = Thinking("hm", Seal("anthropic", "", "c2VhbA=="))
-    upstream = ScriptedUpstream([Given((REFUSED,), 400)] * 3)
+    thinking = Thinking("hm", ProviderSignature("anthropic", "", "c2VhbA=="))
+    upstream = ScriptedUpstream([ScriptedReply((REFUSED,), 400)] * 3)
 
     async def go():
         async with opened("anthropic", upstream, MemoryStore()) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             await session.append("go", Message("assistant", (*([thinking] if sealed else []), Text("well"))))
             with pytest.raises(UpstreamError, match="Invalid `signature`"):
                 await session.ask("on")
 
-    run(go)
+    run_on_fake_clock(go)
     assert len(upstream.sent) == 1 + sealed
 
 
-UNBOUND = target("anthropic", "claude-opus-4-5")
+UNBOUND = get_target("anthropic", "claude-opus-4-5")
 """It takes thinking that it did not see before."""
-THINKING = Thinking("hm", Seal("anthropic", "", "c2VhbA=="))
+THINKING = Thinking("hm", ProviderSignature("anthropic", "", "c2VhbA=="))
 SAID_BEFORE = ("go", Message("assistant", (THINKING, Text("well"))))
 WELL = (
     b'{"type":"message","id":"m","role":"assistant","model":"m","content":[{"type":"text","text":"ok"}],'
@@ -222,7 +230,7 @@ UNDONE = [
 def test_what_was_left_out_in_vain_is_shown_again(statuses, shown, reopened):
     """Refused the same way without it, the decision is revoked and that is told; what was meanwhile is no answer."""
     words = {400: REFUSED, 404: OTHERWISE, 529: OTHERWISE}
-    upstream = ScriptedUpstream([*(Given((words[one],), one) for one in statuses), Given((WELL,), 200)])
+    upstream = ScriptedUpstream([*(ScriptedReply((words[one],), one) for one in statuses), ScriptedReply((WELL,), 200)])
     heard, store = [], MemoryStore()
 
     async def ask(session, *said):
@@ -230,32 +238,37 @@ def test_what_was_left_out_in_vain_is_shown_again(statuses, shown, reopened):
 
     async def go():
         async with opened("anthropic", upstream, store, heard, UNBOUND) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             await session.append(*SAID_BEFORE, "on")
             while len(upstream.sent) < len(statuses):
                 with pytest.raises(UpstreamError):
                     await ask(session)
                 if reopened:
-                    session = await engine.session(KEY)
-            assert session.journal.branch.law == ()
+                    session = await engine.session(SAMPLE_KEY)
+            assert session.journal.state.active_decisions == ()
             await ask(session)
-            path = store.path(KEY, session.journal.leaf)
-        return [type(entry.body) for entry in path if isinstance(entry.body, Decision | Revoke)]
+            path = store.read_path(SAMPLE_KEY, session.journal.leaf)
+        return [type(entry.body) for entry in path if isinstance(entry.body, DecisionEntry | RevokeEntry)]
 
-    assert run(go) == [Decision, Revoke]
+    assert run_on_fake_clock(go) == [DecisionEntry, RevokeEntry]
     assert [b"c2VhbA==" in sent.body for sent in upstream.sent] == [*shown, True]
-    assert [event.rule for event in heard if isinstance(event, events.Noticed)] == ["unseal"]
+    assert [event.rule for event in heard if isinstance(event, events.NoticeGiven)] == ["unseal"]
 
 
 @pytest.mark.parametrize("reopened", [False, True])
 def test_a_provider_that_refuses_whatever_is_sent_is_asked_once_a_request(reopened):
     """That leaving out is no help is learned once, in the log; behind an answer a refusal may be a real one again."""
-    given = [*[Given((REFUSED,), 400)] * 4, Given((WELL,), 200), Given((REFUSED,), 400), Given((WELL,), 200)]
+    given = [
+        *[ScriptedReply((REFUSED,), 400)] * 4,
+        ScriptedReply((WELL,), 200),
+        ScriptedReply((REFUSED,), 400),
+        ScriptedReply((WELL,), 200),
+    ]
     upstream, heard, store = ScriptedUpstream(given), [], MemoryStore()
 
     async def go():
         async with opened("anthropic", upstream, store, heard, UNBOUND) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             await session.append(*SAID_BEFORE)
             for times in (2, 1, 1):
                 before = len(upstream.sent)
@@ -263,51 +276,51 @@ def test_a_provider_that_refuses_whatever_is_sent_is_asked_once_a_request(reopen
                     await read(session.run(("on",), quiet=True, stream=False))
                 assert len(upstream.sent) == before + times
                 if reopened:
-                    session = await engine.session(KEY)
+                    session = await engine.session(SAMPLE_KEY)
             for _ in range(2):
                 await read(session.run(("on",), quiet=True, stream=False))
-            return [type(what) for _, what in session.journal.branch.law]
+            return [type(what) for _, what in session.journal.state.active_decisions]
 
-    assert run(go) == [Decision]
+    assert run_on_fake_clock(go) == [DecisionEntry]
     assert [b"c2VhbA==" in sent.body for sent in upstream.sent] == [True, False, True, True, True, True, False]
-    assert [event.rule for event in heard if isinstance(event, events.Noticed)] == ["unseal"]
+    assert [event.rule for event in heard if isinstance(event, events.NoticeGiven)] == ["unseal"]
 
 
 def test_what_was_left_out_with_success_stays_out():
     """An answer came without it: a later refusal of the kind takes nothing back of that."""
-    given = [Given((REFUSED,), 400), Given((WELL,), 200), Given((REFUSED,), 400)]
+    given = [ScriptedReply((REFUSED,), 400), ScriptedReply((WELL,), 200), ScriptedReply((REFUSED,), 400)]
     upstream = ScriptedUpstream(given)
 
     async def go():
         async with opened("anthropic", upstream, MemoryStore(), None, UNBOUND) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             await session.append(*SAID_BEFORE, "on")
             await read(session.run((), quiet=True, stream=False))
             with pytest.raises(UpstreamError):
                 await read(session.run(("more",), quiet=True, stream=False))
-            return [type(what) for _, what in session.journal.branch.law]
+            return [type(what) for _, what in session.journal.state.active_decisions]
 
-    assert run(go) == [Decision]
+    assert run_on_fake_clock(go) == [DecisionEntry]
     assert [b"c2VhbA==" in sent.body for sent in upstream.sent] == [True, False, False]
 
 
 @pytest.mark.parametrize("anew", [True, False])
 def test_who_sends_by_hand_has_it_again_where_it_was_no_help(anew):
     """Only of a request that was prepared anew: the same bytes, refused once more, still had it in them."""
-    heard, error = [], answer("anthropic", REFUSED)
+    heard, error = [], parse_answer("anthropic", REFUSED)
 
     async def go():
         async with opened("anthropic", provider(), MemoryStore(), heard, UNBOUND) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             await session.append(*SAID_BEFORE)
             await session.prepare("on")
             await session.record(error)
             if anew:
                 await session.prepare()
             await session.record(error)
-            return len(session.journal.branch.law)
+            return len(session.journal.state.active_decisions)
 
-    assert run(go) == (0 if anew else 1)
+    assert run_on_fake_clock(go) == (0 if anew else 1)
     assert kinds(heard) == ["Decided", *(["Noticed"] if anew else [])]
 
 
@@ -318,17 +331,17 @@ def test_nothing_is_left_out_where_nothing_may_be_changed(how):
     said["content"].append({"type": "text", "text": "well"})
     words = [{"role": "user", "content": "go"}, said, {"role": "user", "content": "on"}]
     body = {"model": TARGETS["anthropic"].model, **fields("anthropic"), "messages": words}
-    upstream, store = ScriptedUpstream([Given((REFUSED,), 400)] * 2), MemoryStore()
+    upstream, store = ScriptedUpstream([ScriptedReply((REFUSED,), 400)] * 2), MemoryStore()
     policy = Policy().with_settings(emergency=how == "as it is")
 
     async def go():
         async with Engine.open(store, upstream=upstream, target=TARGETS["anthropic"], policy=policy) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             with pytest.raises(UpstreamError):
                 await read(session.run(body, as_it_is=how == "as it is", quiet=True))
-            assert session.journal.branch.law == ()
+            assert session.journal.state.active_decisions == ()
 
-    run(go)
+    run_on_fake_clock(go)
     assert len(upstream.sent) == 1
 
 
@@ -338,20 +351,22 @@ def test_who_sends_by_hand_leaves_it_out_too(other_key):
 
     async def sent(session, *said):
         prepared = await session.prepare(*said)
-        sending = Sent(api, rendered(prepared, session.fields()), TARGETS[api].model)
+        sending = UpstreamRequest(
+            api, render_prepared_request(prepared, session.get_default_fields()), TARGETS[api].model
+        )
         async with upstream.send(sending) as reply:
-            told = answer(api, await reply.read())
+            told = parse_answer(api, await reply.read_body())
         await session.record(told)
         return told
 
     async def go():
         async with opened(api, upstream, MemoryStore(), heard) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             await session.append(result(await sent(session, "go")))
             other_key()
             assert (await sent(session)).error is not None
             assert (await sent(session)).message.text == "done"
 
-    run(go)
+    run_on_fake_clock(go)
     assert kinds(heard) == ["Decided"]
     assert not seals(api, upstream.sent[-1].body)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from samples import KEY
+from samples import SAMPLE_KEY
 
 from holdfast.engine.log.journal import Journal
 from holdfast.errors import LogConflict
 from holdfast.messages.message import Message
-from holdfast.messages.parts import Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.sized_message import Slot
+from holdfast.messages.parts import ProviderSignature, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.sized_message import SizedMessage
 
 WRONG = {
     "arguments": Message("assistant", (ToolCall("c", "bash", {"a": 1}),)),
@@ -19,8 +19,8 @@ WRONG = {
     "role": Message("boss", (Text("work"),)),
     "parts": Message("user", "work"),
     "text": Message("user", (Text(5),)),
-    "seal": Message("assistant", (Thinking("hm", seal="x"),)),
-    "data": Slot(Message("assistant", (Thinking("hm", seal=Seal("anthropic", "m", 5)),))),
+    "seal": Message("assistant", (Thinking("hm", signature="x"),)),
+    "data": SizedMessage(Message("assistant", (Thinking("hm", signature=ProviderSignature("anthropic", "m", 5)),))),
     "object": "work",
 }
 
@@ -28,19 +28,19 @@ WRONG = {
 @pytest.mark.parametrize("field", WRONG)
 def test_a_value_of_a_wrong_type_is_refused(store, field):
     """An append either returns and can be read, or raises with the field's name and leaves all as it was."""
-    journal = Journal.open(store, KEY)
-    journal.append(Message.of("user", "hello"))
-    branch, leaf = journal.branch, journal.leaf
+    journal = Journal.open(store, SAMPLE_KEY)
+    journal.append(Message.from_text("user", "hello"))
+    branch, leaf = journal.state, journal.leaf
     with pytest.raises(LogConflict, match=field):
-        journal.append(Message.of("user", "fine"), WRONG[field])
-    assert (journal.branch, journal.leaf, store.session(KEY).leaf) == (branch, leaf, leaf)
-    assert [slot.message.text for slot in store.branch(KEY).slots] == ["hello"]
-    journal.append(Message.of("assistant", "on"))
-    assert store.leaves(KEY)[0].id == journal.leaf
+        journal.append(Message.from_text("user", "fine"), WRONG[field])
+    assert (journal.state, journal.leaf, store.get_session(SAMPLE_KEY).leaf_id) == (branch, leaf, leaf)
+    assert [slot.message.text for slot in store.open_state(SAMPLE_KEY).sized_messages] == ["hello"]
+    journal.append(Message.from_text("assistant", "on"))
+    assert store.read_tips(SAMPLE_KEY)[0].id == journal.leaf
 
 
 def test_a_key_that_names_no_session_opens_none(store):
     """What cannot be created is not opened either."""
     with pytest.raises(LogConflict, match="session key"):
         Journal.open(store, "")
-    assert store.sessions() == []
+    assert store.list_sessions() == []

@@ -10,9 +10,9 @@ import sys
 import threading
 
 import pytest
-from samples import KEY
+from samples import SAMPLE_KEY
 
-from holdfast.engine.concurrency.worker import Worker
+from holdfast.engine.concurrency.worker import WorkerThread
 from holdfast.engine.engine import Engine
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.upstream import ScriptedUpstream
@@ -41,13 +41,13 @@ def test_what_began_ends_before_its_caller_does(times):
     """However often its task is cancelled, what is being done is done, and nothing else is done meanwhile."""
 
     async def main():
-        worker, one, two = Worker(), Doing(), Doing()
-        first = asyncio.create_task(worker.done(one))
+        worker, one, two = WorkerThread(), Doing(), Doing()
+        first = asyncio.create_task(worker.run(one))
         await until(one.began)
         for _ in range(times):
             first.cancel()
             await asyncio.sleep(0.01)
-        second = asyncio.create_task(worker.done(two))
+        second = asyncio.create_task(worker.run(two))
         await asyncio.sleep(0.05)
         assert (first.done(), two.began.is_set()) == (False, False)
         one.may_end.set()
@@ -71,10 +71,10 @@ def test_what_has_not_begun_is_done_in_its_turn(fails):
             raise OSError
 
     async def main():
-        worker, one = Worker(), Doing()
-        first = asyncio.create_task(worker.done(one))
+        worker, one = WorkerThread(), Doing()
+        first = asyncio.create_task(worker.run(one))
         await until(one.began)
-        second = asyncio.create_task(worker.done(written))
+        second = asyncio.create_task(worker.run(written))
         await asyncio.sleep(0.01)
         second.cancel()
         one.may_end.set()
@@ -90,7 +90,7 @@ def test_its_thread_ends_with_it():
     """Who opens an engine for each thing that it does leaves no thread behind."""
 
     async def main():
-        thread = await Worker().done(threading.current_thread)
+        thread = await WorkerThread().run(threading.current_thread)
         assert thread is not threading.main_thread()
         await asyncio.to_thread(thread.join, 5)
         return thread.is_alive()
@@ -105,11 +105,11 @@ class Slow(MemoryStore):
         super().__init__()
         self.doing = None
 
-    def append(self, *args, **options):
+    def append_entries(self, *args, **options):
         doing, self.doing = self.doing, None
         if doing is not None:
             doing()
-        return super().append(*args, **options)
+        return super().append_entries(*args, **options)
 
 
 def test_a_message_beside_one_that_was_given_up():
@@ -118,7 +118,7 @@ def test_a_message_beside_one_that_was_given_up():
     async def main():
         store = Slow()
         async with Engine.open(store, upstream=ScriptedUpstream([])) as engine:
-            session = await engine.session(KEY)
+            session = await engine.session(SAMPLE_KEY)
             doing = store.doing = Doing()
             first = asyncio.create_task(session.append("One."))
             await until(doing.began)
@@ -129,17 +129,19 @@ def test_a_message_beside_one_that_was_given_up():
             with pytest.raises(asyncio.CancelledError):
                 await first
             await second
-            return [slot.message.text for slot in store.branch(KEY).slots], len(store.leaves(KEY))
+            return [slot.message.text for slot in store.open_state(SAMPLE_KEY).sized_messages], len(
+                store.read_tips(SAMPLE_KEY)
+            )
 
     assert asyncio.run(main()) == (["One.", "Two."], 1)
 
 
 def test_a_child_that_is_forked_has_a_thread_of_its_own():
     """An engine that was used before may be used there: the thread from before is not in it."""
-    worker = Worker()
+    worker = WorkerThread()
 
     async def there():
-        return await worker.done(os.getpid)
+        return await worker.run(os.getpid)
 
     assert asyncio.run(there()) == os.getpid()
     child = os.fork()

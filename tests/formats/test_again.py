@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.formats import Recording, again, path, read, write
+from holdfast.formats import Recording, export_bytes, get_branch_entries, read_recording, select_new_entries
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
-from holdfast.state.entries import Answer, Compaction, Entry, Note, Said, Usage
+from holdfast.state.entries import AnswerEntry, CompactionEntry, Entry, MessageEntry, NoteEntry, Usage
 
 TIME = "2026-11-21T01:14:54.000Z"
 USED = {"input_tokens": 7, "output_tokens": 2}
@@ -91,14 +91,18 @@ SESSIONS = {
 
 
 def first(name: str) -> Recording:
-    return read(SESSIONS[name])
+    return read_recording(SESSIONS[name])
 
 
 def compacted(log: Recording) -> Recording:
     """Return ``log`` with a compaction of ours behind its leaf, and words behind that."""
-    kept = sum(isinstance(entry.body, Said) for entry in path(log)) - 1
-    made = Entry("c0", log.leaf, Compaction(kept, Message("user", (Text("in short"),)), 3, trigger="manual"))
-    said = next(Said(entry.body.slot) for entry in path(log) if isinstance(entry.body, Said))
+    kept = sum(isinstance(entry.body, MessageEntry) for entry in get_branch_entries(log)) - 1
+    made = Entry("c0", log.leaf, CompactionEntry(kept, Message("user", (Text("in short"),)), 3, trigger="manual"))
+    said = next(
+        MessageEntry(entry.body.sized_message)
+        for entry in get_branch_entries(log)
+        if isinstance(entry.body, MessageEntry)
+    )
     return replace(log, entries=(*log.entries, made, Entry("said-here", "c0", said)), leaf="said-here")
 
 
@@ -106,7 +110,7 @@ def compacted(log: Recording) -> Recording:
 def test_what_was_written_says_nothing_new(name):
     """Read, written and read again, of every format: nothing is new, wherever the lines stand and link to now."""
     log = first(name)
-    new = again(read(write(log, log.format)), log.entries)
+    new = select_new_entries(read_recording(export_bytes(log, log.format)), log.entries)
     assert new.entries == ()
     assert new.leaf == log.leaf
 
@@ -115,48 +119,48 @@ def test_what_was_written_says_nothing_new(name):
 def test_our_own_compaction_comes_back_as_what_it_is(name):
     """A compaction of ours that a tool's lines tell, and what was said behind it, are known again."""
     log = compacted(first(name))
-    new = again(read(write(log, log.format)), log.entries)
-    assert [entry for entry in new.entries if isinstance(entry.body, Said | Compaction)] == []
+    new = select_new_entries(read_recording(export_bytes(log, log.format)), log.entries)
+    assert [entry for entry in new.entries if isinstance(entry.body, MessageEntry | CompactionEntry)] == []
     assert new.leaf == log.leaf
 
 
 def test_what_a_tool_went_on_with_hangs_on_the_log():
     """What was said behind an export is new, and follows what the log has, under names of the log."""
     log = first("codex, items without ids behind lines that are not written")
-    grown = read(write(log, "codex") + file(item("user", "and now"), item("assistant", "this")))
-    new = again(grown, log.entries)
-    said = [entry.body for entry in new.entries if isinstance(entry.body, Said)]
-    assert [one.slot.message.text for one in said] == ["and now", "this"]
+    grown = read_recording(export_bytes(log, "codex") + file(item("user", "and now"), item("assistant", "this")))
+    new = select_new_entries(grown, log.entries)
+    said = [entry.body for entry in new.entries if isinstance(entry.body, MessageEntry)]
+    assert [one.sized_message.message.text for one in said] == ["and now", "this"]
     assert new.entries[0].parent == log.leaf
     whole = replace(new, entries=(*log.entries, *new.entries))
-    assert again(grown, whole.entries).entries == ()
+    assert select_new_entries(grown, whole.entries).entries == ()
     assert len({entry.id for entry in whole.entries}) == len(whole.entries)
 
 
 def test_other_words_under_a_tool_s_id_keep_it():
     """Words that differ under one id are not taken for the same, nor called otherwise: the store refuses them."""
-    log = read(file(claude("user", "u1", None, "one")))
-    other = read(file(claude("user", "u1", None, "other")))
-    assert [entry.id for entry in again(other, log.entries).entries] == ["u1"]
+    log = read_recording(file(claude("user", "u1", None, "one")))
+    other = read_recording(file(claude("user", "u1", None, "other")))
+    assert [entry.id for entry in select_new_entries(other, log.entries).entries] == ["u1"]
 
 
 def test_usage_that_came_later_is_new():
     """An answer that is there gets the usage that only the second reading told."""
     lines = [claude("user", "u1", None, "one"), claude("assistant", "a1", "u1", called("c1"), "m1")]
     del lines[1]["message"]["usage"]
-    log = read(file(*lines))
+    log = read_recording(file(*lines))
     lines[1]["message"]["usage"] = USED
-    (new,) = again(read(file(*lines)), log.entries).entries
-    assert new.body == Answer("", Usage(7, 2))
+    (new,) = select_new_entries(read_recording(file(*lines)), log.entries).entries
+    assert new.body == AnswerEntry("", Usage(7, 2))
     assert new.parent == "a1"
 
 
 def test_a_note_of_damage_is_kept_once():
     """A damaged line is a note of the log, and no new one when the file is read again."""
     data = SESSIONS["pi, of version 1"] + b"damaged\n"
-    log = read(data)
-    assert any(isinstance(entry.body, Note) and entry.body.raw == b"damaged" for entry in log.entries)
-    assert again(read(data), log.entries).entries == ()
+    log = read_recording(data)
+    assert any(isinstance(entry.body, NoteEntry) and entry.body.raw == b"damaged" for entry in log.entries)
+    assert select_new_entries(read_recording(data), log.entries).entries == ()
 
 
 @pytest.mark.parametrize("name", SESSIONS)
@@ -167,10 +171,10 @@ def test_what_an_older_version_measured_is_there(name, spelled):
     Its words are taken for the same as they are read today; what is behind them hangs on them, and nothing comes twice.
     """
     there = []
-    for entry in read(SESSIONS[name]).entries:
+    for entry in read_recording(SESSIONS[name]).entries:
         body = entry.body
-        if isinstance(body, Said):
-            body = replace(body, slot=replace(body.slot, digest=b"as it was read then"))
+        if isinstance(body, MessageEntry):
+            body = replace(body, sized_message=replace(body.sized_message, digest=b"as it was read then"))
         there.append(replace(entry, body=body))
     lines = [json.loads(line) for line in SESSIONS[name].splitlines()]
     anew = (
@@ -178,6 +182,6 @@ def test_what_an_older_version_measured_is_there(name, spelled):
         if spelled == (", ", ": ")
         else b"".join(json.dumps(line, separators=spelled).encode() + b"\n" for line in lines)
     )
-    new = again(read(anew), there).entries
-    assert [entry for entry in new if isinstance(entry.body, Said | Compaction)] == []
+    new = select_new_entries(read_recording(anew), there).entries
+    assert [entry for entry in new if isinstance(entry.body, MessageEntry | CompactionEntry)] == []
     assert {entry.parent for entry in new} <= {entry.id for entry in (*there, *new)}

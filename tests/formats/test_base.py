@@ -2,64 +2,83 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.formats.base import Recording, context, history, path, recording_of, steps
-from holdfast.formats.common.log import Call, Log, slot_of
+from holdfast.formats.base import (
+    Recording,
+    build_state_at_leaf,
+    get_branch_entries,
+    get_full_history_entries,
+    list_model_calls,
+    make_recording,
+)
+from holdfast.formats.common.log import CallMetadata, RecordingBuilder, make_sized_message
 from holdfast.messages.message import Message
-from holdfast.state.branch.view import project
-from holdfast.state.entries import Answer, Compaction, Note, Said, Usage
+from holdfast.state.branch.view import build_projection
+from holdfast.state.entries import AnswerEntry, CompactionEntry, MessageEntry, NoteEntry, Usage
 
 
 def said(role, text):
-    return Said(slot_of(Message.of(role, text), "", None))
+    return MessageEntry(make_sized_message(Message.from_text(role, text), "", None))
 
 
 def sample() -> Recording:
-    log = Log()
-    one = log.add("u1", None, said("user", "one"), 1, 1)
-    two = log.answer("a1", one, said("assistant", "two"), Call("m1", Usage(10, 2), "end_turn", 2), 2, 2)
-    side = log.add("x", two, said("user", "never mind"), 3, 3)
-    note = log.add("n", two, Note("setting"), 4, 4)
-    summary = Compaction(keep=1, summary=Message.of("user", "so far"))
-    cut = log.add("c", note, summary, 5, 5)
-    three = log.add("u2", cut, said("user", "three"), 6, 6)
-    leaf = log.answer("a2", three, said("assistant", "(cut)"), Call("m2", Usage(), "aborted"), 7, 7)
+    log = RecordingBuilder()
+    one = log.add_entry("u1", None, said("user", "one"), 1, 1)
+    two = log.add_answer("a1", one, said("assistant", "two"), CallMetadata("m1", Usage(10, 2), "end_turn", 2), 2, 2)
+    side = log.add_entry("x", two, said("user", "never mind"), 3, 3)
+    note = log.add_entry("n", two, NoteEntry("setting"), 4, 4)
+    summary = CompactionEntry(first_kept=1, summary=Message.from_text("user", "so far"))
+    cut = log.add_entry("c", note, summary, 5, 5)
+    three = log.add_entry("u2", cut, said("user", "three"), 6, 6)
+    leaf = log.add_answer("a2", three, said("assistant", "(cut)"), CallMetadata("m2", Usage(), "aborted"), 7, 7)
     assert side == "x"
-    return log.finish(Recording("test", leaf=leaf))
+    return log.finish_recording(Recording("test", leaf=leaf))
 
 
 def words(entries):
-    return [entry.body.slot.message.text for entry in entries if isinstance(entry.body, Said)]
+    return [entry.body.sized_message.message.text for entry in entries if isinstance(entry.body, MessageEntry)]
 
 
 def test_history_is_everything_said_with_compactions_undone():
     """The whole way to the leaf, side branches and summaries left out, each answer with its usage behind it."""
-    found = history(sample())
+    found = get_full_history_entries(sample())
     assert words(found) == ["one", "two", "three", "(cut)"]
-    assert [type(entry.body) for entry in found] == [Said, Said, Answer, Said, Said, Answer]
+    assert [type(entry.body) for entry in found] == [
+        MessageEntry,
+        MessageEntry,
+        AnswerEntry,
+        MessageEntry,
+        MessageEntry,
+        AnswerEntry,
+    ]
 
 
 def test_context_is_what_the_tool_showed():
     """The fold over the same way: summary, kept tail, what came later."""
-    assert [slot.message.text for slot in project(context(sample()))] == ["so far", "two", "three", "(cut)"]
+    assert [slot.message.text for slot in build_projection(build_state_at_leaf(sample()))] == [
+        "so far",
+        "two",
+        "three",
+        "(cut)",
+    ]
 
 
 def test_steps_are_the_answers_a_model_finished():
     """An answer that was cut off is no step; the others come with model, time and usage."""
-    (step,) = steps(sample())
+    (step,) = list_model_calls(sample())
     assert (step.id, step.model, step.at, step.usage.input) == ("a1", "m1", 2, 10)
 
 
 def test_leaf_is_a_parameter():
     """Another leaf gives another branch; an unknown one means the last entry; none at all is an empty way."""
     recording = sample()
-    assert words(path(recording, "x")) == ["one", "two", "never mind"]
-    assert path(recording, "nowhere")[-1] == recording.entries[-1]
-    assert path(replace(recording, leaf=None)) == []
+    assert words(get_branch_entries(recording, "x")) == ["one", "two", "never mind"]
+    assert get_branch_entries(recording, "nowhere")[-1] == recording.entries[-1]
+    assert get_branch_entries(replace(recording, leaf=None)) == []
 
 
 def test_entries_of_a_log_are_a_recording():
     """The leaf is the last entry unless it is given."""
     entries = sample().entries
-    assert recording_of(entries).leaf == entries[-1].id
-    assert recording_of(entries, "u1").leaf == "u1"
-    assert recording_of([]).leaf is None
+    assert make_recording(entries).leaf == entries[-1].id
+    assert make_recording(entries, "u1").leaf == "u1"
+    assert make_recording([]).leaf is None

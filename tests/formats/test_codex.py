@@ -5,12 +5,12 @@ import json
 import pytest
 
 from holdfast.errors import FormatError
-from holdfast.formats.base import context, history, steps
+from holdfast.formats.base import build_state_at_leaf, get_full_history_entries, list_model_calls
 from holdfast.formats.codex import read as codex
-from holdfast.messages.message import result_text
-from holdfast.messages.parts import Media, Opaque, Seal, Text, Thinking, ToolCall
-from holdfast.state.branch.view import project
-from holdfast.state.entries import Compaction, Frame, Note, Said, Usage
+from holdfast.messages.message import get_result_text
+from holdfast.messages.parts import Media, Opaque, ProviderSignature, Text, Thinking, ToolCall
+from holdfast.state.branch.view import build_projection
+from holdfast.state.entries import CompactionEntry, MessageEntry, NoteEntry, RequestSetup, Usage
 
 TIME = "2026-11-21T01:12:48.115Z"
 
@@ -59,9 +59,9 @@ def file(*lines):
 
 def told(recording):
     out = []
-    for entry in history(recording):
-        if isinstance(entry.body, Said):
-            message = entry.body.slot.message
+    for entry in get_full_history_entries(recording):
+        if isinstance(entry.body, MessageEntry):
+            message = entry.body.sized_message.message
             marks = [f"!{one.id}" for one in message.calls] + [f"={one.call_id}" for one in message.results]
             out.append(" ".join([message.role, *([message.text] if message.text else []), *marks]))
     return out
@@ -86,7 +86,7 @@ TURN = (
 
 def test_what_the_model_said_without_a_break_is_one_answer():
     """Reasoning, words and calls of one response are one message; outputs and users are their own."""
-    recording = codex.read(file(*TURN))
+    recording = codex.read_codex(file(*TURN))
     assert told(recording) == [
         "system rules",
         "user list",
@@ -95,7 +95,7 @@ def test_what_the_model_said_without_a_break_is_one_answer():
         "tool =c2",
         "assistant done",
     ]
-    assert [(step.usage, step.model) for step in steps(recording)] == [
+    assert [(step.usage, step.model) for step in list_model_calls(recording)] == [
         (Usage(100, 2, 3, 0), "gpt-x"),
         (Usage(150, 2, 3, 0), "gpt-x"),
     ]
@@ -110,17 +110,17 @@ def test_what_the_model_said_without_a_break_is_one_answer():
 def test_reasoning_is_sealed_for_its_model():
     """Encrypted reasoning goes nowhere but back to the model that made it."""
     answer = next(
-        entry.body.slot.message
-        for entry in codex.read(file(*TURN)).entries
-        if isinstance(entry.body, Said) and entry.body.slot.message.role == "assistant"
+        entry.body.sized_message.message
+        for entry in codex.read_codex(file(*TURN)).entries
+        if isinstance(entry.body, MessageEntry) and entry.body.sized_message.message.role == "assistant"
     )
-    assert answer.parts[0] == Thinking("hm", Seal("openai-responses", "gpt-x", "XX"))
+    assert answer.parts[0] == Thinking("hm", ProviderSignature("openai-responses", "gpt-x", "XX"))
     assert answer.parts[2] == ToolCall("c1", "exec", '{"cmd":"ls"}')
 
 
 def test_instructions_are_the_frame():
     """The base instructions stand as a frame at the root, measured."""
-    (frame,) = [entry.body for entry in codex.read(file(*TURN)).entries if isinstance(entry.body, Frame)]
+    (frame,) = [entry.body for entry in codex.read_codex(file(*TURN)).entries if isinstance(entry.body, RequestSetup)]
     assert frame.tokens > 3
     assert frame.digest
 
@@ -129,21 +129,21 @@ def test_usage_that_comes_late_or_twice():
     """A count behind the tool's output is the answer's before it; a repeated total counts nothing."""
     first = usage(10)
     lines = (META, said("user", "a"), call("c"), output("c"), first, said("assistant", "b"), first, usage(20))
-    assert [step.usage.input for step in steps(codex.read(file(*lines)))] == [10, 20]
+    assert [step.usage.input for step in list_model_calls(codex.read_codex(file(*lines)))] == [10, 20]
 
 
 def test_answers_in_a_row():
     """A reported usage ends an answer: what follows is the next one."""
     lines = (META, said("user", "a"), said("assistant", "b"), usage(5), said("assistant", "c"), usage(6))
-    assert told(codex.read(file(*lines))) == ["user a", "assistant b", "assistant c"]
+    assert told(codex.read_codex(file(*lines))) == ["user a", "assistant b", "assistant c"]
 
 
 def test_aborted_answer_is_no_step():
     """A turn that the user cut off while the model spoke leaves words, but no step."""
     abort = line("event_msg", {"type": "turn_aborted", "reason": "interrupted"})
-    recording = codex.read(file(META, said("user", "a"), said("assistant", "b"), abort, said("user", "c")))
+    recording = codex.read_codex(file(META, said("user", "a"), said("assistant", "b"), abort, said("user", "c")))
     assert told(recording) == ["user a", "assistant b", "user c"]
-    assert steps(recording) == []
+    assert list_model_calls(recording) == []
 
 
 def replaced(message, *items):
@@ -155,25 +155,30 @@ def test_local_compaction():
     made = said("assistant", "SUM", metadata={"compaction_output": True})
     new = (said("developer", "rules"), said("user", "list"), said("user", "earlier: SUM"))
     lines = (*TURN, made, usage(500), replaced("earlier: SUM", *new), said("user", "next"), said("assistant", "yes"))
-    recording = codex.read(file(*lines))
+    recording = codex.read_codex(file(*lines))
     assert told(recording)[-3:] == ["assistant done", "user next", "assistant yes"]
-    assert len(steps(recording)) == 3
-    assert [slot.message.text for slot in project(context(recording))] == ["rules", "list\nearlier: SUM", "next", "yes"]
-    assert recording.skipped["item of the summariser"] == 1
+    assert len(list_model_calls(recording)) == 3
+    assert [slot.message.text for slot in build_projection(build_state_at_leaf(recording))] == [
+        "rules",
+        "list\nearlier: SUM",
+        "next",
+        "yes",
+    ]
+    assert recording.skipped_counts["item of the summariser"] == 1
 
 
 def test_compaction_that_keeps_the_end():
     """Where the new history ends with what was said last, those messages are the kept tail, not part of the summary."""
     new = (said("user", "earlier: SUM"), output("c2"), said("assistant", "done"))
-    branch = context(codex.read(file(*TURN, replaced("earlier: SUM", *new))))
-    assert [slot.message.role for slot in project(branch)] == ["system", "user", "tool", "assistant"]
+    branch = build_state_at_leaf(codex.read_codex(file(*TURN, replaced("earlier: SUM", *new))))
+    assert [slot.message.role for slot in build_projection(branch)] == ["system", "user", "tool", "assistant"]
 
 
 def test_remote_compaction():
     """What the provider made is kept as it is, beside words that can be read."""
     sealed = item("compaction", encrypted_content="YY")
-    recording = codex.read(file(*TURN, replaced("", said("user", "list"), sealed), said("user", "next")))
-    (body,) = [entry.body for entry in recording.entries if isinstance(entry.body, Compaction)]
+    recording = codex.read_codex(file(*TURN, replaced("", said("user", "list"), sealed), said("user", "next")))
+    (body,) = [entry.body for entry in recording.entries if isinstance(entry.body, CompactionEntry)]
     assert json.loads(bytes(body.native))["items"][1]["encrypted_content"] == "YY"
     assert body.summary.text == "list"
 
@@ -190,19 +195,19 @@ def test_rollback_starts_a_branch():
         line("event_msg", {"type": "thread_rolled_back", "num_turns": 2}),
         said("user", "e"),
     )
-    recording = codex.read(file(*lines))
+    recording = codex.read_codex(file(*lines))
     assert told(recording) == ["user <environment_context>here</environment_context>", "user e"]
-    assert sum(isinstance(entry.body, Said) for entry in recording.entries) == 6
+    assert sum(isinstance(entry.body, MessageEntry) for entry in recording.entries) == 6
 
 
 def test_older_files_of_bare_items():
     """A bare header and bare items are read like the lines of today."""
     head = {"id": "T", "timestamp": TIME, "instructions": "Be kind.", "git": {}}
     lines = [said("user", "a"), call("c"), output("c"), said("assistant", "b")]
-    recording = codex.read(file(head, {"record_type": "state"}, *[one["payload"] for one in lines]))
+    recording = codex.read_codex(file(head, {"record_type": "state"}, *[one["payload"] for one in lines]))
     assert told(recording) == ["user a", "assistant !c", "tool =c", "assistant b"]
-    assert (recording.session, recording.skipped) == ("T", {"state": 1})
-    assert any(isinstance(entry.body, Frame) for entry in recording.entries)
+    assert (recording.session, recording.skipped_counts) == ("T", {"state": 1})
+    assert any(isinstance(entry.body, RequestSetup) for entry in recording.entries)
 
 
 def test_items_of_every_kind():
@@ -219,34 +224,36 @@ def test_items_of_every_kind():
         ),
     )
     answer, first, second = [
-        entry.body.slot.message for entry in codex.read(file(META, *lines)).entries if isinstance(entry.body, Said)
+        entry.body.sized_message.message
+        for entry in codex.read_codex(file(META, *lines)).entries
+        if isinstance(entry.body, MessageEntry)
     ]
     assert answer.calls == (
         ToolCall("c1", "patch", '"*** Begin"'),
         ToolCall("c2", "local_shell", '{"command": ["ls"]}'),
     )
     assert isinstance(answer.parts[2], Opaque)
-    assert (result_text(first.results[0]), first.results[0].is_error) == ("bad", True)
+    assert (get_result_text(first.results[0]), first.results[0].is_error) == ("bad", True)
     assert second.results[0].content == (Media("image", "image/png", 2, "", "aGk="),)
 
 
 def test_damage_and_unknown_roles_are_notes():
     """Torn lines and items nobody knows are kept with their bytes and reported by number."""
-    recording = codex.read(file(META, said("user", "a"), b'{"type":', said("narrator", "x"), said("user", "b")))
+    recording = codex.read_codex(file(META, said("user", "a"), b'{"type":', said("narrator", "x"), said("user", "b")))
     assert told(recording) == ["user a", "user b"]
     assert [problem.line for problem in recording.problems] == [3, 4]
-    assert [b"narrator" in entry.body.raw for entry in recording.entries[-2:] if isinstance(entry.body, Note)] == [
+    assert [b"narrator" in entry.body.raw for entry in recording.entries[-2:] if isinstance(entry.body, NoteEntry)] == [
         False,
         True,
     ]
 
 
 def test_raw_items_decode_to_the_slot():
-    """A slot's bytes are its items, one or a list; ``decode_item`` reads both."""
-    for entry in codex.read(file(*TURN)).entries:
-        if isinstance(entry.body, Said):
-            model = "gpt-x" if entry.body.slot.message.role == "assistant" else ""
-            assert codex.decode_item(entry.body.slot.raw, model) == entry.body.slot.message
-    assert codex.decode_item(b'{"type":"message","role":"user","content":"hi"}').parts == (Text("hi"),)
+    """A slot's bytes are its items, one or a list; ``decode_codex_item`` reads both."""
+    for entry in codex.read_codex(file(*TURN)).entries:
+        if isinstance(entry.body, MessageEntry):
+            model = "gpt-x" if entry.body.sized_message.message.role == "assistant" else ""
+            assert codex.decode_codex_item(entry.body.sized_message.raw, model) == entry.body.sized_message.message
+    assert codex.decode_codex_item(b'{"type":"message","role":"user","content":"hi"}').parts == (Text("hi"),)
     with pytest.raises(FormatError, match="cannot be read"):
-        codex.decode_item(b"7")
+        codex.decode_codex_item(b"7")

@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from holdfast.formats.common.lines import Shape, edited, iso, millis, rows, split
+from holdfast.formats.common.lines import (
+    LenientDecoder,
+    decode_lines,
+    format_iso_time,
+    parse_millis,
+    set_json_fields,
+    split_json_lines,
+)
 
 
 class Thing(Struct, rename="camel"):
@@ -15,19 +22,19 @@ class Thing(Struct, rename="camel"):
     inner: msgspec.Raw = msgspec.Raw()
 
 
-THING = Shape(Thing)
+THING = LenientDecoder(Thing)
 
 
 def only(data: bytes):
-    (row,) = rows(data, THING)
+    (row,) = decode_lines(data, THING)
     return row
 
 
 def test_only_newlines_end_a_line():
     """Line separators that are no newline stay text; numbers count blank lines; CRLF and a BOM are tolerated."""
     data = b'\xef\xbb\xbf{"name":"a\xe2\x80\xa8b\xc2\x85c"}\r\n\r\n  \n{"name":"d"}'
-    assert [(number, len(line)) for number, line in split(data)] == [(1, 19), (4, 12)]
-    assert [row.value.name for row in rows(data, THING) if row.value] == ["a\u2028b\x85c", "d"]
+    assert [(number, len(line)) for number, line in split_json_lines(data)] == [(1, 19), (4, 12)]
+    assert [row.value.name for row in decode_lines(data, THING) if row.value] == ["a\u2028b\x85c", "d"]
 
 
 def test_field_of_another_type_is_absent_the_others_stand():
@@ -65,7 +72,7 @@ def test_half_a_surrogate_pair_is_mended():
     assert row.value is not None
     assert (row.value.name, row.value.how_many, row.raw) == ("a\ufffd", 2, line)
     assert "U+FFFD" in row.fault
-    assert msgspec.json.decode(row.clean) == {"name": "a\ufffd", "howMany": 2}
+    assert msgspec.json.decode(row.decodable) == {"name": "a\ufffd", "howMany": 2}
 
 
 def test_null_character_inside_a_string_is_text():
@@ -77,7 +84,7 @@ def test_null_character_inside_a_string_is_text():
 
 def test_damage_does_not_reach_the_neighbours():
     """Lines around a damaged one are read; numbers stay those of the file."""
-    found = list(rows(b'{"name":"a"}\n{"na\n{"name":"c"}\n', THING))
+    found = list(decode_lines(b'{"name":"a"}\n{"na\n{"name":"c"}\n', THING))
     assert [(row.number, row.value.name if row.value else None) for row in found] == [(1, "a"), (2, None), (3, "c")]
 
 
@@ -97,18 +104,18 @@ def test_damage_does_not_reach_the_neighbours():
 )
 def test_times(text, at):
     """ISO times and numbers become ms since 1970; what is no time becomes nothing."""
-    assert millis(text) == at
+    assert parse_millis(text) == at
 
 
 @given(st.integers(min_value=0, max_value=4_102_444_800_000))
 def test_times_there_and_back(at):
     """Every time until 2100 survives being written."""
-    assert millis(iso(at)) == at
+    assert parse_millis(format_iso_time(at)) == at
 
 
 def test_edit_touches_only_what_differs():
     """A line that already says it keeps its bytes; else the field changes in its place and the rest stays."""
     line = b'{"a": 1, "b":"x", "c":[1, 2]}'
-    assert edited(line, {"b": "x"}) is line
-    assert edited(line, {"b": "y", "d": None}) == b'{"a":1,"b":"y","c":[1, 2],"d":null}'
-    assert edited(b'{"b":"\\ud800","p":1}', {"p": 2}) == '{"b":"\ufffd","p":2}'.encode()
+    assert set_json_fields(line, {"b": "x"}) is line
+    assert set_json_fields(line, {"b": "y", "d": None}) == b'{"a":1,"b":"y","c":[1, 2],"d":null}'
+    assert set_json_fields(b'{"b":"\\ud800","p":1}', {"p": 2}) == '{"b":"\ufffd","p":2}'.encode()

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from strategies import conversations
+from strategies import conversation_strategy
 
-from holdfast.errors import Unrecognised
-from holdfast.formats import read
+from holdfast.errors import UnrecognizedContent
+from holdfast.formats import read_recording
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses
-from holdfast.providers.registry import FORMS
-from holdfast.state.entries import Said
+from holdfast.providers.registry import API_SPECS
+from holdfast.state.entries import MessageEntry
 
 APIS = {wire.API: wire for wire in (anthropic, openai_chat, openai_responses, gemini)}
-ALIKE = {anthropic.API, openai_chat.API}
+ALIKE = {anthropic.API_NAME, openai_chat.API_NAME}
 TIME = "2026-01-01T00:00:00.000Z"
 CLAUDE = {"type": "user", "sessionId": "s", "cwd": "/w", "timestamp": TIME}
 SESSIONS = {
@@ -53,14 +53,18 @@ SPREAD = st.sampled_from([None, 1])
 
 def said(data):
     """Return what the messages of a recording say, without the bytes they came in."""
-    found = [entry.body.slot.message for entry in read(data).entries if isinstance(entry.body, Said)]
+    found = [
+        entry.body.sized_message.message
+        for entry in read_recording(data).entries
+        if isinstance(entry.body, MessageEntry)
+    ]
     return [
         replace(one, parts=tuple(replace(part, raw=None) if hasattr(part, "raw") else part for part in one.parts))
         for one in found
     ]
 
 
-@given(conversations(), st.sampled_from([*APIS]), SPREAD)
+@given(conversation_strategy(), st.sampled_from([*APIS]), SPREAD)
 def test_messages_are_of_the_api_that_writes_them_so(messages, api, indent):
     """A list of messages is what a request of its API makes of it, on one line or on many.
 
@@ -69,10 +73,10 @@ def test_messages_are_of_the_api_that_writes_them_so(messages, api, indent):
     wire = APIS[api].dicts(messages)
     written = wire[1] if isinstance(wire, tuple) else wire
     told = json.dumps(written, indent=indent).encode()
-    whole = b'{"api":"%s","request":{"%s":%s}}' % (api.encode(), FORMS[api].field.encode(), told)
+    whole = b'{"api":"%s","request":{"%s":%s}}' % (api.encode(), API_SPECS[api].messages_field.encode(), told)
     if not written:
         return
-    assert read(told).api == api or {read(told).api, api} == ALIKE
+    assert read_recording(told).api == api or {read_recording(told).api, api} == ALIKE
     assert said(told) == said(whole)
 
 
@@ -82,8 +86,8 @@ def test_lines_in_an_array_are_the_session(tool, indent):
     """The lines of a tool's session that somebody put in one array are that session, entry for entry."""
     lines = SESSIONS[tool]
     written = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
-    found = read(json.dumps(lines, indent=indent).encode())
-    assert found == read(written)
+    found = read_recording(json.dumps(lines, indent=indent).encode())
+    assert found == read_recording(written)
     assert found.format == tool
 
 
@@ -91,9 +95,9 @@ def test_messages_of_opencode_are_a_session():
     """What the server of opencode returns for a session's messages is read as what opencode exports."""
     part = {"id": "p", "sessionID": "ses_1", "messageID": "m", "type": "text", "text": "hi"}
     messages = [{"info": {"id": "m", "role": "user", "sessionID": "ses_1", "time": {"created": 1}}, "parts": [part]}]
-    found = read(json.dumps(messages).encode())
+    found = read_recording(json.dumps(messages).encode())
     assert (found.format, found.session) == ("opencode", "ses_1")
-    assert found == read(json.dumps({"info": {"id": "ses_1"}, "messages": messages}).encode())
+    assert found == read_recording(json.dumps({"info": {"id": "ses_1"}, "messages": messages}).encode())
 
 
 def test_requests_in_an_array_are_requests():
@@ -123,8 +127,8 @@ EXPORT = {"info": {"id": "ses_1"}, "messages": []}
 )
 def test_what_cannot_be_told_is_an_error(given_, told):
     """A list of nobody's, or of several, is not taken for somebody's: the error says what it is, and what to give."""
-    with pytest.raises(Unrecognised, match=told) as caught:
-        read(json.dumps(given_).encode(), "list.json")
+    with pytest.raises(UnrecognizedContent, match=told) as caught:
+        read_recording(json.dumps(given_).encode(), "list.json")
     assert "give" in str(caught.value)
 
 

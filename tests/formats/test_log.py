@@ -4,16 +4,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.formats.base import Recording
-from holdfast.formats.common.log import Call, Log, ordered, slot_of
+from holdfast.formats.common.log import CallMetadata, RecordingBuilder, make_sized_message, order_parents_first
 from holdfast.messages.message import Message
-from holdfast.state.entries import Answer, Note, Request, Said, Usage
+from holdfast.state.entries import AnswerEntry, MessageEntry, NoteEntry, RequestEntry, Usage
 
 
 @given(st.lists(st.integers(min_value=-1, max_value=30), max_size=31))
 def test_order_puts_parents_first_and_cuts_circles(links):
     """Any links, circles and forward ones too, end in an order of all with each parent before its children."""
     up = [link if link < len(links) else -1 for link in links]
-    order, cut = ordered(up)
+    order, cut = order_parents_first(up)
     place = {index: position for position, index in enumerate(order)}
     assert sorted(order) == list(range(len(up)))
     assert all(up[index] == -1 or place[up[index]] < place[index] for index in order)
@@ -23,40 +23,40 @@ def test_order_puts_parents_first_and_cuts_circles(links):
 def test_circle_is_cut_at_its_first_line():
     """The earliest line of a circle becomes the root of the others."""
     up = [2, 0, 1, 2]
-    assert ordered(up) == ([0, 1, 2, 3], [0])
+    assert order_parents_first(up) == ([0, 1, 2, 3], [0])
     assert up == [-1, 0, 1, 2]
 
 
 def test_ids_are_unique_and_never_empty():
     """An id that is taken, or missing, becomes another."""
-    log = Log()
-    ids = [log.add(name, None, Note("x"), None, line) for line, name in enumerate(["a", "a", "", "a"], 1)]
+    log = RecordingBuilder()
+    ids = [log.add_entry(name, None, NoteEntry("x"), None, line) for line, name in enumerate(["a", "a", "", "a"], 1)]
     assert ids == ["a", "a~2", "line-3", "a~3"]
 
 
 def test_id_tells_what_a_later_line_completed():
     """An entry behind something that a later line shaped has an id of its own: no id ever means two things."""
-    log = Log()
-    before = log.add("a", None, Note("x"), None, 1, 5)
-    assert log.add("b", before, Note("y"), None, 3).startswith("b+")
-    assert log.add("c", before, Note("z"), None, 6) == "c"
+    log = RecordingBuilder()
+    before = log.add_entry("a", None, NoteEntry("x"), None, 1, 5)
+    assert log.add_entry("b", before, NoteEntry("y"), None, 3).startswith("b+")
+    assert log.add_entry("c", before, NoteEntry("z"), None, 6) == "c"
 
 
 def test_model_call_is_three_entries():
     """Request, words and usage follow each other, and the request knows how many slots it covered."""
-    log = Log()
-    root = log.add("u", None, Said(slot_of(Message.of("user", "hi"), "", None)), 1, 1)
-    said = Said(slot_of(Message.of("assistant", "ho"), "", None))
-    log.answer("a", root, said, Call("m", Usage(5, 1), "end_turn", 2), 7, 2)
-    bodies = [entry.body for entry in log.finish(Recording("x")).entries[1:]]
-    assert bodies[0] == Request(basis="", slots=1, model="m")
+    log = RecordingBuilder()
+    root = log.add_entry("u", None, MessageEntry(make_sized_message(Message.from_text("user", "hi"), "", None)), 1, 1)
+    said = MessageEntry(make_sized_message(Message.from_text("assistant", "ho"), "", None))
+    log.add_answer("a", root, said, CallMetadata("m", Usage(5, 1), "end_turn", 2), 7, 2)
+    bodies = [entry.body for entry in log.finish_recording(Recording("x")).entries[1:]]
+    assert bodies[0] == RequestEntry(prefix_digest="", message_count=1, model="m")
     assert bodies[1] == said
-    assert bodies[2] == Answer(basis="", usage=Usage(5, 1), stop="end_turn")
+    assert bodies[2] == AnswerEntry(prefix_digest="", usage=Usage(5, 1), stop_reason="end_turn")
 
 
 def test_answer_that_no_model_gave_has_no_request():
     """What the tool itself put down as an answer was never asked for."""
-    log = Log()
-    said = Said(slot_of(Message.of("assistant", "No response requested."), "", None))
-    log.answer("a", None, said, Call("", Usage(), "synthetic"), None, 1)
-    assert [type(entry.body) for entry in log.entries] == [Said, Answer]
+    log = RecordingBuilder()
+    said = MessageEntry(make_sized_message(Message.from_text("assistant", "No response requested."), "", None))
+    log.add_answer("a", None, said, CallMetadata("", Usage(), "synthetic"), None, 1)
+    assert [type(entry.body) for entry in log.entries] == [MessageEntry, AnswerEntry]

@@ -7,11 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import FormatError, HoldfastError, Unrecognised
-from holdfast.formats import Recording, context, history, read, steps, write
-from holdfast.formats.export import WRITERS
-from holdfast.providers.registry import APIS
-from holdfast.state.entries import Said
+from holdfast.errors import FormatError, HoldfastError, UnrecognizedContent
+from holdfast.formats import (
+    Recording,
+    build_state_at_leaf,
+    export_bytes,
+    get_full_history_entries,
+    list_model_calls,
+    read_recording,
+)
+from holdfast.formats.export import EXPORT_FORMATS
+from holdfast.providers.registry import API_NAMES
+from holdfast.state.entries import MessageEntry
 
 CLAUDE = b'{"type":"user","uuid":"u1","parentUuid":null,"sessionId":"S","message":{"role":"user","content":"hi"}}'
 PI = b'{"type":"session","version":3,"id":"S","timestamp":"t","cwd":"/x"}'
@@ -50,7 +57,7 @@ CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
 )
 def test_recognised_by_content(data, format_):
     """What a file says decides, never its name; damage before the first good line does not matter."""
-    assert read(data, "misleading.db").format == format_
+    assert read_recording(data, "misleading.db").format == format_
 
 
 @pytest.mark.parametrize(
@@ -60,22 +67,22 @@ def test_recognised_by_content(data, format_):
         (b" \n\n", FormatError, "empty (3 bytes)"),
         (b"\x7fELF\x00\x01", FormatError, "binary file (a NUL byte at 4)"),
         (b"caf\xe9 au lait\n", FormatError, "no UTF-8 text (byte 3"),
-        (b"SQLite format 3\x00" + bytes(100), Unrecognised, "opencode"),
-        (b'{"contents":[{}]}', Unrecognised, "Gemini"),
-        (b'{"model":"m","input":[5]}', Unrecognised, "Responses"),
-        (b'{"trajectory":[],"history":[]}', Unrecognised, "SWE-agent"),
-        (b'{"name":"x","version":1}', Unrecognised, "with the keys name, version"),
-        (b"hello\nworld\n", Unrecognised, "no line of the file is a JSON object with fields: all its 2 lines"),
-        (b"{}\n", Unrecognised, "no line of the file is a JSON object with fields: its one line"),
-        (b"[" * 1_000_000, Unrecognised, "the JSON in it is nested too deeply"),
-        (b'{"messages":' + b"[" * 1_000_000, Unrecognised, "the JSON in it is nested too deeply"),
-        (b'{"messages":[]}', Unrecognised, "messages"),
+        (b"SQLite format 3\x00" + bytes(100), UnrecognizedContent, "opencode"),
+        (b'{"contents":[{}]}', UnrecognizedContent, "Gemini"),
+        (b'{"model":"m","input":[5]}', UnrecognizedContent, "Responses"),
+        (b'{"trajectory":[],"history":[]}', UnrecognizedContent, "SWE-agent"),
+        (b'{"name":"x","version":1}', UnrecognizedContent, "with the keys name, version"),
+        (b"hello\nworld\n", UnrecognizedContent, "no line of the file is a JSON object with fields: all its 2 lines"),
+        (b"{}\n", UnrecognizedContent, "no line of the file is a JSON object with fields: its one line"),
+        (b"[" * 1_000_000, UnrecognizedContent, "the JSON in it is nested too deeply"),
+        (b'{"messages":' + b"[" * 1_000_000, UnrecognizedContent, "the JSON in it is nested too deeply"),
+        (b'{"messages":[]}', UnrecognizedContent, "messages"),
     ],
 )
 def test_refused_by_name(data, error, says):
     """Each thing that is no session raises an error that says what was seen, what is understood, and which file."""
     with pytest.raises(error, match=r"^that\.file: ") as raised:
-        read(data, "that.file")
+        read_recording(data, "that.file")
     assert says in str(raised.value)
     assert "Completions" in str(raised.value)
 
@@ -84,14 +91,14 @@ def test_refused_by_name(data, error, says):
 def test_another_encoding_is_told(encoding):
     """Text in two or four bytes a character is no binary file: what it is and what to do about it is said."""
     with pytest.raises(FormatError, match=rf"{encoding[:6].upper()}, and sessions are UTF-8; write it anew"):
-        read('{"type":"user"}\n'.encode(encoding))
+        read_recording('{"type":"user"}\n'.encode(encoding))
 
 
 @given(st.binary(max_size=400))
 def test_any_bytes_are_read_or_refused(data):
     """No bytes at all raise anything but our own errors."""
     with suppress(HoldfastError):
-        assert isinstance(read(data), Recording)
+        assert isinstance(read_recording(data), Recording)
 
 
 IDS = st.sampled_from(["a", "b", "c", "d", "missing"])
@@ -131,7 +138,7 @@ def test_any_lines_become_a_tree(lines):
     """Whatever lines say: ids are unique, parents come first, all views and all writers work on the result."""
     data = b"\n".join(json.dumps(line).encode() for line in lines)
     try:
-        recording = read(data)
+        recording = read_recording(data)
     except HoldfastError:
         return
     for one in (recording, *recording.sidechains):
@@ -141,17 +148,17 @@ def test_any_lines_become_a_tree(lines):
             assert entry.parent is None or entry.parent in seen
             seen.add(entry.id)
         assert one.leaf is None or one.leaf in seen
-        history(one), context(one), steps(one)
-    for format_ in WRITERS:
-        is_request = format_ in APIS
+        get_full_history_entries(one), build_state_at_leaf(one), list_model_calls(one)
+    for format_ in EXPORT_FORMATS:
+        is_request = format_ in API_NAMES
         with suppress(FormatError) if is_request else nullcontext():  # a request needs a message
-            write(recording, format_)
+            export_bytes(recording, format_)
 
 
 def test_deep_json_in_the_middle_is_one_damaged_line():
     """A line nested 1,000,000 deep costs that line."""
     deep = b'{"type":"user","uuid":"x","message":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}"
-    recording = read(CLAUDE + b"\n" + deep + b"\n")
+    recording = read_recording(CLAUDE + b"\n" + deep + b"\n")
     assert [problem.line for problem in recording.problems] == [2]
     assert "nested too deeply" in recording.problems[0].reason
 
@@ -160,15 +167,15 @@ def test_separator_characters_do_not_split_a_line():
     """U+2028, U+2029 and U+0085 in a message are text."""
     words = "a\u2028b\u2029c\u0085d"
     line = json.dumps(json.loads(CLAUDE) | {"message": {"role": "user", "content": words}}, ensure_ascii=False)
-    recording = read(line.encode() + b"\r\n")
-    (entry,) = [entry for entry in history(recording) if isinstance(entry.body, Said)]
-    assert entry.body.slot.message.text == words
+    recording = read_recording(line.encode() + b"\r\n")
+    (entry,) = [entry for entry in get_full_history_entries(recording) if isinstance(entry.body, MessageEntry)]
+    assert entry.body.sized_message.message.text == words
 
 
 def test_large_line_is_one_message():
     """A line of several megabytes is read like any other."""
     words = "lorem ipsum " * 400_000
     line = json.dumps(json.loads(CLAUDE) | {"message": {"role": "user", "content": words}}).encode()
-    recording = read(line)
+    recording = read_recording(line)
     assert recording.problems == ()
-    assert len(recording.entries[0].body.slot.message.text) == len(words)
+    assert len(recording.entries[0].body.sized_message.message.text) == len(words)

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import FormatError
-from holdfast.formats import read, write
-from holdfast.formats.repair import HEADER, repair
-from holdfast.formats.repair.survey import NOTHING
-from holdfast.formats.repair.tools import NO_RESULT
+from holdfast.formats import export_bytes, read_recording
+from holdfast.formats.repair import NO_HEADER_REASON, repair_session_file
+from holdfast.formats.repair.survey import NOTHING_LEFT_REASON
+from holdfast.formats.repair.tools import MISSING_RESULT_TEXT
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.size.tokens import measure
-from holdfast.state.entries import Answer, Entry, Note, Said, Usage
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.state.entries import AnswerEntry, Entry, MessageEntry, NoteEntry, Usage
 
 LOGS = ("claude-code", "codex", "pi")
 HEADED = ("codex", "pi")
@@ -33,14 +33,19 @@ def session(turns, form="claude-code", calls=1):
 
     for turn in range(turns):
         ids = [f"call_{turn}_{number}" for number in range(calls)]
-        add(f"u{turn}", Said(measure(Message.of("user", f"question {turn} é \u2028"))))
-        add(f"a{turn}", Said(measure(Message("assistant", tuple(ToolCall(id_, "bash", '{"a":1}') for id_ in ids)))))
-        add(f"a{turn}+", Answer("", Usage(100 + turn, 5)))
+        add(f"u{turn}", MessageEntry(build_sized_message(Message.from_text("user", f"question {turn} é \u2028"))))
+        add(
+            f"a{turn}",
+            MessageEntry(
+                build_sized_message(Message("assistant", tuple(ToolCall(id_, "bash", '{"a":1}') for id_ in ids)))
+            ),
+        )
+        add(f"a{turn}+", AnswerEntry("", Usage(100 + turn, 5)))
         results = tuple(ToolResult(id_, "bash", (Text(f"output of {id_}"),)) for id_ in ids)
-        add(f"r{turn}", Said(measure(Message("tool", results))))
-        add(f"z{turn}", Said(measure(Message.of("assistant", f"answer {turn}"))))
-        add(f"z{turn}+", Answer("", Usage(200 + turn, 5)))
-    return write(entries, form)
+        add(f"r{turn}", MessageEntry(build_sized_message(Message("tool", results))))
+        add(f"z{turn}", MessageEntry(build_sized_message(Message.from_text("assistant", f"answer {turn}"))))
+        add(f"z{turn}+", AnswerEntry("", Usage(200 + turn, 5)))
+    return export_bytes(entries, form)
 
 
 def lines(data):
@@ -83,7 +88,7 @@ def test_a_file_with_nothing_wrong_stays_as_it_is(form, change):
     """What a tool can read is not damage: line ends of Windows and blank lines are left, byte for byte."""
     data = change(session(3, form))
     for whole in (data, data.replace(b"\n", b"\n\n"), data + b"  "):
-        repaired = repair(whole)
+        repaired = repair_session_file(whole)
         assert repaired.survey.is_fine
         assert repaired.survey.format == form
         assert repaired.data == whole
@@ -92,7 +97,7 @@ def test_a_file_with_nothing_wrong_stays_as_it_is(form, change):
 def test_a_call_at_the_end_is_left_open():
     """A call that waits for its result is no damage, only one that was passed over is."""
     data = b"".join(lines(session(2))[:-2])
-    assert repair(data).survey.is_fine
+    assert repair_session_file(data).survey.is_fine
 
 
 def test_the_same_call_on_two_branches_is_left():
@@ -100,7 +105,7 @@ def test_the_same_call_on_two_branches_is_left():
     whole = lines(session(1))
     other = json.loads(whole[2]) | {"uuid": "other"}
     data = b"".join([*whole, json.dumps(other).encode() + b"\n"])
-    assert repair(data).survey.is_fine
+    assert repair_session_file(data).survey.is_fine
 
 
 # -- lines -------------------------------------------------------------------------------------------------------------
@@ -111,11 +116,11 @@ def test_a_torn_line_is_left_out(form):
     """Half a line at the end goes, whole; what stands before it stays as it was."""
     data = session(2, form)
     whole = lines(data)
-    repaired = repair(data + whole[-1][:40])
+    repaired = repair_session_file(data + whole[-1][:40])
     assert kinds(repaired) == ["torn"]
     assert repaired.survey.findings[0].line == len(whole) + 1
     assert repaired.data == data
-    assert [one.raw for one in repaired.dropped] == [whole[-1][:40]]
+    assert [one.raw for one in repaired.dropped_lines] == [whole[-1][:40]]
 
 
 @pytest.mark.parametrize("form", LOGS)
@@ -124,10 +129,10 @@ def test_welded_lines_are_parted(form):
     data = session(2, form)
     whole = lines(data)
     welded = b"".join([*whole[:2], whole[2][:-1], *whole[3:]])
-    repaired = repair(welded)
+    repaired = repair_session_file(welded)
     assert kinds(repaired) == ["welded"]
     assert repaired.data == data
-    assert repaired.dropped == ()
+    assert repaired.dropped_lines == ()
 
 
 @pytest.mark.parametrize("form", LOGS)
@@ -135,10 +140,10 @@ def test_a_line_behind_half_a_line_is_found(form):
     """Where a write went on behind half a line, the whole line is kept and the half goes."""
     whole = lines(session(2, form))
     data = b"".join([*whole[:-1], whole[-1][:50], whole[-1]])
-    repaired = repair(data)
+    repaired = repair_session_file(data)
     assert kinds(repaired) == ["welded"]
     assert repaired.data == b"".join(whole)
-    assert [one.raw for one in repaired.dropped] == [whole[-1][:50] + whole[-1]]
+    assert [one.raw for one in repaired.dropped_lines] == [whole[-1][:50] + whole[-1]]
 
 
 @pytest.mark.parametrize("form", LOGS)
@@ -146,7 +151,7 @@ def test_half_a_line_is_never_taken_for_a_whole_one(form):
     """An object inside half a line is not made a line of its own, however whole it is."""
     whole = lines(session(1, form))
     data = b"".join([*whole, whole[-1].rstrip()[:-1] + b"\n"])
-    repaired = repair(data)
+    repaired = repair_session_file(data)
     assert kinds(repaired) == ["torn"]
     assert repaired.data == b"".join(whole)
 
@@ -154,7 +159,7 @@ def test_half_a_line_is_never_taken_for_a_whole_one(form):
 def test_nul_bytes_go():
     """NUL bytes that a lost write left are taken away; what stands behind them is read."""
     whole = lines(session(1))
-    repaired = repair(b"".join([whole[0], b"\x00" * 900, *whole[1:], b"\x00" * 50 + b"\n"]))
+    repaired = repair_session_file(b"".join([whole[0], b"\x00" * 900, *whole[1:], b"\x00" * 50 + b"\n"]))
     assert repaired.data == b"".join(whole)
     assert set(kinds(repaired)) == {"characters", "torn"}
 
@@ -162,16 +167,16 @@ def test_nul_bytes_go():
 def test_bytes_that_are_no_characters_are_replaced():
     """A line that is not UTF-8 stays, with U+FFFD where the bytes are wrong; the line as it was is handed out."""
     data = session(1).replace(b"question 0 \xc3\xa9", b"question 0 \xe9")
-    repaired = repair(data)
+    repaired = repair_session_file(data)
     assert kinds(repaired) == ["encoding"]
     assert "question 0 \ufffd" in repaired.data.decode()
-    assert b"\xe9" in repaired.dropped[0].raw
+    assert b"\xe9" in repaired.dropped_lines[0].raw
 
 
 def test_half_a_surrogate_pair_is_replaced():
     """Half a surrogate pair is JSON and refused by every provider, so it becomes U+FFFD."""
     data = session(1).replace("é".encode(), b"\\ud83d")
-    repaired = repair(data)
+    repaired = repair_session_file(data)
     assert kinds(repaired) == ["characters"]
     assert "question 0 \ufffd" in repaired.data.decode()
 
@@ -179,7 +184,7 @@ def test_half_a_surrogate_pair_is_replaced():
 def test_a_byte_order_mark_goes():
     """A byte order mark, which no tool writes and most cannot read, is taken away."""
     data = session(1, "pi")
-    repaired = repair(b"\xef\xbb\xbf" + data)
+    repaired = repair_session_file(b"\xef\xbb\xbf" + data)
     assert kinds(repaired) == ["encoding"]
     assert repaired.data == data
 
@@ -187,7 +192,7 @@ def test_a_byte_order_mark_goes():
 def test_a_missing_line_end_is_added():
     """Without a line end the tool's next line would be welded to the last one."""
     data = session(1)
-    repaired = repair(data[:-1])
+    repaired = repair_session_file(data[:-1])
     assert kinds(repaired) == ["no line end"]
     assert repaired.data == data
 
@@ -195,7 +200,7 @@ def test_a_missing_line_end_is_added():
 def test_json_that_is_no_object_goes():
     """A number or a list is no line of any tool."""
     data = session(1)
-    repaired = repair(data + b"17\n[1]\n")
+    repaired = repair_session_file(data + b"17\n[1]\n")
     assert kinds(repaired) == ["no object"] * 2
     assert repaired.data == data
 
@@ -208,12 +213,12 @@ def test_a_result_without_its_call_goes(form):
     """Where a call is lost its result goes too, and what hung on them hangs on what stood before."""
     whole = lines(session(2, form))
     call = next(number for number, line in enumerate(whole) if b"call_1_0" in line)
-    repaired = repair(b"".join([*whole[:call], *whole[call + 1 :]]))
+    repaired = repair_session_file(b"".join([*whole[:call], *whole[call + 1 :]]))
     assert "orphan" in kinds(repaired)
     assert b"call_1_0" not in repaired.data
-    assert any(b"output of call_1_0" in one.raw for one in repaired.dropped)
-    context = read(repaired.data)
-    texts = [entry.body.slot.message.text for entry in context.entries if isinstance(entry.body, Said)]
+    assert any(b"output of call_1_0" in one.raw for one in repaired.dropped_lines)
+    context = read_recording(repaired.data)
+    texts = [entry.body.sized_message.message.text for entry in context.entries if isinstance(entry.body, MessageEntry)]
     assert [text for text in texts if text][-1] == "answer 1"
     assert context.problems == ()
 
@@ -223,7 +228,7 @@ def test_a_missing_parent_gives_way_to_the_line_before(form):
     """A link to a line that was never written would cut the conversation off; it goes to the line before it."""
     whole = lines(session(2, form))
     lost = next(number for number, line in enumerate(whole) if b"question 1" in line)
-    repaired = repair(b"".join([*whole[:lost], *whole[lost + 1 :]]))
+    repaired = repair_session_file(b"".join([*whole[:lost], *whole[lost + 1 :]]))
     assert kinds(repaired) == ["parent"]
     found = said(repaired.data)
     field, name = ("parentUuid", "uuid") if form == "claude-code" else ("parentId", "id")
@@ -234,7 +239,7 @@ def test_the_first_line_may_go_on_from_another_file():
     """A session that was continued in a new file begins with a link to the old one, which is right."""
     whole = lines(session(1))
     first = json.loads(whole[0]) | {"parentUuid": "elsewhere"}
-    assert repair(b"".join([json.dumps(first).encode() + b"\n", *whole[1:]])).survey.is_fine
+    assert repair_session_file(b"".join([json.dumps(first).encode() + b"\n", *whole[1:]])).survey.is_fine
 
 
 def test_a_line_is_never_hung_on_what_hangs_on_it():
@@ -242,7 +247,7 @@ def test_a_line_is_never_hung_on_what_hangs_on_it():
     whole = lines(session(2))
     child = json.dumps(json.loads(whole[4])).encode() + b"\n"
     lost = json.dumps(json.loads(whole[3]) | {"parentUuid": "nowhere"}).encode() + b"\n"
-    repaired = repair(b"".join([*whole[:3], child, lost, *whole[5:]]))
+    repaired = repair_session_file(b"".join([*whole[:3], child, lost, *whole[5:]]))
     assert kinds(repaired) == ["parent"]
     assert said(repaired.data)[4]["parentUuid"] == json.loads(whole[2])["uuid"]
 
@@ -250,10 +255,10 @@ def test_a_line_is_never_hung_on_what_hangs_on_it():
 def test_with_nothing_to_hang_on_a_line_begins_the_conversation():
     """Where all that stands before a line hangs on it, its lost parent gives way to none."""
     whole = lines(session(1))
-    repaired = repair(b"".join([whole[2], *whole[1:2], *whole[3:]]))
+    repaired = repair_session_file(b"".join([whole[2], *whole[1:2], *whole[3:]]))
     assert kinds(repaired) == ["parent"]
     assert said(repaired.data)[1]["parentUuid"] is None
-    assert read(repaired.data).problems == ()
+    assert read_recording(repaired.data).problems == ()
 
 
 def test_lines_of_one_answer_are_one():
@@ -273,10 +278,10 @@ def test_lines_of_one_answer_are_one():
         line("q", "b", "progress"),
         line("v", "q", "user", {"role": "user", "content": "and?"}),
     ]
-    repaired = repair(b"".join(data))
+    repaired = repair_session_file(b"".join(data))
     assert kinds(repaired) == ["unanswered"]
     assert [one["parentUuid"] for one in said(repaired.data)][5:] == ["q", said(repaired.data)[5]["uuid"]]
-    assert repair(repaired.data).survey.is_fine
+    assert repair_session_file(repaired.data).survey.is_fine
 
 
 def test_a_call_is_answered_once_on_a_way():
@@ -296,26 +301,26 @@ def test_a_call_is_answered_once_on_a_way():
         line("b", "v", "assistant", second),
         line("w", "b", "user", "and?"),
     ]
-    repaired = repair(b"".join(data))
+    repaired = repair_session_file(b"".join(data))
     assert kinds(repaired) == ["unanswered", "unanswered"]
     assert calls_and_results(repaired.data, "claude-code") == ([("c1", 1), ("c2", 4)], [("c1", 2), ("c2", 5)])
-    assert repair(repaired.data).survey.is_fine
+    assert repair_session_file(repaired.data).survey.is_fine
 
 
 def test_a_file_of_which_nothing_would_be_left_stays():
     """Where every line is damaged or has lost its call, an empty file would be no repair."""
     result = lines(session(1))[2]
     for data in (result, result + lines(session(1))[0][:60]):
-        repaired = repair(data)
-        assert (repaired.data, repaired.survey.reason) == (data, NOTHING)
-        assert {one.done for one in repaired.survey.findings} == {"left as it is"}
+        repaired = repair_session_file(data)
+        assert (repaired.data, repaired.survey.reason) == (data, NOTHING_LEFT_REASON)
+        assert {one.repair for one in repaired.survey.findings} == {"left as it is"}
 
 
 def test_only_words_pass_a_call_over():
     """A note of the tool's behind an open call, and nothing said, leaves the call open."""
     whole = lines(session(1))[:2]
     note = {"type": "system", "uuid": "n", "parentUuid": json.loads(whole[1])["uuid"], "sessionId": "s"}
-    assert repair(b"".join([*whole, json.dumps(note).encode() + b"\n"])).survey.is_fine
+    assert repair_session_file(b"".join([*whole, json.dumps(note).encode() + b"\n"])).survey.is_fine
 
 
 def test_parents_in_a_circle_are_cut():
@@ -323,7 +328,7 @@ def test_parents_in_a_circle_are_cut():
     whole = lines(session(1, "pi"))
     last = json.loads(whole[-1])["id"]
     first = json.loads(whole[1]) | {"parentId": last}
-    repaired = repair(b"".join([whole[0], json.dumps(first).encode() + b"\n", *whole[2:]]))
+    repaired = repair_session_file(b"".join([whole[0], json.dumps(first).encode() + b"\n", *whole[2:]]))
     assert kinds(repaired) == ["circle"]
     assert said(repaired.data)[1]["parentId"] is None
 
@@ -334,7 +339,7 @@ def test_a_second_result_goes():
     first = json.loads(whole[2])
     second = json.dumps(first | {"uuid": "again", "parentUuid": first["uuid"]}).encode() + b"\n"
     after = json.dumps(json.loads(whole[3]) | {"parentUuid": "again"}).encode() + b"\n"
-    repaired = repair(b"".join([*whole[:3], second, after, *whole[4:]]))
+    repaired = repair_session_file(b"".join([*whole[:3], second, after, *whole[4:]]))
     assert kinds(repaired) == ["duplicate"]
     assert said(repaired.data)[3]["parentUuid"] == first["uuid"]
 
@@ -343,7 +348,9 @@ def test_only_the_bad_part_of_a_line_goes():
     """Of a line with several results only the one without a call is taken out."""
     whole = lines(session(1, calls=2))
     data = b"".join(whole).replace(b'"tool_use","id":"call_0_1"', b'"tool_use","id":"other"', 1)
-    repaired = repair(data.replace(b'"id":"call_0_1","type":"tool_use"', b'"id":"other","type":"tool_use"', 1))
+    repaired = repair_session_file(
+        data.replace(b'"id":"call_0_1","type":"tool_use"', b'"id":"other","type":"tool_use"', 1)
+    )
     assert kinds(repaired) == ["orphan", "unanswered"] or kinds(repaired) == ["unanswered", "orphan"]
     assert b"output of call_0_0" in repaired.data
     assert b"output of call_0_1" not in repaired.data
@@ -352,12 +359,12 @@ def test_only_the_bad_part_of_a_line_goes():
 def test_a_call_that_was_passed_over_gets_an_error_result():
     """Claude Code sends what it recorded: a call without a result that was passed over gets an honest one."""
     whole = lines(session(2))
-    repaired = repair(b"".join([*whole[:2], *whole[3:]]))
+    repaired = repair_session_file(b"".join([*whole[:2], *whole[3:]]))
     assert "unanswered" in kinds(repaired)
     made = said(repaired.data)[2]
     assert made["message"]["content"][0]["tool_use_id"] == "call_0_0"
     assert made["message"]["content"][0]["is_error"] is True
-    assert made["message"]["content"][0]["content"] == NO_RESULT
+    assert made["message"]["content"][0]["content"] == MISSING_RESULT_TEXT
     assert made["parentUuid"] == said(repaired.data)[1]["uuid"]
     assert said(repaired.data)[3]["parentUuid"] == made["uuid"]
 
@@ -367,7 +374,7 @@ def test_other_tools_answer_open_calls_themselves(form):
     """pi and Codex make up a missing result when they send, so none is written into their files."""
     whole = lines(session(2, form))
     result = next(number for number, line in enumerate(whole) if b"output of call_0_0" in line)
-    repaired = repair(b"".join([*whole[:result], *whole[result + 1 :]]))
+    repaired = repair_session_file(b"".join([*whole[:result], *whole[result + 1 :]]))
     assert "unanswered" not in kinds(repaired)
 
 
@@ -379,7 +386,7 @@ def test_lines_in_the_wrong_order_are_put_right():
         call = next(number for number, line in enumerate(whole) if b"call_0_0" in line)
         swapped = list(whole)
         swapped[call], swapped[result] = swapped[result], swapped[call]
-        repaired = repair(b"".join(swapped))
+        repaired = repair_session_file(b"".join(swapped))
         assert set(kinds(repaired)) == {"order"}
         calls, results = calls_and_results(repaired.data, form)
         assert calls[0][1] < results[0][1]
@@ -390,7 +397,7 @@ def test_a_copy_of_a_line_is_said_once():
     """Codex reads every line as said; a line that was written twice, at the same part of a second, is a copy."""
     whole = [line.replace(b".000Z", b".125Z") for line in lines(session(1, "codex"))]
     twice = [line for line in whole for _ in range(2 if b"question" in line else 1)]
-    repaired = repair(b"".join(twice))
+    repaired = repair_session_file(b"".join(twice))
     assert kinds(repaired) == ["duplicate"]
     assert repaired.data == b"".join(whole)
 
@@ -409,7 +416,7 @@ def test_what_was_said_twice_is_no_copy(at):
         every = [{"timestamp": at, "type": "session_meta", "payload": first}]
         every += [{"timestamp": at, "type": "response_item", "payload": item} for item in items * 3]
     data = b"".join(json.dumps(one).encode() + b"\n" for one in every)
-    repaired = repair(data, "codex")
+    repaired = repair_session_file(data, "codex")
     assert kinds(repaired) == []
     assert repaired.data is data or repaired.data == data
 
@@ -418,7 +425,7 @@ def test_what_was_said_twice_is_no_copy(at):
 def test_another_encoding_is_told(encoding):
     """What PowerShell wrote in UTF-16 no tool goes on with: that is said, and nothing is called fine."""
     with pytest.raises(FormatError, match=r"UTF-16, and sessions are UTF-8; write it anew"):
-        repair(session(1).decode().encode(encoding))
+        repair_session_file(session(1).decode().encode(encoding))
 
 
 # -- files that are left alone -----------------------------------------------------------------------------------------
@@ -428,8 +435,8 @@ def test_another_encoding_is_told(encoding):
 def test_without_a_header_nothing_is_rewritten(form):
     """A tool that wants a header cannot open the file however its lines are mended, so it stays as it is."""
     data = b"".join(lines(session(1, form))[1:]) + b'{"torn'
-    repaired = repair(data)
-    assert repaired.survey.reason == HEADER
+    repaired = repair_session_file(data)
+    assert repaired.survey.reason == NO_HEADER_REASON
     assert kinds(repaired) == ["torn"]
     assert repaired.data == data
 
@@ -442,7 +449,7 @@ def test_without_a_header_nothing_is_rewritten(form):
 def test_what_is_no_session_is_refused(data):
     """A file that is no session is an error with what it is, never rewritten."""
     with pytest.raises(FormatError):
-        repair(data)
+        repair_session_file(data)
 
 
 @pytest.mark.parametrize("indent", [None, 2])
@@ -450,27 +457,27 @@ def test_what_opencode_exported_is_no_file_of_its_own(indent):
     """It is told as such, with what can be done with it, on one line or many."""
     data = json.dumps({"info": {"id": "ses_1"}, "messages": []}, indent=indent).encode()
     with pytest.raises(FormatError, match="export it again, or import it"):
-        repair(data)
+        repair_session_file(data)
 
 
 def test_an_older_session_of_gemini_cli_is_fine():
     """A session that is one JSON value has no lines to mend."""
     data = json.dumps({"sessionId": "s", "projectHash": "p", "startTime": "x", "messages": []}, indent=2).encode()
-    assert repair(data).survey.is_fine
+    assert repair_session_file(data).survey.is_fine
 
 
 def test_a_deep_line_is_left():
     """A line that is nested deeper than can be looked at is no damage."""
     deep = b'{"type":"x","uuid":"d","sessionId":"s","a":' + b"[" * 5_000 + b"]" * 5_000 + b"}\n"
     data = session(1) + deep
-    assert repair(data).data == data
+    assert repair_session_file(data).data == data
 
 
 @pytest.mark.parametrize("line", [b'{"' * 60_000, b"[" * 90_000, b'{"a":' * 30_000, b'{"a":"' + b"x" * 3_000_000])
 def test_a_hostile_line_costs_little(line):
     """A line made to be slow is left out in a moment."""
     data = session(1)
-    assert repair(data + line + b"\n").data == data
+    assert repair_session_file(data + line + b"\n").data == data
 
 
 # -- anything ----------------------------------------------------------------------------------------------------------
@@ -518,7 +525,7 @@ def test_whatever_is_broken_is_mended_for_good(form, turns, calls, wounds, ended
     data = b"".join(whole)
     data = data if ended else data.rstrip(b"\n")
     try:
-        repaired = repair(data)
+        repaired = repair_session_file(data)
     except FormatError:
         assert not before & {line.rstrip(b"\n") + b"\n" for line in data.split(b"\n")}
         return
@@ -526,7 +533,7 @@ def test_whatever_is_broken_is_mended_for_good(form, turns, calls, wounds, ended
     if repaired.survey.reason:
         assert repaired.data == data
         return
-    again = repair(repaired.data)
+    again = repair_session_file(repaired.data)
     assert again.survey.findings == ()
     assert again.data == repaired.data
     _check_reading(repaired.data, form)
@@ -534,12 +541,12 @@ def test_whatever_is_broken_is_mended_for_good(form, turns, calls, wounds, ended
 
 def _check_words(data, repaired, before):
     """Every line that is whole in the damaged file is in the repaired one, or handed out with a reason."""
-    handed = b"\n".join(one.raw for one in repaired.dropped)
+    handed = b"\n".join(one.raw for one in repaired.dropped_lines)
     texts = [json.dumps(line, sort_keys=True) for line in _contents(repaired.data)]
     for line in before:
         if line.rstrip(b"\n") in data and line.rstrip(b"\n") not in handed:
             (content,) = _contents(line)
-            assert json.dumps(content, sort_keys=True) in texts or repaired.survey.reason
+            assert json.dumps(content, sort_keys=True) in texts or repaired.finish_survey.reason
 
 
 def _contents(data):
@@ -555,8 +562,10 @@ def _contents(data):
 
 
 def _check_reading(data, form):
-    recording = read(data)
-    assert not [one for one in recording.entries if isinstance(one.body, Note) and one.body.reason.endswith("a note")]
+    recording = read_recording(data)
+    assert not [
+        one for one in recording.entries if isinstance(one.body, NoteEntry) and one.body.reason.endswith("a note")
+    ]
     calls, results = calls_and_results(data, form)
     known = dict(calls)
     assert all(id_ in known for id_, _ in results)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.messages.cut_points import group_ends, legal_cuts
+from holdfast.messages.cut_points import find_call_group_ends, find_cut_points
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
-from holdfast.state.branch.turns import turn_starts
+from holdfast.state.branch.turns import find_turn_starts
 
 
 def user(text="u"):
-    return Message.of("user", text)
+    return Message.from_text("user", text)
 
 
 def words(text="a"):
-    return Message.of("assistant", text)
+    return Message.from_text("assistant", text)
 
 
 def calls(*ids):
@@ -42,18 +42,18 @@ def results(*ids):
         ([results("x"), user()], [1, 2]),
         ([user(), calls("a"), results("a"), calls("a"), results("a")], [0, 1, 3, 5]),
         ([user(), calls("a"), user("stop"), calls("a"), results("a"), calls("a"), results("a")], [0, 1, 2, 3, 5, 7]),
-        ([Message.of("system", "s")], [0, 1]),
+        ([Message.from_text("system", "s")], [0, 1]),
     ],
 )
 def test_legal_cuts(messages, legal):
     """Whole groups stay on one side, open calls are never folded, and nothing begins with a result."""
-    assert legal_cuts(messages) == legal
+    assert find_cut_points(messages) == legal
 
 
 def test_group_ends():
     """A group ends behind its last result; an open one behind the end; anything else behind itself."""
     messages = [user(), calls("a", "b"), results("a"), user(), results("b"), calls("c")]
-    assert group_ends(messages) == [1, 5, 3, 4, 5, 7]
+    assert find_call_group_ends(messages) == [1, 5, 3, 4, 5, 7]
 
 
 def test_turns():
@@ -70,4 +70,4 @@ def test_turns():
         Message("user"),
         Message("user", results("a").parts),
     ]
-    assert turn_starts(messages) == [1, 4, 5]
+    assert find_turn_starts(messages) == [1, 4, 5]

@@ -7,8 +7,8 @@ import json
 from msgspec import Raw
 
 from holdfast.messages.message import Message
-from holdfast.messages.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.strip_foreign import native
+from holdfast.messages.parts import Media, Opaque, ProviderSignature, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.strip_foreign import strip_foreign_content
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.openai_chat import messages as openai_chat
 
@@ -20,14 +20,14 @@ def test_nothing_of_the_other_wire_is_left():
     message = Message(
         "assistant",
         (
-            Thinking("hm", Seal("anthropic", "", "s"), RAW),
-            Text("a", Seal("anthropic", "", "c"), RAW),
+            Thinking("hm", ProviderSignature("anthropic", "", "s"), RAW),
+            Text("a", ProviderSignature("anthropic", "", "c"), RAW),
             ToolCall("t", "n", "{}", None, RAW),
             Opaque("server_tool_use", RAW),
             Opaque("message.name", RAW),
         ),
     )
-    assert native(message, "openai-chat").parts == (
+    assert strip_foreign_content(message, "openai-chat").parts == (
         Text("a"),
         ToolCall("t", "n", "{}"),
         Text("[Attached server_tool_use]"),
@@ -38,7 +38,7 @@ def test_results_and_media_keep_what_they_say():
     """A result keeps id, words and error; an image its type and data."""
     image = Media("image", "image/png", 4, "", "QUJDRA==", RAW)
     result = ToolResult("t", "n", (Text("a", None, RAW), image, Opaque("x", RAW)), is_error=True, raw=RAW)
-    (out,) = native(Message("tool", (result,)), "openai-chat").parts
+    (out,) = strip_foreign_content(Message("tool", (result,)), "openai-chat").parts
     assert out.content == (Text("a"), Media("image", "image/png", 4, "", "QUJDRA=="), Text("[Attached x]"))
     assert (out.call_id, out.is_error, out.raw) == ("t", True, None)
 
@@ -51,10 +51,10 @@ def test_a_conversation_crosses_over():
         {"role": "assistant", "content": "ok", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": "out"},
     ]
-    values = [native(one, "anthropic") for one in openai_chat.messages(chat)]
-    wire = anthropic.dicts(values)
+    values = [strip_foreign_content(one, "anthropic") for one in openai_chat.decode_message_dicts(chat)]
+    wire = anthropic.encode_message_dicts(values)
     assert wire[0]["content"][0]["source"] == {"type": "base64", "media_type": "image/png", "data": "QUJDRA=="}
     assert wire[1]["content"][1] == {"type": "tool_use", "id": "c1", "name": "ls", "input": {"p": 1}}
     assert wire[2] == {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "out"}]}
-    back = [native(one, "openai-chat") for one in anthropic.messages(wire)]
-    assert json.dumps(openai_chat.dicts(back)) == json.dumps(chat)
+    back = [strip_foreign_content(one, "openai-chat") for one in anthropic.decode_message_dicts(wire)]
+    assert json.dumps(openai_chat.encode_message_dicts(back)) == json.dumps(chat)

@@ -12,9 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.messages.references import of_short_piece
-from holdfast.messages.text.memo import ENTRY_BYTES, KNOWN_BYTES, remembered
-from holdfast.planning.extract.salience import Line, lines, lines_bytes, refs_bytes, text_refs
+from holdfast.messages.references import get_cached_word_references
+from holdfast.messages.text.memo import CACHE_ENTRY_BYTES, DEFAULT_CACHE_BYTES, cache_by_text
+from holdfast.planning.extract.salience import (
+    ReferenceLine,
+    estimate_line_memory,
+    estimate_reference_memory,
+    find_distinctive_references,
+    find_reference_lines,
+)
 
 
 class Value:
@@ -29,7 +35,7 @@ def test_it_is_within_its_bytes(numbers, most):
     """Whatever is asked for in whatever order, what lives on is within the bytes, and each answer is right."""
     alive = WeakSet()
 
-    @remembered(lambda value: value.bytes, most)
+    @cache_by_text(lambda value: value.bytes, most)
     def of(text):
         value = Value(text)
         alive.add(value)
@@ -37,7 +43,7 @@ def test_it_is_within_its_bytes(numbers, most):
 
     for number in numbers:
         assert of("x" * number).bytes == 10 * number
-        assert sum(value.bytes + ENTRY_BYTES + getsizeof("x" * (value.bytes // 10)) for value in alive) <= most
+        assert sum(value.bytes + CACHE_ENTRY_BYTES + getsizeof("x" * (value.bytes // 10)) for value in alive) <= most
 
 
 @given(st.lists(st.integers(0, 40)))
@@ -45,9 +51,9 @@ def test_what_finds_room_is_made_once(numbers):
     """Texts that are together within half of the bytes are each looked at once, whatever else was asked long ago."""
     made = Counter()
     texts = [f"{number:02}" for number in numbers]
-    room = 2 * sum(getsizeof(text) + 2 + ENTRY_BYTES for text in set(texts))
+    room = 2 * sum(getsizeof(text) + 2 + CACHE_ENTRY_BYTES for text in set(texts))
 
-    @remembered(len, room)
+    @cache_by_text(len, room)
     def of(text):
         made[text] += 1
         return text
@@ -78,7 +84,10 @@ TEXTS = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", TEXTS)
-@pytest.mark.parametrize(("of", "size"), [(lines, lines_bytes), (text_refs, refs_bytes)])
+@pytest.mark.parametrize(
+    ("of", "size"),
+    [(find_reference_lines, estimate_line_memory), (find_distinctive_references, estimate_reference_memory)],
+)
 def test_bytes_are_told_about_as_they_are(of, size, kind):
     """What the extract counts for what it found in a text is between half and twice of what that takes."""
     texts = [TEXTS[kind](500, seed) for seed in range(1, 5)]
@@ -87,7 +96,7 @@ def test_bytes_are_told_about_as_they_are(of, size, kind):
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     found = [of.__wrapped__(text) for text in texts]
-    of_short_piece.cache_clear()
+    get_cached_word_references.cache_clear()
     gc.collect()
     taken = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
@@ -99,14 +108,14 @@ def test_bytes_are_told_about_as_they_are(of, size, kind):
 @pytest.mark.long
 def test_large_texts_do_not_pile_up():
     """Of texts over texts the extract remembers no more lines than its bytes take: memory is flat."""
-    lines.cache_clear()
+    find_reference_lines.cache_clear()
     text = TEXTS["words"](2_000)
-    fit = KNOWN_BYTES // (lines_bytes(lines.__wrapped__(text)) + len(text))
+    fit = DEFAULT_CACHE_BYTES // (estimate_line_memory(find_reference_lines.__wrapped__(text)) + len(text))
     for seed in range(fit + fit // 2):
-        lines(TEXTS["words"](2_000, 1_000 + seed))
+        find_reference_lines(TEXTS["words"](2_000, 1_000 + seed))
     gc.collect()
-    held = sum(type(one) is Line for one in gc.get_objects())
-    lines.cache_clear()
+    held = sum(type(one) is ReferenceLine for one in gc.get_objects())
+    find_reference_lines.cache_clear()
     gc.collect()
-    others = sum(type(one) is Line for one in gc.get_objects())
+    others = sum(type(one) is ReferenceLine for one in gc.get_objects())
     assert 0 < held - others <= (fit + 1) * 10_000

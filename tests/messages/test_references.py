@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
-from holdfast.messages.references import background, leaves, object_text, of_piece, references, words
+from holdfast.messages.references import (
+    encode_call_arguments,
+    extract_references,
+    extract_word_references,
+    iter_json_strings,
+    iter_reference_texts,
+    load_common_references,
+)
 
 EXTENSIONS = """
 py pyi ts tsx js jsx mjs cjs ex exs heex md json jsonl yaml yml toml rs go java kt c h cc cpp hpp css scss html
@@ -21,7 +28,7 @@ sh sql txt lock cfg ini rb php swift vue svelte log csv traj patch diff
 
 def keys(kind: str, text: str) -> set[str]:
     """Return the keys of one kind in ``text``."""
-    return {key for found, key in references(text) if found == kind}
+    return {key for found, key in extract_references(text) if found == kind}
 
 
 @pytest.mark.parametrize(
@@ -165,7 +172,7 @@ def test_number(text: str, found: set[str]) -> None:
 
 def test_one_piece_may_be_many_things() -> None:
     """Every expression looks at every text: a path holds a file, an identifier and a number."""
-    assert references("tests/unit/test_cache.py:404:812") == {
+    assert extract_references("tests/unit/test_cache.py:404:812") == {
         ("path", "unit/test_cache.py"),
         ("file", "test_cache.py"),
         ("id", "test_cache"),
@@ -177,7 +184,7 @@ def test_one_piece_may_be_many_things() -> None:
 def test_a_text_is_the_union_of_its_pieces(pieces: list[str]) -> None:
     """No reference spans white space: cutting a text there loses and adds nothing."""
     text = " ".join(pieces)
-    assert references(text) == {ref for piece in text.split() for ref in of_piece(piece)}
+    assert extract_references(text) == {ref for piece in text.split() for ref in extract_word_references(piece)}
 
 
 @pytest.mark.parametrize("unit", ["abcdef0123456789", "a.", "_", "中文"])
@@ -186,7 +193,7 @@ def test_long_pieces_cost_their_length(unit: str, grows_slowly) -> None:
 
     def reading(size: int):
         piece = unit * (size // len(unit))
-        return lambda: of_piece(piece)
+        return lambda: extract_word_references(piece)
 
     grows_slowly(reading, 10_000)
 
@@ -195,13 +202,18 @@ def test_words_of_a_message() -> None:
     """Text, results and the string leaves of arguments refer to things; names, numbers and media do not."""
     call = ToolCall("c1", "edit_file", json.dumps({"path": "a/b.py", "n": 7, "more": [{"deep": "leaf"}, None, "end"]}))
     result = ToolResult("c1", "edit_file", (Text("done"), Media("image", "image/png"), Text("twice")))
-    assert list(words(Message("assistant", (Text("I edit"), call)))) == ["I edit", "a/b.py", "leaf", "end"]
-    assert list(words(Message("tool", (result,)))) == ["done", "twice"]
+    assert list(iter_reference_texts(Message("assistant", (Text("I edit"), call)))) == [
+        "I edit",
+        "a/b.py",
+        "leaf",
+        "end",
+    ]
+    assert list(iter_reference_texts(Message("tool", (result,)))) == ["done", "twice"]
 
 
 def test_arguments_that_are_no_json_are_words() -> None:
     """Arguments that do not decode count as one text: a model's broken call still refers to things."""
-    assert list(words(Message("assistant", (ToolCall("c", "x", '{"path": "a/b'),)))) == ['{"path": "a/b']
+    assert list(iter_reference_texts(Message("assistant", (ToolCall("c", "x", '{"path": "a/b'),)))) == ['{"path": "a/b']
 
 
 def test_leaves_are_bounded() -> None:
@@ -209,18 +221,22 @@ def test_leaves_are_bounded() -> None:
     value: object = "deep"
     for _ in range(70):
         value = [value]
-    assert list(leaves(["top", value])) == ["top"]
+    assert list(iter_json_strings(["top", value])) == ["top"]
 
 
 def test_background_holds_what_every_project_has() -> None:
     """The standard library, ECMAScript's names and the commonest file names are background; a project's own are not."""
-    assert {"read_text", "ValueError", "parseInt", "package.json", "README.md", "dev/null"} <= background()
-    assert background().isdisjoint({"unit/test_cache.py", "of_piece", "holdfast.toml"})
+    assert {"read_text", "ValueError", "parseInt", "package.json", "README.md", "dev/null"} <= load_common_references()
+    assert load_common_references().isdisjoint({"unit/test_cache.py", "of_piece", "holdfast.toml"})
 
 
 def test_background_could_be_found() -> None:
     """Every line of the list is the key of some reference: anything else would never be asked for."""
-    wrong = [key for key in background() if key not in {found for _, found in references(f"{key} /{key} ./{key}")}]
+    wrong = [
+        key
+        for key in load_common_references()
+        if key not in {found for _, found in extract_references(f"{key} /{key} ./{key}")}
+    ]
     assert wrong == []
 
 
@@ -247,12 +263,12 @@ def test_background_is_sorted_and_small() -> None:
 )
 def test_arguments_are_the_object_that_was_meant(arguments: str, sent: str) -> None:
     """A string that says an object is that object, nothing is an empty one; all else is the value of one."""
-    assert object_text(ToolCall("t", "f", arguments)) == sent
+    assert encode_call_arguments(ToolCall("t", "f", arguments)) == sent
 
 
 @pytest.mark.parametrize("arguments", ['{"a": "x\ud800"}', "no JSON \ud800"])
 def test_half_a_character_in_arguments_is_read_as_a_question_mark(arguments: str) -> None:
     """Whatever stands in the log, it can be looked at and sent."""
     call = ToolCall("t", "f", arguments)
-    assert "?" in "".join(words(Message("assistant", (call,))))
-    assert json.loads(object_text(call).encode())
+    assert "?" in "".join(iter_reference_texts(Message("assistant", (call,))))
+    assert json.loads(encode_call_arguments(call).encode())

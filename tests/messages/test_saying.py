@@ -7,17 +7,17 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from strategies import messages
+from strategies import message_strategy
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall
-from holdfast.messages.references import words
-from holdfast.messages.size.tokens import measure
-from holdfast.messages.sized_message import Slot
-from holdfast.messages.text_runs import parts_said
-from holdfast.planning.extract.extract import extract
-from holdfast.planning.summary.must_keep import newest_identifiers
-from holdfast.planning.summary.rendering import rendered
+from holdfast.messages.references import iter_reference_texts
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.messages.text_runs import merge_adjacent_texts
+from holdfast.planning.extract.extract import build_extract
+from holdfast.planning.summary.must_keep import collect_newest_identifiers
+from holdfast.planning.summary.rendering import render_transcript
 
 SAID = (
     "I looked at https://example.org/a/b?c=d, and the file src/tide/configuration_loader.py reads the limit.\n"
@@ -30,15 +30,15 @@ def answer(*texts: str) -> Message:
     return Message("assistant", (*map(Text, texts), ToolCall("c", "read", '{"path":"a/b.py"}'), Text("so")))
 
 
-def slot(message: Message) -> Slot:
+def slot(message: Message) -> SizedMessage:
     """Return the message as a slot of a size that does not tell its pieces."""
-    return replace(measure(message), size=100)
+    return replace(build_sized_message(message), tokens=100)
 
 
-@given(messages())
+@given(message_strategy())
 def test_texts_are_those_of_the_message(message: Message) -> None:
     """The texts of the parts are the message's text; all other parts stay, and a message without pieces as it is."""
-    found = parts_said(message)
+    found = merge_adjacent_texts(message)
     assert "\n".join([part.text for part in found if isinstance(part, Text)]) == message.text
     kept = [part for part in message.parts if not isinstance(part, Text)]
     assert [part for part in found if not isinstance(part, Text)] == kept
@@ -50,15 +50,15 @@ def test_pieces_change_nothing(cuts: list[int]) -> None:
     """Wherever a model's text is cut into parts, it is rendered, quoted and looked through as if it were not."""
     places = [0, *sorted(cuts), len(SAID)]
     whole, pieces = answer(SAID), answer(*[SAID[start:stop] for start, stop in pairwise(places)])
-    assert rendered([pieces]) == rendered([whole])
-    assert newest_identifiers([pieces], 1, 9) == newest_identifiers([whole], 1, 9)
-    assert list(words(pieces)) == list(words(whole))
-    asked = slot(Message.of("user", "Where is it?"))
-    assert extract([asked, slot(pieces)], [], 2_000) == extract([asked, slot(whole)], [], 2_000)
+    assert render_transcript([pieces]) == render_transcript([whole])
+    assert collect_newest_identifiers([pieces], 1, 9) == collect_newest_identifiers([whole], 1, 9)
+    assert list(iter_reference_texts(pieces)) == list(iter_reference_texts(whole))
+    asked = slot(Message.from_text("user", "Where is it?"))
+    assert build_extract([asked, slot(pieces)], [], 2_000) == build_extract([asked, slot(whole)], [], 2_000)
 
 
 def test_words_of_a_user_stay_apart() -> None:
     """What a user says in two texts are two texts."""
     said = Message("user", (Text("src/a"), Text("b.py")))
-    assert parts_said(said) is said.parts
-    assert rendered([said]) == "[User]: src/a\nb.py"
+    assert merge_adjacent_texts(said) is said.parts
+    assert render_transcript([said]) == "[User]: src/a\nb.py"

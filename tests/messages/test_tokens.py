@@ -14,19 +14,29 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
-from strategies import wild_histories
+from strategies import wild_history_strategy
 
 from holdfast.messages.message import Message
-from holdfast.messages.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.parts import Media, Opaque, Part, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.size import tokens
-from holdfast.messages.size.token_weights import UNIT, weight
-from holdfast.messages.size.tokens import count, count_bytes, measure, measures_of
-from holdfast.messages.sized_message import Slot
-from holdfast.state.branch.branch import Branch, extend
-from holdfast.state.branch.view import prefix_basis
-from holdfast.state.calibration.calibration import HIGHEST, LOWEST
-from holdfast.state.calibration.token_estimate import cautious_ratio, estimate, measured_ratio, ratio
-from holdfast.state.entries import Answer, Body, Entry, Frame, Request, Said, Usage
+from holdfast.messages.size.token_weights import UNITS_PER_TOKEN, count_token_units
+from holdfast.messages.size.tokens import (
+    build_sized_message,
+    estimate_byte_tokens,
+    estimate_text_tokens,
+    measure_messages,
+)
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.state.branch.branch import ConversationState, apply_entry
+from holdfast.state.branch.view import compute_prefix_digest
+from holdfast.state.calibration.calibration import MAX_CALIBRATION_RATIO, MIN_CALIBRATION_RATIO
+from holdfast.state.calibration.token_estimate import (
+    estimate_request_tokens,
+    get_calibrated_ratio,
+    get_measured_ratio,
+    get_planning_ratio,
+)
+from holdfast.state.entries import AnswerEntry, Entry, EntryBody, MessageEntry, RequestEntry, RequestSetup, Usage
 from holdfast.state.target import Target
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
@@ -67,25 +77,25 @@ def true() -> Callable[[str], int]:
 @given(TEXT)
 def test_only_nothing_counts_nothing(text: str) -> None:
     """Any text, lone surrogates included, counts at least one token; the empty text counts none."""
-    assert (count(text) > 0) == (text != "")
+    assert (estimate_text_tokens(text) > 0) == (text != "")
 
 
 @given(TEXT, TEXT)
 def test_more_text_is_never_fewer_tokens(text: str, more: str) -> None:
     """What is appended never lowers a count."""
-    assert count(text + more) >= count(text)
+    assert estimate_text_tokens(text + more) >= estimate_text_tokens(text)
 
 
 @given(TEXT, TEXT)
 def test_counts_add_up(one: str, other: str) -> None:
     """Two texts joined count what they count apart, but for the few letters at the seam."""
-    assert abs(count(one + other) - count(one) - count(other)) <= JOIN
+    assert abs(estimate_text_tokens(one + other) - estimate_text_tokens(one) - estimate_text_tokens(other)) <= JOIN
 
 
 def test_long_text_counts_as_its_parts() -> None:
     """A text longer than a block counts as many times its parts as there are."""
     part = "def weigh(block: bytes) -> int:\n    return sum(block)  # units\n"
-    assert abs(count(part * 10_000) - 10_000 * count(part * 100) / 100) <= 100
+    assert abs(estimate_text_tokens(part * 10_000) - 10_000 * estimate_text_tokens(part * 100) / 100) <= 100
 
 
 # -- how close it comes ------------------------------------------------------------------------------------------------
@@ -93,7 +103,9 @@ def test_long_text_counts_as_its_parts() -> None:
 
 def test_error_over_fifteen_classes(corpus: ModuleType, true: Callable[[str], int]) -> None:
     """Over the fifteen classes the mean error is at most 5 %, and 99 % of the chunks get 0.9 of their tokens."""
-    errors = {name: [count(t) / true(t) - 1 for t in corpus.chunks(name, 4, seed=5)] for name in corpus.CLASSES}
+    errors = {
+        name: [estimate_text_tokens(t) / true(t) - 1 for t in corpus.chunks(name, 4, seed=5)] for name in corpus.CLASSES
+    }
     means = {name: sum(map(abs, some)) / len(some) for name, some in errors.items()}
     assert len(means) == 15
     assert sum(means.values()) / len(means) <= 0.05, means
@@ -102,14 +114,14 @@ def test_error_over_fifteen_classes(corpus: ModuleType, true: Callable[[str], in
 
 def test_nothing_is_counted_grossly_low(corpus: ModuleType, true: Callable[[str], int]) -> None:
     """Other scripts, emoji, noise and 10,000 times the same character get at least 0.7 of their tokens."""
-    shares = {name: count(text) / true(text) for name in corpus.TRAPS for text in corpus.chunks(name, 1)}
+    shares = {name: estimate_text_tokens(text) / true(text) for name in corpus.TRAPS for text in corpus.chunks(name, 1)}
     assert {name: share for name, share in shares.items() if share < 0.7} == {}
 
 
 def test_half_the_time_of_a_tokenizer(corpus: ModuleType, true: Callable[[str], int]) -> None:
     """Counting takes at most half as long as a real tokenizer does for the same text in the same run."""
     texts = [text for name in corpus.CLASSES for text in corpus.chunks(name, 2)]
-    assert _seconds(count, texts) <= 0.5 * _seconds(true, texts)
+    assert _seconds(estimate_text_tokens, texts) <= 0.5 * _seconds(true, texts)
 
 
 def _seconds(work: Callable[[str], int], texts: list[str]) -> float:
@@ -128,7 +140,14 @@ def _seconds(work: Callable[[str], int], texts: list[str]) -> float:
 def test_measured_size_is_the_text_and_an_overhead() -> None:
     """A message counts its words and 8 tokens around them."""
     words = "The pairing index is carried along, so planning costs what is new.\n" * 20
-    assert abs(measure(Message.of("user", words)).size - tokens.MESSAGE_OVERHEAD - count(words)) <= 3
+    assert (
+        abs(
+            build_sized_message(Message.from_text("user", words)).tokens
+            - tokens.MESSAGE_OVERHEAD
+            - estimate_text_tokens(words)
+        )
+        <= 3
+    )
 
 
 @given(st.lists(st.lists(TEXT, max_size=3), max_size=6))
@@ -137,10 +156,12 @@ def test_many_messages_are_measured_as_each_alone(many: list[list[str]]) -> None
     """What stands beside a message changes neither its size nor its digest."""
     said = [Message("user", tuple(map(Text, texts))) for texts in many]
     words = [b"\n".join(text.encode("utf-8", "surrogatepass") for text in texts) for texts in many]
-    counts = [max(1, round(weight([one]) / UNIT)) if one else 0 for one in words]
-    found = list(measures_of(said))
+    counts = [max(1, round(count_token_units([one]) / UNITS_PER_TOKEN)) if one else 0 for one in words]
+    found = list(measure_messages(said))
     assert [size - tokens.MESSAGE_OVERHEAD for size, _ in found] == counts
-    assert [Slot(one, *measures) for one, measures in zip(said, found, strict=True)] == list(map(measure, said))
+    assert [SizedMessage(one, *measures) for one, measures in zip(said, found, strict=True)] == list(
+        map(build_sized_message, said)
+    )
 
 
 def test_a_block_of_messages_ends_where_it_must() -> None:
@@ -148,27 +169,34 @@ def test_a_block_of_messages_ends_where_it_must() -> None:
     unit = "counted line by line  and word by word\n"
     lengths = [0, 1, 65_534, 65_535, 65_536, 65_537, 200_000, 40_000, 25_535, 25_534, 3, 30_000, 35_535, 30_000, 35_536]
     texts = [(unit * 6_000)[at : at + length] for at, length in enumerate(lengths)]
-    found = [size - tokens.MESSAGE_OVERHEAD for size, _ in measures_of(Message.of("user", text) for text in texts)]
-    assert found == [count_bytes(text.encode()) for text in texts]
+    found = [
+        size - tokens.MESSAGE_OVERHEAD
+        for size, _ in measure_messages(Message.from_text("user", text) for text in texts)
+    ]
+    assert found == [estimate_byte_tokens(text.encode()) for text in texts]
     for at in range(6):
         halves = texts[6][at : 30_000 + at], texts[6][: 65_536 - 30_002] + " 7"
-        size = measure(Message("user", tuple(map(Text, halves)))).size
-        assert size - tokens.MESSAGE_OVERHEAD == count_bytes("\n".join(halves).encode())
+        size = build_sized_message(Message("user", tuple(map(Text, halves)))).tokens
+        assert size - tokens.MESSAGE_OVERHEAD == estimate_byte_tokens("\n".join(halves).encode())
 
 
 def test_digest_is_of_the_content() -> None:
     """Equal words have an equal digest, whatever bytes they came in; other words or another speaker have not."""
-    said = measure(Message.of("user", "run the tests")).digest
-    assert said == measure(Message("user", (Text("run the tests", raw=Raw(b'{"type": "text"}')),))).digest
-    others = [Message.of("user", "run the test"), Message.of("assistant", "run the tests"), Message("user")]
-    assert said not in {measure(other).digest for other in others}
+    said = build_sized_message(Message.from_text("user", "run the tests")).digest
+    assert said == build_sized_message(Message("user", (Text("run the tests", raw=Raw(b'{"type": "text"}')),))).digest
+    others = [
+        Message.from_text("user", "run the test"),
+        Message.from_text("assistant", "run the tests"),
+        Message("user"),
+    ]
+    assert said not in {build_sized_message(other).digest for other in others}
 
 
 def told_apart(part: Part) -> list[bytes]:
     """Return what tells ``part`` apart in the digest of its message: logs hold such digests."""
     if isinstance(part, Text | Thinking):
         data = utf8(part.text)
-        return [utf8(f"{type(part).__name__} {len(data)} {part.seal.data if part.seal else ''}"), data]
+        return [utf8(f"{type(part).__name__} {len(data)} {part.signature.data if part.signature else ''}"), data]
     if isinstance(part, ToolCall):
         data = utf8(f"{part.name} {part.arguments}")
         return [utf8(f"call {len(data)} {part.id}"), data]
@@ -185,12 +213,18 @@ def utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-@given(wild_histories())
-@example([Message("assistant", (Thinking("why", Seal("anthropic", "m", "EqQB")), ToolCall("c", "t", '{"a":"é"}')))])
+@given(wild_history_strategy())
+@example(
+    [
+        Message(
+            "assistant", (Thinking("why", ProviderSignature("anthropic", "m", "EqQB")), ToolCall("c", "t", '{"a":"é"}'))
+        )
+    ]
+)
 @example([Message("user", (Opaque("x", Raw(b"\xff")), ToolResult("c", content=(Text("é"), Media("image", "x/y")))))])
 def test_digest_has_everything_that_tells_a_message_apart(messages: list[Message]) -> None:
     """A digest is of the role, and of kind, length, names and content of each part, as logs have it."""
-    for message, (_, digest) in zip(messages, measures_of(messages), strict=True):
+    for message, (_, digest) in zip(messages, measure_messages(messages), strict=True):
         marks = [message.role.encode(), *(mark for part in message.parts for mark in told_apart(part))]
         assert digest == blake2b(b"\0".join(marks), digest_size=16).digest()
 
@@ -199,110 +233,122 @@ def test_calls_and_results_count_what_they_hold() -> None:
     """Arguments and output are counted, wherever in a message they stand."""
     text = "collected 76 items, 2 failed: test_limits, test_labels\n" * 30
     for part in (ToolCall("toolu_01", "bash", text), ToolResult("toolu_01", "bash", (Text(text),))):
-        assert 0 <= measure(Message("tool", (part,))).size - count(text) <= 20
+        assert 0 <= build_sized_message(Message("tool", (part,))).tokens - estimate_text_tokens(text) <= 20
 
 
 @pytest.mark.parametrize(("kind", "size"), [("image", tokens.IMAGE_TOKENS), ("document", tokens.DOCUMENT_TOKENS)])
 def test_media_count_by_rule(kind: str, size: int) -> None:
     """Media count the same whatever bytes they are of, and those bytes tell them apart."""
-    small, large = (measure(Message("user", (Media(kind, "x/y", source=data),))) for data in ("aGk=", "aGk=" * 50_000))
-    assert abs(small.size - large.size) <= 5
-    assert 0 <= small.size - size <= 25
+    small, large = (
+        build_sized_message(Message("user", (Media(kind, "x/y", source=data),))) for data in ("aGk=", "aGk=" * 50_000)
+    )
+    assert abs(small.tokens - large.tokens) <= 5
+    assert 0 <= small.tokens - size <= 25
     assert small.digest != large.digest
     album = ToolResult("c", content=(Media(kind, "x/y"), Text("beside"), Media(kind, "x/y")))
-    assert 0 <= measure(Message("tool", (album,))).size - 2 * size <= 25
+    assert 0 <= build_sized_message(Message("tool", (album,))).tokens - 2 * size <= 25
 
 
 # -- calibration -------------------------------------------------------------------------------------------------------
 
 
-def told(branch: Branch, *bodies: Body) -> Branch:
+def told(branch: ConversationState, *bodies: EntryBody) -> ConversationState:
     for body in bodies:
-        branch = extend(branch, Entry("", None, body))
+        branch = apply_entry(branch, Entry("", None, body))
     return branch
 
 
-def turn(branch: Branch, words: str, usage: Callable[[int], int], model: str = "m") -> Branch:
+def turn(branch: ConversationState, words: str, usage: Callable[[int], int], model: str = "m") -> ConversationState:
     """Say ``words``, ask, and have the answer report ``usage(size of the messages)`` tokens."""
-    branch = told(branch, Said(measure(Message.of("user", words))))
-    basis = prefix_basis(branch)
-    return told(branch, Request(basis, len(branch.slots), model), Answer(basis, Usage(usage(branch.held))))
+    branch = told(branch, MessageEntry(build_sized_message(Message.from_text("user", words))))
+    basis = compute_prefix_digest(branch)
+    return told(
+        branch,
+        RequestEntry(basis, len(branch.sized_messages), model),
+        AnswerEntry(basis, Usage(usage(branch.shown_tokens))),
+    )
 
 
 @pytest.mark.parametrize("rate", [0.8, 1.0, 1.27, 1.8])
 def test_usage_moves_the_ratio(rate: float) -> None:
     """After thirty answers the ratio is the provider's own within 3 %, wherever it began."""
-    branch = Branch()
+    branch = ConversationState()
     for i in range(30):
         branch = turn(
             branch, f"Step {i}: " + "the tests of the store pass again. " * 300, lambda h: 5_000 + round(rate * h)
         )
-    assert ratio(branch, Target(prior=1.2)) == pytest.approx(rate, rel=0.03)
+    assert get_calibrated_ratio(branch, Target(prior_ratio=1.2)) == pytest.approx(rate, rel=0.03)
 
 
 def test_prior_holds_until_usage_tells_more() -> None:
     """Without usage the ratio is the model's prior; one short answer hardly moves it."""
-    target = Target(prior=1.25)
-    branch = turn(Branch(), "hello " * 40, lambda _: 3_000)
-    assert ratio(Branch(), target) == 1.25
-    assert ratio(turn(branch, "once more " * 20, lambda _: 3_200), target) == pytest.approx(1.25, abs=0.15)
+    target = Target(prior_ratio=1.25)
+    branch = turn(ConversationState(), "hello " * 40, lambda _: 3_000)
+    assert get_calibrated_ratio(ConversationState(), target) == 1.25
+    assert get_calibrated_ratio(turn(branch, "once more " * 20, lambda _: 3_200), target) == pytest.approx(
+        1.25, abs=0.15
+    )
 
 
 @given(st.lists(st.integers(0, 10**7), max_size=12))
 def test_ratio_keeps_its_bounds(reports: list[int]) -> None:
     """Whatever a provider reports, the ratio stays between 0.5 and 2.5."""
-    branch = told(Branch(), Frame("f", 1_000))
+    branch = told(ConversationState(), RequestSetup("f", 1_000))
     for report in reports:
         branch = turn(branch, "some words to go by " * 10, lambda _, told_=report: told_)
-    assert LOWEST <= ratio(branch, Target()) <= HIGHEST
+    assert MIN_CALIBRATION_RATIO <= get_calibrated_ratio(branch, Target()) <= MAX_CALIBRATION_RATIO
 
 
 @pytest.mark.parametrize("rate", [3.0, 7.0, 20.0])
 def test_plans_are_made_by_what_texts_were_counted_at(rate: float) -> None:
     """Where usage is far above every text, plans go by it, though the calibration keeps its bounds."""
-    target = Target(frame=Frame("f", 1_000, exact=True))
-    branch = told(Branch(), target.frame)
+    target = Target(setup=RequestSetup("f", 1_000, is_exact=True))
+    branch = told(ConversationState(), target.setup)
     for number in range(12):
         branch = turn(branch, f"Step {number}: " + "the tests pass. " * 20, lambda held: 1_000 + round(rate * held))
-    assert ratio(branch, target) <= HIGHEST
-    assert measured_ratio(branch, target) == pytest.approx(rate, rel=0.05)
-    assert cautious_ratio(branch, target) == measured_ratio(branch, target)
+    assert get_calibrated_ratio(branch, target) <= MAX_CALIBRATION_RATIO
+    assert get_measured_ratio(branch, target) == pytest.approx(rate, rel=0.05)
+    assert get_planning_ratio(branch, target) == get_measured_ratio(branch, target)
 
 
 @pytest.mark.parametrize("usage", [lambda held: 40_000 + held, lambda held: held + 9_000 * (held > 1_000)])
 def test_no_frame_and_no_odd_count_is_taken_for_heavy_texts(usage: Callable[[int], int]) -> None:
     """A frame that nobody told, or one leap of the counts, leaves the plan within the bounds of the calibration."""
-    target = Target(frame=Frame("f", 500, exact=True))
-    branch = told(Branch(), target.frame)
+    target = Target(setup=RequestSetup("f", 500, is_exact=True))
+    branch = told(ConversationState(), target.setup)
     for number in range(12):
         branch = turn(branch, f"Step {number}: " + "the tests pass. " * 20, usage)
-    assert cautious_ratio(branch, target) <= HIGHEST
+    assert get_planning_ratio(branch, target) <= MAX_CALIBRATION_RATIO
 
 
 def test_first_estimate_is_rounded_up() -> None:
     """Before any usage a request counts its frame and its messages by the prior, and a tenth more."""
-    branch = told(Branch(), Said(measure(Message.of("user", "words " * 500))))
-    guess = estimate(branch, Target(prior=1.25, frame=Frame("f", 9_000, exact=True)))
-    assert guess == 9_000 + round(1.25 * 1.1 * branch.held)
+    branch = told(ConversationState(), MessageEntry(build_sized_message(Message.from_text("user", "words " * 500))))
+    guess = estimate_request_tokens(branch, Target(prior_ratio=1.25, setup=RequestSetup("f", 9_000, is_exact=True)))
+    assert guess == 9_000 + round(1.25 * 1.1 * branch.shown_tokens)
 
 
 def test_estimate_is_the_usage_and_what_came_since() -> None:
     """Right after an answer the estimate is what was reported; later, that and the calibrated rest."""
-    branch = turn(Branch(), "look at the file " * 30, lambda _: 12_345)
-    target = Target(prior=1.25)
-    assert estimate(branch, target) == 12_345
-    later = told(branch, Said(measure(Message.of("tool", "line of output\n" * 200))))
-    assert estimate(later, target) == 12_345 + round(ratio(later, target) * (later.held - branch.held))
+    branch = turn(ConversationState(), "look at the file " * 30, lambda _: 12_345)
+    target = Target(prior_ratio=1.25)
+    assert estimate_request_tokens(branch, target) == 12_345
+    later = told(branch, MessageEntry(build_sized_message(Message.from_text("tool", "line of output\n" * 200))))
+    assert estimate_request_tokens(later, target) == 12_345 + round(
+        get_calibrated_ratio(later, target) * (later.shown_tokens - branch.shown_tokens)
+    )
 
 
 def test_another_model_or_frame_starts_anew() -> None:
     """Usage of one model tells nothing of another, and none survives a change of frame that is more than a clock."""
-    branch = turn(turn(Branch(), "a " * 900, lambda _: 9_000), "b " * 900, lambda _: 12_000)
-    assert branch.anchor is not None
-    assert told(branch, Frame("other", 7)).anchor == replace(branch.anchor, tokens=12_007)
-    assert told(branch, Frame("other", 700_000)).anchor is None
-    switched = told(branch, Request("c", len(branch.slots), "other"))
-    assert (switched.anchor, ratio(switched, Target(prior=1.1))) == (None, 1.1)
+    branch = turn(turn(ConversationState(), "a " * 900, lambda _: 9_000), "b " * 900, lambda _: 12_000)
+    assert branch.valid_measured_request is not None
+    assert told(branch, RequestSetup("other", 7)).valid_measured_request == replace(
+        branch.valid_measured_request, reported_tokens=12_007
+    )
+    assert told(branch, RequestSetup("other", 700_000)).valid_measured_request is None
+    switched = told(branch, RequestEntry("c", len(branch.sized_messages), "other"))
+    assert (switched.valid_measured_request, get_calibrated_ratio(switched, Target(prior_ratio=1.1))) == (None, 1.1)
 
 
 # -- texts too long to be held twice -----------------------------------------------------------------------------------
@@ -314,9 +360,9 @@ def test_a_long_text_is_measured_in_pieces_as_if_at_once(unit, before):
     """Size and digest of a message do not tell whether a text of it was looked at whole or piece by piece."""
     long = (unit * 700_000)[:1_300_001]
     texts = [text for text in ({"long": long[::-1]}.get(before, before), long, "end") if text]
-    slot = measure(Message("user", tuple(Text(text) for text in texts)))
+    slot = build_sized_message(Message("user", tuple(Text(text) for text in texts)))
     data = [text.encode("utf-8", "surrogatepass") for text in texts]
     marks = [mark for one in data for mark in (f"Text {len(one)} ".encode(), one)]
-    assert slot.size == tokens.MESSAGE_OVERHEAD + count_bytes(b"\n".join(data))
+    assert slot.tokens == tokens.MESSAGE_OVERHEAD + estimate_byte_tokens(b"\n".join(data))
     assert slot.digest == blake2b(b"\0".join([b"user", *marks]), digest_size=16).digest()
-    assert count(long) == count_bytes(long.encode("utf-8", "surrogatepass"))
+    assert estimate_text_tokens(long) == estimate_byte_tokens(long.encode("utf-8", "surrogatepass"))

@@ -10,37 +10,37 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
-from strategies import broken_histories, conversations, wild_histories
+from strategies import broken_history_strategy, conversation_strategy, wild_history_strategy
 
 from holdfast import apply, plan
 from holdfast import normalize as hygiene
-from holdfast.config import target
-from holdfast.messages.message import Message, media_of, result_text
-from holdfast.messages.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.normalize import MISSING, repairs
-from holdfast.normalize.fast_path import tidy
-from holdfast.normalize.ids import all_fit, wire_id
+from holdfast.config import get_target
+from holdfast.messages.message import Message, collect_media_in_messages, get_result_text
+from holdfast.messages.parts import Media, Opaque, ProviderSignature, Text, Thinking, ToolCall, ToolResult
+from holdfast.normalize import SYNTHETIC_RESULT_TEXT, normalize_history
+from holdfast.normalize.fast_path import is_normalized_inside
+from holdfast.normalize.ids import encode_wire_id, has_only_valid_ids
 from holdfast.normalize.parts import clean_message, clean_part
-from holdfast.normalize.projection import send_slots
-from holdfast.providers.request_body import body
-from holdfast.providers.rules import validate
+from holdfast.normalize.projection import build_messages_to_send
+from holdfast.providers.request_body import build_request_body
+from holdfast.providers.rules import validate_request
 from holdfast.state.dialect import Dialect
 
 STRICT = Dialect("unknown")
-CLAUDE = target("anthropic", "claude-sonnet-4-5").dialect
-NEW = target("anthropic", "claude-opus-5-5").dialect
-CHAT = target("openai-chat", "gpt-5").dialect
-MISTRAL = target("openai-chat", "mistral-large-latest").dialect
-RESPONSES = target("openai-responses", "gpt-5.5").dialect
-GEMINI = target("gemini", "gemini-3.1-pro-preview").dialect
+CLAUDE = get_target("anthropic", "claude-sonnet-4-5").dialect
+NEW = get_target("anthropic", "claude-opus-5-5").dialect
+CHAT = get_target("openai-chat", "gpt-5").dialect
+MISTRAL = get_target("openai-chat", "mistral-large-latest").dialect
+RESPONSES = get_target("openai-responses", "gpt-5.5").dialect
+GEMINI = get_target("gemini", "gemini-3.1-pro-preview").dialect
 
 
 def user(text="u"):
-    return Message.of("user", text)
+    return Message.from_text("user", text)
 
 
 def words(text="a"):
-    return Message.of("assistant", text)
+    return Message.from_text("assistant", text)
 
 
 def calls(*ids):
@@ -54,9 +54,9 @@ def results(*ids):
 def repaired(messages, dialect):
     """Return the messages with their repairs applied, and the rules that made them."""
     out, cursor, rules = [], 0, []
-    for edit in repairs(messages, dialect):
+    for edit in normalize_history(messages, dialect):
         out += messages[cursor : edit.span.start]
-        out += edit.put
+        out += edit.replacement
         cursor = edit.span.stop
         rules.append(edit.rule)
         assert edit.why
@@ -69,13 +69,13 @@ SOUND = [user(), calls("a", "b"), results("a", "b"), words(), user()]
 @pytest.mark.parametrize("dialect", [STRICT, CLAUDE, NEW, CHAT])
 def test_a_sound_history_is_tidy(dialect):
     """Nothing is wrong, nothing is edited."""
-    assert tidy(SOUND, dialect)
-    assert repairs(SOUND, dialect) == ()
-    assert repairs([], dialect) == ()
+    assert is_normalized_inside(SOUND, dialect)
+    assert normalize_history(SOUND, dialect) == ()
+    assert normalize_history([], dialect) == ()
 
 
 @given(
-    conversations() | broken_histories(most=2) | wild_histories(most=4),
+    conversation_strategy() | broken_history_strategy(max_wounds=2) | wild_history_strategy(max_messages=4),
     st.sampled_from([STRICT, CLAUDE, NEW, CHAT, MISTRAL, RESPONSES, GEMINI]),
 )
 @example([user(), calls("a", "a"), results("a", "a")], CLAUDE)
@@ -83,18 +83,18 @@ def test_a_sound_history_is_tidy(dialect):
 @example([user(), calls("a"), results("a"), calls("a"), results("a")], CHAT)
 def test_what_is_tidy_is_not_repaired(messages, dialect):
     """One look at each message says of no history that it is fine where the passes find something to repair."""
-    quick = repairs(messages, dialect)
+    quick = normalize_history(messages, dialect)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hygiene, "tidy", lambda *_, **__: False)
-        assert repairs(messages, dialect) == quick
+        patch.setattr(hygiene, "is_normalized_inside", lambda *_, **__: False)
+        assert normalize_history(messages, dialect) == quick
 
 
 PARTS = [
-    *(Text(text, seal) for text in ("x", " ", "") for seal in (None, Seal("other", "", "s"))),
+    *(Text(text, seal) for text in ("x", " ", "") for seal in (None, ProviderSignature("other", "", "s"))),
     *(ToolCall(id_, name, "[]") for id_ in ("c", "") for name in ("n", "n m", " ")),
     *(
         ToolResult("c", "n", content)
-        for content in ((), (Text("x"),), (Text(""),), (Text("x", Seal("other", "", "s")),))
+        for content in ((), (Text("x"),), (Text(""),), (Text("x", ProviderSignature("other", "", "s")),))
     ),
 ]
 
@@ -110,12 +110,12 @@ def test_a_message_is_fine_where_its_part_is(dialect, role):
 
 def test_who_may_not_stand_behind_whom():
     """Nobody speaks right behind results on Mistral, and no call stands behind an answer on Gemini: neither is tidy."""
-    asked, mistral = [user(), calls("a" * 9), results("a" * 9)], replace(MISTRAL, merge=False)
-    assert tidy([*asked, words()], mistral)
-    assert not tidy([*asked, user()], mistral)
-    gemini = replace(GEMINI, signed_calls=False)
-    assert tidy([user(), words(), user(), calls("b"), results("b")], gemini)
-    assert not tidy([user(), words(), calls("b"), results("b")], gemini)
+    asked, mistral = [user(), calls("a" * 9), results("a" * 9)], replace(MISTRAL, merges_same_role=False)
+    assert is_normalized_inside([*asked, words()], mistral)
+    assert not is_normalized_inside([*asked, user()], mistral)
+    gemini = replace(GEMINI, requires_signed_calls=False)
+    assert is_normalized_inside([user(), words(), user(), calls("b"), results("b")], gemini)
+    assert not is_normalized_inside([user(), words(), calls("b"), results("b")], gemini)
 
 
 def test_roles_at_the_ends():
@@ -125,7 +125,7 @@ def test_roles_at_the_ends():
     assert [one.role for one in sent] == ["user", "assistant", "user", "assistant", "user"]
     assert repaired([user(), words()], CLAUDE)[0] == [user(), words()]
     assert repaired(history, CHAT)[0] == history
-    behind = [Message.of("system", "s"), words(), user()]
+    behind = [Message.from_text("system", "s"), words(), user()]
     assert [one.role for one in repaired(behind, CLAUDE)[0]] == ["system", "user", "assistant", "user"]
 
 
@@ -141,7 +141,7 @@ def test_neighbours_are_merged_where_that_is_wanted():
 def test_blank_things_go():
     """Empty texts, blank ones and messages without parts go where the API refuses them; Chat takes empty texts."""
     blank = Message("user", (Text(" \n"), Text("x"), Text("")))
-    history = [blank, Message("assistant"), user("y"), Message.of("assistant", " "), user("z")]
+    history = [blank, Message("assistant"), user("y"), Message.from_text("assistant", " "), user("z")]
     sent, _ = repaired(history, CLAUDE)
     assert [one.text for one in sent] == ["x", "y", "z"]
     assert [one.text for one in repaired(history, CHAT)[0]] == [blank.text, "y", " ", "z"]
@@ -160,7 +160,7 @@ def test_a_missing_result_is_made_up_as_an_error():
     """A call without a result gets one that says so and is marked as an error; other results stay real."""
     sent, _ = repaired([user(), calls("a", "b"), results("b"), user()], CLAUDE)
     made, real = sent[2].results
-    assert (made.call_id, made.is_error, made.content) == ("a", True, (Text(MISSING),))
+    assert (made.call_id, made.is_error, made.content) == ("a", True, (Text(SYNTHETIC_RESULT_TEXT),))
     assert real == results("b").results[0]
     chat, _ = repaired([user(), calls("a", "b"), results("b"), user()], CHAT)
     assert sorted(r.call_id for one in chat for r in one.results) == ["a", "b"]
@@ -173,7 +173,7 @@ def test_words_between_results_stand_behind_them():
     roles = [(one.role, bool(one.results), one.text) for one in sent[2:4]]
     assert roles == [("tool", True, ""), ("user", False, "first\nlast")]
     good = Message("user", (*results("a").parts, Text("last")))
-    assert repairs([user(), calls("a"), good, words(), user()], CLAUDE) == ()
+    assert normalize_history([user(), calls("a"), good, words(), user()], CLAUDE) == ()
 
 
 @pytest.mark.parametrize("dialect", [CLAUDE, NEW, CHAT])
@@ -194,10 +194,14 @@ def test_what_a_call_without_a_name_gave_back_answers_no_other(dialect):
     """
     nameless = Message("assistant", (ToolCall("x", ""),))
     history = [user(), calls("x"), words(), user("on"), nameless, results("x"), results("x"), words(), user("more")]
-    later = {(): [], (MISSING,): [calls("x"), user("y")], ("r x",): [calls("x"), results("x"), words(), user("y")]}
+    later = {
+        (): [],
+        (SYNTHETIC_RESULT_TEXT,): [calls("x"), user("y")],
+        ("r x",): [calls("x"), results("x"), words(), user("y")],
+    }
     for answers, step in later.items():
         sent, _ = repaired([*history, *step], dialect)
-        assert [result_text(result) for one in sent for result in one.results] == [MISSING, *answers]
+        assert [get_result_text(result) for one in sent for result in one.results] == [SYNTHETIC_RESULT_TEXT, *answers]
         assert [part.text for one in sent if one.role == "user" for part in one.parts].count("r x") == 2
 
 
@@ -224,11 +228,11 @@ def test_a_result_without_its_call_is_told_by_the_user(dialect):
     stray = ToolResult("x", "", (Text("IMPORTANT"), picture))
     sent, rules = repaired([user(), words(), Message("user", (stray, Text("and now?")))], dialect)
     shown = [part for one in sent[2:] for part in one.parts]
-    media = [picture] if dialect.media_in_results else [Text("[Attached image/png: a.png]")]
+    media = [picture] if dialect.allows_media_in_results else [Text("[Attached image/png: a.png]")]
     assert shown == [Text("[Result of a tool call that is not here]"), Text("IMPORTANT"), *media, Text("and now?")]
     assert {one.role for one in sent[2:]} == {"user"}
     assert all("pairing" in rule for rule in rules)
-    empty = [ToolResult("x", "t"), ToolResult("y", "t", (Text(MISSING),))]
+    empty = [ToolResult("x", "t"), ToolResult("y", "t", (Text(SYNTHETIC_RESULT_TEXT),))]
     assert repaired([user(), words(), Message("tool", tuple(empty)), user()], dialect)[0] == [user(), words(), user()]
 
 
@@ -237,7 +241,7 @@ def test_ids_are_mapped_with_their_results():
     odd = "call|1 \u00e9"
     sent, _ = repaired([user(), calls(odd, "b"), results(odd, "b"), user()], CLAUDE)
     mapped = [call.id for call in sent[1].calls]
-    assert mapped == [wire_id(odd, CLAUDE), "b"]
+    assert mapped == [encode_wire_id(odd, CLAUDE), "b"]
     assert [r.call_id for r in sent[2].results] == mapped
     assert [r.content for r in sent[2].results] == [r.content for r in results(odd, "b").results]
 
@@ -246,17 +250,17 @@ def test_ids_are_mapped_with_their_results():
 @pytest.mark.parametrize("dialect", [STRICT, CLAUDE, CHAT, Dialect("mistral", id_pattern="[A-Za-z0-9]", id_max=9)])
 def test_mapped_ids_are_sendable(text, dialect):
     """A mapped id has letters of the alphabet only, at least one, and no more than allowed; others are their own."""
-    made = wire_id(text, dialect)
+    made = encode_wire_id(text, dialect)
     assert 0 < len(made) <= dialect.id_max
     assert re.fullmatch(f"(?:{dialect.id_pattern})+", made)
-    assert all_fit([made, text], dialect) is (made == text)
+    assert has_only_valid_ids([made, text], dialect) is (made == text)
 
 
 def test_thinking_goes_only_to_its_own_api():
     """Thinking without a seal, or with another API's, stays behind; our own is not touched."""
     own, other, bare = (
-        Thinking("1", Seal("anthropic", "", "s")),
-        Thinking("2", Seal("gemini", "", "s")),
+        Thinking("1", ProviderSignature("anthropic", "", "s")),
+        Thinking("2", ProviderSignature("gemini", "", "s")),
         Thinking("3"),
     )
     message = Message("assistant", (own, other, bare, Text("x")))
@@ -265,9 +269,9 @@ def test_thinking_goes_only_to_its_own_api():
 
 def test_loose_thinking_goes():
     """Thinking at a position that is told to be loose goes, the rest of its message stays."""
-    thought = Message("assistant", (Thinking("1", Seal("anthropic", "", "s")), Text("x")))
-    found = repairs([user(), thought, user(), thought, user()], NEW, 0, frozenset({3}))
-    assert [(edit.span.start, edit.put[0].parts) for edit in found] == [(3, (Text("x"),))]
+    thought = Message("assistant", (Thinking("1", ProviderSignature("anthropic", "", "s")), Text("x")))
+    found = normalize_history([user(), thought, user(), thought, user()], NEW, 0, frozenset({3}))
+    assert [(edit.span.start, edit.replacement[0].parts) for edit in found] == [(3, (Text("x"),))]
     assert found[0].rule == "thinking-binding"
 
 
@@ -283,11 +287,11 @@ def test_media_in_results():
     sent, rules = repaired(history(), CHAT)
     assert sent[2].results[0].content == named
     assert (sent[3:], rules) == ([shown, user()], ["result-media", "result-media"])
-    assert repairs(history(), CLAUDE) == ()
+    assert normalize_history(history(), CLAUDE) == ()
     assert repaired(history(is_error=True), CLAUDE)[0][2].results[0].content == named
 
 
-@pytest.mark.parametrize("dialect", [CHAT, MISTRAL, target("openai-chat", "qwen3-vl").dialect])
+@pytest.mark.parametrize("dialect", [CHAT, MISTRAL, get_target("openai-chat", "qwen3-vl").dialect])
 def test_a_user_shows_the_media_of_a_batch_behind_it(dialect):
     """Nothing stands between the results of a batch; what came of it is sent once, and repairs to itself."""
     one, two = (Media("image", "image/png", 3, name, "AAAA") for name in ("1.png", "2.png"))
@@ -299,37 +303,37 @@ def test_a_user_shows_the_media_of_a_batch_behind_it(dialect):
     sent, _ = repaired([user(), calls("a12345678", "b12345678", "c12345678"), *given, words(), user()], dialect)
     parts = [type(part) for message in sent[2:] for part in message.parts if type(part) is not Text]
     assert parts == [ToolResult] * 3 + [Media] * 2
-    assert media_of(*sent) == [one, two]
-    assert repairs(sent, dialect) == ()
+    assert collect_media_in_messages(*sent) == [one, two]
+    assert normalize_history(sent, dialect) == ()
 
 
 def test_system_messages_inside():
     """Where no system message may stand between others, it is told as the user's, media too; at the start it stays."""
     picture = Media("image", "image/png", 3, "a.png", "AAAA")
     inside = Message("system", (Text("be brief"), picture))
-    history = [Message.of("system", "s"), user(), inside, words(), user()]
+    history = [Message.from_text("system", "s"), user(), inside, words(), user()]
     sent, rules = repaired(history, CLAUDE)
     assert [one.role for one in sent] == ["system", "user", "user", "assistant", "user"]
     assert "[System message]" in sent[2].text
     assert "be brief" in sent[2].text
     assert picture in sent[2].parts
     assert rules == ["system"]
-    assert repairs([history[0], user(), Message.of("system", "be brief"), words()], CHAT) == ()
+    assert normalize_history([history[0], user(), Message.from_text("system", "be brief"), words()], CHAT) == ()
     unknown = [user(), Message("system", (Opaque("message"),)), words(), user()]
     assert repaired(unknown, CLAUDE)[0] == unknown
 
 
 def test_a_repair_has_its_place():
     """Edits stand in order and apart, one for each place that is wrong, counted from where the list begins."""
-    history = [user(), Message.of("assistant", " "), user(), calls("a"), user()]
-    found = repairs(history, CLAUDE, 10)
+    history = [user(), Message.from_text("assistant", " "), user(), calls("a"), user()]
+    found = normalize_history(history, CLAUDE, 10)
     assert [(edit.span.start, edit.span.stop) for edit in found] == [(11, 12), (14, 14)]
-    spans = [(edit.span.start, edit.span.stop) for edit in repairs(history, STRICT)]
+    spans = [(edit.span.start, edit.span.stop) for edit in normalize_history(history, STRICT)]
     assert spans == sorted(spans)
     assert all(one[1] <= other[0] for one, other in itertools.pairwise(spans))
 
 
-SYSTEM = Message.of("system", "be brief")
+SYSTEM = Message.from_text("system", "be brief")
 
 
 @pytest.mark.parametrize(
@@ -347,9 +351,11 @@ SYSTEM = Message.of("system", "be brief")
 @pytest.mark.parametrize("model", ["claude-opus-5-0", "claude-opus-4-8", "claude-opus-5-5"])
 def test_system_messages_stand_where_the_api_takes_them(history, model):
     """Behind a user and before the assistant or at the end, on models that take them; elsewhere they are told."""
-    where = target("anthropic", model, window=100_000)
+    where = get_target("anthropic", model, window=100_000)
     made = plan(history, where)
-    found = validate(body(where.api, where.model, send_slots(made), options=made.options), "anthropic")
+    found = validate_request(
+        build_request_body(where.api, where.model, build_messages_to_send(made), options=made.options), "anthropic"
+    )
     assert [one for one in found if one.level == "error"] == []
     assert sum("be brief" in one.text for one in apply(history, made)) == history.count(SYSTEM)
 
@@ -357,14 +363,14 @@ def test_system_messages_stand_where_the_api_takes_them(history, model):
 @pytest.mark.parametrize("id_", ["functions.read:0", "call|fc_1", "tooluse.A+b/c="])
 def test_ids_that_chat_takes_stay(id_):
     """W3: Chat Completions has no alphabet for ids; servers that number calls in their own way get them back."""
-    assert repairs([user(), calls(id_), results(id_), user()], CHAT) == ()
+    assert normalize_history([user(), calls(id_), results(id_), user()], CHAT) == ()
 
 
 # -- what a server's tool was asked and gave back ----------------------------------------------------------------------
 
 
 def server(kind, id_="s1"):
-    return Opaque(kind, Raw(b'{"type":"%s"}' % kind.encode()), Seal("anthropic", "", id_))
+    return Opaque(kind, Raw(b'{"type":"%s"}' % kind.encode()), ProviderSignature("anthropic", "", id_))
 
 
 USE, GIVEN = server("server_tool_use"), server("web_search_tool_result")
@@ -393,15 +399,15 @@ def test_a_server_call_and_its_result_stand_together(parts, kept):
 def test_a_paused_answer_is_sent_as_it_is():
     """The last answer may end in a server's call: it is resumed, and no user speaks behind it."""
     for dialect in (CLAUDE, NEW):
-        assert repairs([user(), answer(Text("x"), USE)], dialect) == ()
+        assert normalize_history([user(), answer(Text("x"), USE)], dialect) == ()
     assert repaired([user(), answer(Text("x"), USE), user()], NEW)[0][1] == answer(Text("x"))
 
 
 def test_a_server_call_may_wait_for_a_client():
     """Code on a server that called a client's tool gets its result in a later answer."""
-    call = ToolCall("t1", "read", "{}", Seal("anthropic", "", "s1"))
+    call = ToolCall("t1", "read", "{}", ProviderSignature("anthropic", "", "s1"))
     history = [user(), answer(USE, call), results("t1"), answer(GIVEN, Text("x")), user()]
-    assert repairs(history, CLAUDE) == ()
+    assert normalize_history(history, CLAUDE) == ()
 
 
 def test_an_id_that_a_server_used_is_no_clients():
@@ -415,13 +421,13 @@ def test_an_id_that_a_server_used_is_no_clients():
 
 def test_an_id_stands_once_in_what_is_read_as_one_answer():
     """Answers that the API reads as one share no id, also where ids are unique in their message only; others may."""
-    alone = replace(CLAUDE, joined=False, unique_ids=False)
+    alone = replace(CLAUDE, server_joins_same_role=False, unique_ids=False)
     apart = [user(), calls("a"), results("a"), calls("a"), results("a"), user()]
     beside = [user(), calls("a"), calls("a"), results("a", "a"), user()]
-    assert tidy(apart, alone)
-    assert tidy(apart, replace(alone, joined=True))
-    assert not tidy(beside, replace(alone, joined=True))
-    sent, rules = repaired(beside, replace(alone, joined=True))
+    assert is_normalized_inside(apart, alone)
+    assert is_normalized_inside(apart, replace(alone, server_joins_same_role=True))
+    assert not is_normalized_inside(beside, replace(alone, server_joins_same_role=True))
+    sent, rules = repaired(beside, replace(alone, server_joins_same_role=True))
     assert len({call.id for message in sent for call in message.calls}) == 2
     assert rules == ["call-id", "call-id"]
 
@@ -441,13 +447,13 @@ def test_mistral_answers_results_before_a_user_speaks():
     sent, rules = repaired(history, MISTRAL)
     assert [one.role for one in sent] == ["user", "assistant", "tool", "assistant", "user"]
     assert rules == ["answer"]
-    assert repairs(history, CHAT) == ()
-    assert repairs(sent, MISTRAL) == ()
+    assert normalize_history(history, CHAT) == ()
+    assert normalize_history(sent, MISTRAL) == ()
 
 
 def test_a_real_result_wins_over_a_made_up_one():
     """A synthetic result that came back with the history gives way to the real one that came late."""
-    made = Message("tool", (ToolResult("a", "t", (Text(MISSING),), is_error=True),))
+    made = Message("tool", (ToolResult("a", "t", (Text(SYNTHETIC_RESULT_TEXT),), is_error=True),))
     for dialect in (CLAUDE, CHAT, RESPONSES, GEMINI):
         sent, _ = repaired([user(), calls("a"), made, user("x"), results("a"), user()], dialect)
         assert [r.content for one in sent for r in one.results] == [results("a").results[0].content]
@@ -458,34 +464,34 @@ def test_a_result_before_its_call_moves_behind_it():
     sent, _ = repaired([user(), results("a"), calls("a"), user()], CLAUDE)
     assert sent[2] == results("a")
     sent, _ = repaired([user(), results("a"), calls("a"), results("a"), user("x"), calls("a"), user()], CLAUDE)
-    assert [MISSING in str(r) for one in sent for r in one.results] == [False, True]
+    assert [SYNTHETIC_RESULT_TEXT in str(r) for one in sent for r in one.results] == [False, True]
     sent, _ = repaired([user(), results("a"), calls("a", "a"), user()], CLAUDE)
-    assert [MISSING in str(r) for one in sent for r in one.results] == [True, True]
+    assert [SYNTHETIC_RESULT_TEXT in str(r) for one in sent for r in one.results] == [True, True]
 
 
 @pytest.mark.parametrize("dialect", [CLAUDE, CHAT, RESPONSES, GEMINI])
 def test_an_id_that_is_used_again_changes_no_answer_before(dialect):
     """K1: servers that count from call_0 in each answer use ids again; what was shown for the first call stays."""
-    made, late = Message("tool", (ToolResult("a", "t", (Text(MISSING),)),)), results("a")
+    made, late = Message("tool", (ToolResult("a", "t", (Text(SYNTHETIC_RESULT_TEXT),)),)), results("a")
     more = Message("tool", (ToolResult("a", "t", (Text("another"),)),))
     for before in ([user(), calls("a"), made, user(), late], [user(), late, calls("a"), user()]):
         alone, _ = repaired([*before, words()], dialect)
         again, _ = repaired([*before, words(), user(), calls("a"), made, user(), more, user()], dialect)
-        assert [result_text(r) for one in alone for r in one.results] == ["r a"]
-        assert [result_text(r) for one in again for r in one.results] == ["r a", "another"]
+        assert [get_result_text(r) for one in alone for r in one.results] == ["r a"]
+        assert [get_result_text(r) for one in again for r in one.results] == ["r a", "another"]
 
 
 def test_neighbours_that_the_api_reads_as_one_stay_two():
     """Anthropic merges neighbours itself: calls and results over several messages are fine as they stand."""
     history = [user(), calls("a"), calls("b"), results("b"), results("a"), user("x"), words(), user()]
-    assert repairs(history, CLAUDE) == ()
-    assert repairs(history, CHAT) != ()
+    assert normalize_history(history, CLAUDE) == ()
+    assert normalize_history(history, CHAT) != ()
 
 
 def test_results_anywhere_behind_their_calls():
     """Responses: a result that comes late stays where it is, a missing one is made up right behind the call."""
     history = [user(), calls("a"), user("x"), results("a"), user()]
-    assert repairs(history, RESPONSES) == ()
+    assert normalize_history(history, RESPONSES) == ()
     sent, _ = repaired([user(), calls("a", "b"), user("x"), results("a"), user()], RESPONSES)
     assert [(one.role, [r.call_id for r in one.results]) for one in sent[2:5]] == [
         ("tool", ["b"]),
@@ -498,13 +504,13 @@ def test_results_of_calls_that_the_server_holds():
     """Where a part of the history lies with the server, a result without a call is no orphan."""
     history = [results("x"), user()]
     assert not any(one.results for one in repaired(history, RESPONSES)[0])
-    assert repaired(history, replace(RESPONSES, elsewhere=True))[0] == history
+    assert repaired(history, replace(RESPONSES, has_server_history=True))[0] == history
 
 
 def test_gemini_joins_what_was_split():
     """A call behind other words of the model goes into one content with them, and so do the results."""
     history = [user(), words("look"), calls("a", "b"), results("a"), results("b"), user()]
-    sent, _ = repaired(history, replace(GEMINI, signed_calls=False))
+    sent, _ = repaired(history, replace(GEMINI, requires_signed_calls=False))
     assert [one.role for one in sent] == ["user", "assistant", "tool", "user"]
     assert sent[1].text == "look"
     assert [r.call_id for r in sent[2].results] == ["a", "b"]
@@ -529,7 +535,7 @@ def test_media_of_the_newest_message_stay():
     few = replace(CLAUDE, max_images=3)
     history = [Message("user", (Text("a"), picture)), words("so"), Message("user", (Text("b"), *[picture] * 3))]
     sent, rules = repaired(history, few)
-    assert ([len(media_of(one)) for one in sent], rules) == ([0, 0, 3], ["media-budget"])
+    assert ([len(collect_media_in_messages(one)) for one in sent], rules) == ([0, 0, 3], ["media-budget"])
     history[-1] = Message("user", (Text("b"), *[picture] * 4))
     assert repaired(history, few) == (history, [])
 
@@ -550,15 +556,15 @@ def test_changes_of_tools_stay_behind():
     sent, _ = repaired([user(), inside, words(), user()], CLAUDE)
     assert sent[1].text == "[System message]\nnow with"
     assert repaired([user(), Message("system", (change,)), words(), user()], CLAUDE)[0] == [user(), words(), user()]
-    fine = target("anthropic", "claude-opus-5-0").dialect
-    assert repairs([user(), inside, words(), user()], fine) == ()
+    fine = get_target("anthropic", "claude-opus-5-0").dialect
+    assert normalize_history([user(), inside, words(), user()], fine) == ()
 
 
 def test_options_of_a_turn_stay_where_a_system_message_may_stand():
     """A system message that sets options and says nothing is no empty message; where none may stand it is left out."""
     options = Message("system", (Opaque("options", Raw(b'{"role":"system","output_config":{"effort":"high"}}')),))
-    fine = target("anthropic", "claude-opus-5-5").dialect
-    assert repairs([user(), options, words(), user(), options], fine) == ()
+    fine = get_target("anthropic", "claude-opus-5-5").dialect
+    assert normalize_history([user(), options, words(), user(), options], fine) == ()
     assert repaired([user(), options, user(), words(), user()], fine)[0] == [user(), user(), words(), user()]
     assert repaired([user(), options, words(), user(), options], CLAUDE)[0] == [user(), words(), user()]
 
@@ -567,4 +573,4 @@ def test_nothing_left_is_still_a_request():
     """Where all that was said may not be sent, somebody asks to go on; of nothing nothing is made."""
     sent, _ = repaired([results("x")], CLAUDE)
     assert [one.role for one in sent] == ["user"]
-    assert repairs([], CLAUDE) == ()
+    assert normalize_history([], CLAUDE) == ()

@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.normalize import repairs
+from holdfast.normalize import normalize_history
 
 MODELS = {
     "anthropic": "claude-sonnet-4-5",
@@ -68,11 +68,11 @@ def one_is_missing(count):
 )
 def test_repairs_take_linear_time(api, history, grows_slowly):
     """Calls that all want a repair are repaired in time that grows with their number."""
-    dialect = target(api, MODELS[api]).dialect
+    dialect = get_target(api, MODELS[api]).dialect
 
     def repairing(count):
-        messages = [Message.of("user", "go"), *history(count), Message.of("user", "and?")]
-        assert repairs(messages, dialect)
-        return partial(repairs, messages, dialect)
+        messages = [Message.from_text("user", "go"), *history(count), Message.from_text("user", "and?")]
+        assert normalize_history(messages, dialect)
+        return partial(normalize_history, messages, dialect)
 
     grows_slowly(repairing, 500)

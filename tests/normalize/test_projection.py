@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.config import target
-from holdfast.messages.cut_points import legal_cuts
+from holdfast.config import get_target
+from holdfast.messages.cut_points import find_cut_points
 from holdfast.messages.message import Message
-from holdfast.messages.parts import Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.size.tokens import measure
+from holdfast.messages.parts import ProviderSignature, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.size.tokens import build_sized_message
 from holdfast.normalize import SIGNED
-from holdfast.normalize.projection import _last_break, repair_projection
-from holdfast.state.branch.branch import Branch, extend, extended
-from holdfast.state.branch.fork import restated
+from holdfast.normalize.projection import _find_last_independent_cut, normalize_projection
+from holdfast.state.branch.branch import ConversationState, apply_entries, apply_entry
+from holdfast.state.branch.fork import replace_raw_bytes
 from holdfast.state.edits import Edit, Span
-from holdfast.state.entries import Entry, Frame, Said
+from holdfast.state.entries import Entry, MessageEntry, RequestSetup
 
 ROLES = ("user", "assistant", "user", "assistant", "user")
 
@@ -33,7 +33,7 @@ def results(*ids: str) -> Message:
 
 
 STEPS = [
-    *(Message.of(role, "x") for role in ("system", "user", "assistant")),
+    *(Message.from_text(role, "x") for role in ("system", "user", "assistant")),
     *(said(*ids) for said in (calls, results) for ids in ("a", "b", "ab", "aa")),
 ]
 HISTORIES = st.lists(st.sampled_from(STEPS), max_size=12)
@@ -52,7 +52,7 @@ def break_slowly(messages: Sequence[Message], position: int, edits: Sequence[Edi
     """Return the last legal cut, of all there are, where an answer begins that only edits of one message touch."""
     around = [edit for edit in edits if edit.rule != "thinking, call"]
     signed = min((edit.span.start for edit in edits if SIGNED in edit.rule), default=position + len(messages))
-    for cut in reversed(legal_cuts(messages)):
+    for cut in reversed(find_cut_points(messages)):
         edge = position + cut
         starts = 0 < cut < len(messages) and messages[cut].role == "assistant" != messages[cut - 1].role
         if starts and edge <= signed and not any(edit.span.start <= edge <= edit.span.stop for edit in around):
@@ -80,50 +80,69 @@ def test_the_last_break_is_the_last_legal_place_where_an_answer_begins(
     messages: list[Message], position: int, edits: list[Edit]
 ) -> None:
     """Looked for from the end it is the one among all legal cuts; before a result without a call there is none."""
-    found = _last_break(messages, position, edits)
+    found = _find_last_independent_cut(messages, position, edits)
     expected = break_slowly(messages, position, edits)
     assert found == expected or (found == 0 and not is_answered(messages))
 
 
-def work(turns: int, *, seal: Seal) -> Branch:
+def work(turns: int, *, seal: ProviderSignature) -> ConversationState:
     """Return the branch of a loop that thinks before each call."""
-    branch = Branch.build([Entry("f", None, Frame("f", 10)), Entry("u", None, Said(measure(Message.of("user", "go"))))])
+    branch = ConversationState.from_entries(
+        [
+            Entry("f", None, RequestSetup("f", 10)),
+            Entry("u", None, MessageEntry(build_sized_message(Message.from_text("user", "go")))),
+        ]
+    )
     for number in range(turns):
-        call = Message("assistant", (Thinking("hm", seal=seal), ToolCall(str(number), "t")))
-        branch = extended(branch, [Entry("", None, Said(measure(one))) for one in (call, results(str(number)))])
+        call = Message("assistant", (Thinking("hm", signature=seal), ToolCall(str(number), "t")))
+        branch = apply_entries(
+            branch, [Entry("", None, MessageEntry(build_sized_message(one))) for one in (call, results(str(number)))]
+        )
     return branch
 
 
 def test_what_is_edited_everywhere_is_settled_too() -> None:
     """Where each answer loses its thinking, or did so when another frame came, a request looks at what is new alone."""
-    other, bound = Seal("anthropic", "claude-haiku-4-5", "sig"), Seal("anthropic", "claude-opus-5-5", "sig")
-    dialect = target("anthropic", "claude-opus-5-5").dialect
-    for branch in (work(30, seal=other), extend(work(30, seal=bound), Entry("", None, Frame("g", 10)))):
-        repair, settled = repair_projection(branch, dialect)
+    other, bound = (
+        ProviderSignature("anthropic", "claude-haiku-4-5", "sig"),
+        ProviderSignature("anthropic", "claude-opus-5-5", "sig"),
+    )
+    dialect = get_target("anthropic", "claude-opus-5-5").dialect
+    for branch in (work(30, seal=other), apply_entry(work(30, seal=bound), Entry("", None, RequestSetup("g", 10)))):
+        repair, settled = normalize_projection(branch, dialect)
         assert len(repair) == 30
         assert settled is not None
-        assert (settled.slot, len(settled.repairs)) == (59, 29)
+        assert (settled.next_index, len(settled.normalization)) == (59, 29)
 
 
 def test_thinking_that_its_client_left_out_is_not_taken_out_again() -> None:
     """What has none keeps its bytes under another frame; where bytes hold some, they are made anew without it."""
-    branch = work(3, seal=Seal("anthropic", "claude-opus-5-5", "sig"))
-    said = [replace(slot, api="anthropic", raw=Raw(b'{"content": [ ]}')) for slot in branch.slots]
+    branch = work(3, seal=ProviderSignature("anthropic", "claude-opus-5-5", "sig"))
+    said = [replace(slot, api="anthropic", raw=Raw(b'{"content": [ ]}')) for slot in branch.sized_messages]
     said[3] = replace(said[3], raw=Raw(b'{"content": [{"type":"thinking"}]}'))
-    branch = extend(restated(branch, said), Entry("", None, Frame("g", 10)))
-    repair, settled = repair_projection(branch, target("anthropic", "claude-opus-5-5").dialect)
+    branch = apply_entry(replace_raw_bytes(branch, said), Entry("", None, RequestSetup("g", 10)))
+    repair, settled = normalize_projection(branch, get_target("anthropic", "claude-opus-5-5").dialect)
     assert [edit.span.start for edit in repair] == [3]
     assert settled is not None
-    back = restated(replace(branch, settled=settled), [replace(slot, raw=said[3].raw) for slot in branch.slots])
-    assert [edit.span.start for edit in repair_projection(back, settled.dialect)[0]] == [1, 3, 5]
+    back = replace_raw_bytes(
+        replace(branch, normalized_prefix=settled), [replace(slot, raw=said[3].raw) for slot in branch.sized_messages]
+    )
+    assert [edit.span.start for edit in normalize_projection(back, settled.dialect)[0]] == [1, 3, 5]
 
 
 def test_a_call_that_no_answer_made_answers_nothing() -> None:
     """A result of a user's call waits, as one without a call does, for the answer that uses its id later."""
     settled = None
-    branch = Branch()
-    told = [Message("user", (ToolCall("a", "t"),)), results("a"), *(Message.of(role, "x") for role in ROLES)]
+    branch = ConversationState()
+    told = [Message("user", (ToolCall("a", "t"),)), results("a"), *(Message.from_text(role, "x") for role in ROLES)]
     for message in (*told, calls("a")):
-        branch = extend(replace(branch, settled=settled), Entry("", None, Said(measure(message))))
-        repair, settled = repair_projection(branch, target("openai-chat", "gpt-5").dialect)
-        assert repair == repair_projection(replace(branch, settled=None), target("openai-chat", "gpt-5").dialect)[0]
+        branch = apply_entry(
+            replace(branch, normalized_prefix=settled), Entry("", None, MessageEntry(build_sized_message(message)))
+        )
+        repair, settled = normalize_projection(branch, get_target("openai-chat", "gpt-5").dialect)
+        assert (
+            repair
+            == normalize_projection(
+                replace(branch, normalized_prefix=None), get_target("openai-chat", "gpt-5").dialect
+            )[0]
+        )

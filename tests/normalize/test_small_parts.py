@@ -7,28 +7,43 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast import Policy, World, plan
-from holdfast.config import target
+from holdfast import PlanInputs, Policy, plan
+from holdfast.config import get_target
 from holdfast.errors import ConfigError, UnknownPolicy, WindowTooSmall
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.size.tokens import measure
-from holdfast.planning.budget import guard, measure_room
-from holdfast.planning.extract.ledger import command_lines, deeds, file_lines, first_error
-from holdfast.planning.extract.max_coverage import lazy_greedy
-from holdfast.planning.extract.outline import outline
-from holdfast.planning.extract.salience import Trace, lines, text_refs, traces, weigh
-from holdfast.planning.pipeline import OVER_WINDOW
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.planning.budget import check_budget, compute_budget
+from holdfast.planning.extract.ledger import (
+    find_first_error,
+    format_command_lines,
+    format_file_lines,
+    list_tool_actions,
+)
+from holdfast.planning.extract.max_coverage import select_max_coverage
+from holdfast.planning.extract.outline import build_text_outline
+from holdfast.planning.extract.salience import (
+    ReferenceUse,
+    find_distinctive_references,
+    find_reference_lines,
+    trace_references,
+    weigh_reference,
+)
+from holdfast.planning.pipeline import OVER_WINDOW_RULE
 from holdfast.planning.presets.presets import PRESETS
-from holdfast.planning.settings import Settings, origin
-from holdfast.state.entries import Frame
+from holdfast.planning.settings import Settings, get_setting_origin
+from holdfast.state.entries import RequestSetup
 
 OURS = Settings()
 
 
 def place(window, frame=0, asked=None):
-    return target(
-        "anthropic", "claude-sonnet-4-5", window=window, frame=Frame("f", frame, exact=True), asked_output=asked
+    return get_target(
+        "anthropic",
+        "claude-sonnet-4-5",
+        window=window,
+        setup=RequestSetup("f", frame, is_exact=True),
+        asked_output=asked,
     )
 
 
@@ -47,17 +62,17 @@ def place(window, frame=0, asked=None):
 )
 def test_the_reserve(window, asked, reserve):
     """The reserve is what was asked for, between 1,024 and the smaller of 20,000 and a quarter of the window."""
-    room = measure_room(place(window, 2_000, asked), OURS)
-    assert (room.reserve, room.usable, room.size) == (reserve, window - reserve, window - reserve - 2_000)
+    room = compute_budget(place(window, 2_000, asked), OURS)
+    assert (room.reserve, room.usable, room.message_tokens) == (reserve, window - reserve, window - reserve - 2_000)
 
 
 def test_the_smallest_room():
     """P3: one token under the smallest room is refused with the numbers, the smallest room is not."""
     least = OURS.room_min
     fits = place(20_000, 20_000 - 5_000 - least)
-    assert guard(fits, OURS)[0].size == least
+    assert check_budget(fits, OURS)[0].message_tokens == least
     with pytest.raises(WindowTooSmall, match=rf"leaves {least - 1} tokens; {least} are needed") as told:
-        guard(place(20_000, 20_000 - 5_000 - least + 1), OURS)
+        check_budget(place(20_000, 20_000 - 5_000 - least + 1), OURS)
     assert "window 20000 (asked for)" in str(told.value)
     assert isinstance(told.value, ValueError)
 
@@ -65,7 +80,7 @@ def test_the_smallest_room():
 def test_openclaws_guard():
     """[O] under 16,000 is refused in its words, under 32,000 warned of, both strictly."""
     policy = Policy.preset("openclaw")
-    said = [Message.of("user", "a")]
+    said = [Message.from_text("user", "a")]
     with pytest.raises(WindowTooSmall, match=r"Model context window too small \(15999 tokens\). Minimum is 16000\."):
         plan(said, place(15_999), policy)
     assert [notice.rule for notice in plan(said, place(16_000), policy).notices] == ["small-window"]
@@ -85,11 +100,11 @@ def test_the_heaviest_for_their_cost_come_first():
     weights = {ref("a"): 3.0, ref("b"): 2.0, ref("c"): 1.0}
     candidates = [([ref("a"), ref("b")], 10), ([ref("a")], 2), ([ref("c")], 1), ([ref("b")], 4), ([ref("x")], 1)]
     left = dict(weights)
-    assert list(lazy_greedy(candidates, left, 20)) == [1, 2, 3]
+    assert list(select_max_coverage(candidates, left, 20)) == [1, 2, 3]
     assert left == {}
-    assert list(lazy_greedy(candidates, dict(weights), 3)) == [1, 2]
-    assert list(lazy_greedy(candidates, dict(weights), 0)) == []
-    assert list(lazy_greedy([], dict(weights), 5)) == []
+    assert list(select_max_coverage(candidates, dict(weights), 3)) == [1, 2]
+    assert list(select_max_coverage(candidates, dict(weights), 0)) == []
+    assert list(select_max_coverage([], dict(weights), 5)) == []
 
 
 names = st.lists(st.sampled_from("abcdefg"), max_size=3).map(lambda found: [ref(name) for name in found])
@@ -100,7 +115,7 @@ def test_a_cover_is_greedy(candidates, budget):
     """Each one taken has the most weight left for its cost among those that still fit, and covers something new."""
     weights = {ref(name): float(number + 1) for number, name in enumerate("abcdefg")}
     left, spent = dict(weights), 0
-    for number in lazy_greedy(candidates, dict(weights), budget):
+    for number in select_max_coverage(candidates, dict(weights), budget):
         gains = [sum(left.get(one, 0.0) for one in refs) / cost for refs, cost in candidates]
         fitting = [gain for gain, (_, cost) in zip(gains, candidates, strict=True) if cost <= budget - spent]
         assert gains[number] == pytest.approx(max(fitting))
@@ -121,7 +136,7 @@ def test_an_outline_is_within_its_budget_and_in_order(chars, first):
     text = "\n".join(
         f"  def compute_total_{n}(price_{n % 3}):  # {'x' * (n % 140)}" if n % 2 else "" for n in range(30)
     )
-    found = outline(text, chars, first)
+    found = build_text_outline(text, chars, first)
     assert sum(len(line) + 1 for line in found) <= chars
     numbers = [int(line.split(":")[0]) for line in found]
     assert numbers == sorted(set(numbers))
@@ -134,8 +149,8 @@ def test_an_outline_is_within_its_budget_and_in_order(chars, first):
 def test_an_outline_names_different_things():
     """A name that was told once is not told again while another one is left."""
     text = "call fold_ledger()\ncall fold_ledger()\ncall mend_spool()\nnothing here"
-    assert outline(text, 60) == ["1: call fold_ledger()", "3: call mend_spool()"]
-    assert outline("nothing of note\n" * 9, 500) == []
+    assert build_text_outline(text, 60) == ["1: call fold_ledger()", "3: call mend_spool()"]
+    assert build_text_outline("nothing of note\n" * 9, 500) == []
 
 
 # -- ledger ------------------------------------------------------------------------------------------------------------
@@ -163,20 +178,20 @@ def did(name, arguments, text="ok", *, error=False, id_="t"):
 )
 def test_what_a_call_did(name, arguments, verb, what):
     """A path is read or edited, a command runs, anything else asks; broken arguments say nothing."""
-    (one,) = deeds(did(name, arguments))
-    assert (one.verb, one.what, one.tool, one.failed) == (verb, what, name, False)
+    (one,) = list_tool_actions(did(name, arguments))
+    assert (one.verb, one.subject, one.tool, one.has_failed) == (verb, what, name, False)
 
 
 def test_how_a_command_ended():
     """A command failed when its result says so; what a file that was read says is no failure."""
-    (ran,) = deeds(did("bash", '{"command":"make"}', "cc main.c\nfatal: no such file\nerror: 1"))
-    assert (ran.failed, ran.error) == (True, "fatal: no such file")
-    (read,) = deeds(did("read", '{"path":"a.py"}', "raise an error"))
-    assert not read.failed
-    (told,) = deeds(did("read", '{"path":"a.py"}', "permission denied", error=True))
-    assert (told.failed, told.error) == (True, "permission denied")
-    (waits,) = deeds(did("bash", '{"command":"sleep"}')[:1])
-    assert not waits.failed
+    (ran,) = list_tool_actions(did("bash", '{"command":"make"}', "cc main.c\nfatal: no such file\nerror: 1"))
+    assert (ran.has_failed, ran.error) == (True, "fatal: no such file")
+    (read,) = list_tool_actions(did("read", '{"path":"a.py"}', "raise an error"))
+    assert not read.has_failed
+    (told,) = list_tool_actions(did("read", '{"path":"a.py"}', "permission denied", error=True))
+    assert (told.has_failed, told.error) == (True, "permission denied")
+    (waits,) = list_tool_actions(did("bash", '{"command":"sleep"}')[:1])
+    assert not waits.has_failed
 
 
 @pytest.mark.parametrize(
@@ -185,7 +200,7 @@ def test_how_a_command_ended():
 )
 def test_errors_by_their_own_names(text):
     """The line that names an error is told, also where the word is the end of a longer name."""
-    assert first_error(f"some output\n{text}\nmore") == text.replace("   ", " ")
+    assert find_first_error(f"some output\n{text}\nmore") == text.replace("   ", " ")
 
 
 def test_lines_of_the_ledger():
@@ -199,15 +214,15 @@ def test_lines_of_the_ledger():
         *did("bash", '{"command":"ls"}', id_="6"),
         *did("bash", '{"command":"pytest"}', "fine", id_="7"),
     ]
-    done = list(deeds(history))
-    assert file_lines(done) == ["a.py: edit, read x2", "b.py: read"]
-    assert command_lines(done) == ["$ pytest", "$ ls"]
+    done = list(list_tool_actions(history))
+    assert format_file_lines(done) == ["a.py: edit, read x2", "b.py: read"]
+    assert format_command_lines(done) == ["$ pytest", "$ ls"]
 
 
 def test_ids_that_repeat_keep_their_own_ends():
     """Two commands under one id each end with their own result."""
     history = [*did("bash", '{"command":"one"}', "error: x"), *did("bash", '{"command":"two"}', "fine")]
-    assert [(one.what, one.failed) for one in deeds(history)] == [("one", True), ("two", False)]
+    assert [(one.subject, one.has_failed) for one in list_tool_actions(history)] == [("one", True), ("two", False)]
 
 
 # -- salience ----------------------------------------------------------------------------------------------------------
@@ -215,36 +230,40 @@ def test_ids_that_repeat_keep_their_own_ends():
 
 def test_lines_that_hold_references():
     """Lines without a reference go, numbers and blanks at their start go, long ones are cut, each stands once."""
-    found = lines(
+    found = find_reference_lines(
         "1→ def load_config():\n\n  2: def load_config():\njust words\n- [ ] rename old_name\n" + "other_name x " * 40
     )
     assert [one.text for one in found[:2]] == ["def load_config():", "- [ ] rename old_name"]
-    assert [one.point for one in found[:2]] == [False, True]
+    assert [one.is_list_item for one in found[:2]] == [False, True]
     assert all(len(one.text) <= 130 for one in found)
     assert ("id", "load_config") in found[0].refs
 
 
 def test_what_is_used_often_and_lately_weighs_more():
     """More uses, a later one, a place in a plan: each makes a reference weigh more; a hash weighs least."""
-    base = Trace(messages=3, used=1, last=5_000, last_used=5_000)
-    often = Trace(messages=3, used=3, last=5_000, last_used=5_000)
-    late = Trace(messages=3, used=1, last=9_000, last_used=9_000)
-    plan_ = Trace(messages=3, used=1, last=5_000, last_used=5_000, point=True)
+    base = ReferenceUse(message_count=3, use_count=1, last_position=5_000, last_used_position=5_000)
+    often = ReferenceUse(message_count=3, use_count=3, last_position=5_000, last_used_position=5_000)
+    late = ReferenceUse(message_count=3, use_count=1, last_position=9_000, last_used_position=9_000)
+    plan_ = ReferenceUse(message_count=3, use_count=1, last_position=5_000, last_used_position=5_000, in_list_item=True)
     name = ("id", "load_config")
-    assert all(weigh(name, one, 10_000) > weigh(name, base, 10_000) for one in (often, late, plan_))
-    assert weigh(("hex", "abcdef1"), base, 10_000) < weigh(("number", "4242"), base, 10_000) < weigh(name, base, 10_000)
+    assert all(weigh_reference(name, one, 10_000) > weigh_reference(name, base, 10_000) for one in (often, late, plan_))
+    assert (
+        weigh_reference(("hex", "abcdef1"), base, 10_000)
+        < weigh_reference(("number", "4242"), base, 10_000)
+        < weigh_reference(name, base, 10_000)
+    )
 
 
 def test_traces_tell_use_from_sight():
     """What the agent or the user says is use, what a tool says is not."""
     history = [
-        Message.of("user", "see load_config"),
+        Message.from_text("user", "see load_config"),
         Message("tool", (ToolResult("t", "", (Text("old_name load_config"),)),)),
     ]
-    found = traces([measure(one) for one in history])
-    assert (found["id", "load_config"].messages, found["id", "load_config"].used) == (2, 1)
-    assert (found["id", "old_name"].used, found["id", "old_name"].last_used) == (0, -1)
-    assert set(text_refs("load_config")) == {("id", "load_config")}
+    found = trace_references([build_sized_message(one) for one in history])
+    assert (found["id", "load_config"].message_count, found["id", "load_config"].use_count) == (2, 1)
+    assert (found["id", "old_name"].use_count, found["id", "old_name"].last_used_position) == (0, -1)
+    assert set(find_distinctive_references("load_config")) == {("id", "load_config")}
 
 
 # -- the policy --------------------------------------------------------------------------------------------------------
@@ -264,7 +283,7 @@ def test_every_number_has_an_origin():
     """Each setting says where its number comes from."""
     numbers = [name for name in Settings.__struct_fields__ if type(getattr(OURS, name)) in (int, float)]
     assert len(numbers) > 30
-    unsaid = [name for name in numbers if not origin(name).startswith("[")]
+    unsaid = [name for name in numbers if not get_setting_origin(name).startswith("[")]
     assert unsaid in ([], ["summary_tokens"])
 
 
@@ -273,18 +292,21 @@ def test_stages_can_be_replaced_and_added():
     seen = []
 
     def mine(draft):
-        seen.append(len(draft.branch.slots))
-        return draft.note("mine", "was here")
+        seen.append(len(draft.state.sized_messages))
+        return draft.add_notice("mine", "was here")
 
     policy = Policy()
     names = [name for name, _ in policy.stages]
-    changed = policy.replace("prune", mine).before("compaction", "extra", mine)
+    changed = policy.replace_stage("prune", mine).insert_stage_before("compaction", "extra", mine)
     assert [name for name, _ in policy.stages] == names
     assert [name for name, _ in changed.stages if name != "extra"] == names
-    made = plan([Message.of("user", "a")], place(50_000), changed)
+    made = plan([Message.from_text("user", "a")], place(50_000), changed)
     assert [notice.rule for notice in made.notices] == ["mine", "mine"]
     assert seen == [1, 1]
-    for wrong in (lambda: policy.replace("nobody", mine), lambda: policy.before("nobody", "x", mine)):
+    for wrong in (
+        lambda: policy.replace_stage("nobody", mine),
+        lambda: policy.insert_stage_before("nobody", "x", mine),
+    ):
         with pytest.raises(UnknownPolicy, match="prune"):
             wrong()
 
@@ -314,7 +336,7 @@ def test_settings_are_checked_by_value(name, value, said):
 
 def test_a_plan_without_anything_to_do_is_empty():
     """Where nothing is decided or repaired the plan is empty and the world told it is warm."""
-    made = plan([Message.of("user", "a")], place(50_000), world=World())
+    made = plan([Message.from_text("user", "a")], place(50_000), inputs=PlanInputs())
     assert made.is_empty
     assert made.before == made.after > 0
 
@@ -322,19 +344,19 @@ def test_a_plan_without_anything_to_do_is_empty():
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_request_that_does_not_fit_says_so(name):
     """Whatever the policy could do: a request over the window is told with its numbers and one thing to do."""
-    where = target("anthropic", "claude-sonnet-4-5", window=20_000)
+    where = get_target("anthropic", "claude-sonnet-4-5", window=20_000)
     policy = Policy.preset(name).with_settings(compact="off", truncate_share=0.0, loop_share=0.0, goal_share=0.0)
     for length, told in ((2_000, 0), (40_000, 1)):
-        made = plan([Message.of("user", " word" * length)], where, policy, world=World(spill=False))
-        why = [notice.why for notice in made.notices if notice.rule == OVER_WINDOW]
+        made = plan([Message.from_text("user", " word" * length)], where, policy, inputs=PlanInputs(can_spill=False))
+        why = [notice.why for notice in made.notices if notice.rule == OVER_WINDOW_RULE]
         assert len(why) == told == (made.after > 20_000)
         assert all(f"{made.after:,}" in one and "20,000" in one and "larger window" in one for one in why)
 
 
 def test_an_input_limit_counts_as_the_window():
     """Where a model takes less than its window holds, that is what must not be passed."""
-    where = target("anthropic", "claude-sonnet-4-5", window=200_000)
+    where = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
     where = replace(where, limits=replace(where.limits, max_input=20_000))
-    made = plan([Message.of("user", " word" * 40_000)], where, Policy.preset("append-only"))
+    made = plan([Message.from_text("user", " word" * 40_000)], where, Policy.preset("append-only"))
     assert "20,000" in made.notices[-1].why
-    assert made.notices[-1].rule == OVER_WINDOW
+    assert made.notices[-1].rule == OVER_WINDOW_RULE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.planning.breaker import is_closed
+from holdfast.planning.breaker import is_breaker_closed
 from holdfast.planning.settings import Settings
 
 SETTINGS = Settings(breaker_failures=3, breaker_cooldown=600)
@@ -27,4 +27,4 @@ THEN = 1_790_000_000_000
 )
 def test_when_it_is_closed(failures, failed_at, seconds, closed):
     """Three failures in a row open it; the cool-down closes it for one try; a clock set back does not latch it."""
-    assert is_closed(failures, failed_at, THEN + 1_000 * seconds, SETTINGS) is closed
+    assert is_breaker_closed(failures, failed_at, THEN + 1_000 * seconds, SETTINGS) is closed

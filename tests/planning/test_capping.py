@@ -6,22 +6,22 @@ import re
 from hashlib import sha256
 
 import pytest
-from histories import words
+from histories import make_text
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from strategies import broken_histories, wild_histories
+from strategies import broken_history_strategy, wild_history_strategy
 
-from holdfast import Policy, World, plan
-from holdfast.config import target
-from holdfast.messages.message import Message, characters, result_text
+from holdfast import PlanInputs, Policy, plan
+from holdfast.config import get_target
+from holdfast.messages.message import Message, count_message_chars, get_result_text
 from holdfast.messages.parts import Media, Part, Text, ToolCall, ToolResult
-from holdfast.messages.size.tokens import measure
-from holdfast.messages.sized_message import characters_at_most
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.messages.sized_message import bound_message_chars
 from holdfast.planning.settings import Settings
-from holdfast.planning.stages.append_limit import cap
-from holdfast.providers.registry import FORMS
-from holdfast.providers.request_body import body, open_body
+from holdfast.planning.stages.append_limit import cap_message_texts
+from holdfast.providers.registry import API_SPECS
+from holdfast.providers.request_body import build_request_body, parse_request
 
 NEWLINE = "\n"
 SMALL = Settings(append_chars=1_000)
@@ -33,36 +33,38 @@ NOTICE = (
 
 
 def said(part: Part) -> str:
-    return result_text(part) if isinstance(part, ToolResult) else part.text if isinstance(part, Text) else ""
+    return get_result_text(part) if isinstance(part, ToolResult) else part.text if isinstance(part, Text) else ""
 
 
-@given(wild_histories(), st.integers(1, 60))
+@given(wild_history_strategy(), st.integers(1, 60))
 def test_a_message_is_not_looked_into_where_all_of_it_is_short(messages, most):
     """A message has at least the characters of its texts, so that none over the cap is passed over."""
     for message in messages:
         texts = [said(part) for part in message.parts]
-        assert sum(map(len, texts)) <= characters(message)
-        short, blobs = cap(message, Settings(append_chars=most))
+        assert sum(map(len, texts)) <= count_message_chars(message)
+        short, blobs = cap_message_texts(message, Settings(append_chars=most))
         assert (short is message) is (not blobs)
         assert {blob.text for blob in blobs} <= {text for text in texts if len(text) > most}
 
 
-@given(broken_histories() | wild_histories(), st.sampled_from(sorted(FORMS)))
+@given(broken_history_strategy() | wild_history_strategy(), st.sampled_from(sorted(API_SPECS)))
 def test_what_has_few_bytes_has_no_more_characters(messages, api):
     """The bytes of a message are never fewer than its characters, so that no text over a limit is passed over."""
     assume(messages)
-    for slot in open_body(body(api, "m", [measure(message) for message in messages]), api).slots:
-        assert characters(slot.message) <= characters_at_most(slot)
+    for slot in parse_request(
+        build_request_body(api, "m", [build_sized_message(message) for message in messages]), api
+    ).messages:
+        assert count_message_chars(slot.message) <= bound_message_chars(slot)
 
 
 @pytest.mark.parametrize(("chars", "capped"), [(999, False), (1_000, False), (1_001, True), (90_000, True)])
 @pytest.mark.parametrize("role", ["user", "tool"])
 def test_only_what_is_over_is_cut(chars, capped, role):
     """Strictly more than the cap is cut; anything else is the very same message with nothing to store."""
-    text = words(1, chars)
+    text = make_text(1, chars)
     part = Text(text) if role == "user" else ToolResult("t", "bash", (Text(text),))
     message = Message(role, (part,))
-    short, blobs = cap(message, SMALL)
+    short, blobs = cap_message_texts(message, SMALL)
     assert (short is not message) is capped
     assert [blob.text for blob in blobs] == [text] * capped
 
@@ -70,8 +72,10 @@ def test_only_what_is_over_is_cut(chars, capped, role):
 @pytest.mark.parametrize("spills", [True, False])
 def test_the_notice_tells_where_the_whole_is(spills):
     """Head and tail stand around one line with limit, length and handle, and the lines between; no tag is used."""
-    text = words(3, 5_000)
-    short, (blob,) = cap(Message.of("user", text), SMALL if spills else replace(SMALL, spill_chars=0))
+    text = make_text(3, 5_000)
+    short, (blob,) = cap_message_texts(
+        Message.from_text("user", text), SMALL if spills else replace(SMALL, spill_chars=0)
+    )
     assert blob.hash == sha256(text.encode()).hexdigest()
     lines, count = text.split("\n"), text.count("\n") + 1
     last = re.search(r'lines="[0-9]+-([0-9]+)"', short.text)
@@ -91,8 +95,8 @@ def test_the_notice_tells_where_the_whole_is(spills):
 
 def test_the_rest_of_a_message_stays():
     """Other parts, pictures in a result, its name and whether it failed stay as they are."""
-    result = ToolResult("t", "bash", (Text(words(1, 3_000)), PICTURE), is_error=True)
-    short, blobs = cap(Message("user", (result, Text("and now?"), PICTURE)), SMALL)
+    result = ToolResult("t", "bash", (Text(make_text(1, 3_000)), PICTURE), is_error=True)
+    short, blobs = cap_message_texts(Message("user", (result, Text("and now?"), PICTURE)), SMALL)
     assert len(blobs) == 1
     assert short.parts[1:] == (Text("and now?"), PICTURE)
     kept = short.results[0]
@@ -102,17 +106,17 @@ def test_the_rest_of_a_message_stays():
 @pytest.mark.parametrize("role", ["system", "assistant"])
 def test_the_model_and_the_system_are_not_cut(role):
     """Only words of users and tools are cut: what the model said goes back to it as it was."""
-    message = Message(role, (Text(words(1, 5_000)), ToolCall("t", "write", "x" * 5_000)))
-    assert cap(message, SMALL) == (message, ())
+    message = Message(role, (Text(make_text(1, 5_000)), ToolCall("t", "write", "x" * 5_000)))
+    assert cap_message_texts(message, SMALL) == (message, ())
 
 
 def test_no_cap_and_a_tiny_one():
     """0 cuts nothing; a cap under its own notice cuts only what is longer than that notice."""
-    message = Message.of("user", words(1, 5_000))
-    assert cap(message, Settings(append_chars=0)) == (message, ())
-    short = Message.of("user", words(1, 100))
-    assert cap(short, Settings(append_chars=10)) == (short, ())
-    assert len(cap(message, Settings(append_chars=10))[0].text) < 250
+    message = Message.from_text("user", make_text(1, 5_000))
+    assert cap_message_texts(message, Settings(append_chars=0)) == (message, ())
+    short = Message.from_text("user", make_text(1, 100))
+    assert cap_message_texts(short, Settings(append_chars=10)) == (short, ())
+    assert len(cap_message_texts(message, Settings(append_chars=10))[0].text) < 250
     assert Settings().append_chars == 8_000_000
     assert Policy.preset("append-only").settings.append_chars == 0
 
@@ -124,8 +128,8 @@ def test_no_cap_and_a_tiny_one():
 def test_a_capped_text_is_shorter_and_nothing_is_lost(text, most):
     """What stays is shorter, within the cap where that has room for the notice, and the blob is the whole text."""
     message = Message("tool", (ToolResult("t", "", (Text(text),)),))
-    short, blobs = cap(message, Settings(append_chars=most))
-    kept = result_text(short.results[0])
+    short, blobs = cap_message_texts(message, Settings(append_chars=most))
+    kept = get_result_text(short.results[0])
     if not blobs:
         assert short is message
         assert not most or len(text) <= max(most, 250)
@@ -133,38 +137,38 @@ def test_a_capped_text_is_shorter_and_nothing_is_lost(text, most):
     assert blobs[0].text == text
     assert len(kept) < len(text)
     assert len(kept) <= max(most, 250)
-    assert cap(short, Settings(append_chars=max(most, 250))) == (short, ())
+    assert cap_message_texts(short, Settings(append_chars=max(most, 250))) == (short, ())
 
 
 @pytest.mark.parametrize("role", ["user", "tool"])
 def test_what_the_cap_leaves_is_never_spilled(role):
     """A policy that spills gets the ends of a preview at once: the model sees the whole's size and its handle only."""
-    text = words(5, 400_000)
+    text = make_text(5, 400_000)
     part = Text(text) if role == "user" else ToolResult("t", "bash", (Text(text),))
     settings = Settings(append_chars=100_000, message_chars=1, message_share=0.001, spill_tools={"bash": 500})
-    short, (blob,) = cap(Message(role, (part,)), settings)
-    kept = short.text or result_text(short.results[0])
+    short, (blob,) = cap_message_texts(Message(role, (part,)), settings)
+    kept = short.text or get_result_text(short.results[0])
     assert 2_000 < len(kept) < 2_500
     assert f'400,000 characters in {text.count(NEWLINE) + 1:,} lines; recall(id="{blob.hash[:12]}", lines=' in kept
-    said = [Message.of("user", "go"), Message("assistant", (ToolCall("t", "bash"),)), short]
-    made = plan(said, target("anthropic", "claude-sonnet-4-5", window=200_000), Policy(settings=settings))
+    said = [Message.from_text("user", "go"), Message("assistant", (ToolCall("t", "bash"),)), short]
+    made = plan(said, get_target("anthropic", "claude-sonnet-4-5", window=200_000), Policy(settings=settings))
     assert (made.record, made.blobs) == ((), ())
 
 
 def test_what_the_cap_leaves_is_not_pruned():
     """The handle of the whole text stands nowhere else, so its line stays when old results go."""
-    result = ToolResult("t", "bash", (Text(words(5, 400_000)),))
-    short, _ = cap(Message("tool", (result,)), Settings(append_chars=100_000))
-    others = [ToolResult(f"u{n}", "bash", (Text(words(n, 9_000)),)) for n in range(30)]
-    said = [Message.of("user", "go"), Message("assistant", (ToolCall("t", "bash"),)), short]
+    result = ToolResult("t", "bash", (Text(make_text(5, 400_000)),))
+    short, _ = cap_message_texts(Message("tool", (result,)), Settings(append_chars=100_000))
+    others = [ToolResult(f"u{n}", "bash", (Text(make_text(n, 9_000)),)) for n in range(30)]
+    said = [Message.from_text("user", "go"), Message("assistant", (ToolCall("t", "bash"),)), short]
     said += [
         m for one in others for m in (Message("assistant", (ToolCall(one.call_id, "bash"),)), Message("tool", (one,)))
     ]
-    said += [Message.of("assistant", "done"), Message.of("user", "more")]
-    goal = target("anthropic", "claude-sonnet-4-5", window=100_000)
+    said += [Message.from_text("assistant", "done"), Message.from_text("user", "more")]
+    goal = get_target("anthropic", "claude-sonnet-4-5", window=100_000)
     policy = Policy().with_settings(compact="off", goal_share=0.0)
     first = plan(said[:-1], goal, policy)
-    made = plan(said, goal, policy, branch=first.branch, world=World(cache="cold"))
+    made = plan(said, goal, policy, state=first.state, inputs=PlanInputs(cache_state="cold"))
     pruned = {edit.span.start for edit in made.record if edit.rule == "prune"}
     assert 4 in pruned
     assert 2 not in pruned
@@ -172,6 +176,6 @@ def test_what_the_cap_leaves_is_not_pruned():
 
 def test_without_spilling_the_cap_is_what_stays():
     """OpenClaw's rule cuts to its limit and no further: nothing is spilled later that could lose the handle."""
-    text = words(5, 500_000)
-    short, _ = cap(Message.of("user", text), Policy.preset("openclaw").settings)
+    text = make_text(5, 500_000)
+    short, _ = cap_message_texts(Message.from_text("user", text), Policy.preset("openclaw").settings)
     assert 399_000 < len(short.text) <= 400_000

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import pytest
-from histories import words
+from histories import make_text
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Branch, World, apply, plan
-from holdfast.config import target
+from holdfast import ConversationState, PlanInputs, apply, plan
+from holdfast.config import get_target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.size.tokens import count
-from holdfast.planning.extract.carried_summary import carried
-from holdfast.planning.extract.previous_summary import said_by_user, summary_of
-from holdfast.planning.summary.must_keep import newest_request
-from holdfast.state.branch.branch import extend
-from holdfast.state.entries import Compaction, Entry
+from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.planning.extract.carried_summary import render_previous_summary
+from holdfast.planning.extract.previous_summary import extract_client_summary, iter_user_texts
+from holdfast.planning.summary.must_keep import find_newest_user_text
+from holdfast.state.branch.branch import apply_entry
+from holdfast.state.entries import CompactionEntry, Entry
 
-WHERE = target("anthropic", "claude-sonnet-4-5", window=32_000)
+WHERE = get_target("anthropic", "claude-sonnet-4-5", window=32_000)
 CONSTRAINT = "The folder data is holy, hands off."
 SUMMARY = f"""1. Primary Request and Intent:
    The storage layer becomes three modules, kelp, tide and rock.
@@ -68,7 +68,7 @@ CLIENTS = [*WRAPPED, "opencode"]
 def opening(client: str, summary: str) -> list[Message]:
     """Return how a conversation of ``client`` begins that goes on from ``summary``."""
     if client == "opencode":
-        return [Message.of("user", "What did we do so far?"), Message.of("assistant", summary)]
+        return [Message.from_text("user", "What did we do so far?"), Message.from_text("assistant", summary)]
     before, behind = WRAPPED[client]
     reminder = (Text("<system-reminder>\nUse ripgrep.\n</system-reminder>"),) * client.startswith("claude")
     return [Message("user", (*reminder, Text(before + summary + behind)))]
@@ -79,10 +79,10 @@ def work(turns: int, start: int = 0, chars: int = 4_000) -> list[Message]:
     out = []
     for turn in range(start, start + turns):
         out += [
-            Message.of("user", f"Turn {turn}: look at the log please."),
+            Message.from_text("user", f"Turn {turn}: look at the log please."),
             Message("assistant", (ToolCall(f"c{turn}", "read", f'{{"path":"src/part_{turn}.py"}}'),)),
-            Message("tool", (ToolResult(f"c{turn}", "read", (Text(words(turn, chars)),)),)),
-            Message.of("assistant", f"ok {turn}"),
+            Message("tool", (ToolResult(f"c{turn}", "read", (Text(make_text(turn, chars)),)),)),
+            Message.from_text("assistant", f"ok {turn}"),
         ]
     return out
 
@@ -92,15 +92,15 @@ def texts(made) -> str:
     return "\n\n".join(part.text for part in made.compaction.summary.parts if isinstance(part, Text))
 
 
-def extracts(begun: list[Message], branch: Branch | None = None, times: int = 3) -> list[str]:
+def extracts(begun: list[Message], branch: ConversationState | None = None, times: int = 3) -> list[str]:
     """Return so many extracts, one after the other, of a conversation that goes on from ``begun``."""
     said, found = [*begun], []
     for number in range(times):
         said += work(6, 6 * number)
-        made = plan(said, WHERE, branch=branch, world=World(force=True))
+        made = plan(said, WHERE, state=branch, inputs=PlanInputs(force_compaction=True))
         assert made.compaction is not None
         assert apply(said, made)
-        branch = made.branch
+        branch = made.state
         found.append(texts(made))
     return found
 
@@ -135,10 +135,10 @@ def test_words_behind_a_summary_are_the_users(client, quoted):
     """What stands behind its end is no part of it, and an end that it quotes does not end it."""
     before, end = WRAPPED[client]
     text = f"{before}{(SUMMARY + end) * quoted}{SUMMARY}{end}\n\nNever touch the vendor folder."
-    told = summary_of(text)
+    told = extract_client_summary(text)
     assert told.startswith(SUMMARY[:40])
     assert told.count(CONSTRAINT) == quoted + 1
-    assert list(said_by_user([Message.of("user", text)])) == ["Never touch the vendor folder."]
+    assert list(iter_user_texts([Message.from_text("user", text)])) == ["Never touch the vendor folder."]
 
 
 @given(st.integers(1, 400), st.integers(100, 4_000))
@@ -147,15 +147,15 @@ def test_however_many_sections_there_are_the_room_is_used(sections, room):
     summary = "\n".join(
         f"## {at}\nThe tide takes the harbour wall, rock by rock, and nobody minds." for at in range(sections)
     )
-    held = count(carried(summary, room))
+    held = estimate_text_tokens(render_previous_summary(summary, room))
     assert held <= room
-    assert held >= min(0.6 * (room - 60), 0.9 * count(summary))
+    assert held >= min(0.6 * (room - 60), 0.9 * estimate_text_tokens(summary))
 
 
 def test_a_summary_of_blanks_is_none():
     """An opening behind which nothing is said stands for nothing, however long that is."""
-    history = [Message.of("user", WRAPPED["codex"][0] + " \n" * 4_000), *work(20)]
-    assert plan(history, WHERE, world=World(force=True)).compaction is not None
+    history = [Message.from_text("user", WRAPPED["codex"][0] + " \n" * 4_000), *work(20)]
+    assert plan(history, WHERE, inputs=PlanInputs(force_compaction=True)).compaction is not None
 
 
 def test_the_newest_summary_stands():
@@ -179,8 +179,8 @@ def test_a_question_of_the_user_is_none():
 def test_an_imported_summary_is_carried_on(parts, by):
     """The summary that is in force, made by the tool that the session came from, goes on in the extracts after it."""
     said = [*work(4, 90)]
-    made = Compaction(4, Message("user", tuple(map(Text, parts))), 200, by=by)
-    branch = extend(plan(said, WHERE).branch, Entry("", None, made))
+    made = CompactionEntry(4, Message("user", tuple(map(Text, parts))), 200, author=by)
+    branch = apply_entry(plan(said, WHERE).state, Entry("", None, made))
     for told in extracts(said, branch):
         assert told.count(SUMMARY) == 1
 
@@ -189,9 +189,9 @@ def test_an_imported_summary_is_carried_on(parts, by):
 def test_what_a_client_summarised_since_goes_before_what_is_in_force(client):
     """A summary that somebody wrote is carried on until a client sends a newer one: that covers it."""
     said = [*work(4, 90)]
-    made = Compaction(4, Message.of("user", "Refactor the lexer."), 200, by="model")
-    branch = extend(plan(said, WHERE).branch, Entry("", None, made))
-    made = plan([*said, *opening(client, SUMMARY)], WHERE, branch=branch)
+    made = CompactionEntry(4, Message.from_text("user", "Refactor the lexer."), 200, author="model")
+    branch = apply_entry(plan(said, WHERE).state, Entry("", None, made))
+    made = plan([*said, *opening(client, SUMMARY)], WHERE, state=branch)
     for told in extracts([*said, *opening(client, SUMMARY)], made.branch):
         assert told.count(SUMMARY) == 1
         assert "Refactor the lexer." not in told
@@ -225,9 +225,9 @@ def test_laws_have_half_of_the_room_however_they_are_put(at, heading):
     sections = [f"## Step {number}\n" + "\n".join(LINES[:60]) for number in range(10)]
     laws = [f"- the folder pool{number} is holy" for number in range(100)]
     sections.insert(at, f"## {heading}\n" + "\n".join(laws))
-    told = carried("\n".join(sections), 2_000)
+    told = render_previous_summary("\n".join(sections), 2_000)
     assert [law for law in laws if law not in told] == []
-    assert count(told) <= 2_000
+    assert estimate_text_tokens(told) <= 2_000
 
 
 def test_sections_are_cut_each_for_itself():
@@ -245,6 +245,6 @@ def test_without_such_a_message_nothing_is_said_of_one():
 
 def test_a_summary_is_no_request_of_the_user():
     """A writer need not repeat what a client wraps around its own summary: only the user asks for something."""
-    assert newest_request([*opening("claude-code", SUMMARY), Message.of("assistant", "ok")]) == ""
-    assert newest_request([Message.of("user", "Go."), *opening("pi", SUMMARY)]) == "Go."
-    assert newest_request(opening("opencode", SUMMARY)) == ""
+    assert find_newest_user_text([*opening("claude-code", SUMMARY), Message.from_text("assistant", "ok")]) == ""
+    assert find_newest_user_text([Message.from_text("user", "Go."), *opening("pi", SUMMARY)]) == "Go."
+    assert find_newest_user_text(opening("opencode", SUMMARY)) == ""

@@ -10,39 +10,39 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast import Policy, plan
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.errors import WindowTooSmall
 from holdfast.messages.message import Message
-from holdfast.messages.size.tokens import measure
+from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.budget import (
     DEFAULT_WINDOW,
-    LEARNED,
-    LEAST_TOLD,
-    guard,
-    in_force,
-    in_window,
-    measure_room,
-    told_window,
-    window_of,
+    LEARNED_ORIGIN,
+    MIN_REPORTED_BUDGET,
+    apply_window_cap,
+    check_budget,
+    check_window_size,
+    choose_window,
+    compute_budget,
+    compute_effective_target,
 )
 from holdfast.planning.presets.presets import OPENCLAW_2026_9, PRESETS
 from holdfast.planning.settings import Settings
-from holdfast.state.branch.branch import Branch, extended
-from holdfast.state.branch.view import prefix_basis
-from holdfast.state.entries import Answer, Compaction, Entry, Frame, Request, Said, Usage
-from holdfast.state.target import Limits, Target
+from holdfast.state.branch.branch import ConversationState, apply_entries
+from holdfast.state.branch.view import compute_prefix_digest
+from holdfast.state.entries import AnswerEntry, CompactionEntry, Entry, MessageEntry, RequestEntry, RequestSetup, Usage
+from holdfast.state.target import ModelLimits, Target
 
 OLD = PRESETS["openclaw"]
 NEW = Policy.preset("openclaw").with_settings(**OPENCLAW_2026_9).settings
-SAID = [Message.of("user", "a")]
+SAID = [Message.from_text("user", "a")]
 NUMBERS = st.one_of(st.none(), st.floats(), st.integers(-10, 10**7))
 
 
 def found_window(settings, configured=None, known=None, default=DEFAULT_WINDOW, cap=None):
     """Return the window in force, told and capped as production does it: first the catalogue, then the guard."""
-    origin, tokens = told_window(("config", configured), ("model", known), ("default", default))
+    origin, tokens = choose_window(("config", configured), ("model", known), ("default", default))
     capped = settings if cap is None else replace(settings, window_cap=cap)
-    return window_of(Target(limits=Limits(tokens, origin=origin)), capped)
+    return check_window_size(Target(limits=ModelLimits(tokens, window_source=origin)), capped)
 
 
 @pytest.mark.parametrize(
@@ -98,22 +98,22 @@ def test_the_newer_floors_grow_with_the_window(window, cap, refuse, warn):
     assert found.is_refused is bool(cap)
 
 
-@pytest.mark.parametrize(("origin", "least"), [("config", 4_000), (LEARNED, LEAST_TOLD)])
+@pytest.mark.parametrize(("origin", "least"), [("config", 4_000), (LEARNED_ORIGIN, MIN_REPORTED_BUDGET)])
 def test_what_a_provider_told_is_tried_where_what_somebody_configured_is_refused(origin, least):
     """Nothing was sent yet where a window is configured wrong; who learns of one is under way, and cannot choose."""
     window = Settings().reserve_min + least
-    room, _ = guard(Target(limits=Limits(window, origin=origin, asked_output=1)), Settings())
-    assert room.size == least
+    room, _ = check_budget(Target(limits=ModelLimits(window, window_source=origin, requested_output=1)), Settings())
+    assert room.message_tokens == least
     with pytest.raises(WindowTooSmall, match=f"leaves {least - 1} tokens; {least} are needed"):
-        guard(Target(limits=Limits(window - 1, origin=origin, asked_output=1)), Settings())
+        check_budget(Target(limits=ModelLimits(window - 1, window_source=origin, requested_output=1)), Settings())
 
 
 def test_a_capped_window_is_the_one_all_is_measured_by():
     """The cap is the window of trigger, room and guard, and a guard that refuses says whose number it was."""
-    place = target("anthropic", "claude-sonnet-4-5", window=100_000)
-    capped = in_window(place, Settings(window_cap=20_000))
-    assert (capped.limits.window, capped.limits.origin) == (20_000, "cap")
-    assert in_window(place, Settings()) is place
+    place = get_target("anthropic", "claude-sonnet-4-5", window=100_000)
+    capped = apply_window_cap(place, Settings(window_cap=20_000))
+    assert (capped.limits.window, capped.limits.window_source) == (20_000, "cap")
+    assert apply_window_cap(place, Settings()) is place
     with pytest.raises(WindowTooSmall, match=r"\(9000 tokens\)\. Minimum is 16000\..*came from: cap"):
         plan(SAID, place, Policy.preset("openclaw").with_settings(window_cap=9_000))
 
@@ -123,37 +123,39 @@ def test_a_capped_window_is_the_one_all_is_measured_by():
 def test_a_window_of_nothing_is_refused(name, window):
     """Limits that somebody set to nothing do not turn the guard off: they hold nothing."""
     with pytest.raises(WindowTooSmall, match=str(window)):
-        plan(SAID, Target(limits=Limits(window=window)), Policy.preset(name))
+        plan(SAID, Target(limits=ModelLimits(window=window)), Policy.preset(name))
 
 
 # -- the frame ---------------------------------------------------------------------------------------------------------
 
-FRAMED = Target(model="m", prior=1.65, limits=Limits(40_000), frame=Frame("tools", 16_000))
+FRAMED = Target(model="m", prior_ratio=1.65, limits=ModelLimits(40_000), setup=RequestSetup("tools", 16_000))
 
 
 def answered(turns, tokens):
     """Return the branch of ``turns`` with ``tokens`` of the model for one of ours, of the frame as of the messages."""
-    branch = Branch.build([Entry("f", None, FRAMED.frame)])
+    branch = ConversationState.from_entries([Entry("f", None, FRAMED.setup)])
     for number in range(turns):
         for role in ("user", "assistant"):
-            slot = measure(Message.of(role, f"{number} kelp on the rock. " * 60))
-            branch = extended(branch, [Entry("", None, Said(slot))])
+            slot = build_sized_message(Message.from_text(role, f"{number} kelp on the rock. " * 60))
+            branch = apply_entries(branch, [Entry("", None, MessageEntry(slot))])
             if role == "user":
-                asked = Request(prefix_basis(branch), len(branch.slots), "m", 40_000)
-                usage = Usage(round(tokens * (FRAMED.frame.tokens + branch.held)))
-                branch = extended(branch, [Entry("", None, asked), Entry("", None, Answer(asked.basis, usage))])
+                asked = RequestEntry(compute_prefix_digest(branch), len(branch.sized_messages), "m", 40_000)
+                usage = Usage(round(tokens * (FRAMED.setup.tokens + branch.shown_tokens)))
+                branch = apply_entries(
+                    branch, [Entry("", None, asked), Entry("", None, AnswerEntry(asked.prefix_digest, usage))]
+                )
     return branch
 
 
 def frame_in(branch, target=FRAMED):
     """Return the tokens that the guard takes for system and tools."""
-    return measure_room(in_force(target, branch, Settings()), Settings()).frame
+    return compute_budget(compute_effective_target(target, branch, Settings()), Settings()).setup_tokens
 
 
 @pytest.mark.parametrize("tokens", [0.9, 1.0, 1.4, 1.65])
 def test_a_frame_is_as_large_as_usage_told(tokens):
     """Before any answer it is a guess by the model's prior; then what was reported is more than that."""
-    assert frame_in(Branch()) == 26_400
+    assert frame_in(ConversationState()) == 26_400
     assert frame_in(answered(1, tokens)) == pytest.approx(16_000 * tokens, rel=0.03)
     assert frame_in(answered(12, tokens)) == pytest.approx(16_000 * tokens, rel=0.15)
 
@@ -162,8 +164,10 @@ def test_a_frame_is_as_large_as_usage_told(tokens):
 def test_what_usage_told_of_a_frame_outlasts_a_compaction(tokens):
     """It is what the last count had beside its messages, whatever became of them: before and behind it is the same."""
     branch = answered(30, tokens)
-    shorter = extended(branch, [Entry("", None, Compaction(len(branch.slots), Message.of("user", "kelp"), 5))])
-    assert shorter.anchor is None
+    shorter = apply_entries(
+        branch, [Entry("", None, CompactionEntry(len(branch.sized_messages), Message.from_text("user", "kelp"), 5))]
+    )
+    assert shorter.valid_measured_request is None
     assert frame_in(shorter) == frame_in(branch)
 
 
@@ -171,18 +175,18 @@ def test_what_usage_told_is_of_that_model_and_that_frame():
     """Another model's guess stands as it is; another frame is measured by the ratio, and an exact one is exact."""
     branch = answered(30, 1.0)
     assert frame_in(branch, replace(FRAMED, model="other")) == 26_400
-    assert 32_000 <= frame_in(branch, replace(FRAMED, frame=Frame("more tools", 32_000))) < 40_000
-    assert frame_in(branch, replace(FRAMED, frame=Frame("told", 500, exact=True))) == 500
+    assert 32_000 <= frame_in(branch, replace(FRAMED, setup=RequestSetup("more tools", 32_000))) < 40_000
+    assert frame_in(branch, replace(FRAMED, setup=RequestSetup("told", 500, is_exact=True))) == 500
 
 
 @pytest.mark.parametrize(("window", "reserve"), [(200_000, 20_000), (32_000, 8_000), (8_000, 2_000)])
 def test_a_reserve_under_the_floor_is_raised(window, reserve):
     """To the floor, but never over a quarter of the window: a small one stays usable."""
     low = Settings(reserve_max=3_000 if window > 8_000 else 1_500)
-    place = replace(target("anthropic", "claude-sonnet-4-5", window=window), prior=1.0)
-    place = replace(place, limits=replace(place.limits, asked_output=None))
-    assert guard(place, low)[0].reserve == reserve
-    assert guard(place, replace(low, reserve_floor=0))[0].reserve == low.reserve_max
+    place = replace(get_target("anthropic", "claude-sonnet-4-5", window=window), prior_ratio=1.0)
+    place = replace(place, limits=replace(place.limits, requested_output=None))
+    assert check_budget(place, low)[0].reserve == reserve
+    assert check_budget(place, replace(low, reserve_floor=0))[0].reserve == low.reserve_max
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))

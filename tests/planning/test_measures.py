@@ -10,36 +10,51 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from planning_loop import drive
-from strategies import conversations, messages
+from planning_loop import drive_agent_loop
+from strategies import conversation_strategy, message_strategy
 
-from holdfast import Branch, Policy, World, plan
-from holdfast.config import target
+from holdfast import ConversationState, PlanInputs, Policy, plan
+from holdfast.config import get_target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.size.tokens import measure
-from holdfast.planning.budget import measure_room
-from holdfast.planning.builder import Draft
-from holdfast.planning.pipeline import advance
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.planning.budget import compute_budget
+from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.pipeline import plan_request
 from holdfast.planning.presets.measures import (
-    Estimate,
-    estimate_tokens,
-    json_tokens,
-    request_size,
-    total_from,
-    total_shown,
-    usage_estimate,
-    utf16,
+    UsageEstimate,
+    count_utf16_units,
+    estimate_opencode_tokens,
+    estimate_pi_request,
+    estimate_pi_tokens,
+    measure_request_for_trigger,
+    sum_shown_messages,
+    sum_shown_messages_from,
 )
 from holdfast.planning.presets.presets import OPENCODE_2, PRESETS
-from holdfast.planning.presets.prune_idle import idle
-from holdfast.planning.presets.triggers import effective_window, is_over, line, usable
-from holdfast.planning.stages.compaction import over_trigger
-from holdfast.state.branch.branch import extend
-from holdfast.state.branch.view import project
+from holdfast.planning.presets.prune_idle import prune_after_idle
+from holdfast.planning.presets.triggers import (
+    compute_effective_window,
+    compute_opencode_limit,
+    compute_rule_trigger,
+    is_over_rule_trigger,
+)
+from holdfast.planning.stages.compaction import is_over_trigger
+from holdfast.state.branch.branch import apply_entry
+from holdfast.state.branch.view import build_projection
 from holdfast.state.edits import Edit, Span
-from holdfast.state.entries import Answer, Compaction, Decision, Entry, Frame, Request, Revoke, Said, Usage
-from holdfast.state.target import Limits
+from holdfast.state.entries import (
+    AnswerEntry,
+    CompactionEntry,
+    DecisionEntry,
+    Entry,
+    MessageEntry,
+    RequestEntry,
+    RequestSetup,
+    RevokeEntry,
+    Usage,
+)
+from holdfast.state.target import ModelLimits
 
 PI, OPENCODE, CLAUDE = PRESETS["pi"], PRESETS["opencode"], PRESETS["claude-code"]
 PICTURE = Media("image", "image/png", 3, "", "AAAA")
@@ -67,29 +82,31 @@ PICTURE = Media("image", "image/png", 3, "", "AAAA")
 )
 def test_pi_counts_characters_over_four(parts, tokens):
     """[P] text, thinking, a call's name and its JSON without blanks, 4,800 a picture; ids and roles are free."""
-    assert estimate_tokens(Message("assistant", parts)) == tokens
+    assert estimate_pi_tokens(Message("assistant", parts)) == tokens
 
 
-@given(messages(), st.integers(1, 8))
+@given(message_strategy(), st.integers(1, 8))
 def test_fewer_characters_a_token_make_more_tokens(message, chars):
     """An estimate is never negative and grows as a token holds fewer characters."""
-    assert 0 <= estimate_tokens(message, chars + 1) <= estimate_tokens(message, chars)
-    assert json_tokens(message) > 0
+    assert 0 <= estimate_pi_tokens(message, chars + 1) <= estimate_pi_tokens(message, chars)
+    assert estimate_opencode_tokens(message) > 0
 
 
 @given(st.text())
 def test_length_is_javascripts(text):
     """A character beyond the first plane is two long, as in UTF-16."""
-    assert utf16(text) == len(text.encode("utf-16-le", "surrogatepass")) // 2
+    assert count_utf16_units(text) == len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def test_opencode_counts_the_json_of_a_message():
     """[C] the JSON handed to the model's library over four: escapes count, arguments are values."""
     body = {"role": "user", "content": [{"type": "text", "text": 'say "hi"\n' * 100}]}
-    said = Message.of("user", 'say "hi"\n' * 100)
-    assert json_tokens(said) == round(len(json.dumps(body, separators=(",", ":"))) / 4)
+    said = Message.from_text("user", 'say "hi"\n' * 100)
+    assert estimate_opencode_tokens(said) == round(len(json.dumps(body, separators=(",", ":"))) / 4)
     spaced = Message("assistant", (ToolCall("id", "ls", '{"a":   1}'),))
-    assert json_tokens(spaced) == json_tokens(Message("assistant", (ToolCall("id", "ls", '{"a":1}'),)))
+    assert estimate_opencode_tokens(spaced) == estimate_opencode_tokens(
+        Message("assistant", (ToolCall("id", "ls", '{"a":1}'),))
+    )
 
 
 # -- what the last answer told -----------------------------------------------------------------------------------------
@@ -100,22 +117,22 @@ def entry(body):
 
 
 def said(role, text):
-    return entry(Said(measure(Message.of(role, text))))
+    return entry(MessageEntry(build_sized_message(Message.from_text(role, text))))
 
 
 def asked(slots, tokens=5_000, output=200, stop="stop", text="a" * 40, *, late=False):
     """Return an answer with its request, its usage said before it (as a loop does) or behind (as recordings do)."""
-    told = entry(Answer("", Usage(tokens, output), stop))
+    told = entry(AnswerEntry("", Usage(tokens, output), stop))
     words = said("assistant", text)
-    return [entry(Request("", slots)), *([words, told] if late else [told, words])]
+    return [entry(RequestEntry("", slots)), *([words, told] if late else [told, words])]
 
 
 @pytest.mark.parametrize("late", [False, True])
 def test_usage_and_what_came_later(late):
     """[P] the last answer's whole usage and characters for what came behind it, wherever the log tells the usage."""
-    branch = Branch.build([said("user", "x" * 400), *asked(1, late=late), said("user", "x" * 40)])
-    assert usage_estimate(branch) == Estimate(5_200, 10, 1)
-    assert usage_estimate(branch).tokens == 5_210
+    branch = ConversationState.from_entries([said("user", "x" * 400), *asked(1, late=late), said("user", "x" * 40)])
+    assert estimate_pi_request(branch) == UsageEstimate(5_200, 10, 1)
+    assert estimate_pi_request(branch).tokens == 5_210
 
 
 @pytest.mark.parametrize("stop", ["error", "aborted"])
@@ -123,69 +140,78 @@ def test_usage_and_what_came_later(late):
 def test_a_broken_answer_tells_no_usage(stop, tokens):
     """[P] usage of a failed or aborted answer counts for nothing; its words are estimated like others."""
     broken = asked(2, tokens, 0, stop, "abcd", late=True)
-    branch = Branch.build([said("user", "x" * 400), *asked(1, late=True), *broken, said("user", "x" * 40)])
-    assert usage_estimate(branch) == Estimate(5_200, 11, 1)
+    branch = ConversationState.from_entries(
+        [said("user", "x" * 400), *asked(1, late=True), *broken, said("user", "x" * 40)]
+    )
+    assert estimate_pi_request(branch) == UsageEstimate(5_200, 11, 1)
 
 
 def test_usage_does_not_outlive_a_compaction():
     """Usage of an answer that was kept counts for nothing, summary and tail are estimated; an undo takes that back."""
     start = [said("user", "x" * 400), *asked(1), said("user", "x" * 40)]
-    summary = Compaction(1, Message.of("user", "x" * 80))
-    branch = Branch.build([*start, Entry("c", None, summary)])
-    assert usage_estimate(branch) == Estimate(0, 20 + 10 + 10)
-    assert usage_estimate(extend(branch, entry(Revoke("c")))) == usage_estimate(Branch.build(start))
-    again = Branch.build([*start, Entry("c", None, summary), *asked(3, 700, 1)])
-    assert usage_estimate(again) == Estimate(701, 0, 3)
-    assert [request_size(draft_of(OPENCODE, one)) for one in (Branch.build(start), branch, again)] == [5_200, -1, 701]
+    summary = CompactionEntry(1, Message.from_text("user", "x" * 80))
+    branch = ConversationState.from_entries([*start, Entry("c", None, summary)])
+    assert estimate_pi_request(branch) == UsageEstimate(0, 20 + 10 + 10)
+    assert estimate_pi_request(apply_entry(branch, entry(RevokeEntry("c")))) == estimate_pi_request(
+        ConversationState.from_entries(start)
+    )
+    again = ConversationState.from_entries([*start, Entry("c", None, summary), *asked(3, 700, 1)])
+    assert estimate_pi_request(again) == UsageEstimate(701, 0, 3)
+    assert [
+        measure_request_for_trigger(draft_of(OPENCODE, one))
+        for one in (ConversationState.from_entries(start), branch, again)
+    ] == [5_200, -1, 701]
 
 
 def test_usage_survives_being_written_down():
     """A branch from its bytes estimates as it did."""
-    branch = Branch.build([said("user", "x" * 400), *asked(1), said("user", "x" * 40)])
-    assert usage_estimate(Branch.load(branch.dump())) == usage_estimate(branch)
+    branch = ConversationState.from_entries([said("user", "x" * 400), *asked(1), said("user", "x" * 40)])
+    assert estimate_pi_request(ConversationState.load(branch.dump())) == estimate_pi_request(branch)
 
 
 def test_an_edit_of_what_was_sent_ends_its_usage():
     """Once a result that the usage covers is cleared, what is shown is estimated."""
-    call = entry(Said(measure(Message("assistant", (ToolCall("c", "ls"),)))))
-    result = entry(Said(measure(Message("tool", (ToolResult("c", "ls", (Text("x" * 400),)),)))))
-    branch = Branch.build([said("user", "x" * 400), call, result, *asked(3), said("user", "x" * 40)])
-    assert usage_estimate(branch).usage == 5_200
-    made = plan(list(branch.messages), target("anthropic", "claude-sonnet-4-5"), branch=branch)
+    call = entry(MessageEntry(build_sized_message(Message("assistant", (ToolCall("c", "ls"),)))))
+    result = entry(MessageEntry(build_sized_message(Message("tool", (ToolResult("c", "ls", (Text("x" * 400),)),)))))
+    branch = ConversationState.from_entries([said("user", "x" * 400), call, result, *asked(3), said("user", "x" * 40)])
+    assert estimate_pi_request(branch).usage_tokens == 5_200
+    made = plan(list(branch.messages), get_target("anthropic", "claude-sonnet-4-5"), state=branch)
     assert made.is_empty
     policy = Policy.preset("claude-code").with_settings(prune_keep_results=0, prune_idle=0, prune_tools=())
     draft = draft_of(policy.settings, branch)
-    cleared = extend(branch, entry(Decision(idle(draft).record)))
-    assert usage_estimate(cleared).usage == 0
-    assert usage_estimate(cleared).trailing < 400
+    cleared = apply_entry(branch, entry(DecisionEntry(prune_after_idle(draft).record)))
+    assert estimate_pi_request(cleared).usage_tokens == 0
+    assert estimate_pi_request(cleared).trailing_tokens < 400
 
 
 def draft_of(settings, branch, window=200_000, frame=0, output=None, max_input=None):
-    where = target("anthropic", "claude-sonnet-4-5", window=window, frame=Frame("f", frame, exact=True))
-    where = replace(where, limits=Limits(window, output, max_input=max_input))
-    return Draft(branch, where, settings, World("cold", idle=7_200), measure_room(where, settings))
+    where = get_target("anthropic", "claude-sonnet-4-5", window=window, setup=RequestSetup("f", frame, is_exact=True))
+    where = replace(where, limits=ModelLimits(window, output, max_input=max_input))
+    return PlanBuilder(branch, where, settings, PlanInputs("cold", idle_seconds=7_200), compute_budget(where, settings))
 
 
 def test_what_each_preset_looks_at():
     """[C] the last answer's usage alone; [P] and what came later over four; [K] over three."""
-    branch = Branch.build([said("user", "x" * 400), *asked(1), said("user", "x" * 1_200)])
-    assert request_size(draft_of(OPENCODE, branch)) == 5_200
-    assert request_size(draft_of(PI, branch)) == 5_500
-    assert request_size(draft_of(CLAUDE, branch)) == 5_600
-    silent = Branch.build([said("user", "x" * 400)])
-    assert request_size(draft_of(OPENCODE, silent, frame=1_000)) == -1
-    assert request_size(draft_of(PI, silent, frame=1_000)) == 1_100
+    branch = ConversationState.from_entries([said("user", "x" * 400), *asked(1), said("user", "x" * 1_200)])
+    assert measure_request_for_trigger(draft_of(OPENCODE, branch)) == 5_200
+    assert measure_request_for_trigger(draft_of(PI, branch)) == 5_500
+    assert measure_request_for_trigger(draft_of(CLAUDE, branch)) == 5_600
+    silent = ConversationState.from_entries([said("user", "x" * 400)])
+    assert measure_request_for_trigger(draft_of(OPENCODE, silent, frame=1_000)) == -1
+    assert measure_request_for_trigger(draft_of(PI, silent, frame=1_000)) == 1_100
 
 
 def test_what_was_counted_is_no_less_known_when_something_is_taken_away():
     """Once a count was told, a decision makes the next request smaller by what it saves: no part of it grows."""
-    branch = Branch.build([said("user", "x" * 40_000), said("user", "y" * 4_000), *asked(1), said("user", "z" * 400)])
-    short = Edit(Span(0, 1), (Message.of("user", "gone"),), "prune", "old", branch.slots[0].size - 9)
-    less = extend(branch, Entry("", None, Decision((short,))))
+    branch = ConversationState.from_entries(
+        [said("user", "x" * 40_000), said("user", "y" * 4_000), *asked(1), said("user", "z" * 400)]
+    )
+    short = Edit(Span(0, 1), (Message.from_text("user", "gone"),), "prune", "old", branch.sized_messages[0].tokens - 9)
+    less = apply_entry(branch, Entry("", None, DecisionEntry((short,))))
     before, after = (draft_of(PRESETS["holdfast"], one) for one in (branch, less))
-    assert branch.anchor is not None
-    assert less.anchor is None
-    assert after.scale == before.scale
+    assert branch.valid_measured_request is not None
+    assert less.valid_measured_request is None
+    assert after.token_ratio == before.token_ratio
 
 
 # -- when that is too large --------------------------------------------------------------------------------------------
@@ -194,104 +220,115 @@ def test_what_was_counted_is_no_less_known_when_something_is_taken_away():
 @pytest.mark.parametrize(
     ("limits", "reserved", "tokens"),
     [
-        (Limits(200_000, 32_000), 0, 168_000),
-        (Limits(200_000, 64_000), 0, 168_000),
-        (Limits(200_000, 4_000), 0, 196_000),
-        (Limits(200_000), 0, 168_000),
-        (Limits(200_000, 32_000), 50_000, 150_000),
-        (Limits(200_000, 32_000), 10_000, 168_000),
-        (Limits(400_000, 128_000, max_input=272_000), 0, 252_000),
-        (Limits(400_000, 8_000, max_input=272_000), 0, 264_000),
-        (Limits(400_000, 128_000, max_input=272_000), 50_000, 222_000),
-        (Limits(0, 32_000), 0, 0),
-        (Limits(32_000, 32_000), 0, 0),
+        (ModelLimits(200_000, 32_000), 0, 168_000),
+        (ModelLimits(200_000, 64_000), 0, 168_000),
+        (ModelLimits(200_000, 4_000), 0, 196_000),
+        (ModelLimits(200_000), 0, 168_000),
+        (ModelLimits(200_000, 32_000), 50_000, 150_000),
+        (ModelLimits(200_000, 32_000), 10_000, 168_000),
+        (ModelLimits(400_000, 128_000, max_input=272_000), 0, 252_000),
+        (ModelLimits(400_000, 8_000, max_input=272_000), 0, 264_000),
+        (ModelLimits(400_000, 128_000, max_input=272_000), 50_000, 222_000),
+        (ModelLimits(0, 32_000), 0, 0),
+        (ModelLimits(32_000, 32_000), 0, 0),
     ],
 )
 def test_what_opencode_lets_a_request_hold(limits, reserved, tokens):
     """[C] input limit less min(20,000, output), or window less output; a reserve counts in both, more than upstream."""
     settings = replace(OPENCODE, trigger_reserve=reserved)
-    assert usable(limits, settings) == tokens
-    assert is_over(tokens, limits, settings) is bool(limits.window)
-    assert not is_over(tokens - 1, limits, settings)
-    assert not is_over(10**9, limits, replace(settings, compact="off"))
+    assert compute_opencode_limit(limits, settings) == tokens
+    assert is_over_rule_trigger(tokens, limits, settings) is bool(limits.window)
+    assert not is_over_rule_trigger(tokens - 1, limits, settings)
+    assert not is_over_rule_trigger(10**9, limits, replace(settings, compact="off"))
 
 
 @pytest.mark.parametrize(
     ("limits", "tokens"),
     [
-        (Limits(200_000, 32_000), 168_000),
-        (Limits(200_000, 4_000), 180_000),
-        (Limits(400_000, 128_000, max_input=272_000), 252_000),
-        (Limits(280_000, 32_000, max_input=272_000), 248_000),
+        (ModelLimits(200_000, 32_000), 168_000),
+        (ModelLimits(200_000, 4_000), 180_000),
+        (ModelLimits(400_000, 128_000, max_input=272_000), 252_000),
+        (ModelLimits(280_000, 32_000, max_input=272_000), 248_000),
     ],
 )
 def test_when_opencode_2_compacts(limits, tokens):
     """[C] at the smaller of input limit less 20,000 and window less the larger of output and 20,000."""
     settings = replace(OPENCODE, **OPENCODE_2)
-    assert line(limits, settings) == tokens
-    assert is_over(tokens, limits, settings)
-    assert not is_over(tokens - 1, limits, settings)
+    assert compute_rule_trigger(limits, settings) == tokens
+    assert is_over_rule_trigger(tokens, limits, settings)
+    assert not is_over_rule_trigger(tokens - 1, limits, settings)
 
 
 def test_the_lines_of_pi_and_claude_code():
     """[P] window less 16,384, strictly; [K] window less an output of at most 20,000, less 13,000."""
-    assert [is_over(200_000 - 16_384 + more, Limits(200_000), PI) for more in (0, 1)] == [False, True]
-    assert is_over(1, Limits(8_192), PI)
-    assert effective_window(Limits(200_000, 64_000), 20_000) == 180_000
-    assert [is_over(167_000 + more, Limits(200_000, 64_000), CLAUDE) for more in (0, 1)] == [False, True]
-    assert line(Limits(200_000, 8_000), CLAUDE) == 179_000
+    assert [is_over_rule_trigger(200_000 - 16_384 + more, ModelLimits(200_000), PI) for more in (0, 1)] == [False, True]
+    assert is_over_rule_trigger(1, ModelLimits(8_192), PI)
+    assert compute_effective_window(ModelLimits(200_000, 64_000), 20_000) == 180_000
+    assert [is_over_rule_trigger(167_000 + more, ModelLimits(200_000, 64_000), CLAUDE) for more in (0, 1)] == [
+        False,
+        True,
+    ]
+    assert compute_rule_trigger(ModelLimits(200_000, 8_000), CLAUDE) == 179_000
 
 
 def test_a_draft_is_judged_by_the_limits_of_its_target():
     """The trigger in the pipeline is the same number: an input limit counts, and nothing told is never too much."""
-    branch = Branch.build([said("user", "x" * 400), *asked(1, 251_000, 1_000)])
-    assert over_trigger(draft_of(OPENCODE, branch, 400_000, output=128_000, max_input=272_000))
-    assert not over_trigger(draft_of(OPENCODE, branch, 400_000, output=128_000))
-    assert not over_trigger(draft_of(OPENCODE, Branch.build([said("user", "x" * 4_000_000)]), 20_000))
+    branch = ConversationState.from_entries([said("user", "x" * 400), *asked(1, 251_000, 1_000)])
+    assert is_over_trigger(draft_of(OPENCODE, branch, 400_000, output=128_000, max_input=272_000))
+    assert not is_over_trigger(draft_of(OPENCODE, branch, 400_000, output=128_000))
+    assert not is_over_trigger(
+        draft_of(OPENCODE, ConversationState.from_entries([said("user", "x" * 4_000_000)]), 20_000)
+    )
 
 
 # -- sums over what is shown -------------------------------------------------------------------------------------------
 
 
 @given(
-    conversations(turns=4, steps=6, longest=3_000),
+    conversation_strategy(turns=4, steps=6, longest=3_000),
     st.sampled_from([Policy.preset(name) for name in ("holdfast", "pi", "openclaw")]),
-    st.sampled_from([World(), World("cold", idle=4_000)]),
+    st.sampled_from([PlanInputs(), PlanInputs("cold", idle_seconds=4_000)]),
 )
 def test_a_total_is_that_of_the_projection(said, policy, world):
     """However it is carried along, the sum is that of all messages which the request shows."""
-    where = target("anthropic", "claude-sonnet-4-5", window=16_000)
-    for step in drive(said, where, policy, worlds=[world]):
-        branch = step.plan.branch
-        assert total_shown(branch, estimate_tokens) == sum(estimate_tokens(slot.message) for slot in project(branch))
+    where = get_target("anthropic", "claude-sonnet-4-5", window=16_000)
+    for step in drive_agent_loop(said, where, policy, worlds=[world]):
+        branch = step.plan.state
+        assert sum_shown_messages(branch, estimate_pi_tokens) == sum(
+            estimate_pi_tokens(slot.message) for slot in build_projection(branch)
+        )
 
 
 def test_a_total_knows_slots_that_are_gone():
     """Where an edit took whole slots, what stands for them counts, and edits within them do not."""
-    said = [Message.of("user" if place % 2 == 0 else "assistant", "x" * 4 * (place + 1)) for place in range(6)]
-    branch = Branch.build(Entry("", None, Said(measure(one))) for one in said)
+    said = [Message.from_text("user" if place % 2 == 0 else "assistant", "x" * 4 * (place + 1)) for place in range(6)]
+    branch = ConversationState.from_entries(Entry("", None, MessageEntry(build_sized_message(one))) for one in said)
     put = (Text("y" * 400),)
-    gone = (Edit(Span(1, 3), (Message.of("user", "z" * 40),)), Edit(Span(2, 3, 0), put), Edit(Span(4, 5, 0), put))
-    branch = extend(branch, Entry("d", None, Decision(gone)))
-    assert total_shown(branch, estimate_tokens) == 1 + 10 + 4 + 100 + 6
-    assert total_from(branch, 3, estimate_tokens) == 4 + 100 + 6
+    gone = (
+        Edit(Span(1, 3), (Message.from_text("user", "z" * 40),)),
+        Edit(Span(2, 3, 0), put),
+        Edit(Span(4, 5, 0), put),
+    )
+    branch = apply_entry(branch, Entry("d", None, DecisionEntry(gone)))
+    assert sum_shown_messages(branch, estimate_pi_tokens) == 1 + 10 + 4 + 100 + 6
+    assert sum_shown_messages_from(branch, 3, estimate_pi_tokens) == 4 + 100 + 6
 
 
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("told", [True, False])
 def test_a_step_costs_what_is_new(name, told):
     """Behind a long conversation a step calls no more functions than behind a short one, usage reported or not."""
-    where = target("anthropic", "claude-sonnet-4-5", window=10_000_000)
-    policy, branch, calls = Policy.preset(name), Branch(), []
+    where = get_target("anthropic", "claude-sonnet-4-5", window=10_000_000)
+    policy, branch, calls = Policy.preset(name), ConversationState(), []
     for number in range(120):
         call = Message("assistant", (ToolCall(f"c{number}", "read"),))
         result = Message("tool", (ToolResult(f"c{number}", "read", (Text(f"line {number}\n" * 9),)),))
         for message in (call, result):
-            branch = extend(branch, Entry("", None, Said(measure(message))))
+            branch = apply_entry(branch, Entry("", None, MessageEntry(build_sized_message(message))))
         looked = Counter()
         sys.setprofile(lambda _frame, event, _what, looked=looked: looked.update([event]))
-        made = advance(branch, where, policy)
+        made = plan_request(branch, where, policy)
         sys.setprofile(None)
         calls.append(looked["call"])
-        branch = made.branch.reported(made.after) if told else made.branch
+        branch = made.state.with_reported_usage(made.after) if told else made.state
     assert max(calls[-20:]) <= 1.1 * max(calls[10:30])

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast import Policy
-from holdfast.config import target
-from holdfast.messages.message import Message, media_of
-from holdfast.messages.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.size.tokens import measure
-from holdfast.planning.pipeline import advance
-from holdfast.planning.stages.media import drop_media
-from holdfast.recovery.signatures import unseal
-from holdfast.state.branch.branch import Branch, extend
-from holdfast.state.branch.view import project
+from holdfast.config import get_target
+from holdfast.messages.message import Message, collect_media_in_messages
+from holdfast.messages.parts import Media, ProviderSignature, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.planning.pipeline import plan_request
+from holdfast.planning.stages.media import drop_shown_media
+from holdfast.recovery.signatures import drop_signed_parts
+from holdfast.state.branch.branch import ConversationState, apply_entry
+from holdfast.state.branch.view import build_projection
 from holdfast.state.edits import Edit, Span
-from holdfast.state.entries import Decision, Entry, Said
-from holdfast.state.target import World
+from holdfast.state.entries import DecisionEntry, Entry, MessageEntry
+from holdfast.state.target import PlanInputs
 
-WHERE = target("anthropic", "claude-sonnet-4-5", window=200_000)
+WHERE = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
 POLICY = Policy().with_settings(media_most=6, media_bytes=6_000)
 
 
@@ -49,28 +49,28 @@ def read(id_, *media):
 
 def grown(branch, *said):
     for one in said:
-        branch = extend(branch, Entry("", None, Said(measure(one))))
+        branch = apply_entry(branch, Entry("", None, MessageEntry(build_sized_message(one))))
     return branch
 
 
 def held(plan):
     """Return how many media each message shows."""
-    return [len(media_of(slot.message)) for slot in project(plan.branch)]
+    return [len(collect_media_in_messages(slot.message)) for slot in build_projection(plan.state)]
 
 
 def test_within_the_budget_all_stay():
     """As many as the budget says are sent."""
-    plan = advance(grown(Branch(), *(show(picture()) for _ in range(6))), WHERE, POLICY)
+    plan = plan_request(grown(ConversationState(), *(show(picture()) for _ in range(6))), WHERE, POLICY)
     assert (plan.record, held(plan)) == ((), [1] * 6)
 
 
 def test_the_oldest_that_were_seen_make_room():
     """One too many: the oldest seen go until half of the budget is free, and the next three break nothing."""
-    plan = advance(grown(Branch(), *(show(picture()) for _ in range(6))), WHERE, POLICY)
-    over = advance(grown(plan.branch, show(picture())), WHERE, POLICY)
+    plan = plan_request(grown(ConversationState(), *(show(picture()) for _ in range(6))), WHERE, POLICY)
+    over = plan_request(grown(plan.state, show(picture())), WHERE, POLICY)
     assert held(over) == [0, 0, 0, 0, 1, 1, 1]
     for _ in range(3):
-        over = advance(grown(over.branch, show(picture())), WHERE, POLICY)
+        over = plan_request(grown(over.state, show(picture())), WHERE, POLICY)
         assert over.record == ()
     assert sum(held(over)) == 6
 
@@ -78,91 +78,104 @@ def test_the_oldest_that_were_seen_make_room():
 def test_fewer_images_go_where_one_is_large():
     """The Messages API takes 20 images if one has over 2,000 pixels a side: the oldest go, and what is new is shown."""
     small, large = screenshot(2_000), screenshot(2_001)
-    plan = advance(grown(Branch(), *(show(small) for _ in range(30))), WHERE, Policy())
+    plan = plan_request(grown(ConversationState(), *(show(small) for _ in range(30))), WHERE, Policy())
     assert (plan.record, held(plan)) == ((), [1] * 30)
-    over = advance(grown(plan.branch, *read("a", large)), WHERE, Policy())
+    over = plan_request(grown(plan.state, *read("a", large)), WHERE, Policy())
     assert sum(held(over)) <= 20
     assert held(over)[-1] == 1
     assert "20 images where one is large" in over.record[0].why
-    assert "[Attached image/png: shot.png]" in project(over.branch)[0].message.text
-    again = advance(grown(over.branch, *read("b", large)), WHERE, Policy())
+    assert "[Attached image/png: shot.png]" in build_projection(over.state)[0].message.text
+    again = plan_request(grown(over.state, *read("b", large)), WHERE, Policy())
     assert again.record == ()
 
 
 @pytest.mark.parametrize("model", ["claude-sonnet-4-5", "claude-opus-5-5"])
 def test_an_image_of_too_many_pixels_gives_way_alone(model):
     """The Messages API takes no image over 8,000 pixels a side: it is a line at once, whoever shows it, alone."""
-    where = target("anthropic", model)
+    where = get_target("anthropic", model)
     small, large = screenshot(8_000), screenshot(9, 8_001)
-    said = [show(small), *read("a", Text("two"), small, large), Message.of("assistant", "so"), show(small, large)]
-    made = advance(grown(Branch(), *said), where)
+    said = [
+        show(small),
+        *read("a", Text("two"), small, large),
+        Message.from_text("assistant", "so"),
+        show(small, large),
+    ]
+    made = plan_request(grown(ConversationState(), *said), where)
     assert held(made) == [1, 0, 1, 0, 1]
-    shown = [slot.message for slot in project(made.branch)]
+    shown = [slot.message for slot in build_projection(made.state)]
     assert shown[2].results[0].content == (Text("two"), small, Text("[Attached image/png: shot.png]"))
     assert shown[-1].parts == (Text("look"), small, Text("[Attached image/png: shot.png]"))
-    assert made.after == advance(made.branch, where).after
-    assert advance(made.branch, where).record == ()
+    assert made.after == plan_request(made.state, where).after
+    assert plan_request(made.state, where).record == ()
 
 
 def test_a_refused_image_of_too_many_pixels_takes_no_other_along():
     """What went up before it was known: where the provider refuses media, it goes and the others stay."""
     small, large = screenshot(8_000), screenshot(9, 8_001)
-    lenient = replace(WHERE, dialect=replace(WHERE.dialect, most_pixels=10**9))
-    sent = advance(grown(Branch(), show(small), show(small, large), *read("a", large, small)), lenient)
+    lenient = replace(WHERE, dialect=replace(WHERE.dialect, max_image_pixels=10**9))
+    sent = plan_request(grown(ConversationState(), show(small), show(small, large), *read("a", large, small)), lenient)
     assert (held(sent), sent.record) == ([1, 2, 0, 2], ())
-    assert held(advance(sent.branch, WHERE, world=World(rung="media"))) == [1, 1, 0, 1]
+    assert held(plan_request(sent.state, WHERE, inputs=PlanInputs(overflow_step="media"))) == [1, 1, 0, 1]
 
 
 def test_a_limit_of_pixels_counts_where_it_is_known():
     """Another model's answers saw the image; the model that takes none of its size is not shown it."""
     large = screenshot(9, 8_001)
-    gemini = advance(grown(Branch(), show(large), Message.of("assistant", "so"), show(picture())), GEMINI)
+    gemini = plan_request(
+        grown(ConversationState(), show(large), Message.from_text("assistant", "so"), show(picture())), GEMINI
+    )
     assert held(gemini) == [1, 0, 1]
-    assert held(advance(gemini.branch, WHERE)) == [0, 0, 1]
+    assert held(plan_request(gemini.state, WHERE)) == [0, 0, 1]
 
 
 def test_documents_and_results_count():
     """Documents and media inside results are media; beside the line that stays, a result keeps its words."""
     document = Media("document", "application/pdf", 900, "spec.pdf", "A" * 1_200)
     said = [show(document), *read("a", Text("two"), picture(name="a.png"), picture()), *(show(picture()),) * 3]
-    plan = advance(grown(Branch(), *said), WHERE, POLICY)
+    plan = plan_request(grown(ConversationState(), *said), WHERE, POLICY)
     assert plan.record == ()
-    over = advance(grown(plan.branch, Message.of("assistant", "so"), show(picture())), WHERE, POLICY)
-    shown = [slot.message for slot in project(over.branch)]
+    over = plan_request(grown(plan.state, Message.from_text("assistant", "so"), show(picture())), WHERE, POLICY)
+    shown = [slot.message for slot in build_projection(over.state)]
     assert shown[0].parts == (Text("look"), Text("[Attached application/pdf: spec.pdf]"))
     words = [part.text for part in shown[2].results[0].content]
     assert words == ["two", "[Attached image/png: a.png]", "[Attached image/png]"]
     assert sum(held(over)) == 3
-    assert advance(over.branch, WHERE, POLICY).record == ()
+    assert plan_request(over.state, WHERE, POLICY).record == ()
 
 
 def test_what_nobody_answered_goes_only_as_far_as_it_must():
     """Pictures in a request that was refused were read by nobody: those that were go first, then the oldest of them."""
     calls = Message("assistant", tuple(ToolCall(f"c{number}", "read") for number in range(5)))
     results = Message("tool", tuple(ToolResult(f"c{number}", "read", (picture(),)) for number in range(5)))
-    said = [Message.of("user", "look"), *read("a", picture(), picture()), Message.of("assistant", "so"), calls, results]
-    refused = advance(grown(Branch(), *said), WHERE, POLICY.with_settings(media_most=9))
+    said = [
+        Message.from_text("user", "look"),
+        *read("a", picture(), picture()),
+        Message.from_text("assistant", "so"),
+        calls,
+        results,
+    ]
+    refused = plan_request(grown(ConversationState(), *said), WHERE, POLICY.with_settings(media_most=9))
     assert held(refused) == [0, 0, 2, 0, 0, 5]
-    again = advance(refused.branch, WHERE, POLICY.with_settings(media_most=4))
+    again = plan_request(refused.state, WHERE, POLICY.with_settings(media_most=4))
     assert held(again) == [0, 0, 0, 0, 0, 4]
 
 
 def test_bytes_count_for_themselves():
     """Few but large media are over the budget too."""
-    plan = advance(grown(Branch(), show(picture(2_500)), show(picture(2_500))), WHERE, POLICY)
+    plan = plan_request(grown(ConversationState(), show(picture(2_500)), show(picture(2_500))), WHERE, POLICY)
     assert held(plan) == [1, 1]
-    over = advance(grown(plan.branch, show(picture(2_500))), WHERE, POLICY)
+    over = plan_request(grown(plan.state, show(picture(2_500))), WHERE, POLICY)
     assert held(over) == [0, 0, 1]
 
 
 def test_what_the_user_said_last_stays():
     """The media of the user's newest message stay, be they over a budget; others give way to them."""
-    plan = advance(grown(Branch(), show(*[picture()] * 7)), WHERE, POLICY)
+    plan = plan_request(grown(ConversationState(), show(*[picture()] * 7)), WHERE, POLICY)
     assert held(plan) == [7]
     said = [show(*[picture()] * 6), *read("a", picture(), picture()), *read("b", picture())]
-    plan = advance(grown(Branch(), *said), WHERE, POLICY)
+    plan = plan_request(grown(ConversationState(), *said), WHERE, POLICY)
     assert held(plan) == [6, 0, 0, 0, 0]
-    seen = advance(grown(plan.branch, Message.of("assistant", "so"), *read("c", picture())), WHERE, POLICY)
+    seen = plan_request(grown(plan.state, Message.from_text("assistant", "so"), *read("c", picture())), WHERE, POLICY)
     assert sum(held(seen)) == 6
     assert held(seen)[0] == 6
 
@@ -177,32 +190,32 @@ KNOWN = [
 ]
 
 
-ROOMY = target("anthropic", "claude-sonnet-4-5", window=2_000_000)
+ROOMY = get_target("anthropic", "claude-sonnet-4-5", window=2_000_000)
 
 
 @pytest.mark.parametrize(("api", "model"), KNOWN)
 def test_what_the_api_takes_stays(api, model):
     """Nothing is taken out of a request that its provider is not known to refuse: 100 images, a document of 15 MB."""
     paper = Media("document", "application/pdf", 14_000_000, "spec.pdf", "A" * 18_666_668)
-    for said in ([show(picture())] * 100, [show(paper)], [show(paper), Message.of("assistant", "so"), show()]):
-        where = target(api, model, window=2_000_000)
-        where = replace(where, dialect=replace(where.dialect, merge=False))
-        plan = advance(grown(Branch(), *said), where, Policy())
-        assert (plan.record, plan.repair, plan.notices) == ((), (), ())
+    for said in ([show(picture())] * 100, [show(paper)], [show(paper), Message.from_text("assistant", "so"), show()]):
+        where = get_target(api, model, window=2_000_000)
+        where = replace(where, dialect=replace(where.dialect, merges_same_role=False))
+        plan = plan_request(grown(ConversationState(), *said), where, Policy())
+        assert (plan.record, plan.normalization, plan.notices) == ((), (), ())
 
 
 @pytest.mark.parametrize(("api", "model"), [("openai-chat", "local-7b"), ("anthropic", "glm-9")])
 def test_a_limit_that_nobody_knows_is_none(api, model):
     """Of a server that nobody knows no limit is taken for granted: it says itself what it does not take."""
-    where = target(api, model, window=10_000_000, trusting=True)
-    plan = advance(grown(Branch(), *[show(picture())] * 1_500), where, Policy())
+    where = get_target(api, model, window=10_000_000, trusts_client=True)
+    plan = plan_request(grown(ConversationState(), *[show(picture())] * 1_500), where, Policy())
     assert (plan.record, sum(held(plan))) == ((), 1_500)
 
 
 def test_what_goes_is_told():
     """Over what the API is known to take the oldest go, and a notice says how many, and what is taken."""
-    answered = [one for _ in range(101) for one in (show(picture()), Message.of("assistant", "so"))]
-    plan = advance(grown(Branch(), *answered, show()), ROOMY, Policy())
+    answered = [one for _ in range(101) for one in (show(picture()), Message.from_text("assistant", "so"))]
+    plan = plan_request(grown(ConversationState(), *answered, show()), ROOMY, Policy())
     [(rule, why)] = [(one.rule, one.why) for one in plan.notices]
     assert (rule, why.split("; ")) == (
         "media",
@@ -217,17 +230,17 @@ def test_what_goes_is_told():
 
 def test_the_newest_message_is_left_to_the_provider():
     """More in the newest message than the API is known to take goes out; once refused, the oldest of it give way."""
-    branch = grown(Branch(), show(picture()), Message.of("assistant", "so"), show(*[picture()] * 101))
-    plan = advance(branch, ROOMY, Policy())
-    assert (held(plan), plan.repair, [one.rule for one in plan.notices]) == ([1, 0, 101], (), ["media"])
-    pressed = advance(plan.branch, ROOMY, Policy(), World(rung="media"))
-    assert (held(pressed), pressed.repair) == ([0, 0, 100], ())
+    branch = grown(ConversationState(), show(picture()), Message.from_text("assistant", "so"), show(*[picture()] * 101))
+    plan = plan_request(branch, ROOMY, Policy())
+    assert (held(plan), plan.normalization, [one.rule for one in plan.notices]) == ([1, 0, 101], (), ["media"])
+    pressed = plan_request(plan.state, ROOMY, Policy(), PlanInputs(overflow_step="media"))
+    assert (held(pressed), pressed.normalization) == ([0, 0, 100], ())
 
 
 def test_what_the_user_shows_now_is_never_folded_away():
     """By our reckoning the images are more than the window; only the provider knows, and until then they stay."""
-    branch = grown(Branch(), show(), Message.of("assistant", "so"), show(*[picture()] * 99))
-    plan = advance(branch, replace(WHERE, limits=replace(WHERE.limits, window=100_000)), Policy())
+    branch = grown(ConversationState(), show(), Message.from_text("assistant", "so"), show(*[picture()] * 99))
+    plan = plan_request(branch, replace(WHERE, limits=replace(WHERE.limits, window=100_000)), Policy())
     assert held(plan)[-1] == 99
 
 
@@ -235,13 +248,13 @@ def test_what_the_user_shows_now_is_never_folded_away():
 def test_the_lower_of_two_limits_counts(images, size, left):
     """Where the API takes less than the policy, its limit is the budget: of bytes, what the words beside leave."""
     where = replace(WHERE, dialect=replace(WHERE.dialect, max_images=images, max_bytes=size))
-    plan = advance(grown(Branch(), *(show(picture()) for _ in range(9))), where, POLICY)
+    plan = plan_request(grown(ConversationState(), *(show(picture()) for _ in range(9))), where, POLICY)
     assert sum(held(plan)) == left
 
 
-GEMINI = target("gemini", "gemini-3-pro")
+GEMINI = get_target("gemini", "gemini-3-pro")
 parts = st.sampled_from(
-    [Thinking("hm", Seal("gemini", "", "s")), Text("so"), ToolCall("c", "draw"), picture(), "result"]
+    [Thinking("hm", ProviderSignature("gemini", "", "s")), Text("so"), ToolCall("c", "draw"), picture(), "result"]
 )
 
 
@@ -250,13 +263,13 @@ def test_what_went_before_shifts_no_place(said, gone):
     """Whatever parts of an answer went already, exactly what still shows media gives way, and nothing else moves."""
     said = [ToolResult("r", "read", (Text("a"), picture())) if one == "result" else one for one in said]
     gone = sorted(place for place in gone if place < len(said))
-    decided = Decision(tuple(Edit(Span(1, 2, place)) for place in gone))
-    branch = grown(Branch(), show(), Message("assistant", tuple(said)), show(text="on"))
-    branch = extend(branch, Entry("d", None, decided))
-    plan = advance(branch, GEMINI, Policy(stages=(("media", drop_media),)))
-    before, after = ([*project(one)[1].message.parts] for one in (branch, plan.branch))
+    decided = DecisionEntry(tuple(Edit(Span(1, 2, place)) for place in gone))
+    branch = grown(ConversationState(), show(), Message("assistant", tuple(said)), show(text="on"))
+    branch = apply_entry(branch, Entry("d", None, decided))
+    plan = plan_request(branch, GEMINI, Policy(stages=(("media", drop_shown_media),)))
+    before, after = ([*build_projection(one)[1].message.parts] for one in (branch, plan.state))
     assert len(before) == len(said) - len(gone)
-    assert not media_of(project(plan.branch)[1].message)
+    assert not collect_media_in_messages(build_projection(plan.state)[1].message)
     shows = [isinstance(one, Media | ToolResult) for one in before]
     assert [one for one, has in zip(after, shows, strict=True) if not has] == [
         one for one, has in zip(before, shows, strict=True) if not has
@@ -265,20 +278,27 @@ def test_what_went_before_shifts_no_place(said, gone):
 
 def test_a_picture_behind_thinking_that_is_left_out():
     """An answer of Gemini's: the sealed thinking went, and its picture is still found."""
-    answer = Message("assistant", (Thinking("hm", Seal("gemini", "", "s")), Text("see"), picture(name="a.png")))
-    branch = grown(Branch(), show(), answer, show(text="on"))
-    unsealed = advance(branch, GEMINI, Policy(stages=(("unseal", unseal),))).branch
-    plan = advance(unsealed, GEMINI, Policy(stages=(("media", drop_media),)))
-    assert project(plan.branch)[1].message.parts == (Text("see"), Text("[Attached image/png: a.png]"))
+    answer = Message(
+        "assistant", (Thinking("hm", ProviderSignature("gemini", "", "s")), Text("see"), picture(name="a.png"))
+    )
+    branch = grown(ConversationState(), show(), answer, show(text="on"))
+    unsealed = plan_request(branch, GEMINI, Policy(stages=(("unseal", drop_signed_parts),))).state
+    plan = plan_request(unsealed, GEMINI, Policy(stages=(("media", drop_shown_media),)))
+    assert build_projection(plan.state)[1].message.parts == (Text("see"), Text("[Attached image/png: a.png]"))
 
 
 def test_a_picture_that_nobody_has_seen_goes_last():
     """Behind a refusal older pictures go, not those that wait for an answer: a tool's newest, and the user's."""
-    policy = Policy(stages=(("media", drop_media),))
+    policy = Policy(stages=(("media", drop_shown_media),))
     branch = grown(
-        Branch(), show(), *read("a", picture()), show(picture()), *read("b", picture()), *read("c", picture())
+        ConversationState(),
+        show(),
+        *read("a", picture()),
+        show(picture()),
+        *read("b", picture()),
+        *read("c", picture()),
     )
-    once = advance(branch, GEMINI, policy)
+    once = plan_request(branch, GEMINI, policy)
     assert held(once) == [0, 0, 0, 1, 0, 0, 0, 1]
-    again = advance(once.branch, GEMINI, policy)
+    again = plan_request(once.state, GEMINI, policy)
     assert sum(held(again)) == 0

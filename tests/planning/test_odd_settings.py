@@ -5,24 +5,24 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from holdfast import Policy, World, apply, plan
-from holdfast.config import target
-from holdfast.messages.message import Message, result_text
+from holdfast import PlanInputs, Policy, apply, plan
+from holdfast.config import get_target
+from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
-from holdfast.planning.breaker import failed_often
+from holdfast.planning.breaker import is_breaker_tripped
 from holdfast.planning.presets.presets import PRESETS
-from holdfast.planning.settings import Channel, Settings
-from holdfast.planning.settings_check import check
-from holdfast.planning.stages.history_limit import history_limit
-from holdfast.planning.stages.truncate import bounds
-from holdfast.state.branch.branch import Branch
+from holdfast.planning.settings import ChannelLimits, Settings
+from holdfast.planning.settings_check import check_settings
+from holdfast.planning.stages.history_limit import get_history_limit
+from holdfast.planning.stages.truncate import compute_result_limits
+from holdfast.state.branch.branch import ConversationState
 
-WHERE = target("anthropic", "claude-sonnet-4-5", window=200_000)
+WHERE = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
 
 
 def result(text):
     return [
-        Message.of("user", "look"),
+        Message.from_text("user", "look"),
         Message("assistant", (ToolCall("c1", "bash"),)),
         Message("tool", (ToolResult("c1", "bash", (Text(text),)),)),
     ]
@@ -34,17 +34,23 @@ def test_answered_images_go_whatever_clears_results(policy, prune):
     """``image_turns`` says how long images stay, with every rule for old results and with none."""
     ours = Policy.preset(policy).with_settings(image_turns=0, prune=prune)
     seen = Media("image", "image/png", source="data:image/png;base64,aGk=")
-    said = [Message("user", (Text("see"), seen)), Message.of("assistant", "seen")]
-    sent = apply([*said, Message.of("user", "go")], plan([*said, Message.of("user", "go")], WHERE, ours))
+    said = [Message("user", (Text("see"), seen)), Message.from_text("assistant", "seen")]
+    sent = apply([*said, Message.from_text("user", "go")], plan([*said, Message.from_text("user", "go")], WHERE, ours))
     assert not any(isinstance(part, Media) for message in sent for part in message.parts)
 
 
 @pytest.mark.parametrize("none", [{"summary_model_tokens": 0}, {"summary_model_share": 0.0}])
 def test_nobody_is_asked_for_a_summary_without_words(none):
     """Where a model may write nothing, it is not asked: the extract stands at once."""
-    said = [one for turn in range(40) for one in (Message.of("user", f"{turn} " * 900), Message.of("assistant", "ok"))]
-    made = plan(said, WHERE, Policy().with_settings(**none), world=World(force=True, writes=True))
-    assert made.ask is None
+    said = [
+        one
+        for turn in range(40)
+        for one in (Message.from_text("user", f"{turn} " * 900), Message.from_text("assistant", "ok"))
+    ]
+    made = plan(
+        said, WHERE, Policy().with_settings(**none), inputs=PlanInputs(force_compaction=True, can_summarize=True)
+    )
+    assert made.summary_request is None
     assert made.compaction is not None
 
 
@@ -53,14 +59,20 @@ def test_steps_count_by_their_window_in_any_order():
     steps = ((0, 16_000), (100_000, 32_000), (200_000, 64_000))
     settings = replace(PRESETS["openclaw"], truncate_steps=steps)
     for window in (50_000, 100_000, 400_000):
-        assert bounds(window, replace(settings, truncate_steps=steps[::-1])) == bounds(window, settings)
+        assert compute_result_limits(window, replace(settings, truncate_steps=steps[::-1])) == compute_result_limits(
+            window, settings
+        )
 
 
 def test_no_number_of_characters_is_no_limit():
     """``truncate_most = 0`` leaves the share of the window alone as the limit of a result."""
     settings = PRESETS["openclaw"]
     wide = replace(settings, truncate_most=10**9)
-    assert bounds(200_000, replace(settings, truncate_most=0)).each == bounds(200_000, wide).each > 0
+    assert (
+        compute_result_limits(200_000, replace(settings, truncate_most=0)).per_result
+        == compute_result_limits(200_000, wide).per_result
+        > 0
+    )
 
 
 @pytest.mark.parametrize(("chars", "wanted"), [(60_000, 55_000), (9_000, 8_000)])
@@ -68,8 +80,8 @@ def test_a_preview_longer_than_its_text_shows_most_of_it(chars, wanted):
     """A preview that would save nothing is made shorter; it does not vanish."""
     policy = Policy().with_settings(spill_chars=8_500, preview_chars=wanted)
     said = result("a row of alpha and beta\n" * 4_000)
-    said = result(result_text(said[-1].results[0])[:chars])
-    (shown,) = [result_text(one) for message in apply(said, plan(said, WHERE, policy)) for one in message.results]
+    said = result(get_result_text(said[-1].results[0])[:chars])
+    (shown,) = [get_result_text(one) for message in apply(said, plan(said, WHERE, policy)) for one in message.results]
     assert 0.5 * chars < len(shown) < chars
 
 
@@ -77,26 +89,30 @@ def test_a_preview_longer_than_its_text_shows_most_of_it(chars, wanted):
 def test_what_no_rule_reads_contradicts_nothing(name):
     """Only where the tail is clamped must it be over its least, and only where results are trimmed is that before."""
     settings = PRESETS[name]
-    assert not check(replace(settings, tail_tokens=1_500))
-    assert bool(check(replace(settings, prune_soft_share=0.6))) == (settings.prune == "ttl")
-    assert check(replace(PRESETS["opencode"], tail_tokens=1_500))
+    assert not check_settings(replace(settings, tail_tokens=1_500))
+    assert bool(check_settings(replace(settings, prune_soft_share=0.6))) == (settings.prune == "ttl")
+    assert check_settings(replace(PRESETS["opencode"], tail_tokens=1_500))
 
 
 def test_a_channel_is_found_however_it_is_written():
     """A key names its channel without regard to capitals, and so does the table."""
-    assert history_limit("Slack:channel:x", {"sLACK": Channel(3)}) == 3
-    assert history_limit("", {"slack": Channel(3)}) is None
+    assert get_history_limit("Slack:channel:x", {"sLACK": ChannelLimits(3)}) == 3
+    assert get_history_limit("", {"slack": ChannelLimits(3)}) is None
 
 
 def test_without_a_breaker_failures_stop_nothing():
     """``breaker_failures = 0`` switches the breaker off."""
-    assert failed_often(3, Settings())
-    assert not failed_often(1_000, replace(Settings(), breaker_failures=0))
-    said = [one for turn in range(80) for one in (Message.of("user", f"{turn} " * 900), Message.of("assistant", "ok"))]
+    assert is_breaker_tripped(3, Settings())
+    assert not is_breaker_tripped(1_000, replace(Settings(), breaker_failures=0))
+    said = [
+        one
+        for turn in range(80)
+        for one in (Message.from_text("user", f"{turn} " * 900), Message.from_text("assistant", "ok"))
+    ]
     made = plan(
         said,
         replace(WHERE, limits=replace(WHERE.limits, window=64_000)),
         Policy().with_settings(breaker_failures=0),
-        branch=Branch(),
+        state=ConversationState(),
     )
     assert made.compaction is not None

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Branch, Message, Plan, Target, apply, plan
-from holdfast.config import target
+from holdfast import ConversationState, Message, Plan, Target, apply, plan
+from holdfast.config import get_target
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.openai_responses import messages as openai_responses
@@ -55,8 +55,8 @@ def test_another_model_is_not_shown_what_the_last_one_sealed(api: str) -> None:
     wire, history, branch = begun(api), list[Message](), None
     for number, model in enumerate([first, first, second, second, first, second]):
         history = WIRES[api].messages(wire)
-        planned = plan(history, target(api, model), branch=branch)
-        branch = Branch.load(planned.branch.dump())
+        planned = plan(history, get_target(api, model), state=branch)
+        branch = ConversationState.load(planned.state.dump())
         shown = {seal for seal in range(number) if f"U0VBTF{seal}A" in sent(history, planned, api)}
         own = {first: {0, 1, 4}, second: {2, 3, 5}}[model]
         assert shown == {seal for seal in range(number) if seal in own}
@@ -66,18 +66,18 @@ def test_another_model_is_not_shown_what_the_last_one_sealed(api: str) -> None:
 def test_what_is_known_of_seals_is_no_edit_of_the_past() -> None:
     """After a change of models a history that is read anew is the same one: it goes on, and only what is new is new."""
     first, second = MODELS["anthropic"]
-    wire, branch = begun("anthropic"), Branch()
+    wire, branch = begun("anthropic"), ConversationState()
     for number, model in enumerate([first, second, second, second]):
-        planned = plan(anthropic.messages(wire), target("anthropic", model), branch=branch)
-        assert number != 3 or branch.slots.grew_into(planned.branch.slots)
-        branch = planned.branch
+        planned = plan(anthropic.decode_message_dicts(wire), get_target("anthropic", model), state=branch)
+        assert number != 3 or branch.sized_messages.is_storage_of(planned.state.sized_messages)
+        branch = planned.state
         wire += said("anthropic", number)
 
 
 def test_one_model_alone_is_told_nothing() -> None:
     """Where one model is asked all the time, and where nobody names one, the very messages that were given are held."""
-    history = anthropic.messages([*begun("anthropic"), *said("anthropic", 0), *said("anthropic", 1)])
-    for to in (target("anthropic", "claude-opus-4-8"), Target()):
+    history = anthropic.decode_message_dicts([*begun("anthropic"), *said("anthropic", 0), *said("anthropic", 1)])
+    for to in (get_target("anthropic", "claude-opus-4-8"), Target()):
         planned = plan(history[:3], to)
-        planned = plan(history, to, branch=planned.branch)
-        assert all(one is other for one, other in zip(planned.branch.messages, history, strict=True))
+        planned = plan(history, to, state=planned.state)
+        assert all(one is other for one, other in zip(planned.state.messages, history, strict=True))

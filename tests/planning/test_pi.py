@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from planning_loop import drive
+from planning_loop import drive_agent_loop
 
 from holdfast import Policy, apply, plan
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.planning.presets.measures import estimate_tokens, json_tokens
-from holdfast.planning.presets.overflow_replay import CONTINUE
-from holdfast.planning.presets.triggers import line
-from holdfast.state.entries import Frame
+from holdfast.planning.presets.measures import estimate_opencode_tokens, estimate_pi_tokens
+from holdfast.planning.presets.overflow_replay import CONTINUE_INSTRUCTION
+from holdfast.planning.presets.triggers import compute_rule_trigger
+from holdfast.state.entries import RequestSetup
 
-WHERE = target("anthropic", "claude-sonnet-4-5", window=100_000, frame=Frame("f", 3_000, exact=True))
+WHERE = get_target("anthropic", "claude-sonnet-4-5", window=100_000, setup=RequestSetup("f", 3_000, is_exact=True))
 
 
 def work(turns, chars=12_000):
@@ -26,17 +26,17 @@ def work(turns, chars=12_000):
             f"value_{number} = {number}\n",
         )
         out += [
-            Message.of("user", f"Look at part {number}"),
+            Message.from_text("user", f"Look at part {number}"),
             Message("assistant", (Text("I read it."), call)),
             Message("tool", (ToolResult(call.id, "read", (Text((text * chars)[:chars]),)),)),
-            Message.of("assistant", f"Part {number} is fine."),
+            Message.from_text("assistant", f"Part {number} is fine."),
         ]
     return out
 
 
 def compactions(name, said):
     """Return the steps of the loop before which the preset compacted; the provider tells what we estimate."""
-    steps = drive(said, WHERE, Policy.preset(name), usage=lambda made: made.after)
+    steps = drive_agent_loop(said, WHERE, Policy.preset(name), usage=lambda made: made.after)
     return [step for step in steps if step.plan.compaction is not None]
 
 
@@ -46,8 +46,8 @@ def test_pi_compacts_late_and_keeps_twenty_thousand_tokens():
     steps = compactions("pi", said)
     assert len(steps) > 1
     for step in steps:
-        keep, held = step.plan.compaction.keep, said[: step.count]
-        sizes = [estimate_tokens(one) for one in held]
+        keep, held = step.plan.compaction.first_kept, said[: step.count]
+        sizes = [estimate_pi_tokens(one) for one in held]
         assert sum(sizes[keep + 1 :]) < 20_000 <= sum(sizes[keep - 3 :])
         assert held[keep].role != "tool"
 
@@ -58,9 +58,9 @@ def test_opencode_keeps_two_turns_at_most():
     steps = compactions("opencode", said)
     assert len(steps) > 1
     for step in steps:
-        tail = said[step.plan.compaction.keep : step.count]
-        assert sum(one.starts_turn for one in tail) <= 2
-        assert 0 < sum(json_tokens(one) for one in tail) <= 8_000
+        tail = said[step.plan.compaction.first_kept : step.count]
+        assert sum(one.is_turn_start for one in tail) <= 2
+        assert 0 < sum(estimate_opencode_tokens(one) for one in tail) <= 8_000
 
 
 def test_claude_code_restores_what_it_read_last():
@@ -70,18 +70,18 @@ def test_claude_code_restores_what_it_read_last():
     assert len(steps) > 1
     for step in steps:
         texts = [part.text for part in step.plan.compaction.summary.parts[1:]]
-        is_cut = step.plan.compaction.keep == step.count
-        assert texts[-1:] == [CONTINUE] if is_cut else CONTINUE not in texts
-        files = [text.split(" ", 1)[0] for text in texts if text != CONTINUE]
-        last = [one.calls[0].arguments[9:-2] for one in said[: step.plan.compaction.keep] if one.calls]
+        is_cut = step.plan.compaction.first_kept == step.count
+        assert texts[-1:] == [CONTINUE_INSTRUCTION] if is_cut else CONTINUE_INSTRUCTION not in texts
+        files = [text.split(" ", 1)[0] for text in texts if text != CONTINUE_INSTRUCTION]
+        last = [one.calls[0].arguments[9:-2] for one in said[: step.plan.compaction.first_kept] if one.calls]
         assert files == last[::-1][:5]
 
 
 @pytest.mark.parametrize("name", ["pi", "opencode", "claude-code"])
 def test_a_short_session_is_left_alone(name):
     """Well under its line no preset changes anything."""
-    said = [*work(4), Message.of("user", "thanks")]
+    said = [*work(4), Message.from_text("user", "thanks")]
     made = plan(said, WHERE, Policy.preset(name))
     assert made.is_empty
     assert apply(said, made) == said
-    assert made.after < line(WHERE.limits, Policy.preset(name).settings)
+    assert made.after < compute_rule_trigger(WHERE.limits, Policy.preset(name).settings)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import Policy, World, apply, plan
-from holdfast.config import target
-from holdfast.messages.message import Message, result_text
+from holdfast import PlanInputs, Policy, apply, plan
+from holdfast.config import get_target
+from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.size.tokens import count
-from holdfast.planning.stages.prune import CLEARED
+from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.planning.stages.prune import CLEARED_RESULT_TEXT
 
-WHERE = target("anthropic", "claude-sonnet-4-5", window=400_000)
+WHERE = get_target("anthropic", "claude-sonnet-4-5", window=400_000)
 
 
 def turns(sizes, tool="read", text="word "):
@@ -19,18 +19,18 @@ def turns(sizes, tool="read", text="word "):
     out = []
     for number, size in enumerate(sizes):
         out += [
-            Message.of("user", f"turn {number}"),
+            Message.from_text("user", f"turn {number}"),
             Message("assistant", (ToolCall(f"c{number}", tool),)),
             Message("tool", (ToolResult(f"c{number}", tool, (Text(text * size),)),)),
-            Message.of("assistant", "done"),
+            Message.from_text("assistant", "done"),
         ]
-    return [*out, Message.of("user", "last")]
+    return [*out, Message.from_text("user", "last")]
 
 
-def shown(said, policy, world=World()):
+def shown(said, policy, world=PlanInputs()):
     """Return the texts of the results as sent."""
-    sent = apply(said, plan(said, WHERE, policy, world=world))
-    return [result_text(result) for one in sent for result in one.results]
+    sent = apply(said, plan(said, WHERE, policy, inputs=world))
+    return [get_result_text(result) for one in sent for result in one.results]
 
 
 OPENCODE = Policy.preset("opencode").with_settings(
@@ -40,24 +40,24 @@ OPENCODE = Policy.preset("opencode").with_settings(
 
 def test_opencode_keeps_the_newest_forty_thousand():
     """[C] behind the newest 40,000 tokens of results, results are cleared, if more than 20,000 tokens go."""
-    tokens = count("word " * 15_000)
+    tokens = estimate_text_tokens("word " * 15_000)
     assert 13_400 < tokens < 19_000
     texts = shown(turns([15_000] * 7), OPENCODE)
-    assert [text == CLEARED for text in texts] == [True] * 4 + [False] * 3
-    assert CLEARED not in shown(turns([15_000] * 3 + [40_000]), OPENCODE)
-    assert CLEARED not in shown(turns([15_000] * 4), OPENCODE)
+    assert [text == CLEARED_RESULT_TEXT for text in texts] == [True] * 4 + [False] * 3
+    assert CLEARED_RESULT_TEXT not in shown(turns([15_000] * 3 + [40_000]), OPENCODE)
+    assert CLEARED_RESULT_TEXT not in shown(turns([15_000] * 4), OPENCODE)
 
 
 def test_opencode_leaves_the_last_turn_alone():
     """[C] nothing behind the second user message from the end is counted or cleared."""
-    assert CLEARED not in shown(turns([10_000, 10_000, 90_000]), OPENCODE)
+    assert CLEARED_RESULT_TEXT not in shown(turns([10_000, 10_000, 90_000]), OPENCODE)
     texts = shown(turns([90_000, 10_000, 90_000]), OPENCODE)
-    assert [text == CLEARED for text in texts] == [True, False, False]
+    assert [text == CLEARED_RESULT_TEXT for text in texts] == [True, False, False]
 
 
 def test_opencode_never_clears_a_skill():
     """[C] results of the tool ``skill`` stay."""
-    assert CLEARED not in shown(turns([15_000] * 8, tool="skill"), OPENCODE)
+    assert CLEARED_RESULT_TEXT not in shown(turns([15_000] * 8, tool="skill"), OPENCODE)
 
 
 CLAUDE = Policy.preset("claude-code").with_settings(compact="off", spill_chars=0)
@@ -66,8 +66,8 @@ CLAUDE = Policy.preset("claude-code").with_settings(compact="off", spill_chars=0
 @pytest.mark.parametrize(("idle", "cleared"), [(0, 0), (3_600, 0), (3_601, 3)])
 def test_claude_code_keeps_five_after_an_hour(idle, cleared):
     """[K] over an hour after the last answer, all results but the newest five are cleared."""
-    texts = shown(turns([100] * 8), CLAUDE, World("cold", idle=idle))
-    assert [text == CLEARED for text in texts] == [True] * cleared + [False] * (8 - cleared)
+    texts = shown(turns([100] * 8), CLAUDE, PlanInputs("cold", idle_seconds=idle))
+    assert [text == CLEARED_RESULT_TEXT for text in texts] == [True] * cleared + [False] * (8 - cleared)
 
 
 OPENCLAW = Policy.preset("openclaw").with_settings(compact="off")
@@ -77,12 +77,12 @@ def test_openclaw_trims_long_results_when_cold():
     """[O] from 0.3 of the window on, long results keep both ends; short ones and the newest three answers' stay."""
     said = turns([24_000, 24_000, 24_000, 24_000, 100, 24_000])
     assert all("trimmed" not in text for text in shown(said, OPENCLAW))
-    texts = shown(said, OPENCLAW, World("cold"))
+    texts = shown(said, OPENCLAW, PlanInputs("cold"))
     assert [("Tool result trimmed" in text) for text in texts] == [True, True, True, True, False, False]
     trimmed = texts[0]
     assert trimmed.startswith("word " * 300)
     assert "kept first 1500 chars and last 1500 chars of 120000 chars" in trimmed
-    assert all("trimmed" not in text for text in shown(turns([2_000] * 6), OPENCLAW, World("cold")))
+    assert all("trimmed" not in text for text in shown(turns([2_000] * 6), OPENCLAW, PlanInputs("cold")))
 
 
 def test_claude_code_spills_over_fifty_thousand():
@@ -100,7 +100,7 @@ def test_claude_code_spills_the_largest_of_a_message():
     """[K] results of one message over 200,000 characters: the largest go until the rest is within it."""
     sizes = [45_000, 49_000, 30_000, 48_000, 46_000]
     said = [
-        Message.of("user", "go"),
+        Message.from_text("user", "go"),
         Message("assistant", tuple(ToolCall(f"c{n}", "read") for n in range(len(sizes)))),
         Message("tool", tuple(ToolResult(f"c{n}", "read", (Text("x" * size),)) for n, size in enumerate(sizes))),
     ]
@@ -136,8 +136,8 @@ def test_tools_are_named_alike_for_every_rule(rule, named, goes):
     policy = OPENCODE.with_settings(prune=rule, **changed)
     said = [one for _ in range(4) for tool in ("bash", "Skill") for one in turns([9_000], tool)]
     said = [one if not one.calls and not one.results else _numbered(one, at) for at, one in enumerate(said)]
-    before, world = plan(said[:-1], WHERE, policy), World("cold", idle=9_000)
-    made = plan(said, WHERE, policy, branch=before.branch, world=world)
+    before, world = plan(said[:-1], WHERE, policy), PlanInputs("cold", idle_seconds=9_000)
+    made = plan(said, WHERE, policy, state=before.state, inputs=world)
     edits = [*before.record, *made.record]
     assert {said[edit.span.start].results[0].name for edit in edits if edit.rule == "prune"} == goes
 
@@ -156,5 +156,5 @@ def _numbered(message, at):
 def test_without_a_number_the_share_is_kept():
     """``prune_keep = 0`` keeps ``prune_keep_share`` of the room, in opencode's rule as in ours."""
     policy = OPENCODE.with_settings(prune_keep=0, prune_keep_share=0.5)
-    assert CLEARED not in shown(turns([15_000] * 7), policy)
-    assert CLEARED in shown(turns([15_000] * 7), policy.with_settings(prune_keep_share=0.05))
+    assert CLEARED_RESULT_TEXT not in shown(turns([15_000] * 7), policy)
+    assert CLEARED_RESULT_TEXT in shown(turns([15_000] * 7), policy.with_settings(prune_keep_share=0.05))

@@ -7,32 +7,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Message, Policy, plan
-from holdfast.config import target
-from holdfast.planning.budget import measure_room
-from holdfast.planning.pipeline import RESERVE_FLOOR
+from holdfast.config import get_target
+from holdfast.planning.budget import compute_budget
+from holdfast.planning.pipeline import RESERVE_FLOOR_RULE
 from holdfast.planning.presets.presets import PRESETS
-from holdfast.planning.presets.triggers import line
-from holdfast.state.entries import Frame
-from holdfast.state.target import Limits
+from holdfast.planning.presets.triggers import compute_rule_trigger
+from holdfast.state.entries import RequestSetup
+from holdfast.state.target import ModelLimits
 
-SAID = [Message.of("user", "Hello.")]
+SAID = [Message.from_text("user", "Hello.")]
 BY_RESERVE = {"trigger_share": 0.0}
 """Our own policy with a reserve for its trigger, as the tools have one."""
 
 
 def _place(window=200_000, frame=0):
-    return target("anthropic", "claude-sonnet-4-5", window=window, frame=Frame("f", frame) if frame else Frame())
+    return get_target(
+        "anthropic", "claude-sonnet-4-5", window=window, setup=RequestSetup("f", frame) if frame else RequestSetup()
+    )
 
 
 def _raised(made):
-    return [notice.why for notice in made.notices if notice.rule == RESERVE_FLOOR]
+    return [notice.why for notice in made.notices if notice.rule == RESERVE_FLOOR_RULE]
 
 
 @given(st.integers(1, 300_000), st.integers(0, 40_000), st.integers(0, 40_000))
 def test_at_least_the_floor_is_held_back_but_of_no_window_more_than_a_quarter(window, configured, floor):
     """What a trigger holds back is the larger of what is configured and the floor, which is a quarter at most."""
     settings = Policy().with_settings(trigger_reserve=configured, reserve_floor=floor, **BY_RESERVE).settings
-    held_back = window - line(_place(window).limits, settings)
+    held_back = window - compute_rule_trigger(_place(window).limits, settings)
     assert held_back == max(configured, min(floor, window // 4))
 
 
@@ -40,13 +42,13 @@ def test_at_least_the_floor_is_held_back_but_of_no_window_more_than_a_quarter(wi
 def test_the_answer_keeps_at_least_the_floor_where_the_reserve_is_configured_lower(window, configured):
     """Our own policy keeps as much for an answer as by default, however low its reserve is set."""
     low = Policy().with_settings(reserve_max=configured).settings
-    assert measure_room(_place(window), low).reserve == measure_room(_place(window), Policy().settings).reserve
+    assert compute_budget(_place(window), low).reserve == compute_budget(_place(window), Policy().settings).reserve
 
 
 def test_a_small_window_that_a_small_reserve_made_usable_stays_so():
     """The floor never takes the least room that a conversation needs."""
     where, policy = _place(9_500, frame=3_000), Policy().with_settings(reserve_max=1_500)
-    assert measure_room(where, policy.settings).size >= policy.settings.room_min
+    assert compute_budget(where, policy.settings).message_tokens >= policy.settings.room_min
     plan(SAID, where, policy)
 
 
@@ -78,22 +80,22 @@ def test_a_policy_as_it_comes_says_nothing(preset):
 def test_presets_keep_their_own_reserves(preset, reserve):
     """[O] raises pi's 16,384 to its floor, without which it is 16,384; the other tools have no floor."""
     settings = Policy.preset(preset).settings
-    assert 200_000 - line(_place().limits, settings) == reserve
+    assert 200_000 - compute_rule_trigger(_place().limits, settings) == reserve
     free = Policy.preset(preset).with_settings(reserve_floor=0).settings
-    assert 200_000 - line(_place().limits, free) == (16_384 if preset == "openclaw" else reserve)
+    assert 200_000 - compute_rule_trigger(_place().limits, free) == (16_384 if preset == "openclaw" else reserve)
 
 
 def test_openclaw_holds_its_floor_back_of_the_window_alone():
     """[O] knows no input limit: one under the window does not move the size at which it compacts."""
     openclaw = Policy.preset("openclaw").settings
-    assert line(Limits(400_000, max_input=272_000), openclaw) == 380_000
+    assert compute_rule_trigger(ModelLimits(400_000, max_input=272_000), openclaw) == 380_000
     by_input = Policy().with_settings(trigger_rule="usable", trigger_reserve=5_000, **BY_RESERVE).settings
-    assert line(Limits(400_000, max_input=272_000), by_input) == 252_000
+    assert compute_rule_trigger(ModelLimits(400_000, max_input=272_000), by_input) == 252_000
 
 
 @pytest.mark.parametrize("preset", ["pi", "opencode", "claude-code"])
 def test_a_tool_without_a_floor_takes_any_reserve(preset):
     """[P][C][K] a reserve counts as it was set."""
     policy = Policy.preset(preset).with_settings(trigger_reserve=5_000, trigger_output=0)
-    assert line(_place().limits, policy.settings) == 195_000
+    assert compute_rule_trigger(_place().limits, policy.settings) == 195_000
     assert _raised(plan(SAID, _place(), policy)) == []

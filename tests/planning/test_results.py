@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from histories import words
+from histories import make_text
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast import Policy, World, apply, plan
-from holdfast.config import target
-from holdfast.messages.message import Message, result_text
+from holdfast import PlanInputs, Policy, apply, plan
+from holdfast.config import get_target
+from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.size.tokens import count, measure
-from holdfast.planning.budget import measure_room
-from holdfast.planning.pipeline import advance
+from holdfast.messages.size.tokens import build_sized_message, estimate_text_tokens
+from holdfast.planning.budget import compute_budget
+from holdfast.planning.pipeline import plan_request
 from holdfast.planning.stages import tool_results as stage
-from holdfast.planning.stages.tool_results import own_name, tool_names
-from holdfast.state.branch.branch import Branch, extend
-from holdfast.state.entries import Entry, Request, Said
+from holdfast.planning.stages.tool_results import build_tool_name_lookup, strip_mcp_prefix
+from holdfast.state.branch.branch import ConversationState, apply_entry
+from holdfast.state.entries import Entry, MessageEntry, RequestEntry
 
-WHERE = target("anthropic", "claude-sonnet-4-5", window=2_000_000)
+WHERE = get_target("anthropic", "claude-sonnet-4-5", window=2_000_000)
 OURS = Policy()
 
 
@@ -28,10 +28,10 @@ def called(*results, named=True):
     ids = [f"t{number}" for number in range(len(results))]
     calls = tuple(ToolCall(id_, name) for id_, (name, _) in zip(ids, results, strict=True))
     given_ = tuple(
-        ToolResult(id_, name if named else "", (Text(words(number, chars)),))
+        ToolResult(id_, name if named else "", (Text(make_text(number, chars)),))
         for number, (id_, (name, chars)) in enumerate(zip(ids, results, strict=True))
     )
-    return [Message.of("user", "go"), Message("assistant", calls), Message("tool", given_)]
+    return [Message.from_text("user", "go"), Message("assistant", calls), Message("tool", given_)]
 
 
 def places(made):
@@ -71,7 +71,7 @@ def test_a_tool_can_have_a_threshold_where_others_have_none():
 def test_a_name_without_our_server():
     """What a client puts before the tools of our server is no part of their name; others' names stay whole."""
     assert [
-        own_name(name) for name in ("recall", "mcp__holdfast__recall", "holdfast_recall", "mcp__x__recall", "")
+        strip_mcp_prefix(name) for name in ("recall", "mcp__holdfast__recall", "holdfast_recall", "mcp__x__recall", "")
     ] == [
         *["recall"] * 3,
         "mcp__x__recall",
@@ -93,7 +93,7 @@ def test_previews_count_as_what_they_are(number, chars):
     """A message's results are within their budget once the largest gave way, outlines of previews and all."""
     history = called(*[("read", chars)] * number)
     shown = apply(history, plan(history, WHERE, OURS))
-    assert sum(len(result_text(one)) for message in shown for one in message.results) <= 200_000
+    assert sum(len(get_result_text(one)) for message in shown for one in message.results) <= 200_000
 
 
 def test_each_message_is_judged_alone():
@@ -107,10 +107,10 @@ def test_what_was_seen_counts_and_stays():
     """frozen: results seen in the same message fill its budget and are not touched; fresh ones go for them."""
     policy = OURS.with_settings(message_chars=100_000, message_share=0.0)
     talk = called(("a", 40_000), ("b", 40_000))
-    later = Message("tool", (ToolResult("t9", "c", (Text(words(9, 30_000)),)),))
+    later = Message("tool", (ToolResult("t9", "c", (Text(make_text(9, 30_000)),)),))
     first = plan(talk, WHERE, policy)
     assert first.record == ()
-    made = plan([*talk, later], WHERE, policy, branch=first.branch)
+    made = plan([*talk, later], WHERE, policy, state=first.state)
     assert [edit.span.start for edit in made.record] == [3]
     assert plan([later], WHERE, policy).record == ()
 
@@ -124,38 +124,40 @@ def test_the_exempt_and_the_small_fill_the_budget_too():
 
 @pytest.mark.parametrize("window", [9_000, 200_000])
 def test_where_nothing_can_be_stored_nothing_is_spilled(window):
-    """With ``World.spill`` off no stage names a blob: results stay whole, whatever their size."""
+    """With ``PlanInputs.can_spill`` off no stage names a blob: results stay whole, whatever their size."""
     made = plan(
         called(("read", 400_000), ("bash", 9_000)),
-        target("anthropic", "claude-sonnet-4-5", window=window),
-        world=World(spill=False),
+        get_target("anthropic", "claude-sonnet-4-5", window=window),
+        inputs=PlanInputs(can_spill=False),
     )
     assert made.blobs == ()
-    assert not any(edit.blob for edit in made.record)
+    assert not any(edit.blob_hash for edit in made.record)
     assert {"spill", "relief"}.isdisjoint(edit.rule for edit in made.record)
 
 
 @pytest.mark.parametrize("possible", [True, False])
 def test_relief_needs_a_place_for_texts(possible):
     """The last resort spills what was seen whole too, and nothing where nothing can be stored."""
-    talk = [Message.of("user", words(1, 60_000)), Message.of("assistant", "ok")]
-    seen = plan(talk, target("anthropic", "claude-sonnet-4-5", window=200_000), OURS.with_settings(compact="off"))
-    small = target("anthropic", "claude-sonnet-4-5", window=9_000)
+    talk = [Message.from_text("user", make_text(1, 60_000)), Message.from_text("assistant", "ok")]
+    seen = plan(talk, get_target("anthropic", "claude-sonnet-4-5", window=200_000), OURS.with_settings(compact="off"))
+    small = get_target("anthropic", "claude-sonnet-4-5", window=9_000)
     policy = OURS.with_settings(compact="off")
-    made = plan([*talk, Message.of("user", "b")], small, policy, branch=seen.branch, world=World(spill=possible))
+    made = plan(
+        [*talk, Message.from_text("user", "b")], small, policy, state=seen.state, inputs=PlanInputs(can_spill=possible)
+    )
     assert [edit.rule for edit in made.record] == ["relief"] * possible
 
 
 @pytest.mark.parametrize("emergency", [True, False])
 def test_with_auto_off_no_text_gives_way_unasked(emergency):
     """BEHAVIOUR 8: ``auto`` off stops all automatic paths; what is pressed for, or asked for by hand, is none."""
-    talk = [Message.of(("user", "assistant")[at % 2], words(at, 4_500)) for at in range(11)]
-    small, policy = target("anthropic", "claude-sonnet-4-5", window=16_000), OURS.with_settings(compact="off")
+    talk = [Message.from_text(("user", "assistant")[at % 2], make_text(at, 4_500)) for at in range(11)]
+    small, policy = get_target("anthropic", "claude-sonnet-4-5", window=16_000), OURS.with_settings(compact="off")
     off = policy.with_settings(auto=False, emergency=emergency)
     made = plan(talk, small, off)
     assert made.record == ()
     assert made.after > made.window
-    for asked in (plan(talk, small, policy), plan(talk, small, off, world=World(force=True))):
+    for asked in (plan(talk, small, policy), plan(talk, small, off, inputs=PlanInputs(force_compaction=True))):
         assert {edit.rule for edit in asked.record} == {"relief"}
         assert asked.after < made.after
 
@@ -182,24 +184,24 @@ def test_the_state_survives_restart_fork_and_retry():
     talk = called(("a", 30_000), ("b", 45_000))
     made = plan(talk, WHERE, policy)
     assert places(made) == [1]
-    longer = [*talk, Message.of("assistant", "ok"), Message.of("user", "more")]
-    sent = apply(longer, plan(longer, WHERE, policy, branch=made.branch))
-    assert apply(longer, plan(longer, WHERE, policy, branch=Branch.load(made.branch.dump()))) == sent
-    other = [*talk, Message.of("assistant", "other"), Message.of("user", "fork")]
-    forked = plan(other, WHERE, policy, branch=made.branch)
+    longer = [*talk, Message.from_text("assistant", "ok"), Message.from_text("user", "more")]
+    sent = apply(longer, plan(longer, WHERE, policy, state=made.state))
+    assert apply(longer, plan(longer, WHERE, policy, state=ConversationState.load(made.state.dump()))) == sent
+    other = [*talk, Message.from_text("assistant", "other"), Message.from_text("user", "fork")]
+    forked = plan(other, WHERE, policy, state=made.state)
     assert forked.record == ()
     assert apply(other, forked)[:3] == sent[:3]
-    assert advance(made.branch, WHERE, policy).record == ()
+    assert plan_request(made.state, WHERE, policy).record == ()
 
 
 def test_the_name_of_a_tool_is_that_of_its_first_call():
     """A result without a name has that of its call; of two calls with one id in a message the first, else none."""
     calls = Message("assistant", (ToolCall("t", "first"), ToolCall("t", "second")))
-    branch = Branch()
-    for message in (Message.of("user", "go"), calls):
-        branch = extend(branch, Entry("", None, Said(measure(message))))
-    branch = extend(branch, Entry("", None, Request("", 2)))
-    names = tool_names(branch)
+    branch = ConversationState()
+    for message in (Message.from_text("user", "go"), calls):
+        branch = apply_entry(branch, Entry("", None, MessageEntry(build_sized_message(message))))
+    branch = apply_entry(branch, Entry("", None, RequestEntry("", 2)))
+    names = build_tool_name_lookup(branch)
     assert names(2, ToolResult("t")) == "first"
     assert names(2, ToolResult("t", "own")) == "own"
     assert names(2, ToolResult("u")) == ""
@@ -212,7 +214,7 @@ def test_odd_results_are_planned(text):
     talk[2] = Message("tool", (ToolResult("t0", "bash", (Text(text),)),))
     made = plan(talk, WHERE)
     assert [blob.text for blob in made.blobs] == ([text] if text else [])
-    assert len(result_text(apply(talk, made)[2].results[0])) <= max(5_000, len(text) - 1)
+    assert len(get_result_text(apply(talk, made)[2].results[0])) <= max(5_000, len(text) - 1)
 
 
 def test_every_group_is_looked_at():
@@ -237,7 +239,7 @@ sizes = st.lists(st.sampled_from([1, 700, 990, 1_010, 1_990, 2_010, 6_000]), min
 def test_the_quick_look_changes_no_decision(groups, one, every, share, together, named, told, alone):
     """Where a group is passed over because it is small, looking at each of its texts decides the same."""
     own = {"a": 900} if named else {}
-    small = target("anthropic", "claude-sonnet-4-5", window=100_000)
+    small = get_target("anthropic", "claude-sonnet-4-5", window=100_000)
     policy = OURS.with_settings(
         preview_chars=200,
         spill_chars=one,
@@ -248,25 +250,25 @@ def test_the_quick_look_changes_no_decision(groups, one, every, share, together,
     )
     talk = [said for group in groups for said in called(*(("ab"[size % 2], size) for size in group))]
     talk = [one for said in talk for one in (apart(said) if alone else [said])]
-    half = plan(talk[:-1], small, policy).branch if told else None
-    quick = plan(talk, small, policy, branch=half)
+    half = plan(talk[:-1], small, policy).state if told else None
+    quick = plan(talk, small, policy, state=half)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stage, "_few", lambda *_: stage._Few(-1, -1))
-        assert plan(talk, small, policy, branch=half).record == quick.record
+        patch.setattr(stage, "_compute_small_sizes", lambda *_: stage._SmallSizes(-1, -1))
+        assert plan(talk, small, policy, state=half).record == quick.record
 
 
 def pasted(*chars):
     """Return what a plan for a window of 32,000 shows of texts that a user says one behind the other."""
-    said = [Message.of("user", words(number, many)) for number, many in enumerate(chars)]
-    small = target("anthropic", "claude-sonnet-4-5", window=32_000)
+    said = [Message.from_text("user", make_text(number, many)) for number, many in enumerate(chars)]
+    small = get_target("anthropic", "claude-sonnet-4-5", window=32_000)
     made = plan(said, small)
-    return said, apply(said, made), made, measure_room(small, OURS.settings)
+    return said, apply(said, made), made, compute_budget(small, OURS.settings)
 
 
 def test_of_what_a_user_pastes_as_much_is_shown_as_of_a_result():
     """What is larger than the window is shown by its start and its end, in about what one result may have."""
     [said], [shown], made, room = pasted(400_000)
-    assert 0.8 * room.share(0.25) < made.after - room.frame <= room.share(0.27)
+    assert 0.8 * room.compute_share(0.25) < made.after - room.setup_tokens <= room.compute_share(0.27)
     start, end = shown.text[100:8_000], shown.text[-3_000:-100]
     assert start in said.text[:8_000]
     assert end in said.text[-3_100:]
@@ -275,17 +277,17 @@ def test_of_what_a_user_pastes_as_much_is_shown_as_of_a_result():
 def test_texts_of_a_user_share_the_room():
     """Each that must give way has the same share of what those leave that stay whole."""
     said, shown, made, room = pasted(200_000, 200_000, 400_000, 8_000)
-    *sizes, _ = [count(message.text) for message in shown]
+    *sizes, _ = [estimate_text_tokens(message.text) for message in shown]
     assert shown[3] == said[3]
     assert max(sizes) < 1.2 * min(sizes)
-    assert 0.35 * room.size < made.after - room.frame <= room.share(0.55)
+    assert 0.35 * room.message_tokens < made.after - room.setup_tokens <= room.compute_share(0.55)
 
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_dense_end_takes_no_more_than_its_room(turned):
     """A part that has far more tokens than the rest of a text is shown in as many tokens as any other."""
     halves = ["\u7801" * 60_000, "lorem ipsum dolor sit amet\n" * 20_000]
-    said = [Message.of("user", "\n".join(reversed(halves) if turned else halves))]
-    small = target("anthropic", "claude-sonnet-4-5", window=32_000)
-    made, room = plan(said, small), measure_room(small, OURS.settings)
-    assert 0.1 * room.size < made.after - room.frame <= room.share(0.27)
+    said = [Message.from_text("user", "\n".join(reversed(halves) if turned else halves))]
+    small = get_target("anthropic", "claude-sonnet-4-5", window=32_000)
+    made, room = plan(said, small), compute_budget(small, OURS.settings)
+    assert 0.1 * room.message_tokens < made.after - room.setup_tokens <= room.compute_share(0.27)

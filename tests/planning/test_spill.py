@@ -6,23 +6,23 @@ import re
 from hashlib import sha256
 
 import pytest
-from histories import words
+from histories import make_text
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Branch, Policy, World, plan
-from holdfast.config import target
-from holdfast.messages.message import Message, result_text
+from holdfast import ConversationState, PlanInputs, Policy, plan
+from holdfast.config import get_target
+from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
-from holdfast.messages.size.tokens import count
-from holdfast.messages.text.cutting import fingerprint, one_line
-from holdfast.planning.budget import measure_room
-from holdfast.planning.builder import Draft
-from holdfast.planning.extract.outline import outline
-from holdfast.planning.settings import OUTLINE_SCAN, STUB_CHARS, Settings
-from holdfast.planning.stages.spill import Whole, is_json, preview, spilled
+from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.messages.text.cutting import flatten_to_line, hash_text
+from holdfast.planning.budget import compute_budget
+from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.extract.outline import build_text_outline
+from holdfast.planning.settings import MAX_OUTLINE_SCAN_CHARS, MIN_REPLACEABLE_CHARS, Settings
+from holdfast.planning.stages.spill import SpillableText, build_spill_edit, is_json_text, render_preview
 
-WHERE = target("anthropic", "claude-sonnet-4-5", window=200_000)
+WHERE = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
 _CUT = re.compile(r'\n?\[([\d,]+) characters left out here; recall\(id="([0-9a-f]{12})", lines="(\d+)-(\d+)"\)')
 _OUTLINED = re.compile(r"^(\d+): (.*)$", re.MULTILINE)
 
@@ -47,14 +47,14 @@ texts = st.lists(st.sampled_from(PIECES), min_size=1, max_size=120).map("".join)
 
 def draft(**changes):
     settings = Settings(**changes)
-    return Draft(Branch(), WHERE, settings, World(), measure_room(WHERE, settings))
+    return PlanBuilder(ConversationState(), WHERE, settings, PlanInputs(), compute_budget(WHERE, settings))
 
 
 def shown(text, **changes):
     """Return what a preview of ``text`` shows: head, number left out, lines named, outline, tail."""
-    block = preview(text, fingerprint(text), draft(**changes))
+    block = render_preview(text, hash_text(text), draft(**changes))
     opening, rest = block.split(">\n", 1)
-    assert opening == f'<persisted_tool_result id="{fingerprint(text)[:12]}" chars="{len(text)}" lines="{lines(text)}"'
+    assert opening == f'<persisted_tool_result id="{hash_text(text)[:12]}" chars="{len(text)}" lines="{lines(text)}"'
     found = _CUT.search(rest)
     before, after = rest[: found.start()], rest[found.end() :]
     head = before.removeprefix(f"Lines 1-{found[3]}:\n") if before else ""
@@ -109,7 +109,7 @@ def test_a_preview_is_cut_at_lines_where_lines_end(text, chars):
 )
 def test_totals_of_a_preview(text, total, named):
     """Totals are exact for a giant line, either line end, with and without one at the very end."""
-    block = preview(text, fingerprint(text), draft())
+    block = render_preview(text, hash_text(text), draft())
     assert f'chars="{len(text)}" lines="{total}">' in block.split("\n")[0]
     assert shown(text)[2] == named
 
@@ -138,32 +138,34 @@ def test_a_preview_without_a_tail_names_the_last_line():
 )
 def test_what_is_json(text, answer):
     """JSON is an object or array from end to end; lines of JSON, numbers and damaged or endless nesting are text."""
-    assert is_json(text) is answer
+    assert is_json_text(text) is answer
 
 
 def test_the_preview_says_that_a_text_is_json():
     """The opening tag of a JSON text tells its type; that of another text has no such attribute."""
     text = "[" + ",\n".join(f'{{"number": {number}}}' for number in range(900)) + "]"
-    assert ' type="json">' in preview(text, fingerprint(text), draft()).split("\n")[0]
-    assert "type=" not in preview(text[1:], fingerprint(text), draft()).split("\n")[0]
+    assert ' type="json">' in render_preview(text, hash_text(text), draft()).split("\n")[0]
+    assert "type=" not in render_preview(text[1:], hash_text(text), draft()).split("\n")[0]
 
 
 def test_a_line_stands_where_a_preview_saves_nothing():
     """A text whose ends are dense and whose middle is cheap leaves a line: a preview would have more tokens."""
     text = "\U0001f980" * 1_400 + " " * 3_000 + "\U0001f980" * 600
-    edit, blob = spilled(draft(), Whole(0, 0, Text(text), text, count(text)), "spill")
-    assert edit.put[0].text.startswith("[5,000 characters left out here")
-    assert edit.saves == count(text) - count(edit.put[0].text) > 0
+    edit, blob = build_spill_edit(draft(), SpillableText(0, 0, Text(text), text, estimate_text_tokens(text)), "spill")
+    assert edit.replacement[0].text.startswith("[5,000 characters left out here")
+    assert edit.saves == estimate_text_tokens(text) - estimate_text_tokens(edit.replacement[0].text) > 0
     assert blob.text == text
 
 
 @given(texts)
 def test_what_stands_in_is_shorter_or_saves_nothing(text):
     """Of any text what stands in has fewer characters and tokens, or the edit says that it saves nothing."""
-    text = text * 5 + "." * STUB_CHARS
-    edit, _ = spilled(draft(preview_chars=300), Whole(0, 0, Text(text), text, count(text)), "spill")
-    put = edit.put[0].text
-    assert edit.saves == count(text) - count(put)
+    text = text * 5 + "." * MIN_REPLACEABLE_CHARS
+    edit, _ = build_spill_edit(
+        draft(preview_chars=300), SpillableText(0, 0, Text(text), text, estimate_text_tokens(text)), "spill"
+    )
+    put = edit.replacement[0].text
+    assert edit.saves == estimate_text_tokens(text) - estimate_text_tokens(put)
     assert edit.saves <= 0 or len(put) < len(text)
 
 
@@ -171,34 +173,34 @@ def test_what_stands_in_is_shorter_or_saves_nothing(text):
 def test_a_fingerprint_is_the_hash_of_the_bytes(text):
     """A text is hashed in pieces as if at once, beyond one piece too, lone surrogates included."""
     for one in (text, text * 2_000):
-        assert fingerprint(one) == sha256(one.encode("utf-8", "surrogatepass")).hexdigest()
+        assert hash_text(one) == sha256(one.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def test_binary_and_lone_surrogates_are_spilled_like_any_text():
     """A result of any code points is spilled, its blob is the text, and the branch survives a dump."""
     text = "".join(map(chr, range(0x80))) * 300 + "\udc00\ud83d\ufffe\x00" * 5_000
     said = [
-        Message.of("user", "go"),
+        Message.from_text("user", "go"),
         Message("assistant", (ToolCall("t", "bash"),)),
         Message("tool", (ToolResult("t", "bash", (Text(text),)),)),
     ]
     made = plan(said, WHERE)
     assert [blob.text for blob in made.blobs] == [text]
     assert made.blobs[0].hash == sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    assert Branch.load(made.branch.dump()).edits == made.branch.edits
+    assert ConversationState.load(made.state.dump()).edits == made.state.edits
 
 
 def test_media_in_a_result_stay():
     """Only the words of a result are spilled; a picture in it stays."""
     picture = Media("image", "image/png", 68, "", "iVBORw0KGgo=")
     said = [
-        Message.of("user", "go"),
+        Message.from_text("user", "go"),
         Message("assistant", (ToolCall("t", "read"),)),
-        Message("tool", (ToolResult("t", "read", (Text(words(1, 60_000)), picture)),)),
+        Message("tool", (ToolResult("t", "read", (Text(make_text(1, 60_000)), picture)),)),
     ]
     (edit,) = plan(said, WHERE, Policy()).record
-    assert edit.put[0].content[1:] == (picture,)
-    assert result_text(edit.put[0]).startswith("<persisted_tool_result ")
+    assert edit.replacement[0].content[1:] == (picture,)
+    assert get_result_text(edit.replacement[0]).startswith("<persisted_tool_result ")
 
 
 # -- outlines of long texts --------------------------------------------------------------------------------------------
@@ -207,8 +209,8 @@ def test_media_in_a_result_stay():
 def test_an_outline_of_a_very_long_text_is_a_sample():
     """Of a text beyond the scan some places are read, from the beginning to the end, under their true numbers."""
     text = "\n".join(f"call to function_number_{number} failed" for number in range(100_000))
-    assert len(text) > 3 * OUTLINE_SCAN
-    found = outline(text, 2_000)
+    assert len(text) > 3 * MAX_OUTLINE_SCAN_CHARS
+    found = build_text_outline(text, 2_000)
     every = text.split("\n")
     numbers = [int(line.split(":")[0]) for line in found]
     assert len(found) > 20
@@ -219,11 +221,11 @@ def test_an_outline_of_a_very_long_text_is_a_sample():
 def test_an_outline_of_a_part_is_that_of_its_text(text, start, less):
     """Bounds stand for a copy of what lies between them."""
     stop = max(start, len(text) - less)
-    assert outline(text, 300, 7, start, stop) == outline(text[start:stop], 300, 7)
+    assert build_text_outline(text, 300, 7, start, stop) == build_text_outline(text[start:stop], 300, 7)
 
 
 @pytest.mark.parametrize("line", ["a " * 2_000_000, " " * 2_000_000 + "a b c", "x" * 2_000_000, " \n" * 9])
 def test_one_line_of_a_giant_text_looks_no_further_than_it_must(line):
-    """What ``one_line`` returns is what it would of the whole, however long that is."""
+    """What ``flatten_to_line`` returns is what it would of the whole, however long that is."""
     flat = " ".join(line.split())
-    assert one_line(line, 40) == (flat if len(flat) <= 40 else flat[:39] + "…")
+    assert flatten_to_line(line, 40) == (flat if len(flat) <= 40 else flat[:39] + "…")

@@ -9,32 +9,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Policy, World, apply, plan
-from holdfast.config import target
-from holdfast.messages.message import Message, result_text
+from holdfast import PlanInputs, Policy, apply, plan
+from holdfast.config import get_target
+from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
-from holdfast.messages.size.tokens import measure
-from holdfast.messages.size.weighted_chars import IMAGE_CHARS, head_within, tail_within, weigh, weight
-from holdfast.planning.pipeline import advance
-from holdfast.planning.presets.presets import OPENCLAW_2026_9, PRESETS
-from holdfast.planning.settings import HANDLE
-from holdfast.planning.stages.truncate import (
-    LINE,
-    MIDDLE,
-    TAIL_MOST,
-    Bounds,
-    bounds,
-    budgets,
-    is_important,
-    is_oversized,
-    notice,
-    text_weight,
-    truncate_result,
-    truncate_text,
-    truncated_entries,
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.messages.size.weighted_chars import (
+    IMAGE_CHARS,
+    count_end_chars,
+    count_start_chars,
+    weigh_message,
+    weigh_text,
 )
-from holdfast.state.branch.branch import TRUNCATE, Branch, extend
-from holdfast.state.entries import Answer, Entry, Said, Usage
+from holdfast.planning.pipeline import plan_request
+from holdfast.planning.presets.presets import OPENCLAW_2026_9, PRESETS
+from holdfast.planning.settings import HANDLE_CHARS
+from holdfast.planning.stages.truncate import (
+    MAX_END_CHARS,
+    MIN_OLD_RESULT_CHARS,
+    OMITTED_MIDDLE_TEXT,
+    ResultLimits,
+    allocate_result_weights,
+    compute_result_limits,
+    format_truncation_notice,
+    has_important_end,
+    has_oversized_results,
+    truncate_entry_messages,
+    truncate_result_to_weight,
+    truncate_text_to_weight,
+    weigh_result_text,
+)
+from holdfast.state.branch.branch import TRUNCATE_RULE, ConversationState, apply_entry
+from holdfast.state.entries import AnswerEntry, Entry, MessageEntry, Usage
 from holdfast.store.memory import MemoryStore
 
 IMAGE = Media("image", "image/png", 3, source="AAAA")
@@ -65,27 +71,27 @@ BUDGETS = st.integers(0, 12_000)
 )
 def test_what_characters_weigh(text, weighs):
     """A wide character weighs four, one of base64 two and a half, any other one; what is short is no base64."""
-    assert weight(text) == weighs
+    assert weigh_text(text) == weighs
 
 
 @given(TEXTS, BUDGETS)
 def test_what_fits_within_a_weight(text, most):
     """The ends that fit weigh no more than asked, and all of a text fits within its own weight."""
-    head, tail = text[: head_within(text, most)], text[len(text) - tail_within(text, most) :]
-    assert weight(head) <= most
-    assert weight(tail) <= most
-    assert head_within(text, weight(text)) == tail_within(text, weight(text)) == len(text)
+    head, tail = text[: count_start_chars(text, most)], text[len(text) - count_end_chars(text, most) :]
+    assert weigh_text(head) <= most
+    assert weigh_text(tail) <= most
+    assert count_start_chars(text, weigh_text(text)) == count_end_chars(text, weigh_text(text)) == len(text)
 
 
 def test_the_weight_of_messages():
     """Words, calls and results weigh their characters, those of tools as often as asked, an image its own."""
     said = [
-        Message.of("user", "four"),
+        Message.from_text("user", "four"),
         Message("assistant", (ToolCall("c", "read", "{}"),)),
         Message("tool", (ToolResult("c", "read", (Text("x" * 10), IMAGE)),)),
     ]
-    assert sum(weigh(one) for one in said) == 4 + 6 + 10 + IMAGE_CHARS
-    assert sum(weigh(one, 2) for one in said) == 4 + 6 + 20 + IMAGE_CHARS
+    assert sum(weigh_message(one) for one in said) == 4 + 6 + 10 + IMAGE_CHARS
+    assert sum(weigh_message(one, 2) for one in said) == 4 + 6 + 20 + IMAGE_CHARS
 
 
 # -- texts -------------------------------------------------------------------------------------------------------------
@@ -94,12 +100,12 @@ def test_the_weight_of_messages():
 @given(TEXTS, BUDGETS, st.sampled_from(["", "0123456789ab"]))
 def test_a_text_within_its_budget(text, most, handle):
     """It weighs no more than its budget, is its own ends and a notice, and cutting it again changes nothing."""
-    short = truncate_text(text, most, handle)
-    assert weight(short) <= most
-    assert truncate_text(short, most, handle) == short
-    assert (short == text) is (weight(text) <= most)
+    short = truncate_text_to_weight(text, most, handle)
+    assert weigh_text(short) <= most
+    assert truncate_text_to_weight(short, most, handle) == short
+    assert (short == text) is (weigh_text(text) <= most)
     if short != text:
-        head, _, rest = short.partition(MIDDLE)
+        head, _, rest = short.partition(OMITTED_MIDDLE_TEXT)
         end = rest.rpartition("\n[... ")[0] if rest else ""
         start = head if rest else head.rpartition("\n[... ")[0] or head
         assert text.startswith(start)
@@ -110,19 +116,19 @@ def test_a_text_within_its_budget(text, most, handle):
 def test_the_notice_tells_what_is_gone():
     """The notice has the number of characters that are missing, and the handle if there is one."""
     text = "x" * 9_000
-    short = truncate_text(text, 5_000, "cafe")
+    short = truncate_text_to_weight(text, 5_000, "cafe")
     gone = 9_000 - short.count("x")
-    assert short.endswith(notice(gone, "cafe"))
+    assert short.endswith(format_truncation_notice(gone, "cafe"))
     assert f"{gone:,}" in short
     assert 'recall(id="cafe")' in short
-    assert "recall" not in truncate_text(text, 5_000)
+    assert "recall" not in truncate_text_to_weight(text, 5_000)
 
 
 def test_a_cut_at_a_line():
     """A cut goes back to a line end in the last fifth of the budget, and no further."""
     near, far = "x" * 4_500 + "\n" + "y" * 4_500, "x" * 3_000 + "\n" + "y" * 6_000
-    assert truncate_text(near, 5_000).count("y") == 0
-    assert truncate_text(far, 5_000).count("y") > 1_800
+    assert truncate_text_to_weight(near, 5_000).count("y") == 0
+    assert truncate_text_to_weight(far, 5_000).count("y") > 1_800
 
 
 @pytest.mark.parametrize(
@@ -139,25 +145,25 @@ def test_a_cut_at_a_line():
 def test_an_important_end_stays(end, kept):
     """An end that tells of an error, a result or a closing brace stays, at most 4,000 characters of it."""
     text = "word " * 9_000 + end
-    short = truncate_text(text, 20_000)
-    assert is_important(text) is kept
-    assert (MIDDLE in short) is kept
+    short = truncate_text_to_weight(text, 20_000)
+    assert has_important_end(text) is kept
+    assert (OMITTED_MIDDLE_TEXT in short) is kept
     assert (end.strip() in short) is kept
-    assert len(short.partition(MIDDLE)[2]) <= TAIL_MOST + len(notice(len(text)))
+    assert len(short.partition(OMITTED_MIDDLE_TEXT)[2]) <= MAX_END_CHARS + len(format_truncation_notice(len(text)))
 
 
 def test_a_small_budget_has_no_room_for_two_ends():
     """Twice the least that is kept is not enough for a head and an end."""
     text = "x" * 9_000 + " error"
-    assert MIDDLE not in truncate_text(text, 4_000 + len(notice(len(text))))
-    assert MIDDLE in truncate_text(text, 4_800 + len(notice(len(text))))
+    assert OMITTED_MIDDLE_TEXT not in truncate_text_to_weight(text, 4_000 + len(format_truncation_notice(len(text))))
+    assert OMITTED_MIDDLE_TEXT in truncate_text_to_weight(text, 4_800 + len(format_truncation_notice(len(text))))
 
 
 @pytest.mark.parametrize("most", [0, 1, 30, 100, 1_999])
 def test_a_budget_is_a_real_bound(most):
     """However small, a budget is kept; one without room for a notice gets the start alone."""
-    short = truncate_text("漢字" * 4_000, most)
-    assert weight(short) <= most
+    short = truncate_text_to_weight("漢字" * 4_000, most)
+    assert weigh_text(short) <= most
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
@@ -170,24 +176,24 @@ def result(*parts, id_="c"):
 def test_texts_of_a_result_share_its_budget():
     """Texts get shorter by their share; images, the other fields and the result itself stay as they were."""
     old = result("a" * 6_000, IMAGE, "b" * 2_000)
-    new = truncate_result(old, 4_000)
+    new = truncate_result_to_weight(old, 4_000)
     assert [type(part) for part in new.content] == [Text, Media, Text]
     assert new.content[1] is IMAGE
-    assert text_weight(new) <= 4_000
-    assert result_text(new).count("a") > 2 * result_text(new).count("b") > 0
+    assert weigh_result_text(new) <= 4_000
+    assert get_result_text(new).count("a") > 2 * get_result_text(new).count("b") > 0
     assert (new.call_id, new.name, new.is_error) == (old.call_id, old.name, old.is_error)
-    assert text_weight(old) == 8_000
-    assert truncate_result(old, 8_000) is old
+    assert weigh_result_text(old) == 8_000
+    assert truncate_result_to_weight(old, 8_000) is old
 
 
 def test_a_message_in_which_nothing_is_over():
     """It is not said anew; of several results only those that are over get shorter."""
     said = Message("tool", (result("a" * 3_000), result("b" * 300, id_="d")))
-    entry = Entry("e", None, Said(measure(said)))
-    assert truncated_entries([entry], Bounds(3_000)) == {}
-    short = truncated_entries([entry], Bounds(2_000))["e"]
+    entry = Entry("e", None, MessageEntry(build_sized_message(said)))
+    assert truncate_entry_messages([entry], ResultLimits(3_000)) == {}
+    short = truncate_entry_messages([entry], ResultLimits(2_000))["e"]
     assert short.parts[1] is said.parts[1]
-    assert text_weight(short.results[0]) <= 2_000
+    assert weigh_result_text(short.results[0]) <= 2_000
 
 
 @pytest.mark.parametrize(
@@ -195,7 +201,7 @@ def test_a_message_in_which_nothing_is_over():
 )
 def test_the_limit_of_a_window(window, each):
     """[O] 0.3 of the window in tokens, four characters each, at most 400,000; all together no more than one may."""
-    assert bounds(window, PRESETS["openclaw"]) == Bounds(each, each)
+    assert compute_result_limits(window, PRESETS["openclaw"]) == ResultLimits(each, each)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +218,7 @@ def test_the_limit_of_a_window(window, each):
 def test_the_limits_since_2026_9(window, each, together):
     """[O] 2026.9: 16,000, 32,000 and 64,000 by the window; together four times that, or half of the window."""
     settings = Policy.preset("openclaw").with_settings(**OPENCLAW_2026_9).settings
-    assert bounds(window, settings) == Bounds(each, together)
+    assert compute_result_limits(window, settings) == ResultLimits(each, together)
 
 
 @pytest.mark.parametrize(
@@ -221,36 +227,36 @@ def test_the_limits_since_2026_9(window, each, together):
 def test_a_look_at_a_snapshot(sizes, is_over):
     """Strictly more than one result may have, or than all may together; images are not counted."""
     said = [Message("tool", (result("x" * size, IMAGE),)) for size in sizes]
-    assert is_oversized(said, bounds(1_000, PRESETS["openclaw"])) is is_over
+    assert has_oversized_results(said, compute_result_limits(1_000, PRESETS["openclaw"])) is is_over
 
 
 SIZES = st.lists(st.integers(0, 30_000), max_size=8)
 
 
-@given(SIZES, st.integers(LINE, 20_000), st.integers(0, 60_000), st.integers(0, 3))
+@given(SIZES, st.integers(MIN_OLD_RESULT_CHARS, 20_000), st.integers(0, 60_000), st.integers(0, 3))
 def test_the_oldest_give_first(sizes, each, together, fresh):
     """No result keeps more than one may; together they are within their limit where old ones still have to give."""
-    found = budgets(sizes, Bounds(each, together), fresh)
+    found = allocate_result_weights(sizes, ResultLimits(each, together), fresh)
     kept = [found.get(index, size) for index, size in enumerate(sizes)]
     assert all(new <= min(old, each) for new, old in zip(kept, sizes, strict=True))
     assert all(found[index] < sizes[index] for index in found)
     old = kept[: max(0, len(kept) - fresh)]
-    assert not together or sum(kept) <= together or all(size <= LINE for size in old)
+    assert not together or sum(kept) <= together or all(size <= MIN_OLD_RESULT_CHARS for size in old)
     assert all(new == min(size, each) for new, size in zip(kept[len(old) :], sizes[len(old) :], strict=True))
     given = [index for index, size in enumerate(old) if size < min(sizes[index], each)]
     assert given == [index for index in given if index <= max(given)]
-    assert budgets(kept, Bounds(each, together), fresh) == {}
+    assert allocate_result_weights(kept, ResultLimits(each, together), fresh) == {}
 
 
 # -- in memory ---------------------------------------------------------------------------------------------------------
 
 POLICY = Policy.preset("openclaw").with_settings(compact="off", loop_share=0.0, prune="off")
-PLACE = target("anthropic", "claude-sonnet-4-5", window=20_000)
+PLACE = get_target("anthropic", "claude-sonnet-4-5", window=20_000)
 
 
 def read(*sizes):
     """A user asks, and each read gives so many characters."""
-    said = [Message.of("user", "go")]
+    said = [Message.from_text("user", "go")]
     for number, size in enumerate(sizes):
         text = "".join(chr(97 + (at + number) % 26) + " " for at in range(size // 2))
         said += [
@@ -261,12 +267,12 @@ def read(*sizes):
 
 
 def texts(said, made):
-    return [result_text(one) for message in apply(said, made) for one in message.results]
+    return [get_result_text(one) for message in apply(said, made) for one in message.results]
 
 
 def test_nothing_is_cut_while_the_request_fits():
     """A result over its limit stays whole while the request is usable, and where the policy cuts nothing."""
-    roomy = target("anthropic", "claude-sonnet-4-5", window=60_000)
+    roomy = get_target("anthropic", "claude-sonnet-4-5", window=60_000)
     said = read(60_000)
     assert plan(said, roomy, POLICY).record == ()
     assert plan(said, PLACE, POLICY.with_settings(truncate_share=0.0)).record == ()
@@ -277,11 +283,11 @@ def test_a_result_is_cut_once_it_is_too_much():
     said = read(60_000)
     made = plan(said, PLACE, POLICY)
     (text,) = texts(said, made)
-    assert weight(text) <= 24_000
+    assert weigh_text(text) <= 24_000
     (edit,), (blob,) = made.record, made.blobs
-    assert (edit.rule, edit.blob, blob.text) == (TRUNCATE, blob.hash, result_text(said[2].results[0]))
-    assert f'recall(id="{blob.hash[:HANDLE]}")' in text
-    again = plan(said, PLACE, POLICY, branch=made.branch)
+    assert (edit.rule, edit.blob_hash, blob.text) == (TRUNCATE_RULE, blob.hash, get_result_text(said[2].results[0]))
+    assert f'recall(id="{blob.hash[:HANDLE_CHARS]}")' in text
+    again = plan(said, PLACE, POLICY, state=made.state)
     assert again.record == ()
     assert texts(said, again) == [text]
 
@@ -289,9 +295,9 @@ def test_a_result_is_cut_once_it_is_too_much():
 def test_where_nothing_can_be_stored_away_the_notice_names_no_handle():
     """The text stays in the log either way; a handle that leads nowhere is not shown."""
     said = read(60_000)
-    made = plan(said, PLACE, POLICY, world=World(spill=False))
+    made = plan(said, PLACE, POLICY, inputs=PlanInputs(can_spill=False))
     assert made.blobs == ()
-    assert made.record[0].blob == ""
+    assert made.record[0].blob_hash == ""
     assert "recall" not in texts(said, made)[0]
 
 
@@ -299,14 +305,19 @@ def test_once_between_two_answers():
     """P2: what is new before the next answer is not cut again; behind an answer it may be."""
     said = read(60_000)
     made = plan(said, PLACE, POLICY)
-    assert made.branch.truncations == 1
+    assert made.state.truncations_since_answer == 1
     more = [*said, Message("tool", (ToolResult("x", "read", said[2].results[0].content),))]
-    assert plan(more, PLACE, POLICY, branch=made.branch).record == ()
-    answered = extend(made.branch, Entry("", None, Answer(made.branch.basis, Usage(9_000))))
-    assert answered.truncations == 0
-    assert extend(made.branch, Entry("", None, Said(measure(Message.of("assistant", "ok"))))).truncations == 0
-    assert Branch.load(made.branch.dump()).truncations == 1
-    later = plan(read(60_000, 60_000), PLACE, POLICY, branch=answered)
+    assert plan(more, PLACE, POLICY, state=made.state).record == ()
+    answered = apply_entry(made.state, Entry("", None, AnswerEntry(made.state.last_prefix_digest, Usage(9_000))))
+    assert answered.truncations_since_answer == 0
+    assert (
+        apply_entry(
+            made.state, Entry("", None, MessageEntry(build_sized_message(Message.from_text("assistant", "ok"))))
+        ).truncations_since_answer
+        == 0
+    )
+    assert ConversationState.load(made.state.dump()).truncations_since_answer == 1
+    later = plan(read(60_000, 60_000), PLACE, POLICY, state=answered)
     assert [edit.span.start for edit in later.record] == [2, 4]
     assert later.blobs[0] == made.blobs[0]
 
@@ -317,7 +328,7 @@ def test_old_results_give_way_to_new_ones():
     made = plan(said, PLACE, POLICY)
     sizes = [len(text) for text in texts(said, made)]
     assert sizes[-1] == 20_000
-    assert sizes[0] <= LINE
+    assert sizes[0] <= MIN_OLD_RESULT_CHARS
     assert sum(sizes) <= 24_000
     assert made.after <= made.before
 
@@ -326,18 +337,18 @@ def test_old_results_give_way_to_new_ones():
 def test_growing_one_by_one_is_building_at_once(sizes):
     """What is recorded step by step is what a branch rebuilt from the log shows, and no text gets longer."""
     said = read(*sizes)
-    branch, log = Branch(), []
+    branch, log = ConversationState(), []
     for number, message in enumerate(said):
-        log.append(Entry(f"e{number}", None, Said(measure(message))))
-        branch = extend(branch, log[-1])
+        log.append(Entry(f"e{number}", None, MessageEntry(build_sized_message(message))))
+        branch = apply_entry(branch, log[-1])
         if message.role == "assistant":
             continue
-        made = advance(branch, PLACE, POLICY.with_settings(window_min=0))
-        branch = made.branch
-    whole = [len(result_text(one)) for message in said for one in message.results]
-    made = plan(said, PLACE, POLICY, branch=branch)
+        made = plan_request(branch, PLACE, POLICY.with_settings(window_min=0))
+        branch = made.state
+    whole = [len(get_result_text(one)) for message in said for one in message.results]
+    made = plan(said, PLACE, POLICY, state=branch)
     assert all(len(text) <= size for text, size in zip(texts(said, made), whole, strict=True))
-    assert Branch.load(made.branch.dump()) == made.branch
+    assert ConversationState.load(made.state.dump()) == made.state
 
 
 # -- in session --------------------------------------------------------------------------------------------------------
@@ -347,18 +358,21 @@ def test_a_copied_branch_says_it_shorter():
     """Entries with a result over its limit are said again shorter on a new branch; the old branch stays whole."""
     said = read(500, 9_000, 700)
     store = MemoryStore()
-    store.create("s")
-    entries = [Entry(f"e{at}", f"e{at - 1}" if at else None, Said(measure(message))) for at, message in enumerate(said)]
-    store.append("s", entries)
-    limits = Bounds(3_000)
-    asked = truncated_entries(store.path("s"), limits)
+    store.create_session("s")
+    entries = [
+        Entry(f"e{at}", f"e{at - 1}" if at else None, MessageEntry(build_sized_message(message)))
+        for at, message in enumerate(said)
+    ]
+    store.append_entries("s", entries)
+    limits = ResultLimits(3_000)
+    asked = truncate_entry_messages(store.read_path("s"), limits)
     assert list(asked) == ["e4"]
-    leaf = store.branch_with("s", asked)
-    new = [entry.body.slot.message for entry in store.path("s", leaf)]
-    assert not is_oversized(new, limits)
+    leaf = store.copy_branch("s", asked)
+    new = [entry.body.sized_message.message for entry in store.read_path("s", leaf)]
+    assert not has_oversized_results(new, limits)
     assert new[:4] == said[:4]
     assert new[5:] == said[5:]
-    assert [entry.id for entry in store.path("s", leaf)][:4] == ["e0", "e1", "e2", "e3"]
-    assert [entry.body.slot.message for entry in store.path("s", "e6")] == said
-    assert truncated_entries(store.path("s", leaf), limits) == {}
-    assert store.branch_with("s", {}) is None
+    assert [entry.id for entry in store.read_path("s", leaf)][:4] == ["e0", "e1", "e2", "e3"]
+    assert [entry.body.sized_message.message for entry in store.read_path("s", "e6")] == said
+    assert truncate_entry_messages(store.read_path("s", leaf), limits) == {}
+    assert store.copy_branch("s", {}) is None

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Policy, World, apply, plan
-from holdfast.config import target
-from holdfast.messages.message import Message, result_text
+from holdfast import PlanInputs, Policy, apply, plan
+from holdfast.config import get_target
+from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.planning.stages.tail_selection import open_turn
-from holdfast.state.target import Written
+from holdfast.planning.stages.tail_selection import find_answer_with_unread_results
+from holdfast.state.target import SummaryResult
 
 
 def code(step, number, chars):
@@ -29,19 +29,19 @@ def step(count, chars, number=0):
 
 
 def to(window):
-    return target("anthropic", "claude-sonnet-4-5", window=window, asked_output=1_000)
+    return get_target("anthropic", "claude-sonnet-4-5", window=window, asked_output=1_000)
 
 
 def shown(messages, made):
     """Return the results that the request shows, by call."""
-    return {result.call_id: result_text(result) for one in apply(messages, made) for result in one.results}
+    return {result.call_id: get_result_text(result) for one in apply(messages, made) for result in one.results}
 
 
 def rules(made):
     return [notice.rule for notice in made.notices]
 
 
-ASKED = [Message.of("user", "Read the files.")]
+ASKED = [Message.from_text("user", "Read the files.")]
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_in_a_tool_loop_every_step_shows_its_results():
     messages, branch = list(ASKED), None
     for number in range(6):
         messages += step(8, 4_000, number)
-        made = plan(messages, to(8_192), branch=branch)
-        branch = made.branch
+        made = plan(messages, to(8_192), state=branch)
+        branch = made.state
         found = shown(messages, made)
         assert {f"c{number}_{i}" for i in range(8)} <= found.keys()
         assert made.after <= 8_192 - 1_024
@@ -85,7 +85,7 @@ def test_in_a_tool_loop_every_step_shows_its_results():
 def test_what_fits_is_not_cut_to_make_room():
     """Over the trigger of a cold cache, with nothing to fold before them, results that fit go out as they are."""
     messages = [*ASKED, *step(5, 3_000)]
-    made = plan(messages, to(8_192), world=World(cache="cold"))
+    made = plan(messages, to(8_192), inputs=PlanInputs(cache_state="cold"))
     assert made.compaction is None
     assert not any(edit.rule == "unread" for edit in made.record)
     assert len(shown(messages, made)) == 5
@@ -103,20 +103,24 @@ def test_what_cannot_be_shown_even_short_gives_way_with_a_notice():
 def test_nothing_is_stored_where_nothing_can_be():
     """Without a store results are cut all the same, and name no text that nobody holds."""
     messages = [*ASKED, *step(8, 8_000)]
-    made = plan(messages, to(16_000), world=World(spill=False))
+    made = plan(messages, to(16_000), inputs=PlanInputs(can_spill=False))
     assert len(shown(messages, made)) == 8
     assert made.blobs == ()
-    assert not any(edit.blob for edit in made.record)
+    assert not any(edit.blob_hash for edit in made.record)
 
 
 def test_a_written_summary_ends_before_them():
     """A model is asked for what stands before the newest calls, and what it wrote is committed with them behind it."""
     messages = [*ASKED, *step(8, 4_000), *step(8, 4_000, 1)]
-    asked = plan(messages, to(8_192), world=World(writes=True))
-    assert asked.ask is not None
-    assert asked.ask.stop <= open_turn(asked.branch) == 10
+    asked = plan(messages, to(8_192), inputs=PlanInputs(can_summarize=True))
+    assert asked.summary_request is not None
+    assert asked.summary_request.stop <= find_answer_with_unread_results(asked.state) == 10
     text = "## Goal\nRead the files.\n" + "All of f0.py to f7.py were read.\n" * 10
-    made = plan(messages, to(8_192), world=World(writes=True, written=Written(asked.ask.stop, text)))
+    made = plan(
+        messages,
+        to(8_192),
+        inputs=PlanInputs(can_summarize=True, summary=SummaryResult(asked.summary_request.stop, text)),
+    )
     assert made.compaction is not None
     assert {f"c1_{i}" for i in range(8)} <= shown(messages, made).keys()
 
@@ -131,7 +135,7 @@ def test_they_are_shown_or_a_notice_tells(steps, window, force):
     messages = list(ASKED)
     for number, (count, chars) in enumerate(steps):
         messages += step(count, chars, number)
-    made = plan(messages, to(window), Policy(), world=World(force=force))
+    made = plan(messages, to(window), Policy(), inputs=PlanInputs(force_compaction=force))
     last = len(steps) - 1
     wanted = {f"c{last}_{i}" for i in range(steps[-1][0])}
     assert wanted <= shown(messages, made).keys()
@@ -143,5 +147,5 @@ def test_they_are_shown_or_a_notice_tells(steps, window, force):
 def test_the_smallest_request_says_where_results_are_gone(count, waits):
     """Those that the model waits for are in it, or a notice says that they are not."""
     messages = [*ASKED, *step(count, 4_000)]
-    made = plan(messages, to(8_192), world=World(rung="fallback"))
+    made = plan(messages, to(8_192), inputs=PlanInputs(overflow_step="fallback"))
     assert (bool(shown(messages, made)), "unread" in rules(made)) == (waits, not waits)

@@ -6,25 +6,25 @@ from hypothesis import strategies as st
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text
-from holdfast.messages.size.tokens import count
-from holdfast.planning.extract.client_notes import apart
-from holdfast.planning.extract.user_words import EACH, GAP, LEAST, user_words
+from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.planning.extract.client_notes import split_client_notes
+from holdfast.planning.extract.user_words import MESSAGE_SHARE, MIN_OLDER_TOKENS, OMISSION_MARK, quote_user_messages
 
 RULE = "Never touch anything under vendor/, and amounts are integer cents."
 TALK = "The billing service moves to its own repository. Anna looks at it on Thursday. "
 
 
 def own_words(text: str) -> str:
-    return apart(text)[0]
+    return split_client_notes(text)[0]
 
 
 def said(*texts: str) -> list[Message]:
     """Return a conversation in which the user says ``texts``."""
-    return [Message.of(role, text) for one in texts for role, text in (("user", one), ("assistant", "Done."))]
+    return [Message.from_text(role, text) for one in texts for role, text in (("user", one), ("assistant", "Done."))]
 
 
 def quoted(budget: int, *texts: str, is_open: bool = True) -> str:
-    goal, constraints = user_words(said(*texts), budget, is_open=is_open)
+    goal, constraints = quote_user_messages(said(*texts), budget, is_open=is_open)
     return "\n".join([*goal, *constraints])
 
 
@@ -33,13 +33,13 @@ def test_a_rule_in_a_long_first_request_stays(before):
     """Wherever it stands in a first request that is cut, a rule is quoted, and marks tell of what is not."""
     told = quoted(300, TALK * before + RULE + " " + TALK * 30, "Go on.")
     assert RULE in told
-    assert GAP in told
+    assert OMISSION_MARK in told
 
 
 def test_a_first_request_that_fits_is_whole():
     """A first request is not cut as long as there is room for it, were it more than the share of one message."""
     first = TALK * 12
-    assert EACH * 400 < count(first) < 400
+    assert MESSAGE_SHARE * 400 < estimate_text_tokens(first) < 400
     assert first.strip() in quoted(400, first, "Go on.")
 
 
@@ -81,42 +81,42 @@ def test_a_long_request_under_way_leaves_room_for_the_rules_before_it():
 def test_what_the_program_told_in_between_stays_behind_the_users_words():
     """The program's rules are quoted, the newest first, each once; however long, they take none of the user's."""
     told = [
-        Message.of("system", "Old: always ask. " + TALK * 40),
-        Message.of("system", "Now: never deploy on Fridays."),
+        Message.from_text("system", "Old: always ask. " + TALK * 40),
+        Message.from_text("system", "Now: never deploy on Fridays."),
     ]
     history = [*said("Begin. " + RULE), *told, *said(*[TALK] * 5), told[1], *said("Go on.")]
-    goal, between = user_words(history, 300)
+    goal, between = quote_user_messages(history, 300)
     assert RULE in "\n".join(goal)
     program = [one for one in between if one.startswith("Told by the user's program: ")]
     assert program[-1].endswith("Now: never deploy on Fridays.")
     assert sum("Fridays" in one for one in program) == 1
-    assert sum(count(one) for one in [*goal, *between]) < 400
+    assert sum(estimate_text_tokens(one) for one in [*goal, *between]) < 400
 
 
 def test_an_order_of_the_programs_needs_no_word_of_a_rule():
     """What a program tells the model in between is an order, however it sounds; those that find no room are counted."""
-    orders = [Message.of("system", text) for text in (TALK * 60, "Answer in Frisian.", "You may deploy.")]
-    goal, between = user_words([*said(*[TALK * 3] * 9), *orders, *said("Go on.")], 300)
+    orders = [Message.from_text("system", text) for text in (TALK * 60, "Answer in Frisian.", "You may deploy.")]
+    goal, between = quote_user_messages([*said(*[TALK * 3] * 9), *orders, *said("Go on.")], 300)
     told = "\n".join([*goal, *between])
     assert "Answer in Frisian." in told
     assert "You may deploy." in told
-    many = [Message.of("system", f"Order {number}. {TALK}") for number in range(9)]
+    many = [Message.from_text("system", f"Order {number}. {TALK}") for number in range(9)]
     assert "more messages of the user's program are not quoted" in "\n".join(
-        user_words([*many, *said("Go.")], LEAST)[1]
+        quote_user_messages([*many, *said("Go.")], MIN_OLDER_TOKENS)[1]
     )
 
 
 def test_a_line_tells_of_what_was_attached():
     """A picture is in no extract; that there was one is."""
     asked = Message("user", (Text("Draw this anew."), Media("image", "image/png", 3, "plan.png", "AAAA")))
-    goal, _ = user_words([asked, Message.of("assistant", "Done."), *said("Go on.")], 300)
+    goal, _ = quote_user_messages([asked, Message.from_text("assistant", "Done."), *said("Go on.")], 300)
     assert "Draw this anew.\n[Attached image/png: plan.png]" in goal[0]
 
 
 def test_a_text_without_sentences_is_cut_near_its_ends():
     """A megabyte without a line end costs no more than its ends, and is not the only thing quoted."""
     told = quoted(600, "x1" * 500_000, TALK, "Go on.")
-    assert count(told) < 900
+    assert estimate_text_tokens(told) < 900
     assert TALK.strip() in told
 
 
@@ -127,14 +127,14 @@ def test_a_request_that_was_followed_by_another_is_whole_where_it_fits():
     told = quoted(100, RULE, spec, is_open=False)
     assert RULE in told
     assert TALK.strip() in told
-    assert count(told) < 160
+    assert estimate_text_tokens(told) < 160
     assert spec.strip() in quoted(1_000, RULE, spec, is_open=False)
 
 
 def test_a_lone_request_is_quoted_once():
     """What is the first and the newest request is the newest."""
     for is_open in (True, False):
-        assert user_words(said(RULE, RULE), 500, is_open=is_open) == (
+        assert quote_user_messages(said(RULE, RULE), 500, is_open=is_open) == (
             [f"Newest request of the user, verbatim:\n{RULE}"],
             [],
         )
@@ -151,7 +151,7 @@ def test_what_does_not_fit_takes_no_room_of_others(long):
 def test_many_short_messages_cost_no_more_than_their_budget():
     """What stands around each quote is counted."""
     told = quoted(500, *(f"Do {number}." for number in range(2_000)))
-    assert count(told) < 600
+    assert estimate_text_tokens(told) < 600
 
 
 TEXTS = st.lists(st.sampled_from([TALK, RULE, "Yes.", "多语言必须支持。" * 9, "a\nb\n" * 40, "\n"]), max_size=12)
@@ -160,15 +160,15 @@ TEXTS = st.lists(st.sampled_from([TALK, RULE, "Yes.", "多语言必须支持。"
 @given(st.lists(TEXTS.map("".join), max_size=9), st.integers(0, 500), st.booleans())
 def test_what_is_quoted_was_said(texts, budget, is_open):
     """What stands between two marks stands so in one message; only a request under way may go over the budget."""
-    goal, constraints = user_words(said(*texts), budget, is_open=is_open)
+    goal, constraints = quote_user_messages(said(*texts), budget, is_open=is_open)
     kept = [text.strip() for text in texts if text.strip()]
     assert not (kept and is_open) or goal[-1].endswith(kept[-1])
     older = [one.partition("verbatim:\n")[2] for one in (goal[:-1] if is_open else goal)]
     older += [one.removeprefix("User: ") for one in constraints if one.startswith("User: ")]
     for quote in older:
-        runs = [run.strip() for run in quote.split(GAP) if run.strip()]
+        runs = [run.strip() for run in quote.split(OMISSION_MARK) if run.strip()]
         assert any(_in_order(runs, text) for text in kept)
-    assert sum(map(count, older)) <= 1.2 * max(LEAST, budget) + 8 * len(older)
+    assert sum(map(estimate_text_tokens, older)) <= 1.2 * max(MIN_OLDER_TOKENS, budget) + 8 * len(older)
 
 
 def _in_order(runs: list[str], text: str) -> bool:
@@ -189,7 +189,7 @@ def test_what_a_client_notes_takes_no_place_from_what_its_user_said(tag):
     told = quoted(200, noted + TALK + RULE, f"{noted}And the tests.", "Go on.")
     assert RULE in told
     assert TALK.strip() in told
-    assert count(told) < 240
+    assert estimate_text_tokens(told) < 240
     assert f"<{tag}>" not in told
     assert NOTE.strip() in quoted(2_000, noted + TALK, "Go on."), "where there is room they are told"
 
@@ -198,7 +198,7 @@ def test_what_a_client_notes_takes_no_place_from_what_its_user_said(tag):
 def test_notes_alone_are_told(later):
     """Where the user has said nothing beside them, what a client put first is all there is; it is told once."""
     assert quoted(400, f"<system-reminder>\n{RULE}\n</system-reminder>", *later).count(RULE) == 1
-    assert user_words(said(""), 200) == ([], [])
+    assert quote_user_messages(said(""), 200) == ([], [])
 
 
 def test_the_request_under_way_has_its_notes():

@@ -6,26 +6,26 @@ from typing import Any
 
 import pytest
 
-from holdfast import Branch, Message, Policy, Target, World, apply, open_store, plan
-from holdfast.config import target
+from holdfast import ConversationState, Message, PlanInputs, Policy, Target, apply, open_store, plan
+from holdfast.config import get_target
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.messages.parts import Seal, Text, Thinking, ToolCall
-from holdfast.planning.builder import Draft
-from holdfast.providers.common.server_compaction import threshold_fields, together
-from holdfast.providers.convert import convert
-from holdfast.providers.fix import mend
-from holdfast.providers.overflow import Verdict, classify
-from holdfast.providers.overflow.native_errors import render
-from holdfast.providers.registry import form_of
-from holdfast.providers.request_body import open_body
-from holdfast.providers.responses import Fold
-from holdfast.providers.rules import validate
-from holdfast.state.target import Limits
+from holdfast.messages.parts import ProviderSignature, Text, Thinking, ToolCall
+from holdfast.planning.builder import PlanBuilder
+from holdfast.providers.common.server_compaction import build_server_compaction_fields, merge_context_edits
+from holdfast.providers.convert import convert_request
+from holdfast.providers.fix import fix_request
+from holdfast.providers.overflow import Verdict, classify_error
+from holdfast.providers.overflow.native_errors import render_error_response
+from holdfast.providers.registry import get_api_spec
+from holdfast.providers.request_body import parse_request
+from holdfast.providers.responses import AnswerStream
+from holdfast.providers.rules import validate_request
+from holdfast.state.target import ModelLimits
 from holdfast.testing.provider import Provider
-from holdfast.testing.provider import Settings as ProviderSettings
+from holdfast.testing.provider import ProviderSettings as ProviderSettings
 from holdfast.testing.upstream import ProviderUpstream, ScriptedUpstream
 
-HELLO = [Message.of("user", "hello")]
+HELLO = [Message.from_text("user", "hello")]
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ HELLO = [Message.of("user", "hello")]
         ({"branch": plan(HELLO, Target())}, "branch is of type Plan; give a value of type Branch$"),
         ({"world": {"force": True}}, "world is of type dict; give a value of type World"),
         ({"target": Target(limits=5)}, "target.limits is 5; give a Limits"),
-        ({"target": Target(limits=Limits("200k"))}, "target.limits.window is '200k'; give a whole number"),
-        ({"target": Target(frame=9_000)}, "target.frame is 9000; give a Frame"),
+        ({"target": Target(limits=ModelLimits("200k"))}, "target.limits.window is '200k'; give a whole number"),
+        ({"target": Target(setup=9_000)}, "target.frame is 9000; give a Frame"),
         (
             {"messages": [Message("robot", (Text("hi"),))]},
             r"messages\[0\] is no message: its role is 'robot', not one of",
@@ -80,11 +80,11 @@ def test_a_message_that_is_none_is_told_by_its_place(parts: Any, place: str) -> 
 )
 def test_a_message_that_is_none_is_told_where_the_past_has_it(wrong: Any, told: str, model: str) -> None:
     """It is named too where the branch knows another message in its place, whichever models were asked."""
-    sealed = Message("assistant", (Thinking("hm", Seal("anthropic", "", "c2VhbA==")), Text("hello")))
-    branch = plan([*HELLO, sealed, *HELLO], Target(model="one")).branch
-    branch = plan([*HELLO, sealed, *HELLO], Target(model=model), branch=branch).branch
+    sealed = Message("assistant", (Thinking("hm", ProviderSignature("anthropic", "", "c2VhbA==")), Text("hello")))
+    branch = plan([*HELLO, sealed, *HELLO], Target(model="one")).state
+    branch = plan([*HELLO, sealed, *HELLO], Target(model=model), state=branch).state
     with pytest.raises(TypeError, match=rf"^messages\[1\] is {told}"):
-        plan([*HELLO, wrong, *HELLO, *HELLO], Target(model=model), branch=branch)
+        plan([*HELLO, wrong, *HELLO, *HELLO], Target(model=model), state=branch)
 
 
 def test_a_plan_is_applied_to_messages() -> None:
@@ -93,20 +93,26 @@ def test_a_plan_is_applied_to_messages() -> None:
     with pytest.raises(TypeError, match=r"^messages is of type Plan"):
         apply(planned, HELLO)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^plan is of type Branch; give a value of type Plan"):
-        apply(HELLO, planned.branch)  # type: ignore[arg-type]
+        apply(HELLO, planned.state)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        (lambda: World(cache="hot"), "World.cache is 'hot'; it is one of 'warm', 'cold'"),
-        (lambda: World(rung="cut"), "World.rung is 'cut'; it is one of '', 'compact', 'truncate', 'media', 'fallback'"),
-        (lambda: World(idle="900"), "World.idle is of type str; give seconds"),
-        (lambda: Message.of("robot", "hi"), "role is 'robot'; the roles are system, user, assistant, tool"),
-        (lambda: Message.of("user", 7), "text is of type int; give words, or make Message"),
-        (lambda: Message.of("user", None), "text is of type NoneType; give words, or make Message"),
-        (lambda: Branch().reported("9000"), "input_tokens is of type str; give the number that the provider reported"),
-        (lambda: Branch().reported(9, 1.5), "output_tokens is of type float; give the number"),
+        (lambda: PlanInputs(cache_state="hot"), "World.cache is 'hot'; it is one of 'warm', 'cold'"),
+        (
+            lambda: PlanInputs(overflow_step="cut"),
+            "World.rung is 'cut'; it is one of '', 'compact', 'truncate', 'media', 'fallback'",
+        ),
+        (lambda: PlanInputs(idle_seconds="900"), "World.idle is of type str; give seconds"),
+        (lambda: Message.from_text("robot", "hi"), "role is 'robot'; the roles are system, user, assistant, tool"),
+        (lambda: Message.from_text("user", 7), "text is of type int; give words, or make Message"),
+        (lambda: Message.from_text("user", None), "text is of type NoneType; give words, or make Message"),
+        (
+            lambda: ConversationState().with_reported_usage("9000"),
+            "input_tokens is of type str; give the number that the provider reported",
+        ),
+        (lambda: ConversationState().with_reported_usage(9, 1.5), "output_tokens is of type float; give the number"),
     ],
 )
 def test_a_value_that_cannot_be_is_told_where_it_is_made(made: Any, told: str) -> None:
@@ -133,23 +139,23 @@ def test_a_store_is_opened_by_what_it_knows(where: Any, given: dict[str, Any], t
 def test_a_stage_is_a_function_with_a_name_of_its_own() -> None:
     """What cannot be called, and a name that is taken, are refused when the policy is made."""
     with pytest.raises(ConfigError, match=r"^stage 'prune' is of type NoneType; a stage is a function that takes a"):
-        Policy().replace("prune", None)  # type: ignore[arg-type]
+        Policy().replace_stage("prune", None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^stage 'mine' is of type str; a stage is a function"):
-        Policy().before("prune", "mine", "prune")  # type: ignore[arg-type]
+        Policy().insert_stage_before("prune", "mine", "prune")  # type: ignore[arg-type]
     with pytest.raises(
         ConfigError, match=r"^policy 'holdfast' has a stage 'media' already; give this one another name"
     ):
-        Policy().before("prune", "media", lambda draft: draft)
+        Policy().insert_stage_before("prune", "media", lambda draft: draft)
 
 
-def forgetful(draft: Draft) -> Draft:
+def forgetful(draft: PlanBuilder) -> PlanBuilder:
     """Decide, and forget to return it."""
-    draft.note("mine", "noted")
+    draft.add_notice("mine", "noted")
     return None  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(
-    "policy", [Policy().replace("relief", forgetful), Policy().before("history", "mine", forgetful)]
+    "policy", [Policy().replace_stage("relief", forgetful), Policy().insert_stage_before("history", "mine", forgetful)]
 )
 def test_a_stage_that_returns_no_draft_is_named(policy: Policy) -> None:
     """The error says which stage of which policy it was, what it returned, and what it must return."""
@@ -162,11 +168,14 @@ def test_a_stage_that_returns_no_draft_is_named(policy: Policy) -> None:
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        (lambda: open_body("{}"), "the body is of type str; give the bytes of a request"),  # type: ignore[arg-type]
-        (lambda: convert({"messages": []}, "gemini", "m"), "the body is of type dict; give the bytes of a request"),  # type: ignore[arg-type]
-        (lambda: classify("busy"), "report is of type str; give an ErrorReport or an AnswerReport"),  # type: ignore[arg-type]
+        (lambda: parse_request("{}"), "the body is of type str; give the bytes of a request"),  # type: ignore[arg-type]
         (
-            lambda: render("aol", Verdict("server")),
+            lambda: convert_request({"messages": []}, "gemini", "m"),
+            "the body is of type dict; give the bytes of a request",
+        ),  # type: ignore[arg-type]
+        (lambda: classify_error("busy"), "report is of type str; give an ErrorReport or an AnswerReport"),  # type: ignore[arg-type]
+        (
+            lambda: render_error_response("aol", Verdict("server")),
             "no error can be said for 'aol'; the APIs are anthropic, openai-chat",
         ),
     ],
@@ -180,16 +189,22 @@ def test_the_wire_takes_what_it_knows(asked: Any, told: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        (lambda: mend({"model": "m"}, "anthropic"), "body is of type dict; give a value of type bytes"),
-        (lambda: form_of(["anthropic"]), r"no module speaks \['anthropic'\]; the APIs are"),
-        (lambda: Fold(["anthropic"]), "nothing is known of answers of"),
-        (lambda: validate({}, ["anthropic"]), "no rules are known for"),
-        (lambda: render("anthropic", "overflow"), "verdict is of type str; give a value of type Verdict"),
-        (lambda: threshold_fields("anthropic", "120k"), "tokens is of type str; give a value of type int"),
-        (lambda: together({}), r"options\[0\] has no edits"),
-        (lambda: target("anthropic", "m", catalog="holdfast.toml"), "catalog is of type str; give a value of type"),
+        (lambda: fix_request({"model": "m"}, "anthropic"), "body is of type dict; give a value of type bytes"),
+        (lambda: get_api_spec(["anthropic"]), r"no module speaks \['anthropic'\]; the APIs are"),
+        (lambda: AnswerStream(["anthropic"]), "nothing is known of answers of"),
+        (lambda: validate_request({}, ["anthropic"]), "no rules are known for"),
+        (
+            lambda: render_error_response("anthropic", "overflow"),
+            "verdict is of type str; give a value of type Verdict",
+        ),
+        (
+            lambda: build_server_compaction_fields("anthropic", "120k"),
+            "tokens is of type str; give a value of type int",
+        ),
+        (lambda: merge_context_edits({}), r"options\[0\] has no edits"),
+        (lambda: get_target("anthropic", "m", catalog="holdfast.toml"), "catalog is of type str; give a value of type"),
         (lambda: Provider({"window": 9}), "settings is of type dict; give a value of type"),
-        (lambda: Provider().ask("claude", {}), "no module speaks 'claude'; the APIs are"),
+        (lambda: Provider().answer_body("claude", {}), "no module speaks 'claude'; the APIs are"),
         (lambda: ProviderSettings(window="32k"), "window is of type str; give a value of type int"),
         (lambda: ProviderUpstream(Provider(), ["529:head:2"]), "fault is of type str; give a value of type Fault"),
         (lambda: ScriptedUpstream(None), "replies is of type NoneType; give a value of type Sequence"),

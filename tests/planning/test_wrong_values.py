@@ -12,52 +12,52 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast import Branch, Engine, Message, Policy, Target, World, plan
-from holdfast.config import target as known
+from holdfast import ConversationState, Engine, Message, PlanInputs, Policy, Target, plan
+from holdfast.config import get_target as known
 from holdfast.errors import ConfigError, FormatError, WindowTooSmall
 from holdfast.messages.parts import Media
 from holdfast.planning.settings import Settings
-from holdfast.providers.responses import answer
+from holdfast.providers.responses import parse_answer
 from holdfast.state.dialect import Dialect
-from holdfast.state.entries import Frame
-from holdfast.state.target import CacheRules, Limits, Prices, Written
+from holdfast.state.entries import RequestSetup
+from holdfast.state.target import CacheRules, ModelLimits, Prices, SummaryResult
 from holdfast.testing.upstream import ScriptedUpstream
 
-HELLO = [Message.of("user", "hello")]
-FRAMED = known("anthropic", "claude-sonnet-4-5", frame=Frame("a", -9_000))
+HELLO = [Message.from_text("user", "hello")]
+FRAMED = known("anthropic", "claude-sonnet-4-5", setup=RequestSetup("a", -9_000))
 
 WRONG_NUMBERS = {
     "target.frame.tokens is -9000; give a whole number from 0 to 2**53": FRAMED,
-    "target.limits.window is 1000": Target(limits=Limits(10**400)),
+    "target.limits.window is 1000": Target(limits=ModelLimits(10**400)),
     "target.limits.max_output is -4; give a whole number from 0 to 2**53, or None": Target(
-        limits=Limits(max_output=-4)
+        limits=ModelLimits(max_output=-4)
     ),
-    "target.limits.max_input is 1000": Target(limits=Limits(max_input=10**400)),
-    "target.prior is nan; give a number from 0 to 2**53": Target(prior=math.nan),
+    "target.limits.max_input is 1000": Target(limits=ModelLimits(max_input=10**400)),
+    "target.prior is nan; give a number from 0 to 2**53": Target(prior_ratio=math.nan),
     "target.prices.input is inf; give a number from 0 to 2**53": Target(prices=Prices(math.inf)),
-    "target.cache.ttl is -1; give a whole number from 0 to 2**53": Target(cache=CacheRules(-1)),
+    "target.cache.ttl is -1; give a whole number from 0 to 2**53": Target(cache_rules=CacheRules(-1)),
 }
 OF_OTHER_TYPES = {
-    "target.frame.tokens is '9000'; give a whole number": Target(frame=Frame("a", "9000")),
+    "target.frame.tokens is '9000'; give a whole number": Target(setup=RequestSetup("a", "9000")),
     "target.limits.max_input is '5'; give a whole number from 0 to 2**53, or None": Target(
-        limits=Limits(max_input="5")
+        limits=ModelLimits(max_input="5")
     ),
-    "target.prior is None; give a number": Target(prior=None),
+    "target.prior is None; give a number": Target(prior_ratio=None),
     "target.dialect is None; give a Dialect": Target(dialect=None),
     "target.dialect is 'anthropic'; give a Dialect": Target(dialect="anthropic"),
     "target.dialect.max_bytes is '5 MB'; give a whole number": Target(dialect=Dialect("gemini", max_bytes="5 MB")),
     "target.model is None; give a str": Target(model=None),
-    "world.written is 'x'; give a Written, or None": World(written="x"),
-    "world.written.stop is 'x'; give a whole number": World(written=Written("x", "text")),
-    "world.restored is (1,); give a list, of which each is a str": World(restored=(1,)),
-    "world.restored is 'abc'; give a list": World(restored="abc"),
-    "world.breaker is 'no'; give True or False": World(breaker="no"),
+    "world.written is 'x'; give a Written, or None": PlanInputs(summary="x"),
+    "world.written.stop is 'x'; give a whole number": PlanInputs(summary=SummaryResult("x", "text")),
+    "world.restored is (1,); give a list, of which each is a str": PlanInputs(restored_texts=(1,)),
+    "world.restored is 'abc'; give a list": PlanInputs(restored_texts="abc"),
+    "world.breaker is 'no'; give True or False": PlanInputs(is_breaker_closed="no"),
 }
 
 
-def planned(given: Target | World) -> Any:
+def planned(given: Target | PlanInputs) -> Any:
     """Plan for a target, or in a world."""
-    return plan(HELLO, given) if isinstance(given, Target) else plan(HELLO, Target(), world=given)
+    return plan(HELLO, given) if isinstance(given, Target) else plan(HELLO, Target(), inputs=given)
 
 
 @pytest.mark.parametrize("told", WRONG_NUMBERS)
@@ -79,14 +79,14 @@ def test_a_value_of_another_type_is_a_type_error(told: str) -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        Target(limits=Limits(asked_output=-1)),  # how some clients say that there is no limit
-        Target(prior=2, cache=CacheRules(lookback=None)),
-        World(idle=900.5),
-        World(idle=-1),  # a clock that was set
-        World(restored=["rules"], written=Written(0, "done")),
+        Target(limits=ModelLimits(requested_output=-1)),  # how some clients say that there is no limit
+        Target(prior_ratio=2, cache_rules=CacheRules(lookback=None)),
+        PlanInputs(idle_seconds=900.5),
+        PlanInputs(idle_seconds=-1),  # a clock that was set
+        PlanInputs(restored_texts=["rules"], summary=SummaryResult(0, "done")),
     ],
 )
-def test_what_somebody_may_mean_is_taken(given: Target | World) -> None:
+def test_what_somebody_may_mean_is_taken(given: Target | PlanInputs) -> None:
     """Whole numbers for others, lists for tuples, and numbers that stand for none are no mistakes."""
     assert planned(given).after
 
@@ -94,9 +94,9 @@ def test_what_somebody_may_mean_is_taken(given: Target | World) -> None:
 def test_a_target_is_looked_through_once() -> None:
     """What is asked of the same object again costs nothing; what is made from it is looked through anew."""
     good = Target()
-    assert good.fault is None
+    assert good.validation_problem is None
     assert "fault" in vars(good)
-    assert replace(good, prior=math.inf).fault is not None
+    assert replace(good, prior_ratio=math.inf).validation_problem is not None
 
 
 @pytest.mark.anyio
@@ -142,9 +142,9 @@ def test_a_policy_is_made_of_settings_and_stages(made: Any, told: str) -> None:
             "Media.source is of type NoneType; give a value of type str",
         ),
         (lambda: Media("image", "image/png", "68", "", "x"), "Media.size is of type str; give a value of type int"),
-        (lambda: answer("anthropic", {"content": []}), "the body is of type dict; give the bytes of an answer"),
-        (lambda: answer("anthropic", None), "the body is of type NoneType; give the bytes of an answer"),
-        (lambda: answer("anthropic", 8), "the body is of type int; give the bytes of an answer"),
+        (lambda: parse_answer("anthropic", {"content": []}), "the body is of type dict; give the bytes of an answer"),
+        (lambda: parse_answer("anthropic", None), "the body is of type NoneType; give the bytes of an answer"),
+        (lambda: parse_answer("anthropic", 8), "the body is of type int; give the bytes of an answer"),
     ],
 )
 def test_parts_and_answers_are_made_of_what_they_hold(made: Any, told: str) -> None:
@@ -153,8 +153,8 @@ def test_parts_and_answers_are_made_of_what_they_hold(made: Any, told: str) -> N
         made()
 
 
-@pytest.mark.parametrize("given", [b"", b"{}", b"\x93", Branch().dump()[:-3], "x", None])
+@pytest.mark.parametrize("given", [b"", b"{}", b"\x93", ConversationState().dump()[:-3], "x", None])
 def test_a_branch_is_loaded_from_what_was_dumped(given: Any) -> None:
     """Anything else is told as such, with what to do instead."""
     with pytest.raises(FormatError, match=r"^these are not the bytes of a branch \(.+\); give what Branch.dump wrote"):
-        Branch.load(given)
+        ConversationState.load(given)

@@ -5,63 +5,68 @@ from __future__ import annotations
 from hashlib import sha256
 
 import pytest
-from histories import conversation, damaged, words
+from histories import build_conversation, damage_history, make_text
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from planning_loop import drive
-from strategies import broken_histories, conversations
+from planning_loop import drive_agent_loop
+from strategies import broken_history_strategy, conversation_strategy
 
-from holdfast import Policy, World, apply, plan
-from holdfast.config import target
+from holdfast import PlanInputs, Policy, apply, plan
+from holdfast.config import get_target
 from holdfast.errors import WindowTooSmall
-from holdfast.messages.cut_points import legal_cuts
-from holdfast.messages.message import Message, result_text
+from holdfast.messages.cut_points import find_cut_points
+from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.size.tokens import count, measure
-from holdfast.messages.text.cutting import head_and_tail
-from holdfast.planning.budget import measure_room
-from holdfast.planning.settings import HANDLE, Settings
-from holdfast.state.branch.view import project
-from holdfast.state.calibration.token_estimate import cautious_ratio, ratio
-from holdfast.state.entries import Frame
+from holdfast.messages.size.tokens import build_sized_message, estimate_text_tokens
+from holdfast.messages.text.cutting import take_both_text_ends
+from holdfast.planning.budget import compute_budget
+from holdfast.planning.settings import HANDLE_CHARS, Settings
+from holdfast.state.branch.view import build_projection
+from holdfast.state.calibration.token_estimate import get_calibrated_ratio, get_planning_ratio
+from holdfast.state.entries import RequestSetup
 
 OURS = Policy()
 SMALL = OURS.with_settings(room_min=0, spill_chars=2_000, preview_chars=300, preview_outline=200, message_chars=5_000)
 """Our own policy with limits that a few thousand characters reach."""
-WORLDS = [World(), World(), World("cold", idle=4_000)]
+WORLDS = [PlanInputs(), PlanInputs(), PlanInputs("cold", idle_seconds=4_000)]
 MODELS = [("anthropic", "claude-sonnet-4-5"), ("openai-chat", "gpt-5"), ("anthropic", "somebody-else")]
 places = st.sampled_from(MODELS)
 windows = st.sampled_from([7_000, 9_000, 16_000, 40_000])
-long_talks = conversations(turns=3, steps=6, longest=12_000)
+long_talks = conversation_strategy(turns=3, steps=6, longest=12_000)
 
 
-SHORTENED_TWICE = conversation([(0, 1, [(3, 3, 12_000, 0)], False)], pictures=True)
+SHORTENED_TWICE = build_conversation([(0, 1, [(3, 3, 12_000, 0)], False)], pictures=True)
 """Results whose previews, beside a picture, are more than the smallest window takes."""
 
-JUST_TOO_MUCH = damaged(conversation([(0, 1, [], False), (1, 12_000, [], False)], pictures=True), [("media", 1, 1)] * 2)
+JUST_TOO_MUCH = damage_history(
+    build_conversation([(0, 1, [], False), (1, 12_000, [], False)], pictures=True), [("media", 1, 1)] * 2
+)
 """Pictures and a preview that leave a quarter of 5,682 tokens, but for the tenth more while no usage is known."""
 
 
 def place(model, window, frame=0):
-    return target(*model, window=window, frame=Frame("f" * bool(frame), frame))
+    return get_target(*model, window=window, setup=RequestSetup("f" * bool(frame), frame))
 
 
 def words_of(part):
     """Return what a part says, whatever it is."""
-    return result_text(part) if isinstance(part, ToolResult) else part.text
+    return get_result_text(part) if isinstance(part, ToolResult) else part.text
 
 
 @given(long_talks, places, windows, st.sampled_from([OURS, SMALL]))
 def test_a_replacement_is_shorter(messages, model, window, policy):
     """Every recorded edit puts something smaller, in characters and in tokens, in place of what stood there."""
-    for step in drive(messages, place(model, window), policy, worlds=WORLDS):
+    for step in drive_agent_loop(messages, place(model, window), policy, worlds=WORLDS):
         for edit in step.plan.record:
-            old = step.plan.branch.messages[edit.span.start].parts[edit.span.part]
-            assert len(edit.put) == 1
-            assert len(words_of(edit.put[0])) < len(words_of(old))
+            old = step.plan.state.messages[edit.span.start].parts[edit.span.part]
+            assert len(edit.replacement) == 1
+            assert len(words_of(edit.replacement[0])) < len(words_of(old))
             assert edit.saves > 0
-            freed = measure(Message("tool", (old,))).size - measure(Message("tool", (edit.put[0],))).size
+            freed = (
+                build_sized_message(Message("tool", (old,))).tokens
+                - build_sized_message(Message("tool", (edit.replacement[0],))).tokens
+            )
             assert freed > 0
             assert edit.saves <= freed + 16
 
@@ -75,19 +80,19 @@ DENSE = ["\U0001f980", "配置文件在", "ཧྲཱི", "QmFzZTY0", "word ", "
 def test_a_replacement_is_shorter_for_every_script(unit, chars, role):
     """Texts of many tokens and few characters are spilled only where that makes them smaller, and the request fits."""
     text = (unit * chars)[:chars] + "w"
-    said = [Message.of("user", "go")]
+    said = [Message.from_text("user", "go")]
     if role == "user":
-        said = [Message.of("user", text)]
+        said = [Message.from_text("user", text)]
     else:
         said += [Message("assistant", (ToolCall("t", "read"),)), Message("tool", (ToolResult("t", "", (Text(text),)),))]
     for window in (7_000, 20_000):
         where = place(MODELS[0], window)
         made = plan(said, where)
         for edit in made.record:
-            assert len(words_of(edit.put[0])) < len(text)
-            assert count(words_of(edit.put[0])) < count(text)
+            assert len(words_of(edit.replacement[0])) < len(text)
+            assert estimate_text_tokens(words_of(edit.replacement[0])) < estimate_text_tokens(text)
             assert edit.saves > 0
-        assert real_size(made, where) <= measure_room(where, OURS.settings).usable
+        assert real_size(made, where) <= compute_budget(where, OURS.settings).usable
 
 
 @given(long_talks, places, windows, st.sampled_from([OURS, SMALL, Policy.preset("claude-code"), Policy.preset("pi")]))
@@ -98,13 +103,13 @@ def test_a_decision_stands_for_ever(messages, model, window, policy):
     One plan may shorten a part in several steps; what they come to is decided once, before a request shows it.
     """
     decided = {}
-    for step in drive(messages, place(model, window), policy, worlds=WORLDS):
-        new = {(edit.span.start, edit.span.part): edit.put[0] for edit in step.plan.record}
+    for step in drive_agent_loop(messages, place(model, window), policy, worlds=WORLDS):
+        new = {(edit.span.start, edit.span.part): edit.replacement[0] for edit in step.plan.record}
         assert new.keys().isdisjoint(decided)
         decided |= new
-        shown = {slot.digest: slot.message for slot in project(step.plan.branch)}
+        shown = {slot.digest: slot.message for slot in build_projection(step.plan.state)}
         for (start, part), put in decided.items():
-            if start >= step.plan.branch.keep:
+            if start >= step.plan.state.first_kept:
                 assert any(len(one.parts) > part and one.parts[part] == put for one in shown.values())
 
 
@@ -112,7 +117,7 @@ def test_a_decision_stands_for_ever(messages, model, window, policy):
 def test_what_was_seen_whole_is_not_spilled(messages, model, window):
     """frozen: results and words that a request has shown are never spilled later, even over budget."""
     seen = 0
-    for step in drive(messages, place(model, window), SMALL, worlds=WORLDS):
+    for step in drive_agent_loop(messages, place(model, window), SMALL, worlds=WORLDS):
         assert all(edit.span.start >= seen for edit in step.plan.record if edit.rule == "spill")
         seen = step.count
 
@@ -120,23 +125,23 @@ def test_what_was_seen_whole_is_not_spilled(messages, model, window):
 @given(long_talks, places, windows, st.sampled_from([OURS, SMALL]))
 def test_nothing_spilled_is_lost(messages, model, window, policy):
     """Every edit that names a blob comes with it: the whole text of the part, under its own hash."""
-    for step in drive(messages, place(model, window), policy):
+    for step in drive_agent_loop(messages, place(model, window), policy):
         blobs = {blob.hash: blob.text for blob in step.plan.blobs}
         assert all(sha256(text.encode("utf-8", "surrogatepass")).hexdigest() == name for name, text in blobs.items())
         for edit in step.plan.record:
             if edit.rule == "spill":
-                old = step.plan.branch.messages[edit.span.start].parts[edit.span.part]
-                assert blobs[edit.blob] == words_of(old)
-                assert edit.blob[:12] in words_of(edit.put[0])
+                old = step.plan.state.messages[edit.span.start].parts[edit.span.part]
+                assert blobs[edit.blob_hash] == words_of(old)
+                assert edit.blob_hash[:12] in words_of(edit.replacement[0])
 
 
 @given(long_talks, places, windows, st.sampled_from([OURS, SMALL]))
 def test_results_of_a_message_are_within_their_budget(messages, model, window, policy):
     """After planning, each result is within the limit of a result and each message within that of a message."""
     settings = policy.settings
-    for step in drive(messages, place(model, window), policy):
-        for slot in project(step.plan.branch)[-1:]:
-            texts = [result_text(one) for one in slot.message.results]
+    for step in drive_agent_loop(messages, place(model, window), policy):
+        for slot in build_projection(step.plan.state)[-1:]:
+            texts = [get_result_text(one) for one in slot.message.results]
             assert all(len(text) <= max(settings.spill_chars, settings.preview_chars + 3_000) for text in texts)
             small = [text for text in texts if "<persisted_tool_result" not in text]
             assert sum(map(len, small)) <= settings.message_chars
@@ -144,19 +149,21 @@ def test_results_of_a_message_are_within_their_budget(messages, model, window, p
 
 def real_size(made, where):
     """Return the tokens of a request, each sent message measured anew, by the estimator and its calibration."""
-    sent = apply(list(made.branch.messages), made)
-    return where.frame.tokens + round(ratio(made.branch, where) * sum(measure(message).size for message in sent))
+    sent = apply(list(made.state.messages), made)
+    return where.setup.tokens + round(
+        get_calibrated_ratio(made.state, where) * sum(build_sized_message(message).tokens for message in sent)
+    )
 
 
 def newest_group(made):
     """Return the size of the newest group as it is shown: what no legal cut can take out of the kept tail."""
-    shown = [slot.message for slot in project(made.branch)]
-    cuts = [cut for cut in legal_cuts(shown) if cut < len(shown)]
-    return sum(measure(message).size for message in shown[cuts[-1] if cuts else 0 :])
+    shown = [slot.message for slot in build_projection(made.state)]
+    cuts = [cut for cut in find_cut_points(shown) if cut < len(shown)]
+    return sum(build_sized_message(message).tokens for message in shown[cuts[-1] if cuts else 0 :])
 
 
 @given(
-    conversations(turns=4, steps=6, longest=12_000) | broken_histories(turns=4, longest=12_000),
+    conversation_strategy(turns=4, steps=6, longest=12_000) | broken_history_strategy(turns=4, longest=12_000),
     places,
     st.integers(7_000, 60_000),
     st.floats(0, 0.5),
@@ -170,40 +177,40 @@ def test_every_request_fits(messages, model, window, frame, factor, told):
     The usage that is reported is another than ours counts, by a factor; where it is never reported, the prior decides.
     """
     where = place(model, window, int(frame * (window - 7_000)))
-    room = measure_room(where, OURS.settings)
+    room = compute_budget(where, OURS.settings)
 
     def truth(made):
-        sent = apply(list(made.branch.messages), made)
-        return where.frame.tokens + round(factor * sum(measure(message).size for message in sent))
+        sent = apply(list(made.state.messages), made)
+        return where.setup.tokens + round(factor * sum(build_sized_message(message).tokens for message in sent))
 
-    for step in drive(messages, where, OURS, usage=truth if told else None, worlds=WORLDS):
+    for step in drive_agent_loop(messages, where, OURS, usage=truth if told else None, worlds=WORLDS):
         assert step.plan.after >= 0
         assert told or step.plan.after <= step.plan.before
-        scale = max(factor, cautious_ratio(step.plan.branch, where))
-        if newest_group(step.plan) * scale <= 0.75 * room.size:
+        scale = max(factor, get_planning_ratio(step.plan.state, where))
+        if newest_group(step.plan) * scale <= 0.75 * room.message_tokens:
             assert step.plan.after <= room.usable
             assert truth(step.plan) <= room.usable or factor > where.prior
 
 
-@given(long_talks | broken_histories(longest=12_000), places, windows, st.sampled_from([OURS, SMALL]))
+@given(long_talks | broken_history_strategy(longest=12_000), places, windows, st.sampled_from([OURS, SMALL]))
 def test_the_size_carried_along_is_the_size_of_what_is_sent(messages, model, window, policy):
     """C4: ``held`` is within a few tokens an edit of the projection measured anew."""
-    for step in drive(messages, place(model, window), policy, worlds=WORLDS):
-        branch = step.plan.branch
-        anew = sum(measure(slot.message).size for slot in project(branch))
-        assert abs(branch.held - anew) <= 16 * sum(len(edits) for edits in branch.edits.values())
+    for step in drive_agent_loop(messages, place(model, window), policy, worlds=WORLDS):
+        branch = step.plan.state
+        anew = sum(build_sized_message(slot.message).tokens for slot in build_projection(branch))
+        assert abs(branch.shown_tokens - anew) <= 16 * sum(len(edits) for edits in branch.edits.values())
 
 
 @given(long_talks, places, windows, st.sampled_from([OURS, SMALL]))
 def test_the_newest_words_of_the_user_are_there(messages, model, window, policy):
     """C3: the newest message of the user is sent verbatim, or its preview with the beginning is."""
     where = place(model, window)
-    for step in drive(messages, where, policy, worlds=WORLDS):
-        newest = next((one for one in reversed(messages[: step.count]) if one.starts_turn), None)
+    for step in drive_agent_loop(messages, where, policy, worlds=WORLDS):
+        newest = next((one for one in reversed(messages[: step.count]) if one.is_turn_start), None)
         if newest is None:
             continue
         sent = "\n".join(slot.message.text for slot in step.slots)
-        head, _ = head_and_tail(newest.text, policy.settings.preview_chars, policy.settings.preview_tail)
+        head, _ = take_both_text_ends(newest.text, policy.settings.preview_chars, policy.settings.preview_tail)
         shown = newest.text.strip() in sent
         assert shown or ("<persisted" in sent and head[:200] in sent)
 
@@ -213,10 +220,10 @@ def test_a_sound_history_with_room_is_left_whole(messages, model):
     """With room enough and no result over the limits nothing is decided, stored or asked."""
     where = place(model, 400_000)
     made = plan(messages, where, OURS)
-    big = [r for one in messages for r in one.results if len(result_text(r)) > OURS.settings.spill_chars]
+    big = [r for one in messages for r in one.results if len(get_result_text(r)) > OURS.settings.spill_chars]
     assert not made.record or big
     assert made.compaction is None
-    assert made.ask is None
+    assert made.summary_request is None
     assert made.notices == ()
 
 
@@ -226,26 +233,26 @@ def test_a_sound_history_with_room_is_left_whole(messages, model):
 @given(st.integers(1, 40_000), st.integers(0, 20_000), st.integers(0, 60_000))
 def test_a_window_is_refused_exactly_where_nothing_fits(window, frame, asked):
     """P3: our own policy plans iff window less reserve less frame is at least the smallest useful room."""
-    where = target(*MODELS[0], window=window, frame=Frame("f", frame), asked_output=asked or None)
-    room = measure_room(where, OURS.settings)
+    where = get_target(*MODELS[0], window=window, setup=RequestSetup("f", frame), asked_output=asked or None)
+    room = compute_budget(where, OURS.settings)
     assert room.usable == window - room.reserve
     assert 1_024 <= room.reserve <= max(1_024, min(20_000, window // 4))
-    if room.size < OURS.settings.room_min:
-        with pytest.raises(WindowTooSmall, match=str(room.size)):
-            plan([Message.of("user", "a")], where, OURS)
+    if room.message_tokens < OURS.settings.room_min:
+        with pytest.raises(WindowTooSmall, match=str(room.message_tokens)):
+            plan([Message.from_text("user", "a")], where, OURS)
     else:
-        assert plan([Message.of("user", "a")], where, OURS).record == ()
+        assert plan([Message.from_text("user", "a")], where, OURS).record == ()
 
 
 @pytest.mark.parametrize(
     ("messages", "count"),
     [
         ([], 0),
-        ([Message.of("system", "s")], 1),
+        ([Message.from_text("system", "s")], 1),
         ([Message("user")], 0),
         ([Message("user"), Message("assistant")], 0),
-        ([Message.of("user", words(3, 400_000))], 1),
-        ([Message.of("system", "s"), Message.of("user", "q")], 2),
+        ([Message.from_text("user", make_text(3, 400_000))], 1),
+        ([Message.from_text("system", "s"), Message.from_text("user", "q")], 2),
     ],
 )
 @pytest.mark.parametrize("preset", ["holdfast", "opencode", "pi", "claude-code", "sliding", "append-only", "openclaw"])
@@ -253,8 +260,8 @@ def test_a_window_is_refused_exactly_where_nothing_fits(window, frame, asked):
 def test_odd_histories_have_a_defined_result(messages, count, preset, force):
     """C6: nothing, a system prompt alone, empty messages, one giant message: planned under every policy."""
     for api, name in MODELS[:2]:
-        model = target(api, name, window=100_000)
-        made = plan(messages, model, Policy.preset(preset), world=World(force=force))
+        model = get_target(api, name, window=100_000)
+        made = plan(messages, model, Policy.preset(preset), inputs=PlanInputs(force_compaction=force))
         sent = apply(messages, made)
         assert len(sent) == count
 
@@ -262,20 +269,20 @@ def test_odd_histories_have_a_defined_result(messages, count, preset, force):
 @pytest.mark.parametrize("role", ["user", "tool"])
 def test_one_giant_message_fits(role):
     """C6: a message larger than the window is spilled with its preview, and the request fits."""
-    giant = words(0, 2_000_000)
-    said = [Message.of("user", "go")]
+    giant = make_text(0, 2_000_000)
+    said = [Message.from_text("user", "go")]
     if role == "tool":
         said += [
             Message("assistant", (ToolCall("t", "read"),)),
             Message("tool", (ToolResult("t", "", (Text(giant),)),)),
         ]
     else:
-        said = [Message.of("user", giant)]
+        said = [Message.from_text("user", giant)]
     where = place(MODELS[0], 20_000)
     made = plan(said, where)
-    assert real_size(made, where) <= measure_room(where, OURS.settings).usable
+    assert real_size(made, where) <= compute_budget(where, OURS.settings).usable
     assert [blob.text for blob in made.blobs] == [giant]
-    assert plan(said, where, branch=made.branch).record == ()
+    assert plan(said, where, state=made.state).record == ()
 
 
 @pytest.mark.parametrize("number", [2, 10, 60])
@@ -283,13 +290,15 @@ def test_many_parallel_results_fit(number):
     """A message with many results fits too: the budget of a message counts their previews."""
     ids = [f"c{index}" for index in range(number)]
     said = [
-        Message.of("user", "go"),
+        Message.from_text("user", "go"),
         Message("assistant", tuple(ToolCall(id_, "read") for id_ in ids)),
-        Message("tool", tuple(ToolResult(id_, "read", (Text(words(index, 20_000)),)) for index, id_ in enumerate(ids))),
+        Message(
+            "tool", tuple(ToolResult(id_, "read", (Text(make_text(index, 20_000)),)) for index, id_ in enumerate(ids))
+        ),
     ]
     where = place(MODELS[0], 40_000)
     made = plan(said, where)
-    assert real_size(made, where) <= measure_room(where, OURS.settings).usable
+    assert real_size(made, where) <= compute_budget(where, OURS.settings).usable
 
 
 def test_an_exempt_tool_is_never_spilled():
@@ -297,9 +306,9 @@ def test_an_exempt_tool_is_never_spilled():
     exempt = Settings().spill_exempt[0]
     for named in (exempt, ""):
         said = [
-            Message.of("user", "go"),
+            Message.from_text("user", "go"),
             Message("assistant", (ToolCall("t", exempt),)),
-            Message("tool", (ToolResult("t", named, (Text(words(0, 60_000)),)),)),
+            Message("tool", (ToolResult("t", named, (Text(make_text(0, 60_000)),)),)),
         ]
         assert plan(said, place(MODELS[0], 400_000)).record == ()
 
@@ -310,24 +319,24 @@ def test_pruning_clears_once_and_only_when_cold():
     said = []
     for number in range(6):
         said += [
-            Message.of("user", f"turn {number}"),
+            Message.from_text("user", f"turn {number}"),
             Message("assistant", (ToolCall(f"c{number}", "read"),)),
-            Message("tool", (ToolResult(f"c{number}", "read", (Text(words(number, 3_000)),)),)),
-            Message.of("assistant", "done"),
+            Message("tool", (ToolResult(f"c{number}", "read", (Text(make_text(number, 3_000)),)),)),
+            Message.from_text("assistant", "done"),
         ]
-    said.append(Message.of("user", "last"))
+    said.append(Message.from_text("user", "last"))
     where = place(MODELS[0], 100_000)
     warm = plan(said, where, policy)
     assert warm.record == ()
-    cold = plan(said, where, policy, branch=warm.branch, world=World("cold"))
+    cold = plan(said, where, policy, state=warm.state, inputs=PlanInputs("cold"))
     assert cold.record
     assert {edit.rule for edit in cold.record} == {"prune"}
     stored = {blob.hash: blob.text for blob in cold.blobs}
     for edit in cold.record:
-        assert stored[edit.blob] == result_text(said[edit.span.start].parts[0])
-        assert f'recall(id="{edit.blob[:HANDLE]}")' in result_text(edit.put[0])
+        assert stored[edit.blob_hash] == get_result_text(said[edit.span.start].parts[0])
+        assert f'recall(id="{edit.blob_hash[:HANDLE_CHARS]}")' in get_result_text(edit.replacement[0])
     assert cold.after < cold.before
-    again = plan(said, where, policy, branch=cold.branch, world=World("cold"))
+    again = plan(said, where, policy, state=cold.state, inputs=PlanInputs("cold"))
     assert again.record == ()
     assert apply(said, again) == apply(said, cold)
 
@@ -336,20 +345,20 @@ def test_exempt_and_small_prunings_do_not_happen():
     """A tool of the exempt list is never cleared, and where too little would be freed nothing is."""
     policy = OURS.with_settings(prune_keep=1, prune_minimum=100, compact="off")
     exempt = policy.settings.prune_exempt[0]
-    body = words(1, 3_000)
+    body = make_text(1, 3_000)
 
     def said(tool, text):
         return [
-            Message.of("user", "a"),
+            Message.from_text("user", "a"),
             Message("assistant", (ToolCall("c", tool),)),
             Message("tool", (ToolResult("c", tool, (Text(text),)),)),
-            Message.of("assistant", "b"),
-            Message.of("user", "c"),
+            Message.from_text("assistant", "b"),
+            Message.from_text("user", "c"),
         ]
 
     where = place(MODELS[0], 100_000)
-    cold = World("cold")
-    assert plan(said("read", body), where, policy, world=cold).record
-    assert plan(said(exempt, body), where, policy, world=cold).record == ()
+    cold = PlanInputs("cold")
+    assert plan(said("read", body), where, policy, inputs=cold).record
+    assert plan(said(exempt, body), where, policy, inputs=cold).record == ()
     frugal = replace(policy, settings=replace(policy.settings, prune_minimum=50_000, prune_minimum_share=0.9))
-    assert plan(said("read", body), where, frugal, world=cold).record == ()
+    assert plan(said("read", body), where, frugal, inputs=cold).record == ()

@@ -17,16 +17,16 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from holdfast import Policy
-from holdfast.config import target
-from holdfast.engine.log.journal import Journal, Prepared
+from holdfast.config import get_target
+from holdfast.engine.log.journal import Journal, PreparedRequest
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall
-from holdfast.providers.request_body import Lens, measured, open_body, render
-from holdfast.proxy.conversation.clients import client, kind
-from holdfast.proxy.conversation.identity import session_key
-from holdfast.proxy.conversation.index import Trees
-from holdfast.state.calibration.model_stats import all_known, knowing
-from holdfast.state.entries import Frame, Usage
+from holdfast.providers.request_body import ParsedRequest, measure_parsed_request, parse_request, render_request
+from holdfast.proxy.conversation.clients import classify_purpose, identify_client
+from holdfast.proxy.conversation.identity import make_session_key
+from holdfast.proxy.conversation.index import SessionIndexes
+from holdfast.state.calibration.model_stats import list_nonempty_model_stats, replace_model_stats
+from holdfast.state.entries import RequestSetup, Usage
 from holdfast.store.base import SessionStore
 from holdfast.store.memory import MemoryStore
 
@@ -185,7 +185,7 @@ class Talk:
         """What was said on the branch that the client looks at."""
         return self.branches[self.at]
 
-    def body(self, odd: int) -> tuple[Lens, bytes]:
+    def body(self, odd: int) -> tuple[ParsedRequest, bytes]:
         """Return the request with the whole conversation."""
         place = self.place
         said: dict[str, Any] = {"model": "m", place.field: place.form(self.lines, odd)}
@@ -194,9 +194,9 @@ class Talk:
         if place.api == "anthropic":
             said |= {"max_tokens": 900, "system": "You write code."}
         raw = json.dumps(said).encode()
-        return measured(open_body(raw, place.api)), raw
+        return measure_parsed_request(parse_request(raw, place.api)), raw
 
-    def title(self) -> Lens:
+    def title(self) -> ParsedRequest:
         """Return the request for a title that the client makes beside the conversation."""
         form = self.place.form([Line("user", "Generate a title:"), self.branches[0][0]], 1)
         body: dict[str, Any] = {"model": "m", "max_tokens": 900, "messages": form}
@@ -204,7 +204,7 @@ class Talk:
             body["system"] = self.place.title
         else:
             form[0]["content"] = self.place.title
-        return measured(open_body(json.dumps(body).encode(), self.place.api))
+        return measure_parsed_request(parse_request(json.dumps(body).encode(), self.place.api))
 
 
 # -- the proxy ---------------------------------------------------------------------------------------------------------
@@ -233,23 +233,23 @@ class World:
             role = "tool" if last.call else "user"
             talk.lines.append(Line(role, SHARED if role == "user" and seed % 3 == 0 else text, last.call))
         lens, _ = talk.body(seed)
-        who = client(lens.api, talk.headers, lens)
-        assert kind(who, talk.headers, lens, has_tools_before=bool(self.count)) == "turn"
-        journal = self.found(talk, lens, session_key(who, lens))
-        journal.follow(lens.slots)
+        who = identify_client(lens.api, talk.headers, lens)
+        assert classify_purpose(who, talk.headers, lens, has_tools_before=bool(self.count)) == "turn"
+        journal = self.found(talk, lens, make_session_key(who, lens))
+        journal.follow_conversation(lens.messages)
         own = self.known(talk, lens)
-        own.follow(lens.slots)
-        assert spoken(journal) == [slot.message for slot in own.branch.slots]
+        own.follow_conversation(lens.messages)
+        assert spoken(journal) == [slot.message for slot in own.state.sized_messages]
         self.check_own(talk, lens, journal, own)
         talk.kept[talk.at], talk.flight = journal, (journal, own)
 
-    def found(self, talk: Talk, lens: Lens, key: str) -> Journal:
+    def found(self, talk: Talk, lens: ParsedRequest, key: str) -> Journal:
         """Return the journal of the branch that a request continues, found as after a restart.
 
         The session's leaf goes along, unless another request of that session waits for its answer.
         """
         self.keys.add(key)
-        leaf = Trees(self.store).found(key, lens.slots, POLICY.settings)
+        leaf = SessionIndexes(self.store).find_leaf(key, lens.messages, POLICY.settings)
         kept = talk.kept.get(talk.at)
         if kept is not None and (not self.twins or talk.place.session):
             assert leaf == kept.leaf, "a restart finds the place"
@@ -258,7 +258,7 @@ class World:
             self.store.set_leaf(key, leaf)
         return Journal.open(self.store, key, POLICY, leaf=leaf if aside else None)
 
-    def known(self, talk: Talk, lens: Lens) -> Journal:
+    def known(self, talk: Talk, lens: ParsedRequest) -> Journal:
         """Return the journal of the branch in the conversation's own store, the last used from here on.
 
         A new branch parts from the one that says most of it, of several from the one talked on last.
@@ -266,22 +266,22 @@ class World:
         journal = talk.journals.pop(talk.at, None)
         if journal is None:
             said = [*reversed(talk.journals.values())]
-            most = max(said, key=lambda one: one.repeats(lens.slots).count, default=None)
+            most = max(said, key=lambda one: one.match_conversation(lens.messages).client_count, default=None)
             journal = Journal.open(talk.own, "own", POLICY, leaf=most and most.leaf)
         talk.journals[talk.at] = journal
         return journal
 
-    def check_own(self, talk: Talk, lens: Lens, journal: Journal, own: Journal) -> None:
+    def check_own(self, talk: Talk, lens: ParsedRequest, journal: Journal, own: Journal) -> None:
         """What goes out is what the conversation alone would send, and holds no word of another.
 
         Where nothing tells whose the first words are, several are branches of one session: what its model counted for
         one of them is known to all, and to this conversation alone it is told here.
         """
         if self.twins and not talk.place.session:
-            own.branch = knowing(own.branch, all_known(journal.branch))
-        where = target(lens.api, "m", window=WINDOW, frame=Frame("f", 100))
-        sent = body(lens, journal.prepare(where))
-        assert sent == body(lens, own.prepare(where))
+            own.state = replace_model_stats(own.state, list_nonempty_model_stats(journal.state))
+        where = get_target(lens.api, "m", window=WINDOW, setup=RequestSetup("f", 100))
+        sent = body(lens, journal.prepare_request(where))
+        assert sent == body(lens, own.prepare_request(where))
         words = sent.decode()
         assert not any(other.name in words for other in self.talks if other is not talk)
 
@@ -296,7 +296,7 @@ class World:
         call = f"call_{talk.name[1:-1]}_{self.count}" if talk.place.tools and seed % 2 else ""
         parts = (Text(text), *((ToolCall(call, "run", '{"n":1}'),) if call else ()))
         for journal in talk.flight if seed % 4 else ():
-            journal.record(Message("assistant", parts), Usage(journal.branch.asked, 20))
+            journal.record_answer(Message("assistant", parts), Usage(journal.state.last_request_tokens, 20))
         self.store.set_leaf(talk.flight[0].key, talk.flight[0].leaf)
         talk.lines.append(Line("assistant", text, call))
         talk.flight = None
@@ -325,8 +325,8 @@ class World:
         """A title is made: that is no turn, before the first one and later."""
         if talk.place.title:
             lens = talk.title()
-            who = client(lens.api, talk.headers, lens)
-            assert kind(who, talk.headers, lens, has_tools_before=bool(talk.kept)) == "side"
+            who = identify_client(lens.api, talk.headers, lens)
+            assert classify_purpose(who, talk.headers, lens, has_tools_before=bool(talk.kept)) == "side"
 
     def restart(self, talk: Talk, _seed: int) -> None:
         """The proxy dies and comes again: answers on their way are lost, and all journals."""
@@ -337,17 +337,17 @@ class World:
 
     def check_all(self) -> None:
         """There are the sessions of these conversations, and no other."""
-        assert {info.key for info in self.store.sessions()} == self.keys
+        assert {info.key for info in self.store.list_sessions()} == self.keys
 
 
-def body(lens: Lens, prepared: Prepared) -> bytes:
+def body(lens: ParsedRequest, prepared: PreparedRequest) -> bytes:
     """Return the bytes that go to the provider."""
-    return render(lens, prepared.slots, prepared.plan.options)
+    return render_request(lens, prepared.messages, prepared.plan.options)
 
 
 def spoken(journal: Journal) -> list[Message]:
     """Return the messages of a branch."""
-    return [slot.message for slot in journal.branch.slots]
+    return [slot.message for slot in journal.state.sized_messages]
 
 
 WHAT = [*["go"] * 12, "ask", "fork", "fork", "compact", "back", "title", "restart"]

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from holdfast.engine.concurrency.lanes import Lanes, Permits
-from holdfast.errors import Aborted, LaneCleared
-from holdfast.testing.clock import run
+from holdfast.errors import LaneCleared, OperationAborted
+from holdfast.testing.clock import run_on_fake_clock
 
-CLOCKS = {"fake": run} | ({"real": anyio.run} if counts.IS_THOROUGH else {})
+CLOCKS = {"fake": run_on_fake_clock} | ({"real": anyio.run} if counts.IS_THOROUGH else {})
 """The real one takes a quarter of a minute."""
 BRANCHES, TASKS, PERMITS = 200, 20, 4
 
@@ -97,14 +97,14 @@ class World:
                         await self._work(key, task)
                     finally:
                         self.inside[key] -= 1
-            except (Failed, Aborted):
+            except (Failed, OperationAborted):
                 pass
 
     def judge(self):
         """Nobody is left, and each lane ran in the order of arrival, some left out."""
         assert self.lanes.is_idle
         assert self.permits.is_idle
-        assert self.most <= self.permits.most
+        assert self.most <= self.permits.limit
         for key, began in self.began.items():
             came = iter(self.asked[key])
             assert all(number in came for number in began)
@@ -136,7 +136,7 @@ def mixed(branch, number):
 @pytest.mark.parametrize("clock", CLOCKS.values(), ids=CLOCKS)
 def test_two_hundred_branches_end_within_the_bound(clock):
     """No deadlock, order kept in each branch, and at most 1.3 x the time that four permits need at the least."""
-    world = World(PERMITS, 1.0 if clock is run else 0.005)
+    world = World(PERMITS, 1.0 if clock is run_on_fake_clock else 0.005)
     branches = {f"b{branch}": [mixed(branch, number) for number in range(TASKS)] for branch in range(BRANCHES)}
     took = clock(played, world, branches)
     world.judge()
@@ -177,12 +177,12 @@ def test_whatever_happens_nobody_is_left(branches, permits, cleared, drained):
 
     async def clear(key, seconds):
         await anyio.sleep(seconds)
-        world.lanes.clear(key)
+        world.lanes.turn_away_waiting(key)
 
     async def drain(seconds):
         await anyio.sleep(seconds)
         await world.lanes.drain()
         assert world.lanes.is_idle
 
-    run(main)
+    run_on_fake_clock(main)
     world.judge()

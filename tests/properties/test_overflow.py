@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 import pytest
-from histories import words
+from histories import make_text
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from strategies import broken_histories, conversations, wild_histories
+from strategies import broken_history_strategy, conversation_strategy, wild_history_strategy
 
-from holdfast import Branch, Policy, World, plan
-from holdfast.config import target
+from holdfast import ConversationState, PlanInputs, Policy, plan
+from holdfast.config import get_target
 from holdfast.errors import WindowTooSmall
-from holdfast.messages.message import Message, media_of, result_text
+from holdfast.messages.message import Message, collect_media_in_messages, get_result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
-from holdfast.messages.size.tokens import count
-from holdfast.normalize.projection import send_slots
-from holdfast.planning.budget import learned, measure_room
-from holdfast.planning.pipeline import advance
-from holdfast.planning.plan import reconcile
+from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.normalize.projection import build_messages_to_send
+from holdfast.planning.budget import apply_learned_limits, compute_budget
+from holdfast.planning.pipeline import plan_request
+from holdfast.planning.plan import reconcile_messages
 from holdfast.planning.presets.presets import PRESETS
-from holdfast.planning.stages.smallest_request import floor
-from holdfast.state.branch.branch import extend
-from holdfast.state.calibration.calibration import Learned
-from holdfast.state.calibration.token_estimate import estimate
-from holdfast.state.entries import OVERFLOW, Answer, Compaction, Decision, Entry, Failure, Frame, Request, Usage
+from holdfast.planning.stages.smallest_request import estimate_irreducible_tokens
+from holdfast.state.branch.branch import apply_entry
+from holdfast.state.calibration.calibration import LearnedLimits
+from holdfast.state.calibration.token_estimate import estimate_request_tokens
+from holdfast.state.entries import (
+    FAILURE_OVERFLOW,
+    AnswerEntry,
+    CompactionEntry,
+    DecisionEntry,
+    Entry,
+    FailureEntry,
+    RequestEntry,
+    RequestSetup,
+    Usage,
+)
 
 OURS = Policy()
-talks = conversations(turns=4, steps=5, longest=9_000)
-anything = (talks | broken_histories(longest=9_000) | wild_histories()).filter(
-    lambda said: not any(media_of(message) for message in said if message.role == "system")
+talks = conversation_strategy(turns=4, steps=5, longest=9_000)
+anything = (talks | broken_history_strategy(longest=9_000) | wild_history_strategy()).filter(
+    lambda said: not any(collect_media_in_messages(message) for message in said if message.role == "system")
 )
 """What is always sent must fit: a system prompt of many pictures, which no API takes, is told as too large."""
 windows = st.sampled_from([7_000, 12_000, 40_000])
@@ -40,7 +50,7 @@ DRAWN = [Message("assistant", (Media("image", "image/png", 68, "", "iVBORw0KGgo=
 
 def place(window, frame=0, *, exact=False, model="claude-sonnet-4-5"):
     """Return a target whose window may be under what a preset accepts by itself."""
-    return target("anthropic", model, window=window, frame=Frame("f" * bool(frame), frame, exact))
+    return get_target("anthropic", model, window=window, setup=RequestSetup("f" * bool(frame), frame, exact))
 
 
 def lenient(policy):
@@ -50,21 +60,21 @@ def lenient(policy):
 
 def known(where, branch):
     """Return what is known of ``where`` after ``branch``."""
-    return learned(where, branch, OURS.settings)
+    return apply_learned_limits(where, branch, OURS.settings)
 
 
 def refused(branch, limit=0, requested=0):
     """Return ``branch`` after its newest request was refused with these numbers."""
-    return extend(branch, Entry("", None, Failure(OVERFLOW, "too large", limit, requested)))
+    return apply_entry(branch, Entry("", None, FailureEntry(FAILURE_OVERFLOW, "too large", limit, requested)))
 
 
 def work(steps, chars=4_000):
     """Return one turn of ``steps`` steps, each of which reads ``chars`` characters."""
-    out = [Message.of("user", "Rename compute_total to total_price everywhere.")]
+    out = [Message.from_text("user", "Rename compute_total to total_price everywhere.")]
     for step in range(steps):
         out += [
             Message("assistant", (ToolCall(f"c{step}", "read", f'{{"path":"src/part_{step}.py"}}'),)),
-            Message("tool", (ToolResult(f"c{step}", "read", (Text(words(step, chars)),)),)),
+            Message("tool", (ToolResult(f"c{step}", "read", (Text(make_text(step, chars)),)),)),
         ]
     return out
 
@@ -77,20 +87,22 @@ def work(steps, chars=4_000):
 def test_the_smallest_request_always_fits(messages, window, policy, spill, frame):
     """P5: for every history and every target with room the last rung's request is usable, with a store or without."""
     where, policy = place(window, frame), lenient(policy)
-    room = measure_room(where, policy.settings)
-    assume(room.size >= 4_000)
-    made = plan(messages, where, policy, world=World(rung="fallback", spill=spill))
+    room = compute_budget(where, policy.settings)
+    assume(room.message_tokens >= 4_000)
+    made = plan(messages, where, policy, inputs=PlanInputs(overflow_step="fallback", can_spill=spill))
     assert made.after <= room.usable
-    assert estimate(made.branch, where) == made.after
+    assert estimate_request_tokens(made.state, where) == made.after
 
 
 @given(talks, st.integers(0, 30), windows, policies, st.booleans())
 def test_it_fits_behind_an_older_compaction_too(messages, cut, window, policy, spill):
     """P5: what an earlier plan decided, shown or hidden, leaves nothing that the last rung could not take back."""
     where, policy = place(window), lenient(policy)
-    before = plan(messages[:cut], where, policy, world=World(force=True, spill=spill)).branch
-    made = plan(messages, where, policy, branch=refused(before), world=World(rung="fallback", spill=spill))
-    assert made.after <= measure_room(where, policy.settings).usable
+    before = plan(messages[:cut], where, policy, inputs=PlanInputs(force_compaction=True, can_spill=spill)).state
+    made = plan(
+        messages, where, policy, state=refused(before), inputs=PlanInputs(overflow_step="fallback", can_spill=spill)
+    )
+    assert made.after <= compute_budget(where, policy.settings).usable
 
 
 @given(anything, windows, policies, st.sampled_from(["truncate", "media", "fallback"]), st.booleans())
@@ -98,8 +110,8 @@ def test_no_rung_makes_a_request_larger(messages, window, policy, rung, spill):
     """P8: what a rung decides makes the request smaller; where it decides nothing a notice says so."""
     policy = lenient(policy).with_settings(auto=False)
     where = place(window)
-    plain = plan(messages, where, policy, world=World(spill=spill))
-    made = plan(messages, where, policy, world=World(spill=spill, rung=rung))
+    plain = plan(messages, where, policy, inputs=PlanInputs(can_spill=spill))
+    made = plan(messages, where, policy, inputs=PlanInputs(can_spill=spill, overflow_step=rung))
     decided = made.record != plain.record or made.compaction != plain.compaction
     assert made.after < plain.after if decided else made.after == plain.after
     assert decided or "not-smaller" in [notice.rule for notice in made.notices]
@@ -108,18 +120,23 @@ def test_no_rung_makes_a_request_larger(messages, window, policy, rung, spill):
 @given(anything, windows, policies, st.sampled_from(["truncate", "media", "fallback"]), st.booleans())
 def test_no_rung_loses_the_newest_words(messages, window, policy, rung, spill):
     """C3: what the user said last stands in the request word for word, or its beginning with a notice of the rest."""
-    made = plan(messages, place(window), lenient(policy).with_settings(auto=False), world=World(rung=rung, spill=spill))
-    said = [message for message in messages if message.starts_turn and message.text.strip()]
+    made = plan(
+        messages,
+        place(window),
+        lenient(policy).with_settings(auto=False),
+        inputs=PlanInputs(overflow_step=rung, can_spill=spill),
+    )
+    said = [message for message in messages if message.is_turn_start and message.text.strip()]
     assume(said)
     newest = next(part.text for part in said[-1].parts if isinstance(part, Text) and part.text.strip())
-    shown = "\n".join(text for slot in send_slots(made) for text in texts(slot.message))
+    shown = "\n".join(text for slot in build_messages_to_send(made) for text in texts(slot.message))
     assert plain(newest)[:60].strip() in plain(shown)
 
 
 def texts(message):
     """Return all that a message says."""
     out = [part.text for part in message.parts if isinstance(part, Text)]
-    return [*out, *(result_text(part) for part in message.parts if isinstance(part, ToolResult))]
+    return [*out, *(get_result_text(part) for part in message.parts if isinstance(part, ToolResult))]
 
 
 def plain(text):
@@ -132,39 +149,46 @@ def test_open_calls_stay(messages, window, spill):
     """C1: a call that waits for its result is never folded, on the last rung either."""
     messages = [*messages, Message("assistant", (ToolCall("open_1", "read", "{}"), ToolCall("open_2", "read", "{}")))]
     messages.append(Message("tool", (ToolResult("open_1", "read", (Text("x" * 9_000),)),)))
-    made = plan(messages, place(window), world=World(rung="fallback", spill=spill))
-    assert made.branch.keep <= len(messages) - 2
-    assert [call.id for slot in send_slots(made) for call in slot.message.calls][-2:] == ["open_1", "open_2"]
+    made = plan(messages, place(window), inputs=PlanInputs(overflow_step="fallback", can_spill=spill))
+    assert made.state.first_kept <= len(messages) - 2
+    assert [call.id for slot in build_messages_to_send(made) for call in slot.message.calls][-2:] == [
+        "open_1",
+        "open_2",
+    ]
 
 
 def test_a_rung_acts_whatever_the_policy_does_by_itself():
     """A policy that never compacts or cuts by itself does under pressure, each rung its own thing."""
     photo = Media("image", "image/png", 90_000, "a.png", "iVBORw0KGgo=")
-    said = [Message("user", (Text("look"), photo)), Message.of("assistant", "yes"), *work(3, 60_000)]
-    said += [Message.of("assistant", "done"), Message("user", (Text("and this"), photo))]
+    said = [Message("user", (Text("look"), photo)), Message.from_text("assistant", "yes"), *work(3, 60_000)]
+    said += [Message.from_text("assistant", "done"), Message("user", (Text("and this"), photo))]
     policy, where = Policy.preset("append-only"), place(30_000)
-    cut = plan(said, where, policy, world=World(rung="truncate"))
+    cut = plan(said, where, policy, inputs=PlanInputs(overflow_step="truncate"))
     assert {edit.rule for edit in cut.record} == {"truncate"}
-    assert cut.branch.truncations == 1
-    gone = plan(said, where, policy, world=World(rung="media"))
+    assert cut.state.truncations_since_answer == 1
+    gone = plan(said, where, policy, inputs=PlanInputs(overflow_step="media"))
     assert {edit.rule for edit in gone.record} == {"media"}
-    branch = plan(said[:-1], where, policy).branch
-    least = advance(reconcile(branch, said), where, policy, World(rung="fallback"))
+    branch = plan(said[:-1], where, policy).state
+    least = plan_request(reconcile_messages(branch, said), where, policy, PlanInputs(overflow_step="fallback"))
     assert least.compaction.trigger == "fallback"
-    assert least.branch.compactions == 0
+    assert least.state.compactions_since_answer == 0
     assert least.after < min(cut.after, gone.after)
 
 
 def test_the_newest_media_go_last():
     """All media but the newest message's go first; those go where nothing else is left, or it is still too much."""
     photo = Media("image", "image/png", 90_000, "a.png", "iVBORw0KGgo=")
-    said = [Message("user", (Text("look"), photo)), Message.of("assistant", "yes"), Message("user", (photo, Text("b")))]
-    once = plan(said, place(30_000), world=World(rung="media"))
-    assert [len(media_of(slot.message)) for slot in send_slots(once)] == [0, 0, 1]
-    again = advance(refused(once.branch), place(30_000), world=World(rung="media"))
-    assert [len(media_of(slot.message)) for slot in send_slots(again)] == [0, 0, 0]
-    assert "[Attached image/png: a.png]" in send_slots(again)[2].message.text
-    third = advance(refused(again.branch), place(30_000), world=World(rung="media"))
+    said = [
+        Message("user", (Text("look"), photo)),
+        Message.from_text("assistant", "yes"),
+        Message("user", (photo, Text("b"))),
+    ]
+    once = plan(said, place(30_000), inputs=PlanInputs(overflow_step="media"))
+    assert [len(collect_media_in_messages(slot.message)) for slot in build_messages_to_send(once)] == [0, 0, 1]
+    again = plan_request(refused(once.state), place(30_000), inputs=PlanInputs(overflow_step="media"))
+    assert [len(collect_media_in_messages(slot.message)) for slot in build_messages_to_send(again)] == [0, 0, 0]
+    assert "[Attached image/png: a.png]" in build_messages_to_send(again)[2].message.text
+    third = plan_request(refused(again.state), place(30_000), inputs=PlanInputs(overflow_step="media"))
     assert third.record == ()
 
 
@@ -173,20 +197,20 @@ def test_results_under_pressure_keep_their_share():
     where = place(20_000)
     policy = OURS.with_settings(spill_chars=0)
     said = work(2, 22_000)
-    made = plan(said, where, policy.with_settings(compact="off"), world=World(rung="truncate"))
-    room = measure_room(where, policy.settings)
-    put = [result_text(edit.put[0]) for edit in made.record]
+    made = plan(said, where, policy.with_settings(compact="off"), inputs=PlanInputs(overflow_step="truncate"))
+    room = compute_budget(where, policy.settings)
+    put = [get_result_text(edit.replacement[0]) for edit in made.record]
     assert len(put) == 2
-    assert all(count(text) <= room.share(0.30) for text in put)
+    assert all(estimate_text_tokens(text) <= room.compute_share(0.30) for text in put)
     assert all(blob.hash[:12] in text for blob, text in zip(made.blobs, put, strict=True))
-    assert [blob.text for blob in made.blobs] == [words(0, 22_000), words(1, 22_000)]
+    assert [blob.text for blob in made.blobs] == [make_text(0, 22_000), make_text(1, 22_000)]
 
 
 def test_what_cannot_be_made_smaller_is_an_error_with_its_numbers():
     """P3: arguments of an open call that alone are larger than the window are told before any call."""
-    said = [Message.of("user", "go"), Message("assistant", (ToolCall("c1", "write", words(3, 60_000)),))]
+    said = [Message.from_text("user", "go"), Message("assistant", (ToolCall("c1", "write", make_text(3, 60_000)),))]
     where = place(9_000)
-    least = floor(reconcile(Branch(), said), where, OURS.settings)
+    least = estimate_irreducible_tokens(reconcile_messages(ConversationState(), said), where, OURS.settings)
     assert least > 9_000
     with pytest.raises(WindowTooSmall, match=rf"{least:,}.*9,000"):
         plan(said, where)
@@ -196,8 +220,8 @@ def test_what_cannot_be_made_smaller_is_an_error_with_its_numbers():
 def test_the_floor_is_under_every_request(messages, window):
     """The floor is no larger than the smallest request that can be made."""
     where = place(window)
-    made = plan(messages, where, world=World(rung="fallback"))
-    assert floor(made.branch, where, OURS.settings) <= made.after + 100
+    made = plan(messages, where, inputs=PlanInputs(overflow_step="fallback"))
+    assert estimate_irreducible_tokens(made.state, where, OURS.settings) <= made.after + 100
 
 
 # -- what is learned ---------------------------------------------------------------------------------------------------
@@ -209,30 +233,30 @@ def test_a_told_size_is_the_size_from_here_on(messages, factor, exact, frame):
     where = place(200_000, frame, exact=exact)
     sent = plan(messages, where)
     told = round(factor * sent.after) + frame * exact
-    branch = refused(sent.branch, requested=told)
+    branch = refused(sent.state, requested=told)
     again = known(where, branch)
-    assert estimate(branch, again) == told
-    loose = replace(branch, measured=None)
-    asked = sent.branch.asked
+    assert estimate_request_tokens(branch, again) == told
+    loose = replace(branch, measured_request=None)
+    asked = sent.state.last_request_tokens
     most = min(told, frame + 2.5 * asked if exact else 2.5 * (frame + asked))
-    assert estimate(loose, again) >= 0.97 * most - 20
+    assert estimate_request_tokens(loose, again) >= 0.97 * most - 20
 
 
 @given(talks, st.integers(1_024, 400_000))
 def test_a_told_limit_is_the_window_of_that_model(messages, limit):
     """A limit caps the window until another model is asked or more is taken; where it came from is told."""
     where = place(200_000)
-    branch = refused(plan(messages, where).branch, limit=limit)
+    branch = refused(plan(messages, where).state, limit=limit)
     capped = known(where, branch)
     assert capped.limits.window == min(200_000, limit)
-    assert capped.limits.origin == ("learned" if limit < 200_000 else where.limits.origin)
+    assert capped.limits.window_source == ("learned" if limit < 200_000 else where.limits.window_source)
     other = place(200_000, model="claude-opus-4-5")
     assert known(other, branch) == other
-    asked = extend(branch, Entry("", None, Request("b", len(branch.slots), "claude-opus-4-5")))
-    assert asked.learned == Learned()
+    asked = apply_entry(branch, Entry("", None, RequestEntry("b", len(branch.sized_messages), "claude-opus-4-5")))
+    assert asked.learned_limits == LearnedLimits()
     taken = branch
     for _ in range(2):  # one count of so much, for so few words, is nobody's size
-        taken = extend(taken, Entry("", None, Answer(branch.basis, Usage(limit + 1, 5))))
+        taken = apply_entry(taken, Entry("", None, AnswerEntry(branch.last_prefix_digest, Usage(limit + 1, 5))))
     assert known(where, taken).limits.window == 200_000
 
 
@@ -241,11 +265,11 @@ def test_a_model_that_is_asked_again_is_planned_for_as_it_was_left(messages, lim
     """Its first request behind another model's goes by the window that was told, by the ratio, and by its frame."""
     where, other = place(200_000, 2_000), place(200_000, 2_000, model="claude-opus-4-5")
     sent = plan(messages, where)
-    branch = replace(refused(sent.branch, limit=limit, requested=round(factor * sent.after)), measured=None)
-    left = plan(messages, other, branch=branch).branch
+    branch = replace(refused(sent.state, limit=limit, requested=round(factor * sent.after)), measured_request=None)
+    left = plan(messages, other, state=branch).state
     again, before = known(where, left), known(where, branch)
-    assert (again.limits, again.prior, again.frame) == (before.limits, before.prior, before.frame)
-    sizes = [estimate(one, again, branch.held) for one in (left, branch)]
+    assert (again.limits, again.prior_ratio, again.setup) == (before.limits, before.prior_ratio, before.setup)
+    sizes = [estimate_request_tokens(one, again, branch.shown_tokens) for one in (left, branch)]
     assert sizes[0] == sizes[1]
     elsewhere = place(100_000, 2_000)
     assert known(elsewhere, left).limits == elsewhere.limits
@@ -256,8 +280,8 @@ def test_a_request_refused_without_a_number_stays_too_large():
     where, other = place(200_000), place(200_000, model="claude-opus-4-5")
     said = work(40)
     sent = plan(said, where)
-    left = plan(said, other, branch=refused(sent.branch)).branch
-    made = plan(said, where, branch=left)
+    left = plan(said, other, state=refused(sent.state)).state
+    made = plan(said, where, state=left)
     assert made.window <= max(0.8 * sent.after, 5_335)
     assert made.after < sent.after
 
@@ -266,14 +290,14 @@ def test_a_request_refused_without_a_number_stays_too_large():
 def test_a_learned_window_is_planned_for(limit):
     """The next plan fits the window that was told, however small, and says which window that was."""
     where, said = place(200_000), work(30)
-    branch = refused(plan(said, where).branch, limit=limit)
-    made = advance(branch, where)
+    branch = refused(plan(said, where).state, limit=limit)
+    made = plan_request(branch, where)
     assert made.window == limit
     assert made.compaction is not None
-    assert made.after <= measure_room(known(where, branch), OURS.settings).usable
+    assert made.after <= compute_budget(known(where, branch), OURS.settings).usable
     tiny = refused(branch, limit=1_500)
     with pytest.raises(WindowTooSmall, match=r"1500 \(learned\)"):
-        advance(tiny, where)
+        plan_request(tiny, where)
 
 
 @pytest.mark.parametrize("numbers", [(0, 0), (0, 5), (7, 0), (-3, -3), (0, 10**12)])
@@ -283,14 +307,14 @@ def test_without_sensible_numbers_each_refusal_shrinks_the_next(numbers):
     sent = plan(said, where)
     for steps in (30, 16, 10):
         before = sent.after
-        branch = refused(sent.branch, *numbers)
+        branch = refused(sent.state, *numbers)
         window = known(where, branch).limits.window
         assert window <= max(0.8 * before, 5_335)
-        smaller = advance(branch, where, world=World(force=True))
+        smaller = plan_request(branch, where, inputs=PlanInputs(force_compaction=True))
         assert smaller.after < before
         assert smaller.after <= smaller.window == window
         said = [*said, *work(steps, 3_000)]
-        sent = plan(said, where, branch=smaller.branch)
+        sent = plan(said, where, state=smaller.state)
         assert sent.after <= window
 
 
@@ -298,7 +322,7 @@ def test_a_size_within_its_limit_is_believed_once():
     """A prompt within the limit was refused for the room of its answer; if it is again the window must be smaller."""
     where = place(200_000)
     sent = plan(work(20), where)
-    once = refused(sent.branch, limit=100_000, requested=sent.after)
+    once = refused(sent.state, limit=100_000, requested=sent.after)
     assert known(where, once).limits.window == 100_000
     twice = refused(once, limit=100_000, requested=sent.after)
     assert known(where, twice).limits.window < sent.after
@@ -306,17 +330,22 @@ def test_a_size_within_its_limit_is_believed_once():
 
 def test_an_overflow_is_no_failed_compaction():
     """The breaker counts compactions that failed, and an overflow is none."""
-    branch = plan(work(3), place(200_000)).branch
+    branch = plan(work(3), place(200_000)).state
     for _ in range(5):
         branch = refused(branch, 100_000, 120_000)
-    assert branch.failures == 0
-    assert branch.learned.overflows == 5
-    assert extend(branch, Entry("", None, Answer(branch.basis))).learned.overflows == 0
+    assert branch.failed_compactions == 0
+    assert branch.learned_limits.overflows_since_answer == 5
+    assert (
+        apply_entry(
+            branch, Entry("", None, AnswerEntry(branch.last_prefix_digest))
+        ).learned_limits.overflows_since_answer
+        == 0
+    )
 
 
 def test_nothing_is_learned_before_anything_was_asked():
     """An overflow without a request before it is of no request."""
-    assert refused(Branch(), 9_000, 10_000) == Branch()
+    assert refused(ConversationState(), 9_000, 10_000) == ConversationState()
 
 
 def test_automatic_compaction_can_be_switched_off():
@@ -326,20 +355,23 @@ def test_automatic_compaction_can_be_switched_off():
         off = plan(said, where, policy.with_settings(auto=False))
         assert off.compaction is None
         assert not {edit.rule for edit in off.record} & {"prune", "relief"}
-        assert plan(said, where, policy.with_settings(auto=False), world=World(force=True)).compaction is not None
+        assert (
+            plan(said, where, policy.with_settings(auto=False), inputs=PlanInputs(force_compaction=True)).compaction
+            is not None
+        )
 
 
 @given(talks, windows, st.sampled_from(["truncate", "media", "fallback"]))
 def test_what_a_rung_decided_stands(messages, window, rung):
     """K1: the next request shows what the rung made of this one, word for word, and the log alone gives the same."""
     where, policy = place(window), OURS.with_settings(auto=False)
-    made = plan(messages, where, policy, world=World(rung=rung))
-    entries = [Decision(made.record)] if made.record else []
+    made = plan(messages, where, policy, inputs=PlanInputs(overflow_step=rung))
+    entries = [DecisionEntry(made.record)] if made.record else []
     entries += [made.compaction] if made.compaction is not None else []
-    branch = reconcile(Branch(), messages)
+    branch = reconcile_messages(ConversationState(), messages)
     for number, body in enumerate(entries):
-        branch = extend(branch, Entry(f"e{number}", None, body))
-    assert [slot.message for slot in send_slots(replace(made, branch=branch))] == [
-        slot.message for slot in send_slots(made)
+        branch = apply_entry(branch, Entry(f"e{number}", None, body))
+    assert [slot.message for slot in build_messages_to_send(replace(made, state=branch))] == [
+        slot.message for slot in build_messages_to_send(made)
     ]
-    assert isinstance(made.compaction, Compaction | None)
+    assert isinstance(made.compaction, CompactionEntry | None)

@@ -7,23 +7,23 @@ from random import Random
 import counts
 import httpx2
 import pytest
-from mangle import MODELS, mangled
+from mangle import MANGLE_MODELS, mangle_conversation
 
-from holdfast.config import target
-from holdfast.messages.sized_message import Slot
-from holdfast.normalize import repairs
-from holdfast.normalize.parts import tells
-from holdfast.providers.models import traits
-from holdfast.providers.registry import APIS
-from holdfast.providers.request_body import body
-from holdfast.state.branch.view import patched
-from holdfast.testing.provider import Provider, Refusal, Settings
-from holdfast.testing.provider.server.serving import serving
+from holdfast.config import get_target
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.normalize import normalize_history
+from holdfast.normalize.parts import has_nonblank_content
+from holdfast.providers.models import get_claude_traits
+from holdfast.providers.registry import API_NAMES
+from holdfast.providers.request_body import build_request_body
+from holdfast.state.branch.view import apply_normalization
+from holdfast.testing.provider import Provider, ProviderSettings, RefusalReply
+from holdfast.testing.provider.server.serving import serve_provider
 
-FAMILIES = [(api, model) for api in APIS for model in MODELS[api]]
+FAMILIES = [(api, model) for api in API_NAMES for model in MANGLE_MODELS[api]]
 COUNT = counts.choose(quick=30, ci=100, thorough=500)
 """Histories for each model family."""
-LENIENT = Settings(window=1_000_000, seals="any", binds="never")
+LENIENT = ProviderSettings(window=1_000_000, accepted_seals="any", binds_thinking="never")
 """The histories hold signatures that other providers made, over what stood there before."""
 PATHS = {
     "anthropic": "/v1/messages",
@@ -37,20 +37,20 @@ def beside(api, model):
     """Return the fields beside the messages: those that are required, and thinking as the model takes it."""
     if api != "anthropic":
         return {}
-    known = traits(model)
-    manual = known is not None and known.manual and not known.adaptive
+    known = get_claude_traits(model)
+    manual = known is not None and known.manual_thinking and not known.adaptive_thinking
     thinking = {"type": "enabled", "budget_tokens": 1_024} if manual else {"type": "adaptive"}
     return {"max_tokens": 4_096, "thinking": thinking}
 
 
 def sent(seed, api, model):
     """Return the request that history ``seed`` becomes; nothing when nobody said anything in it."""
-    messages = mangled(Random(seed), api)
-    if not any(map(tells, messages)):
+    messages = mangle_conversation(Random(seed), api)
+    if not any(map(has_nonblank_content, messages)):
         return None
-    slots = [Slot(message) for message in messages]
-    edits = repairs(messages, target(api, model, window=1_000_000).dialect)
-    return body(api, model, patched(slots, edits), frame_fields=beside(api, model))
+    slots = [SizedMessage(message) for message in messages]
+    edits = normalize_history(messages, get_target(api, model, window=1_000_000).dialect)
+    return build_request_body(api, model, apply_normalization(slots, edits), setup_fields=beside(api, model))
 
 
 def wants_thinking_first(reply):
@@ -58,7 +58,7 @@ def wants_thinking_first(reply):
 
     That is an option of the request, which no repair of a history sees; ``holdfast fix`` does.
     """
-    return isinstance(reply, Refusal) and "Expected `thinking`" in reply.message
+    return isinstance(reply, RefusalReply) and "Expected `thinking`" in reply.message
 
 
 @pytest.mark.counts
@@ -69,8 +69,8 @@ def test_the_provider_answers_what_was_repaired(api, model):
     for seed in range(COUNT):
         request = sent(seed, api, model)
         if request is not None:
-            reply = provider.ask(api, request, model=model)
-            assert not isinstance(reply, Refusal) or wants_thinking_first(reply), (seed, reply)
+            reply = provider.answer_body(api, request, model=model)
+            assert not isinstance(reply, RefusalReply) or wants_thinking_first(reply), (seed, reply)
 
 
 @pytest.mark.parametrize(("api", "model"), FAMILIES)
@@ -78,17 +78,25 @@ def test_mangled_histories_are_refused(api, model):
     """Without the repair some of these histories are refused, or the test above would prove nothing."""
     provider = Provider(LENIENT)
     replies = [
-        provider.ask(api, body(api, model, [Slot(one) for one in mangled(Random(seed), api)],
-                               frame_fields=beside(api, model)), model=model)
+        provider.answer_body(
+            api,
+            build_request_body(
+                api,
+                model,
+                [SizedMessage(one) for one in mangle_conversation(Random(seed), api)],
+                setup_fields=beside(api, model),
+            ),
+            model=model,
+        )
         for seed in range(30)
-    ]  # fmt: skip
-    assert any(isinstance(reply, Refusal) for reply in replies)
+    ]
+    assert any(isinstance(reply, RefusalReply) for reply in replies)
 
 
 @pytest.mark.counts
 def test_some_of_them_go_over_http():
     """W1: one history in a hundred goes to the provider as a client would send it, and comes back with 200."""
-    with serving(Provider(LENIENT)) as url, httpx2.Client(base_url=url) as client:
+    with serve_provider(Provider(LENIENT)) as url, httpx2.Client(base_url=url) as client:
         for number, (api, model) in enumerate(FAMILIES):
             for seed in range(number, COUNT, 100):
                 request = sent(seed, api, model)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import counts
 import pytest
-from histories import words
+from histories import make_text
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -26,28 +26,37 @@ from hypothesis.stateful import (
 from msgspec import Raw
 from msgspec.json import Decoder
 from msgspec.structs import asdict
-from samples import KEY, same_request
+from samples import SAMPLE_KEY, is_same_request
 
-from holdfast import Policy, World
-from holdfast.config import target
+from holdfast import PlanInputs, Policy
+from holdfast.config import get_target
 from holdfast.engine.log.journal import Journal
-from holdfast.messages.message import Message, result_text
-from holdfast.messages.parts import Media, Part, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.sized_message import Slot
-from holdfast.normalize.projection import send_slots
-from holdfast.planning.pipeline import advance
-from holdfast.planning.stages.truncate import Bounds, truncated_entries
-from holdfast.providers.registry import form_of
-from holdfast.providers.request_body import body
-from holdfast.providers.rules import validate
-from holdfast.state.branch.branch import Branch, extend
-from holdfast.state.branch.view import project
-from holdfast.state.entries import Compaction, Decision, Entry, Frame, Note, Revoke, Said, Usage
+from holdfast.messages.message import Message, get_result_text
+from holdfast.messages.parts import Media, Part, ProviderSignature, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.normalize.projection import build_messages_to_send
+from holdfast.planning.pipeline import plan_request
+from holdfast.planning.stages.truncate import ResultLimits, truncate_entry_messages
+from holdfast.providers.registry import get_api_spec
+from holdfast.providers.request_body import build_request_body
+from holdfast.providers.rules import validate_request
+from holdfast.state.branch.branch import ConversationState, apply_entry
+from holdfast.state.branch.view import build_projection
+from holdfast.state.entries import (
+    CompactionEntry,
+    DecisionEntry,
+    Entry,
+    MessageEntry,
+    NoteEntry,
+    RequestSetup,
+    RevokeEntry,
+    Usage,
+)
 from holdfast.state.plan import Plan
 from holdfast.state.target import Target
 from holdfast.store import open_store
 from holdfast.store.base import SessionStore
-from holdfast.store.blobs.blob_names import CAPPED
+from holdfast.store.blobs.blob_names import NOTE_CAPPED
 
 STEPS = settings(
     max_examples=counts.choose(quick=4, ci=20, thorough=200),
@@ -98,10 +107,10 @@ POLICIES = [
 """Each with a window in which it has something to do."""
 PICTURE = Media("image", "image/png", 68, "shot.png", "iVBORw0KGgo=")
 WORLDS = {
-    "warm": World(),
-    "cold": World("cold", idle=4_000),
-    "forced": World(force=True),
-    "full": World(spill=False),
+    "warm": PlanInputs(),
+    "cold": PlanInputs("cold", idle_seconds=4_000),
+    "forced": PlanInputs(force_compaction=True),
+    "full": PlanInputs(can_spill=False),
 }
 
 seeds = st.integers(0, 99)
@@ -125,7 +134,7 @@ class Line:
         self.answered = True
         self.moved = False
         """Whether something lies between that may change what was sent."""
-        self.grown = Branch()
+        self.grown = ConversationState()
         """The branch, extended entry by entry since the line began."""
         self.known: list[str] = []
 
@@ -162,12 +171,12 @@ class SessionMachine(RuleBasedStateMachine):
     def begin(self, kind: int, place: int, system: bool, steps: int, size: int) -> None:
         """Start a session, with a few steps behind it."""
         self.policy, window = POLICIES[kind]
-        self.targets = [target(*place, window=window, frame=Frame("f", 200)) for place in PLACES]
-        self.lines = [Line(Journal.open(self.store, KEY, self.policy), place)]
+        self.targets = [get_target(*place, window=window, setup=RequestSetup("f", 200)) for place in PLACES]
+        self.lines = [Line(Journal.open(self.store, SAMPLE_KEY, self.policy), place)]
         self.line = self.lines[0]
         if system:
-            self.tell(Message.of("system", "You write code."))
-        self.tell(Message.of("user", "Go."))
+            self.tell(Message.from_text("system", "You write code."))
+        self.tell(Message.from_text("user", "Go."))
         self.work(steps, kind, size, "warm")
 
     # -- what the machine knows ----------------------------------------------------------------------------------------
@@ -179,26 +188,26 @@ class SessionMachine(RuleBasedStateMachine):
 
     def path(self) -> list[Entry]:
         """Return the log of the line."""
-        return self.store.path(KEY, self.line.journal.leaf)
+        return self.store.read_path(SAMPLE_KEY, self.line.journal.leaf)
 
-    def whole(self) -> Branch:
+    def whole(self) -> ConversationState:
         """Return the branch of the line, built at once from its log."""
-        return Branch.build(self.path())
+        return ConversationState.from_entries(self.path())
 
-    def planned(self, branch: Branch, place: int) -> Plan:
+    def planned(self, branch: ConversationState, place: int) -> Plan:
         """Return a plan that nobody carries out; turns that gave way are read where it needs them."""
         try:
-            return advance(branch, self.targets[place], self.policy)
+            return plan_request(branch, self.targets[place], self.policy)
         except LookupError:
-            return advance(self.whole(), self.targets[place], self.policy)
+            return plan_request(self.whole(), self.targets[place], self.policy)
 
     # -- rules ---------------------------------------------------------------------------------------------------------
 
     @rule(seed=seeds, size=sizes, shows=st.booleans())
     def say(self, seed: int, size: int, shows: bool) -> None:
         """The user says something, whether or not anything is open."""
-        self.tell(Message("user", (Text(words(seed, size)), *([PICTURE] if shows else []))))
-        self.line.moved |= any(call.seal is None for call in self.line.calls) and self.line.place == GEMINI
+        self.tell(Message("user", (Text(make_text(seed, size)), *([PICTURE] if shows else []))))
+        self.line.moved |= any(call.signature is None for call in self.line.calls) and self.line.place == GEMINI
 
     @precondition(lambda self: self.whole().messages[-1].role != "assistant")
     @rule(world=st.sampled_from(["warm", "warm", "warm", "cold", "forced", "full"]))
@@ -206,16 +215,16 @@ class SessionMachine(RuleBasedStateMachine):
         """A request is prepared and sent."""
         line, where = self.line, self.targets[self.line.place]
         whole = self.whole()
-        prepared = line.journal.prepare(where, WORLDS[world])
-        plan, sent = prepared.plan, wires(where, prepared.slots)
-        if prepared.request in {entry.id for entry in self.log}:
+        prepared = line.journal.prepare_request(where, WORLDS[world])
+        plan, sent = prepared.plan, wires(where, prepared.messages)
+        if prepared.request_id in {entry.id for entry in self.log}:
             assert line.sent in (None, sent), "a retry is the same request"
             return
-        self.check_valid(where, plan, prepared.slots)
+        self.check_valid(where, plan, prepared.messages)
         self.check_texts(whole, plan)
         if world == "full":
             assert plan.blobs == ()
-        late = {edit.rule for edit in plan.record if edit.span.start < whole.seen}
+        late = {edit.rule for edit in plan.record if edit.span.start < whole.seen_count}
         new = bool(late) or plan.compaction is not None
         assert "spill" not in late, "what was seen whole is frozen"
         if late == {"prune"} and self.policy.settings.prune_when == ("cold", "broken"):
@@ -234,15 +243,17 @@ class SessionMachine(RuleBasedStateMachine):
         api = PLACES[line.place][0]
         parts: list[Part] = []
         if thinks and api != "openai-responses":
-            parts.append(Thinking("hm", Seal(api, "", "reasoning_content" if api == "openai-chat" else "c2ln")))
+            parts.append(
+                Thinking("hm", ProviderSignature(api, "", "reasoning_content" if api == "openai-chat" else "c2ln"))
+            )
         if not calls or seed % 2:
-            parts.append(Text(words(seed, 50)))
-        seal = Seal(api, "", "c2ln") if api == "gemini" else None
+            parts.append(Text(make_text(seed, 50)))
+        seal = ProviderSignature(api, "", "c2ln") if api == "gemini" else None
         made = [ToolCall(f"call_{self.calls + n}", "read", f'{{"path":"{seed}"}}', seal) for n in range(calls)]
         self.calls += calls
         message = Message("assistant", (*parts, *made))
-        used = Usage(int(tokens * max(1, line.journal.branch.asked)), 20)
-        self.said[line.journal.record(message, used)] = message
+        used = Usage(int(tokens * max(1, line.journal.state.last_request_tokens)), 20)
+        self.said[line.journal.record_answer(message, used)] = message
         line.open, line.answered = [*line.open, *made], True
         line.calls += made
 
@@ -254,7 +265,7 @@ class SessionMachine(RuleBasedStateMachine):
         made = line.open[-number:] if late else line.open[:number]
         shown = (PICTURE,) if seed % 5 == 0 else ()
         parts = [
-            ToolResult(call.id, call.name, (Text(words(seed + n, size)), *shown), is_error=seed % 7 == 0)
+            ToolResult(call.id, call.name, (Text(make_text(seed + n, size)), *shown), is_error=seed % 7 == 0)
             for n, call in enumerate(made)
         ]
         for message in [Message("tool", (part,)) for part in parts] if alone else [Message("tool", tuple(parts))]:
@@ -277,11 +288,11 @@ class SessionMachine(RuleBasedStateMachine):
             self.answer(1 + (seed + step) % 3, seed, thinks=seed % 3 == 0, tokens=1.0)
             self.results(3, seed + step, size, alone=step % 2 == 0, late=False)
 
-    @precondition(lambda self: self.whole().law)
+    @precondition(lambda self: self.whole().active_decisions)
     @rule(pick=picks)
     def undo(self, pick: int) -> None:
         """The newest decision is taken back, or any."""
-        law = [id_ for id_, _ in self.whole().law]
+        law = [id_ for id_, _ in self.whole().active_decisions]
         chosen = law[pick % len(law)] if pick % 2 else None
         assert self.line.journal.undo(chosen) == (chosen or law[-1])
         self.line.moved = True
@@ -292,12 +303,12 @@ class SessionMachine(RuleBasedStateMachine):
         """Somebody goes on behind an older entry, beside this line."""
         path = self.path()
         entry = path[pick % len(path)]
-        branch = Branch.build(path[: pick % len(path) + 1])
+        branch = ConversationState.from_entries(path[: pick % len(path) + 1])
         if all(message.role == "system" for message in branch.messages):
             return
-        journal = self.line.journal.fork(entry.id)
+        journal = self.line.journal.fork_at(entry.id)
         assert journal.leaf == entry.id
-        assert same_request(journal.branch, branch)
+        assert is_same_request(journal.state, branch)
         self.enter(journal, branch)
 
     @precondition(lambda self: len(self.lines) < 4)
@@ -309,17 +320,17 @@ class SessionMachine(RuleBasedStateMachine):
         if not long:
             return
         chosen = dict(list(long.items())[pick % len(long) :])
-        leaf = self.store.branch_with(KEY, chosen, self.line.journal.leaf)
-        copy = self.store.path(KEY, leaf)
-        told = [entry for entry in path if isinstance(entry.body, Said)]
-        again = [entry for entry in copy if isinstance(entry.body, Said)]
+        leaf = self.store.copy_branch(SAMPLE_KEY, chosen, self.line.journal.leaf)
+        copy = self.store.read_path(SAMPLE_KEY, leaf)
+        told = [entry for entry in path if isinstance(entry.body, MessageEntry)]
+        again = [entry for entry in copy if isinstance(entry.body, MessageEntry)]
         for old, new in zip(told, again, strict=True):
-            assert new.body.slot.message == chosen.get(old.id, old.body.slot.message)
-            self.said.setdefault(new.id, new.body.slot.message)
-        journal = Journal.open(self.store, KEY, self.policy, leaf=leaf)
-        self.enter(journal, Branch.build(copy))
+            assert new.body.sized_message.message == chosen.get(old.id, old.body.sized_message.message)
+            self.said.setdefault(new.id, new.body.sized_message.message)
+        journal = Journal.open(self.store, SAMPLE_KEY, self.policy, leaf=leaf)
+        self.enter(journal, ConversationState.from_entries(copy))
 
-    def enter(self, journal: Journal, branch: Branch) -> None:
+    def enter(self, journal: Journal, branch: ConversationState) -> None:
         """Go on with a new line."""
         line = Line(journal, self.line.place)
         given = {result.call_id for message in branch.messages for result in message.results}
@@ -348,32 +359,32 @@ class SessionMachine(RuleBasedStateMachine):
             self.store.close()
             self.store = self.opened()
         for line in self.lines:
-            line.journal = Journal.open(self.store, KEY, self.policy, leaf=line.journal.leaf)
+            line.journal = Journal.open(self.store, SAMPLE_KEY, self.policy, leaf=line.journal.leaf)
         assert before == [self.would_send(line) for line in self.lines]
 
     def would_send(self, line: Line) -> list[bytes]:
         """Return the messages of the request that would come next."""
         current, self.line = self.line, line
-        plan = self.planned(line.journal.branch, line.place)
+        plan = self.planned(line.journal.state, line.place)
         self.line = current
-        return wires(self.targets[line.place], send_slots(plan))
+        return wires(self.targets[line.place], build_messages_to_send(plan))
 
     # -- what must hold ------------------------------------------------------------------------------------------------
 
-    def check_valid(self, where: Target, plan: Plan, slots: Sequence[Slot]) -> None:
+    def check_valid(self, where: Target, plan: Plan, slots: Sequence[SizedMessage]) -> None:
         """W1: the request is one that the API takes."""
         if slots:
-            found = validate(body(where.api, where.model, slots, options=plan.options), where.api)
+            found = validate_request(build_request_body(where.api, where.model, slots, options=plan.options), where.api)
             wrong = [one for one in found if one.level == "error" and one.rule not in OPTIONS]
             assert wrong == [], f"W1: {where.api} {where.model}"
 
-    def check_texts(self, whole: Branch, plan: Plan) -> None:
+    def check_texts(self, whole: ConversationState, plan: Plan) -> None:
         """S1: the text behind each replacement can be read back, byte for byte."""
         for edit in (*plan.record, *(plan.compaction.edits if plan.compaction else ())):
-            if edit.blob and edit.span.part is not None:
+            if edit.blob_hash and edit.span.part is not None:
                 part = whole.messages[edit.span.start].parts[edit.span.part]
-                text = result_text(part) if isinstance(part, ToolResult) else part.text  # type: ignore[union-attr]
-                assert self.store.blobs.text(edit.blob) == text
+                text = get_result_text(part) if isinstance(part, ToolResult) else part.text  # type: ignore[union-attr]
+                assert self.store.blobs.read_text(edit.blob_hash) == text
 
     @invariant()
     def all_holds(self) -> None:
@@ -385,53 +396,53 @@ class SessionMachine(RuleBasedStateMachine):
 
     def the_log_only_grows(self) -> None:
         """S1: every entry stays as it was, and every message is in it as it was said, or its text beside it."""
-        entries = self.store.entries(KEY)
+        entries = self.store.read_entries(SAMPLE_KEY)
         assert entries[: len(self.log)] == self.log
         places = {entry.id: number for number, entry in enumerate(entries)}
         for entry in entries[len(self.log) :]:
-            if isinstance(entry.body, Said) and entry.body.slot.message != self.said[entry.id]:
+            if isinstance(entry.body, MessageEntry) and entry.body.sized_message.message != self.said[entry.id]:
                 note = entries[places[entry.parent or ""]].body
-                assert isinstance(note, Note)
-                assert note.reason == CAPPED
-                kept = {self.store.blobs.text(hash_) for hash_ in note.data["blobs"]}
+                assert isinstance(note, NoteEntry)
+                assert note.reason == NOTE_CAPPED
+                kept = {self.store.blobs.read_text(hash_) for hash_ in note.data["blobs"]}
                 assert kept <= set(texts(self.said[entry.id]))
-                assert set(texts(self.said[entry.id])) - set(texts(entry.body.slot.message)) <= kept
+                assert set(texts(self.said[entry.id])) - set(texts(entry.body.sized_message.message)) <= kept
         assert self.said.keys() <= places.keys()
         self.log = entries
 
     def the_fold_is_lawful(self) -> None:
         """Extending one by one == building at once == opening the active part == what the journal holds."""
         line, path = self.line, self.path()
-        whole = Branch.build(path)
+        whole = ConversationState.from_entries(path)
         assert [entry.id for entry in path[: len(line.known)]] == line.known
         for entry in path[len(line.known) :]:
-            line.grown = extend(line.grown, entry)
+            line.grown = apply_entry(line.grown, entry)
         line.known = [entry.id for entry in path]
         assert state(line.grown) == state(whole)
-        assert whole.held == sum(slot.size for slot in project(whole))
-        assert same_request(self.store.branch(KEY, line.journal.leaf), whole)
-        assert same_request(line.journal.branch, whole)
-        revoked = {entry.body.id for entry in path if isinstance(entry.body, Revoke)}
-        decided = [entry.id for entry in path if isinstance(entry.body, Decision | Compaction)]
-        assert [id_ for id_, _ in whole.law] == [id_ for id_ in decided if id_ not in revoked]
+        assert whole.shown_tokens == sum(slot.tokens for slot in build_projection(whole))
+        assert is_same_request(self.store.open_state(SAMPLE_KEY, line.journal.leaf), whole)
+        assert is_same_request(line.journal.state, whole)
+        revoked = {entry.body.revoked_id for entry in path if isinstance(entry.body, RevokeEntry)}
+        decided = [entry.id for entry in path if isinstance(entry.body, DecisionEntry | CompactionEntry)]
+        assert [id_ for id_, _ in whole.active_decisions] == [id_ for id_ in decided if id_ not in revoked]
 
     def every_api_takes_it(self) -> None:
         """W1: whatever happened, the next request is valid, whichever of the APIs it goes to."""
         self.turn += 1
         place = self.turn % len(PLACES)
-        plan = self.planned(self.line.journal.branch, place)
-        self.check_valid(self.targets[place], plan, send_slots(plan))
+        plan = self.planned(self.line.journal.state, place)
+        self.check_valid(self.targets[place], plan, build_messages_to_send(plan))
 
 
-def wires(where: Target, slots: Sequence[Slot]) -> list[bytes]:
+def wires(where: Target, slots: Sequence[SizedMessage]) -> list[bytes]:
     """Return the elements of the request's list of messages, byte for byte, without cache breakpoints."""
-    found = FIELDS.decode(body(where.api, where.model, slots))
-    return [bytes(raw) for raw in ELEMENTS.decode(found[form_of(where.api).field])]
+    found = FIELDS.decode(build_request_body(where.api, where.model, slots))
+    return [bytes(raw) for raw in ELEMENTS.decode(found[get_api_spec(where.api).messages_field])]
 
 
 def shorter(entry: Entry, most: int) -> Message | None:
     """Return the message of an entry with its results in so many characters, if it has longer ones."""
-    return truncated_entries([entry], Bounds(most)).get(entry.id)
+    return truncate_entry_messages([entry], ResultLimits(most)).get(entry.id)
 
 
 def texts(message: Message) -> list[str]:
@@ -440,10 +451,14 @@ def texts(message: Message) -> list[str]:
     return [one.text for one in inner if isinstance(one, Text)]
 
 
-def state(branch: Branch) -> dict[str, object]:
+def state(branch: ConversationState) -> dict[str, object]:
     """Return all that a branch says of its own log."""
     known = {key: value for key, value in asdict(branch).items() if key not in {"settled", "callers"}}
-    return known | {"callers": {id_: index for id_, index in branch.callers.items() if index < len(branch.slots)}}
+    return known | {
+        "callers": {
+            id_: index for id_, index in branch.first_index_by_call_id.items() if index < len(branch.sized_messages)
+        }
+    }
 
 
 class StoredMachine(SessionMachine):

@@ -5,30 +5,31 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from histories import words
+from histories import make_text
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from planning_loop import drive
+from planning_loop import drive_agent_loop
 
 from holdfast import Policy
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.planning.budget import measure_room
+from holdfast.planning.budget import compute_budget
 from holdfast.planning.settings import Settings
-from holdfast.planning.settings_check import check, is_share
-from holdfast.state.entries import Frame
+from holdfast.planning.settings_check import check_settings, is_share_setting
+from holdfast.state.entries import RequestSetup
 
 OURS = Policy()
 WINDOW, FRAME = 40_000, 2_000
-WHERE = target("anthropic", "claude-sonnet-4-5", window=WINDOW, frame=Frame("f", FRAME))
-WHERE = replace(WHERE, limits=replace(WHERE.limits, asked_output=4_000))
+WHERE = get_target("anthropic", "claude-sonnet-4-5", window=WINDOW, setup=RequestSetup("f", FRAME))
+WHERE = replace(WHERE, limits=replace(WHERE.limits, requested_output=4_000))
 
 SHARES = [
     name
     for name in Settings.__struct_fields__
-    if is_share(name) and name.partition("_")[0] in {"trigger", "tail", "summary", "goal", "gain", "restore", "margin"}
+    if is_share_setting(name)
+    and name.partition("_")[0] in {"trigger", "tail", "summary", "goal", "gain", "restore", "margin"}
 ]
 NUMBERS = {
     "restore_files": (0, 5, 50),
@@ -54,15 +55,15 @@ changes = st.one_of(
 @cache
 def working() -> list[Message]:
     """Return a long conversation of small steps: files are read, changed and read again, now and then the user asks."""
-    said = [Message.of("user", "Rename compute_total to total_price; never touch billing/legacy.py.")]
+    said = [Message.from_text("user", "Rename compute_total to total_price; never touch billing/legacy.py.")]
     for number in range(40):
         call = f"call_{number}"
         tool, key = ("read", "path") if number % 3 else ("edit", "file_path")
         said.append(Message("assistant", (ToolCall(call, tool, f'{{"{key}":"src/part_{number % 7}.py"}}'),)))
-        said.append(Message("tool", (ToolResult(call, tool, (Text(words(number, 6_000)),)),)))
+        said.append(Message("tool", (ToolResult(call, tool, (Text(make_text(number, 6_000)),)),)))
         if number % 10 == 9:
-            said.append(Message.of("assistant", f"Part {number} is done."))
-            said.append(Message.of("user", f"Go on with part {number + 1}."))
+            said.append(Message.from_text("assistant", f"Part {number} is done."))
+            said.append(Message.from_text("user", f"Go on with part {number + 1}."))
     return said
 
 
@@ -75,7 +76,7 @@ def working() -> list[Message]:
 def test_allowed_settings_keep_a_request_in_its_window(changed: dict[str, Any]):
     """No share, tail, summary or restored file that is allowed switches compaction off or undoes what it gained."""
     settings = replace(OURS.settings, **changed)
-    if check(settings) or not settings.goal_share:
+    if check_settings(settings) or not settings.goal_share:
         return
-    for step in drive(working(), WHERE, OURS.with_settings(**changed)):
-        assert step.plan.after <= measure_room(WHERE, settings).window, step.plan.notices
+    for step in drive_agent_loop(working(), WHERE, OURS.with_settings(**changed)):
+        assert step.plan.after <= compute_budget(WHERE, settings).window, step.plan.notices

@@ -8,30 +8,30 @@ from collections import Counter
 
 import msgspec
 import pytest
-from histories import DAMAGE, ODD_IDS, conversation
+from histories import DAMAGE_BY_NAME, ODD_IDS, build_conversation
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
-from planning_loop import drive
-from strategies import broken_histories, conversations, damaged, wild_histories
+from planning_loop import drive_agent_loop
+from strategies import broken_history_strategy, conversation_strategy, damage_history, wild_history_strategy
 
-from holdfast import Branch, Policy, Target, World, apply, plan
-from holdfast.config import target
-from holdfast.messages.message import Message, result_text
-from holdfast.messages.parts import Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.size.tokens import measure
-from holdfast.normalize import MISSING, repairs
-from holdfast.normalize.ids import wire_id
-from holdfast.normalize.pairing import STRAY
-from holdfast.normalize.projection import send_slots
-from holdfast.planning.pipeline import advance
+from holdfast import ConversationState, PlanInputs, Policy, Target, apply, plan
+from holdfast.config import get_target
+from holdfast.messages.message import Message, get_result_text
+from holdfast.messages.parts import ProviderSignature, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.normalize import SYNTHETIC_RESULT_TEXT, normalize_history
+from holdfast.normalize.ids import encode_wire_id
+from holdfast.normalize.pairing import ORPHAN_RESULT_LABEL
+from holdfast.normalize.projection import build_messages_to_send
+from holdfast.planning.pipeline import plan_request
 from holdfast.planning.presets.presets import PRESETS
 from holdfast.providers.anthropic import messages as anthropic
-from holdfast.providers.request_body import body, measured, open_body, render
-from holdfast.providers.rules import validate
-from holdfast.state.branch.branch import extend
-from holdfast.state.entries import Entry, Frame, Said
+from holdfast.providers.request_body import build_request_body, measure_parsed_request, parse_request, render_request
+from holdfast.providers.rules import validate_request
+from holdfast.state.branch.branch import apply_entry
+from holdfast.state.entries import Entry, MessageEntry, RequestSetup
 
 KNOWN = [
     ("anthropic", "claude-3-5-sonnet-20241022"),
@@ -59,20 +59,27 @@ def as_sent(messages, model):
 
 def errors(where, made):
     """Return what the validator says against the request of a plan."""
-    found = validate(body(where.api, where.model, send_slots(made), options=made.options), where.api)
+    found = validate_request(
+        build_request_body(where.api, where.model, build_messages_to_send(made), options=made.options), where.api
+    )
     return [one for one in found if one.level == "error" and one.rule not in OPTIONS]
 
 
 def refused(messages, model, window, policy):
     """Return the errors of all requests of a loop over ``messages``, and of one that sees them all at once."""
-    where = target(*model, window=window, frame=Frame("f", 400))
+    where = get_target(*model, window=window, setup=RequestSetup("f", 400))
     said = as_sent(messages, model)
-    made = [step.plan for step in drive(said, where, policy, worlds=[World(), World("cold", idle=4_000)])]
+    made = [
+        step.plan
+        for step in drive_agent_loop(said, where, policy, worlds=[PlanInputs(), PlanInputs("cold", idle_seconds=4_000)])
+    ]
     made.append(plan(said, where, policy))
-    return [one for each in made if send_slots(each) for one in errors(where, each)]
+    return [one for each in made if build_messages_to_send(each) for one in errors(where, each)]
 
 
-@given(conversations(longest=2_000), st.sampled_from(MODELS), st.sampled_from(WINDOWS), st.sampled_from(POLICIES))
+@given(
+    conversation_strategy(longest=2_000), st.sampled_from(MODELS), st.sampled_from(WINDOWS), st.sampled_from(POLICIES)
+)
 def test_sound_conversations_are_taken(messages, model, window, policy):
     """W1: what is valid stays valid under every preset, cut, summarised and spilled."""
     if policy.name == "openclaw":
@@ -80,12 +87,12 @@ def test_sound_conversations_are_taken(messages, model, window, policy):
     assert refused(messages, model, window, policy) == []
 
 
-@pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.parametrize("kind", DAMAGE_BY_NAME)
 def test_no_damage_makes_an_invalid_request(kind):
     """W1: each kind of damage, alone, is repaired for every model under every policy."""
 
     @given(
-        broken_histories([kind], most=2, system=False),
+        broken_history_strategy([kind], max_wounds=2, system=False),
         st.sampled_from(MODELS),
         st.sampled_from([SHORT, Policy(), POLICIES[2]]),
     )
@@ -95,7 +102,7 @@ def test_no_damage_makes_an_invalid_request(kind):
     check()
 
 
-@given(broken_histories(most=8, system=False), st.sampled_from(MODELS), st.sampled_from(POLICIES))
+@given(broken_history_strategy(max_wounds=8, system=False), st.sampled_from(MODELS), st.sampled_from(POLICIES))
 def test_no_pile_of_damage_makes_an_invalid_request(messages, model, policy):
     """W1: any mixture of damage is repaired for every model under every policy."""
     assert refused(messages, model, 20_000, policy) == []
@@ -104,27 +111,32 @@ def test_no_pile_of_damage_makes_an_invalid_request(messages, model, policy):
 @pytest.mark.parametrize("model", MODELS)
 def test_a_system_prompt_among_the_messages_is_taken(model):
     """W1: a conversation of another API, which begins with its system prompt, is valid on each."""
-    where = target(*model, window=50_000)
-    said = [Message.of("system", "Be brief."), Message.of("user", "a"), Message.of("assistant", "b"), *user("c")]
+    where = get_target(*model, window=50_000)
+    said = [
+        Message.from_text("system", "Be brief."),
+        Message.from_text("user", "a"),
+        Message.from_text("assistant", "b"),
+        *user("c"),
+    ]
     assert errors(where, plan(said, where)) == []
 
 
-@given(wild_histories(), st.sampled_from(MODELS))
+@given(wild_history_strategy(), st.sampled_from(MODELS))
 def test_nobody_falls_over_anything(messages, model):
     """Any list of any messages is planned and written down, with values or from its own wire bytes."""
-    where = target(*model, window=20_000)
+    where = get_target(*model, window=20_000)
     made = plan(messages, where)
-    sent = body(where.api, where.model, send_slots(made), options=made.options)
-    again = open_body(sent, where.api)
-    branch = Branch.build(Entry("", None, Said(slot)) for slot in again.slots)
-    render(again, send_slots(advance(branch, where)), made.options)
+    sent = build_request_body(where.api, where.model, build_messages_to_send(made), options=made.options)
+    again = parse_request(sent, where.api)
+    branch = ConversationState.from_entries(Entry("", None, MessageEntry(slot)) for slot in again.messages)
+    render_request(again, build_messages_to_send(plan_request(branch, where)), made.options)
 
 
 # -- pairing -----------------------------------------------------------------------------------------------------------
 
 
 def user(text):
-    return [Message.of("user", text)]
+    return [Message.from_text("user", text)]
 
 
 def runs(messages):
@@ -146,10 +158,10 @@ def runs(messages):
             yield message, results
 
 
-@given(broken_histories(most=6), st.sampled_from(MODELS))
+@given(broken_history_strategy(max_wounds=6), st.sampled_from(MODELS))
 def test_every_call_has_its_result(messages, model):
     """W2: in each request calls and results match one to one, right behind each other, and nothing is left over."""
-    sent = apply(messages, plan(messages, target(*model, window=100_000)))
+    sent = apply(messages, plan(messages, get_target(*model, window=100_000)))
     before = next((place for place, one in enumerate(sent) if one.role == "assistant"), len(sent))
     assert [result for one in sent[:before] for result in one.results] == []
     for message, results in runs(sent):
@@ -159,30 +171,30 @@ def test_every_call_has_its_result(messages, model):
 SHAPES = ("missing result", "orphan", "misplaced result", "swapped neighbours", "interleaved batches", "blank message")
 
 
-STRAY_BESIDE = damaged(
-    conversation([(0, 1, [(1, 0, 1, 0)] * 3, False)]), [("orphan", 5, 0), ("interleaved batches", 0, 0)]
+STRAY_BESIDE = damage_history(
+    build_conversation([(0, 1, [(1, 0, 1, 0)] * 3, False)]), [("orphan", 5, 0), ("interleaved batches", 0, 0)]
 )
 """Two calls in two answers, their results the other way round, and one that nobody asked for."""
 
 
-@given(broken_histories(SHAPES, most=6), st.sampled_from(MODELS))
+@given(broken_history_strategy(SHAPES, max_wounds=6), st.sampled_from(MODELS))
 @example(STRAY_BESIDE, MODELS[0])
 def test_real_results_are_sent_once_and_in_order(messages, model):
     """W2: the result of a call is sent, once, wherever it came; what had to be moved is in call order.
 
     What did not stands as it came, but for results of calls that nobody made, which are told in words.
     """
-    made = plan(messages, target(*model, window=100_000))
+    made = plan(messages, get_target(*model, window=100_000))
     sent = apply(messages, made)
     called = {call.id for message in messages if message.role == "assistant" for call in message.calls}
     expected = {}
     for message in messages:
         for result in message.results:
             if result.call_id in called:
-                expected.setdefault(result.call_id, result_text(result))
-    found = [result for one in sent for result in one.results if result.content != (Text(MISSING),)]
+                expected.setdefault(result.call_id, get_result_text(result))
+    found = [result for one in sent for result in one.results if result.content != (Text(SYNTHETIC_RESULT_TEXT),)]
     assert sorted(result.call_id for result in found) == sorted(expected)
-    assert all(result_text(result).startswith(expected[result.call_id]) for result in found)
+    assert all(get_result_text(result).startswith(expected[result.call_id]) for result in found)
     stood = [[result.call_id for result in one.results] for one in messages]
     stood += [[result.call_id for result in results] for _, results in runs(messages)]
     stood = [[id_ for id_ in ids if id_ in called] for ids in stood]
@@ -197,9 +209,13 @@ def test_results_without_ids_stand_in_the_order_of_their_calls(order, apart, mod
     ids = [f"read#{number}" for number in range(1, 4)]
     told = [ToolResult(ids[at], "read", (Text(f"of {ids[at]}"),)) for at in order]
     said = [Message("tool", (one,)) for one in told] if apart else [Message("tool", tuple(told))]
-    history = [Message.of("user", "go"), Message("assistant", tuple(ToolCall(id_, "read") for id_ in ids)), *said]
-    sent = apply(history, plan(history, target("gemini", model, window=100_000)))
-    assert [result_text(one) for message in sent for one in message.results] == [f"of {id_}" for id_ in ids]
+    history = [
+        Message.from_text("user", "go"),
+        Message("assistant", tuple(ToolCall(id_, "read") for id_ in ids)),
+        *said,
+    ]
+    sent = apply(history, plan(history, get_target("gemini", model, window=100_000)))
+    assert [get_result_text(one) for message in sent for one in message.results] == [f"of {id_}" for id_ in ids]
 
 
 def calls(*ids):
@@ -212,7 +228,7 @@ def results(*pairs):
 
 def paired(messages, model=MODELS[1]):
     """Return the texts of the results behind each assistant message with calls, as sent."""
-    sent = apply(messages, plan(messages, target(*model, window=100_000)))
+    sent = apply(messages, plan(messages, get_target(*model, window=100_000)))
     return [[r.content[0].text for r in found] for message, found in runs(sent) if message.calls]
 
 
@@ -227,9 +243,9 @@ def paired(messages, model=MODELS[1]):
         ([calls("a"), results(("a", "1")), results(("a", "again"))], [["1"]]),
         ([results(("a", "early")), calls("a"), results(("a", "1"))], [["1"]]),
         ([calls("a"), results(("a", "1")), calls("a"), results(("a", "2"))], [["1"], ["2"]]),
-        ([calls("a"), *user("stop"), calls("a"), results(("a", "2"))], [[MISSING], ["2"]]),
+        ([calls("a"), *user("stop"), calls("a"), results(("a", "2"))], [[SYNTHETIC_RESULT_TEXT], ["2"]]),
         ([calls("a"), *user("stop"), calls("a"), results(("a", "2")), calls("a"), results(("a", "3"))],
-         [[MISSING], ["2"], ["3"]]),
+         [[SYNTHETIC_RESULT_TEXT], ["2"], ["3"]]),
         ([calls("a", "a"), results(("a", "1"), ("a", "2"))], [["1", "2"]]),
     ],
 )  # fmt: skip
@@ -241,23 +257,23 @@ def test_which_result_goes_to_which_call(model, history, texts):
 @pytest.mark.parametrize("model", MODELS)
 def test_a_late_result_wins(model):
     """W4: a made-up result stands only until the real one comes, and the log never hears of it."""
-    where = target(*model, window=100_000)
+    where = get_target(*model, window=100_000)
     said = [*user("go"), calls("a"), *user("are you there?")]
     first = plan(said, where)
-    assert paired(said, model) == [[MISSING]]
-    assert MISSING.encode() not in first.branch.dump().split(b"settled")[0]
-    assert MISSING not in str(first.record)
+    assert paired(said, model) == [[SYNTHETIC_RESULT_TEXT]]
+    assert SYNTHETIC_RESULT_TEXT.encode() not in first.state.dump().split(b"settled")[0]
+    assert SYNTHETIC_RESULT_TEXT not in str(first.record)
     later = [*said, results(("a", "real")), *user("well?")]
-    second = plan(later, where, branch=first.branch)
+    second = plan(later, where, state=first.state)
     assert [r.content[0].text for one in apply(later, second) for r in one.results] == ["real"]
 
 
-@given(broken_histories(most=5), st.sampled_from(MODELS))
+@given(broken_history_strategy(max_wounds=5), st.sampled_from(MODELS))
 def test_what_is_made_up_is_never_recorded(messages, model):
     """W4: no repair gets into the log: without its memory of repairs a branch knows only what was said."""
-    for step in drive(messages, target(*model, window=9_000), SHORT):
-        assert MISSING not in str(step.plan.record)
-        for slot in step.plan.branch.slots:
+    for step in drive_agent_loop(messages, get_target(*model, window=9_000), SHORT):
+        assert SYNTHETIC_RESULT_TEXT not in str(step.plan.record)
+        for slot in step.plan.state.sized_messages:
             assert slot.message in messages
 
 
@@ -266,52 +282,58 @@ def test_what_is_made_up_is_never_recorded(messages, model):
 
 def wire_of(messages, model):
     """Return a history as the body that a client would send, its JSON spaced as no encoder of ours does it."""
-    made = json.loads(body(*model, [measure(one) for one in messages]))
+    made = json.loads(build_request_body(*model, [build_sized_message(one) for one in messages]))
     if model[1] == "claude-sonnet-4-5":
         made |= {"thinking": {"type": "enabled", "budget_tokens": 2_000}, "max_tokens": 9_000}
     return json.dumps(made, indent=1).encode()
 
 
-@given(broken_histories(most=2), st.sampled_from(KNOWN))
+@given(broken_history_strategy(max_wounds=2), st.sampled_from(KNOWN))
 def test_what_the_validator_takes_is_left_alone(messages, model):
     """W3: hygiene edits no request that is valid already, and it leaves as the very bytes it came in."""
     raw = wire_of(as_sent(messages, model), model)
-    assume(not validate(raw, model[0]))
-    lens = open_body(raw, model[0])
-    made = advance(
-        Branch.build(Entry("", None, Said(slot)) for slot in measured(lens).slots), target(*model, window=200_000)
+    assume(not validate_request(raw, model[0]))
+    lens = parse_request(raw, model[0])
+    made = plan_request(
+        ConversationState.from_entries(
+            Entry("", None, MessageEntry(slot)) for slot in measure_parsed_request(lens).messages
+        ),
+        get_target(*model, window=200_000),
     )
-    assert made.repair == ()
-    assert render(lens, send_slots(made)) is raw
+    assert made.normalization == ()
+    assert render_request(lens, build_messages_to_send(made)) is raw
 
 
-@given(conversations(longest=300), st.sampled_from(KNOWN))
+@given(conversation_strategy(longest=300), st.sampled_from(KNOWN))
 def test_sound_conversations_are_left_alone(messages, model):
     """W3: the same for conversations that are sound, of which there are enough."""
     raw = wire_of(as_sent(messages, model), model)
-    lens = open_body(raw, model[0])
-    made = advance(
-        Branch.build(Entry("", None, Said(slot)) for slot in measured(lens).slots), target(*model, window=200_000)
+    lens = parse_request(raw, model[0])
+    made = plan_request(
+        ConversationState.from_entries(
+            Entry("", None, MessageEntry(slot)) for slot in measure_parsed_request(lens).messages
+        ),
+        get_target(*model, window=200_000),
     )
     assume(messages[-1].role != "assistant" or model[0] == "openai-chat")
-    assert made.repair == ()
+    assert made.normalization == ()
     assert made.is_empty
-    assert render(lens, send_slots(made)) is raw
+    assert render_request(lens, build_messages_to_send(made)) is raw
 
 
-@given(broken_histories(most=6) | wild_histories(), st.sampled_from(MODELS))
+@given(broken_history_strategy(max_wounds=6) | wild_history_strategy(), st.sampled_from(MODELS))
 def test_repairing_twice_is_repairing_once(messages, model):
     """W3: what was repaired needs no repair."""
-    where = target(*model, window=200_000)
+    where = get_target(*model, window=200_000)
     once = apply(messages, plan(messages, where))
     assert apply(once, plan(once, where)) == once
-    assert repairs(once, where.dialect) == ()
+    assert normalize_history(once, where.dialect) == ()
 
 
-@given(broken_histories(most=3), st.sampled_from(KNOWN))
+@given(broken_history_strategy(max_wounds=3), st.sampled_from(KNOWN))
 def test_a_repair_touches_only_what_is_wrong(messages, model):
     """Parts that are sent are the parts that were said, or they carry another id, or no result was there."""
-    sent = apply(messages, plan(messages, target(*model, window=200_000)))
+    sent = apply(messages, plan(messages, get_target(*model, window=200_000)))
     words = Counter(part.text for one in messages for part in one.parts if isinstance(part, Text) and part.text.strip())
     kept = Counter(part.text for one in sent for part in one.parts if isinstance(part, Text) and part.text.strip())
     lost = words - kept
@@ -321,38 +343,40 @@ def test_a_repair_touches_only_what_is_wrong(messages, model):
 # -- seals and ids -----------------------------------------------------------------------------------------------------
 
 
-@given(broken_histories(["thinking", "thinking alone", "missing result"], most=5), st.sampled_from(MODELS))
+@given(broken_history_strategy(["thinking", "thinking alone", "missing result"], max_wounds=5), st.sampled_from(MODELS))
 def test_sealed_parts_go_whole_or_not_at_all(messages, model):
     """W6: thinking that is sent is sealed by this API for this model, and is what was said to the last byte."""
     said = [part for one in messages for part in one.parts if isinstance(part, Thinking)]
-    for one in apply(messages, plan(messages, target(*model, window=200_000))):
+    for one in apply(messages, plan(messages, get_target(*model, window=200_000))):
         for part in one.parts:
             if isinstance(part, Thinking):
                 assert part in said
-                assert part.seal is not None
-                assert part.seal.api == model[0]
-                assert part.seal.model in ("", model[1])
+                assert part.signature is not None
+                assert part.signature.api == model[0]
+                assert part.signature.model in ("", model[1])
 
 
 ids = st.sampled_from(ODD_IDS) | st.text(max_size=70) | st.from_regex(r"[a-z]{1,3}_[0-9a-f]{12}", fullmatch=True)
-dialects = st.sampled_from([target(*model).dialect for model in MODELS] + [Target().dialect])
+dialects = st.sampled_from([get_target(*model).dialect for model in MODELS] + [Target().dialect])
 
 
 @given(st.lists(ids, unique=True, max_size=8), dialects)
 def test_ids_are_mapped_one_to_one(names, dialect):
     """W8: different ids stay different, in the alphabet and length of the API, and a mapped id is left alone."""
-    mapped = [wire_id(name, dialect) for name in names]
+    mapped = [encode_wire_id(name, dialect) for name in names]
     assert len(set(mapped)) == len(names)
     for name in mapped:
         assert re.fullmatch(f"(?:{dialect.id_pattern})+", name)
         assert len(name) <= dialect.id_max
-        assert wire_id(name, dialect) == name
+        assert encode_wire_id(name, dialect) == name
 
 
-@given(broken_histories(["repeated id", "odd id", "same id in a message"], most=4), st.sampled_from(MODELS))
+@given(
+    broken_history_strategy(["repeated id", "odd id", "same id in a message"], max_wounds=4), st.sampled_from(MODELS)
+)
 def test_ids_in_a_request_are_unique(messages, model):
     """W8: on an API that wants it, no two calls of a request have one id, and each result names its own call."""
-    where = target(*model, window=200_000)
+    where = get_target(*model, window=200_000)
     assume(where.dialect.unique_ids)
     sent = apply(messages, plan(messages, where))
     used = [call.id for one in sent for call in one.calls]
@@ -362,11 +386,13 @@ def test_ids_in_a_request_are_unique(messages, model):
     ]
 
 
-@given(broken_histories(["repeated id", "odd id"], most=3), conversations(), st.sampled_from(MODELS))
+@given(
+    broken_history_strategy(["repeated id", "odd id"], max_wounds=3), conversation_strategy(), st.sampled_from(MODELS)
+)
 def test_names_stay_as_the_history_grows(broken, messages, model):
     """W8: an id that was mapped or renamed once is the same in every later request."""
-    where = target(*model, window=200_000)
-    start = [*broken, *user("go on"), Message.of("assistant", "yes")]
+    where = get_target(*model, window=200_000)
+    start = [*broken, *user("go on"), Message.from_text("assistant", "yes")]
     whole = [*start, *(one for one in messages if one.role != "system")]
     first, second = (apply(part, plan(part, where)) for part in ([*start, *user("x")], [*whole, *user("x")]))
     used = [call.id for one in first for call in one.calls]
@@ -376,7 +402,10 @@ def test_names_stay_as_the_history_grows(broken, messages, model):
 # -- bytes -------------------------------------------------------------------------------------------------------------
 
 
-@given(broken_histories(["missing result", "orphan", "repeated id", "odd id"], most=3), st.sampled_from(KNOWN[:4]))
+@given(
+    broken_history_strategy(["missing result", "orphan", "repeated id", "odd id"], max_wounds=3),
+    st.sampled_from(KNOWN[:4]),
+)
 def test_a_repair_leaves_its_neighbours_their_bytes(messages, model):
     """Bytes: what a repair does not touch keeps its own JSON, fields nobody knows too."""
     raw = json.loads(wire_of(as_sent(messages, model), model))
@@ -384,16 +413,19 @@ def test_a_repair_leaves_its_neighbours_their_bytes(messages, model):
         for block in blocks(message):
             block["x_mine"] = [1.0, "e\u0301"]
     data = json.dumps(raw).encode()
-    lens = open_body(data, model[0])
-    made = advance(
-        Branch.build(Entry("", None, Said(slot)) for slot in measured(lens).slots), target(*model, window=200_000)
+    lens = parse_request(data, model[0])
+    made = plan_request(
+        ConversationState.from_entries(
+            Entry("", None, MessageEntry(slot)) for slot in measure_parsed_request(lens).messages
+        ),
+        get_target(*model, window=200_000),
     )
-    out = json.loads(render(lens, send_slots(made)))
+    out = json.loads(render_request(lens, build_messages_to_send(made)))
     known = {block.get("id") for one in raw["messages"] for block in blocks(one)}
-    others = ("[System message]", STRAY[:-1])  # what stands so is said by another
+    others = ("[System message]", ORPHAN_RESULT_LABEL[:-1])  # what stands so is said by another
     spoken = [one for one in out["messages"] if not any(one_said in str(one) for one_said in others)]
     for block in [block for one in spoken for block in blocks(one)]:
-        made_up = MISSING in str(block) or block.get("text") in ("Continue.", "(the conversation so far)")
+        made_up = SYNTHETIC_RESULT_TEXT in str(block) or block.get("text") in ("Continue.", "(the conversation so far)")
         renamed = block.get("id", block.get("tool_use_id")) not in known
         assert made_up or renamed or block.get("x_mine") == [1.0, "e\u0301"]
 
@@ -405,37 +437,39 @@ def blocks(message):
 
 def test_a_client_may_move_its_breakpoint():
     """A client that marks the newest message of each request is planned for as it is: one marker, where it put it."""
-    where = target("anthropic", "claude-sonnet-4-5", window=100_000)
+    where = get_target("anthropic", "claude-sonnet-4-5", window=100_000)
     said, branch = [], None
     for turn in range(6):
         said.append({"role": "user", "content": [{"type": "text", "text": f"turn {turn}"}]})
         sent = msgspec.json.decode(msgspec.json.encode(said))
         sent[-1]["content"][0]["cache_control"] = {"type": "ephemeral"}
-        values = anthropic.messages(sent)
-        made = plan(values, where, branch=branch)
-        assert anthropic.dicts(apply(values, made)) == sent
-        branch = made.branch
+        values = anthropic.decode_message_dicts(sent)
+        made = plan(values, where, state=branch)
+        assert anthropic.encode_message_dicts(apply(values, made)) == sent
+        branch = made.state
         said.append({"role": "assistant", "content": f"answer {turn}"})
 
 
 def test_a_slot_in_two_requests_is_one_slot():
     """A slot with wire bytes of its own goes out as those bytes in every request that shows it."""
-    where = target("anthropic", "claude-sonnet-4-5", window=100_000)
+    where = get_target("anthropic", "claude-sonnet-4-5", window=100_000)
     raw = b'{ "role":"user", "content":"a" }'
-    slot = replace(measure(Message.of("user", "a")), api="anthropic", raw=Raw(raw))
-    branch = extend(Branch(), Entry("", None, Said(slot)))
+    slot = replace(build_sized_message(Message.from_text("user", "a")), api="anthropic", raw=Raw(raw))
+    branch = apply_entry(ConversationState(), Entry("", None, MessageEntry(slot)))
     for _ in range(2):
-        made = advance(branch, where)
-        assert raw in body("anthropic", where.model, send_slots(made))
-        branch = extend(made.branch, Entry("", None, Said(measure(Message.of("assistant", "b")))))
-        branch = extend(branch, Entry("", None, Said(measure(Message.of("user", "c")))))
+        made = plan_request(branch, where)
+        assert raw in build_request_body("anthropic", where.model, build_messages_to_send(made))
+        branch = apply_entry(
+            made.state, Entry("", None, MessageEntry(build_sized_message(Message.from_text("assistant", "b"))))
+        )
+        branch = apply_entry(branch, Entry("", None, MessageEntry(build_sized_message(Message.from_text("user", "c")))))
 
 
 def test_seals_of_another_model_stay_behind():
     """W6: thinking that another model of the same API sealed is not sent."""
-    thought = Message("assistant", (Thinking("hm", Seal("anthropic", "claude-old", "s")), Text("yes")))
+    thought = Message("assistant", (Thinking("hm", ProviderSignature("anthropic", "claude-old", "s")), Text("yes")))
     said = [*user("a"), thought, *user("b")]
-    sent = apply(said, plan(said, target("anthropic", "claude-sonnet-4-5", window=100_000)))
+    sent = apply(said, plan(said, get_target("anthropic", "claude-sonnet-4-5", window=100_000)))
     assert not any(isinstance(part, Thinking) for one in sent for part in one.parts)
 
 
@@ -444,5 +478,5 @@ def test_a_result_without_a_word_is_taken():
     for content in [(), (Text(""),), (Text(" "),)]:
         said = [*user("a"), calls("t"), Message("tool", (ToolResult("t", "read", content),))]
         for model in MODELS:
-            where = target(*model, window=100_000)
+            where = get_target(*model, window=100_000)
             assert errors(where, plan(said, where)) == []

@@ -13,11 +13,11 @@ import json
 import sys
 from pathlib import Path
 
-from holdfast.providers.rules import RULES, validate
+from holdfast.providers.rules import ALL_RULES, validate_request
 
 CASES = Path(__file__).with_name("cases")
 APIS = ("anthropic", "openai-chat", "openai-responses", "gemini")
-LEVELS = {rule.name: rule.level for rule in RULES}
+LEVELS = {rule.name: rule.level for rule in ALL_RULES}
 _BIG = 100_000
 """Bytes from which on a case is judged for the deletion of its own rule only."""
 
@@ -49,12 +49,12 @@ def wanted(case):
     return "clean" if case["kept"] else LEVELS[case["rule"]]
 
 
-def judged(case, rules=RULES):
+def judged(case, rules=ALL_RULES):
     """Return what ``rules`` find in a case."""
-    return validate(case["request"], case["api"], rules=rules, whole=case.get("whole", False))
+    return validate_request(case["request"], case["api"], rules=rules, complete=case.get("whole", False))
 
 
-def wrong(listed, rules=RULES):
+def wrong(listed, rules=ALL_RULES):
     """Return the ids of the cases that ``rules`` judge wrong."""
     return [one["id"] for one in listed if verdict(judged(one, rules)) != wanted(one)]
 
@@ -64,10 +64,10 @@ def table():
     out = {}
     for api in APIS:
         listed = cases(api)
-        for rule in RULES:
+        for rule in ALL_RULES:
             if rule.name.startswith(f"{api}."):
                 asked = [one for one in listed if len(one["request"]) < _BIG or one["rule"] == rule.name]
-                out[rule.name] = len(wrong(asked, [other for other in RULES if other is not rule]))
+                out[rule.name] = len(wrong(asked, [other for other in ALL_RULES if other is not rule]))
     return out
 
 

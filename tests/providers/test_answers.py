@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from holdfast.errors import FormatError, Unrecognised
+from holdfast.errors import FormatError, UnrecognizedContent
 from holdfast.messages.parts import Opaque, Text, Thinking, ToolCall
-from holdfast.providers.common.sse import Event, Reader
-from holdfast.providers.overflow import classify
-from holdfast.providers.responses import Fold, answer, spent, usage
-from holdfast.providers.rules import validate
+from holdfast.providers.common.sse import SseReader, StreamEvent
+from holdfast.providers.overflow import classify_error
+from holdfast.providers.responses import AnswerStream, parse_answer, parse_billed_usage, parse_window_usage
+from holdfast.providers.rules import validate_request
 from holdfast.state.entries import Usage
 
 
@@ -20,10 +20,10 @@ def raw(value):
 
 
 def folded(api, *bodies):
-    fold = Fold(api)
+    fold = AnswerStream(api)
     for body in bodies:
-        fold.feed(Event(body if isinstance(body, bytes) else raw(body)))
-    return fold.answer()
+        fold.add_event(StreamEvent(body if isinstance(body, bytes) else raw(body)))
+    return fold.build_answer()
 
 
 # -- usage -------------------------------------------------------------------------------------------------------------
@@ -97,8 +97,8 @@ SERVED = {"type": "message", "input_tokens": 23_000, "output_tokens": 1_000}
 )
 def test_usage_has_one_sense(api, told, wanted):
     """``input`` is the whole prompt and ``output`` all that was made, whatever an API's fields leave out."""
-    assert usage(api, raw(told)) == wanted
-    assert spent(api, raw(told)) == wanted
+    assert parse_window_usage(api, raw(told)) == wanted
+    assert parse_billed_usage(api, raw(told)) == wanted
     assert wanted.total == wanted.input + wanted.output
 
 
@@ -107,32 +107,35 @@ def test_the_window_is_the_last_message_and_the_bill_is_everything():
     top = {"input_tokens": 23_000, "output_tokens": 1_000}
     for iterations in ([COMPACTING, SERVED], [SERVED, COMPACTING]):
         told = raw(top | {"iterations": iterations})
-        assert usage("anthropic", told) == Usage(23_000, 1_000)
-        assert spent("anthropic", told) == Usage(203_000, 4_500)
+        assert parse_window_usage("anthropic", told) == Usage(23_000, 1_000)
+        assert parse_billed_usage("anthropic", told) == Usage(203_000, 4_500)
     loop = {"input_tokens": 50_000, "output_tokens": 3_000, "output_tokens_details": {"thinking_tokens": 40}}
     told = raw(loop | {"iterations": [SERVED, SERVED | {"input_tokens": 27_000, "output_tokens": 2_000}]})
-    assert usage("anthropic", told) == Usage(27_000, 2_000)
-    assert spent("anthropic", told) == Usage(50_000, 3_000, 0, 0, 40)
+    assert parse_window_usage("anthropic", told) == Usage(27_000, 2_000)
+    assert parse_billed_usage("anthropic", told) == Usage(50_000, 3_000, 0, 0, 40)
     alone = raw(top | {"iterations": [COMPACTING]})
-    assert (usage("anthropic", alone), spent("anthropic", alone)) == (Usage(23_000, 1_000), Usage(203_000, 4_500))
+    assert (parse_window_usage("anthropic", alone), parse_billed_usage("anthropic", alone)) == (
+        Usage(23_000, 1_000),
+        Usage(203_000, 4_500),
+    )
     kept = [call | {"cache_creation_input_tokens": 20, "cache_creation": KEPT} for call in (SERVED, COMPACTING)]
-    assert spent("anthropic", raw(kept[0] | {"iterations": kept})).cache_write_1h == 40
+    assert parse_billed_usage("anthropic", raw(kept[0] | {"iterations": kept})).cache_write_1h == 40
     fallback = [SERVED, SERVED | {"type": "fallback_message", "input_tokens": 5}]
-    assert usage("anthropic", raw(top | {"iterations": fallback})) == Usage(5, 1_000)
+    assert parse_window_usage("anthropic", raw(top | {"iterations": fallback})) == Usage(5, 1_000)
 
 
 @pytest.mark.parametrize("told", [None, b"null", b"{}", b"[1]", b'"x"', b'{"a":{}}', b'{"a":"1"}'])
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses", "gemini"])
 def test_no_numbers_are_no_usage(api, told):
     """Usage that is missing, null or of another shape is nothing, not zeros."""
-    assert usage(api, told) is None
-    assert spent(api, told) is None
+    assert parse_window_usage(api, told) is None
+    assert parse_billed_usage(api, told) is None
 
 
 @pytest.mark.parametrize("count", [-5, "7", None, [1], 1e300, True])
 def test_odd_counts_do_no_harm(count):
     """A negative count is none, a number out of all bounds is bounded, other things count for nothing."""
-    found = usage("openai-chat", raw({"prompt_tokens": count, "completion_tokens": 3}))
+    found = parse_window_usage("openai-chat", raw({"prompt_tokens": count, "completion_tokens": 3}))
     assert found is not None
     assert 0 <= found.input <= 2**53
     assert found.output == 3
@@ -206,8 +209,8 @@ NO = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "r
 )
 def test_why_it_stopped(api, body, stop, native):
     """Each API's reason becomes one of a closed list, its own word stays, and a word nobody knows is unknown."""
-    said = answer(api, raw(body))
-    assert (said.stop, said.native_stop, said.error) == (stop, native, None)
+    said = parse_answer(api, raw(body))
+    assert (said.stop_reason, said.native_stop_reason, said.error) == (stop, native, None)
 
 
 # -- what goes into the history ----------------------------------------------------------------------------------------
@@ -216,12 +219,14 @@ def test_why_it_stopped(api, body, stop, native):
 def test_history_is_what_a_request_takes_back():
     """Empty fields, annotations and the sound itself stay behind; a call without words has content null."""
     told = {"role": "assistant", "content": "", "refusal": None, "annotations": [], "tool_calls": [CHAT_CALL]}
-    (element,) = answer("openai-chat", raw(chat("tool_calls", **told))).history
+    (element,) = parse_answer("openai-chat", raw(chat("tool_calls", **told))).history_elements
     assert json.loads(element) == {"role": "assistant", "content": None, "tool_calls": [CHAT_CALL]}
     told = {"content": None, "audio": {"id": "audio_1", "data": "AAAA", "transcript": "hi"}}
-    (element,) = answer("openai-chat", raw(chat("stop", **told))).history
+    (element,) = parse_answer("openai-chat", raw(chat("stop", **told))).history_elements
     assert json.loads(element) == {"role": "assistant", "content": None, "audio": {"id": "audio_1"}}
-    assert answer("gemini", raw(google("STOP"))).history == (b'{"role":"model","parts":[{"text": "a"}]}',)
+    assert parse_answer("gemini", raw(google("STOP"))).history_elements == (
+        b'{"role":"model","parts":[{"text": "a"}]}',
+    )
 
 
 @pytest.mark.parametrize(
@@ -237,33 +242,33 @@ def test_history_is_what_a_request_takes_back():
 )
 def test_an_empty_answer_has_no_history(api, body):
     """An answer without a word is no message that any API would take back."""
-    said = answer(api, raw(body))
-    assert (said.history, said.message.parts) == ((), ())
+    said = parse_answer(api, raw(body))
+    assert (said.history_elements, said.message.parts) == ((), ())
 
 
 def test_unknown_blocks_and_items_are_kept():
     """What nobody knows yet is an opaque part with its bytes, and goes back as it came."""
     block = {"type": "of_tomorrow", "n": 123456789012345678901234567890, "f": 1.10}
-    said = answer("anthropic", b'{"content":[' + raw(block) + b"]}")
+    said = parse_answer("anthropic", b'{"content":[' + raw(block) + b"]}")
     assert said.message.parts[0].kind == "of_tomorrow"
-    assert raw(block) in said.history[0]
-    said = answer("openai-responses", b'{"status":"completed","output":[' + raw(block) + b", 5]}")
-    assert said.history == (raw(block),)
+    assert raw(block) in said.history_elements[0]
+    said = parse_answer("openai-responses", b'{"status":"completed","output":[' + raw(block) + b", 5]}")
+    assert said.history_elements == (raw(block),)
     assert isinstance(said.message.parts[0], Opaque)
 
 
 def test_the_first_choice_is_the_answer():
     """Of several choices or candidates the one with the smallest index counts, wherever it stands."""
     choices = [{"index": n, "message": {"content": str(n)}, "finish_reason": "stop"} for n in (2, 0, 1)]
-    assert answer("openai-chat", raw({"choices": choices})).message.text == "0"
+    assert parse_answer("openai-chat", raw({"choices": choices})).message.text == "0"
     deltas = [{"choices": [{"index": n, "delta": {"content": str(n)}}]} for n in (1, 0, 1, 0)]
     assert folded("openai-chat", *deltas).message.text == "00"
 
 
 def test_half_a_surrogate_pair_is_a_character_again():
     """Text that no JSON reader takes becomes U+FFFD instead of an error; the rest of the answer stands."""
-    said = answer("anthropic", b'{"content":[{"type":"text","text":"a\\ud83d"}],"stop_reason":"end_turn"}')
-    assert (said.message.text, said.stop) == ("a\ufffd", "end")
+    said = parse_answer("anthropic", b'{"content":[{"type":"text","text":"a\\ud83d"}],"stop_reason":"end_turn"}')
+    assert (said.message.text, said.stop_reason) == ("a\ufffd", "end")
     said = folded("openai-chat", b'{"choices":[{"delta":{"content":"a\xff"}}]}')
     assert said.message.text == "a\ufffd"
 
@@ -281,9 +286,9 @@ def test_half_a_surrogate_pair_is_a_character_again():
 )
 def test_an_answer_tells_that_it_came_damaged(body, damaged):
     """It did where something in it was no text: not where the model says U+FFFD, or something is no JSON for others."""
-    assert folded("openai-chat", {"choices": []}, body).damaged == damaged
+    assert folded("openai-chat", {"choices": []}, body).is_damaged == damaged
     if body.startswith(b"{"):
-        assert answer("openai-chat", body.replace(b"delta", b"message")).damaged == damaged
+        assert parse_answer("openai-chat", body.replace(b"delta", b"message")).is_damaged == damaged
 
 
 @pytest.mark.parametrize(
@@ -291,11 +296,11 @@ def test_an_answer_tells_that_it_came_damaged(body, damaged):
 )
 def test_words_that_a_stream_lost_are_damage(stream):
     """An event that nobody can read, or whose line or end is lost, takes its words along; a comment has none."""
-    fold = Fold("anthropic")
-    for event in Reader().feed(b": ping\n\ndata: {}\n\ndata: none\n\n" + stream):
-        assert not fold.answer().damaged
-        fold.feed(event)
-    assert fold.answer().damaged
+    fold = AnswerStream("anthropic")
+    for event in SseReader().feed(b": ping\n\ndata: {}\n\ndata: none\n\n" + stream):
+        assert not fold.build_answer().is_damaged
+        fold.add_event(event)
+    assert fold.build_answer().is_damaged
 
 
 # -- events ------------------------------------------------------------------------------------------------------------
@@ -317,7 +322,7 @@ def test_anthropic_corrects_usage_and_model_on_the_way():
         },
         {"type": "message_stop"},
     )
-    assert (said.model, said.id, said.stop, said.complete) == ("b", "m", "end", True)
+    assert (said.model, said.id, said.stop_reason, said.is_complete) == ("b", "m", "end", True)
     assert said.usage == Usage(241, 9, 200, 30)
 
 
@@ -332,7 +337,7 @@ def test_arguments_that_were_cut_are_kept_as_text():
     )
     (call,) = said.message.calls
     assert json.loads(call.arguments) == {"arguments": '{"a": "b'}
-    assert not said.complete
+    assert not said.is_complete
 
 
 def test_deltas_of_tomorrow_add_their_words():
@@ -343,7 +348,7 @@ def test_deltas_of_tomorrow_add_their_words():
         {"type": "content_block_delta", "index": 0, "delta": {"type": "notes_delta", "notes": "b"}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "notes_delta", "notes": "c", "n": 1}},
     )
-    assert json.loads(said.history[0])["content"] == [{"type": "new", "notes": "abc", "n": 1}]
+    assert json.loads(said.history_elements[0])["content"] == [{"type": "new", "notes": "abc", "n": 1}]
 
 
 def test_a_signature_comes_whole():
@@ -353,7 +358,7 @@ def test_a_signature_comes_whole():
         {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": "a"}},
         *({"type": "content_block_delta", "delta": {"type": "signature_delta", "signature": one}} for one in "st"),
     )
-    assert said.message.parts[0].seal.data == "t"
+    assert said.message.parts[0].signature.data == "t"
 
 
 def test_blocks_stand_in_the_order_of_their_index():
@@ -365,17 +370,19 @@ def test_blocks_stand_in_the_order_of_their_index():
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "x"}},
         {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": ""}},
     )
-    assert json.loads(said.history[0])["content"] == [{"type": "text", "text": "x"}, use]
+    assert json.loads(said.history_elements[0])["content"] == [{"type": "text", "text": "x"}, use]
 
 
 def test_lists_without_index_are_joined():
     """Elements that nothing numbers (citations, token probabilities) stand one behind the other."""
-    fold = Fold("openai-chat")
+    fold = AnswerStream("openai-chat")
     for n in (1, 2):
         delta = {"annotations": [{"type": "url_citation", "n": n}], "content": "a"}
-        fold.feed(Event(raw({"choices": [{"delta": delta, "logprobs": {"content": [{"token": "a", "n": n}]}}]})))
-    assert json.loads(fold.answer().history[0]) == {"role": "assistant", "content": "aa"}
-    (choice,) = json.loads(fold.body())["choices"]
+        fold.add_event(
+            StreamEvent(raw({"choices": [{"delta": delta, "logprobs": {"content": [{"token": "a", "n": n}]}}]}))
+        )
+    assert json.loads(fold.build_answer().history_elements[0]) == {"role": "assistant", "content": "aa"}
+    (choice,) = json.loads(fold.build_body())["choices"]
     assert [one["n"] for one in choice["message"]["annotations"]] == [1, 2]
     assert choice["logprobs"] == {"content": [{"token": "a", "n": 1}, {"token": "a", "n": 2}]}
 
@@ -414,19 +421,19 @@ def test_calls_without_a_type_get_one():
     typed = [call | {"type": "function"} for call in (first, second)]
     deltas = [{"tool_calls": [call | {"index": index}]} for index, call in ((1, second), (0, first))]
     streamed = folded("openai-chat", *({"choices": [{"index": 0, "delta": delta}]} for delta in deltas))
-    whole = answer("openai-chat", raw(chat("tool_calls", tool_calls=[first, second])))
+    whole = parse_answer("openai-chat", raw(chat("tool_calls", tool_calls=[first, second])))
     results = [{"role": "tool", "tool_call_id": name, "content": "r"} for name in "ab"]
     for one in (streamed, whole):
-        message = json.loads(one.history[0])
+        message = json.loads(one.history_elements[0])
         assert message["tool_calls"] == typed
         asked = {"model": "m", "messages": [{"role": "user", "content": "x"}, message, *results]}
-        assert [found for found in validate(raw(asked), "openai-chat") if found.level == "error"] == []
+        assert [found for found in validate_request(raw(asked), "openai-chat") if found.level == "error"] == []
 
 
 def test_custom_calls_without_a_type():
     """A call with ``custom`` in place of ``function`` is of that type."""
     call = {"id": "a", "custom": {"name": "x", "input": "y"}}
-    (element,) = answer("openai-chat", raw(chat("tool_calls", tool_calls=[call]))).history
+    (element,) = parse_answer("openai-chat", raw(chat("tool_calls", tool_calls=[call]))).history_elements
     assert json.loads(element)["tool_calls"] == [call | {"type": "custom"}]
 
 
@@ -445,16 +452,16 @@ def test_reasoning_beside_the_content():
     ]
     said = folded("openai-chat", *({"choices": [{"delta": delta}]} for delta in [*deltas, {"content": "c"}]))
     assert [part.text for part in said.message.parts if isinstance(part, Thinking)] == ["ab"]
-    kept = json.loads(said.history[0])["reasoning_details"]
+    kept = json.loads(said.history_elements[0])["reasoning_details"]
     assert kept == [{"index": 0, "type": "reasoning.text", "text": "think", "format": "x"}]
 
 
 def test_chat_is_complete_without_its_mark():
     """A reason or ``[DONE]`` ends a stream of Chat: some servers send only one of them."""
     words = {"choices": [{"delta": {"content": "a"}}]}
-    assert not folded("openai-chat", words).complete
-    assert folded("openai-chat", words, b"[DONE]").complete
-    assert folded("openai-chat", words, {"choices": [{"delta": {}, "finish_reason": "stop"}]}).complete
+    assert not folded("openai-chat", words).is_complete
+    assert folded("openai-chat", words, b"[DONE]").is_complete
+    assert folded("openai-chat", words, {"choices": [{"delta": {}, "finish_reason": "stop"}]}).is_complete
 
 
 def test_what_is_done_wins_over_what_was_added():
@@ -466,7 +473,7 @@ def test_what_is_done_wins_over_what_was_added():
         {"type": "response.output_item.done", "output_index": 0, "item": item | {"encrypted_content": "whole"}},
         {"type": "response.completed", "response": {"status": "completed", "output": []}},
     )
-    assert [part.seal.data for part in said.message.parts] == ["whole"]
+    assert [part.signature.data for part in said.message.parts] == ["whole"]
 
 
 def test_words_of_an_unfinished_item_are_kept():
@@ -478,7 +485,7 @@ def test_words_of_an_unfinished_item_are_kept():
     said = folded("openai-responses", message, words, added, args, words | {"delta": " you"})
     assert said.message.text == "hi you"
     assert [call.arguments for call in said.message.calls] == ['{"a"']
-    assert not said.complete
+    assert not said.is_complete
 
 
 def test_signed_parts_stay_apart():
@@ -494,7 +501,7 @@ def test_signed_parts_stay_apart():
     chunks[1]["usageMetadata"] = {"promptTokenCount": 5, "candidatesTokenCount": None}
     said = folded("gemini", *chunks, google("STOP", {"text": ""}))
     assert said.usage == Usage(5, 4, 0, 0, 4)
-    assert json.loads(said.history[0])["parts"] == [
+    assert json.loads(said.history_elements[0])["parts"] == [
         {"text": "ab", "thought": True},
         {"text": "cd"},
         {"text": "e", "thoughtSignature": "s1"},
@@ -524,7 +531,7 @@ def test_arguments_of_gemini_in_pieces():
         "gemini", first, *(part(partialArgs=[one], willContinue=True) for one in pieces), last, google("STOP")
     )
     call, text = said.message.parts
-    assert (type(call), type(text), call.name, call.seal.data) == (ToolCall, Text, "f", "s")
+    assert (type(call), type(text), call.name, call.signature.data) == (ToolCall, Text, "f", "s")
     assert json.loads(call.arguments) == {"where": "New York", "days": [None, {"n": 2}], "a b": None, "dry": True}
 
 
@@ -559,16 +566,21 @@ def test_an_error_behind_http_200(api, event, code, message, status):
     """An error inside of a stream is recognised, its event is kept whole, and the answer is not complete."""
     said = folded(api, event)
     assert said.error is not None
-    assert (said.error.code, said.error.message, said.error.status, said.stop) == (code, message, status, "error")
-    assert (said.error.provider, json.loads(said.error.body), said.complete) == (api, event, False)
+    assert (said.error.code, said.error.message, said.error.status, said.stop_reason) == (
+        code,
+        message,
+        status,
+        "error",
+    )
+    assert (said.error.provider, json.loads(said.error.body), said.is_complete) == (api, event, False)
 
 
 def test_an_error_body_is_an_answer_with_an_error():
     """The body of an error says nothing else, so it can go where answers go."""
     body = {"type": "error", "error": {"type": "invalid_request_error", "message": "prompt is too long"}}
-    said = answer("anthropic", raw(body))
+    said = parse_answer("anthropic", raw(body))
     assert said.error is not None
-    assert (said.error.code, said.stop, said.history, json.loads(said.error.body)) == (
+    assert (said.error.code, said.stop_reason, said.history_elements, json.loads(said.error.body)) == (
         "invalid_request_error",
         "error",
         (),
@@ -578,33 +590,35 @@ def test_an_error_body_is_an_answer_with_an_error():
 
 def test_an_answer_is_judged_by_the_classifier():
     """What a stream ends with goes to the classifier as it is: its error, or its reason and usage."""
-    assert classify(folded("openai-responses", FAILED).report()).kind == "context_window"
+    assert classify_error(folded("openai-responses", FAILED).to_report()).kind == "context_window"
     full = claude("model_context_window_exceeded") | {"usage": CALL}
-    verdict = classify(answer("anthropic", raw(full)).report(window=245))
+    verdict = classify_error(parse_answer("anthropic", raw(full)).to_report(window=245))
     assert (verdict.kind, verdict.requested) == ("context_window", 240)
-    assert classify(answer("anthropic", raw(claude("end_turn") | {"usage": CALL})).report(window=200)).is_overflow
-    assert classify(answer("openai-chat", raw(chat("stop"))).report(window=200)).kind == "content"
+    assert classify_error(
+        parse_answer("anthropic", raw(claude("end_turn") | {"usage": CALL})).to_report(window=200)
+    ).is_overflow
+    assert classify_error(parse_answer("openai-chat", raw(chat("stop"))).to_report(window=200)).kind == "content"
 
 
 @pytest.mark.parametrize("error", [None, {}, "", False])
 def test_an_empty_error_is_none(error):
     """Some servers send ``error`` with nothing in it beside a good answer."""
-    assert answer("openai-chat", raw(chat("stop") | {"error": error})).error is None
+    assert parse_answer("openai-chat", raw(chat("stop") | {"error": error})).error is None
 
 
 def test_an_error_of_a_choice_and_an_answer_in_the_background():
     """An error beside a choice counts; a response that is not finished is not complete, and no error either."""
     broken = chat("error")
     broken["choices"][0]["error"] = {"message": "upstream", "code": 502}
-    said = answer("openai-chat", raw(broken))
+    said = parse_answer("openai-chat", raw(broken))
     assert said.error is not None
-    assert (said.error.status, said.complete) == (502, False)
+    assert (said.error.status, said.is_complete) == (502, False)
     broken["choices"][0]["error"] = None
-    assert answer("openai-chat", raw(broken | {"error": "x"})).error is not None
+    assert parse_answer("openai-chat", raw(broken | {"error": "x"})).error is not None
     for status in ("in_progress", "queued", "cancelled"):
-        said = answer("openai-responses", raw(responses(status)))
-        assert (said.complete, said.error) == (False, None)
-    assert answer("openai-responses", raw(responses("completed"))).complete
+        said = parse_answer("openai-responses", raw(responses(status)))
+        assert (said.is_complete, said.error) == (False, None)
+    assert parse_answer("openai-responses", raw(responses("completed"))).is_complete
 
 
 def test_the_first_error_counts():
@@ -616,10 +630,10 @@ def test_the_first_error_counts():
 
 def test_an_event_named_error_is_one():
     """The name of an event is enough, for servers whose data does not say so."""
-    fold = Fold("openai-chat")
-    for event in Reader().feed(b'event: error\ndata: {"message": "gone", "code": "x"}\n\n'):
-        fold.feed(event)
-    assert fold.answer().error is not None
+    fold = AnswerStream("openai-chat")
+    for event in SseReader().feed(b'event: error\ndata: {"message": "gone", "code": "x"}\n\n'):
+        fold.add_event(event)
+    assert fold.build_answer().error is not None
 
 
 # -- the first meaningful event ----------------------------------------------------------------------------------------
@@ -658,24 +672,24 @@ def test_an_event_named_error_is_one():
 )
 def test_what_is_meaningful(api, event, wanted):
     """Only what the model said is meaningful: until then another try can take the place of this one."""
-    assert Fold(api).feed(Event(raw(event))) is wanted
+    assert AnswerStream(api).add_event(StreamEvent(raw(event))) is wanted
 
 
 @pytest.mark.parametrize("data", [b"", b"[DONE]", b"ping", b"null", b"7"])
 def test_events_without_an_object_mean_nothing(data):
     """Keep-alives and marks are not meaningful; data that is no JSON is counted."""
-    fold = Fold("openai-chat")
-    assert not fold.feed(Event(data))
-    assert fold.unread == (data == b"ping")
+    fold = AnswerStream("openai-chat")
+    assert not fold.add_event(StreamEvent(data))
+    assert fold.unreadable_events == (data == b"ping")
 
 
 def test_wrong_use_is_a_typed_error():
     """An API nobody knows and a body that is no object are errors that say what to do."""
-    with pytest.raises(Unrecognised, match="the APIs are anthropic"):
-        Fold("bedrock")
-    with pytest.raises(Unrecognised, match="the APIs are anthropic"):
-        usage("bedrock", b"{}")
+    with pytest.raises(UnrecognizedContent, match="the APIs are anthropic"):
+        AnswerStream("bedrock")
+    with pytest.raises(UnrecognizedContent, match="the APIs are anthropic"):
+        parse_window_usage("bedrock", b"{}")
     with pytest.raises(FormatError, match="no JSON object"):
-        answer("gemini", b"<html>")
+        parse_answer("gemini", b"<html>")
     with pytest.raises(FormatError, match="no JSON object"):
-        answer("gemini", b"[" * 100_000)
+        parse_answer("gemini", b"[" * 100_000)

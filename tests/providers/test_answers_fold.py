@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from holdfast.errors import FormatError
 from holdfast.providers.anthropic import messages as anthropic
-from holdfast.providers.common.sse import ArrayReader, Event, Reader
+from holdfast.providers.common.sse import JsonArrayReader, SseReader, StreamEvent
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses
-from holdfast.providers.responses import Fold, answer
+from holdfast.providers.responses import AnswerStream, parse_answer
 
 APIS = ("anthropic", "openai-chat", "openai-responses", "gemini")
 DECODE = {module.API: module.decode for module in (anthropic, openai_chat, gemini)} | {
-    "openai-responses": openai_responses.decode
+    "openai-responses": openai_responses.decode_message
 }
 
 # -- small things ------------------------------------------------------------------------------------------------------
@@ -49,16 +49,26 @@ def events(bodies, *, named):
 
 def fold(api, data):
     """Return the answer; whether an event is meaningful does not depend on what came before it."""
-    folded, reader = Fold(api), Reader()
+    folded, reader = AnswerStream(api), SseReader()
     for event in [*reader.feed(data), *reader.close()]:
-        assert folded.feed(event) == Fold(api).feed(event)
-    return folded.answer()
+        assert folded.add_event(event) == AnswerStream(api).add_event(event)
+    return folded.build_answer()
 
 
 def plain(said):
     """All an answer says, comparable."""
-    history = [json.loads(one) for one in said.history]
-    return history, said.stop, said.native_stop, said.usage, said.spent, said.model, said.id, said.error, said.complete
+    history = [json.loads(one) for one in said.history_elements]
+    return (
+        history,
+        said.stop_reason,
+        said.native_stop_reason,
+        said.usage,
+        said.billed_usage,
+        said.model,
+        said.id,
+        said.error,
+        said.is_complete,
+    )
 
 
 # -- Anthropic ---------------------------------------------------------------------------------------------------------
@@ -313,25 +323,25 @@ STREAMS = {
 def test_a_stream_says_what_the_body_says(api, data):
     """The folded answer equals the answer of the body that is not streamed, and its history decodes to its message."""
     body, stream = data.draw(STREAMS[api])
-    whole = answer(api, json.dumps(body).encode())
+    whole = parse_answer(api, json.dumps(body).encode())
     assert plain(fold(api, stream)) == plain(whole)
-    if whole.history and api != "openai-responses":
-        assert DECODE[api](whole.history[0]) == whole.message
-    elif whole.history:
-        assert DECODE[api](b",".join(whole.history)) == whole.message
+    if whole.history_elements and api != "openai-responses":
+        assert DECODE[api](whole.history_elements[0]) == whole.message
+    elif whole.history_elements:
+        assert DECODE[api](b",".join(whole.history_elements)) == whole.message
 
 
 @given(gemini_streams(), st.lists(st.integers(0, 3_000), max_size=5))
 def test_an_array_says_what_the_events_say(drawn, cuts):
     """Gemini's chunks in a JSON array, however cut, are the same answer as in events."""
     _, stream = drawn
-    array = b"[" + b"\n,\r\n".join(event.data for event in Reader().feed(stream)) + b"]"
-    folded, reader, start = Fold("gemini"), ArrayReader(), 0
+    array = b"[" + b"\n,\r\n".join(event.data for event in SseReader().feed(stream)) + b"]"
+    folded, reader, start = AnswerStream("gemini"), JsonArrayReader(), 0
     for cut in [*sorted(cuts), len(array)]:
         for event in reader.feed(array[start:cut]):
-            folded.feed(event)
+            folded.add_event(event)
         start = max(start, cut)
-    assert plain(folded.answer()) == plain(fold("gemini", stream))
+    assert plain(folded.build_answer()) == plain(fold("gemini", stream))
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -342,7 +352,7 @@ def test_a_cut_stream_is_not_complete(api, data):
     last = {"anthropic": b"message_stop", "openai-chat": b'"finish_reason"', "gemini": b'"finishReason"'}
     end = stream.rindex(last.get(api, b'"type": "response.'))
     said = fold(api, stream[: data.draw(st.integers(0, end))])
-    assert not said.complete
+    assert not said.is_complete
     assert said.error is None
 
 
@@ -372,17 +382,17 @@ def spoilt(draw, value, depth=0):
 def test_nothing_in_a_stream_raises(api, data):
     """Any JSON in any place of an event, events lost, doubled and out of order: an answer, never an exception."""
     body, stream = data.draw(STREAMS[api])
-    found = [event for event in Reader().feed(stream) if event.data.startswith(b"{")]
+    found = [event for event in SseReader().feed(stream) if event.data.startswith(b"{")]
     chosen = data.draw(st.lists(st.sampled_from(found), max_size=6)) if found else []
-    folded = Fold(api)
+    folded = AnswerStream(api)
     for event in chosen:
         odd = json.dumps(data.draw(spoilt(json.loads(event.data)))).encode()
-        folded.feed(Event(odd, event.event))
-    assert isinstance(folded.answer().stop, str)
-    answer(api, folded.body())
+        folded.add_event(StreamEvent(odd, event.event))
+    assert isinstance(folded.build_answer().stop_reason, str)
+    parse_answer(api, folded.build_body())
     bad = json.dumps(data.draw(spoilt(body))).encode()
     if bad.startswith(b"{"):
-        assert isinstance(answer(api, bad).stop, str)
+        assert isinstance(parse_answer(api, bad).stop_reason, str)
 
 
 PADDED = {"openai-chat": {"id": "chatcmpl-1", "created": 1, "model": "kelp", "usage": None, "obfuscation": "x"}}
@@ -393,46 +403,46 @@ PADDED = {"openai-chat": {"id": "chatcmpl-1", "created": 1, "model": "kelp", "us
 def test_what_is_taken_at_once_says_the_same(api, data):
     """Events as most are, which one step takes, say what they say field by field, odd events between them or not."""
     _, stream = data.draw(STREAMS[api])
-    quick, slow = Fold(api), Fold(api)
-    slow._folding.go_on = lambda _: None
-    for event in Reader().feed(stream):
+    quick, slow = AnswerStream(api), AnswerStream(api)
+    slow._folding.add_text_delta = lambda _: None
+    for event in SseReader().feed(stream):
         told = json.loads(event.data) if event.data.startswith(b"{") else event.data.decode()
         if isinstance(told, dict) and data.draw(st.booleans()):
             told = PADDED.get(api, {}) | told
         if data.draw(st.integers(0, 9)) == 0:
             told = data.draw(spoilt(told))
-        odd = Event(told.encode() if isinstance(told, str) else json.dumps(told).encode(), event.event)
-        assert quick.feed(odd) is slow.feed(odd)
-    assert json.loads(quick.body()) == json.loads(slow.body())
-    assert plain(quick.answer()) == plain(slow.answer())
+        odd = StreamEvent(told.encode() if isinstance(told, str) else json.dumps(told).encode(), event.event)
+        assert quick.add_event(odd) is slow.add_event(odd)
+    assert json.loads(quick.build_body()) == json.loads(slow.build_body())
+    assert plain(quick.build_answer()) == plain(slow.build_answer())
 
 
 def test_the_last_chunk_says_what_stands_around_the_words():
     """The head of the newest chunk counts, also where one in between was an odd one with a head of its own."""
-    folded = Fold("openai-chat")
+    folded = AnswerStream("openai-chat")
     for model, odd in (("a", {}), ("b", {"new": 1}), ("a", {})):
         chunk = {"model": model, "choices": [{"index": 0, "delta": {"content": model}}]} | odd
-        folded.feed(Event(json.dumps(chunk).encode()))
-    assert (folded.answer().model, folded.answer().message.text) == ("a", "aba")
+        folded.add_event(StreamEvent(json.dumps(chunk).encode()))
+    assert (folded.build_answer().model, folded.build_answer().message.text) == ("a", "aba")
 
 
 def test_parts_of_a_summary_stay_apart():
     """On Responses words belong to the part of the item that their index says, in a summary too."""
-    folded = Fold("openai-responses")
+    folded = AnswerStream("openai-responses")
     for at, words in ((0, "one"), (1, "tw"), (1, "o")):
         delta = {"type": "response.reasoning_summary_text.delta", "output_index": 0, "summary_index": at}
-        assert folded.feed(Event(json.dumps(delta | {"delta": words}).encode()))
-    (item,) = json.loads(folded.body())["output"]
+        assert folded.add_event(StreamEvent(json.dumps(delta | {"delta": words}).encode()))
+    (item,) = json.loads(folded.build_body())["output"]
     assert [part["text"] for part in item["summary"]] == ["one", "two"]
 
 
 @given(st.sampled_from(APIS), st.binary(max_size=40) | ANY_JSON.map(lambda one: json.dumps(one).encode()))
 def test_any_bytes_are_a_typed_answer(api, body):
     """A body that is no JSON object is a ``FormatError``; as the data of an event it changes nothing."""
-    folded = Fold(api)
-    folded.feed(Event(body))
-    assert folded.answer().message.role == "assistant"
+    folded = AnswerStream(api)
+    folded.add_event(StreamEvent(body))
+    assert folded.build_answer().message.role == "assistant"
     try:
-        assert isinstance(answer(api, body).stop, str)
+        assert isinstance(parse_answer(api, body).stop_reason, str)
     except FormatError as error:
         assert "JSON object" in str(error)  # noqa: PT017

@@ -12,16 +12,16 @@ from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from holdfast.providers.common.sse import Event
-from holdfast.providers.responses import Fold, answer
+from holdfast.providers.common.sse import StreamEvent
+from holdfast.providers.responses import AnswerStream, parse_answer
 
 
 def folded(api, bodies):
-    fold = Fold(api)
+    fold = AnswerStream(api)
     for body in bodies:
-        fold.feed(Event(json.dumps(body).encode()))
-    assert fold.complete
-    return json.loads(fold.body()), fold.answer()
+        fold.add_event(StreamEvent(json.dumps(body).encode()))
+    assert fold.is_complete
+    return json.loads(fold.build_body()), fold.build_answer()
 
 
 TOKENS = {"input_tokens": 9, "output_tokens": 1, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 4}
@@ -85,7 +85,7 @@ def test_anthropic_folds_as_its_sdk():
     assert ours["content"] == theirs["content"]
     assert {"stop_reason": ours["stop_reason"], "id": ours["id"]} == {key: theirs[key] for key in ("stop_reason", "id")}
     assert ours["usage"] == TOKENS | {"output_tokens": 70, "output_tokens_details": {"thinking_tokens": 20}}
-    assert (said.stop, said.usage.input, said.usage.reasoning) == ("tool", 13, 20)
+    assert (said.stop_reason, said.usage.input, said.usage.reasoning) == ("tool", 13, 20)
 
 
 def chat_chunks():
@@ -118,9 +118,9 @@ def test_chat_folds_as_its_sdk():
     told = theirs.choices[0].message
     calls = [(call.id, call.function.name, call.function.arguments) for call in told.tool_calls]
     assert [(call.id, call.name, call.arguments) for call in said.message.calls] == calls
-    assert (said.message.text, said.native_stop) == (told.content, theirs.choices[0].finish_reason)
+    assert (said.message.text, said.native_stop_reason) == (told.content, theirs.choices[0].finish_reason)
     assert ours["usage"] == theirs.usage.model_dump(exclude_unset=True)
-    assert answer("openai-chat", theirs.model_dump_json().encode()).usage == said.usage
+    assert parse_answer("openai-chat", theirs.model_dump_json().encode()).usage == said.usage
 
 
 def responses_events():
@@ -164,7 +164,7 @@ def test_responses_are_read_by_their_sdk():
     last = [known.validate_python(body) for body in bodies][-1]
     ours, said = folded("openai-responses", bodies)
     assert Response.model_validate(ours) == last.response
-    assert (said.stop, said.usage.cache_read, said.usage.reasoning) == ("tool", 4, 5)
+    assert (said.stop_reason, said.usage.cache_read, said.usage.reasoning) == ("tool", 4, 5)
 
 
 def gemini_chunks():

@@ -10,17 +10,17 @@ from msgspec.structs import replace
 
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
-from holdfast.messages.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.parts import Media, Opaque, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.providers.anthropic import messages as anthropic
 
 
 def decode(wire):
-    return anthropic.decode(json.dumps(wire).encode())
+    return anthropic.decode_message(json.dumps(wire).encode())
 
 
 def encode(message, base=None):
     raw = None if base is None else Raw(json.dumps(base).encode())
-    return [json.loads(one) for one in anthropic.encode(message, raw)]
+    return [json.loads(one) for one in anthropic.encode_message(message, raw)]
 
 
 def bare(part):
@@ -30,7 +30,7 @@ def bare(part):
 
 def test_a_string_is_one_text():
     """A message whose content is a string says that text and nothing else."""
-    assert decode({"role": "user", "content": "hi"}) == Message.of("user", "hi")
+    assert decode({"role": "user", "content": "hi"}) == Message.from_text("user", "hi")
 
 
 def test_results_alone_make_a_tool_message():
@@ -38,7 +38,7 @@ def test_results_alone_make_a_tool_message():
     result = {"type": "tool_result", "tool_use_id": "t1", "content": "ok"}
     alone = decode({"role": "user", "content": [result]})
     mixed = decode({"role": "user", "content": [result, {"type": "text", "text": "go"}]})
-    assert (alone.role, mixed.role, mixed.starts_turn) == ("tool", "user", True)
+    assert (alone.role, mixed.role, mixed.is_turn_start) == ("tool", "user", True)
     assert decode({"role": "user", "content": []}) == Message("user")
 
 
@@ -46,22 +46,22 @@ def test_results_alone_make_a_tool_message():
 def test_a_system_message_that_only_sets_options_stays_as_it_is(content):
     """pi tells the effort of each turn in a system message without words; it goes out byte for byte."""
     raw = json.dumps({"role": "system", **content, "output_config": {"effort": "high"}}).encode()
-    message = anthropic.decode(raw)
+    message = anthropic.decode_message(raw)
     assert message == Message("system", (Opaque("options", Raw(raw)),))
-    assert anthropic.encode(message) == [raw]
+    assert anthropic.encode_message(message) == [raw]
 
 
 def test_a_system_message_with_words_and_options_is_its_words():
     """Claude Code tells the effort of a turn beside words: these can be read, and quoted where the turn is reduced."""
     words = {"role": "system", "content": "Be brief.", "output_config": {"effort": "high"}}
-    assert decode(words) == Message.of("system", "Be brief.")
+    assert decode(words) == Message.from_text("system", "Be brief.")
     assert decode({"role": "system", "content": [], "output_config": None}) == Message("system")
 
 
 def test_arguments_are_the_bytes_of_input():
     """Arguments keep the very text of ``input``: order, spacing and escapes."""
     raw = b'{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"n","input":{"b": 1,  "a":"\\u00e9"}}]}'
-    (call,) = anthropic.decode(raw).calls
+    (call,) = anthropic.decode_message(raw).calls
     assert call.arguments == '{"b": 1,  "a":"\\u00e9"}'
 
 
@@ -79,8 +79,8 @@ def test_every_kind_of_block():
     ]
     parts = decode({"role": "assistant", "content": blocks}).parts
     assert [type(part) for part in parts] == [Thinking, Thinking, Text, ToolCall, Opaque, Opaque, Opaque, Opaque]
-    assert parts[0].seal == Seal("anthropic", "", "s")
-    assert parts[1] == Thinking("", Seal("anthropic", "", "d"), parts[1].raw)
+    assert parts[0].signature == ProviderSignature("anthropic", "", "s")
+    assert parts[1] == Thinking("", ProviderSignature("anthropic", "", "d"), parts[1].raw)
     assert [part.kind for part in parts[4:]] == ["server_tool_use", "web_search_tool_result", "compaction", "unknown"]
     assert [json.loads(bytes(part.raw)) for part in parts] == blocks
 
@@ -88,8 +88,8 @@ def test_every_kind_of_block():
 def test_thinking_without_signature_has_no_seal():
     """Thinking that was never signed carries no seal, so that nobody sends it."""
     (part,) = decode({"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}]}).parts
-    assert part.seal is None
-    assert anthropic.encode(Message("assistant", (bare(part),))) == []
+    assert part.signature is None
+    assert anthropic.encode_message(Message("assistant", (bare(part),))) == []
 
 
 def test_a_block_of_the_wrong_shape_is_opaque():
@@ -124,9 +124,9 @@ def test_result_content_string_list_and_nothing():
 def test_an_unknown_role_survives_byte_for_byte(role):
     """A message of a role this API has not becomes one opaque part that starts no turn and goes out as it came."""
     raw = b'{"role": "%s",  "content":"\\u0041", "x":1}' % role.encode()
-    message = anthropic.decode(raw)
-    assert (message.role, message.starts_turn) == ("system", False)
-    assert anthropic.encode(message) == [raw]
+    message = anthropic.decode_message(raw)
+    assert (message.role, message.is_turn_start) == ("system", False)
+    assert anthropic.encode_message(message) == [raw]
 
 
 @pytest.mark.parametrize(
@@ -144,14 +144,14 @@ def test_an_unknown_role_survives_byte_for_byte(role):
 def test_what_is_no_message_is_a_format_error(raw):
     """Whatever is wrong with the JSON, it is a FormatError: never a RecursionError or a UnicodeError."""
     with pytest.raises(FormatError):
-        anthropic.decode(raw)
+        anthropic.decode_message(raw)
 
 
 def test_an_edit_leaves_its_neighbours_alone():
     """Writing one part anew keeps the bytes of the others and the fields of the message."""
     raw = Raw(b'{"role":"user","x":{"y": 1},"content":[{"type":"text","text":"\\u0041"},{"text" : "b","type":"text"}]}')
-    parts = anthropic.decode(raw).parts
-    (out,) = anthropic.encode(Message("user", (parts[0], Text("new"))), raw)
+    parts = anthropic.decode_message(raw).parts
+    (out,) = anthropic.encode_message(Message("user", (parts[0], Text("new"))), raw)
     assert (
         out == b'{"role":"user","x":{"y": 1},"content":[{"type":"text","text":"\\u0041"},{"text":"new","type":"text"}]}'
     )
@@ -177,8 +177,8 @@ def test_a_marker_moves_to_what_replaces_its_block():
     """A cache breakpoint goes over to another kind of block in the same place, never to an empty text."""
     image = {"type": "image", "source": {"type": "url", "url": "https://x"}, "cache_control": {"type": "ephemeral"}}
     base = {"role": "user", "content": [image]}
-    (out,) = encode(Message.of("user", "[image]"), base)
-    (blank,) = encode(Message.of("user", " "), base)
+    (out,) = encode(Message.from_text("user", "[image]"), base)
+    (blank,) = encode(Message.from_text("user", " "), base)
     assert out["content"] == [{"type": "text", "text": "[image]", "cache_control": {"type": "ephemeral"}}]
     assert "cache_control" not in blank["content"][0]
 
@@ -214,8 +214,8 @@ def test_values_of_every_kind_are_written():
         Media("image", "image/png", 4, "", "QUJDRA=="),
         Media("document", "application/pdf", 0, "t.pdf", "https://x/t.pdf"),
         Media("document", "", 0, "", "file_1"),
-        Thinking("hm", Seal("anthropic", "", "s")),
-        Thinking("hm", Seal("openai-chat", "", "reasoning_content")),
+        Thinking("hm", ProviderSignature("anthropic", "", "s")),
+        Thinking("hm", ProviderSignature("openai-chat", "", "reasoning_content")),
     )
     (out,) = encode(Message("assistant", parts))
     assert [block["type"] for block in out["content"]] == ["text", "image", "document", "document", "thinking"]
@@ -226,14 +226,14 @@ def test_values_of_every_kind_are_written():
 
 def test_lone_surrogates_are_replaced():
     """No provider takes half a surrogate pair, so none is written."""
-    (out,) = encode(Message.of("user", "a\ud800b"))
+    (out,) = encode(Message.from_text("user", "a\ud800b"))
     assert out["content"] == "a\ufffdb"
 
 
 def test_dicts_and_back():
     """A list of dicts becomes values in one line and dicts in another."""
     wire = [{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type": "text", "text": "b"}]}]
-    assert anthropic.dicts(anthropic.messages(wire)) == wire
+    assert anthropic.encode_message_dicts(anthropic.decode_message_dicts(wire)) == wire
 
 
 @pytest.mark.parametrize("inside", [b'"a\xff"', b'"\\ud800"', b'{"a":"\xff"}'])
@@ -249,7 +249,7 @@ def test_dicts_and_back():
 def test_blocks_that_cannot_be_read(block, inside):
     """Text that is no UTF-8, or half a surrogate pair, in a block raises nothing but our own error."""
     try:
-        message = anthropic.decode(b'{"role":"assistant","content":[' + block % inside + b"]}")
+        message = anthropic.decode_message(b'{"role":"assistant","content":[' + block % inside + b"]}")
     except FormatError:
         return
     assert message.parts
@@ -258,4 +258,4 @@ def test_blocks_that_cannot_be_read(block, inside):
 def test_numbers_that_python_has_not():
     """Arguments with a number that is out of range are told, where dicts are asked for."""
     with pytest.raises(FormatError, match="the message"):
-        anthropic.dicts([Message("assistant", (ToolCall("t", "n", '{"a":1e999}'),))])
+        anthropic.encode_message_dicts([Message("assistant", (ToolCall("t", "n", '{"a":1e999}'),))])

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from holdfast.messages.parts import Text, ToolResult
 from holdfast.providers.anthropic import cache_control as breakpoints
-from holdfast.providers.anthropic.cache_control import in_message
-from holdfast.providers.request_body import body, measured, open_body, render
-from holdfast.providers.rules import validate
-from holdfast.state.branch.view import edited
+from holdfast.providers.anthropic.cache_control import list_message_breakpoint_ttls
+from holdfast.providers.request_body import build_request_body, measure_parsed_request, parse_request, render_request
+from holdfast.providers.rules import validate_request
+from holdfast.state.branch.view import apply_part_edits
 from holdfast.state.edits import Edit, Span
-from holdfast.state.plan import Options
+from holdfast.state.plan import PlanOptions
 
 FIVE = {"type": "ephemeral"}
 HOUR = {"type": "ephemeral", "ttl": "1h"}
@@ -32,13 +32,13 @@ def request(*contents, **fields):
 
 
 def marked(raw, *markers, frame=False):
-    lens = open_body(raw)
-    return render(lens, lens.slots, Options(markers=markers, frame_marker=frame))
+    lens = parse_request(raw)
+    return render_request(lens, lens.messages, PlanOptions(cache_breakpoints=markers, setup_breakpoint=frame))
 
 
 def lives(raw):
     """Return the lifetimes of breakpoints, message by message."""
-    return [in_message(json.dumps(message).encode()) for message in json.loads(raw)["messages"]]
+    return [list_message_breakpoint_ttls(json.dumps(message).encode()) for message in json.loads(raw)["messages"]]
 
 
 def test_a_string_becomes_a_marked_text():
@@ -112,20 +112,20 @@ def test_a_marker_moves_to_what_replaces_its_block(life, inside):
     """A client's breakpoint on a result, or on words inside it, stands on what is shown in place of that result."""
     outer, inner = ({}, {"cache_control": life}) if inside else ({"cache_control": life}, {})
     block = {"type": "tool_result", "tool_use_id": "t", "content": [text("long", **inner)], **outer}
-    lens = measured(open_body(request("a", "b", [block, text("and", x=1)])))
+    lens = measure_parsed_request(parse_request(request("a", "b", [block, text("and", x=1)])))
     put = ToolResult("t", "", (Text("short"),))
-    slots = [*lens.slots[:2], edited(lens.slots[2], [Edit(Span(2, 3, 0), (put,))])]
-    sent = json.loads(render(lens, slots))["messages"][2]["content"]
+    slots = [*lens.messages[:2], apply_part_edits(lens.messages[2], [Edit(Span(2, 3, 0), (put,))])]
+    sent = json.loads(render_request(lens, slots))["messages"][2]["content"]
     assert sent[0] == {"type": "tool_result", "tool_use_id": "t", "content": "short", "cache_control": life}
     assert sent[1] == text("and", x=1)
 
 
 def test_a_marker_on_words_moves_with_them():
     """The same for a user's words; what becomes empty carries none, since none may stand there."""
-    lens = measured(open_body(request([text("long words", cache_control=FIVE)])))
+    lens = measure_parsed_request(parse_request(request([text("long words", cache_control=FIVE)])))
     for words, stays in (("short", True), (" ", False)):
-        slots = [edited(lens.slots[0], [Edit(Span(0, 1, 0), (Text(words),))])]
-        assert lives(render(lens, slots)) == [["5m"] if stays else []]
+        slots = [apply_part_edits(lens.messages[0], [Edit(Span(0, 1, 0), (Text(words),))])]
+        assert lives(render_request(lens, slots)) == [["5m"] if stays else []]
 
 
 def told(count):
@@ -136,12 +136,14 @@ def told(count):
         {"type": "tool_use", "id": "t", "name": "n", "input": {"cache_control": 1}},
     ]
     contents = [[one] if index % 2 else blocks for index in range(count)]
-    return measured(open_body(request(*contents))).slots
+    return measure_parsed_request(parse_request(request(*contents))).messages
 
 
 def test_a_body_of_other_requests_words_has_none_of_their_markers():
     """Of what a log's messages were said with nothing stays but their words: the breakpoints asked for have room."""
-    out = body("anthropic", "m", told(8), options=Options(markers=(7, 5), frame_marker=True))
+    out = build_request_body(
+        "anthropic", "m", told(8), options=PlanOptions(cache_breakpoints=(7, 5), setup_breakpoint=True)
+    )
     assert lives(out) == [[], [], [], [], [], ["5m"], [], ["5m"]]
     first, second = json.loads(out)["messages"][:2]
     assert first["content"][0] == text("a")
@@ -151,16 +153,18 @@ def test_a_body_of_other_requests_words_has_none_of_their_markers():
 
 def test_the_newest_markers_stay_beside_those_of_the_frame():
     """A client's body that also shows messages of the log has four breakpoints at most, and its own are the newest."""
-    lens = measured(open_body(request([text("now", cache_control=FIVE)], system=[text("s", cache_control=FIVE)])))
-    out = render(lens, [*told(6), *lens.slots])
+    lens = measure_parsed_request(
+        parse_request(request([text("now", cache_control=FIVE)], system=[text("s", cache_control=FIVE)]))
+    )
+    out = render_request(lens, [*told(6), *lens.messages])
     assert lives(out) == [[], [], [], [], ["5m"], ["1h"], ["5m"]]
 
 
 def test_a_client_s_own_body_keeps_what_it_has_too_many():
     """What nothing was put beside is the client's to answer for, byte for byte."""
     raw = request(*[[text("a", cache_control=FIVE)]] * 6)
-    lens = open_body(raw)
-    assert render(lens, lens.slots) is raw
+    lens = parse_request(raw)
+    assert render_request(lens, lens.messages) is raw
 
 
 @pytest.mark.parametrize("position", [-1, 5])
@@ -179,8 +183,10 @@ def test_ours_never_break_a_rule(contents, markers, frame):
     """Whatever stands already, our breakpoints add no finding about breakpoints."""
     blocks = [[text(words, **({"cache_control": life} if life else {})) for words, life in one] for one in contents]
     raw = request(*blocks)
-    before = {one.rule for one in validate(raw, "anthropic") if "cache" in one.rule}
-    after = {one.rule for one in validate(marked(raw, *markers, frame=frame), "anthropic") if "cache" in one.rule}
+    before = {one.rule for one in validate_request(raw, "anthropic") if "cache" in one.rule}
+    after = {
+        one.rule for one in validate_request(marked(raw, *markers, frame=frame), "anthropic") if "cache" in one.rule
+    }
     assert after <= before
 
 
@@ -191,9 +197,9 @@ def test_of_several_messages_in_one_stretch_the_last_is_marked():
         '{"role": "user","content":[]}',
     )
     both = f"{first},{last}".encode()
-    assert breakpoints.marked(both) == both
+    assert breakpoints.add_message_breakpoint(both) == both
     second = json.dumps({"role": "user", "content": [text("rules")]})
-    new = breakpoints.marked(f"{first} ,{second}".encode())
+    new = breakpoints.add_message_breakpoint(f"{first} ,{second}".encode())
     assert new.startswith(first.encode())
     assert json.loads(b"[" + new + b"]")[1]["content"] == [text("rules", cache_control=FIVE)]
-    assert (in_message(new), in_message(both)) == (["5m"], [])
+    assert (list_message_breakpoint_ttls(new), list_message_breakpoint_ttls(both)) == (["5m"], [])

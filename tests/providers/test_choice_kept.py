@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.providers.fix import mend
-from holdfast.providers.rules import validate
+from holdfast.providers.fix import fix_request
+from holdfast.providers.rules import validate_request
 
 ASKED = [{"role": "user", "content": "x"}]
 BODIES: dict[str, dict[str, Any]] = {
@@ -50,14 +50,14 @@ OWN: dict[str, list[dict[str, Any]]] = {
 def test_what_a_body_chooses_in_its_own_words_stays(api: str, of: str) -> None:
     """Tools of another API are written anew; the choice that the body's own API reads is not."""
     for choice in OWN[api]:
-        made = json.loads(mend(json.dumps(BODIES[api] | {"tools": [TOOLS[of]]} | choice).encode(), api).body)
+        made = json.loads(fix_request(json.dumps(BODIES[api] | {"tools": [TOOLS[of]]} | choice).encode(), api).body)
         assert {key: made.get(key) for key in choice} == choice
 
 
 @pytest.mark.parametrize("tool", [{"googleSearch": {}}, {"google_search": {}}, {"codeExecution": {}}])
 def test_a_routers_tools_are_no_fault_of_chat(tool: dict[str, Any]) -> None:
     """What routers take beside functions has no type, and no form of another API that could be written anew."""
-    found = validate(json.dumps(BODIES["openai-chat"] | {"tools": [tool]}).encode(), "openai-chat")
+    found = validate_request(json.dumps(BODIES["openai-chat"] | {"tools": [tool]}).encode(), "openai-chat")
     assert not [one for one in found if one.level == "error"]
 
 
@@ -65,4 +65,4 @@ def test_a_property_of_a_tool_tells_nothing_of_the_api() -> None:
     """A tool is told by its own keys, not by what its schema describes."""
     schema = {"type": "object", "properties": {"input_schema": {"type": "string"}}}
     body = BODIES["openai-chat"] | {"tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}]}
-    assert mend(json.dumps(body).encode()).api == "openai-chat"
+    assert fix_request(json.dumps(body).encode()).api == "openai-chat"

@@ -7,31 +7,45 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.config import Catalog, shipped, target
-from holdfast.config.catalog import Model
+from holdfast.config import Catalog, get_target, load_shipped_catalog
+from holdfast.config.catalog import CatalogModel
 from holdfast.errors import ConfigError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Text, Thinking
-from holdfast.messages.size.tokens import measure
-from holdfast.providers.common.native_compaction import Made, Unmade, asking, brought, by_itself, can_compact, made
-from holdfast.providers.common.server_compaction import betas, clearing_fields, headers, threshold_fields, together
-from holdfast.providers.common.sse import Event, Reader
-from holdfast.providers.overflow import ErrorReport, classify
-from holdfast.providers.request_body import open_body
-from holdfast.providers.responses import Fold, answer
-from holdfast.providers.rules import validate
-from holdfast.state.branch.branch import Branch
-from holdfast.state.branch.view import held_for, project
-from holdfast.state.entries import Entry, Said
-from holdfast.testing.provider.calls import Answered, Asked, Compacted, Refusal
-from holdfast.testing.provider.client import MODELS, Client
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.providers.common.native_compaction import (
+    NativeCompactionFailure,
+    NativeCompactionResult,
+    build_compaction_from_answer,
+    build_native_compaction_request,
+    can_compact_natively,
+    count_parts_before_compaction,
+    parse_native_compaction,
+)
+from holdfast.providers.common.server_compaction import (
+    add_beta_header,
+    build_result_clearing_fields,
+    build_server_compaction_fields,
+    find_required_betas,
+    merge_context_edits,
+)
+from holdfast.providers.common.sse import SseReader, StreamEvent
+from holdfast.providers.overflow import ErrorReport, classify_error
+from holdfast.providers.request_body import parse_request
+from holdfast.providers.responses import AnswerStream, parse_answer
+from holdfast.providers.rules import validate_request
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.branch.view import build_projection, get_shown_tokens
+from holdfast.state.entries import Entry, MessageEntry
+from holdfast.testing.provider.calls import CompactReply, IncomingRequest, ModelAnswer, RefusalReply
+from holdfast.testing.provider.client import STRICTEST_MODELS, ProviderClient
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.settings import Settings
-from holdfast.testing.provider.voices import VOICES
+from holdfast.testing.provider.settings import ProviderSettings
+from holdfast.testing.provider.voices import API_ENCODERS
 
-WORDS = Settings(tokenizer="words")
+WORDS = ProviderSettings(tokenizer="words")
 ANTHROPIC, RESPONSES = "anthropic", "openai-responses"
-CLAUDE, GPT = MODELS[ANTHROPIC], MODELS[RESPONSES]
+CLAUDE, GPT = STRICTEST_MODELS[ANTHROPIC], STRICTEST_MODELS[RESPONSES]
 TURNS = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "gone"}]
 FULL = {
     "model": CLAUDE,
@@ -61,27 +75,27 @@ def decoded(data):
 
 def spoken(api, reply):
     """Return the body by which the strict provider says its reply."""
-    voice = VOICES[api]
-    if isinstance(reply, Compacted):
-        return encoded(voice.compacted(reply))
-    if isinstance(reply, Refusal):
-        return encoded(voice.refused(reply, "req_1"))
-    return encoded(voice.whole(Asked(api, "generate", b"{}"), reply))
+    voice = API_ENCODERS[api]
+    if isinstance(reply, CompactReply):
+        return encoded(voice.encode_compaction(reply))
+    if isinstance(reply, RefusalReply):
+        return encoded(voice.encode_error(reply, "req_1"))
+    return encoded(voice.encode_answer(IncomingRequest(api, "generate", b"{}"), reply))
 
 
 def talked(api, provider=None, **fields):
     """Return a client with two turns behind it."""
-    client = Client(provider or Provider(WORDS), api, **fields)
-    client.say("go " * 300)
-    client.say("on " * 50)
+    client = ProviderClient(provider or Provider(WORDS), api, **fields)
+    client.send_user_text("go " * 300)
+    client.send_user_text("on " * 50)
     return client
 
 
 def asked(client, **options):
     """Return what the provider makes of the conversation of ``client``, and how it was asked."""
-    order = asking(client.api, encoded(client.body), **options)
-    reply = client.provider.ask(client.api, order.body, endpoint=order.endpoint, headers=dict(order.headers))
-    return made(client.api, answer(client.api, spoken(client.api, reply))), order
+    order = build_native_compaction_request(client.api, encoded(client.body), **options)
+    reply = client.provider.answer_body(client.api, order.body, endpoint=order.endpoint, headers=dict(order.headers))
+    return parse_native_compaction(client.api, parse_answer(client.api, spoken(client.api, reply))), order
 
 
 # -- asking ------------------------------------------------------------------------------------------------------------
@@ -89,7 +103,7 @@ def asked(client, **options):
 
 def test_what_does_not_go_with_a_compaction_stays_out():
     """On the Messages API what only shapes an answer is left out, all else stays, and the beta is asked for."""
-    order = asking(ANTHROPIC, encoded(FULL))
+    order = build_native_compaction_request(ANTHROPIC, encoded(FULL))
     kept = {key: FULL[key] for key in ("model", "max_tokens", "system", "tools", "thinking", "messages")}
     shaped = {
         "output_config": {"effort": "high"},
@@ -97,21 +111,21 @@ def test_what_does_not_go_with_a_compaction_stays_out():
     }
     assert decoded(order.body) == kept | shaped | {"compaction": {"type": "summarize"}}
     assert (order.endpoint, order.headers) == ("generate", {"anthropic-beta": "compact-2026-09-04"})
-    found = validate(order.body, ANTHROPIC, betas={"compact-2026-09-04"})
+    found = validate_request(order.body, ANTHROPIC, betas={"compact-2026-09-04"})
     assert not [one for one in found if "compaction" in one.rule]
 
 
 @pytest.mark.parametrize("choice", [{"type": "auto"}, {"type": "none"}])
 def test_a_choice_that_forces_nothing_stays(choice):
     """Only forced calls do not go with a compaction."""
-    order = asking(ANTHROPIC, encoded({**FULL, "tool_choice": choice}))
+    order = build_native_compaction_request(ANTHROPIC, encoded({**FULL, "tool_choice": choice}))
     assert decoded(order.body)["tool_choice"] == choice
 
 
 def test_the_messages_keep_their_bytes():
     """The compaction request shows the messages as they stand in the body, spaces and all."""
     body = b'{"model":"m","max_tokens":9,"messages":[ {"role" : "user", "content":"\\u006b"} ]}'
-    assert b'[ {"role" : "user", "content":"\\u006b"} ]' in asking(ANTHROPIC, body).body
+    assert b'[ {"role" : "user", "content":"\\u006b"} ]' in build_native_compaction_request(ANTHROPIC, body).body
 
 
 def test_the_endpoint_gets_the_fields_that_it_takes():
@@ -126,7 +140,7 @@ def test_the_endpoint_gets_the_fields_that_it_takes():
         "reasoning": {"effort": "low"},
         "store": False,
     }
-    order = asking(RESPONSES, encoded(body))
+    order = build_native_compaction_request(RESPONSES, encoded(body))
     assert order.endpoint == "compact"
     assert decoded(order.body) == {key: body[key] for key in ("model", "input", "instructions", "prompt_cache_key")}
 
@@ -135,7 +149,7 @@ def test_the_endpoint_gets_the_fields_that_it_takes():
 def test_a_trigger_is_the_last_item(given):
     """Asked for inside, the request stays as it is, with the trigger behind its input, which may be a text."""
     body = {"model": GPT, "input": given, "tools": [], "stream": True, "context_management": [{"type": "compaction"}]}
-    order = asking(RESPONSES, encoded(body), inside=True)
+    order = build_native_compaction_request(RESPONSES, encoded(body), in_band=True)
     assert order.endpoint == "generate"
     items = [{"role": "user", "content": "go"}, {"type": "compaction_trigger"}]
     assert decoded(order.body) == {"model": GPT, "input": items, "tools": []}
@@ -143,13 +157,17 @@ def test_a_trigger_is_the_last_item(given):
 
 def test_instructions_say_what_counts():
     """Instructions go into the field of each way; on Responses behind the request's own. Blank ones are none."""
-    plain = asking(ANTHROPIC, encoded(FULL), instructions="  ")
+    plain = build_native_compaction_request(ANTHROPIC, encoded(FULL), instructions="  ")
     assert decoded(plain.body)["compaction"] == {"type": "summarize"}
-    told = decoded(asking(ANTHROPIC, encoded(FULL), instructions="the kelp").body)["compaction"]["instructions"]
+    told = decoded(build_native_compaction_request(ANTHROPIC, encoded(FULL), instructions="the kelp").body)[
+        "compaction"
+    ]["instructions"]
     assert told.endswith("Above all: the kelp")
     body = encoded({"model": GPT, "input": "go", "instructions": "be brief"})
     for inside in (False, True):
-        said = decoded(asking(RESPONSES, body, instructions="the kelp", inside=inside).body)["instructions"]
+        said = decoded(build_native_compaction_request(RESPONSES, body, instructions="the kelp", in_band=inside).body)[
+            "instructions"
+        ]
         assert said.startswith("be brief\n\n")
         assert said.endswith("Above all: the kelp")
 
@@ -158,7 +176,7 @@ def test_instructions_say_what_counts():
 def test_others_compact_nothing(api):
     """An API without compaction is a ConfigError that says what else there is."""
     with pytest.raises(ConfigError, match="let a model write the summary"):
-        asking(api, b"{}")
+        build_native_compaction_request(api, b"{}")
 
 
 @pytest.mark.parametrize(
@@ -179,15 +197,15 @@ def test_others_compact_nothing(api):
 )
 def test_which_models_can(api, model, can):
     """Claude from 4.6 on where its page lists it, not on Bedrock; OpenAI's models by Responses; nobody else."""
-    assert can_compact(target(api, model)) is can
+    assert can_compact_natively(get_target(api, model)) is can
 
 
 def test_the_catalogue_has_the_last_word():
     """A line of the user's own says what a server can, where that is not what its name tells."""
-    lines = (Model("qwen3-*", compacts=True), Model("claude-*", compacts=False))
-    mine = Catalog(lines).before(shipped())
-    assert can_compact(target(RESPONSES, "qwen3-coder", catalog=mine))
-    assert not can_compact(target(ANTHROPIC, "claude-opus-5-5", catalog=mine))
+    lines = (CatalogModel("qwen3-*", compacts=True), CatalogModel("claude-*", compacts=False))
+    mine = Catalog(lines).merge_before(load_shipped_catalog())
+    assert can_compact_natively(get_target(RESPONSES, "qwen3-coder", catalog=mine))
+    assert not can_compact_natively(get_target(ANTHROPIC, "claude-opus-5-5", catalog=mine))
 
 
 # -- what comes back ---------------------------------------------------------------------------------------------------
@@ -199,14 +217,14 @@ def test_what_was_made_is_the_next_history(api, options):
     """The strict provider compacts, and takes the items as the beginning of the next request as they are."""
     client = talked(api)
     found, order = asked(client, **options if api == RESPONSES else {})
-    assert isinstance(found, Made)
-    native = decoded(found.native(api, client.model))
+    assert isinstance(found, NativeCompactionResult)
+    native = decoded(found.to_stored_json(api, client.model))
     assert (native["api"], native["model"], native["tokens"]) == (api, client.model, found.tokens)
     assert found.tokens > 0
     client.history[:] = native["items"]
     before = client.provider.requests[-1].tokens
-    reply = client.say("next", anthropic_beta=order.headers.get("anthropic-beta", ""))
-    assert isinstance(reply, Answered)
+    reply = client.send_user_text("next", anthropic_beta=order.headers.get("anthropic-beta", ""))
+    assert isinstance(reply, ModelAnswer)
     if options or api == ANTHROPIC:
         assert client.provider.requests[-1].tokens < before
 
@@ -214,8 +232,8 @@ def test_what_was_made_is_the_next_history(api, options):
 def test_a_message_of_the_assistants_holds_the_block():
     """On the Messages API the block comes back in a message of the assistant's, byte for byte."""
     block = '{"type": "compaction", "content": "so far", "signature":"s"}'
-    told = answer(ANTHROPIC, f'{{"role":"assistant","content":[{block}],"stop_reason":"compaction"}}'.encode())
-    found = made(ANTHROPIC, told)
+    told = parse_answer(ANTHROPIC, f'{{"role":"assistant","content":[{block}],"stop_reason":"compaction"}}'.encode())
+    found = parse_native_compaction(ANTHROPIC, told)
     assert found.items == (msgspec.Raw(f'{{"role":"assistant","content":[{block}]}}'.encode()),)
     assert found.tokens == 2
 
@@ -223,19 +241,23 @@ def test_a_message_of_the_assistants_holds_the_block():
 def test_words_that_can_be_read_are_counted():
     """A server that tells too few tokens does not make its compaction smaller than it is."""
     told = {"role": "assistant", "content": [{"type": "compaction", "content": "kelp " * 500}]}
-    found = made(ANTHROPIC, answer(ANTHROPIC, msgspec.json.encode(told | {"usage": {"output_tokens": 5}})))
+    found = parse_native_compaction(
+        ANTHROPIC, parse_answer(ANTHROPIC, msgspec.json.encode(told | {"usage": {"output_tokens": 5}}))
+    )
     assert found.tokens > 400
 
 
 def test_beside_it_stand_texts_of_the_users():
     """Texts from their source follow the compaction as the user's, and count."""
     for api, kind in ((ANTHROPIC, "text"), (RESPONSES, "input_text")):
-        found = Made((msgspec.Raw(b"{}"),), 5).beside(api, ("rules are rules", "skills"))
+        found = NativeCompactionResult((msgspec.Raw(b"{}"),), 5).append_user_texts(api, ("rules are rules", "skills"))
         assert found.tokens > 6
         said = decoded(found.items[1])
         assert said["role"] == "user"
         assert [(one["type"], one["text"]) for one in said["content"]] == [(kind, "rules are rules"), (kind, "skills")]
-        assert Made((msgspec.Raw(b"{}"),)).beside(api, ()) == Made((msgspec.Raw(b"{}"),))
+        assert NativeCompactionResult((msgspec.Raw(b"{}"),)).append_user_texts(api, ()) == NativeCompactionResult(
+            (msgspec.Raw(b"{}"),)
+        )
 
 
 @pytest.mark.parametrize(
@@ -252,23 +274,25 @@ def test_beside_it_stand_texts_of_the_users():
 )
 def test_an_empty_compaction_keeps_the_history(api, body):
     """Null, an empty text, words in place of a compaction, or nothing at all: the history stays, by its word."""
-    found = made(api, answer(api, encoded({"role": "assistant", **body})))
-    assert isinstance(found, Unmade)
-    assert (found.outcome, found.again) == ("summary_rejected", False)
-    assert "history stays" in found.why
+    found = parse_native_compaction(api, parse_answer(api, encoded({"role": "assistant", **body})))
+    assert isinstance(found, NativeCompactionFailure)
+    assert (found.outcome, found.is_retryable) == ("summary_rejected", False)
+    assert "history stays" in found.reason
 
 
 @pytest.mark.parametrize("api", [ANTHROPIC, RESPONSES])
 def test_a_damaged_compaction_is_none(api):
     """One with bytes that are no text was sealed otherwise than it came: it is asked for again."""
     client = talked(api)
-    order = asking(api, encoded(client.body))
-    body = spoken(api, client.provider.ask(api, order.body, endpoint=order.endpoint, headers=dict(order.headers)))
-    assert isinstance(made(api, answer(api, body)), Made)
-    found = made(api, answer(api, body.replace(b'"compaction"', b'"compaction","\xff":""', 1)))
-    assert isinstance(found, Unmade)
-    assert (found.outcome, found.again) == ("provider_error", True)
-    assert "damaged" in found.why
+    order = build_native_compaction_request(api, encoded(client.body))
+    body = spoken(
+        api, client.provider.answer_body(api, order.body, endpoint=order.endpoint, headers=dict(order.headers))
+    )
+    assert isinstance(parse_native_compaction(api, parse_answer(api, body)), NativeCompactionResult)
+    found = parse_native_compaction(api, parse_answer(api, body.replace(b'"compaction"', b'"compaction","\xff":""', 1)))
+    assert isinstance(found, NativeCompactionFailure)
+    assert (found.outcome, found.is_retryable) == ("provider_error", True)
+    assert "damaged" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -284,11 +308,13 @@ def test_a_damaged_compaction_is_none(api):
 @pytest.mark.parametrize("status", [400, 503])
 def test_error_codes_say_whether_to_ask_again(code, outcome, again, status):
     """Of the codes of a compaction one passes by itself, whatever its status; where nothing is to do is no failure."""
-    refusal = Refusal(status, "invalid_request_error", "no", details={"error_code": code})
-    told = answer(ANTHROPIC, spoken(ANTHROPIC, refusal))
-    found = made(ANTHROPIC, msgspec.structs.replace(told, error=msgspec.structs.replace(told.error, status=status)))
-    assert (found.outcome, found.again) == (outcome, again)
-    assert code in found.why
+    refusal = RefusalReply(status, "invalid_request_error", "no", details={"error_code": code})
+    told = parse_answer(ANTHROPIC, spoken(ANTHROPIC, refusal))
+    found = parse_native_compaction(
+        ANTHROPIC, msgspec.structs.replace(told, error=msgspec.structs.replace(told.error, status=status))
+    )
+    assert (found.outcome, found.is_retryable) == (outcome, again)
+    assert code in found.reason
 
 
 @pytest.mark.parametrize(
@@ -305,8 +331,10 @@ def test_error_codes_say_whether_to_ask_again(code, outcome, again, status):
 def test_other_errors_are_tried_again_where_only_the_provider_is_at_fault(status, message, again):
     """Rate limits and broken servers pass; keys, addresses and an overflow do not."""
     report = ErrorReport(ANTHROPIC, status, message=message, headers={"retry-after": "3"})
-    found = made(ANTHROPIC, msgspec.structs.replace(answer(ANTHROPIC, b'{"content":[]}'), error=report))
-    assert (found.outcome, found.again) == ("provider_error", again)
+    found = parse_native_compaction(
+        ANTHROPIC, msgspec.structs.replace(parse_answer(ANTHROPIC, b'{"content":[]}'), error=report)
+    )
+    assert (found.outcome, found.is_retryable) == ("provider_error", again)
 
 
 @given(
@@ -328,8 +356,8 @@ def test_other_errors_are_tried_again_where_only_the_provider_is_at_fault(status
 def test_no_answer_breaks_it(api, value, field):
     """Whatever a server answers, there is a compaction or a word for why there is none."""
     for held in (value, [{"type": "compaction", "content": value, "encrypted_content": value}]):
-        found = made(api, answer(api, encoded({field: held, "role": "assistant"})))
-        assert isinstance(found, Made | Unmade)
+        found = parse_native_compaction(api, parse_answer(api, encoded({field: held, "role": "assistant"})))
+        assert isinstance(found, NativeCompactionResult | NativeCompactionFailure)
 
 
 # -- at a threshold ----------------------------------------------------------------------------------------------------
@@ -338,18 +366,20 @@ def test_no_answer_breaks_it(api, value, field):
 def test_threshold_options_are_what_the_providers_take():
     """The fields pass lint and the strict provider, which then compacts above them."""
     for api, tokens in ((ANTHROPIC, 50_000), (RESPONSES, 1_000)):
-        client = Client(Provider(WORDS), api, **threshold_fields(api, tokens))
-        beta = ",".join(betas(api, encoded(client.body)))
-        assert client.say("short", anthropic_beta=beta).compaction is None
-        reply = client.say("lorem ipsum " * 30_000, anthropic_beta=beta)
+        client = ProviderClient(Provider(WORDS), api, **build_server_compaction_fields(api, tokens))
+        beta = ",".join(find_required_betas(api, encoded(client.body)))
+        assert client.send_user_text("short", anthropic_beta=beta).compaction is None
+        reply = client.send_user_text("lorem ipsum " * 30_000, anthropic_beta=beta)
         assert [part.kind for part in reply.parts if isinstance(part, Opaque)] == ["compaction"]
-    paused = threshold_fields(ANTHROPIC, 60_000, pause=True, instructions="kelp")["context_management"]["edits"][0]
+    paused = build_server_compaction_fields(ANTHROPIC, 60_000, pause=True, instructions="kelp")["context_management"][
+        "edits"
+    ][0]
     assert (paused["pause_after_compaction"], paused["instructions"]) == (True, "kelp")
 
 
 def test_clearing_options_are_what_anthropic_takes():
     """All the fields of clearing pass lint with their beta, beside a compaction too, clearing first."""
-    cleared = clearing_fields(30_000, keep=2, at_least=5_000, exclude=["todo"], inputs=True)
+    cleared = build_result_clearing_fields(30_000, keep=2, at_least=5_000, exclude=["todo"], inputs=True)
     edit = cleared["context_management"]["edits"][0]
     assert edit == {
         "type": "clear_tool_uses_20250919",
@@ -359,28 +389,28 @@ def test_clearing_options_are_what_anthropic_takes():
         "exclude_tools": ["todo"],
         "clear_tool_inputs": True,
     }
-    both = together(threshold_fields(ANTHROPIC, 80_000), clearing_fields())
+    both = merge_context_edits(build_server_compaction_fields(ANTHROPIC, 80_000), build_result_clearing_fields())
     kinds = [edit["type"] for edit in both["context_management"]["edits"]]
     assert kinds == ["clear_tool_uses_20250919", "compact_20260112"]
-    client = Client(Provider(WORDS), ANTHROPIC, **both)
-    needed = betas(ANTHROPIC, encoded(client.body))
+    client = ProviderClient(Provider(WORDS), ANTHROPIC, **both)
+    needed = find_required_betas(ANTHROPIC, encoded(client.body))
     assert set(needed) == {"compact-2026-01-12", "context-management-2025-06-27"}
-    assert isinstance(client.say("go", anthropic_beta=",".join(needed)), Answered)
-    assert isinstance(client.say("go"), Refusal)
+    assert isinstance(client.send_user_text("go", anthropic_beta=",".join(needed)), ModelAnswer)
+    assert isinstance(client.send_user_text("go"), RefusalReply)
 
 
 @pytest.mark.parametrize(("api", "tokens"), [(ANTHROPIC, 49_999), (RESPONSES, 999)])
 def test_a_threshold_that_is_refused_is_refused_here(api, tokens):
     """Under the provider's least threshold the error says its number."""
     with pytest.raises(ConfigError, match=f"{tokens:,}"):
-        threshold_fields(api, tokens)
-    assert threshold_fields(api, tokens + 1)
+        build_server_compaction_fields(api, tokens)
+    assert build_server_compaction_fields(api, tokens + 1)
 
 
 def test_others_have_no_threshold():
     """Where the API has none, the error says what else there is."""
     with pytest.raises(ConfigError, match="compact with a model"):
-        threshold_fields("gemini", 100_000)
+        build_server_compaction_fields("gemini", 100_000)
 
 
 # -- what later requests need ------------------------------------------------------------------------------------------
@@ -396,27 +426,30 @@ BLOCK = {"type": "compaction", "content": "so far", "signature": "s"}
         ({"compaction": {"type": "summarize"}}, ("compact-2026-09-04",)),
         ({"messages": [{"role": "assistant", "content": [BLOCK]}]}, ("compact-2026-09-04",)),
         ({"messages": [{"role": "user", "content": '{"type": "compaction"}'}]}, ()),
-        (threshold_fields(ANTHROPIC, 50_000), ("compact-2026-01-12",)),
+        (build_server_compaction_fields(ANTHROPIC, 50_000), ("compact-2026-01-12",)),
         (
-            {**threshold_fields(ANTHROPIC, 50_000), "messages": [{"role": "assistant", "content": [BLOCK]}]},
+            {
+                **build_server_compaction_fields(ANTHROPIC, 50_000),
+                "messages": [{"role": "assistant", "content": [BLOCK]}],
+            },
             ("compact-2026-01-12",),
         ),
-        (clearing_fields(), ("context-management-2025-06-27",)),
+        (build_result_clearing_fields(), ("context-management-2025-06-27",)),
         ({"context_management": 7}, ()),
     ],
 )
 def test_a_body_says_which_betas_it_needs(fields, needed):
     """The features follow from what stands in a body; words that only quote a block need none; nor do other APIs."""
-    assert betas(ANTHROPIC, encoded({"model": CLAUDE, "messages": [], **fields})) == needed
-    assert betas(RESPONSES, encoded(fields)) == ()
+    assert find_required_betas(ANTHROPIC, encoded({"model": CLAUDE, "messages": [], **fields})) == needed
+    assert find_required_betas(RESPONSES, encoded(fields)) == ()
 
 
 def test_betas_join_those_of_the_caller():
     """A caller's own features stay, each once, whatever the case of the header; without any there is no header."""
     own = {"Anthropic-Beta": "a, b", "X-Kelp": "1"}
-    assert headers(own, ["b", "c"]) == {"anthropic-beta": "a,b,c", "x-kelp": "1"}
-    assert headers({}, ()) == {}
-    assert headers({"x": "1"}, ()) == {"x": "1"}
+    assert add_beta_header(own, ["b", "c"]) == {"anthropic-beta": "a,b,c", "x-kelp": "1"}
+    assert add_beta_header({}, ()) == {}
+    assert add_beta_header({"x": "1"}, ()) == {"x": "1"}
 
 
 # -- an answer that compacted by itself --------------------------------------------------------------------------------
@@ -425,33 +458,35 @@ def test_betas_join_those_of_the_caller():
 def over_threshold(api):
     """Return a client whose last answer opens with a compaction, and that answer, folded from its events."""
     tokens = {ANTHROPIC: 50_000, RESPONSES: 1_000}[api]
-    client = Client(Provider(WORDS), api, **threshold_fields(api, tokens))
-    beta = ",".join(betas(api, encoded(client.body)))
-    reply = client.say("lorem ipsum " * 30_000, anthropic_beta=beta)
-    fold, reader = Fold(api), Reader()
-    for chunk in VOICES[api].stream(Asked(api, "generate", b"{}"), reply).events:
+    client = ProviderClient(Provider(WORDS), api, **build_server_compaction_fields(api, tokens))
+    beta = ",".join(find_required_betas(api, encoded(client.body)))
+    reply = client.send_user_text("lorem ipsum " * 30_000, anthropic_beta=beta)
+    fold, reader = AnswerStream(api), SseReader()
+    for chunk in API_ENCODERS[api].encode_stream(IncomingRequest(api, "generate", b"{}"), reply).events:
         for event in reader.feed(chunk):
-            fold.feed(event)
-    return client, fold.answer(), beta
+            fold.add_event(event)
+    return client, fold.build_answer(), beta
 
 
 @pytest.mark.parametrize("api", [ANTHROPIC, RESPONSES])
 def test_what_a_threshold_made_takes_the_place_of_the_head(api):
     """The compaction of a streamed answer becomes one of the log: its items in front, gone from the answer itself."""
     client, told, beta = over_threshold(api)
-    assert brought(told.message) == 1
-    found = by_itself(api, client.model, told.message, 7, Message.of("user", "the twin"))
-    assert (found.keep, found.by, found.trigger, found.summary.text) == (7, "native", "native", "the twin")
-    assert [(edit.span.start, edit.span.stop, edit.span.part, edit.put) for edit in found.edits] == [(7, 8, 0, ())]
+    assert count_parts_before_compaction(told.message) == 1
+    found = build_compaction_from_answer(api, client.model, told.message, 7, Message.from_text("user", "the twin"))
+    assert (found.first_kept, found.author, found.trigger, found.summary.text) == (7, "native", "native", "the twin")
+    assert [(edit.span.start, edit.span.stop, edit.span.part, edit.replacement) for edit in found.edits] == [
+        (7, 8, 0, ())
+    ]
     native = decoded(found.native)
-    rest = decoded(b"[" + b",".join(told.history) + b"]")
+    rest = decoded(b"[" + b",".join(told.history_elements) + b"]")
     if api == ANTHROPIC:
         rest[0]["content"] = rest[0]["content"][1:]
     else:
         rest = rest[1:]
     client.history[:] = [*native["items"], *rest]
-    reply = client.say("next", anthropic_beta=beta)
-    assert isinstance(reply, Answered), reply
+    reply = client.send_user_text("next", anthropic_beta=beta)
+    assert isinstance(reply, ModelAnswer), reply
     assert client.provider.requests[-1].tokens < 1_000
 
 
@@ -459,9 +494,9 @@ def test_what_a_threshold_made_takes_the_place_of_the_head(api):
 def test_an_answer_that_compacted_is_no_truncation(api):
     """The size of the request is compared with all that was read of it, not with what a compaction left."""
     _, told, _ = over_threshold(api)
-    assert told.asked.input > 50_000
-    assert classify(told.report(60_000, 200_000)).kind == "content"
-    assert classify(told.report(600_000, 900_000)).kind == "silent_truncation"
+    assert told.request_usage.input > 50_000
+    assert classify_error(told.to_report(60_000, 200_000)).kind == "content"
+    assert classify_error(told.to_report(600_000, 900_000)).kind == "silent_truncation"
 
 
 def test_what_was_cleared_was_sent():
@@ -477,30 +512,40 @@ def test_what_was_cleared_was_sent():
         "usage": {"input_tokens": 20_000, "output_tokens": 5},
         "context_management": {"applied_edits": edits},
     }
-    told = answer(ANTHROPIC, encoded(body))
-    assert (told.cleared, told.usage.input, told.asked.input) == (40_000, 20_000, 60_000)
-    assert classify(told.report(60_000, 200_000)).kind == "content"
+    told = parse_answer(ANTHROPIC, encoded(body))
+    assert (told.cleared_tokens, told.usage.input, told.request_usage.input) == (40_000, 20_000, 60_000)
+    assert classify_error(told.to_report(60_000, 200_000)).kind == "content"
     start = {"type": "message_start", "message": {**body, "content": [], "context_management": None}}
     end = {"type": "message_delta", "delta": {}, "context_management": body["context_management"]}
-    fold = Fold(ANTHROPIC)
+    fold = AnswerStream(ANTHROPIC)
     for event in (start, end, {"type": "message_stop"}):
-        fold.feed(Event(encoded(event), event["type"]))
-    assert fold.answer().cleared == 40_000
-    assert answer(ANTHROPIC, encoded({**body, "context_management": {"applied_edits": 7}})).asked.input == 20_000
+        fold.add_event(StreamEvent(encoded(event), event["type"]))
+    assert fold.build_answer().cleared_tokens == 40_000
+    assert (
+        parse_answer(ANTHROPIC, encoded({**body, "context_management": {"applied_edits": 7}})).request_usage.input
+        == 20_000
+    )
 
 
 def test_an_answer_without_one_takes_nothing():
     """Plain answers, and a compaction that failed (null), leave the log as it is."""
     null = Opaque("compaction", msgspec.Raw(b'{"type":"compaction","content":null}'))
     for parts in ((Text("hi"),), (null, Text("hi")), (Opaque("other", msgspec.Raw(b"{}")),), ()):
-        assert by_itself(ANTHROPIC, "m", Message("assistant", parts), 1, Message.of("user", "twin")) is None
+        assert (
+            build_compaction_from_answer(
+                ANTHROPIC, "m", Message("assistant", parts), 1, Message.from_text("user", "twin")
+            )
+            is None
+        )
 
 
 def test_of_several_the_newest_counts():
     """Where an answer compacted twice all before the newer one goes; words between them stay in the twin."""
     one, two = (Opaque("compaction", msgspec.Raw(encoded({**BLOCK, "content": word}))) for word in ("one", "two"))
     parts = (one, Thinking("hm"), Text("said between"), two, Text("at last"))
-    found = by_itself(ANTHROPIC, "m", Message("assistant", parts), 3, Message.of("user", "the twin"))
+    found = build_compaction_from_answer(
+        ANTHROPIC, "m", Message("assistant", parts), 3, Message.from_text("user", "the twin")
+    )
     assert [edit.span.part for edit in found.edits] == [0, 1, 2, 3]
     assert [part.text for part in found.summary.parts] == ["the twin", "said between"]
     assert decoded(found.native)["items"] == [{"role": "assistant", "content": [{**BLOCK, "content": "two"}]}]
@@ -510,14 +555,26 @@ def test_what_was_taken_over_counts_once():
     """What an answer compacted is counted in front and no more in the answer; elsewhere its twin has its own size."""
     block = Opaque("compaction", msgspec.Raw(encoded({**BLOCK, "content": "kelp on the rock " * 40})))
     answered = Message("assistant", (block, Text("at last")))
-    twin = Message.of("user", "the twin " * 400)
-    found = by_itself(ANTHROPIC, "m", answered, 1, twin)
-    bodies = [Said(measure(Message.of("user", "go"))), Said(measure(answered)), found]
-    branch = Branch.build(Entry(str(number), None, body) for number, body in enumerate(bodies))
-    left = measure(Message("assistant", (Text("at last"),))).size
-    assert found.twin == measure(twin).size
-    assert branch.held == sum(slot.size for slot in project(branch)) == pytest.approx(found.size + left, abs=2)
-    assert held_for(branch, "n", ANTHROPIC) == held_for(branch, "m", RESPONSES) == branch.held + found.twin - found.size
+    twin = Message.from_text("user", "the twin " * 400)
+    found = build_compaction_from_answer(ANTHROPIC, "m", answered, 1, twin)
+    bodies = [
+        MessageEntry(build_sized_message(Message.from_text("user", "go"))),
+        MessageEntry(build_sized_message(answered)),
+        found,
+    ]
+    branch = ConversationState.from_entries(Entry(str(number), None, body) for number, body in enumerate(bodies))
+    left = build_sized_message(Message("assistant", (Text("at last"),))).tokens
+    assert found.readable_tokens == build_sized_message(twin).tokens
+    assert (
+        branch.shown_tokens
+        == sum(slot.tokens for slot in build_projection(branch))
+        == pytest.approx(found.head_tokens + left, abs=2)
+    )
+    assert (
+        get_shown_tokens(branch, "n", ANTHROPIC)
+        == get_shown_tokens(branch, "m", RESPONSES)
+        == branch.shown_tokens + found.readable_tokens - found.head_tokens
+    )
 
 
 def test_a_lens_opens_what_was_made():
@@ -525,4 +582,4 @@ def test_a_lens_opens_what_was_made():
     client = talked(ANTHROPIC)
     found, _ = asked(client)
     body = encoded({"model": CLAUDE, "max_tokens": 9, "messages": list(found.items)})
-    assert [part.kind for part in open_body(body).slots[0].message.parts] == ["compaction"]
+    assert [part.kind for part in parse_request(body).messages[0].message.parts] == ["compaction"]

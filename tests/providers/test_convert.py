@@ -9,19 +9,19 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import conversations
+from strategies import conversation_strategy
 
-from holdfast.cli.commands.fix import Wish, fixed
-from holdfast.errors import FormatError, Unrecognised
-from holdfast.messages.message import result_text
+from holdfast.cli.commands.fix import FixOptions, fix_request_body
+from holdfast.errors import FormatError, UnrecognizedContent
+from holdfast.messages.message import get_result_text
 from holdfast.messages.parts import Text
-from holdfast.messages.sized_message import Slot
-from holdfast.normalize.parts import wire_name
-from holdfast.providers.common.tool_names import fitting
-from holdfast.providers.convert import convert
-from holdfast.providers.registry import APIS, FORMS
-from holdfast.providers.request_body import body, open_body
-from holdfast.providers.rules import validate
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.normalize.parts import encode_wire_tool_name
+from holdfast.providers.common.tool_names import map_invalid_tool_names
+from holdfast.providers.convert import convert_request
+from holdfast.providers.registry import API_NAMES, API_SPECS
+from holdfast.providers.request_body import build_request_body, parse_request
+from holdfast.providers.rules import validate_request
 
 SCHEMA = {"type": "object", "properties": {"p": {"type": "string"}}, "required": ["p"]}
 ANTHROPIC = {
@@ -46,20 +46,20 @@ ANTHROPIC = {
 def said(body, api):
     """Return what a request says: role, words, calls and results of each message; a system prompt is left aside."""
     out = []
-    for slot in open_body(json.dumps(body).encode(), api).slots:
+    for slot in parse_request(json.dumps(body).encode(), api).messages:
         message = slot.message
         calls = [(call.name, json.loads(call.arguments)) for call in message.calls]
-        results = [result_text(result) for result in message.results]
+        results = [get_result_text(result) for result in message.results]
         out += [(message.role, message.text, calls, results)] if message.role != "system" else []
     return out
 
 
 def turned(body, to, model="m", **options):
-    raw, notes = convert(json.dumps(body).encode(), to, model, **options)
+    raw, notes = convert_request(json.dumps(body).encode(), to, model, **options)
     return json.loads(raw), notes
 
 
-@pytest.mark.parametrize(("first", "second"), list(product(APIS, APIS)))
+@pytest.mark.parametrize(("first", "second"), list(product(API_NAMES, API_NAMES)))
 def test_from_any_api_to_any(first, second):
     """Words, calls, results, tools, choice, limit and sampling arrive over any two APIs, and come back to the first."""
     body, _ = turned(turned(ANTHROPIC, first)[0], second)
@@ -107,7 +107,7 @@ def test_the_forms_of_each_api():
     assert "model" not in gemini
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", API_NAMES)
 @pytest.mark.parametrize(
     "choice",
     [
@@ -195,11 +195,11 @@ def test_geminis_own_spellings_are_read():
 def test_the_same_api_keeps_the_bytes():
     """A request that speaks the API already changes its model and nothing else."""
     raw = b'{"messages" : [{"role":"user","content":"\\u4f60"}], "model": "a" }'
-    assert convert(raw, "openai-chat")[0] is raw
-    assert convert(raw, "openai-chat", "b") == (raw.replace(b'"a"', b'"b"'), ())
+    assert convert_request(raw, "openai-chat")[0] is raw
+    assert convert_request(raw, "openai-chat", "b") == (raw.replace(b'"a"', b'"b"'), ())
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", API_NAMES)
 def test_odd_fields_raise_nothing_but_our_errors(api):
     """Options of wrong types are passed over."""
     odd = {
@@ -209,12 +209,12 @@ def test_odd_fields_raise_nothing_but_our_errors(api):
         "stop": 5,
     }
     odd |= {"system": [5], "toolConfig": [], "generationConfig": {"stopSequences": [5]}, "max_tokens": "9"}
-    for to in APIS:
-        convert(json.dumps(odd | {FORMS[api].field: []}).encode(), to, api=api)
-    with pytest.raises(Unrecognised):
-        convert(b"{}", "fax")
+    for to in API_NAMES:
+        convert_request(json.dumps(odd | {API_SPECS[api].messages_field: []}).encode(), to, api=api)
+    with pytest.raises(UnrecognizedContent):
+        convert_request(b"{}", "fax")
     with pytest.raises(FormatError):
-        convert(b"{", api)
+        convert_request(b"{", api)
 
 
 # -- media, names, results -------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def shown(api, *parts):
 def arrived(api, to, *parts):
     """Return what the user shows in a request of ``to``, and what is told."""
     out, notes = turned(shown(api, *parts), to, MODELS[to], api=api)
-    user = out[FORMS[to].field][0]
+    user = out[API_SPECS[to].messages_field][0]
     return user["parts"] if to == "gemini" else user["content"], [note for note in notes if "max_tokens" not in note]
 
 
@@ -323,7 +323,7 @@ ELSEWHERE = [
 def test_ids_of_files_stay_with_their_provider(api, part):
     """A file that lies with one provider is a line at another, and told; OpenAI knows its files on both its APIs."""
     house = {"openai-chat": "openai", "openai-responses": "openai"}
-    for to in APIS:
+    for to in API_NAMES:
         if house.get(to, to) != house.get(api, api):
             parts, notes = arrived(api, to, part)
             assert "file_a" not in json.dumps(parts).replace("-", "_")
@@ -368,7 +368,7 @@ def test_a_user_shows_what_tools_have_shown():
     assert [one["text"] for one in out["messages"][3]["content"]] == ["one", "[Attached image/png]"]
     assert [one["type"] for one in out["messages"][5]["content"]] == ["text", "image_url", "text"]
     assert "1 × media in a tool's result: a user shows it behind the results" in notes
-    assert validate(json.dumps(out).encode(), "openai-chat") == ()
+    assert validate_request(json.dumps(out).encode(), "openai-chat") == ()
 
 
 def test_images_of_results_that_stand_apart():
@@ -401,13 +401,13 @@ def test_names_are_mapped_everywhere_alike():
 @given(st.lists(st.text(max_size=140), max_size=8))
 def test_no_two_names_become_one(names):
     """Whatever tools are called, every API gets names that it takes, no two alike, and valid ones stay."""
-    for api in APIS:
-        rules = FORMS[api].dialect("")
-        new = fitting(names, rules)
+    for api in API_NAMES:
+        rules = API_SPECS[api].get_dialect("")
+        new = map_invalid_tool_names(names, rules)
         said = [new.get(name, name) for name in dict.fromkeys(names) if name]
         assert len(set(said)) == len(said)
-        assert all(wire_name(name, rules) == name for name in said)
-        assert fitting(said, rules) == {}
+        assert all(encode_wire_tool_name(name, rules) == name for name in said)
+        assert map_invalid_tool_names(said, rules) == {}
 
 
 # -- what is asked for ---------------------------------------------------------------------------------------------
@@ -503,7 +503,7 @@ def test_the_form_of_an_answer_for_the_messages_api(api, fields, schema, lost):
     out, notes = turned({"model": "gpt-5"} | said | fields, "anthropic", "claude-opus-4-8", api=api)
     assert out.get("output_config") == (schema and {"format": {"type": "json_schema", "schema": schema}})
     assert notes[1:] == lost
-    assert not validate(json.dumps(out).encode(), "anthropic", model="claude-opus-4-8")
+    assert not validate_request(json.dumps(out).encode(), "anthropic", model="claude-opus-4-8")
 
 
 def test_of_the_messages_apis_output_config_only_the_form_goes_over():
@@ -565,22 +565,26 @@ def test_history_that_lies_with_the_provider(body, where):
         turned(body, "anthropic", api="gemini" if "contents" in body else "openai-responses")
 
 
-@pytest.mark.parametrize("to", APIS)
+@pytest.mark.parametrize("to", API_NAMES)
 def test_a_system_prompt_alone(to):
     """A request with a system prompt and nothing else is valid on Chat, so it is elsewhere."""
     body = {"model": "gpt-5", "messages": [{"role": "system", "content": "Be kind."}]}
     out, _ = turned(body, to, MODELS[to])
     raw = json.dumps(out).encode()
-    assert [one for one in validate(raw, to, model=MODELS[to]) if one.level == "error"] == []
+    assert [one for one in validate_request(raw, to, model=MODELS[to]) if one.level == "error"] == []
     assert b"Be kind." in raw
 
 
-@given(conversations(turns=3, steps=3, longest=80), st.sampled_from(list(product(APIS, APIS))))
+@given(conversation_strategy(turns=3, steps=3, longest=80), st.sampled_from(list(product(API_NAMES, API_NAMES))))
 def test_sound_conversations_are_sound_elsewhere(messages, way):
     """W1: what is valid on one API is valid on any other, converted and repaired; no word of a user is missing."""
     first, second = way
-    made = fixed(body(first, MODELS[first], [Slot(message) for message in messages]), Wish(first))
-    there = fixed(made.body, Wish(first, second, MODELS[second]))
+    made = fix_request_body(
+        build_request_body(first, MODELS[first], [SizedMessage(message) for message in messages]), FixOptions(first)
+    )
+    there = fix_request_body(made.body, FixOptions(first, second, MODELS[second]))
     assert [one for one in there.findings if one.level == "error"] == []
-    again = "\n".join(slot.message.text for slot in open_body(there.body, second).slots if slot.message.role == "user")
-    assert all(part.text in again for one in messages if one.starts_turn for part in one.parts if type(part) is Text)
+    again = "\n".join(
+        slot.message.text for slot in parse_request(there.body, second).messages if slot.message.role == "user"
+    )
+    assert all(part.text in again for one in messages if one.is_turn_start for part in one.parts if type(part) is Text)

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
-from strategies import conversations, wild_histories
+from strategies import conversation_strategy, wild_history_strategy
 
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
-from holdfast.messages.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.size.tokens import measure
+from holdfast.messages.parts import Media, Opaque, Part, ProviderSignature, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.size.tokens import build_sized_message
 from holdfast.providers.gemini import messages as gemini
 
 CALL = {"functionCall": {"name": "ls", "args": {"p": 1}}}
@@ -23,12 +23,12 @@ ANSWER = {"functionResponse": {"name": "ls", "response": {"output": "a.py"}}}
 
 
 def decode(wire: Any) -> Message:
-    return gemini.decode(json.dumps(wire).encode())
+    return gemini.decode_message(json.dumps(wire).encode())
 
 
 def encode(message: Message, base: Any = None) -> list[Any]:
     raw = None if base is None else Raw(json.dumps(base).encode())
-    return [json.loads(one) for one in gemini.encode(message, raw)]
+    return [json.loads(one) for one in gemini.encode_message(message, raw)]
 
 
 def user(*parts: Any) -> dict[str, Any]:
@@ -60,9 +60,9 @@ def test_roles() -> None:
 def test_an_unknown_role_goes_out_as_it_came() -> None:
     """A content of a role that this API does not have starts no turn and keeps its bytes."""
     raw = b'{"role": "assistant",\n "parts": [{"text": "a"}]}'
-    message = gemini.decode(raw)
+    message = gemini.decode_message(raw)
     assert message == Message("system", (Opaque("message", Raw(raw)),))
-    assert gemini.encode(message) == [raw]
+    assert gemini.encode_message(message) == [raw]
 
 
 def test_an_absent_role_stays_absent() -> None:
@@ -79,11 +79,11 @@ def test_an_absent_role_stays_absent() -> None:
     ("wire", "value"),
     [
         ({"text": "a"}, Text("a")),
-        ({"text": "a", "thoughtSignature": "s"}, Text("a", Seal("gemini", "", "s"))),
-        ({"text": "a", "thought": True}, Thinking("a", Seal("gemini", "", ""))),
-        ({"text": "a", "thought": True, "thought_signature": "s"}, Thinking("a", Seal("gemini", "", "s"))),
-        ({"text": "", "thoughtSignature": "s"}, Thinking("", Seal("gemini", "", "s"))),
-        ({"thoughtSignature": "s"}, Thinking("", Seal("gemini", "", "s"))),
+        ({"text": "a", "thoughtSignature": "s"}, Text("a", ProviderSignature("gemini", "", "s"))),
+        ({"text": "a", "thought": True}, Thinking("a", ProviderSignature("gemini", "", ""))),
+        ({"text": "a", "thought": True, "thought_signature": "s"}, Thinking("a", ProviderSignature("gemini", "", "s"))),
+        ({"text": "", "thoughtSignature": "s"}, Thinking("", ProviderSignature("gemini", "", "s"))),
+        ({"thoughtSignature": "s"}, Thinking("", ProviderSignature("gemini", "", "s"))),
         ({"text": ""}, Text("")),
         ({}, Text("")),
         ({"thought": True}, Text("")),
@@ -91,7 +91,7 @@ def test_an_absent_role_stays_absent() -> None:
         ({"function_call": {"id": "7", "name": "ls"}}, ToolCall("7", "ls", "{}")),
         (
             {"functionCall": {"name": "ls", "args": None}, "thoughtSignature": "s"},
-            ToolCall("ls#1", "ls", "{}", Seal("gemini", "", "s")),
+            ToolCall("ls#1", "ls", "{}", ProviderSignature("gemini", "", "s")),
         ),
         ({"functionCall": {"name": "ls"}, "text": None}, ToolCall("ls#1", "ls")),
         (
@@ -110,7 +110,7 @@ def test_an_absent_role_stays_absent() -> None:
         ({"executableCode": {"code": "1"}}, Opaque("executableCode")),
         (
             {"partMetadata": {"a": 1}, "code_execution_result": {"output": "1"}, "thoughtSignature": "s"},
-            Opaque("codeExecutionResult", None, Seal("gemini", "", "s")),
+            Opaque("codeExecutionResult", None, ProviderSignature("gemini", "", "s")),
         ),
         ({"videoMetadata": {"fps": 1}, "toolCall": {"id": "1"}}, Opaque("toolCall")),
         ({"text": "a", **CALL}, Opaque("unknown")),
@@ -207,9 +207,9 @@ def call(name: str, id_: str | None = None) -> dict[str, Any]:
 def test_responses_answer_by_id_else_by_name_and_order(calls: Any, contents: Any, answers: list[str]) -> None:
     """A response without an id belongs to the first open call of its name; strange ids belong to nobody."""
     wire = [user({"text": "go"}), model(*calls), *(user(*parts) for parts in contents)]
-    found = gemini.messages(wire)
+    found = gemini.decode_message_dicts(wire)
     assert [result.call_id for message in found for result in message.results] == answers
-    assert gemini.dicts(found) == wire
+    assert gemini.encode_message_dicts(found) == wire
 
 
 def test_results_learn_the_names_of_their_calls() -> None:
@@ -218,7 +218,7 @@ def test_results_learn_the_names_of_their_calls() -> None:
         Message("assistant", (ToolCall("c1", "ls"), ToolCall("c2", "cat"))),
         Message("tool", (ToolResult("c2", content=(Text("2"),)), ToolResult("c1", content=(Text("1"),)))),
     ]
-    out = gemini.dicts(values)[1]["parts"]
+    out = gemini.encode_message_dicts(values)[1]["parts"]
     assert [(one["functionResponse"]["id"], one["functionResponse"]["name"]) for one in out] == [
         ("c2", "cat"),
         ("c1", "ls"),
@@ -227,15 +227,17 @@ def test_results_learn_the_names_of_their_calls() -> None:
 
 def test_linking_what_is_linked_changes_nothing() -> None:
     """Messages in which every result knows its call come back as the same objects."""
-    found = gemini.messages([user({"text": "go"}), model(call("a"), call("b", "x")), user(ANSWER, response("b", "1"))])
-    assert all(new is old for new, old in zip(gemini.linked(found), found, strict=True))
+    found = gemini.decode_message_dicts(
+        [user({"text": "go"}), model(call("a"), call("b", "x")), user(ANSWER, response("b", "1"))]
+    )
+    assert all(new is old for new, old in zip(gemini.link_results_to_calls(found), found, strict=True))
 
 
 def test_a_made_up_id_that_fits_is_taken() -> None:
     """Results whose made-up ids are those of the calls keep them, in whatever order they stand."""
     calls = Message("assistant", (ToolCall("a#1", "a"), ToolCall("a#2", "a")))
     results = Message("tool", (ToolResult("a#2", "a"), ToolResult("a#1", "a")))
-    assert gemini.linked([calls, results])[1] is results
+    assert gemini.link_results_to_calls([calls, results])[1] is results
 
 
 # -- edited parts ------------------------------------------------------------------------------------------------------
@@ -245,8 +247,8 @@ def test_neighbours_of_an_edit_keep_their_bytes() -> None:
     """Of a content with one edited part every other part is written as it came, to the byte."""
     kept = [b'{ "text" : "\\u4f60" }', b'{"functionCall":{"args":{"n":1e400,"big":12345678901234567890},"name":"ls"}}']
     raw = Raw(b'{"parts": [' + kept[0] + b', {"text": "b"}, ' + kept[1] + b'], "x": [ 1 ], "role": "model"}')
-    first, _, last = gemini.decode(raw).parts
-    (out,) = gemini.encode(Message("assistant", (first, Text("c"), last)), raw)
+    first, _, last = gemini.decode_message(raw).parts
+    (out,) = gemini.encode_message(Message("assistant", (first, Text("c"), last)), raw)
     assert out == b'{"parts":[' + kept[0] + b',{"text":"c"},' + kept[1] + b'],"x":[ 1 ],"role":"model"}'
 
 
@@ -255,7 +257,7 @@ def test_neighbours_of_an_edit_keep_their_bytes() -> None:
     [
         (
             {"function_call": {"id": "7", "name": "ls", "args": {"a": 1}}, "thought_signature": "s"},
-            ToolCall("8", "ls", "{}", Seal("gemini", "", "t")),
+            ToolCall("8", "ls", "{}", ProviderSignature("gemini", "", "t")),
             {"function_call": {"id": "8", "name": "ls", "args": {}}, "thought_signature": "t"},
         ),
         (
@@ -304,7 +306,7 @@ def test_an_edited_part_is_found_by_its_id() -> None:
 
 def test_values_without_a_form_here() -> None:
     """Thinking of others is left out; media that cannot be shown are named."""
-    foreign = Thinking("hm", Seal("anthropic", "", "s"))
+    foreign = Thinking("hm", ProviderSignature("anthropic", "", "s"))
     assert encode(Message("assistant", (foreign,))) == []
     assert encode(Message("user", (Media("image", "image/png", 0, "a.png", "file_1"), Opaque("x")))) == [
         user({"text": "[Attached image/png: a.png]"})
@@ -315,7 +317,7 @@ def test_values_without_a_form_here() -> None:
 
 def test_a_signature_without_words_is_no_thought() -> None:
     """A signature that came on an empty text goes back on one."""
-    (out,) = encode(Message("assistant", (Thinking("", Seal("gemini", "", "s")),)))
+    (out,) = encode(Message("assistant", (Thinking("", ProviderSignature("gemini", "", "s")),)))
     assert out == model({"text": "", "thoughtSignature": "s"})
 
 
@@ -342,14 +344,14 @@ def test_contents_without_parts() -> None:
 def test_what_is_no_content(raw: bytes) -> None:
     """A content that is no object, or whose parts are no list, is an error that says so."""
     with pytest.raises(FormatError, match="the content cannot be read"):
-        gemini.decode(raw)
+        gemini.decode_message(raw)
 
 
 def test_bytes_that_are_no_text() -> None:
     """Bytes that are not UTF-8 stay where they are."""
     raw = b'{"parts":[{"functionCall":{"name":"a","args":{"x":"\xff"}}},{"text":"\xff"},{"functionResponse":"\xff"}]}'
     try:
-        message = gemini.decode(raw)
+        message = gemini.decode_message(raw)
     except FormatError:
         return
     assert [type(one) for one in message.parts] == [Opaque] * 3
@@ -416,7 +418,7 @@ _CONTENTS = st.builds(
 def test_contents_come_back(wire: list[dict[str, Any]]) -> None:
     """Any list of contents is the same again behind values, other fields of contents aside."""
     shown = [{"role": "user"} | {key: one[key] for key in ("role", "parts") if key in one} for one in wire]
-    assert gemini.dicts(gemini.messages(wire)) == shown
+    assert gemini.encode_message_dicts(gemini.decode_message_dicts(wire)) == shown
 
 
 @given(_CONTENTS)
@@ -430,7 +432,7 @@ def test_a_content_written_anew_says_the_same(wire: dict[str, Any]) -> None:
     """Without the bytes of its parts a message is written so that it reads as before."""
     known = tuple(one for one in decode(wire).parts if not isinstance(one, Opaque))
     message = bare(Message(decode(wire).role, known))
-    again = [bare(gemini.decode(one)) for one in gemini.encode(message)]
+    again = [bare(gemini.decode_message(one)) for one in gemini.encode_message(message)]
     assert [one.parts for one in again] == [message.parts]
 
 
@@ -439,45 +441,45 @@ def test_one_edit_leaves_the_others(parts: list[Any], data: st.DataObject) -> No
     """With one part edited, the bytes of every other part are in the content as they were."""
     wires = [json.dumps(one, indent=1).encode() for one in parts]
     raw = Raw(b'{"role":"model","parts":[' + b",".join(wires) + b"]}")
-    message = gemini.decode(raw)
+    message = gemini.decode_message(raw)
     place = data.draw(st.integers(0, len(parts) - 1))
     edited = (*message.parts[:place], Text("new"), *message.parts[place + 1 :])
-    (out,) = gemini.encode(Message(message.role, edited), raw)
+    (out,) = gemini.encode_message(Message(message.role, edited), raw)
     before, after = wires[:place], wires[place + 1 :]
     assert out.startswith(b'{"role":"model","parts":[' + b",".join([*before, b'{"text":"new"']))
     assert out.endswith(b",".join([b"}", *after]) + b"]}")
 
 
-@given(conversations(api="gemini"))
+@given(conversation_strategy(api="gemini"))
 def test_conversations_survive(said: list[Message]) -> None:
     """A conversation of this API says the same after a trip over the wire."""
     words = [one for one in said if one.role != "system"]
-    back = gemini.messages(gemini.dicts(words))
+    back = gemini.decode_message_dicts(gemini.encode_message_dicts(words))
     assert [one.role for one in back] == [one.role for one in words]
     assert [[c.id for c in one.calls] for one in back] == [[c.id for c in one.calls] for one in words]
     assert [[r.call_id for r in one.results] for one in back] == [[r.call_id for r in one.results] for one in words]
     assert [one.text for one in back] == [one.text for one in words]
 
 
-@given(wild_histories())
+@given(wild_history_strategy())
 def test_nobody_falls_over_any_message(said: list[Message]) -> None:
     """Whatever a message holds, it is written as contents that can be read again."""
-    wires = [wire for message in gemini.linked(said) for wire in gemini.encode(message)]
-    assert all(gemini.encode(gemini.decode(wire), Raw(wire)) for wire in wires)
+    wires = [wire for message in gemini.link_results_to_calls(said) for wire in gemini.encode_message(message)]
+    assert all(gemini.encode_message(gemini.decode_message(wire), Raw(wire)) for wire in wires)
 
 
 def test_numbers_without_a_value() -> None:
     """A number that Python cannot hold keeps its digits on the wire; as dicts it is a typed error."""
     message = Message("assistant", (ToolCall("c", "ls", '{"a": 1e999}'),))
-    assert b"1e999" in gemini.encode(message)[0]
+    assert b"1e999" in gemini.encode_message(message)[0]
     with pytest.raises(FormatError, match="Number out of range"):
-        gemini.dicts([message])
+        gemini.encode_message_dicts([message])
 
 
 def test_a_response_is_the_same_however_it_is_spaced():
     """One library writes the same conversation compactly and with spaces, as it streams or not: it is one."""
     one = b'{"role":"user","parts":[{"functionResponse":{"name":"run","response":{"content":"a b","n":[1,2]}}}]}'
     spaced = json.dumps(json.loads(one), indent=2).encode()
-    first, other = measure(gemini.decode(one)), measure(gemini.decode(spaced))
+    first, other = build_sized_message(gemini.decode_message(one)), build_sized_message(gemini.decode_message(spaced))
     assert first.digest == other.digest
     assert first.message.results[0].content == other.message.results[0].content

@@ -9,14 +9,14 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.errors import FormatError, Unrecognised
+from holdfast.errors import FormatError, UnrecognizedContent
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
-from holdfast.messages.size.tokens import measure
-from holdfast.providers.anthropic.cache_control import MOST
-from holdfast.providers.request_body import body, measured, open_body, render
-from holdfast.state.plan import Options
-from holdfast.store.sql.rows import decoders
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.providers.anthropic.cache_control import MAX_BREAKPOINTS
+from holdfast.providers.request_body import build_request_body, measure_parsed_request, parse_request, render_request
+from holdfast.state.plan import PlanOptions
+from holdfast.store.sql.rows import load_message_decoders
 
 SPACED = (
     b'{\n  "model": "claude-opus-4-8", "max_tokens": 50,\n  "x_new": {"b":1, "a": [ ]},\n  "messages" : [ '
@@ -31,33 +31,33 @@ CHAT = (
 
 
 def slot(message):
-    return measure(message)
+    return build_sized_message(message)
 
 
 @pytest.mark.parametrize("raw", [SPACED, CHAT])
 def test_no_edit_is_the_same_object(raw):
     """A body nobody edited comes back as the very object it was."""
-    lens = open_body(raw)
-    assert render(lens, lens.slots) is raw
-    assert render(lens, list(lens.slots), Options(max_tokens=lens.asked_output)) is raw
+    lens = parse_request(raw)
+    assert render_request(lens, lens.messages) is raw
+    assert render_request(lens, list(lens.messages), PlanOptions(max_tokens=lens.requested_max_tokens)) is raw
 
 
 def test_slots_with_equal_bytes_are_no_edit():
     """Slots that went through a store and came back with the same bytes change nothing."""
-    copies = [replace(one) for one in open_body(SPACED).slots]
-    assert render(open_body(SPACED), copies) is SPACED
+    copies = [replace(one) for one in parse_request(SPACED).messages]
+    assert render_request(parse_request(SPACED), copies) is SPACED
 
 
 def test_what_a_lens_sees():
     """The lens tells API, model, asked output, the fields in their order and a slot for each message."""
-    lens = open_body(SPACED)
-    assert (lens.api, lens.model, lens.asked_output) == ("anthropic", "claude-opus-4-8", 50)
+    lens = parse_request(SPACED)
+    assert (lens.api, lens.model, lens.requested_max_tokens) == ("anthropic", "claude-opus-4-8", 50)
     assert list(lens.fields) == ["model", "max_tokens", "x_new", "messages", "system"]
-    assert [one.message.role for one in lens.slots] == ["user", "assistant", "tool"]
-    assert all(one.api == "anthropic" and one.raw is not None and not one.size for one in lens.slots)
-    assert all(one.raw is not None and one.size > 0 and one.digest for one in measured(lens).slots)
-    assert lens.slots[0].message == Message.of("user", "A\n")
-    assert open_body(CHAT).asked_output == 9
+    assert [one.message.role for one in lens.messages] == ["user", "assistant", "tool"]
+    assert all(one.api == "anthropic" and one.raw is not None and not one.tokens for one in lens.messages)
+    assert all(one.raw is not None and one.tokens > 0 and one.digest for one in measure_parsed_request(lens).messages)
+    assert lens.messages[0].message == Message.from_text("user", "A\n")
+    assert parse_request(CHAT).requested_max_tokens == 9
 
 
 @pytest.mark.parametrize(
@@ -71,34 +71,36 @@ def test_what_a_lens_sees():
 )
 def test_a_lens_tells_who_made_messages_of_their_bytes_alone(raw, alone):
     """Where neighbours have no say in what a message is, its decoder makes the same of its bytes, as the store's."""
-    lens = open_body(raw)
-    assert (lens.decode is not None) == alone
-    if lens.decode is not None:
-        assert lens.decode is decoders()[lens.api]
-        assert [lens.decode(bytes(one.raw)) for one in lens.slots] == [one.message for one in lens.slots]
+    lens = parse_request(raw)
+    assert (lens.decode_message is not None) == alone
+    if lens.decode_message is not None:
+        assert lens.decode_message is load_message_decoders()[lens.api]
+        assert [lens.decode_message(bytes(one.raw)) for one in lens.messages] == [one.message for one in lens.messages]
 
 
 def test_an_edit_changes_its_own_bytes_only():
     """With one message replaced, everything before and behind it stands byte for byte, spacing too."""
-    lens = open_body(SPACED)
+    lens = parse_request(SPACED)
     result = ToolResult("t", content=(Text("short"),))
-    edited = replace(slot(Message("tool", (result,))), api="anthropic", base=lens.slots[2].raw)
-    out = render(lens, [*lens.slots[:2], edited])
+    edited = replace(slot(Message("tool", (result,))), api="anthropic", base_raw=lens.messages[2].raw)
+    out = render_request(lens, [*lens.messages[:2], edited])
     assert out == SPACED.replace(b'"content":"out"', b'"content":"short"')
 
 
 def test_messages_can_go_and_come():
     """Dropped and added messages are spliced in the body's own spacing."""
-    lens = open_body(SPACED)
-    out = render(lens, [lens.slots[0], slot(Message.of("assistant", "c"))])
+    lens = parse_request(SPACED)
+    out = render_request(lens, [lens.messages[0], slot(Message.from_text("assistant", "c"))])
     assert b'"\\u0041\\n"} , {"role":"assistant","content":"c"} ] ,\n "system"' in out
-    assert json.loads(render(lens, []))["messages"] == []
+    assert json.loads(render_request(lens, []))["messages"] == []
 
 
 def test_a_body_without_messages_takes_some():
     """An empty list of messages can be filled."""
-    lens = open_body(b'{"system":"s","messages":[ ]}')
-    assert json.loads(render(lens, [slot(Message.of("user", "a"))]))["messages"] == [{"role": "user", "content": "a"}]
+    lens = parse_request(b'{"system":"s","messages":[ ]}')
+    assert json.loads(render_request(lens, [slot(Message.from_text("user", "a"))]))["messages"] == [
+        {"role": "user", "content": "a"}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -109,32 +111,39 @@ def test_an_answer_has_more_room_than_its_thinking(asked, most, sent):
     """W1: Anthropic refuses a limit that is not over the thinking budget; what the caller set wrong stays as it is."""
     thinking = {"type": "enabled", "budget_tokens": 5_000}
     said = {"max_tokens": asked, "thinking": thinking, "messages": [{"role": "user", "content": "Go."}]}
-    lens = open_body(json.dumps({"model": "claude-sonnet-4-5", **said}).encode(), "anthropic")
-    assert json.loads(render(lens, lens.slots, Options(max_tokens=most)))["max_tokens"] == sent
+    lens = parse_request(json.dumps({"model": "claude-sonnet-4-5", **said}).encode(), "anthropic")
+    assert json.loads(render_request(lens, lens.messages, PlanOptions(max_tokens=most)))["max_tokens"] == sent
 
 
 def test_max_tokens_is_set_where_it_stands():
     """A new limit replaces the old one in place, under the name the body uses; a body without one gets it."""
-    lens = open_body(SPACED)
-    assert render(lens, lens.slots, Options(max_tokens=7)) == SPACED.replace(b'"max_tokens": 50', b'"max_tokens": 7')
-    chat = open_body(CHAT)
-    assert b'"max_completion_tokens":7}' in render(chat, chat.slots, Options(max_tokens=7))
-    bare = open_body(b'{"messages":[]}', "openai-chat")
-    assert json.loads(render(bare, (), Options(max_tokens=7))) == {"messages": [], "max_completion_tokens": 7}
+    lens = parse_request(SPACED)
+    assert render_request(lens, lens.messages, PlanOptions(max_tokens=7)) == SPACED.replace(
+        b'"max_tokens": 50', b'"max_tokens": 7'
+    )
+    chat = parse_request(CHAT)
+    assert b'"max_completion_tokens":7}' in render_request(chat, chat.messages, PlanOptions(max_tokens=7))
+    bare = parse_request(b'{"messages":[]}', "openai-chat")
+    assert json.loads(render_request(bare, (), PlanOptions(max_tokens=7))) == {
+        "messages": [],
+        "max_completion_tokens": 7,
+    }
 
 
 def test_a_slot_of_another_api_is_translated():
     """A slot that came over Chat goes out as an Anthropic message, without bytes of its old form."""
-    lens = open_body(SPACED)
-    foreign = open_body(CHAT).slots[1]
-    out = json.loads(render(lens, [foreign]))
+    lens = parse_request(SPACED)
+    foreign = parse_request(CHAT).messages[1]
+    out = json.loads(render_request(lens, [foreign]))
     assert out["messages"] == [{"role": "user", "content": "a"}]
 
 
 def test_body_from_slots_alone():
     """A request can be made without one to start from; slots with bytes keep them."""
-    slots = open_body(SPACED).slots
-    out = body("anthropic", "claude-opus-4-8", slots, frame_fields={"system": "s"}, options=Options(max_tokens=5))
+    slots = parse_request(SPACED).messages
+    out = build_request_body(
+        "anthropic", "claude-opus-4-8", slots, setup_fields={"system": "s"}, options=PlanOptions(max_tokens=5)
+    )
     read = json.loads(out)
     assert {key: read[key] for key in ("model", "system", "max_tokens")} == {
         "model": "claude-opus-4-8",
@@ -146,13 +155,13 @@ def test_body_from_slots_alone():
 
 def test_the_frame_ignores_breakpoints_and_messages():
     """The frame's digest changes with tools and system, not with cache breakpoints, messages or options."""
-    plain = open_body(b'{"system":[{"type":"text","text":"s"}],"messages":[]}').frame
+    plain = parse_request(b'{"system":[{"type":"text","text":"s"}],"messages":[]}').setup
     marked = b'{"messages":[{"role":"user","content":"a"}],"max_tokens":1,"system":[{"type":"text","text":"s",'
     marked += b'"cache_control":{"type":"ephemeral"}}]}'
-    assert open_body(marked).frame == plain
-    assert open_body(b'{"system":[{"type":"text","text":"t"}],"messages":[]}').frame.digest != plain.digest
+    assert parse_request(marked).setup == plain
+    assert parse_request(b'{"system":[{"type":"text","text":"t"}],"messages":[]}').setup.digest != plain.digest
     assert plain.tokens > 0
-    assert open_body(CHAT).frame.tokens == 0
+    assert parse_request(CHAT).setup.tokens == 0
 
 
 @pytest.mark.parametrize(
@@ -175,13 +184,13 @@ def test_the_frame_ignores_breakpoints_and_messages():
 def test_what_does_not_decode_is_a_format_error(raw, reason):
     """A body that is not one JSON object of the API's shape is refused with the reason, whatever the damage."""
     with pytest.raises(FormatError, match=reason):
-        open_body(raw)
+        parse_request(raw)
 
 
 def test_an_unknown_api_is_unrecognised():
     """An API nobody wrote a module for is named in the refusal."""
-    with pytest.raises(Unrecognised, match="openai-chat"):
-        open_body(CHAT, "fax")
+    with pytest.raises(UnrecognizedContent, match="openai-chat"):
+        parse_request(CHAT, "fax")
 
 
 _TEXT = st.text(max_size=8)
@@ -230,9 +239,9 @@ def test_anthropic_bodies_come_back(messages, fields, spaced):
     Of more than it takes only the newest are said anew.
     """
     raw = json.dumps({**fields, "messages": messages}, indent=1 if spaced else None).encode()
-    lens = open_body(raw, "anthropic")
-    assert render(lens, lens.slots) is raw
-    assume(json.dumps(messages).count('"cache_control"') <= MOST)
+    lens = parse_request(raw, "anthropic")
+    assert render_request(lens, lens.messages) is raw
+    assume(json.dumps(messages).count('"cache_control"') <= MAX_BREAKPOINTS)
     _comes_back(raw, messages, lens)
 
 
@@ -240,12 +249,12 @@ def test_anthropic_bodies_come_back(messages, fields, spaced):
 def test_chat_bodies_come_back(messages):
     """Any chat body comes back as the object it was, and message by message as equal JSON."""
     raw = json.dumps({"messages": messages}).encode()
-    lens = open_body(raw, "openai-chat")
-    assert render(lens, lens.slots) is raw
+    lens = parse_request(raw, "openai-chat")
+    assert render_request(lens, lens.messages) is raw
     _comes_back(raw, messages, lens)
 
 
 def _comes_back(raw, messages, lens):
     """Encode every message from its parts; nothing may be lost on the way."""
-    again = [replace(one, raw=None) for one in lens.slots]
-    assert json.loads(render(lens, again)) == json.loads(raw) | {"messages": messages}
+    again = [replace(one, raw=None) for one in lens.messages]
+    assert json.loads(render_request(lens, again)) == json.loads(raw) | {"messages": messages}

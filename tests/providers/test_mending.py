@@ -12,20 +12,20 @@ import pytest
 from msgspec import Raw
 
 from holdfast.errors import FormatError, HoldfastError
-from holdfast.messages.parts import Opaque, Seal, ToolCall
+from holdfast.messages.parts import Opaque, ProviderSignature, ToolCall
 from holdfast.providers.anthropic import messages as anthropic
-from holdfast.providers.common.json.json_path import Tree, named, replaced
-from holdfast.providers.fix import mend
-from holdfast.providers.fix.word_guard import heard
-from holdfast.providers.registry import APIS, FORMS
+from holdfast.providers.common.json.json_path import JsonTree, replace_json_at_paths, set_body_model
+from holdfast.providers.fix import fix_request
+from holdfast.providers.fix.word_guard import count_user_texts
+from holdfast.providers.registry import API_NAMES, API_SPECS
 
 MODELS = {"anthropic": "claude-sonnet-4-5", "openai-chat": "gpt-5", "openai-responses": "gpt-5.5", "gemini": "g"}
 
 
 def mended(api, **fields):
     """Return a body as it comes back, the rules of its edits, and whether it is valid now."""
-    made = mend(json.dumps({"model": MODELS[api], **fields}).encode(), api)
-    return json.loads(made.body), [edit.rule for edit in made.edits], made.is_valid
+    made = fix_request(json.dumps({"model": MODELS[api], **fields}).encode(), api)
+    return json.loads(made.body), [edit.rule for edit in made.fixes], made.is_valid
 
 
 def text(words, **more):
@@ -64,7 +64,7 @@ def test_what_is_mended_leaves_the_rest_its_bytes():
     """A message that is written anew leaves all others, and all other fields, byte for byte."""
     first = b'{ "role":"user" , "content": "\\u4f60" }'
     raw = b'{"model":"claude-sonnet-4-5", "messages":[%s,{"role":"assistant","content":"a","name":"x"},%s]}'
-    made = mend(raw % (first, first), "anthropic")
+    made = fix_request(raw % (first, first), "anthropic")
     assert made.is_valid
     assert made.body.count(first) == 2
     assert b'"name"' not in made.body
@@ -114,7 +114,7 @@ def test_what_is_no_request_is_a_typed_error():
     """Bytes that are no JSON object of this shape raise ``FormatError`` with what to do."""
     for data in (b"", b"[", b"3", b'{"messages":[3],"messages":[]}'):
         with pytest.raises(FormatError):
-            mend(data, "anthropic")
+            fix_request(data, "anthropic")
 
 
 def test_blocks_of_a_servers_tool_carry_their_id():
@@ -123,9 +123,9 @@ def test_blocks_of_a_servers_tool_carry_their_id():
     call = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
     call["caller"] = {"type": "code_execution_20250825", "tool_id": "s1"}
     given = {"type": "code_execution_tool_result", "tool_use_id": "s1", "content": {}}
-    parts = anthropic.messages([{"role": "assistant", "content": [use, call, given]}])[0].parts
+    parts = anthropic.decode_message_dicts([{"role": "assistant", "content": [use, call, given]}])[0].parts
     assert [type(part) for part in parts] == [Opaque, ToolCall, Opaque]
-    assert {part.seal for part in parts} == {Seal("anthropic", "", "s1")}
+    assert {part.signature for part in parts} == {ProviderSignature("anthropic", "", "s1")}
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def test_words_in_any_form_are_said_in_the_apis_own(api, body):
     said, _, valid = mended(api, **body)
     assert valid
     assert "KEEP" in json.dumps(said)
-    assert mend(json.dumps(said).encode(), api).edits == ()
+    assert fix_request(json.dumps(said).encode(), api).fixes == ()
 
 
 def test_two_words_under_two_keys_are_both_kept():
@@ -325,21 +325,21 @@ def test_a_key_with_dots_is_found():
     body, _, valid = mended("anthropic", messages=[{**HI, "a.b": 1, "c[0].d": 2}])
     assert valid
     assert body["messages"] == [HI]
-    tree = Tree(Raw(b'{"a": [{"b.c": {"d": 1}, "b": 2}]}'))
-    assert tree.steps("$.a[0].b.c.d") == ("a", 0, "b.c", "d")
-    assert tree.steps("$.a[0].b") == ("a", 0, "b")
-    assert tree.steps("$.x[3].y") == ("x", 3, "y")
-    assert tree.at(("a", 0, "b.c", "d")) == Raw(b"1")
-    assert tree.steps("$") == ()
+    tree = JsonTree(Raw(b'{"a": [{"b.c": {"d": 1}, "b": 2}]}'))
+    assert tree.parse_path("$.a[0].b.c.d") == ("a", 0, "b.c", "d")
+    assert tree.parse_path("$.a[0].b") == ("a", 0, "b")
+    assert tree.parse_path("$.x[3].y") == ("x", 3, "y")
+    assert tree.get_raw(("a", 0, "b.c", "d")) == Raw(b"1")
+    assert tree.parse_path("$") == ()
 
 
 def test_many_places_at_once():
     """Places are filled and emptied together, what is not there stays so, and the outer of two changes is made."""
     raw = Raw(b'{"a": [1, {"b": 2, "c": 3}], "d": 4}')
-    new = replaced(raw, {("a", 0): None, ("a", 1, "b"): b"5", ("x",): b"6", ("a", 7): None})
+    new = replace_json_at_paths(raw, {("a", 0): None, ("a", 1, "b"): b"5", ("x",): b"6", ("a", 7): None})
     assert json.loads(new) == {"a": [{"b": 5, "c": 3}], "d": 4}
-    assert json.loads(replaced(raw, {("a",): None, ("a", 0): b"9"})) == {"d": 4}
-    assert json.loads(replaced(raw, {("d",): None})) == {"a": [1, {"b": 2, "c": 3}]}
+    assert json.loads(replace_json_at_paths(raw, {("a",): None, ("a", 0): b"9"})) == {"d": 4}
+    assert json.loads(replace_json_at_paths(raw, {("d",): None})) == {"a": [1, {"b": 2, "c": 3}]}
 
 
 def test_a_tool_that_stands_twice():
@@ -377,14 +377,14 @@ def test_the_model_that_is_asked_for_wins():
     """The rules are those of the model that is asked for, also where the body names another one."""
     prefill = json.dumps({"model": "claude-sonnet-4-5", "messages": [HI, {"role": "assistant", "content": "a"}]})
     raw = prefill.encode()
-    assert mend(raw, "anthropic").body is raw
-    made = mend(raw, "anthropic", model="claude-opus-4-6")
+    assert fix_request(raw, "anthropic").body is raw
+    made = fix_request(raw, "anthropic", model="claude-opus-4-6")
     assert made.is_valid
     assert json.loads(made.body)["model"] == "claude-sonnet-4-5"
     assert json.loads(made.body)["messages"][-1]["role"] == "user"
-    assert named(raw, "claude-sonnet-4-5") is raw
-    assert json.loads(named(raw, "m"))["model"] == "m"
-    assert named(b'{"a": 1}', "m") == b'{"a": 1}'
+    assert set_body_model(raw, "claude-sonnet-4-5") is raw
+    assert json.loads(set_body_model(raw, "m"))["model"] == "m"
+    assert set_body_model(b'{"a": 1}', "m") == b'{"a": 1}'
 
 
 # -- laws --------------------------------------------------------------------------------------------------------------
@@ -393,12 +393,12 @@ def test_the_model_that_is_asked_for_wins():
 def test_a_change_that_does_not_help_is_not_made():
     """What stays refused keeps its bytes: nothing is changed for a rule that is broken afterwards all the same."""
     raw = b'{"model": "claude-sonnet-4-5", "max_tokens": "many", "messages": [{"role":"user", "content":"a"}, 3]}'
-    made = mend(raw, "anthropic")
-    assert [edit.rule for edit in made.edits] == ["anthropic.shape"]
+    made = fix_request(raw, "anthropic")
+    assert [edit.rule for edit in made.fixes] == ["anthropic.shape"]
     assert b'"max_tokens": "many"' in made.body
     assert b'{"role":"user", "content":"a"}' in made.body
     alone = b'{"model": "claude-sonnet-4-5", "max_tokens": 3, "messages": [ 3 ]}'
-    assert mend(alone, "anthropic").body is alone
+    assert fix_request(alone, "anthropic").body is alone
 
 
 @pytest.mark.parametrize("extra", [{"id": "x"}, {"cache_control": 3}], ids=["field", "value"])
@@ -409,7 +409,7 @@ def test_many_findings_take_linear_time(extra, grows_slowly):
         blocks = [text("y" * 200, **extra) for _ in range(count)]
         raw = json.dumps({"model": "claude-sonnet-4-5", "messages": [{"role": "user", "content": blocks}]}).encode()
         gc.collect()
-        return lambda: mend(raw, "anthropic").is_valid or pytest.fail("it is still wrong")
+        return lambda: fix_request(raw, "anthropic").is_valid or pytest.fail("it is still wrong")
 
     grows_slowly(mending, 300)
 
@@ -461,17 +461,17 @@ def bent(value, rng):
     return out
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", API_NAMES)
 def test_any_form_keeps_the_laws(api):
     """Whatever form a body has: mended once for all or a typed error, and no word of a user or a system goes."""
-    form = FORMS[api]
+    form = API_SPECS[api]
     for seed in range(150):
-        body = {"model": MODELS[api], "system": "S", form.field: CALLS[api]}
+        body = {"model": MODELS[api], "system": "S", form.messages_field: CALLS[api]}
         raw = json.dumps(bent(body, Random(seed))).encode()
         try:
-            made = mend(raw, api)
+            made = fix_request(raw, api)
         except HoldfastError:
             continue
-        assert mend(made.body, api).body is made.body, seed
-        after = "\n".join(heard(made.body, form))
-        assert [said for said in heard(raw, form) if said not in after] == [], seed
+        assert fix_request(made.body, api).body is made.body, seed
+        after = "\n".join(count_user_texts(made.body, form))
+        assert [said for said in count_user_texts(raw, form) if said not in after] == [], seed

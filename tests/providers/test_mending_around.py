@@ -8,9 +8,9 @@ import struct
 
 import pytest
 
-from holdfast.providers.common.json.surrogates import first
-from holdfast.providers.fix import mend
-from holdfast.providers.rules import validate
+from holdfast.providers.common.json.surrogates import find_lone_surrogate_path
+from holdfast.providers.fix import fix_request
+from holdfast.providers.rules import validate_request
 
 MODELS = {"anthropic": "claude-opus-5-5", "openai-chat": "gpt-5", "openai-responses": "gpt-5.5", "gemini": "g"}
 HI = {"role": "user", "content": "hi"}
@@ -18,9 +18,9 @@ HI = {"role": "user", "content": "hi"}
 
 def mended(api, **fields):
     """Return a body as it comes back, which mends to itself, what is told of it, and whether it is valid now."""
-    made = mend(json.dumps({"model": MODELS[api], **fields}).encode(), api)
-    assert mend(made.body, api).edits == ()
-    return json.loads(made.body), [(edit.rule, edit.why, edit.path) for edit in made.edits], made.is_valid
+    made = fix_request(json.dumps({"model": MODELS[api], **fields}).encode(), api)
+    assert fix_request(made.body, api).fixes == ()
+    return json.loads(made.body), [(edit.rule, edit.why, edit.path) for edit in made.fixes], made.is_valid
 
 
 def summary(words):
@@ -218,19 +218,19 @@ def test_half_of_a_character_gives_way_to_a_sign(half, sign):
     """A body that nobody can read for the half of an emoji in it is told by its place, and is the same with U+FFFD."""
     raw = b'{"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "a %s \\ud83d\\ude00"}]}'
     body = raw % half
-    found = validate(body, "anthropic")
+    found = validate_request(body, "anthropic")
     assert [(one.rule, one.path) for one in found] == [("json", "$")]
     assert "$.messages[0].content" in found[0].message
-    made = mend(body, "anthropic")
+    made = fix_request(body, "anthropic")
     assert (made.body, made.is_valid) == (raw % sign, True)
-    assert [(edit.rule, edit.path) for edit in made.edits] == [("characters", "$.messages[0].content")]
+    assert [(edit.rule, edit.path) for edit in made.fixes] == [("characters", "$.messages[0].content")]
 
 
 def test_half_of_a_character_in_a_key():
     """What holds the key is its place."""
-    assert first(rb'{"a": [1, {"b": {"\ud83d": 2}}]}') == "$.a[1].b"
-    assert first(rb'{"a": "\ud83d\ude00"}') == ""
-    assert first(rb'{"a": "\ud83d') == ""
+    assert find_lone_surrogate_path(rb'{"a": [1, {"b": {"\ud83d": 2}}]}') == "$.a[1].b"
+    assert find_lone_surrogate_path(rb'{"a": "\ud83d\ude00"}') == ""
+    assert find_lone_surrogate_path(rb'{"a": "\ud83d') == ""
 
 
 # -- no more than must -------------------------------------------------------------------------------------------------
@@ -259,8 +259,8 @@ def test_as_few_large_images_go_as_must(shown, gone):
     """Up to 20 images may be large: a line stands for the oldest that are too many, and for what no request shows."""
     body = {"model": "claude-sonnet-4-5", "max_tokens": 9}
     body["messages"] = [{"role": "user", "content": [image(pixels) for pixels in shown]}]
-    made = mend(json.dumps(body).encode(), "anthropic")
+    made = fix_request(json.dumps(body).encode(), "anthropic")
     assert made.is_valid
-    assert [edit.path for edit in made.edits] == [f"$.messages[0].content[{at}]" for at in gone]
+    assert [edit.path for edit in made.fixes] == [f"$.messages[0].content[{at}]" for at in gone]
     kinds = [block["type"] for block in json.loads(made.body)["messages"][0]["content"]]
     assert [at for at, kind in enumerate(kinds) if kind == "text"] == gone

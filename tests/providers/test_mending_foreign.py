@@ -9,18 +9,18 @@ from random import Random
 import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
-from strategies import conversations
+from strategies import conversation_strategy
 
-from holdfast.messages.message import media_of, result_text
-from holdfast.messages.sized_message import Slot
-from holdfast.providers.fix import mend
-from holdfast.providers.fix.word_guard import heard
-from holdfast.providers.registry import APIS, FORMS
-from holdfast.providers.request_body import open_body, wires
-from holdfast.providers.rules import validate
+from holdfast.messages.message import collect_media_in_messages, get_result_text
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.providers.fix import fix_request
+from holdfast.providers.fix.word_guard import count_user_texts
+from holdfast.providers.registry import API_NAMES, API_SPECS
+from holdfast.providers.request_body import encode_sized_messages, parse_request
+from holdfast.providers.rules import validate_request
 
 MODELS = {"anthropic": "claude-sonnet-4-5", "openai-chat": "gpt-5", "openai-responses": "gpt-5.5", "gemini": "g"}
-PAIRS = list(permutations(APIS, 2))
+PAIRS = list(permutations(API_NAMES, 2))
 NAMES = [f"{of} in {to}" for of, to in PAIRS]
 DATA = "iVBORw0KGgo="
 PICTURES = {
@@ -65,7 +65,7 @@ STRAYS = [
 
 
 def request(api, listed):
-    return json.dumps({"model": MODELS[api], FORMS[api].field: listed}).encode()
+    return json.dumps({"model": MODELS[api], API_SPECS[api].messages_field: listed}).encode()
 
 
 def key(api):
@@ -73,22 +73,22 @@ def key(api):
 
 
 def said(api, body):
-    return [slot.message for slot in open_body(body, api).slots]
+    return [slot.message for slot in parse_request(body, api).messages]
 
 
 def exchanges(messages):
     """Return name, arguments and result of each call, and the ids that no one shares."""
-    results = {result.call_id: result_text(result) for message in messages for result in message.results}
+    results = {result.call_id: get_result_text(result) for message in messages for result in message.results}
     calls = [call for message in messages for call in message.calls]
     return [(call.name, json.loads(call.arguments), results.get(call.id)) for call in calls]
 
 
 def mended(api, *listed):
     """Return the list as it is sent once mended, and why each change was made."""
-    made = mend(request(api, list(listed)), api)
+    made = fix_request(request(api, list(listed)), api)
     assert made.is_valid
-    assert mend(made.body, api).body is made.body
-    return json.loads(made.body)[FORMS[api].field], [edit.why for edit in made.edits]
+    assert fix_request(made.body, api).body is made.body
+    return json.loads(made.body)[API_SPECS[api].messages_field], [edit.why for edit in made.fixes]
 
 
 # -- laws --------------------------------------------------------------------------------------------------------------
@@ -98,19 +98,23 @@ def mended(api, *listed):
 @drawn(data=st.data())
 def test_a_conversation_in_the_place_of_anothers(of, to, data):
     """Of messages that another API wrote, all or some, each picture's bytes, each call and its result's words stay."""
-    messages = data.draw(conversations(turns=3, api=of, thinking=False, system=False))
+    messages = data.draw(conversation_strategy(turns=3, api=of, thinking=False, system=False))
     whose = [data.draw(st.sampled_from([of, of, to])) for _ in messages]
-    written = {api: wires(FORMS[api], [Slot(message) for message in messages]) for api in (of, to)}
+    written = {
+        api: encode_sized_messages(API_SPECS[api], [SizedMessage(message) for message in messages]) for api in (of, to)
+    }
     listed = [json.loads(one) for at, api in enumerate(whose) for one in written[api][at]]
-    before = [FORMS[api].decode(one) for at, api in enumerate(whose) for one in written[api][at]]
-    made = mend(request(to, listed), to)
+    before = [API_SPECS[api].decode_message(one) for at, api in enumerate(whose) for one in written[api][at]]
+    made = fix_request(request(to, listed), to)
     assert made.is_valid
     after = said(to, made.body)
-    assert sorted(part.source for part in media_of(*after)) == sorted(part.source for part in media_of(*before))
+    assert sorted(part.source for part in collect_media_in_messages(*after)) == sorted(
+        part.source for part in collect_media_in_messages(*before)
+    )
     for (name, arguments, told), (name_, arguments_, told_) in zip(exchanges(before), exchanges(after), strict=True):
         assert (name, arguments) == (name_, arguments_)
         assert all(line in told_ for line in told.splitlines())
-    assert mend(made.body, to).body is made.body
+    assert fix_request(made.body, to).body is made.body
 
 
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=NAMES)
@@ -139,15 +143,17 @@ def test_calls_and_results_are_carried_over(of, to):
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=NAMES)
 def test_lint_names_whose_form_it_is(of, to):
     """The finding at a picture, a call and a result says what it is, in whose form, and what stands here for it."""
-    shown = validate(request(to, [{"role": "user", key(to): [PICTURES[of]]}]), to)
-    place = f"$.{FORMS[to].field}[0].{key(to)}[0]"
+    shown = validate_request(request(to, [{"role": "user", key(to): [PICTURES[of]]}]), to)
+    place = f"$.{API_SPECS[to].messages_field}[0].{key(to)}[0]"
     assert shown
     for finding in shown:
         assert finding.path.startswith(place)
-        assert finding.message.startswith(f"this is a picture in the form of {FORMS[of].name}; write a")
+        assert finding.message.startswith(f"this is a picture in the form of {API_SPECS[of].display_name}; write a")
     go = {"role": "user", key(to): [{"text": "go"}] if to == "gemini" else "go"}
-    found = [finding.message for finding in validate(request(to, [go, *LISTS[of]]), to)]
-    assert any(f"a result of a tool in the form of {FORMS[of].name}" in one for one in found) or of == "gemini"
+    found = [finding.message for finding in validate_request(request(to, [go, *LISTS[of]]), to)]
+    assert (
+        any(f"a result of a tool in the form of {API_SPECS[of].display_name}" in one for one in found) or of == "gemini"
+    )
     assert not any("is null" in one for one in found)
 
 
@@ -156,7 +162,7 @@ def test_many_foreign_messages_take_linear_time(grows_slowly):
 
     def mending(count):
         raw = request("openai-chat", [HI, *LISTS["anthropic"] * count])
-        return lambda: mend(raw, "openai-chat").is_valid or pytest.fail("it is still wrong")
+        return lambda: fix_request(raw, "openai-chat").is_valid or pytest.fail("it is still wrong")
 
     grows_slowly(mending, 30)
 
@@ -166,7 +172,7 @@ def test_many_foreign_pictures_take_linear_time(grows_slowly):
 
     def mending(count):
         raw = request("gemini", [{"role": "user", "parts": [PICTURES["openai-chat"]] * count}])
-        return lambda: mend(raw, "gemini").is_valid or pytest.fail("it is still wrong")
+        return lambda: fix_request(raw, "gemini").is_valid or pytest.fail("it is still wrong")
 
     grows_slowly(mending, 250)
 
@@ -180,16 +186,16 @@ def mixture(rng):
     return [rng.choice(pool) for _ in range(rng.randint(1, 8))]
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", API_NAMES)
 def test_any_mixture_becomes_valid(api):
     """Whatever stands behind what, of whichever API: mended once for all, and no word of a user goes."""
     for seed in range(400):
         raw = request(api, mixture(Random(seed)))
-        made = mend(raw, api)
+        made = fix_request(raw, api)
         assert made.is_valid, seed
-        assert mend(made.body, api).body is made.body, seed
-        after = "\n".join(heard(made.body, FORMS[api]))
-        assert [one for one in heard(raw, FORMS[api]) if one not in after] == [], seed
+        assert fix_request(made.body, api).body is made.body, seed
+        after = "\n".join(count_user_texts(made.body, API_SPECS[api]))
+        assert [one for one in count_user_texts(raw, API_SPECS[api]) if one not in after] == [], seed
 
 
 # -- one thing at a time -----------------------------------------------------------------------------------------------
@@ -236,7 +242,7 @@ def test_what_has_no_place_is_a_line_that_is_told(api, part, line):
     """Where this API shows no such thing a line names it, and the change says which and why."""
     sent, why = mended(api, {"role": "user", "content": [part]})
     assert line in json.dumps(sent)
-    assert f"'{line}' stands there: {FORMS[api].name} has no other form for it" in why[-1]
+    assert f"'{line}' stands there: {API_SPECS[api].display_name} has no other form for it" in why[-1]
 
 
 def test_a_picture_by_its_bare_address():
@@ -295,13 +301,14 @@ def test_tools_are_offered_in_this_apis_form(of, to, alone):
     """Tools in another API's form, with its history or beside words of this one's, are offered as this one has them."""
     go = {"role": "user", key(to): [{"text": "go"}] if to == "gemini" else "go"}
     body = {**json.loads(request(to, [go, *([] if alone else LISTS[of])])), "tools": [TOOLS[of]]}
-    made = mend(json.dumps(body).encode(), to)
+    made = fix_request(json.dumps(body).encode(), to)
     assert made.is_valid
     assert json.loads(made.body)["tools"] == [TOOLS[to]]
-    assert f"1 × a tool in the form of {FORMS[of].name}: written as {FORMS[to].name} has it" in [
-        edit.why for edit in made.edits
-    ]
-    assert mend(made.body, to).body is made.body
+    assert (
+        f"1 × a tool in the form of {API_SPECS[of].display_name}: written as {API_SPECS[to].display_name} has it"
+        in [edit.why for edit in made.fixes]
+    )
+    assert fix_request(made.body, to).body is made.body
 
 
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=NAMES)
@@ -309,19 +316,19 @@ def test_lint_names_whose_form_a_tool_is_offered_in(of, to):
     """No API takes a tool in another one's form: the finding stands at the tool and says whose it is, what to write."""
     go = {"role": "user", key(to): [{"text": "go"}] if to == "gemini" else "go"}
     body = {**json.loads(request(to, [go])), "tools": [TOOLS[to], TOOLS[of]]}
-    found = validate(json.dumps(body).encode(), to)
+    found = validate_request(json.dumps(body).encode(), to)
     assert found
     for finding in found:
         assert finding.level == "error"
         assert finding.path.startswith("$.tools[1]")
-        assert finding.message.startswith(f"this is a tool in the form of {FORMS[of].name}; write an ")
+        assert finding.message.startswith(f"this is a tool in the form of {API_SPECS[of].display_name}; write an ")
 
 
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=NAMES)
 def test_the_tool_that_must_be_called_stays_chosen(of, to):
     """Beside tools in another API's form stands its choice of one of them, which is said as this API says it."""
     go = {"role": "user", key(to): [{"text": "go"}] if to == "gemini" else "go"}
-    made = mend(json.dumps({**json.loads(request(to, [go])), "tools": [TOOLS[of]], **CHOICES[of]}).encode(), to)
+    made = fix_request(json.dumps({**json.loads(request(to, [go])), "tools": [TOOLS[of]], **CHOICES[of]}).encode(), to)
     assert made.is_valid
     sent = json.loads(made.body)
     assert {name: sent.get(name) for name in CHOICES[to]} == CHOICES[to]
@@ -331,9 +338,9 @@ def test_the_tool_that_must_be_called_stays_chosen(of, to):
 def test_a_tool_that_only_another_api_has_is_told():
     """A search of Gemini's beside its functions has no form elsewhere: the functions are carried over, that is told."""
     tool = {**TOOLS["gemini"], "googleSearch": {}}
-    made = mend(json.dumps({**json.loads(request("anthropic", [HI])), "tools": [tool]}).encode(), "anthropic")
+    made = fix_request(json.dumps({**json.loads(request("anthropic", [HI])), "tools": [tool]}).encode(), "anthropic")
     assert made.is_valid
-    assert made.edits[-1].why == "the tool googleSearch: only functions of the client's have a form there"
+    assert made.fixes[-1].why == "the tool googleSearch: only functions of the client's have a form there"
 
 
 # -- results of odd forms ----------------------------------------------------------------------------------------------
@@ -381,7 +388,7 @@ def test_what_a_tool_gave_back_in_any_form(of, api, given):
         assert (one if isinstance(one, str) else json.dumps(one)) in told
 
 
-@pytest.mark.parametrize("to", APIS)
+@pytest.mark.parametrize("to", API_NAMES)
 def test_a_result_that_stands_in_an_answer_keeps_its_words(to):
     """What a tool gave back may stand in the answer that called it: it goes behind that, as the tool's."""
     blocks = [
@@ -390,7 +397,7 @@ def test_a_result_that_stands_in_an_answer_keeps_its_words(to):
     ]
     words = {"text": "go"} if to == "gemini" else None
     go = {"role": "user", key(to): [words] if words else "go"}
-    made = mend(request(to, [go, {"role": "assistant", "content": blocks}, go]), to)
+    made = fix_request(request(to, [go, {"role": "assistant", "content": blocks}, go]), to)
     assert made.is_valid
     assert [told for _, _, told in exchanges(said(to, made.body))] == ["It is 42."]
 
@@ -403,7 +410,7 @@ def test_thinking_beside_something_foreign_keeps_its_bytes(blanks):
     result = {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"output": "42"}}}]}
     body = {"model": "claude-sonnet-4-5", "max_tokens": 4_000, "thinking": {"type": "enabled", "budget_tokens": 2_000}}
     listed = [{"role": "user", "content": "go"}, answer, result]
-    made = mend(json.dumps(body | {"messages": listed}, separators=blanks).encode(), "anthropic")
+    made = fix_request(json.dumps(body | {"messages": listed}, separators=blanks).encode(), "anthropic")
     assert made.is_valid
     sent = json.loads(made.body)
     assert sent["thinking"] == body["thinking"]

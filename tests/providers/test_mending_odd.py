@@ -7,9 +7,9 @@ import json
 import pytest
 
 from holdfast.errors import FormatError
-from holdfast.normalize import MISSING
-from holdfast.providers.fix import mend
-from holdfast.providers.registry import FORMS
+from holdfast.normalize import SYNTHETIC_RESULT_TEXT
+from holdfast.providers.fix import fix_request
+from holdfast.providers.registry import API_SPECS
 
 MODELS = {"anthropic": "claude-sonnet-4-5", "openai-chat": "gpt-5", "openai-responses": "gpt-5.5", "gemini": "g"}
 HI = {"role": "user", "content": "hi"}
@@ -18,10 +18,10 @@ HI = {"role": "user", "content": "hi"}
 def mended(api, **fields):
     """Return a body as it comes back, which mends to itself, and what is told of it."""
     raw = {"model": MODELS[api], **({"max_tokens": 9} if api == "anthropic" else {}), **fields}
-    made = mend(json.dumps(raw).encode(), api)
+    made = fix_request(json.dumps(raw).encode(), api)
     assert made.is_valid
-    assert mend(made.body, api).edits == ()
-    return json.loads(made.body), [(edit.rule, edit.why, edit.path) for edit in made.edits]
+    assert fix_request(made.body, api).fixes == ()
+    return json.loads(made.body), [(edit.rule, edit.why, edit.path) for edit in made.fixes]
 
 
 def answer(*blocks):
@@ -77,7 +77,7 @@ def test_what_is_told_of_results_is_what_moved():
     body, told = mended(
         "anthropic", messages=[HI, answer(use("a"), use("b")), {"role": "user", "content": [given("a")]}]
     )
-    assert body["messages"][2]["content"] == [given("a"), {**given("b", MISSING), "is_error": True}]
+    assert body["messages"][2]["content"] == [given("a"), {**given("b", SYNTHETIC_RESULT_TEXT), "is_error": True}]
     assert told == [("pairing", "1 result(s) made up", "$.messages[2]")]
     late = {"role": "user", "content": [given("a")]}
     _, told = mended("anthropic", messages=[HI, answer(use("a")), HI, late, HI])
@@ -87,8 +87,8 @@ def test_what_is_told_of_results_is_what_moved():
 def test_a_message_that_goes_is_told_where_its_neighbours_become_one():
     """An empty answer between two users goes: that is told, and that they are one now."""
     raw = json.dumps({"messages": [HI, {"role": "assistant", "content": ""}, HI]}).encode()
-    made = mend(raw, "anthropic")
-    assert [(edit.rule, edit.why) for edit in made.edits] == [
+    made = fix_request(raw, "anthropic")
+    assert [(edit.rule, edit.why) for edit in made.fixes] == [
         ("empty, merge", "nothing in it may be sent; neighbours of one role")
     ]
 
@@ -149,10 +149,10 @@ def spoilt(api):
 @pytest.mark.parametrize("api", TOLD)
 def test_an_orphan_beside_what_cannot_be_read_keeps_its_words(api):
     """Whatever is wrong with the message beside it, or in its own, what a tool gave back is still said."""
-    field = FORMS[api].field
+    field = API_SPECS[api].messages_field
     for odd in spoilt(api):
         for listed in ([SPEAKS[api], TOLD[api], odd], [SPEAKS[api], odd, TOLD[api]], [SPEAKS[api], odd]):
-            made = mend(json.dumps({"model": MODELS[api], field: listed}).encode(), api)
+            made = fix_request(json.dumps({"model": MODELS[api], field: listed}).encode(), api)
             assert (b"REAL" in made.body) is ("REAL" in json.dumps(listed)), listed
 
 
@@ -160,7 +160,7 @@ def test_a_field_that_cannot_be_read_is_told():
     """Chat: a result whose name is no text is told in words, without the name, and that is what is told of it."""
     odd = {"role": "tool", "tool_call_id": "x", "content": "REAL", "name": 7}
     with pytest.raises(FormatError):
-        FORMS["openai-chat"].decode(json.dumps(odd).encode())
+        API_SPECS["openai-chat"].decode_message(json.dumps(odd).encode())
     body, edits = mended("openai-chat", messages=[HI, odd])
     orphan = {"type": "text", "text": "[Result of a tool call that is not here]"}
     assert body["messages"] == [HI, {"role": "user", "content": [orphan, text("REAL")]}]
@@ -176,8 +176,8 @@ WORDED = [{"content": "KEEP"}, {"value": "KEEP"}, {"text": {"value": "KEEP"}}, {
 def test_words_under_another_key_are_words(api, kind, worded):
     """A block of words that has them where another library, or the API of assistants, has them says them here."""
     key = "parts" if api == "gemini" else "content"
-    body, edits = mended(api, **{FORMS[api].field: [{"role": "user", key: [{"type": kind, **worded}]}]})
+    body, edits = mended(api, **{API_SPECS[api].messages_field: [{"role": "user", key: [{"type": kind, **worded}]}]})
     right = {"text": "KEEP"} if api == "gemini" else text("KEEP")
-    sent = body[FORMS[api].field][0][key]
+    sent = body[API_SPECS[api].messages_field][0][key]
     assert sent == [right | ({"type": "input_text"} if api == "openai-responses" else {})]
-    assert edits[0][1].endswith(f"written as {FORMS[api].name} has it")
+    assert edits[0][1].endswith(f"written as {API_SPECS[api].display_name} has it")

@@ -7,9 +7,9 @@ import json
 import msgspec
 import pytest
 
-from holdfast.normalize import MISSING
-from holdfast.providers.fix import mend
-from holdfast.providers.rules import validate
+from holdfast.normalize import SYNTHETIC_RESULT_TEXT
+from holdfast.providers.fix import fix_request
+from holdfast.providers.rules import validate_request
 
 FIELDS = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input", "gemini": "contents"}
 MODELS = {"anthropic": "claude-sonnet-4-5", "openai-chat": "gpt-5", "openai-responses": "gpt-5", "gemini": ""}
@@ -18,9 +18,9 @@ MODELS = {"anthropic": "claude-sonnet-4-5", "openai-chat": "gpt-5", "openai-resp
 def mended(api, *history, **more):
     """Return the history as it is sent once repaired, which repairs to itself."""
     body = msgspec.json.encode({"model": MODELS[api], FIELDS[api]: list(history), **more})
-    found = mend(body, api, model="gemini-2.5-pro" if api == "gemini" else "")
+    found = fix_request(body, api, model="gemini-2.5-pro" if api == "gemini" else "")
     assert found.is_valid
-    again = mend(found.body, api, model="gemini-2.5-pro" if api == "gemini" else "")
+    again = fix_request(found.body, api, model="gemini-2.5-pro" if api == "gemini" else "")
     assert again.body == found.body
     return json.loads(found.body)[FIELDS[api]]
 
@@ -30,7 +30,7 @@ def mended(api, *history, **more):
 
 USE = {"type": "tool_use", "id": "t1", "name": "f", "input": {}}
 GIVEN = {"type": "tool_result", "tool_use_id": "t1", "content": "REAL"}
-MADE_UP = {"type": "tool_result", "tool_use_id": "t1", "content": MISSING, "is_error": True}
+MADE_UP = {"type": "tool_result", "tool_use_id": "t1", "content": SYNTHETIC_RESULT_TEXT, "is_error": True}
 WORDS = {"type": "text", "text": "w"}
 ASKED = {"role": "user", "content": "q"}
 
@@ -90,7 +90,7 @@ def test_responses_of_other_numbers_answer_nothing():
     asked = {"role": "user", "parts": [{"text": "q"}]}
     calls = {"role": "model", "parts": [*spoken("f")["parts"], *spoken("g")["parts"]]}
     sent = mended("gemini", asked, calls, spoken("other", response="REAL"))
-    assert [MISSING in json.dumps(part) for part in sent[2]["parts"]] == [True, True]
+    assert [SYNTHETIC_RESULT_TEXT in json.dumps(part) for part in sent[2]["parts"]] == [True, True]
 
 
 def chat_calls(*ids):
@@ -110,7 +110,7 @@ def test_a_tool_message_behind_words_answers_nothing():
     """Chat: the answer right before it is the one that a nameless result may answer."""
     words = {"role": "assistant", "content": "w"}
     sent = mended("openai-chat", ASKED, chat_calls("c1"), words, {"role": "tool", "content": "REAL"}, ASKED)
-    assert sent[2] == {"role": "tool", "tool_call_id": "c1", "content": MISSING}
+    assert sent[2] == {"role": "tool", "tool_call_id": "c1", "content": SYNTHETIC_RESULT_TEXT}
 
 
 # -- calls that lie elsewhere ------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def test_a_response_to_a_call_in_the_cache_stays():
     assert mended("gemini", first, *again, empty, asked, cachedContent="cachedContents/x") == [first, *again, asked]
     sent = mended("gemini", first, spoken("f"), cachedContent="cachedContents/x")
     assert sent[0] == first
-    assert MISSING in json.dumps(sent[2])
+    assert SYNTHETIC_RESULT_TEXT in json.dumps(sent[2])
 
 
 # -- shells and screens ------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def test_a_local_shells_output_names_either_id(named):
     """Responses: both readings are taken, and a repair elsewhere leaves the real output where it is."""
     output = {"type": "local_shell_call_output", "output": "REAL", **named}
     body = {"model": "gpt-5", "input": [ASKED, TYPED, output]}
-    assert validate(body, "openai-responses") == ()
+    assert validate_request(body, "openai-responses") == ()
     assert mended("openai-responses", ASKED, TYPED, output, OPEN)[:4] == [ASKED, TYPED, output, OPEN]
 
 
@@ -154,7 +154,7 @@ def test_a_shell_that_never_ran_did_not_succeed():
     """Responses: the made-up output of a shell's call ends in an error."""
     call = {"type": "shell_call", "id": "sh_1", "call_id": "c", "action": {"commands": ["ls"]}}
     chunk = mended("openai-responses", ASKED, call)[2]["output"][0]
-    assert (chunk["stdout"], chunk["outcome"]) == (MISSING, {"type": "exit", "exit_code": 1})
+    assert (chunk["stdout"], chunk["outcome"]) == (SYNTHETIC_RESULT_TEXT, {"type": "exit", "exit_code": 1})
 
 
 SCREEN = {
@@ -228,6 +228,6 @@ def test_a_history_without_its_calls_takes_linear_time(api, grows_slowly):
         body = {"model": MODELS[api], FIELDS[api]: [ORPHANS[api](number) for number in range(count)]}
         raw = msgspec.json.encode(body)
         model = "gemini-2.5-pro" if api == "gemini" else ""
-        return lambda: mend(raw, api, model=model).is_valid or pytest.fail("it is still wrong")
+        return lambda: fix_request(raw, api, model=model).is_valid or pytest.fail("it is still wrong")
 
     grows_slowly(mending, 250)

@@ -9,8 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import ResponseFailedEvent
 
-from holdfast.providers.overflow import KINDS, OVERFLOWS, ErrorReport, Verdict, classify
-from holdfast.providers.overflow.native_errors import render, said_as, stream_event
+from holdfast.providers.overflow import OVERFLOW_KINDS, VERDICT_KINDS, ErrorReport, Verdict, classify_error
+from holdfast.providers.overflow.native_errors import (
+    map_to_client_error_kind,
+    render_error_event,
+    render_error_response,
+)
 
 APIS = ("anthropic", "openai-chat", "openai-responses", "gemini")
 apis = st.sampled_from(APIS)
@@ -20,9 +24,9 @@ SIZED = ("context_window", "input_plus_output")
 
 def read_back(api, verdict, output, channel):
     if channel == "stream":
-        return classify(ErrorReport(api, 200, body=stream_event(api, verdict, output=output)))
-    native = render(api, verdict, output=output)
-    return classify(ErrorReport(api, native.status, body=native.body, headers=native.headers))
+        return classify_error(ErrorReport(api, 200, body=render_error_event(api, verdict, output=output)))
+    native = render_error_response(api, verdict, output=output)
+    return classify_error(ErrorReport(api, native.status, body=native.body, headers=native.headers))
 
 
 @given(apis, st.sampled_from(SIZED), maybe, maybe, maybe, st.sampled_from(["status", "stream"]))
@@ -32,13 +36,13 @@ def test_the_mirror_law(api, kind, limit, requested, output, channel):
 
 
 @pytest.mark.parametrize("api", APIS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", VERDICT_KINDS)
 @pytest.mark.parametrize("channel", ["status", "stream"])
 def test_every_kind_is_said_as_one_that_the_client_knows(api, kind, channel):
     """Each kind comes back as the one it is said as; only an overflow is said as one."""
     found = read_back(api, Verdict(kind), None, channel)
-    assert found.kind == said_as(kind)
-    assert found.is_overflow is (kind in OVERFLOWS)
+    assert found.kind == map_to_client_error_kind(kind)
+    assert found.is_overflow is (kind in OVERFLOW_KINDS)
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -51,7 +55,7 @@ def test_the_client_is_told_when_to_come_back(api):
 
 def test_claude_code_finds_both_numbers():
     """Anthropic's overflow is a 400 ``invalid_request_error`` with the wording that clients take numbers from."""
-    native = render("anthropic", Verdict("context_window", 200_000, 207_848))
+    native = render_error_response("anthropic", Verdict("context_window", 200_000, 207_848))
     said = json.loads(native.body)
     assert native.status == 400
     assert said["type"] == "error"
@@ -62,7 +66,7 @@ def test_claude_code_finds_both_numbers():
 def test_codex_finds_its_code_in_a_failed_response():
     """In a stream of Responses an overflow is ``response.failed`` with the code that Codex looks for."""
     verdict = Verdict("context_window", 400_000, 500_000)
-    event, data = stream_event("openai-responses", verdict, number=7).split(b"\n")[:2]
+    event, data = render_error_event("openai-responses", verdict, sequence_number=7).split(b"\n")[:2]
     said = json.loads(data.removeprefix(b"data: "))
     assert event == b"event: response.failed"
     assert (said["type"], said["sequence_number"], said["response"]["status"]) == ("response.failed", 7, "failed")
@@ -71,8 +75,8 @@ def test_codex_finds_its_code_in_a_failed_response():
 
 def test_chat_and_gemini_say_it_their_way():
     """Chat has the code, Gemini the status; both are 400."""
-    chat = json.loads(render("openai-chat", Verdict("context_window", 10, 20)).body)["error"]
-    gemini = json.loads(render("gemini", Verdict("context_window", 10, 20)).body)["error"]
+    chat = json.loads(render_error_response("openai-chat", Verdict("context_window", 10, 20)).body)["error"]
+    gemini = json.loads(render_error_response("gemini", Verdict("context_window", 10, 20)).body)["error"]
     assert chat["code"] == "context_length_exceeded"
     assert (gemini["code"], gemini["status"]) == (400, "INVALID_ARGUMENT")
     assert "(20)" in gemini["message"]
@@ -82,15 +86,19 @@ def test_chat_and_gemini_say_it_their_way():
 @pytest.mark.parametrize("api", APIS)
 def test_a_reason_of_ours_is_said(api):
     """A reason of ours replaces the API's words where the error is no overflow, and only there."""
-    other = json.loads(render(api, Verdict("invalid_request"), message="no 'messages' in it").body)["error"]
-    large = json.loads(render(api, Verdict("context_window"), message="no 'messages' in it").body)["error"]
+    other = json.loads(render_error_response(api, Verdict("invalid_request"), message="no 'messages' in it").body)[
+        "error"
+    ]
+    large = json.loads(render_error_response(api, Verdict("context_window"), message="no 'messages' in it").body)[
+        "error"
+    ]
     assert other["message"] == "no 'messages' in it"
     assert large["message"] != other["message"]
 
 
 def test_the_sdk_takes_the_failed_event():
     """The event has every field that the official SDK's type requires (its list of codes has not the overflow's)."""
-    data = stream_event("openai-responses", Verdict("server")).split(b"data: ")[1]
+    data = render_error_event("openai-responses", Verdict("server")).split(b"data: ")[1]
     event = ResponseFailedEvent.model_validate_json(data)
     assert event.response.error is not None
     assert event.response.error.code == "server_error"

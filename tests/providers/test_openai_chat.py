@@ -12,19 +12,19 @@ from msgspec.structs import replace
 
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
-from holdfast.messages.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.parts import Media, Opaque, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.providers.openai_chat import messages as openai_chat
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "ls", "arguments": '{"p": 1}'}}
 
 
 def decode(wire):
-    return openai_chat.decode(json.dumps(wire).encode())
+    return openai_chat.decode_message(json.dumps(wire).encode())
 
 
 def encode(message, base=None):
     raw = None if base is None else Raw(json.dumps(base).encode())
-    return [json.loads(one) for one in openai_chat.encode(message, raw)]
+    return [json.loads(one) for one in openai_chat.encode_message(message, raw)]
 
 
 def test_calls_stand_beside_the_words():
@@ -78,7 +78,7 @@ def test_a_call_is_read_whatever_its_form(call):
 def test_a_tool_message_is_one_result():
     """A tool message is one result whose bytes are the whole message."""
     raw = b'{"role":"tool", "tool_call_id":"c1","content":"out"}'
-    message = openai_chat.decode(raw)
+    message = openai_chat.decode_message(raw)
     assert message.role == "tool"
     assert message.results == (ToolResult("c1", "", (Text("out"),), raw=Raw(raw)),)
 
@@ -114,7 +114,7 @@ def test_developer_is_system_and_stays_developer():
 )
 def test_nothing_is_lost_without_a_base(wire):
     """Every field that says something survives in the parts alone."""
-    assert openai_chat.dicts(openai_chat.messages([wire])) == [wire]
+    assert openai_chat.encode_message_dicts(openai_chat.decode_message_dicts([wire])) == [wire]
 
 
 def test_custom_input_is_a_json_string():
@@ -127,7 +127,9 @@ def test_custom_input_is_a_json_string():
 def test_reasoning_is_sealed_with_its_field():
     """Reasoning beside the content is thinking that goes back into the same field, and nowhere else."""
     message = decode({"role": "assistant", "content": "a", "reasoning_content": "because"})
-    assert message.parts[0] == Thinking("because", Seal("openai-chat", "", "reasoning_content"), message.parts[0].raw)
+    assert message.parts[0] == Thinking(
+        "because", ProviderSignature("openai-chat", "", "reasoning_content"), message.parts[0].raw
+    )
     without = Message("assistant", message.parts[1:])
     assert encode(without, {"role": "assistant", "content": "a", "reasoning_content": "because"}) == [
         {"role": "assistant", "content": "a"}
@@ -138,10 +140,10 @@ def test_base_gives_the_empty_fields_and_their_order():
     """Fields that are empty come from the base, in its order; fields that were taken away do not come back."""
     base = {"refusal": None, "role": "assistant", "tool_calls": [CALL], "content": "a", "annotations": []}
     raw = Raw(json.dumps(base).encode())
-    message = openai_chat.decode(raw)
-    (same,) = openai_chat.encode(message, raw)
+    message = openai_chat.decode_message(raw)
+    (same,) = openai_chat.encode_message(message, raw)
     assert list(json.loads(same).items()) == list(base.items())
-    (less,) = openai_chat.encode(Message("assistant", message.parts[:1]), raw)
+    (less,) = openai_chat.encode_message(Message("assistant", message.parts[:1]), raw)
     assert json.loads(less) == {"refusal": None, "role": "assistant", "content": "a", "annotations": []}
 
 
@@ -194,8 +196,8 @@ def test_a_malformed_call_is_kept():
 def test_edited_text_keeps_its_neighbours_bytes():
     """One part written anew leaves the other parts as they came."""
     raw = Raw(b'{"role":"user","content":[{"type":"text","text":"\\u0041"},{"type":"text","text":"b"}]}')
-    first, second = openai_chat.decode(raw).parts
-    (out,) = openai_chat.encode(Message("user", (first, replace(second, text="c", raw=None))), raw)
+    first, second = openai_chat.decode_message(raw).parts
+    (out,) = openai_chat.encode_message(Message("user", (first, replace(second, text="c", raw=None))), raw)
     assert out == b'{"role":"user","content":[{"type":"text","text":"\\u0041"},{"type":"text","text":"c"}]}'
 
 
@@ -203,7 +205,7 @@ def test_edited_text_keeps_its_neighbours_bytes():
 def test_what_is_no_message_is_a_format_error(raw):
     """A message that is not the API's shape is refused with a FormatError."""
     with pytest.raises(FormatError):
-        openai_chat.decode(raw)
+        openai_chat.decode_message(raw)
 
 
 @pytest.mark.parametrize("inside", [b'"a\xff"', b'"\\ud800"', b'{"a":"\xff"}'])
@@ -219,7 +221,7 @@ def test_what_is_no_message_is_a_format_error(raw):
 def test_pieces_that_cannot_be_read(message, inside):
     """Text that is no UTF-8, or half a surrogate pair, in a piece raises nothing but our own error."""
     try:
-        found = openai_chat.decode(message % inside)
+        found = openai_chat.decode_message(message % inside)
     except FormatError:
         return
     assert found.parts
@@ -229,4 +231,4 @@ def test_numbers_that_python_has_not():
     """Fields with a number that is out of range are told, where dicts are asked for."""
     field = Opaque("message.x", Raw(b"1e999"))
     with pytest.raises(FormatError, match="the message"):
-        openai_chat.dicts([Message("assistant", (Text("a"), field))])
+        openai_chat.encode_message_dicts([Message("assistant", (Text("a"), field))])

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.providers.overflow import (
-    KINDS,
-    OVERFLOWS,
+    OVERFLOW_KINDS,
+    VERDICT_KINDS,
     AnswerReport,
     ErrorReport,
     Verdict,
-    classify,
+    classify_error,
+    count_prompt_tokens,
     errors,
-    prompt_tokens,
 )
-from holdfast.providers.overflow.errors import RULES
+from holdfast.providers.overflow.errors import ERROR_RULES
 
 CASES = json.loads((Path(__file__).parent / "cases" / "overflow.json").read_text(encoding="utf-8"))
 FIELDS = ("provider", "status", "code", "message", "body", "headers", "estimate", "window")
@@ -40,11 +40,11 @@ def expected(case):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['provider']}-{case['kind']}")
 def test_each_family_of_wordings(case):
     """Kind and numbers are those of the case, which are facts of the provider named."""
-    found = classify(report(case))
+    found = classify_error(report(case))
     assert (found.kind, found.limit, found.requested) == expected(case)
-    assert found.bytes == case.get("bytes")
+    assert found.max_bytes == case.get("bytes")
     assert "retry_after" not in case or found.retry_after == pytest.approx(case["retry_after"])
-    assert found.is_overflow is (case["kind"] in OVERFLOWS)
+    assert found.is_overflow is (case["kind"] in OVERFLOW_KINDS)
 
 
 TEXTS = [case for case in CASES if case.get("message")]
@@ -73,7 +73,7 @@ def test_no_shell_changes_the_verdict(shell):
     wrong = []
     for case in TEXTS:
         body = SHELLS[shell](case["message"], case["code"])
-        found = classify(report(case, message="", body=body))
+        found = classify_error(report(case, message="", body=body))
         if (found.kind, found.limit, found.requested) != expected(case):
             wrong.append((case["message"], found))
     assert wrong == []
@@ -93,7 +93,7 @@ FORMATS = {
 def test_numbers_are_read_however_they_are_written(name, limit, over):
     """Separators of any country do not change a number."""
     text = f"prompt is too long: {FORMATS[name](limit + over)} tokens > {FORMATS[name](limit)} maximum"
-    assert classify(ErrorReport("x", 400, message=text)) == Verdict("context_window", limit, limit + over)
+    assert classify_error(ErrorReport("x", 400, message=text)) == Verdict("context_window", limit, limit + over)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_numbers_are_read_however_they_are_written(name, limit, over):
 )
 def test_units_are_multiplied_out(written, number):
     """``200k`` is 200,000."""
-    found = classify(ErrorReport("x", 400, message=f"maximum context length is {written} tokens"))
+    found = classify_error(ErrorReport("x", 400, message=f"maximum context length is {written} tokens"))
     assert found == Verdict("context_window", number)
 
 
@@ -148,7 +148,7 @@ CODES = ["", "rate_limit_error", "tokens", "429"]
 @given(st.sampled_from(RATES), NUMBERS, NUMBERS, NUMBERS, st.sampled_from(STATUSES), st.sampled_from(CODES))
 def test_a_rate_limit_is_never_an_overflow(wording, limit, used, requested, status, code):
     """Whatever the numbers; but one request over the whole limit of tokens a minute, where waiting is no cure."""
-    found = classify(ErrorReport("x", status, code, wording.format(limit, used, requested)))
+    found = classify_error(ErrorReport("x", status, code, wording.format(limit, used, requested)))
     if found.is_overflow:
         assert found == Verdict("tpm_ceiling", limit, requested)
         assert wording is RATES[0]
@@ -160,8 +160,8 @@ def test_a_name_of_a_refusal_is_stronger_than_any_wording_of_size(wording, limit
     """Time, money, capacity and who asks: where the error's name says it, no text and no status make it an overflow."""
     text = wording.format(limit, used)
     body = {"error": {"type": name, "message": text}} if inside else {"type": name, "message": text}
-    assert not classify(ErrorReport("x", status, "", body=body)).is_overflow
-    assert not classify(ErrorReport("x", status, name, text)).is_overflow
+    assert not classify_error(ErrorReport("x", status, "", body=body)).is_overflow
+    assert not classify_error(ErrorReport("x", status, name, text)).is_overflow
 
 
 @given(st.sampled_from(SIZED), NUMBERS, NUMBERS, st.sampled_from(STATUSES), st.sampled_from(TIMES), st.booleans())
@@ -169,8 +169,8 @@ def test_no_prompt_is_too_long_for_a_while(wording, limit, used, status, when, f
     """A wording of size beside one of time is a rate limit in other words, in any order and under any status."""
     said = wording.format(limit, used)
     text = f"{when} {said}" if first else f"{said} {when}"
-    assert not classify(ErrorReport("x", status, "", text)).is_overflow
-    assert not classify(ErrorReport("x", status, "tokens_limit_reached", text)).is_overflow
+    assert not classify_error(ErrorReport("x", status, "", text)).is_overflow
+    assert not classify_error(ErrorReport("x", status, "tokens_limit_reached", text)).is_overflow
 
 
 @given(limit=st.integers(1, 10**9), requested=st.integers(1, 10**9))
@@ -178,7 +178,7 @@ def test_the_numbers_decide_between_waiting_and_sending_less(limit, requested):
     """Tokens a minute: over the limit is an overflow; up to it, equal too, is a rate limit."""
     text = f"Request too large on tokens per min (TPM): Limit {limit}, Requested {requested}."
     kind = "tpm_ceiling" if requested > limit else "rate_limit"
-    assert classify(ErrorReport("openai", 429, message=text)) == Verdict(kind, limit, requested)
+    assert classify_error(ErrorReport("openai", 429, message=text)) == Verdict(kind, limit, requested)
 
 
 KEYS = ["error", "message", "code", "type", "details", "raw", "n_ctx", "retry_after", "x"]
@@ -194,8 +194,8 @@ json_values = st.recursive(
 def test_anything_gets_a_verdict(body, status, code, estimate):
     """Any JSON and any bytes have a kind of the closed list, and numbers that are counts."""
     for said in (body, json.dumps(body, default=repr)):
-        found = classify(ErrorReport("x", status, code, body=said, estimate=estimate, window=estimate))
-        assert found.kind in KINDS
+        found = classify_error(ErrorReport("x", status, code, body=said, estimate=estimate, window=estimate))
+        assert found.kind in VERDICT_KINDS
         assert all(number is None or number >= 0 for number in (found.limit, found.requested, found.retry_after))
 
 
@@ -205,7 +205,7 @@ USAGE = ["input_tokens", "prompt_tokens", "output_tokens", "cache_read_input_tok
 @given(st.dictionaries(st.sampled_from(USAGE) | TEXT, json_values, max_size=4), TEXT, st.none() | st.integers())
 def test_any_answer_gets_a_verdict(usage, reason, number):
     """Usage of any shape is read, or not counted."""
-    assert classify(AnswerReport("x", reason, usage, number, number)).kind in KINDS
+    assert classify_error(AnswerReport("x", reason, usage, number, number)).kind in VERDICT_KINDS
 
 
 def shuffled(value, chance):
@@ -221,8 +221,8 @@ def test_the_order_of_fields_does_not_matter(other, case, chance):
     """Two orders of the same fields have the same verdict, numbers too."""
     error = {"message": case.get("message"), "details": [other], "code": case["code"]}
     body = {"error": error, "detail": case.get("body"), "reason": "see above"}
-    first = classify(ErrorReport("x", case["status"], body=body))
-    assert classify(ErrorReport("x", case["status"], body=shuffled(body, chance))) == first
+    first = classify_error(ErrorReport("x", case["status"], body=body))
+    assert classify_error(ErrorReport("x", case["status"], body=shuffled(body, chance))) == first
 
 
 PIECES = [
@@ -238,7 +238,7 @@ def test_a_long_text_takes_its_length(piece, grows_slowly):
 
     def classifying(size):
         report = ErrorReport("x", 400, message=piece * (size // len(piece)))
-        return lambda: classify(report)
+        return lambda: classify_error(report)
 
     grows_slowly(classifying, 50_000)
 
@@ -249,7 +249,7 @@ def test_words_in_any_order_take_their_length(grows_slowly):
 
     def classifying(size):
         report = ErrorReport("x", 400, message=" ".join(random.Random(3).choices(words, k=size)))
-        return lambda: classify(report)
+        return lambda: classify_error(report)
 
     grows_slowly(classifying, 10_000)
 
@@ -261,8 +261,8 @@ def test_what_a_request_said_is_not_read():
     """Fields that quote the conversation (``input``, ``content``, ``choices``) say nothing about the error."""
     detail = {"msg": "Field required", "loc": ["body"], "input": {"messages": [{"content": QUOTED}]}}
     body = {"detail": [detail], "content": QUOTED}
-    assert classify(ErrorReport("x", 422, body=body)) == Verdict("invalid_request")
-    assert classify(ErrorReport("x", 200, body={"choices": [{"message": {"content": QUOTED}}]})).kind == "unknown"
+    assert classify_error(ErrorReport("x", 422, body=body)) == Verdict("invalid_request")
+    assert classify_error(ErrorReport("x", 200, body={"choices": [{"message": {"content": QUOTED}}]})).kind == "unknown"
 
 
 SUMMED = {"input_tokens": 0, "output_tokens": 0, "iterations": [{"type": "compaction", "input_tokens": 60_012}]}
@@ -294,7 +294,7 @@ ANSWERS = [
 @pytest.mark.parametrize(("reason", "usage", "estimate", "window", "verdict"), ANSWERS)
 def test_answers_without_an_error(reason, usage, estimate, window, verdict):
     """Usage over the window, an answer cut at its first token, a prompt read in part: each is an overflow."""
-    assert classify(AnswerReport("any", reason, usage, estimate, window)) == verdict
+    assert classify_error(AnswerReport("any", reason, usage, estimate, window)) == verdict
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_answers_without_an_error(reason, usage, estimate, window, verdict):
 )
 def test_the_prompt_of_any_usage(usage, tokens):
     """Cached tokens are counted once, whether the field of the prompt includes them or not."""
-    assert prompt_tokens(usage) == tokens
+    assert count_prompt_tokens(usage) == tokens
 
 
 @pytest.mark.parametrize(
@@ -349,11 +349,13 @@ def test_the_prompt_of_any_usage(usage, tokens):
 def test_when_to_come_back(headers, text, seconds):
     """Headers win over texts; a date says when by the response's own date, or by when that came."""
     report = ErrorReport("x", 429, message=f"Rate limit reached. {text}", headers=headers)
-    found = classify(report)
+    found = classify_error(report)
     assert found.kind == "rate_limit"
     assert found.retry_after == pytest.approx(seconds)
     came = 1_792_567_670.0  # ten seconds before 07:28
-    assert classify(replace(report, at=came)).retry_after == pytest.approx(10.0 if _is_dated(headers) else seconds)
+    assert classify_error(replace(report, received_at=came)).retry_after == pytest.approx(
+        10.0 if _is_dated(headers) else seconds
+    )
 
 
 def _is_dated(headers):
@@ -362,17 +364,17 @@ def _is_dated(headers):
 
 def test_every_rule_has_a_word_to_say():
     """The rules stand in an order that is told, each with its sentence."""
-    assert [rule.__name__ for rule in RULES[:3]] == ["_own_guard", "_per_time", "_tier"]
-    assert all((rule.__doc__ or "").partition("\n")[0].endswith(".") for rule in RULES)
+    assert [rule.__name__ for rule in ERROR_RULES[:3]] == ["_own_guard", "_per_time", "_tier"]
+    assert all((rule.__doc__ or "").partition("\n")[0].endswith(".") for rule in ERROR_RULES)
 
 
-@pytest.mark.parametrize("name", [rule.__name__ for rule in RULES])
+@pytest.mark.parametrize("name", [rule.__name__ for rule in ERROR_RULES])
 def test_no_rule_can_be_left_out(name, monkeypatch):
     """Without any one of the rules some case is wrong."""
-    left = tuple(rule for rule in errors.RULES if rule.__name__ != name)
-    assert len(left) == len(errors.RULES) - 1
-    monkeypatch.setattr(errors, "RULES", left)
-    found = [classify(report(case)) for case in CASES]
+    left = tuple(rule for rule in errors.ERROR_RULES if rule.__name__ != name)
+    assert len(left) == len(errors.ERROR_RULES) - 1
+    monkeypatch.setattr(errors, "ERROR_RULES", left)
+    found = [classify_error(report(case)) for case in CASES]
     assert [(one.kind, one.limit, one.requested) for one in found] != [expected(case) for case in CASES]
 
 
@@ -390,4 +392,4 @@ def test_no_rule_can_be_left_out(name, monkeypatch):
 )
 def test_a_refusal_has_words(given, told):
     """What a provider said is told on one line, and that it said nothing where it did."""
-    assert ErrorReport(status=500, **given).words == told
+    assert ErrorReport(status=500, **given).message_line == told

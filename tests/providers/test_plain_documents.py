@@ -12,22 +12,22 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.engine.log.journal import Journal
-from holdfast.engine.recall import answer_recall, recall_whole
-from holdfast.messages.message import part_text
+from holdfast.engine.recall import answer_recall, iter_recall_pages
+from holdfast.messages.message import get_part_text
 from holdfast.messages.parts import Media, Opaque, Text
-from holdfast.messages.size.tokens import DOCUMENT_TOKENS, count, media_tokens
+from holdfast.messages.size.tokens import DOCUMENT_TOKENS, estimate_media_tokens, estimate_text_tokens
 from holdfast.providers.anthropic import messages as anthropic
-from holdfast.providers.common.media import words_of
+from holdfast.providers.common.media import decode_text_document
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses
-from holdfast.providers.registry import FORMS, form_of
-from holdfast.providers.request_body import measured, open_body, render
-from holdfast.providers.rules import validate
+from holdfast.providers.registry import API_SPECS, get_api_spec
+from holdfast.providers.request_body import measure_parsed_request, parse_request, render_request
+from holdfast.providers.rules import validate_request
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.provider.client import MODELS
+from holdfast.testing.provider.client import STRICTEST_MODELS
 
 WIRE = {
     "anthropic": anthropic,
@@ -105,9 +105,9 @@ def given_back(api, part):
 
 
 def request(api, *said):
-    named = {} if api == "gemini" else {"model": MODELS[api]}
+    named = {} if api == "gemini" else {"model": STRICTEST_MODELS[api]}
     limit = {"max_tokens": 900} if api == "anthropic" else {}
-    return json.dumps(named | limit | {form_of(api).field: said}).encode()
+    return json.dumps(named | limit | {get_api_spec(api).messages_field: said}).encode()
 
 
 CASES = [
@@ -123,16 +123,16 @@ every_form = pytest.mark.parametrize(("api", "form", "place"), CASES, ids=NAMES)
 
 def sent(store, api, body):
     """Return what is decided about a request, and the body that goes up, breakpoints of the cache aside."""
-    lens = measured(open_body(body, api))
+    lens = measure_parsed_request(parse_request(body, api))
     journal = Journal.open(store, "s")
-    journal.append(*lens.slots)
-    prepared = journal.prepare(target(api, MODELS[api], window=64_000))
-    return prepared.plan, render(lens, prepared.slots)
+    journal.append(*lens.messages)
+    prepared = journal.prepare_request(get_target(api, STRICTEST_MODELS[api], window=64_000))
+    return prepared.plan, render_request(lens, prepared.messages)
 
 
 def last(api, body):
     """Return the last part of a body, or of what its tool gave back."""
-    part = open_body(body, api).slots[-1].message.parts[-1]
+    part = parse_request(body, api).messages[-1].message.parts[-1]
     return part.content[-1] if hasattr(part, "content") else part
 
 
@@ -143,10 +143,10 @@ def test_it_goes_up_as_it_came(api, form, place, words):
     body, plain = (place(api, make(words)) for make in (DOCUMENTS[api][form], TEXTS[api]))
     with MemoryStore() as store:
         plan, out = sent(store, api, body)
-    assert (plan.record, plan.repair) == ((), ())
+    assert (plan.record, plan.normalization) == ((), ())
     assert out == body
     assert last(api, body).text.split() == words.split()
-    sizes = [measured(open_body(one, api)).slots[-1].size for one in (body, plain)]
+    sizes = [measure_parsed_request(parse_request(one, api)).messages[-1].tokens for one in (body, plain)]
     assert sizes[0] == pytest.approx(sizes[1], rel=0.05, abs=1)
 
 
@@ -160,11 +160,11 @@ def test_a_large_one_is_spilled(api, form, place):
     with MemoryStore() as store:
         plan, out = sent(store, api, place(api, DOCUMENTS[api][form](LOG)))
         assert [edit.rule for edit in plan.record] == ["spill"]
-        assert validate(out, api) == ()
-        preview = part_text(plan.record[0].put[0])
+        assert validate_request(out, api) == ()
+        preview = get_part_text(plan.record[0].replacement[0])
         assert json.dumps(preview)[1:-1] in json.dumps(json.loads(out))
         handle = re.search(r'<persisted_tool_result id="(\w+)"', preview)[1]
-        assert "".join(page.text for page in recall_whole(store, "s", handle)) == LOG
+        assert "".join(page.text for page in iter_recall_pages(store, "s", handle)) == LOG
         assert "11500 step 11500 FAILED" in answer_recall(store, "s", {"id": handle, "search": "11500"}).text
         assert "11500" in answer_recall(store, "s", {"search": "11500"}).text
         assert len(out) < 50_000
@@ -176,9 +176,9 @@ def test_elsewhere_it_is_a_text(api, form, place):
     body = json.loads(place(api, DOCUMENTS[api][form]("words")))
     for to, writer in WIRE.items():
         if to != api:
-            said = writer.dicts(WIRE[api].messages(body[form_of(api).field]))
+            said = writer.dicts(WIRE[api].messages(body[get_api_spec(api).messages_field]))
             out = request(to, *said)
-            assert (validate(out, to), last(to, out).text) == ((), "words")
+            assert (validate_request(out, to), last(to, out).text) == ((), "words")
 
 
 def test_its_title_stands_above_its_words():
@@ -204,10 +204,10 @@ def test_a_file_beside_words_of_a_response_keeps_its_bytes():
     file = DOCUMENTS["gemini"]["inlineData"]("in the file")
     answer = {"name": "ls", "response": {"output": "said"}, "parts": [file]}
     base = Raw(json.dumps({"role": "user", "parts": [{"functionResponse": answer}]}).encode())
-    [result] = gemini.decode(base).results
+    [result] = gemini.decode_message(base).results
     for words, kept in ((Text("new"), [file]), (Text("said"), [file])):
         changed = replace(result, content=(words, *result.content[1:]), raw=None)
-        [wire] = gemini.encode(replace(gemini.decode(base), parts=(changed,)), base)
+        [wire] = gemini.encode_message(replace(gemini.decode_message(base), parts=(changed,)), base)
         [made] = json.loads(wire)["parts"]
         assert made["functionResponse"] == {"name": "ls", "response": {"output": words.text}, "parts": kept}
 
@@ -231,7 +231,9 @@ def test_a_file_beside_words_of_a_response_keeps_its_bytes():
 )
 def test_its_type_tells(mime, is_words):
     """Text, code, JSON, XML and YAML are words; of all else nobody knows."""
-    assert words_of(Media("document", mime, 5, "", packed("words"), form="base64")) == ("words" if is_words else None)
+    assert decode_text_document(Media("document", mime, 5, "", packed("words"), form="base64")) == (
+        "words" if is_words else None
+    )
 
 
 PDF = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": packed(b"%PDF")}}
@@ -264,11 +266,14 @@ def test_where_only_text_may_stand_a_document_is_none(part):
     """The Messages API takes no document in an error and of the assistant: repairs see that it is one, not words."""
     failed = {"type": "tool_result", "tool_use_id": "t", "is_error": True, "content": [part]}
     for message in ({"role": "assistant", "content": [part]}, {"role": "user", "content": [failed]}):
-        [made] = FORMS["anthropic"].decode(json.dumps(message).encode()).parts
+        [made] = API_SPECS["anthropic"].decode_message(json.dumps(message).encode()).parts
         assert type(made.content[0] if message["role"] == "user" else made) in (Media, Opaque)
 
 
 def test_words_between_pictures_are_counted():
     """Many words in a document that holds pictures too are as large as they are, few as large as any document."""
-    sizes = [media_tokens(Media("document", "text/plain", len(words), "", words, form="text")) for words in ("a", LOG)]
-    assert sizes == [DOCUMENT_TOKENS, count(LOG)]
+    sizes = [
+        estimate_media_tokens(Media("document", "text/plain", len(words), "", words, form="text"))
+        for words in ("a", LOG)
+    ]
+    assert sizes == [DOCUMENT_TOKENS, estimate_text_tokens(LOG)]

@@ -6,18 +6,18 @@ import json
 
 import pytest
 
-from holdfast.errors import FormatError, Unrecognised
+from holdfast.errors import FormatError, UnrecognizedContent
 from holdfast.providers.anthropic import messages as anthropic
-from holdfast.providers.models import traits
+from holdfast.providers.models import get_claude_traits
 from holdfast.providers.openai_chat import messages as openai_chat
-from holdfast.providers.recognize import body_fields, recognise, spoken
+from holdfast.providers.recognize import parse_body_fields, recognize_api, recognize_expected_api
 
 USER = {"role": "user", "content": "hi"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
 def api(**fields):
-    return recognise(body_fields(json.dumps(fields).encode()))
+    return recognize_api(parse_body_fields(json.dumps(fields).encode()))
 
 
 @pytest.mark.parametrize(
@@ -99,14 +99,14 @@ ANYBODYS = [
 @pytest.mark.parametrize(("wanted", "fields"), [(api, fields) for api, bodies in OWN.items() for fields in bodies])
 def test_what_only_another_api_has_tells_more_than_what_is_likely(likely, wanted, fields):
     """Its list of messages, or its tools, roles, blocks and fields where the lists have one name."""
-    assert spoken(body_fields(json.dumps(fields).encode()), likely) == wanted
+    assert recognize_expected_api(parse_body_fields(json.dumps(fields).encode()), likely) == wanted
 
 
 @pytest.mark.parametrize("likely", ["anthropic", "openai-chat"])
 @pytest.mark.parametrize("fields", ANYBODYS)
 def test_where_nothing_tells_a_body_is_what_is_likely(likely, fields):
     """Neither the name of a model tells, nor a field that gateways pass on, marks of both, or what slipped in."""
-    assert spoken(body_fields(json.dumps(fields).encode()), likely) == likely
+    assert recognize_expected_api(parse_body_fields(json.dumps(fields).encode()), likely) == likely
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_where_nothing_tells_a_body_is_what_is_likely(likely, fields):
 )
 def test_what_is_no_request_is_refused(fields):
     """Bodies of other calls are refused, with the lists of messages that would have been known."""
-    with pytest.raises(Unrecognised, match="'messages' or 'input' or 'contents'"):
+    with pytest.raises(UnrecognizedContent, match="'messages' or 'input' or 'contents'"):
         api(**fields)
 
 
@@ -155,26 +155,40 @@ def test_the_dialect_of_a_model(model, prefill, inside, binds, images):
     """What a Claude model takes follows from its family and version; one that is newer than all known takes system
     messages inside, as the newest known do; an unknown name gets the strictest rules, and no limit by a guess."""
     dialect = anthropic.dialect(model)
-    assert (not dialect.end_user, dialect.system_place == "turn", dialect.binds_thinking, dialect.max_images) == (
+    assert (
+        not dialect.must_end_with_user,
+        dialect.system_position == "turn",
+        dialect.binds_thinking,
+        dialect.max_images,
+    ) == (
         prefill,
         inside,
         binds,
         images,
     )
-    assert (dialect.start_user, dialect.merge, dialect.markers) == (True, traits(model) is None, 4)
+    assert (dialect.must_start_with_user, dialect.merges_same_role, dialect.max_cache_breakpoints) == (
+        True,
+        get_claude_traits(model) is None,
+        4,
+    )
 
 
 def test_unknown_models_have_no_traits():
     """Nothing is claimed of a model nobody knows, so the validator cannot refuse for it."""
-    assert traits("claude-opus-7") is None
-    assert traits("fake-1") is None
+    assert get_claude_traits("claude-opus-7") is None
+    assert get_claude_traits("fake-1") is None
 
 
 def test_the_dialect_of_chat():
     """Chat has no order of roles, merges nothing, and wants short ids and no media in results."""
     dialect = openai_chat.dialect("gpt-5")
-    assert (dialect.start_user, dialect.end_user, dialect.merge, dialect.media_in_results) == (False,) * 4
-    assert (dialect.id_max, dialect.results_grouped, dialect.markers) == (64, False, 0)
+    assert (
+        dialect.must_start_with_user,
+        dialect.must_end_with_user,
+        dialect.merges_same_role,
+        dialect.allows_media_in_results,
+    ) == (False,) * 4
+    assert (dialect.id_max, dialect.results_grouped, dialect.max_cache_breakpoints) == (64, False, 0)
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["bare", "marked"])
@@ -183,4 +197,4 @@ def test_what_is_not_utf_8_is_told_by_its_name(coded, mark):
     """JSON in two or four bytes a character is named for what it is, with what to do, whatever stands in it."""
     for body in ('{"model":"m","messages":[]}', '{"model":"é","messages":[]}'):
         with pytest.raises(FormatError, match=rf"^the body is {coded[:6].upper()}; encode it as UTF-8$"):
-            body_fields((mark + body).encode(coded))
+            parse_body_fields((mark + body).encode(coded))

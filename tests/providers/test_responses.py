@@ -12,9 +12,18 @@ from msgspec.structs import replace
 
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
-from holdfast.messages.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.providers.openai_responses.items import item_of, runs
-from holdfast.providers.openai_responses.messages import API, answering, decode, dicts, encode, groups, listed, messages
+from holdfast.messages.parts import Media, Opaque, ProviderSignature, Text, Thinking, ToolCall, ToolResult
+from holdfast.providers.openai_responses.items import decode_item, find_message_spans
+from holdfast.providers.openai_responses.messages import (
+    API_NAME,
+    adapt_outputs_to_calls,
+    decode_message,
+    decode_message_dicts,
+    encode_message,
+    encode_message_dicts,
+    group_items_by_message,
+    strip_list_brackets,
+)
 
 USER = b'{"role": "user",  "content": "h\\u0069"}'
 THOUGHT = (
@@ -54,11 +63,11 @@ def bare(part):
 
 def test_a_group_is_one_answer():
     """Reasoning, words, calls and server calls between two words of others are one message; each keeps its item."""
-    message = decode(Raw(GROUP))
+    message = decode_message(Raw(GROUP))
     assert plain(message) == Message(
         "assistant",
         (
-            Thinking("hm", Seal(API, "", "gA/A")),
+            Thinking("hm", ProviderSignature(API_NAME, "", "gA/A")),
             Text("a"),
             ToolCall("c1", "ls", '{"p": 1e5}'),
             ToolCall("c2", "ls"),
@@ -66,25 +75,25 @@ def test_a_group_is_one_answer():
         ),
     )
     assert [bytes(part.raw) for part in message.parts] == [THOUGHT, SAID, CALL, SECOND, SEARCH]
-    assert encode(message) == [THOUGHT, SAID, CALL, SECOND, SEARCH]
-    assert encode(message, Raw(GROUP)) == [THOUGHT, SAID, CALL, SECOND, SEARCH]
+    assert encode_message(message) == [THOUGHT, SAID, CALL, SECOND, SEARCH]
+    assert encode_message(message, Raw(GROUP)) == [THOUGHT, SAID, CALL, SECOND, SEARCH]
 
 
 @pytest.mark.parametrize(
     ("raw", "wanted"),
     [
-        (b'"hi"', Message.of("user", "hi")),
-        (USER, Message.of("user", "hi")),
+        (b'"hi"', Message.from_text("user", "hi")),
+        (USER, Message.from_text("user", "hi")),
         (
             b'{"type":"message","role":"developer","content":[{"type":"input_text","text":"s"}]}',
-            Message.of("system", "s"),
+            Message.from_text("system", "s"),
         ),
-        (b'{"role":"system","content":"s"}', Message.of("system", "s")),
-        (b'{"role":"assistant","content":"a"}', Message.of("assistant", "a")),
+        (b'{"role":"system","content":"s"}', Message.from_text("system", "s")),
+        (b'{"role":"assistant","content":"a"}', Message.from_text("assistant", "a")),
         (OUTPUT, Message("tool", (ToolResult("c1", "", (Text("out"),)),))),
         (
             b'{"type":"reasoning","id":"rs_9","summary":[]}',
-            Message("assistant", (Thinking("", Seal(API, "", "rs_9")),)),
+            Message("assistant", (Thinking("", ProviderSignature(API_NAME, "", "rs_9")),)),
         ),
         (
             b'{"type":"custom_tool_call","call_id":"c","name":"patch","input":"*** \\"a\\""}',
@@ -117,10 +126,10 @@ def test_a_group_is_one_answer():
 )
 def test_what_an_item_says(raw, wanted):
     """Each kind of item that is read becomes its part, and goes out as it came."""
-    message = decode(Raw(raw))
+    message = decode_message(Raw(raw))
     assert plain(message) == wanted
     if not raw.startswith(b'"'):
-        assert json.loads(encode(message, Raw(raw))[0]) == json.loads(raw)
+        assert json.loads(encode_message(message, Raw(raw))[0]) == json.loads(raw)
 
 
 @pytest.mark.parametrize(
@@ -138,9 +147,9 @@ def test_what_an_item_says(raw, wanted):
 def test_what_the_client_made_and_nobody_reads_stands_alone(kind, role):
     """What the client made and nobody reads is a message of its own that starts no turn and answers no call."""
     raw = b'{ "type":"' + kind.encode() + b'", "id": "x", "odd": [1, 2e400] }'
-    message = decode(Raw(raw))
+    message = decode_message(Raw(raw))
     assert message == Message(role, (Opaque("message", Raw(raw)),))
-    assert encode(message) == [raw]
+    assert encode_message(message) == [raw]
 
 
 @pytest.mark.parametrize(
@@ -149,30 +158,30 @@ def test_what_the_client_made_and_nobody_reads_stands_alone(kind, role):
 def test_what_the_model_made_and_nobody_reads_is_a_part_of_its_answer(kind):
     """An item of the model's that is not interpreted survives byte for byte inside the answer."""
     raw = b'{"type":"' + kind.encode() + b'","id":5,"call_id":null,"content":{"a":1.0e5}}'
-    message = decode(Raw(SAID + b"," + raw))
+    message = decode_message(Raw(SAID + b"," + raw))
     assert message.parts[1] == Opaque(kind, Raw(raw))
-    assert encode(message) == [SAID, raw]
+    assert encode_message(message) == [SAID, raw]
 
 
 def test_pieces_of_one_item_stay_together():
     """Several pieces of one message item go out as the item they came in; an edit changes its own piece alone."""
-    message = decode(Raw(TWO))
+    message = decode_message(Raw(TWO))
     assert [getattr(part, "text", "") for part in message.parts] == ["a", "no", ""]
     assert message.parts[2].kind == "content.new_kind"
-    assert encode(message, Raw(TWO)) == [TWO]
+    assert encode_message(message, Raw(TWO)) == [TWO]
     edited = replace(message, parts=(Text("b"), *message.parts[1:]))
-    (out,) = encode(edited, Raw(TWO))
+    (out,) = encode_message(edited, Raw(TWO))
     assert b'{"type":"refusal", "refusal":"no"},{"type":"new_kind", "x": [1, {"y" : 2}]}' in out
     assert json.loads(out)["content"][0] == {"type": "output_text", "text": "b"}
     assert "id" not in json.loads(out)
-    assert json.loads(encode(message)[0])["content"] == json.loads(TWO)["content"]
+    assert json.loads(encode_message(message)[0])["content"] == json.loads(TWO)["content"]
 
 
 def test_an_edit_in_a_group_changes_its_own_item_alone():
     """Behind one edited call all other items stand as they came; the edited one keeps its fields, but not its id."""
-    message = decode(Raw(GROUP))
+    message = decode_message(Raw(GROUP))
     call = replace(message.parts[2], arguments='{"p":2}', raw=None)
-    out = encode(replace(message, parts=(*message.parts[:2], call, *message.parts[3:])), Raw(GROUP))
+    out = encode_message(replace(message, parts=(*message.parts[:2], call, *message.parts[3:])), Raw(GROUP))
     assert [out[0], out[1], out[3], out[4]] == [THOUGHT, SAID, SECOND, SEARCH]
     assert json.loads(out[2]) == {
         "type": "function_call",
@@ -186,16 +195,16 @@ def test_an_edit_in_a_group_changes_its_own_item_alone():
 def test_an_item_of_several_pieces_stays_beside_an_edit():
     """An item of several pieces that no edit touched keeps its bytes, also where its neighbour is edited or gone."""
     group = Raw(TWO + b"," + CALL + b"," + SECOND)
-    message = decode(group)
+    message = decode_message(group)
     call = replace(message.parts[3], arguments="{}", raw=None)
     for parts in ((*message.parts[:3], call, message.parts[4]), message.parts[:3]):
-        assert encode(replace(message, parts=parts), group)[0] == TWO
+        assert encode_message(replace(message, parts=parts), group)[0] == TWO
 
 
 def test_an_edited_text_keeps_its_phase():
     """Fields of a message item that an edit does not touch stay, as does the form of its content."""
-    message = decode(Raw(SAID))
-    (out,) = encode(replace(message, parts=(Text("b"),)), Raw(SAID))
+    message = decode_message(Raw(SAID))
+    (out,) = encode_message(replace(message, parts=(Text("b"),)), Raw(SAID))
     assert json.loads(out) == {
         "type": "message",
         "role": "assistant",
@@ -203,19 +212,19 @@ def test_an_edited_text_keeps_its_phase():
         "content": [{"type": "output_text", "text": "b"}],
     }
     short = b'{"role":"assistant","content":"a","x":1}'
-    (out,) = encode(replace(decode(Raw(short)), parts=(Text("b"),)), Raw(short))
+    (out,) = encode_message(replace(decode_message(Raw(short)), parts=(Text("b"),)), Raw(short))
     assert out == b'{"role":"assistant","content":"b","x":1}'
 
 
 def test_ids_go_with_the_reasoning_they_follow():
     """Without its reasoning an item is sent without its id; the call id stays, and items before it stay as they are."""
-    message = decode(Raw(GROUP))
-    out = encode(replace(message, parts=message.parts[1:]), Raw(GROUP))
+    message = decode_message(Raw(GROUP))
+    out = encode_message(replace(message, parts=message.parts[1:]), Raw(GROUP))
     assert [json.loads(one).get("id") for one in out] == [None] * 4
     assert [json.loads(one).get("call_id") for one in out] == [None, "c1", "c2", None]
     later = Raw(SAID + b"," + THOUGHT + b"," + CALL)
-    message = decode(later)
-    out = encode(replace(message, parts=(message.parts[0], message.parts[2])), later)
+    message = decode_message(later)
+    out = encode_message(replace(message, parts=(message.parts[0], message.parts[2])), later)
     assert out[0] == SAID
     assert "id" not in json.loads(out[1])
 
@@ -224,10 +233,10 @@ def test_an_edited_result_keeps_its_item():
     """Another text goes into the output that stood there; media are kept as pieces."""
     stood = Raw(b'{"type":"custom_tool_call_output", "call_id":"c", "output":"long", "status":"completed"}')
     result = ToolResult("c", "", (Text("short"),))
-    (out,) = encode(Message("tool", (result,)), stood)
+    (out,) = encode_message(Message("tool", (result,)), stood)
     assert out == b'{"type":"custom_tool_call_output","call_id":"c","output":"short","status":"completed"}'
     shown = ToolResult("c", "", (Text("see"), Media("image", "image/png", 3, "", "AAAA")))
-    (out,) = encode(Message("tool", (shown,)), stood)
+    (out,) = encode_message(Message("tool", (shown,)), stood)
     assert json.loads(out)["output"] == [
         {"type": "input_text", "text": "see"},
         {"type": "input_image", "image_url": "data:image/png;base64,AAAA"},
@@ -243,8 +252,8 @@ def test_outputs_have_the_form_that_their_call_asks_for():
         b'{"type":"apply_patch_call","call_id":"d","operation":{}}',
         b'{"type":"function_call","call_id":"e","name":"x","arguments":"{}"}',
     )
-    results = [encode(Message("tool", (ToolResult(one, "", (Text("o"),)),))) for one in "abcde"]
-    out = [json.loads(group[0]) for group in answering([[Raw(b",".join(calls))], *results])[1:]]
+    results = [encode_message(Message("tool", (ToolResult(one, "", (Text("o"),)),))) for one in "abcde"]
+    out = [json.loads(group[0]) for group in adapt_outputs_to_calls([[Raw(b",".join(calls))], *results])[1:]]
     assert [one["type"].removesuffix("_output") for one in out] == [
         "custom_tool_call",
         "local_shell_call",
@@ -260,7 +269,7 @@ def test_a_shortened_output_of_a_shell_ends_as_it_did():
     """How a command ended stays when what it printed is edited."""
     chunk = b'{"stdout":"long","stderr":"","outcome":{"type":"exit","exit_code":2}}'
     stood = Raw(b'{"type":"shell_call_output","call_id":"c","output":[%s]}' % chunk)
-    (out,) = encode(Message("tool", (ToolResult("c", "", (Text("short"),)),)), stood)
+    (out,) = encode_message(Message("tool", (ToolResult("c", "", (Text("short"),)),)), stood)
     assert json.loads(out)["output"] == [json.loads(chunk) | {"stdout": "short"}]
 
 
@@ -269,39 +278,41 @@ def test_a_local_shells_output_is_paired(named):
     """The output names the id or the call_id of its call; it is the call_id that both are paired by."""
     call = b'{"type":"local_shell_call","id":"lsh","call_id":"c","action":{}}'
     raws = [Raw(call), Raw(b'{"type":"local_shell_call_output",%s,"output":"o"}' % named)]
-    (_, _, asked), (_, _, told) = groups(raws)
+    (_, _, asked), (_, _, told) = group_items_by_message(raws)
     assert [asked.calls[0].id, told.results[0].call_id, told.results[0].raw] == ["c", "c", raws[1]]
 
 
 def test_thinking_of_others_is_not_sent():
     """Reasoning goes out only with a seal of this API."""
-    foreign = Thinking("hm", Seal("anthropic", "", "s"))
-    assert encode(Message("assistant", (foreign, Thinking("hm"), Text("a")))) == encode(Message.of("assistant", "a"))
-    assert encode(Message("assistant", (foreign,))) == []
+    foreign = Thinking("hm", ProviderSignature("anthropic", "", "s"))
+    assert encode_message(Message("assistant", (foreign, Thinking("hm"), Text("a")))) == encode_message(
+        Message.from_text("assistant", "a")
+    )
+    assert encode_message(Message("assistant", (foreign,))) == []
 
 
 def test_runs_and_lists():
     """Only neighbouring items of the model's belong together; a slot's bytes stand in a list without brackets."""
     raws = [Raw(one) for one in (USER, THOUGHT, CALL, OUTPUT, SECOND, USER)]
-    assert runs([item_of(raw) for raw in raws]) == [(0, 1), (1, 3), (3, 4), (4, 5), (5, 6)]
-    assert listed(Raw(b'[ {"a":1} , {"b":[2]} ]')) == b'{"a":1} , {"b":[2]}'
-    assert listed(Raw(b'"hi"')) == b'{"role":"user","content":"hi"}'
+    assert find_message_spans([decode_item(raw) for raw in raws]) == [(0, 1), (1, 3), (3, 4), (4, 5), (5, 6)]
+    assert strip_list_brackets(Raw(b'[ {"a":1} , {"b":[2]} ]')) == b'{"a":1} , {"b":[2]}'
+    assert strip_list_brackets(Raw(b'"hi"')) == b'{"role":"user","content":"hi"}'
 
 
 @pytest.mark.parametrize("raw", [b"5", b"[]", b"[5]", b"", b'{"type":', b"null"])
 def test_what_is_no_item_is_a_format_error(raw):
     """Anything but objects is refused."""
     with pytest.raises(FormatError):
-        decode(Raw(raw))
+        decode_message(Raw(raw))
 
 
 def test_dicts_both_ways():
     """Lists of dicts become values, groups joined, and come back; a string is a user's word."""
     wire = [json.loads(one) for one in (USER, THOUGHT, SAID, CALL, OUTPUT)]
-    values = messages(wire)
+    values = decode_message_dicts(wire)
     assert [one.role for one in values] == ["user", "assistant", "tool"]
-    assert dicts(values)[1:] == wire[1:]
-    assert messages("hi") == [Message.of("user", "hi")]
+    assert encode_message_dicts(values)[1:] == wire[1:]
+    assert decode_message_dicts("hi") == [Message.from_text("user", "hi")]
 
 
 # -- laws --------------------------------------------------------------------------------------------------------------
@@ -309,7 +320,7 @@ def test_dicts_both_ways():
 _TEXT = st.text(max_size=6)
 _ID = st.text("abc_1", min_size=1, max_size=4)
 _CALLS = st.builds(ToolCall, _ID, _TEXT, st.dictionaries(_TEXT, st.integers() | _TEXT, max_size=2).map(json.dumps))
-_THOUGHTS = st.builds(Thinking, _TEXT, st.builds(Seal, st.just(API), st.just(""), _ID))
+_THOUGHTS = st.builds(Thinking, _TEXT, st.builds(ProviderSignature, st.just(API_NAME), st.just(""), _ID))
 _PICTURES = st.builds(Media, st.just("image"), st.just("image/png"), st.just(3), st.just(""), st.just("AAAA"))
 _SHOWN = st.lists(st.builds(Text, _TEXT) | _PICTURES, min_size=1, max_size=3).map(tuple)
 _VALUES = st.one_of(
@@ -324,8 +335,8 @@ _VALUES = st.one_of(
 @given(_VALUES)
 def test_what_is_written_is_read_again(message):
     """Every message that this API has a form for says the same after it was written and read."""
-    wire = encode(message)
-    assert plain(decode(Raw(b",".join(wire)))) == message
+    wire = encode_message(message)
+    assert plain(decode_message(Raw(b",".join(wire)))) == message
 
 
 _JSON = st.recursive(
@@ -349,6 +360,6 @@ _ITEMS = st.fixed_dictionaries(
 def test_any_items_come_back(items, spaced):
     """Whatever stands in the fields of items: they decode, and every byte comes back."""
     raws = [Raw(json.dumps(one, indent=1 if spaced else None).encode()) for one in items]
-    for start, stop, _ in groups(raws):
+    for start, stop, _ in group_items_by_message(raws):
         group = Raw(b" , ".join(map(bytes, raws[start:stop])))
-        assert encode(decode(group), group) == [bytes(raw) for raw in raws[start:stop]]
+        assert encode_message(decode_message(group), group) == [bytes(raw) for raw in raws[start:stop]]

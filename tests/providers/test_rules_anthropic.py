@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from holdfast.messages.size.image_size import pixels
-from holdfast.providers.rules import validate
+from holdfast.messages.size.image_size import read_image_size
+from holdfast.providers.rules import validate_request
 
 FIVE = {"type": "ephemeral"}
 BUDGET = {"thinking": {"type": "enabled", "budget_tokens": 2000}, "max_tokens": 4000, "model": "claude-sonnet-4-5"}
@@ -90,7 +90,7 @@ THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "s"}
 
 
 def broken(body, **more):
-    return [(one.rule, one.path) for one in validate(body, "anthropic", **more)]
+    return [(one.rule, one.path) for one in validate_request(body, "anthropic", **more)]
 
 
 @pytest.mark.parametrize(
@@ -237,4 +237,4 @@ def test_betas_of_the_headers_count():
 )
 def test_pixels_are_read_from_the_head(head, size):
     """Width and height come from the first bytes of each image format; what cannot be told is nothing."""
-    assert pixels(base64.b64encode(head).decode()) == size
+    assert read_image_size(base64.b64encode(head).decode()) == size

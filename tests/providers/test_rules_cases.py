@@ -5,7 +5,7 @@ from __future__ import annotations
 import delete_rules
 import pytest
 
-from holdfast.providers.rules import RULES
+from holdfast.providers.rules import ALL_RULES
 
 FOUND = {api: [(one, delete_rules.judged(one)) for one in delete_rules.cases(api)] for api in delete_rules.APIS}
 """Each case with what the validator says."""
@@ -15,7 +15,7 @@ def of_rule(name):
     return [(one, found) for one, found in FOUND[name.partition(".")[0]] if one["rule"] == name]
 
 
-NAMES = [rule.name for rule in RULES]
+NAMES = [rule.name for rule in ALL_RULES]
 
 
 def test_cases_are_of_rules_that_there_are():
@@ -62,8 +62,8 @@ def test_deleting_any_rule_is_noticed():
 
 def test_every_rule_explains_itself():
     """A rule has a sentence, evidence and a source; one that is only inferred warns, all others refuse."""
-    assert len(set(NAMES)) == len(RULES)
-    for rule in RULES:
+    assert len(set(NAMES)) == len(ALL_RULES)
+    for rule in ALL_RULES:
         assert rule.text.endswith(".")
         assert rule.source
         assert rule.level == ("warning" if rule.evidence == "inferred" else "error")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import Unrecognised
-from holdfast.providers.rules import validate
+from holdfast.errors import UnrecognizedContent
+from holdfast.providers.rules import validate_request
 
 APIS = ("anthropic", "openai-chat", "openai-responses", "gemini")
 HISTORY = {"openai-responses": "input", "gemini": "contents"}
@@ -78,7 +78,7 @@ def test_no_damage_makes_the_validator_fail(odd):
     """Whatever stands in place of any value of any case, the validator answers with findings."""
     for api, body in CASES[:: counts.choose(quick=6, ci=2, thorough=1)]:
         for path in places(body):
-            assert isinstance(validate(damaged(body, path, odd), api), tuple)
+            assert isinstance(validate_request(damaged(body, path, odd), api), tuple)
 
 
 @given(st.data(), st.sampled_from(CASES), JSON)
@@ -86,14 +86,14 @@ def test_any_value_may_stand_anywhere(data, case, odd):
     """A case with any JSON in place of any of its values gets the same findings as text and as values."""
     api, body = case
     body = damaged(body, data.draw(st.sampled_from(list(places(body)))), odd)
-    assert validate(body, api) == validate(json.dumps(body).encode(), api)
+    assert validate_request(body, api) == validate_request(json.dumps(body).encode(), api)
 
 
 @given(JSON, st.dictionaries(st.sampled_from(_FIELDS), JSON, max_size=4), st.sampled_from(APIS))
 def test_no_json_makes_the_validator_fail(history, fields, api):
     """Any JSON whatever gets findings, never an exception."""
     body = {**fields, HISTORY.get(api, "messages"): history}
-    assert validate(body, api) == validate(json.dumps(body).encode(), api)
+    assert validate_request(body, api) == validate_request(json.dumps(body).encode(), api)
 
 
 @given(st.lists(JSON, max_size=4), st.sampled_from(APIS))
@@ -105,15 +105,15 @@ def test_no_message_makes_the_validator_fail(listed, api):
         else one
         for one in listed
     ]
-    assert isinstance(validate({HISTORY.get(api, "messages"): shaped}, api), tuple)
+    assert isinstance(validate_request({HISTORY.get(api, "messages"): shaped}, api), tuple)
 
 
 @given(st.binary(max_size=40) | st.text(max_size=40).map(str.encode), st.sampled_from((*APIS, None)))
 def test_no_bytes_make_the_validator_fail(data, api):
     """Any bytes whatever get findings; only without an API may they be a request of nobody's."""
     try:
-        assert isinstance(validate(data, api), tuple)
-    except Unrecognised:
+        assert isinstance(validate_request(data, api), tuple)
+    except UnrecognizedContent:
         assert api is None
 
 
@@ -123,7 +123,7 @@ def test_no_cut_makes_the_validator_fail(data, case):
     api, body = case
     whole = json.dumps(body).encode()
     cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
-    assert [(one.rule, one.path) for one in validate(cut, api)] == [("json", "$")]
+    assert [(one.rule, one.path) for one in validate_request(cut, api)] == [("json", "$")]
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -143,17 +143,17 @@ def test_no_cut_makes_the_validator_fail(data, case):
 )
 def test_what_is_no_json_is_one_finding(body, api):
     """A body no API can read is one finding at its root."""
-    assert [(one.rule, one.path) for one in validate(body, api)] == [("json", "$")]
+    assert [(one.rule, one.path) for one in validate_request(body, api)] == [("json", "$")]
 
 
 def test_the_api_is_told_or_asked_for():
     """Without an API the body tells it; a body of no known API, or an API without rules, is refused."""
     said = {"messages": [{"role": "user", "content": "x"}]}
-    assert validate(json.dumps(said).encode()) == ()
-    with pytest.raises(Unrecognised):
-        validate({"prompt": "x"})
-    with pytest.raises(Unrecognised):
-        validate(said, "cohere")
+    assert validate_request(json.dumps(said).encode()) == ()
+    with pytest.raises(UnrecognizedContent):
+        validate_request({"prompt": "x"})
+    with pytest.raises(UnrecognizedContent):
+        validate_request(said, "cohere")
 
 
 # -- load --------------------------------------------------------------------------------------------------------------
@@ -220,6 +220,6 @@ def test_the_time_grows_with_the_body(make, api, grows_slowly):
 
     def validating(size):
         data = json.dumps(make(size)).encode()
-        return lambda: len(validate(data, api)) >= 400 or pytest.fail("it found less")
+        return lambda: len(validate_request(data, api)) >= 400 or pytest.fail("it found less")
 
     grows_slowly(validating, 500)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.providers.rules import validate
+from holdfast.providers.rules import validate_request
 
 USER = {"role": "user", "content": "x"}
 
@@ -30,7 +30,7 @@ def part(kind, value="a"):
 
 
 def broken(body):
-    return [(one.rule, one.path) for one in validate(body, "openai-chat")]
+    return [(one.rule, one.path) for one in validate_request(body, "openai-chat")]
 
 
 @pytest.mark.parametrize(

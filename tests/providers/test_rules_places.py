@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.providers.rules import validate
+from holdfast.providers.rules import validate_request
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "ls", "arguments": "{}"}
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "ok"}
@@ -36,7 +36,7 @@ def gives(name="ls"):
 def test_findings_name_the_place(api, history, rule, path):
     """A finding says where the request breaks the rule."""
     body = {"input" if api == "openai-responses" else "contents": history}
-    found = validate(body, api, model="gemini-3.1-pro")
+    found = validate_request(body, api, model="gemini-3.1-pro")
     assert (f"{api}.{rule}", path) in [(one.rule, one.path) for one in found]
 
 
@@ -44,7 +44,7 @@ def test_fields_of_gemini_may_be_spelled_either_way():
     """Names with underscores are the same fields, and findings spell them as the request does."""
     call = {"role": "model", "parts": [{"function_call": {"name": "ls", "args": "x"}, "thought_signature": "c2ln"}]}
     answer = {"parts": [{"function_response": {"name": "ls", "response": {}}}]}
-    found = validate({"contents": [ASKS, call, answer]}, "gemini", model="gemini-3-flash")
+    found = validate_request({"contents": [ASKS, call, answer]}, "gemini", model="gemini-3-flash")
     assert [(one.rule, one.path) for one in found] == [
         ("gemini.args-object", "$.contents[1].parts[0].function_call.args")
     ]

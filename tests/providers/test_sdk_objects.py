@@ -23,9 +23,9 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "sh", "argument
 def test_a_message_of_an_sdk() -> None:
     """Its words and calls arrive, and what is not there (``refusal``, ``audio``) is not in the next request either."""
     said = ChatCompletionMessage.model_validate({"role": "assistant", "content": None, "tool_calls": [CALL]})
-    (message,) = openai_chat.messages([said])
+    (message,) = openai_chat.decode_message_dicts([said])
     assert message.calls == (ToolCall("call_1", "sh", '{"c":"ls"}', raw=message.calls[0].raw),)
-    assert openai_chat.dicts([message]) == [{"role": "assistant", "content": None, "tool_calls": [CALL]}]
+    assert openai_chat.encode_message_dicts([message]) == [{"role": "assistant", "content": None, "tool_calls": [CALL]}]
 
 
 def test_blocks_of_an_sdk_in_a_dict() -> None:
@@ -34,18 +34,18 @@ def test_blocks_of_an_sdk_in_a_dict() -> None:
         TextBlock(type="text", text="I look."),
         ToolUseBlock(type="tool_use", id="toolu_1", name="sh", input={"c": "ls"}),
     ]
-    (message,) = anthropic.messages([{"role": "assistant", "content": blocks}])
+    (message,) = anthropic.decode_message_dicts([{"role": "assistant", "content": blocks}])
     assert message.text == "I look."
     assert [call.id for call in message.calls] == ["toolu_1"]
-    assert None not in anthropic.dicts([message])[0]["content"][0].values()
+    assert None not in anthropic.encode_message_dicts([message])[0]["content"][0].values()
 
 
 def test_a_content_of_an_sdk() -> None:
     """Gemini's own names of fields stand in the request, not those of Python."""
     said = Content(role="model", parts=[Part(text="I look."), Part(function_call=FunctionCall(name="sh", args={}))])
-    (message,) = gemini.messages([said])
+    (message,) = gemini.decode_message_dicts([said])
     assert isinstance(message.parts[0], Text)
-    assert gemini.dicts([message])[0]["parts"][1]["functionCall"]["name"] == "sh"
+    assert gemini.encode_message_dicts([message])[0]["parts"][1]["functionCall"]["name"] == "sh"
 
 
 @pytest.mark.parametrize("value", [object(), print, ChatCompletionMessage, {1, 2}.__iter__()])
@@ -54,7 +54,7 @@ def test_what_has_no_form_in_json(value: object) -> None:
     with pytest.raises(
         FormatError, match=f"a value of type {type(value).__name__} has no form in JSON; give plain values"
     ):
-        openai_chat.messages([{"role": "user", "content": value}])
+        openai_chat.decode_message_dicts([{"role": "user", "content": value}])
 
 
 @pytest.mark.parametrize("wire", [anthropic, openai_chat, openai_responses, gemini])

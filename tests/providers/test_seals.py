@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.providers.overflow import ErrorReport, classify
-from holdfast.providers.overflow.signature_errors import refuses_seals
+from holdfast.providers.overflow import ErrorReport, classify_error
+from holdfast.providers.overflow.signature_errors import is_signature_error
 
 SEALED = [
     ("invalid_encrypted_content", "The encrypted content gAAA...DQ== could not be verified."),
@@ -62,7 +62,7 @@ def report(code, message, status=400):
 
 
 def is_of_seals(said):
-    return refuses_seals(said, classify(said).kind)
+    return is_signature_error(said, classify_error(said).kind)
 
 
 @pytest.mark.parametrize(("code", "message"), SEALED)
@@ -73,7 +73,7 @@ def test_a_seal_that_is_taken_no_more_is_known(code, message):
     assert is_of_seals(said)
     assert is_of_seals(inner)
     assert is_of_seals(report(code, message, 422))
-    assert not classify(said).is_overflow
+    assert not classify_error(said).is_overflow
 
 
 @pytest.mark.parametrize(("code", "message"), SEALED)

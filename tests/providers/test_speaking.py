@@ -16,21 +16,21 @@ from hypothesis import strategies as st
 from openai.types.chat.completion_create_params import CompletionCreateParams as Chat
 from openai.types.responses.response_create_params import ResponseCreateParams as Responses
 from pydantic import TypeAdapter
-from strategies import conversations
+from strategies import conversation_strategy
 
 from holdfast import apply, plan
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.errors import FormatError
-from holdfast.messages.message import media_of, result_text
+from holdfast.messages.message import collect_media_in_messages, get_result_text
 from holdfast.providers.anthropic import messages as anthropic
-from holdfast.providers.common.foreign.transcode import speaking
-from holdfast.providers.convert import convert
+from holdfast.providers.common.foreign.transcode import drop_foreign_bytes
+from holdfast.providers.convert import convert_request
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses
-from holdfast.providers.registry import FORMS
-from holdfast.providers.rules import validate
-from holdfast.testing.provider.client import MODELS
+from holdfast.providers.registry import API_SPECS
+from holdfast.providers.rules import validate_request
+from holdfast.testing.provider.client import STRICTEST_MODELS
 
 WIRE = {
     "anthropic": anthropic,
@@ -43,7 +43,7 @@ PAIRS = list(permutations(WIRE, 2))
 
 def exchanges(messages):
     """Return name and arguments of each call, with its result."""
-    results = {result.call_id: result_text(result) for message in messages for result in message.results}
+    results = {result.call_id: get_result_text(result) for message in messages for result in message.results}
     calls = [call for message in messages for call in message.calls]
     return [(call.name, json.loads(call.arguments), results.get(call.id)) for call in calls]
 
@@ -52,11 +52,13 @@ def exchanges(messages):
 @given(data=st.data())
 def test_what_one_api_reads_another_writes(of, to, data):
     """Calls, results, words and pictures that one API's reader read go out in the form of the other, and are valid."""
-    said = data.draw(conversations(turns=3, api=of, thinking=False, system=False))
+    said = data.draw(conversation_strategy(turns=3, api=of, thinking=False, system=False))
     read = WIRE[of].messages(WIRE[of].dicts(said))
-    sent = WIRE[to].dicts(apply(read, plan(read, target(to, MODELS[to]))))
-    body = {"model": MODELS[to], FORMS[to].field: sent} | ({"max_tokens": 900} if to == "anthropic" else {})
-    assert validate(msgspec.json.encode(body), to) == ()
+    sent = WIRE[to].dicts(apply(read, plan(read, get_target(to, STRICTEST_MODELS[to]))))
+    body = {"model": STRICTEST_MODELS[to], API_SPECS[to].messages_field: sent} | (
+        {"max_tokens": 900} if to == "anthropic" else {}
+    )
+    assert validate_request(msgspec.json.encode(body), to) == ()
     back = WIRE[to].messages(sent)
     for (name, arguments, told), (name_, arguments_, told_) in zip(exchanges(read), exchanges(back), strict=True):
         assert (name, arguments) == (name_, arguments_)
@@ -64,16 +66,18 @@ def test_what_one_api_reads_another_writes(of, to, data):
     words = "\n".join(message.text for message in back)
     assert all(line in words for message in read for line in message.text.splitlines())
     shown = [one for one in read if to != "openai-chat" or not one.results]  # whose results hold no pictures
-    assert {part.source for part in media_of(*shown)} <= {part.source for part in media_of(*back)}
+    assert {part.source for part in collect_media_in_messages(*shown)} <= {
+        part.source for part in collect_media_in_messages(*back)
+    }
 
 
 @pytest.mark.parametrize("api", WIRE)
 @given(data=st.data())
 def test_an_apis_own_bytes_stay(api, data):
     """What was read by its own API is the same object."""
-    said = data.draw(conversations(turns=3, api=api))
+    said = data.draw(conversation_strategy(turns=3, api=api))
     for message in WIRE[api].messages(WIRE[api].dicts(said)):
-        assert speaking(message, api) is message
+        assert drop_foreign_bytes(message, api) is message
 
 
 # -- fields of one API in a body of another ----------------------------------------------------------------------------
@@ -153,7 +157,11 @@ def lists(api):
     """Return lists of messages that the rules of an API take: all its cases, and the rich ones."""
     yield RICH[api]
     for one in delete_rules.cases(api):
-        listed = json.loads(one["request"]).get(FORMS[api].field) if one["kept"] and len(one["request"]) < 10_000 else 0
+        listed = (
+            json.loads(one["request"]).get(API_SPECS[api].messages_field)
+            if one["kept"] and len(one["request"]) < 10_000
+            else 0
+        )
         if isinstance(listed, list):
             yield listed
 
@@ -177,9 +185,9 @@ def test_no_field_of_one_api_reaches_another(of, to):
 def test_no_field_of_one_api_is_left_in_what_is_converted(of, to):
     """A whole body made one of another API has no field or type in its messages that its provider does not know."""
     for listed in lists(of):
-        body = json.dumps({"model": "m", FORMS[of].field: listed}).encode()
+        body = json.dumps({"model": "m", API_SPECS[of].messages_field: listed}).encode()
         with suppress(FormatError):  # a part of the history lies with the provider
-            sent = json.loads(convert(body, to, api=of)[0])[FORMS[to].field]
+            sent = json.loads(convert_request(body, to, api=of)[0])[API_SPECS[to].messages_field]
             assert not {*unknown(sent, KNOWN[to])}, listed
 
 
@@ -188,15 +196,15 @@ def test_every_case_of_an_api_is_written_by_it_as_it_came(api):
     """Its own fields stay, whatever they are called."""
     for listed in lists(api):
         for message in WIRE[api].messages(listed):
-            assert speaking(message, api) is message
+            assert drop_foreign_bytes(message, api) is message
 
 
 def test_a_breakpoint_stays_where_a_router_takes_it():
     """Chat: words that are marked for the cache keep the mark, unless they came with what only another API has."""
     marked = [{"role": "user", "content": [{"type": "text", "text": "q", **MARK}]}]
-    assert openai_chat.dicts(openai_chat.messages(marked)) == marked
+    assert openai_chat.encode_message_dicts(openai_chat.decode_message_dicts(marked)) == marked
     call = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]}
-    sent = openai_chat.dicts(anthropic.messages([*marked, call]))
+    sent = openai_chat.encode_message_dicts(anthropic.decode_message_dicts([*marked, call]))
     assert sent[0] == {"role": "user", "content": "q"}
 
 
@@ -204,7 +212,7 @@ def test_a_word_is_no_field():
     """Chat: words that are, or end with, the name of another API's field keep what stands beside them."""
     for word in ("citations", 'it says "citations"', "cache_control"):
         marked = [{"role": "user", "content": [{"type": "text", "text": word, **MARK}]}]
-        assert openai_chat.dicts(openai_chat.messages(marked)) == marked
+        assert openai_chat.encode_message_dicts(openai_chat.decode_message_dicts(marked)) == marked
 
 
 @pytest.mark.parametrize("to", ["anthropic", "gemini", "openai-responses"])
@@ -213,4 +221,4 @@ def test_a_refusal_is_words_elsewhere(to):
     beside = {"role": "assistant", "content": None, "refusal": "I will not."}
     inside = {"role": "assistant", "content": [{"type": "refusal", "refusal": "I will not."}]}
     for one in (beside, inside):
-        assert "I will not." in json.dumps(WIRE[to].dicts(openai_chat.messages([one])))
+        assert "I will not." in json.dumps(WIRE[to].dicts(openai_chat.decode_message_dicts([one])))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import FormatError
-from holdfast.providers.common.sse import ArrayReader, Event, Reader
+from holdfast.providers.common.sse import JsonArrayReader, SseReader, StreamEvent
 
 CLAUDE = (
     b'event: message_start\ndata: {"type":"message_start"}\n\n: keep-alive\n\n'
@@ -18,7 +18,7 @@ CLAUDE = (
 )
 
 
-def read(data, cuts=(), reader=Reader, **options):
+def read(data, cuts=(), reader=SseReader, **options):
     """Every event of ``data``, fed in the pieces that ``cuts`` make, until the reader refuses."""
     reading, out, start = reader(**options), [], 0
     try:
@@ -44,7 +44,7 @@ STREAMS = st.lists(PIECES, max_size=30).map(b"".join) | st.binary(max_size=60)
 CUTS = st.lists(st.integers(0, 200), max_size=12)
 
 
-@given(STREAMS, CUTS, st.sampled_from([Reader, ArrayReader]), st.sampled_from([5, 40, 10_000]))
+@given(STREAMS, CUTS, st.sampled_from([SseReader, JsonArrayReader]), st.sampled_from([5, 40, 10_000]))
 def test_chunking_changes_nothing(data, cuts, reader, limit):
     """However any bytes are cut, the same events come out, and the same refusal after them."""
     whole = read(data, (), reader, limit=limit)
@@ -61,7 +61,7 @@ def test_every_short_stream_is_the_same_byte_by_byte(mark):
             assert read(data) == read(data, range(len(data))), data
 
 
-@given(STREAMS, CUTS, st.sampled_from([Reader, ArrayReader]))
+@given(STREAMS, CUTS, st.sampled_from([SseReader, JsonArrayReader]))
 def test_every_byte_leaves_once(data, cuts, reader):
     """The raw bytes of all events, and what a broken reader has left, are the input."""
     events, broken = read(data, cuts, reader)
@@ -71,7 +71,7 @@ def test_every_byte_leaves_once(data, cuts, reader):
     if not broken:
         reading = reader()
         given_ = b"".join(event.raw for event in reading.feed(data))
-        assert given_ + reading.rest == data
+        assert given_ + reading.unread_bytes == data
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
@@ -83,39 +83,41 @@ def test_every_line_end(end):
 
 def test_fields_are_read_as_the_standard_says():
     """One space after the colon goes, data lines are joined, unknown fields and bad values are ignored."""
-    (event,) = Reader().feed(b"\xef\xbb\xbfid: 7\nretry: 20\nretry: x\nother: 1\nevent: n\ndata:  a\ndata\ndata:b\n\n")
-    assert (event.id, event.retry, event.event, event.data, event.ended) == ("7", 20, "n", b" a\n\nb", True)
-    (event,) = Reader().feed(b"id: 1\0\nretry: " + b"9" * 5000 + b"\ndata: x\n\n")
+    (event,) = SseReader().feed(
+        b"\xef\xbb\xbfid: 7\nretry: 20\nretry: x\nother: 1\nevent: n\ndata:  a\ndata\ndata:b\n\n"
+    )
+    assert (event.id, event.retry, event.event, event.data, event.is_complete) == ("7", 20, "n", b" a\n\nb", True)
+    (event,) = SseReader().feed(b"id: 1\0\nretry: " + b"9" * 5000 + b"\ndata: x\n\n")
     assert (event.id, event.retry) == ("", None)
 
 
 def test_a_byte_order_mark_counts_only_at_the_beginning():
     """The mark is no part of the first field; later it is a character like any other."""
-    first, second = Reader().feed("\ufeffdata: a\n\n\ufeffdata: b\n\n".encode())
+    first, second = SseReader().feed("\ufeffdata: a\n\n\ufeffdata: b\n\n".encode())
     assert (first.data, second.data) == (b"a", b"")
 
 
 def test_keep_alives_are_given_at_once():
     """A comment on its own is an event without data before its blank line came, so a relay can pass it on."""
-    (event,) = Reader().feed(b": OPENROUTER PROCESSING\n")
+    (event,) = SseReader().feed(b": OPENROUTER PROCESSING\n")
     assert (event.data, event.raw) == (b"", b": OPENROUTER PROCESSING\n")
 
 
 def test_a_last_event_without_its_blank_line_is_given_and_marked():
     """What is left at the end comes with ``ended`` off: whole JSON in it can be used, cut JSON does not decode."""
-    reader = Reader()
+    reader = SseReader()
     assert reader.feed(b"data: [DONE]") == []
     (event,) = reader.close()
-    assert (event.data, event.ended, event.raw) == (b"[DONE]", False, b"data: [DONE]")
+    assert (event.data, event.is_complete, event.raw) == (b"[DONE]", False, b"data: [DONE]")
     assert reader.close() == []
 
 
 def test_a_carriage_return_ends_an_event_at_once():
     """A server that ends its lines with bare CRs is heard when it speaks; an LF behind one says nothing more."""
     for stream in (b"data: x\r\r", b"data: x\r\n\r", b"data: x\n\r"):
-        reader = Reader()
+        reader = SseReader()
         (event,) = reader.feed(stream)
-        assert (event.data, event.ended, event.raw) == (b"x", True, stream)
+        assert (event.data, event.is_complete, event.raw) == (b"x", True, stream)
         (rest,) = reader.feed(b"\n")
         assert (rest.data, rest.raw) == (b"", b"\n")
         assert reader.feed(b"data: y\r") == []
@@ -124,20 +126,20 @@ def test_a_carriage_return_ends_an_event_at_once():
         assert reader.close() == []
 
 
-@pytest.mark.parametrize("reader", [Reader, ArrayReader])
+@pytest.mark.parametrize("reader", [SseReader, JsonArrayReader])
 def test_an_event_over_the_limit_is_refused(reader):
     """Memory is bounded: an event that outgrows the limit is a typed error, behind the events before it."""
-    small, large = (b"data: a\n\n", b"data: ") if reader is Reader else (b'[{"a":1},', b'{"')
+    small, large = (b"data: a\n\n", b"data: ") if reader is SseReader else (b'[{"a":1},', b'{"')
     reading = reader(limit=64)
     assert len(reading.feed(small + large + b"x" * 100)) == 1
     with pytest.raises(FormatError, match=r"more than 64 bytes, at byte [89] "):
         reading.feed(b"")
     with pytest.raises(FormatError):
         reading.close()
-    assert reading.rest.endswith(large + b"x" * 100)
+    assert reading.unread_bytes.endswith(large + b"x" * 100)
 
 
-@pytest.mark.parametrize(("reader", "filler"), [(Reader, b"x"), (ArrayReader, b"x"), (ArrayReader, b" ")])
+@pytest.mark.parametrize(("reader", "filler"), [(SseReader, b"x"), (JsonArrayReader, b"x"), (JsonArrayReader, b" ")])
 def test_time_is_linear_byte_by_byte(reader, filler, grows_slowly):
     """A large event that is fed byte by byte is read in time that grows with it."""
 
@@ -160,7 +162,7 @@ def test_many_small_events_in_one_chunk_are_linear(end, grows_slowly):
 
     def reading(count):
         data = (b"data: x" + end + end) * count
-        return lambda: len(Reader().feed(data)) >= count or pytest.fail("events are missing")
+        return lambda: len(SseReader().feed(data)) >= count or pytest.fail("events are missing")
 
     grows_slowly(reading, 5_000)
 
@@ -170,17 +172,17 @@ CHUNKS = [{"a": '}{"\\'}, {"b": [{"c": {}}]}, {"d": "é\u2028"}]
 
 def test_a_streamed_array_gives_its_objects():
     """Each object of a JSON array is an event as soon as it closes, whatever stands in its strings."""
-    reader = ArrayReader()
+    reader = JsonArrayReader()
     (first,) = reader.feed(b"[" + json.dumps(CHUNKS[0]).encode())
     assert json.loads(first.data) == CHUNKS[0]
     rest = reader.feed(b",\r\n" + b",".join(json.dumps(one, indent=1).encode() for one in CHUNKS[1:]) + b"\n]")
     assert [json.loads(event.data) for event in rest] == CHUNKS[1:]
-    assert reader.close() == [Event(raw=b"\n]")]
+    assert reader.close() == [StreamEvent(raw=b"\n]")]
 
 
 def test_a_bare_object_and_garbage_in_place_of_an_array():
     """An error that comes as one object is one event; what is no object is a typed error with its place."""
-    (event,) = ArrayReader().feed(b'{"error": {"code": 400}}')
+    (event,) = JsonArrayReader().feed(b'{"error": {"code": 400}}')
     assert json.loads(event.data)["error"]["code"] == 400
     with pytest.raises(FormatError, match="begins with b'<'"):
-        ArrayReader().feed(b"<html>")
+        JsonArrayReader().feed(b"<html>")

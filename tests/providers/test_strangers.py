@@ -76,11 +76,11 @@ def test_places_inside_a_content() -> None:
     with pytest.raises(
         FormatError, match=r"^\$\.messages\[0\]\.content\[0\]\.content\[1\]: a picture in the form of OpenAI Chat"
     ):
-        anthropic.messages([{"role": "user", "content": [result]}])
+        anthropic.decode_message_dicts([{"role": "user", "content": [result]}])
     with pytest.raises(FormatError, match=r"^\$\.messages\[0\]\.content\[0\]: .*openai_responses\.messages\.messages$"):
-        openai_chat.messages([{"role": "user", "content": [{"type": "input_text", "text": "hello"}]}])
+        openai_chat.decode_message_dicts([{"role": "user", "content": [{"type": "input_text", "text": "hello"}]}])
     with pytest.raises(FormatError, match=r"the list mixes APIs"):
-        gemini.messages([*LISTS["openai-chat"], *LISTS["anthropic"]])
+        gemini.decode_message_dicts([*LISTS["openai-chat"], *LISTS["anthropic"]])
 
 
 SEARCH = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []}
@@ -140,7 +140,7 @@ def test_what_is_no_list_of_messages(module: ModuleType) -> None:
     with pytest.raises(FormatError, match=r"a dict was given; put it into a list"):
         module.messages(hello)
     with pytest.raises(FormatError, match=r"\[0\] is a Message already"):
-        module.messages([Message.of("user", "hello")])
+        module.messages([Message.from_text("user", "hello")])
     with pytest.raises(FormatError, match=r"^\$\.\w+\[0\]: "):
         module.messages([7])
     with pytest.raises(FormatError, match=r"a NoneType was given"):
@@ -163,7 +163,7 @@ def test_a_role_that_is_no_word_is_kept_or_refused(module: ModuleType, role: obj
 def test_dicts_are_made_of_values(module: ModuleType) -> None:
     """A list that was not read yet is told as such."""
     with pytest.raises(TypeError, match=r"^values\[1\] is a dict; dicts\(\) takes what messages\(\) makes of dicts"):
-        module.dicts([Message.of("user", "a"), {"role": "user", "content": "b"}])
+        module.dicts([Message.from_text("user", "a"), {"role": "user", "content": "b"}])
 
 
 @pytest.mark.parametrize("module", READERS.values(), ids=READERS)
@@ -179,7 +179,7 @@ def test_dicts_are_made_of_values(module: ModuleType) -> None:
 def test_values_that_were_made_wrong(module: ModuleType, value: Message, told: str) -> None:
     """Messages are made without being checked: what is wrong in one is told where it is to be sent, by its place."""
     with pytest.raises(TypeError, match=r"^values\[1\] is no message: .*" + told):
-        module.dicts([Message.of("user", "a"), value])
+        module.dicts([Message.from_text("user", "a"), value])
     with pytest.raises(TypeError, match=r"^values is a Message; dicts\(\) takes a list"):
         module.dicts(value)
 

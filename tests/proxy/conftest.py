@@ -8,19 +8,19 @@ from contextlib import asynccontextmanager
 import httpx2
 import pytest
 
-from holdfast.proxy.server import application
+from holdfast.proxy.server import open_proxy
 from holdfast.proxy.settings import Settings
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider
-from holdfast.testing.provider import Settings as Strict
-from holdfast.testing.provider.client import MODELS
-from holdfast.testing.provider.server.app import app
+from holdfast.testing.provider import ProviderSettings as Strict
+from holdfast.testing.provider.client import STRICTEST_MODELS
+from holdfast.testing.provider.server.app import make_provider_app
 
 PATHS = {
     "anthropic": "/v1/messages",
     "openai-chat": "/v1/chat/completions",
     "openai-responses": "/v1/responses",
-    "gemini": f"/v1beta/models/{MODELS['gemini']}:generateContent",
+    "gemini": f"/v1beta/models/{STRICTEST_MODELS['gemini']}:generateContent",
 }
 
 
@@ -42,7 +42,7 @@ class Upstream(httpx2.AsyncBaseTransport):
         self.sent: list[httpx2.Request] = []
         self.bodies: list[bytes] = []
         self.answers: list[bytes] = []
-        self.inner = httpx2.ASGITransport(app(provider, faults))
+        self.inner = httpx2.ASGITransport(make_provider_app(provider, faults))
 
     async def handle_async_request(self, request):
         """Answer as the provider does, and keep both."""
@@ -88,7 +88,7 @@ class Talk:
             return {"contents": self.said}
         field = "input" if self.api == "openai-responses" else "messages"
         stream = {"stream": True} if self.stream else {}
-        return {"model": MODELS[self.api], field: self.said, **self.fields, **stream}
+        return {"model": STRICTEST_MODELS[self.api], field: self.said, **self.fields, **stream}
 
     def say(self, text):
         """Say something."""
@@ -122,7 +122,9 @@ async def through(upstream, store=None, *, reopen=None, bypass=None, known=None,
     told = Settings(anthropic="http://up", openai="http://up/v1", gemini="http://up", **given)
     store = MemoryStore() if store is None else store
     async with (
-        application(told, store, reopen=reopen, transport=upstream, bypass=bypass, known=known) as proxy,
+        open_proxy(
+            told, store, reopen=reopen, transport=upstream, bypass_file=bypass, loaded_configuration=known
+        ) as proxy,
         httpx2.AsyncClient(transport=httpx2.ASGITransport(proxy), base_url="http://127.0.0.1:8642") as web,
     ):
         yield Proxied(web, upstream)

@@ -16,12 +16,12 @@ import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from holdfast.messages.parts import Text
-from holdfast.proxy.server import serve
+from holdfast.proxy.server import serve_proxy
 from holdfast.proxy.settings import Settings
 from holdfast.store import open_store
-from holdfast.testing.provider.calls import Answered, Asked, Used
-from holdfast.testing.provider.client import MODELS
-from holdfast.testing.provider.voices.speaking import Call, speak
+from holdfast.testing.provider.calls import IncomingRequest, ModelAnswer, TokenUse
+from holdfast.testing.provider.client import STRICTEST_MODELS
+from holdfast.testing.provider.voices.speaking import ApiCall, encode_reply
 
 LOOPBACK = "127.0.0.1"
 SOON = 20.0
@@ -30,11 +30,11 @@ PATHS = {
     "anthropic": "/v1/messages",
     "openai-chat": "/v1/chat/completions",
     "openai-responses": "/v1/responses",
-    "gemini": f"/v1beta/models/{MODELS['gemini']}:generateContent",
+    "gemini": f"/v1beta/models/{STRICTEST_MODELS['gemini']}:generateContent",
 }
 ANSWER = "Kelp holds on to the rock, and the rock to the kelp. " * 8
 """Long enough for several events."""
-STREAMED = PATHS | {"gemini": f"/v1beta/models/{MODELS['gemini']}:streamGenerateContent?alt=sse"}
+STREAMED = PATHS | {"gemini": f"/v1beta/models/{STRICTEST_MODELS['gemini']}:streamGenerateContent?alt=sse"}
 
 
 # -- the provider ------------------------------------------------------------------------------------------------------
@@ -126,11 +126,11 @@ class Upstream:
         api = next((api for api, known in STREAMED.items() if path in (PATHS[api], known.partition("?")[0])), "")
         if not api:
             return whole(b'{"path":%s}' % json.dumps(heard.path).encode())
-        model = MODELS[api] if api == "gemini" else ""
+        model = STRICTEST_MODELS[api] if api == "gemini" else ""
         stream = path.endswith("streamGenerateContent") if api == "gemini" else b'"stream": true' in heard.body
-        asked = Asked(api, "generate", heard.body, model, stream)
-        answer = Answered("msg_1", MODELS[api], (Text(ANSWER),), "end", Used(100, 60))
-        spoken = speak(Call(api, "generate", "req_1"), asked, answer)
+        asked = IncomingRequest(api, "generate", heard.body, model, stream)
+        answer = ModelAnswer("msg_1", STRICTEST_MODELS[api], (Text(ANSWER),), "end", TokenUse(100, 60))
+        spoken = encode_reply(ApiCall(api, "generate", "req_1"), asked, answer)
         if not stream:
             return whole(b"".join(spoken.pieces), spoken.status)
         head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -233,7 +233,7 @@ def body(api: str, *said: str, stream: bool = False, **fields: object) -> bytes:
     limit = {"max_tokens": 400} if api == "anthropic" else {}
     streams = {"stream": True} if stream else {}
     told = [{"role": roles[at % 2], "content": text} for at, text in enumerate(said)]
-    return json.dumps({"model": MODELS[api], **limit, field: told, **streams, **fields}).encode()
+    return json.dumps({"model": STRICTEST_MODELS[api], **limit, field: told, **streams, **fields}).encode()
 
 
 # -- the proxy ---------------------------------------------------------------------------------------------------------
@@ -272,9 +272,9 @@ class Proxied:
     def sessions(self) -> dict[str, list]:
         """Return the entries of every session in the store, whose logs are sound."""
         with open_store(self.store) as store:
-            keys = [info.key for info in store.sessions()]
-            assert not any(store.damage(key) for key in keys)
-            return {key: store.entries(key) for key in keys}
+            keys = [info.key for info in store.list_sessions()]
+            assert not any(store.find_damage(key) for key in keys)
+            return {key: store.read_entries(key) for key in keys}
 
 
 async def _said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pieces: Sequence[bytes]) -> bytes:
@@ -334,7 +334,7 @@ async def _running(folder, given, portal):
     with TemporaryDirectory() if folder is None else nullcontext(folder) as held:
         place = Path(held) / "store.db"
         async with server, anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: serve(settings, str(place), ready=told, stop=stop))
+            tasks.start_soon(lambda: serve_proxy(settings, str(place), on_ready=told, stop=stop))
             await ready.wait()
             try:
                 yield Proxied(upstream, ports[0], place, portal)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.config.addresses import is_local, is_loopback, leads_to
-from holdfast.proxy.http.access import foreign, knows_token, refusal
+from holdfast.config.addresses import is_local_url, is_loopback_host, is_url_of_server
+from holdfast.proxy.http.access import check_access, explain_foreign_request, is_token_valid
 
 HERE = [
     "localhost",
@@ -46,23 +46,23 @@ DIGITS = st.integers(0, 65_535).map(lambda port: f":{port}")
 @pytest.mark.parametrize("port", ["", ":", ":80", ":8642", ":50123"])
 def test_this_machine_may_be_asked(host, port):
     """Any name of loopback, with any port: another port of this machine may lead to ours."""
-    assert not foreign(host + port, None, "127.0.0.1")
-    assert not foreign(host + port, f"http://{host}{port}", "localhost")
+    assert not explain_foreign_request(host + port, None, "127.0.0.1")
+    assert not explain_foreign_request(host + port, f"http://{host}{port}", "localhost")
 
 
 @pytest.mark.parametrize("host", ELSEWHERE)
 def test_a_foreign_host_is_refused(host):
     """A name that only leads here is none of ours; beyond loopback names tell nothing, and the token does."""
-    assert host[:50] in foreign(host, None, "::1")
-    assert foreign(f"{host}:8642", None, "127.0.0.1")
-    assert not foreign(host, None, "0.0.0.0")
+    assert host[:50] in explain_foreign_request(host, None, "::1")
+    assert explain_foreign_request(f"{host}:8642", None, "127.0.0.1")
+    assert not explain_foreign_request(host, None, "0.0.0.0")
 
 
 @pytest.mark.parametrize("host", [None, ""])
 def test_no_host(host):
     """HTTP/1.0 has none, and no browser speaks it."""
-    assert not foreign(host, None, "127.0.0.1")
-    assert foreign(host, "https://evil.example", "127.0.0.1")
+    assert not explain_foreign_request(host, None, "127.0.0.1")
+    assert explain_foreign_request(host, "https://evil.example", "127.0.0.1")
 
 
 @pytest.mark.parametrize("bound", ["127.0.0.1", "0.0.0.0", "::", "box.lan"])
@@ -70,7 +70,7 @@ def test_no_host(host):
 @pytest.mark.parametrize("host", ELSEWHERE)
 def test_a_foreign_page_is_refused(bound, scheme, host):
     """A page from elsewhere is refused wherever the server listens, also with a host that is ours."""
-    assert foreign("localhost:8642", f"{scheme}://{host}", bound)
+    assert explain_foreign_request("localhost:8642", f"{scheme}://{host}", bound)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_foreign_page_is_refused(bound, scheme, host):
 )
 def test_a_page_of_nowhere_is_refused(origin):
     """What hides where it comes from may be anything."""
-    assert foreign("localhost", origin, "127.0.0.1")
+    assert explain_foreign_request("localhost", origin, "127.0.0.1")
 
 
 @given(
@@ -88,17 +88,17 @@ def test_a_page_of_nowhere_is_refused(origin):
 )
 def test_any_header_is_judged(host, origin, bound):
     """Nothing is raised; a name passes alone only if it passes with a port."""
-    assert isinstance(foreign(host, origin, bound), str)
-    if ":" not in host and host and not foreign(host, None, bound):
-        assert not foreign(f"{host}:1", None, bound)
+    assert isinstance(explain_foreign_request(host, origin, bound), str)
+    if ":" not in host and host and not explain_foreign_request(host, None, bound):
+        assert not explain_foreign_request(f"{host}:1", None, bound)
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_tokens(given_, token):
     """Exactly the token is known; where none is set, none is needed."""
-    assert knows_token(given_, token) == (not token or given_.encode() == token.encode())
-    assert knows_token(token, token)
-    assert knows_token(None, token) == (not token)
+    assert is_token_valid(given_, token) == (not token or given_.encode() == token.encode())
+    assert is_token_valid(token, token)
+    assert is_token_valid(None, token) == (not token)
 
 
 @pytest.mark.parametrize(
@@ -119,23 +119,23 @@ def test_tokens(given_, token):
 )
 def test_who_may_ask(headers, status):
     """A page is told first that it may not, and no token lets it in; then a program that does not know the token."""
-    found = refusal(headers, "127.0.0.1", "kelp")
+    found = check_access(headers, "127.0.0.1", "kelp")
     assert (found and found.status) == status
 
 
 def test_a_token_is_not_shown_by_a_refusal():
     """A refusal names the host and the page alone, and no more of them than fits."""
-    assert len(foreign("x" * 5_000, None, "127.0.0.1")) < 300
-    assert len(foreign(None, "x" * 5_000, "127.0.0.1")) < 300
-    assert "kelp" not in str(refusal({"x-holdfast-token": "help"}, "127.0.0.1", "kelp"))
+    assert len(explain_foreign_request("x" * 5_000, None, "127.0.0.1")) < 300
+    assert len(explain_foreign_request(None, "x" * 5_000, "127.0.0.1")) < 300
+    assert "kelp" not in str(check_access({"x-holdfast-token": "help"}, "127.0.0.1", "kelp"))
 
 
 @given(st.sampled_from(["http", "https"]), st.sampled_from(HERE), DIGITS)
 def test_addresses_of_this_machine(scheme, host, port):
     """An address of loopback stays here whatever its port; another does not."""
-    assert is_loopback(host)
-    assert is_local(f"{scheme}://{host}{port}/v1") == (port != ":0")
-    assert not is_local(f"{scheme}://evil.example{port}/localhost")
+    assert is_loopback_host(host)
+    assert is_local_url(f"{scheme}://{host}{port}/v1") == (port != ":0")
+    assert not is_local_url(f"{scheme}://evil.example{port}/localhost")
 
 
 @pytest.mark.parametrize(
@@ -158,4 +158,4 @@ def test_addresses_of_this_machine(scheme, host, port):
 )
 def test_what_leads_to_the_proxy(base, host, port, leads):
     """An address leads to a server if its port is the same and its host may mean the same machine."""
-    assert leads_to(base, host, port) == leads
+    assert is_url_of_server(base, host, port) == leads

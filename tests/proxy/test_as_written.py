@@ -211,7 +211,7 @@ def test_what_a_server_refused_once_goes_up_mended_from_then_on(how, odd, proxie
                 else:
                     said = [*said, answer, {"role": "user", "content": f"go {turn}"}]
                 if how == "forgotten":
-                    Journal.open(store, store.sessions()[0].key).forget()
+                    Journal.open(store, store.list_sessions()[0].key).forget_learned_window()
         return counts
 
     assert anyio.run(go) == [2, 1, 1, 1]

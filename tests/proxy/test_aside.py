@@ -9,8 +9,8 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from holdfast.proxy.conversation.body_cache import LARGE, Bodies
-from holdfast.testing.provider.client import MODELS
+from holdfast.proxy.conversation.body_cache import THREAD_BYTES, BodyCache
+from holdfast.testing.provider.client import STRICTEST_MODELS
 
 WORDS = "kelp on the rock, and the tide comes in. " * 20
 FEW = 60
@@ -20,7 +20,7 @@ FEW = 60
 def conversation(count, text):
     """Return so many messages of Responses."""
     items = [{"role": ("user", "assistant")[at % 2], "content": f"{at}: {text}"} for at in range(count)]
-    return {"model": MODELS["openai-responses"], "input": items}
+    return {"model": STRICTEST_MODELS["openai-responses"], "input": items}
 
 
 def halves(count):
@@ -61,7 +61,7 @@ def test_others_are_answered_while(path, data, proxied, strict):
 
 def test_one_at_a_time_is_worked_on_aside():
     """Threads that compute beside each other hold up the loop for longer than their work takes."""
-    bodies, running, seen = Bodies(), [], []
+    bodies, running, seen = BodyCache(), [], []
 
     def work(body):
         running.append(body)
@@ -72,7 +72,7 @@ def test_one_at_a_time_is_worked_on_aside():
     async def go():
         async with anyio.create_task_group() as tasks:
             for number in range(8):
-                tasks.start_soon(bodies.aside, bytes([number]) * LARGE, work)
+                tasks.start_soon(bodies.run_off_loop, bytes([number]) * THREAD_BYTES, work)
 
     anyio.run(go)
     assert seen == [1] * 8

@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.providers.request_body import open_body
-from holdfast.proxy.conversation.clients import AGENTS, FEW, Client, Tooled, client, has_tools, kind
+from holdfast.providers.request_body import parse_request
+from holdfast.proxy.conversation.clients import (
+    AGENTS,
+    MAX_SIDE_MESSAGES,
+    ClientIdentity,
+    ToolClients,
+    classify_purpose,
+    has_tools,
+    identify_client,
+)
 
 TOOLS = [{"name": "Bash", "input_schema": {"type": "object"}}]
 SAID = {
@@ -23,7 +31,7 @@ SAID = {
 def lens_of(api="anthropic", *said, **fields):
     """Return an opened body with these messages."""
     field, one = SAID[api]
-    return open_body(json.dumps({"model": "m", field: list(said) or [one], **fields}).encode(), api)
+    return parse_request(json.dumps({"model": "m", field: list(said) or [one], **fields}).encode(), api)
 
 
 def user(text):
@@ -33,7 +41,7 @@ def user(text):
 
 def scope(headers, lens=None):
     """Return the scope that a request has."""
-    return client("anthropic", headers, lens or lens_of()).scope
+    return identify_client("anthropic", headers, lens or lens_of()).scope
 
 
 @pytest.mark.parametrize(
@@ -64,7 +72,7 @@ def scope(headers, lens=None):
 )
 def test_who_says_so(family, headers):
     """A client that names itself is known by that."""
-    assert client("anthropic", headers, lens_of()).family == family
+    assert identify_client("anthropic", headers, lens_of()).family == family
 
 
 @pytest.mark.parametrize(
@@ -78,7 +86,8 @@ def test_who_says_so(family, headers):
 def test_what_is_built_on_an_sdk(family, told):
     """What sends through OpenAI's SDK is told by what it does not leave as it is."""
     assert (
-        client("openai-chat", {"user-agent": "OpenAI/Python 3.54.0", **told}, lens_of("openai-chat")).family == family
+        identify_client("openai-chat", {"user-agent": "OpenAI/Python 3.54.0", **told}, lens_of("openai-chat")).family
+        == family
     )
 
 
@@ -90,15 +99,15 @@ def test_pi_and_aider_are_told_by_their_words():
     )
     pi, aider = "You are an expert coding assistant operating.", "Act as an expert software developer."
     first = lens_of("openai-responses", {"role": "system", "content": pi}, user("Go."))
-    assert client("openai-responses", js, first).family == "pi"
-    assert client("openai-responses", js, lens_of("openai-responses", instructions=pi)).family == "pi"
+    assert identify_client("openai-responses", js, first).family == "pi"
+    assert identify_client("openai-responses", js, lens_of("openai-responses", instructions=pi)).family == "pi"
     for system in (pi, [{"type": "text", "text": pi}]):
-        assert client("anthropic", js, lens_of(system=system)).family == "pi"
-    assert client("gemini", js, lens_of("gemini", systemInstruction={"parts": [{"text": pi}]})).family == "pi"
-    assert client("openai-chat", js, lens_of("openai-chat", user(pi))).family == "openai-sdk"
+        assert identify_client("anthropic", js, lens_of(system=system)).family == "pi"
+    assert identify_client("gemini", js, lens_of("gemini", systemInstruction={"parts": [{"text": pi}]})).family == "pi"
+    assert identify_client("openai-chat", js, lens_of("openai-chat", user(pi))).family == "openai-sdk"
     named = lens_of("openai-chat", {"role": "system", "content": aider}, user("Go."))
-    assert client("openai-chat", raw, named).family == "aider"
-    assert client("anthropic", {"user-agent": "litellm/1"}, lens_of(system=aider)).family == "aider"
+    assert identify_client("openai-chat", raw, named).family == "aider"
+    assert identify_client("anthropic", {"user-agent": "litellm/1"}, lens_of(system=aider)).family == "aider"
 
 
 def test_a_scope_is_the_surest_name():
@@ -155,7 +164,7 @@ def test_a_user_is_no_session(told):
 def test_nothing_a_client_sends_raises(headers, fields):
     """Whatever stands in headers and fields, somebody sent it for something."""
     lens = lens_of(**fields)
-    assert kind(client("anthropic", headers, lens), headers, lens, has_tools_before=True) in {
+    assert classify_purpose(identify_client("anthropic", headers, lens), headers, lens, has_tools_before=True) in {
         "turn",
         "side",
         "compaction",
@@ -164,7 +173,11 @@ def test_nothing_a_client_sends_raises(headers, fields):
 
 # -- what for ----------------------------------------------------------------------------------------------------------
 
-CLAUDE, CODEX, OPENCODE = Client("claude-code", "s"), Client("codex", "s"), Client("opencode", "s")
+CLAUDE, CODEX, OPENCODE = (
+    ClientIdentity("claude-code", "s"),
+    ClientIdentity("codex", "s"),
+    ClientIdentity("opencode", "s"),
+)
 
 
 def test_claude_code_asks_for_its_summary():
@@ -174,11 +187,14 @@ def test_claude_code_asks_for_its_summary():
     listing = {"role": "system", "content": "Available agents"}
     answer = {"role": "assistant", "content": "Done."}
     for said in ((newest,), (newest, listing), (user("Go."), answer, newest)):
-        assert kind(CLAUDE, {}, lens_of("anthropic", *said, tools=TOOLS), has_tools_before=True) == "compaction"
+        assert (
+            classify_purpose(CLAUDE, {}, lens_of("anthropic", *said, tools=TOOLS), has_tools_before=True)
+            == "compaction"
+        )
     swapped = {"role": "user", "content": newest["content"][::-1]}
     for said in ((swapped,), (newest, answer, user("Go on."))):
-        assert kind(CLAUDE, {}, lens_of("anthropic", *said, tools=TOOLS), has_tools_before=True) == "turn"
-    assert kind(OPENCODE, {}, lens_of("anthropic", newest, tools=TOOLS), has_tools_before=True) == "turn"
+        assert classify_purpose(CLAUDE, {}, lens_of("anthropic", *said, tools=TOOLS), has_tools_before=True) == "turn"
+    assert classify_purpose(OPENCODE, {}, lens_of("anthropic", newest, tools=TOOLS), has_tools_before=True) == "turn"
 
 
 def test_codex_labels_its_requests():
@@ -187,20 +203,20 @@ def test_codex_labels_its_requests():
     trigger = lens_of("openai-responses", user("Go."), {"type": "compaction_trigger"}, tools=TOOLS)
     plain = lens_of("openai-responses", tools=TOOLS)
     label = {"x-codex-turn-metadata": '{"thread_id":"t","request_kind":"compaction"}'}
-    assert kind(CODEX, label, plain, has_tools_before=True) == "compaction"
-    assert kind(CODEX, {}, words, has_tools_before=True) == "compaction"
-    assert kind(CODEX, {"x-codex-turn-metadata": "{"}, trigger, has_tools_before=True) == "compaction"
+    assert classify_purpose(CODEX, label, plain, has_tools_before=True) == "compaction"
+    assert classify_purpose(CODEX, {}, words, has_tools_before=True) == "compaction"
+    assert classify_purpose(CODEX, {"x-codex-turn-metadata": "{"}, trigger, has_tools_before=True) == "compaction"
     turn = {"x-codex-turn-metadata": '{"request_kind":"turn"}'}
-    assert kind(CODEX, turn, words, has_tools_before=False) == "turn"
+    assert classify_purpose(CODEX, turn, words, has_tools_before=False) == "turn"
 
 
 def test_a_trigger_is_anybodys():
     """An API's own order to compact is one, whoever sends it; anywhere but at the end it is none."""
     trigger = {"type": "compaction_trigger"}
     asked = lens_of("openai-responses", user("Go."), trigger)
-    assert kind(Client("openai-sdk"), {}, asked, has_tools_before=False) == "compaction"
+    assert classify_purpose(ClientIdentity("openai-sdk"), {}, asked, has_tools_before=False) == "compaction"
     early = lens_of("openai-responses", trigger, user("Go."))
-    assert kind(Client("openai-sdk"), {}, early, has_tools_before=False) == "turn"
+    assert classify_purpose(ClientIdentity("openai-sdk"), {}, early, has_tools_before=False) == "turn"
 
 
 @pytest.mark.parametrize(("family", "who"), [("opencode", "agent"), ("pi", "assistant")])
@@ -208,9 +224,17 @@ def test_a_conversation_as_text(family, who):
     """opencode and pi have the conversation summarised as one text, under a prompt and without tools."""
     system = {"role": "system", "content": f"You are a context summarization {who}. You read conversations."}
     said = system, user("<conversation>\n[User]: Go.\n</conversation>")
-    assert kind(Client(family), {}, lens_of("openai-chat", *said), has_tools_before=False) == "compaction"
-    assert kind(Client(family), {}, lens_of("openai-chat", *said, tools=TOOLS), has_tools_before=False) == "turn"
-    assert kind(Client("other"), {}, lens_of("openai-chat", *said), has_tools_before=False) == "turn"
+    assert (
+        classify_purpose(ClientIdentity(family), {}, lens_of("openai-chat", *said), has_tools_before=False)
+        == "compaction"
+    )
+    assert (
+        classify_purpose(ClientIdentity(family), {}, lens_of("openai-chat", *said, tools=TOOLS), has_tools_before=False)
+        == "turn"
+    )
+    assert (
+        classify_purpose(ClientIdentity("other"), {}, lens_of("openai-chat", *said), has_tools_before=False) == "turn"
+    )
 
 
 def test_titles_are_beside():
@@ -218,23 +242,28 @@ def test_titles_are_beside():
     system = {"role": "system", "content": "You are a title generator. You output ONLY a title."}
     said = system, user("Generate a title:"), user("Go.")
     for before in (False, True):
-        assert kind(OPENCODE, {}, lens_of("openai-chat", *said), has_tools_before=before) == "side"
-        assert kind(OPENCODE, {}, lens_of("openai-chat", *said, tools=TOOLS), has_tools_before=before) == "turn"
+        assert classify_purpose(OPENCODE, {}, lens_of("openai-chat", *said), has_tools_before=before) == "side"
+        assert (
+            classify_purpose(OPENCODE, {}, lens_of("openai-chat", *said, tools=TOOLS), has_tools_before=before)
+            == "turn"
+        )
     blocks = [{"type": "text", "text": "x-anthropic-billing-header: 1"}]
     title = [*blocks, {"type": "text", "text": "Generate a concise, sentence-case title (3-7 words)"}]
-    assert kind(CLAUDE, {}, lens_of(system=title), has_tools_before=False) == "side"
-    assert kind(CLAUDE, {}, lens_of(max_tokens=1), has_tools_before=False) == "side", "a probe"
+    assert classify_purpose(CLAUDE, {}, lens_of(system=title), has_tools_before=False) == "side"
+    assert classify_purpose(CLAUDE, {}, lens_of(max_tokens=1), has_tools_before=False) == "side", "a probe"
 
 
 @pytest.mark.parametrize("family", sorted(AGENTS))
 def test_small_requests_without_tools_are_beside(family):
     """In a scope that had tools, a few messages without are no turn of the conversation; many are."""
-    few = [user("Go.")] * FEW
-    who = Client(family, "s")
-    assert kind(who, {}, lens_of("openai-chat", *few), has_tools_before=True) == "side"
-    assert kind(who, {}, lens_of("openai-chat", *few, user("On.")), has_tools_before=True) == "turn"
-    assert kind(who, {}, lens_of("openai-chat", *few), has_tools_before=False) == "turn"
-    assert kind(Client(family), {}, lens_of("openai-chat", *few), has_tools_before=True) == "turn", "no scope"
+    few = [user("Go.")] * MAX_SIDE_MESSAGES
+    who = ClientIdentity(family, "s")
+    assert classify_purpose(who, {}, lens_of("openai-chat", *few), has_tools_before=True) == "side"
+    assert classify_purpose(who, {}, lens_of("openai-chat", *few, user("On.")), has_tools_before=True) == "turn"
+    assert classify_purpose(who, {}, lens_of("openai-chat", *few), has_tools_before=False) == "turn"
+    assert (
+        classify_purpose(ClientIdentity(family), {}, lens_of("openai-chat", *few), has_tools_before=True) == "turn"
+    ), "no scope"
 
 
 @pytest.mark.parametrize("family", ["aider", "openai-sdk", "anthropic-sdk", "google-genai", "litellm", "other"])
@@ -243,7 +272,7 @@ def test_who_has_no_tools_takes_turns(family, tools):
     """Where tools are no rule nothing is beside: a title of an unknown client is a short session, not a lost one."""
     said = {"role": "system", "content": "You are a title generator."}, user("Go.")
     lens = lens_of("openai-chat", *said, tools=tools, max_tokens=1)
-    assert kind(Client(family, "s"), {}, lens, has_tools_before=True) == "turn"
+    assert classify_purpose(ClientIdentity(family, "s"), {}, lens, has_tools_before=True) == "turn"
 
 
 @pytest.mark.parametrize(
@@ -252,14 +281,24 @@ def test_who_has_no_tools_takes_turns(family, tools):
 def test_tools_are_offered_or_not(tools, has):
     """An empty list offers nothing, whatever its spaces; neither does a body without the field."""
     body = '{"messages":[{"role":"user","content":"Go."}],"tools":' + tools + "}"
-    assert has_tools(open_body(body.encode(), "openai-chat")) is has
+    assert has_tools(parse_request(body.encode(), "openai-chat")) is has
     assert not has_tools(lens_of())
 
 
 def test_who_had_tools_is_held():
     """A client has had tools from its first request with any on; the one that had them first is forgotten first."""
-    tooled, (plain, with_tools) = Tooled(most=2), (lens_of(), lens_of(tools=TOOLS))
-    one, two, three = (Client("pi", scope) for scope in "123")
-    assert [tooled.had(one, lens) for lens in (plain, with_tools, plain, with_tools)] == [False, False, True, True]
-    assert [tooled.had(who, with_tools) for who in (two, three)] == [False, False]
-    assert [tooled.had(who, plain) for who in (one, two, three, Client("codex", "2"))] == [False, True, True, False]
+    tooled, (plain, with_tools) = ToolClients(max_clients=2), (lens_of(), lens_of(tools=TOOLS))
+    one, two, three = (ClientIdentity("pi", scope) for scope in "123")
+    assert [tooled.has_had_tools(one, lens) for lens in (plain, with_tools, plain, with_tools)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert [tooled.has_had_tools(who, with_tools) for who in (two, three)] == [False, False]
+    assert [tooled.has_had_tools(who, plain) for who in (one, two, three, ClientIdentity("codex", "2"))] == [
+        False,
+        True,
+        True,
+        False,
+    ]

@@ -14,7 +14,7 @@ import anyio
 import pytest
 import sockets
 
-from holdfast.proxy.server import _bound
+from holdfast.proxy.server import _open_listener
 from holdfast.proxy.settings import Settings
 
 APIS = list(sockets.PATHS)
@@ -525,7 +525,7 @@ def test_a_client_that_leaves_while_it_is_sent_to_is_nothing_that_went_wrong(api
             app = client.web._transport.app
             with anyio.fail_after(sockets.SOON / 2):
                 await app(scope, receive, send)
-            return left.is_set(), app.health.livez()["troubles"]
+            return left.is_set(), app.health.build_livez()["troubles"]
 
     assert anyio.run(go) == (True, [])
     assert capfd.readouterr().err == ""
@@ -533,7 +533,7 @@ def test_a_client_that_leaves_while_it_is_sent_to_is_nothing_that_went_wrong(api
 
 def test_pieces_of_an_answer_wait_for_no_acknowledgement():
     """Whatever the proxy accepts sends at once, also on a kept connection: Nagle's wait would be 40 ms an answer."""
-    with _bound(Settings(port=0)) as listener, socket.create_connection(listener.getsockname()):
+    with _open_listener(Settings(port=0)) as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

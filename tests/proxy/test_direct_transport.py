@@ -10,9 +10,9 @@ from functools import partial
 import httpx2
 import pytest
 
-from holdfast.engine.upstream.connections import ListeningTransport
-from holdfast.proxy.http.direct_transport import HELD_BYTES, DirectTransport, Origin
-from holdfast.proxy.server import _web
+from holdfast.engine.upstream.connections import FullDuplexTransport
+from holdfast.proxy.http.direct_transport import MAX_HELD_BYTES, DirectTransport, ServerOrigin
+from holdfast.proxy.server import _make_provider_client
 from holdfast.proxy.settings import Settings
 
 HERE = "127.0.0.1"
@@ -223,7 +223,7 @@ def test_an_answer_that_nobody_read_to_its_end_ends_its_connection():
     assert run(play, use) == 2
 
 
-@pytest.mark.parametrize("kind", [partial(DirectTransport, 8, 60.0), partial(ListeningTransport, httpx2.Limits())])
+@pytest.mark.parametrize("kind", [partial(DirectTransport, 8, 60.0), partial(FullDuplexTransport, httpx2.Limits())])
 @pytest.mark.parametrize("name", ["a length", "chunks"])
 def test_a_second_answer_that_nobody_asked_for_is_given_to_nobody(name, kind):
     """The connection that it came on is not used again: the next request may be another user's."""
@@ -462,11 +462,11 @@ def test_a_slow_client_holds_up_its_server():
         async for piece in reply.stream:
             came += len(piece)
             await asyncio.sleep(0.001)
-            held.append(connection._held)
+            held.append(connection._held_bytes)
         return max(held), came
 
     held, came = run(play, use)
-    assert held <= 2 * HELD_BYTES
+    assert held <= 2 * MAX_HELD_BYTES
     assert came == size
 
 
@@ -634,8 +634,8 @@ def test_who_gives_up_in_any_step_leaves_no_connection():
 
 def test_a_port_is_the_one_that_was_said():
     """Port 0 is none, and not the usual one."""
-    assert Origin.from_url(httpx2.URL("http://kelp:0/")).port == 0
-    assert Origin.from_url(httpx2.URL("https://kelp/")).port == 443
+    assert ServerOrigin.from_url(httpx2.URL("http://kelp:0/")).port == 0
+    assert ServerOrigin.from_url(httpx2.URL("https://kelp/")).port == 443
 
 
 @pytest.mark.parametrize("url", [f"http://{HERE}:1/", "http://kelp.invalid/", "ftp://127.0.0.1/"])
@@ -712,7 +712,7 @@ def test_a_proxy_of_the_network_is_asked_where_one_is_set(variable, monkeypatch)
     async def go():
         async with server(play) as (url, _):
             monkeypatch.setenv(variable, url.partition("/v1")[0])
-            async with _web(Settings(), None) as web:
+            async with _make_provider_client(Settings(), None) as web:
                 await web.get(url)
                 if variable != "no_proxy":
                     await web.get("http://kelp.invalid/v1")

@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.proxy.http.headers import downward, named, ours, upward
+from holdfast.proxy.http.headers import (
+    filter_request_headers,
+    filter_response_headers,
+    headers_to_dict,
+    make_holdfast_headers,
+)
 
 HOP = b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer".split()
 HOP += [b"transfer-encoding", b"upgrade", b"http2-settings", b"proxy-authentication-info"]
@@ -31,10 +36,12 @@ def plain(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
 
 
 @pytest.mark.parametrize("as_it_came", [False, True])
-@pytest.mark.parametrize("onward", [upward, downward])
+@pytest.mark.parametrize("onward", [filter_request_headers, filter_response_headers])
 @given(headers=pairs, data=st.data())
 def test_all_but_hop_by_hop(onward, as_it_came, headers, data):
-    """What is about one connection stays here, known to be or named in ``Connection``; all else goes on as it came."""
+    """What is about one connection stays here, known to be or named in ``HttpConnection``; all else goes on as it
+    came.
+    """
     told = data.draw(st.lists(st.sampled_from([name for name, _ in headers] or [b"x"]), max_size=2, unique=True))
     given_ = [*headers, (b"CONNECTION", b" , ".join(told).upper()), (b"Connection", b"close,\tx-Secret")]
     away = {name.lower() for name in told} | {b"x-secret", b"close"}
@@ -53,10 +60,10 @@ def test_all_but_hop_by_hop(onward, as_it_came, headers, data):
 @given(pairs)
 def test_what_goes_up(headers):
     """The next connection has a host and a length of its own; unless bodies are left as they are, none is packed."""
-    found = named(upward(headers))
+    found = headers_to_dict(filter_request_headers(headers))
     assert not {"host", "content-length", "content-encoding", "expect"} & set(found)
     assert found["accept-encoding"] == "identity"
-    left = named(upward(headers, as_it_came=True))
+    left = headers_to_dict(filter_request_headers(headers, keeps_encoding=True))
     assert not {"host", "expect"} & set(left)
     assert "accept-encoding" in left
 
@@ -64,11 +71,11 @@ def test_what_goes_up(headers):
 def test_a_relay_keeps_what_is_packed():
     """Where a body is not looked at, both sides still agree on how it is packed; nobody's wish is that it is not."""
     packed = [(b"Content-Encoding", b"br"), (b"Accept-Encoding", b"br")]
-    assert upward(packed, as_it_came=True) == packed
-    assert upward([], as_it_came=True) == [(b"accept-encoding", b"identity")]
+    assert filter_request_headers(packed, keeps_encoding=True) == packed
+    assert filter_request_headers([], keeps_encoding=True) == [(b"accept-encoding", b"identity")]
     length = [(b"content-encoding", b"br"), (b"content-length", b"5")]
-    assert downward(length, as_it_came=True) == downward(length) == length
-    assert downward([(b"Content-Encoding", b"GZip"), (b"content-length", b"5")]) == []
+    assert filter_response_headers(length, keeps_encoding=True) == filter_response_headers(length) == length
+    assert filter_response_headers([(b"Content-Encoding", b"GZip"), (b"content-length", b"5")]) == []
 
 
 def test_duplicates_and_odd_bytes_stay():
@@ -80,22 +87,22 @@ def test_duplicates_and_odd_bytes_stay():
         (b"X", b""),
         (b"authorization", b"Bearer k"),
     ]
-    assert downward(odd) == odd
-    assert upward(odd)[:-1] == odd
+    assert filter_response_headers(odd) == odd
+    assert filter_request_headers(odd)[:-1] == odd
 
 
 @pytest.mark.parametrize("state", ["managed", "observed", "relayed", "bypassed", "unrecorded"])
 def test_ours(state):
     """An answer tells what was done, and of which session and report; what there is none of is left out."""
-    assert ours(state) == [(b"x-holdfast-state", state.encode())]
-    told = named(ours(state, "pi--é\r\nx: y", "r1"))
+    assert make_holdfast_headers(state) == [(b"x-holdfast-state", state.encode())]
+    told = headers_to_dict(make_holdfast_headers(state, "pi--é\r\nx: y", "r1"))
     assert told == {"x-holdfast-state": state, "x-holdfast-session": "pi--???x:?y", "x-holdfast-request": "r1"}
 
 
 @given(pairs)
 def test_names_are_found_in_any_case(headers):
     """Every name is there once, in lower case, with all its values in order; any byte is text."""
-    found = named(headers)
+    found = headers_to_dict(headers)
     assert set(found) == {name.decode("latin-1").lower() for name, _ in headers}
     for name, text in found.items():
         every = [value.decode("latin-1") for key, value in headers if key.decode("latin-1").lower() == name]

@@ -24,13 +24,13 @@ def test_nothing_was_counted():
     """Without a value there is no quantile, and every bucket is empty."""
     empty = Histogram()
     assert (empty.quantile(0.5), empty.count, empty.sum) == (None, 0, 0)
-    assert empty.under() == [(bound, 0) for bound in (*BOUNDS, inf)]
+    assert empty.cumulate_counts() == [(bound, 0) for bound in (*BOUNDS, inf)]
 
 
 @given(SECONDS)
 def test_buckets_hold_what_is_not_above_them(seconds):
     """Each bucket counts all values up to its bound, the bound included; the last one counts them all."""
-    assert of(seconds).under() == [(bound, sum(one <= bound for one in seconds)) for bound in (*BOUNDS, inf)]
+    assert of(seconds).cumulate_counts() == [(bound, sum(one <= bound for one in seconds)) for bound in (*BOUNDS, inf)]
 
 
 @given(SECONDS, st.floats(0.01, 1))

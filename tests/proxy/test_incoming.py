@@ -7,9 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.proxy.http.decompress import TooLarge
-from holdfast.proxy.http.request import SILENT, Gone, Stalled, UploadProgress, body_pieces, whole_body
-from holdfast.testing.clock import now, run
+from holdfast.proxy.http.decompress import BodyTooLarge
+from holdfast.proxy.http.request import (
+    CLIENT_TIMEOUT,
+    BodyStalled,
+    ClientLeft,
+    UploadProgress,
+    iter_body_pieces,
+    read_whole_body,
+)
+from holdfast.testing.clock import get_loop_time, run_on_fake_clock
 
 LEFT = {"type": "http.disconnect"}
 
@@ -38,18 +45,18 @@ def said(*pieces, ends=True):
 
 
 def whole(*told, most=1_000):
-    return run(lambda: whole_body(Client(*told).receive, most))
+    return run_on_fake_clock(lambda: read_whole_body(Client(*told).receive, most))
 
 
 async def _streamed(*told):
-    return [piece async for piece in body_pieces(Client(*told).receive, UploadProgress())]
+    return [piece async for piece in iter_body_pieces(Client(*told).receive, UploadProgress())]
 
 
 def streamed(*told):
-    return run(lambda: _streamed(*told))
+    return run_on_fake_clock(lambda: _streamed(*told))
 
 
-@given(st.lists(st.tuples(st.floats(0, SILENT - 1), st.binary(max_size=9)), min_size=1, max_size=20))
+@given(st.lists(st.tuples(st.floats(0, CLIENT_TIMEOUT - 1), st.binary(max_size=9)), min_size=1, max_size=20))
 def test_a_body_may_take_its_time(pieces):
     """However slow a body is, all of it is received as long as something comes now and then."""
     body = b"".join(piece for _, piece in pieces)
@@ -62,29 +69,29 @@ def test_a_body_that_does_not_come_is_given_up(before):
     """Who says nothing more is told so, 408, and holds no place: nobody waits for ever."""
 
     async def waited():
-        with pytest.raises(Stalled) as raised:
-            await whole_body(Client(*said(*[(50, b"ab")] * before, ends=False)).receive, 1_000)
-        return raised.value.status, now()
+        with pytest.raises(BodyStalled) as raised:
+            await read_whole_body(Client(*said(*[(50, b"ab")] * before, ends=False)).receive, 1_000)
+        return raised.value.status, get_loop_time()
 
-    assert run(waited) == (408, before * 50 + SILENT)
+    assert run_on_fake_clock(waited) == (408, before * 50 + CLIENT_TIMEOUT)
 
 
 @pytest.mark.parametrize("before", [0, 2])
 def test_a_body_that_is_passed_on_and_stops_is_given_up_too(before):
     """What streams through ends in the same way: its provider is not kept waiting, its client is told."""
-    with pytest.raises(Stalled):
+    with pytest.raises(BodyStalled):
         streamed(*said(*[(50, b"ab")] * before, ends=False))
 
 
 @pytest.mark.parametrize("read", [whole, streamed])
 def test_who_leaves_is_gone(read):
     """A client that leaves in the middle of its body is told nothing."""
-    with pytest.raises(Gone):
+    with pytest.raises(ClientLeft):
         read(*said((0, b"ab"), ends=False), (5, LEFT))
 
 
 def test_no_more_is_held_than_may_be():
     """A body over the limit is given up where that is seen; one of the very size is taken."""
     assert whole(*said((0, b"abc"), (0, b"de")), most=5) == b"abcde"
-    with pytest.raises(TooLarge):
+    with pytest.raises(BodyTooLarge):
         whole(*said((0, b"abc"), (0, b"def"), (0, b"ghi"), ends=False), most=5)

@@ -6,10 +6,10 @@ import anyio
 import httpx2
 import pytest
 
-from holdfast.engine.upstream.upstream import Sent
-from holdfast.providers.registry import APIS
-from holdfast.proxy.http.response import sign_of
-from holdfast.testing.provider.client import MODELS
+from holdfast.engine.upstream.upstream import UpstreamRequest
+from holdfast.providers.registry import API_NAMES
+from holdfast.proxy.http.response import get_keep_alive_bytes
+from holdfast.testing.provider.client import STRICTEST_MODELS
 from holdfast.testing.provider.provider import Provider
 from holdfast.testing.upstream import ProviderUpstream
 
@@ -18,9 +18,9 @@ SIGN = b": keep-alive\n\n"
 
 def test_every_api_has_a_sign_for_streams_alone():
     """An answer in one piece has none: nothing may stand in it."""
-    assert all(sign_of(api, stream=True) for api in APIS)
-    assert not any(sign_of(api, stream=False) for api in (*APIS, ""))
-    assert sign_of("", stream=True) == b""
+    assert all(get_keep_alive_bytes(api, stream=True) for api in API_NAMES)
+    assert not any(get_keep_alive_bytes(api, stream=False) for api in (*API_NAMES, ""))
+    assert get_keep_alive_bytes("", stream=True) == b""
 
 
 def signed(api, sign):
@@ -29,10 +29,10 @@ def signed(api, sign):
 
     async def answer(sent):
         async with upstream.send(sent) as reply:
-            return await reply.read()
+            return await reply.read_body()
 
     def respond(request):
-        body = anyio.run(answer, Sent(api, request.content, MODELS[api], stream=True))
+        body = anyio.run(answer, UpstreamRequest(api, request.content, STRICTEST_MODELS[api], stream=True))
         return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=sign * 2 + body)
 
     return httpx2.Client(transport=httpx2.MockTransport(respond))
@@ -42,7 +42,11 @@ def by_anthropic(http):
     from anthropic import Anthropic
 
     with Anthropic(api_key="any", http_client=http) as client:
-        asked = {"model": MODELS["anthropic"], "max_tokens": 50, "messages": [{"role": "user", "content": "hello"}]}
+        asked = {
+            "model": STRICTEST_MODELS["anthropic"],
+            "max_tokens": 50,
+            "messages": [{"role": "user", "content": "hello"}],
+        }
         with client.messages.stream(**asked) as stream:
             return stream.get_final_text()
 
@@ -51,7 +55,11 @@ def by_chat(http):
     from openai import OpenAI
 
     with OpenAI(api_key="any", http_client=http) as client:
-        asked = {"model": MODELS["openai-chat"], "messages": [{"role": "user", "content": "hello"}], "stream": True}
+        asked = {
+            "model": STRICTEST_MODELS["openai-chat"],
+            "messages": [{"role": "user", "content": "hello"}],
+            "stream": True,
+        }
         chunks = list(client.chat.completions.create(**asked))
         return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 
@@ -61,7 +69,7 @@ def by_responses(http):
 
     with (
         OpenAI(api_key="any", http_client=http) as client,
-        client.responses.stream(model=MODELS["openai-responses"], input="hello") as stream,
+        client.responses.stream(model=STRICTEST_MODELS["openai-responses"], input="hello") as stream,
     ):
         return stream.get_final_response().output_text
 
@@ -70,17 +78,17 @@ def by_gemini(http):
     from google import genai
 
     with genai.Client(api_key="any", http_options=genai.types.HttpOptions(httpx_client=http)) as client:
-        chunks = client.models.generate_content_stream(model=MODELS["gemini"], contents="hello")
+        chunks = client.models.generate_content_stream(model=STRICTEST_MODELS["gemini"], contents="hello")
         return "".join(chunk.text or "" for chunk in chunks)
 
 
 BY = {"anthropic": by_anthropic, "openai-chat": by_chat, "openai-responses": by_responses, "gemini": by_gemini}
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", API_NAMES)
 def test_the_official_clients_read_over_them(api):
     """Each vendor's own SDK says the same of an answer with signs of life before it as of one without."""
-    plain, kept = BY[api](signed(api, b"")), BY[api](signed(api, sign_of(api, stream=True)))
+    plain, kept = BY[api](signed(api, b"")), BY[api](signed(api, get_keep_alive_bytes(api, stream=True)))
     assert plain == kept
     assert kept.startswith("ok")
 

@@ -10,15 +10,15 @@ import pytest
 
 from holdfast.messages.parts import Text
 from holdfast.state.edits import Edit, Span
-from holdfast.state.entries import Decision, Entry
-from holdfast.state.entries import Said as Logged
+from holdfast.state.entries import DecisionEntry, Entry
+from holdfast.state.entries import MessageEntry as Logged
 from holdfast.store.memory import MemoryStore
-from holdfast.store.tree.tree import new_id
+from holdfast.store.tree.tree import make_entry_id
 from holdfast.testing.provider import Provider
-from holdfast.testing.provider import Settings as Strict
-from holdfast.testing.provider.calls import Said
+from holdfast.testing.provider import ProviderSettings as Strict
+from holdfast.testing.provider.calls import ScriptedAnswer
 
-ANSWERS = [Said(f"High water at {hour}.", thinking=f"hm {hour}") for hour in range(6)]
+ANSWERS = [ScriptedAnswer(f"High water at {hour}.", thinking=f"hm {hour}") for hour in range(6)]
 FIELDS = {
     "anthropic": {"thinking": {"type": "adaptive"}},
     "openai-responses": {"store": False, "include": ["reasoning.encrypted_content"], "reasoning": {}},
@@ -85,7 +85,7 @@ async def talked(through, upstream, talk, *, restarts):
         async with through(upstream, store) as client:
             for _ in range(1 if restarts else 4):
                 await ask(client)
-    assert len(list(store.sessions())) == 1
+    assert len(list(store.list_sessions())) == 1
     return sent
 
 
@@ -151,8 +151,8 @@ def answered(api, said):
 def test_what_cannot_stand_alone_is_put_back(api, proxied):
     """An item with an id wants its reasoning, and a call of Gemini its signature: a session that knows them helps."""
     through, upstreams, talking = proxied
-    call = Said("", calls=(("read", {"path": "x"}),), thinking="hm")
-    upstream, talk = upstreams(Provider(Strict(window=200_000), [call, Said("ok")])), talking(api)
+    call = ScriptedAnswer("", calls=(("read", {"path": "x"}),), thinking="hm")
+    upstream, talk = upstreams(Provider(Strict(window=200_000), [call, ScriptedAnswer("ok")])), talking(api)
 
     async def go():
         async with through(upstream) as client:
@@ -183,10 +183,16 @@ SPLITS = {
 
 def shorten(store):
     """Decide for the one answer in ``store`` that its words give way, as a rule would."""
-    (info,) = store.sessions()
-    said = [entry.body.slot.message for entry in store.path(info.key, info.leaf) if isinstance(entry.body, Logged)]
+    (info,) = store.list_sessions()
+    said = [
+        entry.body.sized_message.message
+        for entry in store.read_path(info.key, info.leaf_id)
+        if isinstance(entry.body, Logged)
+    ]
     at = next(place for place, part in enumerate(said[1].parts) if isinstance(part, Text))
-    store.append(info.key, [Entry(new_id(), info.leaf, Decision((Edit(Span(1, 2, at), (Text(SHORT),), "test"),)))])
+    store.append_entries(
+        info.key, [Entry(make_entry_id(), info.leaf_id, DecisionEntry((Edit(Span(1, 2, at), (Text(SHORT),), "test"),)))]
+    )
 
 
 async def edited(through, upstream, talk, extra, *, pieces):
@@ -216,7 +222,7 @@ async def edited(through, upstream, talk, extra, *, pieces):
 def test_an_edit_brings_nothing_back(api, pieces, proxied):
     """What a client left out of a message stays out of it where a decision of ours is about another part of it."""
     through, upstreams, talking = proxied
-    upstream, talk = upstreams(Provider(Strict(window=200_000, seals="any"), ANSWERS)), talking(api)
+    upstream, talk = upstreams(Provider(Strict(window=200_000, accepted_seals="any"), ANSWERS)), talking(api)
     first, _ = anyio.run(lambda: edited(through, upstream, talk, FIELDS[api], pieces=pieces))
     sent = upstream.bodies[-1]
     assert (b"hm 0" in first, b"hm 0" in sent) == (True, False)

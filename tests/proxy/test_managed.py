@@ -10,14 +10,14 @@ import pytest
 
 from holdfast.engine.log.journal import Journal
 from holdfast.errors import StoreReadOnly
-from holdfast.providers.overflow import ErrorReport, classify
+from holdfast.providers.overflow import ErrorReport, classify_error
 from holdfast.store import open_store
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider
-from holdfast.testing.provider import Settings as Strict
-from holdfast.testing.provider.client import MODELS
+from holdfast.testing.provider import ProviderSettings as Strict
+from holdfast.testing.provider.client import STRICTEST_MODELS
 
-APIS = list(MODELS)
+APIS = list(STRICTEST_MODELS)
 WORDS = "kelp on the rock, and the tide comes in. " * 110
 STATE = "x-holdfast-state"
 
@@ -154,7 +154,7 @@ def test_what_cannot_be_made_to_fit_is_said_in_the_client_s_own_words(api, proxi
 
     reply = run(go)
     assert reply.status_code == 400, reply.text
-    verdict = classify(ErrorReport(api, status=400, body=reply.content))
+    verdict = classify_error(ErrorReport(api, status=400, body=reply.content))
     assert verdict.kind == "context_window"
     assert verdict.requested > verdict.limit >= 8_000
 
@@ -182,7 +182,7 @@ def test_observing_changes_nothing_and_records(api, proxied, strict):
     assert [reply.content for reply in replies] == upstream.answers
     assert {reply.status_code for reply in replies} == {200, 400}
     assert {reply.headers[STATE] for reply in replies} == {"observed"}
-    assert store.sessions()
+    assert store.list_sessions()
 
 
 def test_a_count_is_of_the_reduced_request(proxied, strict):
@@ -241,7 +241,7 @@ def test_where_the_store_fails_requests_go_on_and_that_is_said_once(proxied, str
         async with through(upstream, store, window=16_000) as client:
             for number in range(20):
                 await talk.turn(client, f"Note {number}: {WORDS}")
-            store.append = full
+            store.append_entries = full
             replies = [await talk.turn(client, "And now?"), await talk.turn(client, "And then?")]
             return replies, (await client.web.get("/livez")).json()
 
@@ -295,7 +295,7 @@ def test_keys_go_up_and_are_never_stored(proxied, strict):
     reply, told = run(go)
     assert upstream.sent[0].headers["x-api-key"] == "sk-secret-1"
     assert upstream.sent[0].headers["authorization"] == "Bearer secret-2"
-    log = [repr(entry) for info in store.sessions() for entry in store.entries(info.key)]
+    log = [repr(entry) for info in store.list_sessions() for entry in store.read_entries(info.key)]
     assert not [one for one in [*log, *told, str(reply.headers), reply.text] if "secret" in one]
 
 
@@ -366,7 +366,7 @@ def test_a_limit_that_was_lifted_may_be_forgotten(taken, proxied, strict, tmp_pa
                         upstream.most, upstream.provider, upstream.inner = 0, larger.provider, larger.inner
                     if number == 20:
                         with open_store(place) as other:
-                            Journal.open(other, other.sessions()[0].key).forget()
+                            Journal.open(other, other.list_sessions()[0].key).forget_learned_window()
                     assert (await talk.turn(client, f"Note {number}: {WORDS}")).status_code == 200
                     sizes.append(len(upstream.bodies[-1]))
 

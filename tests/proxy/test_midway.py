@@ -9,8 +9,8 @@ import httpx2
 import pytest
 
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.provider import Provider, Said
-from holdfast.testing.provider import Settings as Strict
+from holdfast.testing.provider import Provider, ScriptedAnswer
+from holdfast.testing.provider import ProviderSettings as Strict
 
 TOOL = "gauge"
 PARAMETERS = {"type": "object", "properties": {"at": {"type": "string"}}}
@@ -34,8 +34,8 @@ FIELDS = {
 }
 """What stands beside the messages, by API: with a frame and a tool, and with thinking that comes back."""
 SEALS = {"anthropic": b'"signature"', "openai-responses": b'"encrypted_content"', "gemini": b'"thoughtSignature"'}
-ANSWERS = [Said("", ((TOOL, {"at": str(step)}),), f"step {step}") for step in range(12)]
-ANSWERS = [one for step in ANSWERS for one in (step, Said("High.", thinking="so"))]
+ANSWERS = [ScriptedAnswer("", ((TOOL, {"at": str(step)}),), f"step {step}") for step in range(12)]
+ANSWERS = [one for step in ANSWERS for one in (step, ScriptedAnswer("High.", thinking="so"))]
 """What the model says: each turn a call with thinking before it, then words."""
 BEGUN, MORE = 3, 3
 
@@ -129,7 +129,7 @@ def test_it_goes_up_byte_for_byte(api, in_loop, restart, begun, proxied):
     assert len(tides.sent) == 2 * MORE + in_loop
     assert upstream.bodies == tides.sent
     assert seals(upstream, api)[0] >= BEGUN
-    assert not any(one.reply.dropped for one in upstream.provider.requests)
+    assert not any(one.reply.dropped_blocks for one in upstream.provider.requests)
 
 
 def test_another_frame_unbinds_what_stood_before_it(begun, proxied):
@@ -146,7 +146,7 @@ def test_another_frame_unbinds_what_stood_before_it(begun, proxied):
 
     upstream = anyio.run(go)
     assert seals(upstream, "anthropic") == [6, 7, 0, 1, 2, 3, 4, 5]
-    assert not any(one.reply.dropped for one in upstream.provider.requests)
+    assert not any(one.reply.dropped_blocks for one in upstream.provider.requests)
 
 
 @pytest.mark.parametrize("api", FIELDS)

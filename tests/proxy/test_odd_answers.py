@@ -12,9 +12,9 @@ import sockets
 
 from holdfast.engine.upstream import replies
 from holdfast.errors import StoreReadOnly
-from holdfast.providers.common.sse import Reader
+from holdfast.providers.common.sse import SseReader
 from holdfast.proxy import server as serving
-from holdfast.state.entries import Answer
+from holdfast.state.entries import AnswerEntry
 from holdfast.store.memory import MemoryStore
 
 APIS = list(sockets.PATHS)
@@ -127,7 +127,7 @@ def test_a_length_beside_chunks_says_nothing(proxy):
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses"])
 def test_an_event_that_never_ends_is_an_error(api, proxy, monkeypatch):
     """Where nothing was given out yet: what came before it is no answer."""
-    monkeypatch.setattr(replies, "Reader", partial(Reader, limit=2_000))
+    monkeypatch.setattr(replies, "SseReader", partial(SseReader, limit=2_000))
 
     async def play(line, told):
         await line.say(told.head + told.chunks[0])
@@ -269,15 +269,15 @@ def test_a_stream_may_be_called_anything(api, kind, form, proxy):
     told = proxy.call(lambda: halfway(proxy, asked(api, f"called {kind} {form}", stream=True), half))
     assert (told.status, told.body, told.complete) == (200, b"".join(pieces), True)
     assert told.headers.get("content-type", "") == kind
-    assert [entry.body.stop for entry in proxy.sessions()[told.headers["x-holdfast-session"]] if is_answer(entry)] == [
-        "end"
-    ]
+    assert [
+        entry.body.stop_reason for entry in proxy.sessions()[told.headers["x-holdfast-session"]] if is_answer(entry)
+    ] == ["end"]
     assert sockets.ANSWER in str(proxy.sessions()[told.headers["x-holdfast-session"]])
 
 
 def is_answer(entry):
     """Whether an entry tells how an answer ended."""
-    return isinstance(entry.body, Answer)
+    return isinstance(entry.body, AnswerEntry)
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain", ""], ids=lambda kind: kind or "none")
@@ -349,7 +349,7 @@ class Filling(httpx2.AsyncBaseTransport):
         def full(*_, **__):
             raise StoreReadOnly("the disk is full; free some space")
 
-        self._store.append = self._store.put = full
+        self._store.append_entries = self._store.import_entries = full
         return await self._inner.handle_async_request(request)
 
 

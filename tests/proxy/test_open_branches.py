@@ -7,41 +7,41 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.engine.engine_resources import Means
+from holdfast.engine.engine_resources import EngineResources
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
-from holdfast.messages.size.tokens import measure
+from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.pipeline import Policy
-from holdfast.proxy.conversation.cache import OpenBranches
-from holdfast.proxy.conversation.index import Trees
-from holdfast.proxy.server import Nobody
-from holdfast.state.entries import Compaction
+from holdfast.proxy.conversation.cache import BranchPool
+from holdfast.proxy.conversation.index import SessionIndexes
+from holdfast.proxy.server import MissingUpstream
+from holdfast.state.entries import CompactionEntry
 from holdfast.store.memory import MemoryStore
 
 
 def said(*texts):
     """Return a conversation whose messages have a thousand bytes each, and take three thousand."""
     return [
-        replace(measure(Message.of(role, text)), api="anthropic", raw=Raw(f"{text:<1000}".encode()))
+        replace(build_sized_message(Message.from_text(role, text)), api="anthropic", raw=Raw(f"{text:<1000}".encode()))
         for role, text in zip(["user", "assistant"] * len(texts), texts, strict=False)
     ]
 
 
 def held(branches):
     """Return the sessions that are held, the last used last, and how large each is."""
-    return branches._open.sizes()
+    return branches._branches.get_sizes()
 
 
 def opened(most, most_bytes):
     """Return branches over a store in memory."""
-    means = Means(MemoryStore(), Nobody())
-    return OpenBranches(means, Policy(), lambda _: Policy(), most, most_bytes)
+    means = EngineResources(MemoryStore(), MissingUpstream())
+    return BranchPool(means, Policy(), lambda _: Policy(), most, most_bytes)
 
 
 async def turn(branches, key, *texts):
     """Let a session go on."""
-    async with branches.continued(key, said(*texts)) as session:
-        session.journal.follow(said(*texts))
+    async with branches.continue_branch(key, said(*texts)) as session:
+        session.journal.follow_conversation(said(*texts))
 
 
 def test_what_is_held_has_a_number_and_a_size():
@@ -63,7 +63,7 @@ def test_what_is_held_has_a_number_and_a_size():
         assert held(branches) == {"b": 9_000, "a": 15_000}
         await turn(branches, "a", "one", "two", "three", "four", "five", "six")
         store = branches._means.store
-        assert [len(store.leaves(info.key)) for info in store.sessions()] == [1] * 4
+        assert [len(store.read_tips(info.key)) for info in store.list_sessions()] == [1] * 4
 
     anyio.run(go)
 
@@ -73,8 +73,8 @@ def test_who_talks_is_held_whatever_there_is_room_for():
 
     async def go():
         branches = opened(1, 4_500)
-        async with branches.continued("a", said("one")) as session:
-            session.journal.follow(said("one"))
+        async with branches.continue_branch("a", said("one")) as session:
+            session.journal.follow_conversation(said("one"))
             await turn(branches, "b", "one")
             await turn(branches, "c", "one")
             assert "a" in held(branches)
@@ -92,9 +92,9 @@ def test_what_another_replica_decides_while_a_branch_is_opened_is_seen(at, monke
     def decide():
         reached.append(at)
         replica = Journal.open(means.store, "a", Policy())
-        replica.compact(Compaction(2, Message.of("user", "what was said")))
+        replica.record_compaction(CompactionEntry(2, Message.from_text("user", "what was said")))
 
-    owner = MemoryStore if at == "branch" else Trees
+    owner = MemoryStore if at == "branch" else SessionIndexes
     step = getattr(owner, at)
 
     def meanwhile(*given, **more):
@@ -105,17 +105,17 @@ def test_what_another_replica_decides_while_a_branch_is_opened_is_seen(at, monke
 
     async def go():
         await turn(branches, "a", *words)
-        branches._open.drop(lambda _: True)
+        branches._branches.drop_where(lambda _: True)
         monkeypatch.setattr(owner, at, meanwhile)
         await turn(branches, "a", *words, "5", "6")
         monkeypatch.undo()
-        async with branches.continued("a", said(*words, "5", "6", "7", "8")) as session:
-            session.journal.follow(said(*words, "5", "6", "7", "8"))
-            return session.journal.branch.compaction
+        async with branches.continue_branch("a", said(*words, "5", "6", "7", "8")) as session:
+            session.journal.follow_conversation(said(*words, "5", "6", "7", "8"))
+            return session.journal.state.compaction
 
     assert anyio.run(go) is not None
     assert reached == [at]
-    assert len(means.store.leaves("a")) == 1
+    assert len(means.store.read_tips("a")) == 1
 
 
 @pytest.mark.parametrize("at", ["others", "found", "branch"])
@@ -123,7 +123,7 @@ def test_a_branch_is_opened_where_it_was_found_wherever_others_go_meanwhile(at, 
     """Two proxies and two branches of one session: who moves its leaf takes nobody else along."""
     branches, there = opened(3, 1_000_000), ["0", "1", "2", "3", "4"]
     store, reached = branches._means.store, []
-    owner = MemoryStore if at == "branch" else Trees
+    owner = MemoryStore if at == "branch" else SessionIndexes
     step = getattr(owner, at)
 
     def meanwhile(*given, **more):
@@ -134,24 +134,24 @@ def test_a_branch_is_opened_where_it_was_found_wherever_others_go_meanwhile(at, 
 
     async def go():
         await turn(branches, "a", *there)
-        branches._open.drop(lambda _: True)
+        branches._branches.drop_where(lambda _: True)
         await turn(branches, "a", "0", "1", "aside")
         replica = Journal.open(store, "a", Policy(), leaf=behind("4"))
-        replica.lead()
-        replica.compact(Compaction(2, Message.of("user", "what was said")))
-        branches._open.drop(lambda _: True)
-        before = store.session("a").entries
+        replica.take_session_leaf()
+        replica.record_compaction(CompactionEntry(2, Message.from_text("user", "what was said")))
+        branches._branches.drop_where(lambda _: True)
+        before = store.get_session("a").entry_count
         monkeypatch.setattr(owner, at, meanwhile)
-        async with branches.continued("a", said(*there, "5", "6")) as session:
+        async with branches.continue_branch("a", said(*there, "5", "6")) as session:
             monkeypatch.undo()
-            session.journal.follow(said(*there, "5", "6"))
-            return session.journal.branch.compaction, store.session("a").entries - before
+            session.journal.follow_conversation(said(*there, "5", "6"))
+            return session.journal.state.compaction, store.get_session("a").entry_count - before
 
     def behind(text):
-        return next(leaf for leaf in leaves() if store.branch("a", leaf).messages[-1].text.strip() == text)
+        return next(leaf for leaf in leaves() if store.open_state("a", leaf).messages[-1].text.strip() == text)
 
     def leaves():
-        return [info.id for info in store.leaves("a")]
+        return [info.id for info in store.read_tips("a")]
 
     async def whole():
         nonlocal beside

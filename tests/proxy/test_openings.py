@@ -64,9 +64,9 @@ def test_a_system_message_that_tells_the_time_is_no_other_conversation(api, more
         return usual, told
 
     usual, told = run(go)
-    (session,) = store.sessions()
-    assert len(store.leaves(session.key)) == 1
-    assert len(store.entries(session.key, "message")) == 61
+    (session,) = store.list_sessions()
+    assert len(store.read_tips(session.key)) == 1
+    assert len(store.read_entries(session.key, "message")) == 61
     assert told <= usual + 2 * bool(more)
     answered = [json.loads(body)[field][0] for body in one.bodies]
     assert [dict(said) for said in answered] == [clocked(api, number, grows(number)) for number in range(30)]
@@ -93,8 +93,8 @@ def test_the_time_told_beside_the_newest_words_costs_what_is_new(api, place, pro
             return (await client.web.get("/stats")).json()["compactions"]["compacted"]
 
     assert run(go) <= 6
-    (session,) = store.sessions()
-    assert len(store.entries(session.key, "message")) <= 5 * 30
+    (session,) = store.list_sessions()
+    assert len(store.read_entries(session.key, "message")) <= 5 * 30
 
 
 def test_many_conversations_that_begin_alike_stay_as_short_as_they_are(proxied, strict):
@@ -111,8 +111,8 @@ def test_many_conversations_that_begin_alike_stay_as_short_as_they_are(proxied, 
                 assert (await talk.turn(client, f"And this, number {number}?")).status_code == 200
 
     run(go)
-    (session,) = store.sessions()
-    lengths = [len(store.path(session.key, leaf.id)) for leaf in store.leaves(session.key)]
+    (session,) = store.list_sessions()
+    lengths = [len(store.read_path(session.key, leaf.id)) for leaf in store.read_tips(session.key)]
     assert len(lengths) == 12
     assert lengths[-1] == lengths[1] <= lengths[0] + 1
 
@@ -134,7 +134,7 @@ def test_nobody_else_s_instructions_go_up_whoever_writes_behind_the_log(api, pro
             for _ in range(3):
                 assert (await talks[1].turn(client, WORDS)).status_code == 200
                 assert json.loads(upstream.bodies[-1])[field][0]["content"] == "You work for b."
-                (session,) = store.sessions()
-                Journal.open(store, session.key).fail("somebody else's")
+                (session,) = store.list_sessions()
+                Journal.open(store, session.key).record_failure("somebody else's")
 
     run(go)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from holdfast.errors import UpstreamError
 from holdfast.proxy.http import response as outgoing
-from holdfast.proxy.http.relay import Head
-from holdfast.testing.clock import now, run
+from holdfast.proxy.http.relay import ResponseHead
+from holdfast.testing.clock import get_loop_time, run_on_fake_clock
 
 SIGN = b": keep-alive\n\n"
-HEAD = Head(201, [(b"x-kelp", b"1")])
+HEAD = ResponseHead(201, [(b"x-kelp", b"1")])
 
 
 class Line:
@@ -36,21 +36,21 @@ class Line:
                     raise piece
                 yield piece
         finally:
-            self.closed_at = now()
+            self.closed_at = get_loop_time()
 
     async def send(self, message):
         if len(self.sent) == self.breaks_at:
             raise ConnectionResetError
-        self.sent.append((now(), message.get("body", message.get("status"))))
+        self.sent.append((get_loop_time(), message.get("body", message.get("status"))))
         await anyio.sleep(self.takes)
 
     async def deliver(self):
-        await outgoing.deliver(self.pieces(), outgoing.Outgoing(self.send), self.sign, self.patience)
+        await outgoing.deliver_pieces(self.pieces(), outgoing.ClientResponse(self.send), self.sign, self.patience)
         return self.sent
 
 
 def sent(*told, **terms):
-    return run(Line(*told, **terms).deliver)
+    return run_on_fake_clock(Line(*told, **terms).deliver)
 
 
 # -- when they come ----------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def test_nothing_is_read_ahead():
                 asked.append(line.asked)
                 await anyio.sleep(1)
 
-    run(slowly)
+    run_on_fake_clock(slowly)
     assert asked == [1, 2, 3]
 
 
@@ -116,7 +116,7 @@ def test_errors_of_the_source_come_out_as_they_are(wait, before, sign):
     error = UpstreamError("no answer came", "network")
     line = Line(*before, (wait, error), sign=sign)
     with pytest.raises(UpstreamError) as raised:
-        run(line.deliver)
+        run_on_fake_clock(line.deliver)
     assert raised.value is error
     assert line.closed_at is not None
 
@@ -126,7 +126,7 @@ def test_errors_of_sending_come_out_as_they_are(breaks_at):
     """A sign that cannot be sent ends the wait at once, as a piece would: the plain error, the source closed."""
     line = Line((25, HEAD), (0, b"a"), (0, b"b"), breaks_at=breaks_at)
     with pytest.raises(ConnectionResetError):
-        run(line.deliver)
+        run_on_fake_clock(line.deliver)
     assert line.closed_at == (10, 10, 20, 25, 25)[breaks_at]
 
 
@@ -138,9 +138,9 @@ def test_who_is_cancelled_closes_the_source(seconds):
     async def cancelled():
         with anyio.move_on_after(seconds) as scope:
             await line.deliver()
-        return scope.cancelled_caught, now()
+        return scope.cancelled_caught, get_loop_time()
 
-    assert run(cancelled) == (True, seconds)
+    assert run_on_fake_clock(cancelled) == (True, seconds)
     assert line.closed_at == seconds
 
 
@@ -151,16 +151,16 @@ def test_what_knew_whose_the_wait_was_is_let_go():
     """From the first piece on nobody asks whose the wait is: whoever answers, with all it read, is held no longer."""
 
     async def answered():
-        line = outgoing.Outgoing(Line().send)
+        line = outgoing.ClientResponse(Line().send)
         waited_for = Line()
-        line.is_wait_ours = partial(bool, waited_for)
+        line.is_waiting_on_proxy = partial(bool, waited_for)
         held = weakref.ref(waited_for)
         del waited_for
         before = held() is not None
-        await line.give(HEAD)
+        await line.send_piece(HEAD)
         return before, held()
 
-    assert run(answered) == (True, None)
+    assert run_on_fake_clock(answered) == (True, None)
 
 
 # -- when it is told ---------------------------------------------------------------------------------------------------
@@ -183,11 +183,11 @@ def test_who_is_sent_the_last_of_an_answer_may_ask_again(headers, then):
         sent.append((min(1, len(told)), message.get("body", message.get("status"))))
 
     async def answered():
-        line = outgoing.Outgoing(send)
-        line.when_told = partial(told.append, "told")
-        for piece in (Head(201, headers), b"one", b"two"):
-            await line.give(piece)
-        await line.end()
+        line = outgoing.ClientResponse(send)
+        line.on_last_piece = partial(told.append, "told")
+        for piece in (ResponseHead(201, headers), b"one", b"two"):
+            await line.send_piece(piece)
+        await line.send_end()
 
-    run(answered)
+    run_on_fake_clock(answered)
     assert sent == then

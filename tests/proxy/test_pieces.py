@@ -10,16 +10,16 @@ from msgspec.structs import replace
 
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider
-from holdfast.testing.provider import Settings as Strict
-from holdfast.testing.provider.calls import Said
+from holdfast.testing.provider import ProviderSettings as Strict
+from holdfast.testing.provider.calls import ScriptedAnswer
 
 TURNS = 3
 ANSWERS = [
     said
     for at in range(TURNS)
     for said in (
-        Said(f"I look into file {at}.", calls=(("read", {"path": f"f{at}"}),), thinking=f"hm {at}"),
-        Said(f"File {at} tells of kelp.", thinking=f"so {at}"),
+        ScriptedAnswer(f"I look into file {at}.", calls=(("read", {"path": f"f{at}"}),), thinking=f"hm {at}"),
+        ScriptedAnswer(f"File {at} tells of kelp.", thinking=f"so {at}"),
     )
 ]
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -89,7 +89,7 @@ async def talked(through, upstream, talk, turns, *, restarts=False, spaced=False
         async with through(upstream, store, **given) as client:
             for _ in range(1 if restarts else turns):
                 await ask(client)
-    assert len(list(store.sessions())) == 1
+    assert len(list(store.list_sessions())) == 1
     return sent
 
 
@@ -138,7 +138,10 @@ def test_calls_that_came_at_once_may_come_back_one_by_one(api, proxied):
     through, upstreams, talking = proxied
     calls = (("read", {"path": "a"}), ("read", {"path": "b"}))
     upstream = upstreams(
-        Provider(Strict(window=200_000), [Said("", calls=calls, thinking="hm"), Said("ok"), Said("ok")])
+        Provider(
+            Strict(window=200_000),
+            [ScriptedAnswer("", calls=calls, thinking="hm"), ScriptedAnswer("ok"), ScriptedAnswer("ok")],
+        )
     )
     talk, sent, store = talking(api), [], MemoryStore()
 
@@ -158,7 +161,7 @@ def test_calls_that_came_at_once_may_come_back_one_by_one(api, proxied):
 
     anyio.run(go)
     assert upstream.bodies == sent
-    assert len(list(store.sessions())) == 1
+    assert len(list(store.list_sessions())) == 1
 
 
 def in_two_texts(item):
@@ -196,4 +199,4 @@ def test_items_that_lack_nothing_go_up_as_they_came(shaped, restarts, proxied):
 
     anyio.run(go)
     assert upstream.bodies == sent
-    assert len(list(store.sessions())) == 1
+    assert len(list(store.list_sessions())) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.proxy.http.relay import led_through
+from holdfast.proxy.http.relay import rewrite_redirects
 
 ASKED = "http://gateway.example:8080/api/v1/chat/completions?q=1"
 
@@ -32,5 +32,5 @@ def test_a_place_of_the_same_server_names_it(url, place, told):
     """Also where TLS is asked for; another server gets no key by a redirect, and none goes out without TLS by one."""
     headers = [(b"Location", place.encode("latin-1")), (b"x-request-id", b"/v1")]
     given = [(b"Location", (told or place).encode("latin-1")), (b"x-request-id", b"/v1")]
-    assert led_through(307, headers, url) == given
-    assert led_through(201, headers, url) is headers
+    assert rewrite_redirects(307, headers, url) == given
+    assert rewrite_redirects(201, headers, url) is headers

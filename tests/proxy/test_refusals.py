@@ -7,13 +7,13 @@ import json
 import anyio
 import pytest
 
-from holdfast.providers.overflow import ErrorReport, classify
+from holdfast.providers.overflow import ErrorReport, classify_error
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider
-from holdfast.testing.provider import Settings as Strict
-from holdfast.testing.provider.client import MODELS
+from holdfast.testing.provider import ProviderSettings as Strict
+from holdfast.testing.provider.client import STRICTEST_MODELS
 
-APIS = list(MODELS)
+APIS = list(STRICTEST_MODELS)
 WORDS = "kelp on the rock, and the tide comes in. " * 110
 STATE = "x-holdfast-state"
 
@@ -47,7 +47,7 @@ def test_a_client_s_compaction_that_fits_goes_as_it_came(path, proxied, strict):
     upstream, api = strict(200_000), "anthropic" if path == "/v1/messages" else "openai-responses"
     field = "messages" if api == "anthropic" else "input"
     tools = {"max_tokens": 400, "tools": [{"name": "read", "input_schema": {"type": "object"}}]}
-    body = {"model": MODELS[api], field: [*LONE[path]]} | (tools if api == "anthropic" else {})
+    body = {"model": STRICTEST_MODELS[api], field: [*LONE[path]]} | (tools if api == "anthropic" else {})
 
     async def go():
         async with through(upstream, MemoryStore()) as client:
@@ -100,7 +100,7 @@ def test_a_client_s_compaction_of_what_is_new_to_us_is_made_to_fit(proxied, stri
     assert "Note 29: " in upstream.bodies[0].decode()
     assert upstream.bodies[1] == json.dumps(short).encode()
     assert upstream.bodies[2] == upstream.bodies[0]
-    assert not store.sessions()
+    assert not store.list_sessions()
 
 
 @pytest.mark.parametrize("words", ["native", "llama.cpp", "openai-tpm"])
@@ -121,14 +121,16 @@ def test_a_client_s_compaction_that_is_refused_is_made_smaller(known, words, pro
         async with through(upstream, store) as client:
             for number in range(12 if known else 0):
                 assert (await talk.turn(client, f"Note {number}: {WORDS}")).status_code == 200
-            before = [len(store.entries(info.key)) for info in store.sessions()]
+            before = [len(store.read_entries(info.key)) for info in store.list_sessions()]
             for number in range(12):
                 talk.say(f"Note {number}: {WORDS}")
                 said = [{"type": "output_text", "text": f"Noted {number}."}]
                 talk.said.append({"type": "message", "role": "assistant", "content": said})
             del upstream.bodies[:]
-            reply = await client.post("/v1/responses/compact", {"model": MODELS[talk.api], "input": talk.said})
-            return reply, before, [len(store.entries(info.key)) for info in store.sessions()]
+            reply = await client.post(
+                "/v1/responses/compact", {"model": STRICTEST_MODELS[talk.api], "input": talk.said}
+            )
+            return reply, before, [len(store.read_entries(info.key)) for info in store.list_sessions()]
 
     reply, before, then = run(go)
     assert (reply.status_code, reply.headers[STATE]) == (200, "managed"), reply.text
@@ -164,7 +166,7 @@ def test_a_client_s_compaction_that_a_server_refuses_is_made_smaller(stream, pro
     assert (reply.status_code, reply.headers[STATE]) == (200, "managed"), reply.text
     assert "detailed summary" in upstream.bodies[-1].decode()
     assert upstream.bodies.count(json.dumps(talk.body()).encode()) == 1
-    assert not store.sessions()
+    assert not store.list_sessions()
 
 
 def test_who_only_looks_asks_once_for_a_client_s_compaction(proxied, strict):
@@ -210,7 +212,7 @@ def test_an_overflow_that_nothing_helps_is_told_with_numbers_that_somebody_knows
         async with through(upstream) as client:
             return await client.post(talk.path, talk.body() | SYSTEMS[api])
 
-    told = classify(ErrorReport(api, status=400, body=run(go).content))
+    told = classify_error(ErrorReport(api, status=400, body=run(go).content))
     counted = upstream.provider.requests[-1].tokens
     if words == "native" and api != "openai-responses":
         assert (told.limit, told.requested) == (8_000, counted)
@@ -233,12 +235,12 @@ def test_that_nothing_fits_a_window_that_was_learned_is_said_once(proxied, stric
 
     reply, (livez, stats) = run(go)
     assert (reply.status_code, reply.headers[STATE]) == (400, "refused")
-    assert classify(ErrorReport("anthropic", status=400, body=reply.content)).kind == "context_window"
+    assert classify_error(ErrorReport("anthropic", status=400, body=reply.content)).kind == "context_window"
     refused = livez["refused"]
     assert refused == 5 - len(upstream.bodies) > 1
     assert (livez["status"], [one["what"] for one in livez["troubles"]]) == ("degraded", ["WindowTooSmall"])
     assert (stats["requests"]["all"]["refused"], stats["requests"]["all"]["failed"]) == (refused, 0)
-    told = [entry.body.reason for entry in store.entries(store.sessions()[0].key, "failure")]
+    told = [entry.body.reason for entry in store.read_entries(store.list_sessions()[0].key, "failure")]
     assert sum(reason.startswith("window-too-small: ") for reason in told) == 1
     assert capfd.readouterr().err.count("WindowTooSmall") == 1
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.engine.upstream.upstream import Sent
-from holdfast.proxy.http.relay import Onward, requested
+from holdfast.engine.upstream.upstream import UpstreamRequest
+from holdfast.proxy.http.relay import UpstreamRelay, build_http_request
 
 NAMES = [b"x-api-key", b"Content-Type", b"content-type", b"Host", b"content-length", b"Transfer-Encoding", b"Accept"]
 URLS = ["https://api.kelp.example/v1/messages?beta=1", "http://127.0.0.1:8642/a", "http://[::1]:9/a", "https://k:443/"]
@@ -23,7 +23,7 @@ bodies = st.sampled_from([b"", b"{}", b"x" * 70_000])
 def test_a_request_is_what_the_http_client_makes_of_it(url, method, headers, body):
     """Its headers and their order, its address and its body: whatever of them the client gave itself."""
     own = httpx2.Request(method, url, headers=headers, content=body)
-    found = requested(method, httpx2.URL(url), headers, body)
+    found = build_http_request(method, httpx2.URL(url), headers, body)
     assert found.headers.raw == own.headers.raw
     assert (found.method, found.url, b"".join(found.stream)) == (own.method, own.url, own.content)
 
@@ -36,8 +36,8 @@ def test_a_reply_knows_the_keys_of_its_request(key):
     async def asked():
         transport = httpx2.MockTransport(lambda _: httpx2.Response(401, text="no"))
         async with httpx2.AsyncClient(transport=transport) as web:
-            onward = Onward(web, "https://kelp.example/v1?key=kelp-secret-2", headers)
-            async with onward.send(Sent("gemini", b"{}")) as reply:
+            onward = UpstreamRelay(web, "https://kelp.example/v1?key=kelp-secret-2", headers)
+            async with onward.send(UpstreamRequest("gemini", b"{}")) as reply:
                 return reply.secrets
 
     assert set(anyio.run(asked)) == {f"Bearer {key}", key, "kelp-secret-2"}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from holdfast.state.entries import Said
+from holdfast.state.entries import MessageEntry
 from holdfast.store import open_store
-from holdfast.testing.provider.client import MODELS
+from holdfast.testing.provider.client import STRICTEST_MODELS
 
-APIS = list(MODELS)
+APIS = list(STRICTEST_MODELS)
 STATE, SESSION = "x-holdfast-state", "x-holdfast-session"
 WORDS = "kelp on the rock, and the tide comes in. " * 110
 WINDOW = 16_000
@@ -18,14 +18,18 @@ WINDOW = 16_000
 def removed(place, key):
     """Remove a session as another process does."""
     with open_store(place) as store:
-        store.remove(key)
+        store.remove_session(key)
 
 
 def said(place, key):
     """Return what was said in a session, on its one branch."""
     with open_store(place, readonly=True) as store:
-        info = store.session(key)
-        return [entry.body.slot.message for entry in store.path(key, info.leaf) if isinstance(entry.body, Said)]
+        info = store.get_session(key)
+        return [
+            entry.body.sized_message.message
+            for entry in store.read_path(key, info.leaf_id)
+            if isinstance(entry.body, MessageEntry)
+        ]
 
 
 @pytest.mark.parametrize("api", APIS)

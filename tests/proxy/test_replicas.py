@@ -7,8 +7,8 @@ import pytest
 
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
-from holdfast.proxy.conversation.index import Trees
-from holdfast.state.entries import Compaction
+from holdfast.proxy.conversation.index import SessionIndexes
+from holdfast.state.entries import CompactionEntry
 from holdfast.store.memory import MemoryStore
 
 WORDS = "kelp on the rock, and the tide comes in. " * 60
@@ -35,9 +35,9 @@ async def retried(talk, one, other, text):
 def compacted(store, key):
     """Compact as somebody does by hand, in another process."""
     journal = Journal.open(store, key)
-    slots = journal.branch.slots
-    made = Compaction(len(slots) - 2, Message.of("user", "A summary of the kelp."), 500, trigger="manual")
-    return journal.compact(made)
+    slots = journal.state.sized_messages
+    made = CompactionEntry(len(slots) - 2, Message.from_text("user", "A summary of the kelp."), 500, trigger="manual")
+    return journal.record_compaction(made)
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses", "gemini"])
@@ -72,7 +72,7 @@ def test_what_one_replica_decides_for_a_turn_its_retry_at_another_shows(held, pr
     The same bytes go up for a retry, however few trees are held: other sessions come between.
     """
     through, _, talking = proxied
-    monkeypatch.setattr(Trees.__init__, "__defaults__", (held,))
+    monkeypatch.setattr(SessionIndexes.__init__, "__defaults__", (held,))
 
     async def compacted_times(store, many):
         async with through(strict(), store, window=8_000) as one, through(strict(), store, window=8_000) as other:
@@ -93,15 +93,15 @@ def test_what_one_replica_decides_for_a_turn_its_retry_at_another_shows(held, pr
 def test_a_replica_looks_once_whether_somebody_else_wrote(held, proxied, strict, monkeypatch):
     """Conversations at one replica alone are read no more than once each, however often they ask or few are held."""
     through, _, talking = proxied
-    monkeypatch.setattr(Trees.__init__, "__defaults__", (held,))
+    monkeypatch.setattr(SessionIndexes.__init__, "__defaults__", (held,))
     store, reads = MemoryStore(), []
-    every = store.entries
+    every = store.read_entries
 
     def entries(key, kind=None, **more):
         reads.append(kind)
         return every(key, kind, **more)
 
-    store.entries = entries
+    store.read_entries = entries
 
     async def go():
         async with through(strict(), store) as one:
@@ -158,7 +158,11 @@ def test_a_retry_of_what_another_replica_answered_is_said_once(proxied, strict):
             await other.post(talk.path, talk.body())
             await grown(fork, one, 2)
             await one.post(talk.path, talk.body())
-            said = [entry for entry in store.entries(key, "message") if entry.body.slot.message.text == "again"]
+            said = [
+                entry
+                for entry in store.read_entries(key, "message")
+                if entry.body.sized_message.message.text == "again"
+            ]
             assert len(said) == 1
 
     anyio.run(go)

@@ -10,8 +10,8 @@ import httpx2
 import sockets
 from msgspec.structs import replace
 
-from holdfast.config import configuration
-from holdfast.proxy.server import application, configure, serve
+from holdfast.config import load_configuration
+from holdfast.proxy.server import configure_proxy, open_proxy, serve_proxy
 from holdfast.proxy.settings import Settings
 from holdfast.store.memory import MemoryStore
 
@@ -38,10 +38,10 @@ def test_more_at_a_time_are_let_through_once_settings_say_so():
 
     async def go():
         async with (
-            application(told, MemoryStore(), transport=Waiting(3)) as proxy,
+            open_proxy(told, MemoryStore(), transport=Waiting(3)) as proxy,
             httpx2.AsyncClient(transport=httpx2.ASGITransport(proxy), base_url="http://127.0.0.1:8642") as web,
         ):
-            configure(proxy, replace(told, concurrent=3), configuration())
+            configure_proxy(proxy, replace(told, concurrent=3), load_configuration())
             with anyio.fail_after(sockets.SOON):
                 async with anyio.create_task_group() as tasks:
                     for one in range(3):
@@ -67,14 +67,14 @@ def test_a_stop_waits_as_long_as_settings_say_by_then():
             ready.set()
 
         async with server, sends, changes, anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: serve(told, ":memory:", ready=begun, stop=stop, changes=changes))
+            tasks.start_soon(lambda: serve_proxy(told, ":memory:", on_ready=begun, stop=stop, changes=changes))
             await ready.wait()
             _, writer = await asyncio.open_connection(sockets.LOOPBACK, ports[0])
             writer.write(
                 sockets.request("/v1/messages", sockets.body("anthropic", "a word without an end", stream=True))
             )
             await sockets.until(lambda: bool(upstream.heard))
-            await sends.send((replace(told, drain=1.0), configuration()))
+            await sends.send((replace(told, drain=1.0), load_configuration()))
             await sockets.until(lambda: not changes.statistics().current_buffer_used)
             stop.set()
             with anyio.fail_after(sockets.SOON):

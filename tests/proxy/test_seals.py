@@ -8,9 +8,9 @@ import anyio
 import httpx2
 import pytest
 
-from holdfast.recovery.signatures import GONE
-from holdfast.testing.provider import Provider, Said
-from holdfast.testing.provider import Settings as Strict
+from holdfast.recovery.signatures import LOST_HISTORY_TEXT
+from holdfast.testing.provider import Provider, ScriptedAnswer
+from holdfast.testing.provider import ProviderSettings as Strict
 
 SEAL = "c2VhbGVkIGZvciBzb21lYm9keSBlbHNl"
 ANSWERS = {
@@ -41,7 +41,10 @@ ANSWERS = {
 def test_it_is_told_nothing_and_refused_nothing(api, proxied):
     """The first request goes up twice, every later one once, without what was sealed; the rest is as it came."""
     through, upstreams, talking = proxied
-    upstream, talk = upstreams(Provider(Strict(tokenizer="words"), [Said("more"), Said("last")])), talking(api)
+    upstream, talk = (
+        upstreams(Provider(Strict(tokenizer="words"), [ScriptedAnswer("more"), ScriptedAnswer("last")])),
+        talking(api),
+    )
     talk.fields |= {"store": False} if api == "openai-responses" else {}
     talk.say("Note this.")
     talk.said += ANSWERS[api]
@@ -61,7 +64,7 @@ def test_a_past_that_its_client_had_compacted_gives_way_to_a_line(proxied):
     """Codex sends it back sealed in every request: without it the session is over, and what the user said is there."""
     through, upstreams, talking = proxied
     upstream, talk = (
-        upstreams(Provider(Strict(tokenizer="words"), [Said("more"), Said("last")])),
+        upstreams(Provider(Strict(tokenizer="words"), [ScriptedAnswer("more"), ScriptedAnswer("last")])),
         talking("openai-responses"),
     )
     talk.fields |= {"store": False}
@@ -74,7 +77,7 @@ def test_a_past_that_its_client_had_compacted_gives_way_to_a_line(proxied):
 
     assert [reply.status_code for reply in anyio.run(go)] == [200, 200]
     assert [SEAL.encode() in body for body in upstream.bodies] == [True, False, False]
-    assert [GONE in body.decode() for body in upstream.bodies] == [False, True, True]
+    assert [LOST_HISTORY_TEXT in body.decode() for body in upstream.bodies] == [False, True, True]
     assert all(b"Note this." in body and b"Noted." in body for body in upstream.bodies)
 
 
@@ -105,7 +108,7 @@ def test_a_refusal_that_leaving_out_does_not_cure_costs_no_reasoning(status, cod
             headers = {"content-type": "application/json"}
             return httpx2.Response(status, headers=headers, stream=httpx2.ByteStream(told))
 
-    upstream, talk = Refusing(Provider(Strict(tokenizer="words", seals="any"))), talking("openai-responses")
+    upstream, talk = Refusing(Provider(Strict(tokenizer="words", accepted_seals="any"))), talking("openai-responses")
     talk.fields |= {"store": False, "include": ["reasoning.encrypted_content"]}
     talk.say("Note this.")
     talk.said += ANSWERS["openai-responses"]

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import asdict
 
-from holdfast.config import FILE, configuration, parse
-from holdfast.config.proxy import ProxySettings, proxy_table, setting
+from holdfast.config import CONFIG_FILE_NAME, load_configuration, parse_catalog
+from holdfast.config.proxy import ProxySettings, convert_proxy_setting, parse_proxy_table
 from holdfast.errors import ConfigError
-from holdfast.proxy.settings import Settings, settings
+from holdfast.proxy.settings import Settings, load_proxy_settings
 
 TOKEN = "a-token-of-20-signs!"
 OTHER = {
@@ -47,15 +47,15 @@ def files(tmp_path: Path):
     def write(project: str = "", user: str = "") -> dict[str, object]:
         for name, text in (("project", project), ("user", user)):
             (tmp_path / name).mkdir(exist_ok=True)
-            (tmp_path / name / FILE).write_text(text, "utf-8")
-        return configuration(tmp_path / "project", tmp_path / "user").proxy
+            (tmp_path / name / CONFIG_FILE_NAME).write_text(text, "utf-8")
+        return load_configuration(tmp_path / "project", tmp_path / "user").proxy
 
     return write
 
 
 def test_nothing_said():
     """The defaults listen on loopback, ask the providers themselves, and make no call of their own."""
-    found = settings({})
+    found = load_proxy_settings({})
     assert found == Settings()
     assert (found.host, found.token, found.summaries, found.observe, found.bypass) == (
         "127.0.0.1",
@@ -73,18 +73,18 @@ def test_every_setting_can_be_said_in_the_file(files):
         f"{key} = {str(value).lower() if isinstance(value, bool) else repr(value)}" for key, value in OTHER.items()
     ]
     said = files("[proxy]\nwindow = 5\nobserve = false\n", "\n".join(["[proxy]", *lines]))
-    assert asdict(settings({}, said)) == OTHER | {"window": 5, "observe": False}
-    assert asdict(settings({}, {}, OTHER)) == OTHER
+    assert asdict(load_proxy_settings({}, said)) == OTHER | {"window": 5, "observe": False}
+    assert asdict(load_proxy_settings({}, {}, OTHER)) == OTHER
 
 
 def test_who_is_stronger():
     """What is given beats our variables, they beat the files, and the files beat the variables of the SDKs."""
     environment = {"OPENAI_BASE_URL": "http://sdk", "HOLDFAST_BYPASS": "1", "HOLDFAST_TOKEN": TOKEN}
-    assert settings(environment) == Settings(openai="http://sdk", bypass=True, token=TOKEN)
+    assert load_proxy_settings(environment) == Settings(openai="http://sdk", bypass=True, token=TOKEN)
     said = {"openai": "http://file", "bypass": False, "token": "x" * 16}
-    assert settings(environment, said) == Settings(openai="http://file", bypass=True, token=TOKEN)
+    assert load_proxy_settings(environment, said) == Settings(openai="http://file", bypass=True, token=TOKEN)
     given_ = {"openai": "http://here", "bypass": False, "token": "y" * 16, "port": None}
-    assert settings(environment, said, given_) == Settings(openai="http://here", token="y" * 16)
+    assert load_proxy_settings(environment, said, given_) == Settings(openai="http://here", token="y" * 16)
 
 
 @pytest.mark.parametrize(
@@ -101,17 +101,22 @@ def test_who_is_stronger():
 )
 def test_variables_of_the_sdks(variable, upstream):
     """They name the upstream, unless they lead to the proxy itself or say nothing; nonsense is refused by its name."""
-    assert getattr(settings({variable: "http://box:1/v1"}), upstream) == "http://box:1/v1"
+    assert getattr(load_proxy_settings({variable: "http://box:1/v1"}), upstream) == "http://box:1/v1"
     for own in ("http://127.0.0.1:8642", "http://localhost:8642/v1", "http://[::1]:8642/u/https://h", ""):
-        assert settings({variable: own}) == Settings()
-    assert getattr(settings({variable: "http://127.0.0.1:8642"}, {}, {"port": 9}), upstream) == "http://127.0.0.1:8642"
+        assert load_proxy_settings({variable: own}) == Settings()
+    assert (
+        getattr(load_proxy_settings({variable: "http://127.0.0.1:8642"}, {}, {"port": 9}), upstream)
+        == "http://127.0.0.1:8642"
+    )
     with pytest.raises(ConfigError, match=f"{variable} = 'nowhere'.*an address such as"):
-        settings({variable: "nowhere"})
+        load_proxy_settings({variable: "nowhere"})
 
 
 def test_the_newer_variable_of_openai_is_stronger():
     """Where both are set, the one that the SDK of today reads counts."""
-    assert settings({"OPENAI_API_BASE": "http://old", "OPENAI_BASE_URL": "http://new"}).openai == "http://new"
+    assert (
+        load_proxy_settings({"OPENAI_API_BASE": "http://old", "OPENAI_BASE_URL": "http://new"}).openai == "http://new"
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,29 +124,32 @@ def test_the_newer_variable_of_openai_is_stronger():
 )
 def test_bypass(text, is_on):
     """The variable is a switch, and stronger than the file."""
-    assert settings({"HOLDFAST_BYPASS": text}, {"bypass": not is_on}).bypass is is_on
+    assert load_proxy_settings({"HOLDFAST_BYPASS": text}, {"bypass": not is_on}).bypass is is_on
 
 
 @pytest.mark.parametrize("name", ["anthropic", "openai", "gemini"])
 def test_no_request_goes_in_a_circle(name):
     """An upstream that is the proxy is refused, whoever named it."""
     with pytest.raises(ConfigError, match=f"{name} = http://localhost:77/v1 is the proxy itself"):
-        settings({}, {name: "http://localhost:77/v1"}, {"port": 77})
+        load_proxy_settings({}, {name: "http://localhost:77/v1"}, {"port": 77})
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "box.lan"])
 def test_beyond_loopback_a_token_is_needed(host):
     """Without one it does not start, and says where to set it; with one it does."""
     with pytest.raises(ConfigError, match=r"without a token; set HOLDFAST_TOKEN"):
-        settings({}, {}, {"host": host})
-    assert settings({"HOLDFAST_TOKEN": TOKEN}, {}, {"host": host}).host == host
+        load_proxy_settings({}, {}, {"host": host})
+    assert load_proxy_settings({"HOLDFAST_TOKEN": TOKEN}, {}, {"host": host}).host == host
 
 
 @pytest.mark.parametrize("wrong", [f"{TOKEN}\n", "short-secret"])
 def test_the_token_is_not_shown(wrong):
     """No error and no representation of the settings holds it."""
     assert TOKEN not in f"{Settings(token=TOKEN)!r} {Settings(token=TOKEN)}"
-    for step in (partial(setting, "token", wrong, "token"), partial(settings, {"HOLDFAST_TOKEN": wrong})):
+    for step in (
+        partial(convert_proxy_setting, "token", wrong, "token"),
+        partial(load_proxy_settings, {"HOLDFAST_TOKEN": wrong}),
+    ):
         with pytest.raises(ConfigError, match="16 or more") as told:
             step()
         assert wrong.strip() not in str(told.value)
@@ -153,9 +161,9 @@ def test_a_project_chooses_nobody_who_gets_the_keys(files, line, tmp_path):
     assert files("[proxy]\nopenai = 'http://localhost:1/v1'\nhost = '::1'\n", f"[proxy]\n{line}\n")
     with pytest.raises(ConfigError, match=f"{line.split()[0]} would lead beyond this machine") as told:
         files(f"[proxy]\n{line}\n")
-    assert f"move the line to {tmp_path / 'user' / FILE}" in str(told.value)
+    assert f"move the line to {tmp_path / 'user' / CONFIG_FILE_NAME}" in str(told.value)
     assert TOKEN not in str(told.value)
-    assert configuration(tmp_path / "project", tmp_path / "project").proxy
+    assert load_configuration(tmp_path / "project", tmp_path / "project").proxy
 
 
 @pytest.mark.parametrize(
@@ -185,7 +193,7 @@ def test_a_project_chooses_nobody_who_gets_the_keys(files, line, tmp_path):
 def test_wrong_keys_and_values(text, said):
     """The error names the file, the table, the key and what is allowed there."""
     with pytest.raises(ConfigError) as told:
-        parse(text, "some/holdfast.toml")
+        parse_catalog(text, "some/holdfast.toml")
     assert str(told.value).startswith("some/holdfast.toml: ")
     assert all(word in str(told.value) for word in said), str(told.value)
 
@@ -194,9 +202,9 @@ def test_wrong_keys_and_values(text, said):
 def test_any_value_is_taken_or_refused(key, value):
     """Whatever stands in the file becomes a setting of its type, or an error that tells its key."""
     try:
-        said = proxy_table({key: value}, "file")
+        said = parse_proxy_table({key: value}, "file")
     except ConfigError:
         with pytest.raises(ConfigError, match=rf"file: \[proxy\] {key} = "):
-            proxy_table({key: value}, "file")
+            parse_proxy_table({key: value}, "file")
     else:
         assert isinstance(said[key], type(getattr(ProxySettings(), key)))

@@ -9,13 +9,13 @@ import pytest
 from gateways import Silent
 
 from holdfast.testing.provider import Provider
-from holdfast.testing.provider import Settings as Strict
-from holdfast.testing.provider.client import MODELS
+from holdfast.testing.provider import ProviderSettings as Strict
+from holdfast.testing.provider.client import STRICTEST_MODELS
 
 WORDS = "kelp on the rock, and the tide comes in. " * 200
 
 
-@pytest.mark.parametrize("api", MODELS)
+@pytest.mark.parametrize("api", STRICTEST_MODELS)
 def test_a_client_is_not_given_the_silence_of_a_server_that_read_nothing(api, proxied):
     """Each of its answers has words, while what it sends grows on and on over what the server takes."""
     through, upstreams, talking = proxied

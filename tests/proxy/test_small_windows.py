@@ -7,9 +7,9 @@ import json
 import anyio
 import pytest
 
-from holdfast.providers.overflow import ErrorReport, classify
+from holdfast.providers.overflow import ErrorReport, classify_error
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.provider.client import MODELS
+from holdfast.testing.provider.client import STRICTEST_MODELS
 
 STATE = "x-holdfast-state"
 TURNS = 50
@@ -24,7 +24,7 @@ def run(function):
 
 
 @pytest.mark.parametrize("told", [{}, {"window": 4_096}], ids=["learned", "configured"])
-@pytest.mark.parametrize("api", list(MODELS))
+@pytest.mark.parametrize("api", list(STRICTEST_MODELS))
 def test_a_conversation_goes_on_in_a_window_of_4096(api, told, proxied, strict):
     """The usual window of a local server: no error reaches the client, and the newest words are always upstream."""
     through, _, talking = proxied
@@ -93,7 +93,7 @@ def test_a_refusal_of_ours_tells_the_size_of_the_whole_request(proxied, strict):
 
     reply = run(go)
     assert (reply.status_code, reply.headers[STATE]) == (400, "refused")
-    tokens = classify(ErrorReport("openai-chat", status=400, body=reply.content)).requested
+    tokens = classify_error(ErrorReport("openai-chat", status=400, body=reply.content)).requested
     assert tokens is not None
     assert 200_000 < tokens < 400_000
 

@@ -11,12 +11,12 @@ import httpx2
 import pytest
 import sockets
 
-from holdfast.config import configuration
-from holdfast.errors import StoreGone, StoreReadOnly
+from holdfast.config import load_configuration
+from holdfast.errors import StoreReadOnly, StoreReplaced
 from holdfast.proxy import app
-from holdfast.proxy.server import configure
+from holdfast.proxy.server import configure_proxy
 from holdfast.proxy.settings import Settings
-from holdfast.state.entries import Said
+from holdfast.state.entries import MessageEntry
 from holdfast.store import open_store
 from holdfast.store.memory import MemoryStore
 
@@ -59,7 +59,7 @@ def asked(said, name="one", api="anthropic", *, stream=False):
 def logged(proxy):
     """Return what was said in each session of the store that there is."""
     return {
-        key: [entry.body.slot.message.text for entry in entries if isinstance(entry.body, Said)]
+        key: [entry.body.sized_message.message.text for entry in entries if isinstance(entry.body, MessageEntry)]
         for key, entries in proxy.sessions().items()
     }
 
@@ -67,7 +67,7 @@ def logged(proxy):
 class Full(MemoryStore):
     """A store on a full disk."""
 
-    def append(self, *_: object, **__: object):
+    def append_entries(self, *_: object, **__: object):
         """Refuse to."""
         raise StoreReadOnly("the disk is full")
 
@@ -81,21 +81,21 @@ def test_a_disk_that_has_room_again_is_written_again(proxied, strict, monkeypatc
         states = []
         async with through(upstream, Full(), reopen=opened.pop) as client:
             for number in range(6):
-                monkeypatch.setattr(app, "AFTER", 0.0 if number == 4 else 60.0)
+                monkeypatch.setattr(app, "REOPEN_INTERVAL", 0.0 if number == 4 else 60.0)
                 states.append((await talk.turn(client, f"Note {number}.")).headers[STATE])
         return states
 
     store = opened[0]
     assert anyio.run(go) == ["unrecorded"] * 4 + ["managed"] * 2
-    [info] = store.sessions()
-    assert [text for text in map(str, store.entries(info.key)) if "Note 0." in text]
+    [info] = store.list_sessions()
+    assert [text for text in map(str, store.read_entries(info.key)) if "Note 0." in text]
     assert capfd.readouterr().err == "holdfast: requests go on, but are not recorded: StoreReadOnly: the disk is full\n"
 
 
 def test_a_store_that_cannot_be_opened_anew_is_tried_again(proxied, strict, monkeypatch):
     """Meanwhile requests go on and are not recorded; the old store stays open until there is another one."""
     through, _, talking = proxied
-    monkeypatch.setattr(app, "AFTER", 0.0)
+    monkeypatch.setattr(app, "REOPEN_INTERVAL", 0.0)
     talk, later = talking("anthropic"), [MemoryStore(), OSError(5, "disk"), StoreReadOnly("no room")]
 
     def reopened():
@@ -113,9 +113,9 @@ def test_a_store_that_cannot_be_opened_anew_is_tried_again(proxied, strict, monk
 class Gone(MemoryStore):
     """A store that is taken away whenever it is written to."""
 
-    def append(self, *_: object, **__: object):
+    def append_entries(self, *_: object, **__: object):
         """Refuse to."""
-        raise StoreGone("it was taken away")
+        raise StoreReplaced("it was taken away")
 
 
 def test_a_store_that_is_gone_again_and_again_holds_nobody_up(proxied, strict):
@@ -132,7 +132,7 @@ def test_a_store_that_is_gone_again_and_again_holds_nobody_up(proxied, strict):
             return (await talking("anthropic").turn(client, "Is the tide high?")).headers[STATE]
 
     assert anyio.run(go) == "unrecorded"
-    assert len(opened) <= 1 + app.TRIES
+    assert len(opened) <= 1 + app.MAX_REQUEST_RETRIES
 
 
 def test_a_client_that_leaves_meanwhile_leaves_no_branch_in_the_old_store(proxied, strict):
@@ -220,7 +220,7 @@ def test_another_file_in_its_place_is_the_store(proxy):
     first = proxy.send(asked(SAID[:1]))
     copy = proxy.store.with_name("copy.db")
     with open_store(proxy.store) as store, open_store(copy) as other:
-        other.put(first.headers[SESSION], store.entries(first.headers[SESSION]))
+        other.import_entries(first.headers[SESSION], store.read_entries(first.headers[SESSION]))
     take_away(proxy, ("", "-wal", "-shm"))
     copy.rename(proxy.store)
     proxy.send(asked(SAID))
@@ -236,7 +236,7 @@ class Taking(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request):
         """Answer."""
         self._place.unlink()
-        configure(self._app, Settings(anthropic="http://up"), configuration())
+        configure_proxy(self._app, Settings(anthropic="http://up"), load_configuration())
         self._upstream.inner = self._inner
         return await self._inner.handle_async_request(request)
 
@@ -260,6 +260,6 @@ def test_settings_that_are_read_meanwhile_change_nothing_of_that(proxied, strict
     replies = anyio.run(go)
     assert [reply.headers[STATE] for reply in replies] == ["managed"] * len(SAID)
     with open_store(place) as store:
-        (info,) = store.sessions()
-        said = [entry for entry in store.path(info.key, info.leaf) if isinstance(entry.body, Said)]
+        (info,) = store.list_sessions()
+        said = [entry for entry in store.read_path(info.key, info.leaf_id) if isinstance(entry.body, MessageEntry)]
     assert len(said) == 2 * len(SAID)

@@ -10,7 +10,7 @@ import pytest
 import sockets
 
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.provider.client import MODELS
+from holdfast.testing.provider.client import STRICTEST_MODELS
 
 SESSION = "x-holdfast-session"
 TOOLS = [{"type": "function", "name": "run", "parameters": {"type": "object"}}]
@@ -35,7 +35,7 @@ def codex(thread="t1", kind="turn", **more):
 
 async def ask(client, items, headers):
     """Return the session that a request went on in, and what was answered."""
-    body = {"model": MODELS["openai-responses"], "input": items, "tools": TOOLS, "prompt_cache_key": "shared"}
+    body = {"model": STRICTEST_MODELS["openai-responses"], "input": items, "tools": TOOLS, "prompt_cache_key": "shared"}
     reply = await client.post("/v1/responses", body, headers.items())
     assert reply.status_code == 200, reply.text
     return reply.headers[SESSION], reply.json()["output"]
@@ -57,7 +57,9 @@ def begun_anew(summary, *users):
 
 def leaves(store, key):
     """Return what the branches of a session say to their ends."""
-    return [[slot.message.text for slot in store.branch(key, leaf.id).slots] for leaf in store.leaves(key)]
+    return [
+        [slot.message.text for slot in store.open_state(key, leaf.id).sized_messages] for leaf in store.read_tips(key)
+    ]
 
 
 def test_a_compacted_thread_is_one_session(proxied, strict):
@@ -78,7 +80,7 @@ def test_a_compacted_thread_is_one_session(proxied, strict):
         return {first, aside, second, again, third}
 
     (key,) = anyio.run(go)
-    assert [info.key for info in store.sessions()] == [key]
+    assert [info.key for info in store.list_sessions()] == [key]
     assert [json.loads(body)["input"][len(SYSTEM)] for body in upstream.bodies].count(PLACE) == 3
     ends = leaves(store, key)
     assert [[text for text in end if text in {"one", "two", "three", "four", "five"}] for end in ends] == [
@@ -86,7 +88,7 @@ def test_a_compacted_thread_is_one_session(proxied, strict):
         ["one", "two", "three", "four"],
         ["two", "three", "four", "five"],
     ]
-    path = store.branch(key, store.session(key).leaf).slots
+    path = store.open_state(key, store.get_session(key).leaf_id).sized_messages
     assert path[len(path) - 2].message.text == "five"
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import FormatError
-from holdfast.proxy.http.decompress import WINDOW, BadBody, TooLarge, decoded
+from holdfast.proxy.http.decompress import MAX_ZSTD_WINDOW, BadBody, BodyTooLarge, decompress_request_body
 
 MOST = 1 << 20
 
@@ -44,7 +44,7 @@ contents = st.one_of(
 
 def status(body: bytes, encoding: str, most: int = MOST) -> int:
     with pytest.raises(BadBody) as told:
-        decoded(body, encoding, most)
+        decompress_request_body(body, encoding, most)
     assert isinstance(told.value, FormatError)
     return told.value.status
 
@@ -54,8 +54,8 @@ def status(body: bytes, encoding: str, most: int = MOST) -> int:
 def test_what_was_packed(encoding, content):
     """A body is what was packed, however it was; a limit of just its size lets it pass, one less does not."""
     packed = PACKED[encoding](content)
-    assert decoded(packed, encoding, len(content)) == content
-    assert decoded(packed, f"identity, {encoding},", MOST) == content
+    assert decompress_request_body(packed, encoding, len(content)) == content
+    assert decompress_request_body(packed, f"identity, {encoding},", MOST) == content
     if content:
         assert status(packed, encoding, len(content) - 1) == 413
 
@@ -63,23 +63,23 @@ def test_what_was_packed(encoding, content):
 @given(content=contents, plain=st.sampled_from(["", "identity", " , Identity"]))
 def test_what_was_not(content, plain):
     """A plain body is the same bytes, and has the same limit."""
-    assert decoded(content, plain, len(content)) == content
+    assert decompress_request_body(content, plain, len(content)) == content
     if content:
-        with pytest.raises(TooLarge, match=f"more than {len(content) - 1:,} bytes"):
-            decoded(content, plain, len(content) - 1)
+        with pytest.raises(BodyTooLarge, match=f"more than {len(content) - 1:,} bytes"):
+            decompress_request_body(content, plain, len(content) - 1)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
 @given(parts=st.lists(contents, max_size=4))
 def test_streams_one_after_the_other(encoding, parts):
     """Several streams in one body are one content, as both formats have it."""
-    assert decoded(b"".join(map(PACKED[encoding], parts)), encoding, MOST) == b"".join(parts)
+    assert decompress_request_body(b"".join(map(PACKED[encoding], parts)), encoding, MOST) == b"".join(parts)
 
 
 def test_packed_twice():
     """Codings are taken off in the reverse of the order in which they are listed."""
     body = zstd_stream(gzip.compress(b"hello"))
-    assert decoded(body, "gzip, zstd", MOST) == b"hello"
+    assert decompress_request_body(body, "gzip, zstd", MOST) == b"hello"
     assert status(body, "zstd, gzip") == 400
     assert status(b"", "gzip, gzip, gzip, gzip") == 415
 
@@ -100,14 +100,14 @@ def test_garbage(encoding, garbage, content, place):
     packed = PACKED[encoding](content)
     for body in (garbage, packed + garbage, packed[:place] + garbage + packed[place:]):
         with suppress(BadBody):
-            assert len(decoded(body, encoding, 100)) <= 100
+            assert len(decompress_request_body(body, encoding, 100)) <= 100
 
 
 @pytest.mark.parametrize("encoding", ["br", "compress", "aes128gcm", "x" * 500])
 def test_codings_that_nobody_knows(encoding):
     """Another coding is refused with the list of those that are read."""
     with pytest.raises(BadBody, match="send gzip, deflate, zstd, or none") as told:
-        decoded(b"hello", encoding, MOST)
+        decompress_request_body(b"hello", encoding, MOST)
     assert told.value.status == 415
     assert len(str(told.value)) < 200
 
@@ -129,5 +129,5 @@ def test_a_window_that_is_too_wide():
     wide = zstandard.ZstdCompressionParameters(window_log=24, format=zstandard.FORMAT_ZSTD1)
     coder = zstandard.ZstdCompressor(compression_params=wide).compressobj()
     body = coder.compress(b"hello") + coder.flush()
-    assert zstandard.get_frame_parameters(body).window_size > WINDOW
+    assert zstandard.get_frame_parameters(body).window_size > MAX_ZSTD_WINDOW
     assert status(body, "zstd") == 400

@@ -12,13 +12,13 @@ import httpx2
 import pytest
 
 from holdfast.errors import QuotaExceeded, StoreCorrupt, StoreError, StoreLocked, StoreReadOnly
-from holdfast.providers.overflow import ErrorReport, classify
-from holdfast.proxy.server import application
+from holdfast.providers.overflow import ErrorReport, classify_error
+from holdfast.proxy.server import open_proxy
 from holdfast.proxy.settings import Settings
-from holdfast.state.entries import Answer, Failure, Note
+from holdfast.state.entries import AnswerEntry, FailureEntry, NoteEntry
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.provider.client import MODELS
-from holdfast.testing.provider.faults.faults import parsed
+from holdfast.testing.provider.client import STRICTEST_MODELS
+from holdfast.testing.provider.faults.faults import parse_fault
 
 STATE = "x-holdfast-state"
 WINDOW = 16_000
@@ -42,23 +42,23 @@ class Failing(MemoryStore):
     forgetful = False
     in_vain = 0
 
-    def append(self, key, entries, **more):
+    def append_entries(self, key, entries, **more):
         """Append, or fail; what is ``forgetful`` fails behind a request."""
         if self.full is not None and not (self.forgetful and all(is_asked(entry) for entry in entries)):
             raise self.full
-        return super().append(key, entries, **more)
+        return super().append_entries(key, entries, **more)
 
-    def session(self, key):
+    def get_session(self, key):
         """Return it, or fail."""
         if self.unread is not None:
             self.in_vain += 1
             raise self.unread
-        return super().session(key)
+        return super().get_session(key)
 
 
 def is_asked(entry):
     """Whether an entry is written before a request goes out."""
-    return not isinstance(entry.body, Answer | Failure)
+    return not isinstance(entry.body, AnswerEntry | FailureEntry)
 
 
 def run(function):
@@ -68,8 +68,8 @@ def run(function):
 
 def said(store):
     """Return all that was said in a store, and decided there."""
-    found = [entry for info in store.sessions() for entry in store.entries(info.key)]
-    return [entry for entry in found if not (isinstance(entry.body, Note) and entry.body.reason == "policy")]
+    found = [entry for info in store.list_sessions() for entry in store.read_entries(info.key)]
+    return [entry for entry in found if not (isinstance(entry.body, NoteEntry) and entry.body.reason == "policy")]
 
 
 def too_large(talk):
@@ -87,7 +87,7 @@ def too_large(talk):
 
 @pytest.mark.parametrize("told", counts.spare([{}, {"window": WINDOW}], keep=1), ids=["learned", "configured"])
 @pytest.mark.parametrize("after", counts.spare([10, 0], keep=1), ids=["later", "from the start"])
-@pytest.mark.parametrize("api", list(MODELS))
+@pytest.mark.parametrize("api", list(STRICTEST_MODELS))
 def test_a_conversation_goes_on_in_its_window(api, after, told, proxied, strict, capfd):
     """No overflow reaches its client, its newest words are always upstream, nothing is written, and that is told."""
     through, _, talking = proxied
@@ -113,7 +113,7 @@ def test_a_conversation_goes_on_in_its_window(api, after, told, proxied, strict,
     assert capfd.readouterr().err.count("not recorded") == 1
 
 
-@pytest.mark.parametrize("api", counts.every_other(MODELS))
+@pytest.mark.parametrize("api", counts.every_other(STRICTEST_MODELS))
 def test_what_was_learned_and_decided_stands_until_something_is_recorded_again(api, proxied, strict):
     """The window is learned by one refusal, and each request begins like the one before but where it is made smaller;
     from when the store takes something again it goes by the log alone, and what fails later goes on from that."""
@@ -144,7 +144,7 @@ def goes_on(before, body):
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("reading", [None, StoreCorrupt("damaged"), StoreLocked("held")], ids=str)
-@pytest.mark.parametrize("api", list(MODELS))
+@pytest.mark.parametrize("api", list(STRICTEST_MODELS))
 def test_an_overflow_that_nothing_helps_against_is_said_in_the_client_s_words(api, reading, stream, proxied, strict):
     """By the provider's own numbers, also where nobody knows what was decided: the log cannot be read either."""
     through, _, talking = proxied
@@ -162,7 +162,7 @@ def test_an_overflow_that_nothing_helps_against_is_said_in_the_client_s_words(ap
     assert (reply.status_code, "response.failed" in reply.text) == ((200, True) if in_events else (400, False))
     if not in_events:
         refused = json.loads(upstream.answers[-1])["error"]
-        verdict = classify(ErrorReport(api, status=400, body=reply.content))
+        verdict = classify_error(ErrorReport(api, status=400, body=reply.content))
         assert (verdict.limit, verdict.requested) == (refused["n_ctx"], refused["n_prompt_tokens"])
 
 
@@ -177,7 +177,7 @@ def test_any_other_refusal_comes_as_it_came(status, proxied, strict):
         async with through(upstream, store) as client:
             return await talk.turn(client, "How high is the tide?", VERSION)
 
-    upstream = proxied[1](strict().provider, [parsed(status)])
+    upstream = proxied[1](strict().provider, [parse_fault(status)])
     reply = run(go)
     assert (reply.headers[STATE], reply.content) == ("unrecorded", upstream.answers[-1])
     assert len(upstream.bodies) == 1
@@ -186,7 +186,7 @@ def test_any_other_refusal_comes_as_it_came(status, proxied, strict):
 @pytest.mark.parametrize("observe", [False, True], ids=["managed", "observed"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("status", ["401", "429", "500", "cut"])
-@pytest.mark.parametrize("api", list(MODELS))
+@pytest.mark.parametrize("api", list(STRICTEST_MODELS))
 def test_a_refusal_that_cannot_be_written_down_is_not_asked_for_again(api, status, stream, observe, proxied, strict):
     """It may have cost something, and is what a client waits for; that it is in no log is told."""
     through, made, talking = proxied
@@ -195,7 +195,7 @@ def test_a_refusal_that_cannot_be_written_down_is_not_asked_for_again(api, statu
     talk.say("How high is the tide?")
 
     async def go(store):
-        upstream = made(strict().provider, [parsed(status)])
+        upstream = made(strict().provider, [parse_fault(status)])
         async with through(upstream, store, observe=observe) as client:
             reply = await client.post(talk.path, talk.body(), VERSION)
             return reply, len(upstream.bodies), (await client.web.get("/livez")).json()["status"]
@@ -240,7 +240,7 @@ def test_who_leaves_while_nothing_can_be_recorded_asks_for_nothing_more(is_cance
 
     async def main():
         told = Settings(anthropic="http://up")
-        async with application(told, store, transport=upstream) as proxy, anyio.create_task_group() as group:
+        async with open_proxy(told, store, transport=upstream) as proxy, anyio.create_task_group() as group:
             group.start_soon(proxy, scope, receive, send)
             with anyio.fail_after(10):
                 await upstream.asked.wait()
@@ -288,7 +288,7 @@ def test_a_lock_is_waited_for_no_more_often_than_there_is_a_use(proxied, strict)
     assert store.in_vain <= 2
 
 
-@pytest.mark.parametrize("api", list(MODELS))
+@pytest.mark.parametrize("api", list(STRICTEST_MODELS))
 def test_what_fits_goes_up_byte_for_byte(api, proxied, strict):
     """Once; and its answer comes as it came."""
     through, _, talking = proxied
@@ -350,7 +350,7 @@ def test_a_stream_that_waits_for_us_is_told_that_it_is_not_recorded(proxied, str
     assert b"message_stop" in reply.content
 
 
-@pytest.mark.parametrize("api", list(MODELS))
+@pytest.mark.parametrize("api", list(STRICTEST_MODELS))
 def test_a_request_that_is_too_large_of_itself_says_nothing_of_how_the_proxy_is(api, proxied, strict, capfd):
     """It is refused in its API's words and told once; all is well with what is Holdfast's own."""
     through, _, talking = proxied
@@ -418,7 +418,7 @@ def test_a_stream_that_its_provider_breaks_off_ends_though_nothing_can_be_record
     talk.say("How high is the tide?")
 
     async def go(store):
-        async with through(made(strict().provider, [parsed(fault)]), store) as client:
+        async with through(made(strict().provider, [parse_fault(fault)]), store) as client:
             reply = await client.post(talk.path, talk.body(), VERSION)
             return reply.status_code, reply.content
 

@@ -129,7 +129,7 @@ def test_a_server_that_closes_without_a_word_is_still_told_as_such(proxy):
 )
 def test_an_answer_to_a_whole_body_waits_for_no_more_of_it(request_bytes, monkeypatch):
     """A client that closes behind the answer gets its end at once where there is no rest that could come."""
-    monkeypatch.setattr(incoming, "LINGER", 60.0)
+    monkeypatch.setattr(incoming, "LINGER_SECONDS", 60.0)
     with sockets.proxied() as proxy:
         began = time.monotonic()
         assert proxy.send(request_bytes).status >= 400

@@ -21,12 +21,12 @@ import msgspec
 import pytest
 
 from holdfast.messages.parts import ToolCall
-from holdfast.providers.common.sse import Reader
-from holdfast.providers.responses import Fold, answer
+from holdfast.providers.common.sse import SseReader
+from holdfast.providers.responses import AnswerStream, parse_answer
 from holdfast.store import open_store
 from holdfast.testing.provider import Provider
-from holdfast.testing.provider import Settings as Strict
-from holdfast.testing.provider.calls import Said
+from holdfast.testing.provider import ProviderSettings as Strict
+from holdfast.testing.provider.calls import ScriptedAnswer
 
 SEEDS, STEPS = counts.choose(quick=(range(1), 120), ci=(range(3), 120), thorough=(range(40), 300))
 WINDOW = 24_000
@@ -60,7 +60,7 @@ class Speaker:
     def __init__(self, pick):
         self.pick, self.number = pick, 0
 
-    def next(self, request, _):
+    def choose_next_answer(self, request, _):
         """Return the next answer."""
         self.number += 1
         words = f"answer {self.number}. " + "The holdfast holds what the tide would take. " * self.pick.choice(
@@ -70,7 +70,7 @@ class Speaker:
         thought = f"thought {self.number} " * self.pick.choice([1, 60]) if asked else ""
         calls = self.pick.choice([0, 1, 1, 3])
         told = [(self.pick.choice(["bash", "read"]), {"command": f"echo {self.number}-{at}"}) for at in range(calls)]
-        return Said("" if calls and self.pick.random() < 0.5 else words, tuple(told), thought)
+        return ScriptedAnswer("" if calls and self.pick.random() < 0.5 else words, tuple(told), thought)
 
 
 class Talker:
@@ -211,17 +211,17 @@ class Talker:
     def hear(self, data):
         """Take an answer into the conversation; return whether it is whole."""
         heard = self._read(data)
-        self.history += [json.loads(one) for one in heard.history]
+        self.history += [json.loads(one) for one in heard.history_elements]
         self.open = [part for part in heard.message.parts if isinstance(part, ToolCall)]
-        return heard.complete
+        return heard.is_complete
 
     def _read(self, data):
         if not self.streams:
-            return answer(self.api, data)
-        fold, reader = Fold(self.api), Reader()
+            return parse_answer(self.api, data)
+        fold, reader = AnswerStream(self.api), SseReader()
         for event in [*reader.feed(data), *reader.close()]:
-            fold.feed(event)
-        return fold.answer()
+            fold.add_event(event)
+        return fold.build_answer()
 
 
 class World:
@@ -291,7 +291,7 @@ def test_whatever_clients_do_each_request_is_answered_and_nothing_is_lost(seed, 
     assert not world.wrong, world.wrong[:3]
     assert len(upstream.bodies) < (1 + MOST_REFUSED) * world.requests, "each was sent again and again"
     with open_store(tmp_path / "store.db") as store:
-        keys = [info.key for info in store.sessions()]
-        assert [damage for key in keys for damage in store.damage(key)] == []
-        held = b"".join(msgspec.json.encode(entry) for key in keys for entry in store.entries(key)).decode()
+        keys = [info.key for info in store.list_sessions()]
+        assert [damage for key in keys for damage in store.find_damage(key)] == []
+        held = b"".join(msgspec.json.encode(entry) for key in keys for entry in store.read_entries(key)).decode()
     assert [tag for talker in world.talkers for tag in talker.said if tag not in held] == []

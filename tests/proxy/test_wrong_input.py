@@ -240,7 +240,7 @@ def _resident():
 @pytest.mark.parametrize("path", [sockets.PATHS["anthropic"], "/v1/files", "/v1/messages/batches"])
 def test_a_body_that_stops_is_told_so(path, proxy, monkeypatch):
     """Looked at or passed through, a client that says nothing more gets 408 in its API's form; its place is free."""
-    monkeypatch.setattr("holdfast.proxy.http.request.SILENT", 0.2)
+    monkeypatch.setattr("holdfast.proxy.http.request.CLIENT_TIMEOUT", 0.2)
     reply = proxy.send(sockets.request(path, content_length="50") + b'{"model"')
     assert (reply.status, reply.complete, reply.headers["x-holdfast-state"]) == (408, True, "refused")
     assert "send the request again" in reply.json["error"]["message"]

@@ -8,39 +8,47 @@ import pytest
 
 from holdfast import Policy
 from holdfast.messages.message import Message
-from holdfast.messages.size.tokens import measure
+from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.presets.presets import OPENCLAW_2026_9
 from holdfast.planning.settings import Settings
-from holdfast.providers.overflow import KINDS, OVERFLOWS
+from holdfast.providers.overflow import OVERFLOW_KINDS, VERDICT_KINDS
 from holdfast.recovery.machine import (
-    ENTRY,
-    OVERFLOWED,
-    SUMMARY_TOO_LARGE,
-    Press,
-    Refused,
+    CONTEXT_OVERFLOW_KIND,
+    FIRST_STEP_BY_KIND,
+    SUMMARY_TOO_LARGE_MESSAGES,
+    DropSignatures,
+    NoProgress,
+    ProviderRefusal,
     Retry,
+    Shrink,
     Stop,
-    Unseal,
-    Useless,
-    after,
-    begin,
-    bound,
-    counted,
-    rank,
+    compute_max_requests,
+    compute_termination_rank,
+    decide_next_action,
+    start_recovery,
+    subtract_used_steps,
 )
-from holdfast.recovery.messages import explain
-from holdfast.recovery.retry import summary_wait, wait
-from holdfast.state.branch.branch import Branch, extend
+from holdfast.recovery.messages import format_stop_message
+from holdfast.recovery.retry import compute_retry_delay, compute_summary_retry_delay
+from holdfast.state.branch.branch import ConversationState, apply_entry
 from holdfast.state.edits import Edit, Span
-from holdfast.state.entries import OVERFLOW, Answer, Compaction, Decision, Entry, Failure, Said
+from holdfast.state.entries import (
+    FAILURE_OVERFLOW,
+    AnswerEntry,
+    CompactionEntry,
+    DecisionEntry,
+    Entry,
+    FailureEntry,
+    MessageEntry,
+)
 
 OURS = Settings()
 TRANSIENT = {"network", "rate_limit", "overloaded", "server", "unknown"}
-BUSY = Refused("overloaded")
+BUSY = ProviderRefusal("overloaded")
 
 
 def refused(kind, **more):
-    return Refused(kind, is_overflow=kind in OVERFLOWS, **more)
+    return ProviderRefusal(kind, is_overflow=kind in OVERFLOW_KINDS, **more)
 
 
 TOO_LARGE = refused("context_window", limit=32_768, requested=41_200, tokens=30_100)
@@ -49,27 +57,27 @@ TOO_LARGE = refused("context_window", limit=32_768, requested=41_200, tokens=30_
 SEALED = refused("invalid_history", sealed=True)
 
 
-def done(*events, settings=OURS, branch=Branch()):
+def done(*events, settings=OURS, branch=ConversationState()):
     """Return the actions for ``events``, and the state after them."""
-    state, actions = begin(branch, settings), []
+    state, actions = start_recovery(branch, settings), []
     for event in events:
-        state, action = after(state, event)
+        state, action = decide_next_action(state, event)
         actions.append(action)
     return actions, state
 
 
 def rungs(*events, **how):
-    return [one.rung if isinstance(one, Press) else type(one).__name__ for one in done(*events, **how)[0]]
+    return [one.step if isinstance(one, Shrink) else type(one).__name__ for one in done(*events, **how)[0]]
 
 
 def log(*bodies):
     """Return the branch of one question and ``bodies``."""
-    said = Said(measure(Message.of("user", "go")))
-    return Branch.build(Entry(str(at), None, body) for at, body in enumerate([said, *bodies]))
+    said = MessageEntry(build_sized_message(Message.from_text("user", "go")))
+    return ConversationState.from_entries(Entry(str(at), None, body) for at, body in enumerate([said, *bodies]))
 
 
-COMPACTED = Compaction(1, Message.of("user", "what was"))
-CUT = Decision((Edit(Span(0, 1), (), "truncate"),))
+COMPACTED = CompactionEntry(1, Message.from_text("user", "what was"))
+CUT = DecisionEntry((Edit(Span(0, 1), (), "truncate"),))
 
 
 # -- the ladder --------------------------------------------------------------------------------------------------------
@@ -83,55 +91,55 @@ def test_an_overflow_compacts_twice_then_cuts_then_drops_media_then_falls_back_t
 def test_media_go_before_a_second_compaction():
     """A picture that is still shown after a compaction is a line before the message that it came with is folded."""
     shown = refused("context_window", shows_media=True)
-    state, _ = after(begin(log(), OURS), shown)
+    state, _ = decide_next_action(start_recovery(log(), OURS), shown)
     steps = []
     for _ in range(4):
-        state, action = after(counted(state, log(COMPACTED)), shown)
-        steps.append(action.rung)
+        state, action = decide_next_action(subtract_used_steps(state, log(COMPACTED)), shown)
+        steps.append(action.step)
     assert steps == ["media", "compact", "truncate", "fallback"]
-    assert rungs(shown, Useless("nothing_to_compact")) == ["compact", "truncate"]
+    assert rungs(shown, NoProgress("nothing_to_compact")) == ["compact", "truncate"]
 
 
-@pytest.mark.parametrize("outcome", SUMMARY_TOO_LARGE)
+@pytest.mark.parametrize("outcome", SUMMARY_TOO_LARGE_MESSAGES)
 def test_a_summary_that_could_not_be_asked_for_ends_the_run(outcome):
     """[C] nothing else is tried, with a text that says whether a message was kept beside what was to be summarized."""
-    actions, _ = done(TOO_LARGE, Useless(outcome), TOO_LARGE)
-    assert (actions[1].kind, actions[1].rule) == (OVERFLOWED, "summary_too_large")
-    assert actions[1].why == SUMMARY_TOO_LARGE[outcome]
+    actions, _ = done(TOO_LARGE, NoProgress(outcome), TOO_LARGE)
+    assert (actions[1].kind, actions[1].rule) == (CONTEXT_OVERFLOW_KIND, "summary_too_large")
+    assert actions[1].why == SUMMARY_TOO_LARGE_MESSAGES[outcome]
     assert actions[2] is actions[1]
-    assert done(Useless(outcome))[0][0].kind == OVERFLOWED
+    assert done(NoProgress(outcome))[0][0].kind == CONTEXT_OVERFLOW_KIND
 
 
 def test_what_was_useless_goes_on_without_a_request():
     """A rung that made nothing smaller is followed by the next one; a compaction that was useless is not made twice."""
-    useless = Useless("nothing_to_compact")
+    useless = NoProgress("nothing_to_compact")
     assert rungs(TOO_LARGE, useless, useless, useless, useless) == ["compact", "truncate", "media", "fallback", "Stop"]
 
 
 def test_a_failed_summary_is_never_answered_with_another_compaction():
     """BEHAVIOUR 15: not in this run, whatever is refused later."""
-    assert "compact" not in rungs(TOO_LARGE, Useless("provider_error"), *[TOO_LARGE] * 4)[1:]
+    assert "compact" not in rungs(TOO_LARGE, NoProgress("provider_error"), *[TOO_LARGE] * 4)[1:]
 
 
 def test_a_compaction_that_fails_before_any_request_climbs_without_compacting():
     """Nothing was refused yet: the other rungs are tried, and the end tells of the compaction."""
-    events = [Useless("timed_out")] * 4
+    events = [NoProgress("timed_out")] * 4
     assert rungs(*events) == ["truncate", "media", "fallback", "Stop"]
     assert done(*events)[0][-1].rule == "compaction_failed"
 
 
-@pytest.mark.parametrize("kind", sorted(OVERFLOWS))
+@pytest.mark.parametrize("kind", sorted(OVERFLOW_KINDS))
 def test_the_kind_picks_the_first_rung(kind):
     """DESIGN 7: the output where it was counted in, media where bytes were too many, else a compaction."""
     first = {"input_plus_output": "output", "request_bytes": "media", "oversized_part": "media"}
     assert rungs(refused(kind)) == [first.get(kind, "compact")]
 
 
-@pytest.mark.parametrize("kind", sorted(ENTRY))
+@pytest.mark.parametrize("kind", sorted(FIRST_STEP_BY_KIND))
 def test_another_entry_is_taken_once(kind):
     """A kind that enters elsewhere goes on with the ladder; a picture that no API takes has no ladder."""
     again = rungs(*[refused(kind)] * 2)
-    assert again == [ENTRY[kind], "Stop" if kind == "media" else "compact"]
+    assert again == [FIRST_STEP_BY_KIND[kind], "Stop" if kind == "media" else "compact"]
 
 
 def test_a_refused_picture_ends_as_what_it_is():
@@ -142,21 +150,21 @@ def test_a_refused_picture_ends_as_what_it_is():
 # -- what is never tried -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", sorted({*KINDS} - OVERFLOWS - TRANSIENT - {"media"}))
+@pytest.mark.parametrize("kind", sorted({*VERDICT_KINDS} - OVERFLOW_KINDS - TRANSIENT - {"media"}))
 def test_what_time_does_not_heal_is_not_sent_again(kind):
     """P8: the same request is never sent twice to a refusal that will not change."""
     (stop,), _ = done(refused(kind))
     assert (stop.kind, stop.rule) == (kind, "permanent")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", VERDICT_KINDS)
 def test_nothing_is_done_once_the_client_has_bytes(kind):
     """DESIGN 7: after bytes of an answer have gone out, every refusal ends the run."""
     (stop,), _ = done(refused(kind, seen=True))
     assert stop.rule == "seen"
 
 
-@pytest.mark.parametrize("kind", sorted({*OVERFLOWS, "media"}))
+@pytest.mark.parametrize("kind", sorted({*OVERFLOW_KINDS, "media"}))
 def test_emergency_recovery_can_be_switched_off(kind):
     """BEHAVIOUR 8: a switch of its own; the end names it. What waiting heals is still waited for."""
     (stop,), _ = done(refused(kind), settings=Settings(emergency=False))
@@ -181,9 +189,9 @@ def test_a_wrong_address_is_no_bad_luck(status):
 
 def test_after_the_end_there_is_only_the_end():
     """A machine that has stopped stays where it is."""
-    actions, state = done(refused("auth"), TOO_LARGE, BUSY, Useless("cancelled"))
+    actions, state = done(refused("auth"), TOO_LARGE, BUSY, NoProgress("cancelled"))
     assert len({*actions}) == 1
-    assert not rank(state)[0]
+    assert not compute_termination_rank(state)[0]
 
 
 # -- waiting -----------------------------------------------------------------------------------------------------------
@@ -209,12 +217,12 @@ def test_the_wait_that_a_provider_asks_for_counts():
 )
 def test_odd_waits_are_no_trouble(told, seconds):
     """A header may hold anything that a float holds."""
-    assert wait(0, told, OURS) == seconds
+    assert compute_retry_delay(0, told, OURS) == seconds
 
 
 def test_no_number_of_retries_is_too_many_to_reckon():
     """The doubling is capped before it is computed."""
-    assert wait(10**9, None, OURS) == OURS.retry_cap
+    assert compute_retry_delay(10**9, None, OURS) == OURS.retry_cap
 
 
 @pytest.mark.parametrize(
@@ -222,7 +230,7 @@ def test_no_number_of_retries_is_too_many_to_reckon():
 )
 def test_nobody_waits_long_for_a_summary(tried, told, seconds):
     """A wait for a summary doubles, or is as long as the provider says, and never longer than its cap."""
-    assert summary_wait(tried, told, OURS) == seconds
+    assert compute_summary_retry_delay(tried, told, OURS) == seconds
 
 
 def test_retries_and_rungs_are_counted_apart():
@@ -243,59 +251,62 @@ def test_what_was_used_up_since_the_last_answer_stays_used_up_after_a_restart():
 
 def test_an_answer_gives_everything_back():
     """Between answers means between answers."""
-    assert begin(log(COMPACTED, CUT, Answer("")), OURS) == begin(Branch(), OURS)
+    assert start_recovery(log(COMPACTED, CUT, AnswerEntry("")), OURS) == start_recovery(ConversationState(), OURS)
 
 
 def test_an_open_breaker_leaves_the_rungs_that_do_not_compact():
     """BEHAVIOUR 18: what failed three times is not tried again, and the turn goes on with the next rung."""
-    failed = Failure("not_smaller")
+    failed = FailureEntry("not_smaller")
     assert rungs(TOO_LARGE, branch=log(failed, failed)) == ["compact"]
     assert rungs(TOO_LARGE, branch=log(failed, failed, failed)) == ["truncate"]
-    assert rungs(TOO_LARGE, branch=log(*[Failure(OVERFLOW)] * 5)) == ["compact"]
+    assert rungs(TOO_LARGE, branch=log(*[FailureEntry(FAILURE_OVERFLOW)] * 5)) == ["compact"]
 
 
 def test_a_breaker_that_cooled_down_leaves_one_more_compaction():
     """BEHAVIOUR 18: after the cool-down one is tried again; where that fails too the breaker is open as before."""
-    failed = Failure("not_smaller")
+    failed = FailureEntry("not_smaller")
     branch = log(failed, failed, failed)
-    state = begin(branch, OURS, cooled=True)
-    pressed, action = after(counted(state, branch), TOO_LARGE)
-    assert action == Press("compact")
-    assert counted(state, branch) == state
-    again = extend(branch, Entry("again", None, failed))
-    assert counted(state, again).compact == 0
-    assert after(counted(pressed, again), Useless("not_smaller"))[1] == Press("truncate")
-    assert begin(again, OURS).compact == 0
+    state = start_recovery(branch, OURS, is_breaker_cooled=True)
+    pressed, action = decide_next_action(subtract_used_steps(state, branch), TOO_LARGE)
+    assert action == Shrink("compact")
+    assert subtract_used_steps(state, branch) == state
+    again = apply_entry(branch, Entry("again", None, failed))
+    assert subtract_used_steps(state, again).compact == 0
+    assert decide_next_action(subtract_used_steps(pressed, again), NoProgress("not_smaller"))[1] == Shrink("truncate")
+    assert start_recovery(again, OURS).compact == 0
 
 
 def test_compactions_that_nobody_pressed_for_count_too():
     """The planner compacts of its own accord: the sum stays under the limit."""
     branch = log()
-    state = begin(branch, OURS)
-    branch = extend(branch, Entry("c", None, COMPACTED))
-    assert counted(state, branch).compact == 1
-    pressed, _ = after(state, TOO_LARGE)
-    assert rank(counted(pressed, branch)) == rank(pressed)
+    state = start_recovery(branch, OURS)
+    branch = apply_entry(branch, Entry("c", None, COMPACTED))
+    assert subtract_used_steps(state, branch).compact == 1
+    pressed, _ = decide_next_action(state, TOO_LARGE)
+    assert compute_termination_rank(subtract_used_steps(pressed, branch)) == compute_termination_rank(pressed)
 
 
 def test_what_is_sealed_is_left_out_once():
     """With nothing sealed any more the same refusal is one for good; nothing else is used up by it."""
     actions, state = done(SEALED)
-    assert actions == [Unseal()]
-    assert after(state, TOO_LARGE)[1] == Press("compact")
+    assert actions == [DropSignatures()]
+    assert decide_next_action(state, TOO_LARGE)[1] == Shrink("compact")
     again, ended = done(SEALED, SEALED)
-    assert again[1] == ended.ended
-    assert (ended.ended.kind, ended.ended.rule) == ("invalid_history", "permanent")
+    assert again[1] == ended.stop
+    assert (ended.stop.kind, ended.stop.rule) == ("invalid_history", "permanent")
     assert isinstance(done(refused("invalid_history"))[0][0], Stop)
 
 
 def test_what_is_only_looked_at_is_sent_again_and_no_more():
     """Nothing of it may change: what may pass is waited for, every other refusal is for good at once."""
-    state = begin(log(), OURS, changes=False)
-    assert rank(state) == (1, *[0] * 6, OURS.retries_most)
-    assert rank(counted(state, log(COMPACTED))) == rank(state)
-    assert isinstance(after(state, BUSY)[1], Retry)
-    ends = [after(state, event)[1] for event in (TOO_LARGE, refused("media"), refused("input_plus_output"), SEALED)]
+    state = start_recovery(log(), OURS, can_change_request=False)
+    assert compute_termination_rank(state) == (1, *[0] * 6, OURS.retries_most)
+    assert compute_termination_rank(subtract_used_steps(state, log(COMPACTED))) == compute_termination_rank(state)
+    assert isinstance(decide_next_action(state, BUSY)[1], Retry)
+    ends = [
+        decide_next_action(state, event)[1]
+        for event in (TOO_LARGE, refused("media"), refused("input_plus_output"), SEALED)
+    ]
     assert [end.rule for end in ends] == ["exhausted", "exhausted", "exhausted", "permanent"]
     assert ends[0].why.endswith("tried: nothing")
 
@@ -326,13 +337,13 @@ def test_presets_have_their_own_ladders(name, ladder):
 
 
 def test_the_bound_is_reached_and_no_more():
-    """Every retry and every rung used: as many requests as ``bound`` says."""
+    """Every retry and every rung used: as many requests as ``compute_max_requests`` says."""
     events = [*[BUSY] * 8, SEALED, refused("input_plus_output"), *[TOO_LARGE] * 5]
     actions, state = done(*events)
     assert not any(isinstance(one, Stop) for one in actions)
-    assert 1 + len(actions) == bound(OURS)
-    assert isinstance(after(state, TOO_LARGE)[1], Stop)
-    assert isinstance(after(state, BUSY)[1], Stop)
+    assert 1 + len(actions) == compute_max_requests(OURS)
+    assert isinstance(decide_next_action(state, TOO_LARGE)[1], Stop)
+    assert isinstance(decide_next_action(state, BUSY)[1], Stop)
 
 
 # -- the last word -----------------------------------------------------------------------------------------------------
@@ -341,16 +352,18 @@ def test_the_bound_is_reached_and_no_more():
 def test_the_last_word_tells_what_was_measured_the_limit_the_floor_and_two_things_to_do():
     """BEHAVIOUR 15."""
     actions, state = done(*[TOO_LARGE] * 6)
-    text = explain(actions[-1], state.refused, window=32_768, floor=9_800, said="  prompt is\ntoo long ")
+    text = format_stop_message(
+        actions[-1], state.overflow, window=32_768, min_tokens=9_800, provider_message="  prompt is\ntoo long "
+    )
     for said in ("41,200", "32,768", "30,100", "9,800", "prompt is too long", "compact, compact, truncate", ", or "):
         assert said in text
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", VERDICT_KINDS)
 def test_every_end_names_its_kind_and_two_things_to_do(kind):
     """Errors: what happened, the numbers, things to do."""
     actions, state = done(*[refused(kind)] * 16)
-    text = explain(actions[-1], state.refused)
+    text = format_stop_message(actions[-1], state.overflow)
     assert kind in text
     assert text.rpartition("; ")[2].count(", or ") == 1
 
@@ -367,7 +380,7 @@ def test_every_end_names_its_kind_and_two_things_to_do(kind):
 def test_what_can_be_done_is_about_what_went_wrong(kind, cure):
     """Who waits for a provider is not sent to look for a fault in the request, nor the other way round."""
     actions, state = done(*[refused(kind)] * 16)
-    assert cure in explain(actions[-1], state.refused)
+    assert cure in format_stop_message(actions[-1], state.overflow)
 
 
 def test_the_advice_is_what_would_have_helped():
@@ -379,7 +392,7 @@ def test_the_advice_is_what_would_have_helped():
     }
     for cure, events in ends.items():
         actions, state = done(*events)
-        text = explain(actions[-1], state.refused)
+        text = format_stop_message(actions[-1], state.overflow)
         assert [one for one in ends if one in text.rpartition("; ")[2]] == [cure]
     assert "ask again" not in text
 
@@ -387,9 +400,12 @@ def test_the_advice_is_what_would_have_helped():
 def test_what_another_key_sealed_wants_that_key():
     """Nothing is wrong with the shape of such a request, and no other model takes it."""
     actions, state = done(SEALED, SEALED)
-    assert "the key and account that it was made with, or" in explain(actions[-1], state.refused)
+    assert "the key and account that it was made with, or" in format_stop_message(actions[-1], state.overflow)
 
 
 def test_a_provider_says_no_more_than_a_few_lines():
     """Its words are cut, an HTML page is no error text."""
-    assert len(explain(Stop("server", "why"), refused("server", status=502), said="<p>" * 1_000)) < 700
+    assert (
+        len(format_stop_message(Stop("server", "why"), refused("server", status=502), provider_message="<p>" * 1_000))
+        < 700
+    )

@@ -6,39 +6,41 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.messages.message import Message
-from holdfast.messages.parts import Opaque, Seal, Text, Thinking, ToolCall
-from holdfast.messages.size.tokens import measure
-from holdfast.normalize.signatures import STAND_IN
-from holdfast.planning.pipeline import Policy, advance
-from holdfast.recovery.signatures import GONE, RULE, unseal
-from holdfast.state.branch.branch import Branch
-from holdfast.state.branch.view import project
+from holdfast.messages.parts import Opaque, ProviderSignature, Text, Thinking, ToolCall
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.normalize.signatures import DUMMY_SIGNATURE
+from holdfast.planning.pipeline import Policy, plan_request
+from holdfast.recovery.signatures import DROP_SIGNATURES_RULE, LOST_HISTORY_TEXT, drop_signed_parts
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.branch.view import build_projection
 from holdfast.state.edits import Edit, Span
-from holdfast.state.entries import Compaction, Decision, Entry, Said
+from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, MessageEntry
 
-GEMINI = target("gemini", "gemini-3-pro")
-CLAUDE = target("anthropic", "claude-opus-5-5")
-CHAT = target("openai-chat", "kimi-k3")
-GPT = target("openai-responses", "gpt-5.5")
-POLICY = Policy(stages=((RULE, unseal),))
+GEMINI = get_target("gemini", "gemini-3-pro")
+CLAUDE = get_target("anthropic", "claude-opus-5-5")
+CHAT = get_target("openai-chat", "kimi-k3")
+GPT = get_target("openai-responses", "gpt-5.5")
+POLICY = Policy(stages=((DROP_SIGNATURES_RULE, drop_signed_parts),))
 
 
 def planned(goal, *parts, then=(), asked="go"):
     """Return the plan of a conversation whose one answer has these parts."""
-    told = [Message.of("user", asked), Message("assistant", parts), Message.of("user", "on")]
-    bodies = [*(Said(measure(message)) for message in told), *then]
-    return advance(Branch.build(Entry(str(at), None, body) for at, body in enumerate(bodies)), goal, POLICY)
+    told = [Message.from_text("user", asked), Message("assistant", parts), Message.from_text("user", "on")]
+    bodies = [*(MessageEntry(build_sized_message(message)) for message in told), *then]
+    return plan_request(
+        ConversationState.from_entries(Entry(str(at), None, body) for at, body in enumerate(bodies)), goal, POLICY
+    )
 
 
 def left(plan):
     """Return the parts of the answer that the request shows."""
-    return [slot.message.parts for slot in project(plan.branch)][1]
+    return [slot.message.parts for slot in build_projection(plan.state)][1]
 
 
 def seal(goal, data="c2VhbA==", model=""):
-    return Seal(goal.api, model, data)
+    return ProviderSignature(goal.api, model, data)
 
 
 @pytest.mark.parametrize("goal", [CLAUDE, GPT, GEMINI])
@@ -47,14 +49,14 @@ def test_thinking_goes_whole_and_all_else_stays(goal):
     rest = (Text("well"), ToolCall("c", "ls"))
     plan = planned(goal, Thinking("hm " * 40, seal(goal)), *rest)
     assert left(plan) == rest
-    assert [(edit.rule, edit.span) for edit in plan.record] == [(RULE, Span(1, 2, 0))]
+    assert [(edit.rule, edit.span) for edit in plan.record] == [(DROP_SIGNATURES_RULE, Span(1, 2, 0))]
     assert plan.after < plan.before
 
 
 def test_what_gemini_signed_beside_thinking_stays_without_its_signature():
     """Words and calls are said again, in bytes of our own; a stand-in of ours is no seal."""
     signed = (Text("well", seal(GEMINI), Raw(b"{}")), ToolCall("c", "ls", "{}", seal(GEMINI), Raw(b"{}")))
-    stood_in = ToolCall("d", "ls", "{}", seal(GEMINI, STAND_IN))
+    stood_in = ToolCall("d", "ls", "{}", seal(GEMINI, DUMMY_SIGNATURE))
     plan = planned(GEMINI, *signed, stood_in)
     assert left(plan) == (Text("well"), ToolCall("c", "ls"), stood_in)
 
@@ -76,8 +78,8 @@ def test_sealed_details_of_a_chat_answer_go():
 @pytest.mark.parametrize("part", [0, None], ids=["the part", "the message"])
 def test_what_gave_way_already_is_left_alone(part):
     """No part is replaced twice, and what stands for a whole message has no seal."""
-    put = () if part == 0 else (Message.of("assistant", "short"),)
-    decided = Decision((Edit(Span(1, 2, part), put, "native"),))
+    put = () if part == 0 else (Message.from_text("assistant", "short"),)
+    decided = DecisionEntry((Edit(Span(1, 2, part), put, "native"),))
     assert planned(CLAUDE, Thinking("hm", seal(CLAUDE)), Text("well"), then=[decided]).record == ()
 
 
@@ -86,12 +88,12 @@ NATIVE = msgspec.json.encode({"api": GPT.api, "model": GPT.model, "items": [{"ty
 
 def test_of_a_compaction_the_twin_is_shown():
     """The same head, in words; what the provider made stays in the log, behind an undo."""
-    made = Compaction(1, Message.of("user", "what was"), 9, native=Raw(NATIVE), by="native")
+    made = CompactionEntry(1, Message.from_text("user", "what was"), 9, native=Raw(NATIVE), author="native")
     plan = planned(GPT, Text("well"), then=[made])
     assert plan.compaction is not None
-    assert (plan.compaction.keep, plan.compaction.summary, plan.compaction.native) == (1, made.summary, None)
-    assert project(plan.branch)[0].raw is None
-    assert plan.branch.held == sum(slot.size for slot in project(plan.branch))
+    assert (plan.compaction.first_kept, plan.compaction.summary, plan.compaction.native) == (1, made.summary, None)
+    assert build_projection(plan.state)[0].raw is None
+    assert plan.state.shown_tokens == sum(slot.tokens for slot in build_projection(plan.state))
 
 
 @pytest.mark.parametrize(
@@ -101,8 +103,8 @@ def test_of_a_compaction_the_twin_is_shown():
 )
 def test_a_compaction_that_has_no_seal_or_no_twin_stays(goal, words, native):
     """What is not sent is not refused; nothing readable is nothing to show; a summary in words is sealed by nobody."""
-    summary = Message.of("user", words) if words else Message("user")
-    made = Compaction(1, summary, 9, native=None if native is None else Raw(native))
+    summary = Message.from_text("user", words) if words else Message("user")
+    made = CompactionEntry(1, summary, 9, native=None if native is None else Raw(native))
     assert planned(goal, Text("well"), then=[made]).compaction is None
 
 
@@ -110,5 +112,5 @@ def test_a_compaction_that_has_no_seal_or_no_twin_stays(goal, words, native):
 def test_a_past_that_was_compacted_by_a_client_is_missed_by_a_line(kind):
     """On Responses it cannot be read; Anthropic's can, and what stands before it would be shown again without it."""
     past = Opaque(kind, Raw(b'{"type":"compaction"}'))
-    assert left(planned(GPT, past, Text("well"))) == (Text(GONE), Text("well"))
+    assert left(planned(GPT, past, Text("well"))) == (Text(LOST_HISTORY_TEXT), Text("well"))
     assert left(planned(CLAUDE, past, Text("well"))) == (past, Text("well"))

@@ -11,20 +11,20 @@ from msgspec.structs import replace
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.references import words
+from holdfast.messages.references import iter_reference_texts
 from holdfast.replay import gain
 from holdfast.replay.cuts import (
-    SMALLEST_SESSION,
-    Cut,
+    MIN_SESSION_TOKENS,
     CutScore,
-    call_paths,
-    interval,
-    oracle_lines,
-    pool,
-    positions,
+    SessionCut,
+    choose_oracle_lines,
+    compute_interval,
+    find_call_paths,
+    find_cut_positions,
+    pool_scores,
 )
-from holdfast.replay.evidence import Texts
-from holdfast.replay.recall import answers
+from holdfast.replay.evidence import TextIndex
+from holdfast.replay.recall import find_answer_positions
 
 
 def call(id_: str, name: str = "read", **arguments: str) -> Message:
@@ -38,7 +38,7 @@ def result(id_: str, text: str) -> Message:
 
 
 HISTORY = [
-    Message.of("user", "the ticket 8123 asks for a faster scan_header, please keep wire_form as it is now"),
+    Message.from_text("user", "the ticket 8123 asks for a faster scan_header, please keep wire_form as it is now"),
     call("call-1", file_path="/src/wire/scan.py"),
     result("call-1", "def scan_header(raw): pass\nLIMIT_ROWS = 64\nclass RowBuffer: size counted in old_unit"),
     call("call-2", "edit", file_path="/src/wire/scan.py", old="size", new="length"),
@@ -47,14 +47,14 @@ HISTORY = [
 FUTURE = [
     call("call-3", cmd="grep LIMIT_ROWS and RowBuffer"),
     result("call-3", "wire_form appears here"),
-    Message.of("assistant", "wire_form and LIMIT_ROWS and scan_header of ticket 8123, new_thing"),
+    Message.from_text("assistant", "wire_form and LIMIT_ROWS and scan_header of ticket 8123, new_thing"),
 ]
 """LIMIT_ROWS and RowBuffer are used at once, wire_form only after it was shown again, new_thing was never known."""
 
 
-def cut() -> Cut:
+def cut() -> SessionCut:
     """Return the cut between HISTORY and FUTURE; one token is one character."""
-    return Cut([*HISTORY, *FUTURE], len(HISTORY), len)
+    return SessionCut([*HISTORY, *FUTURE], len(HISTORY), len)
 
 
 def test_dependencies() -> None:
@@ -69,10 +69,10 @@ def test_dependencies() -> None:
 
 def test_what_runs_out_of_memory_is_missing_alone() -> None:
     """A gain or an oracle that cannot be computed is null, also among others; what is counted stands."""
-    whole = cut().score(HISTORY, 10_000)
+    whole = cut().score_context(HISTORY, 10_000)
     for name, figure in (("without_gain", "z_gain"), ("without_oracle", "oracle")):
-        figures = pool([whole, replace(whole, **{name: 1})])
-        assert getattr(pool([whole]), figure) is not None
+        figures = pool_scores([whole, replace(whole, **{name: 1})])
+        assert getattr(pool_scores([whole]), figure) is not None
         assert getattr(figures, figure) is None
         assert (figures.dependencies, figures.fact_recall) == (8, 1.0)
 
@@ -80,34 +80,41 @@ def test_what_runs_out_of_memory_is_missing_alone() -> None:
 def test_a_context_that_cannot_be_compressed_costs_the_gain_alone() -> None:
     """Where zstd gets no memory the score goes on without its gain."""
 
-    class Full(gain.Future, frozen=True):
+    class Full(gain.FutureText, frozen=True):
         def saved(self, context: bytes) -> int:
             raise MemoryError
 
     full = cut()
     full._future = Full(b"", b"", 2, 1)
-    score = full.score(HISTORY, 10_000)
-    assert (score.without_gain, score.saved, score.room) == (1, 0, 0)
-    assert (score.facts, score.oracle) == (4, 4)
+    score = full.score_context(HISTORY, 10_000)
+    assert (score.without_gain, score.saved_bytes, score.max_saved) == (1, 0, 0)
+    assert (score.kept_facts, score.oracle) == (4, 4)
 
 
 def test_the_horizon_is_thirty_steps() -> None:
     """A first use in step 30 counts, in step 31 not."""
-    idle = [Message.of("assistant", "wait")] * 29
-    assert len(Cut([*HISTORY, *idle, *FUTURE], len(HISTORY), len).dependencies) == 2
-    assert Cut([*HISTORY, *idle, Message.of("assistant", "wait"), *FUTURE], len(HISTORY), len).dependencies == []
+    idle = [Message.from_text("assistant", "wait")] * 29
+    assert len(SessionCut([*HISTORY, *idle, *FUTURE], len(HISTORY), len).dependencies) == 2
+    assert (
+        SessionCut([*HISTORY, *idle, Message.from_text("assistant", "wait"), *FUTURE], len(HISTORY), len).dependencies
+        == []
+    )
 
 
 def test_shown_before_its_first_use_never_counts() -> None:
     """A reference that was shown again before its first use is no dependency of a later use either."""
-    after = [result("x", "LIMIT_ROWS"), Message.of("assistant", "LIMIT_ROWS"), Message.of("assistant", "LIMIT_ROWS")]
-    assert Cut([*HISTORY, *after], len(HISTORY), len).dependencies == []
+    after = [
+        result("x", "LIMIT_ROWS"),
+        Message.from_text("assistant", "LIMIT_ROWS"),
+        Message.from_text("assistant", "LIMIT_ROWS"),
+    ]
+    assert SessionCut([*HISTORY, *after], len(HISTORY), len).dependencies == []
 
 
 def test_an_answer_that_is_no_step_uses_nothing() -> None:
     """An assistant message that is no step (an aborted one) neither uses nor shows anything."""
     session = [*HISTORY, FUTURE[0], FUTURE[1], FUTURE[2]]
-    assert Cut(session, 5, len, steps=[1, 3, 7]).dependencies == [
+    assert SessionCut(session, 5, len, steps=[1, 3, 7]).dependencies == [
         ("id", "LIMIT_ROWS"),
         ("id", "scan_header"),
         ("number", "8123"),
@@ -117,28 +124,34 @@ def test_an_answer_that_is_no_step_uses_nothing() -> None:
 def test_background_of_the_frame() -> None:
     """What stands in the frame is no dependency."""
     frame = frozenset({("id", "RowBuffer"), ("number", "8123")})
-    found = Cut([*HISTORY, *FUTURE], len(HISTORY), len, frame).dependencies
+    found = SessionCut([*HISTORY, *FUTURE], len(HISTORY), len, frame).dependencies
     assert found == [("id", "LIMIT_ROWS"), ("id", "scan_header")]
 
 
 def test_the_whole_history_keeps_all() -> None:
     """The whole history has all names, facts and handles, the whole gain, and nothing to read again."""
-    score = cut().score(HISTORY)
-    assert (score.dependencies, score.names, score.facts, score.handles, score.reread_tokens) == (4, 4, 4, 4, 0)
-    assert score.saved == score.room
+    score = cut().score_context(HISTORY)
+    assert (score.dependencies, score.kept_names, score.kept_facts, score.reachable, score.reread_tokens) == (
+        4,
+        4,
+        4,
+        4,
+        0,
+    )
+    assert score.saved_bytes == score.max_saved
 
 
 def test_nothing_keeps_nothing() -> None:
     """An empty context keeps nothing of four."""
-    score = cut().score([])
-    assert score == CutScore(dependencies=4, room=score.room)
+    score = cut().score_context([])
+    assert score == CutScore(dependencies=4, max_saved=score.max_saved)
 
 
 def test_names_and_facts() -> None:
     """A line of the history keeps a fact, a bare name only a name, another line of words not even that."""
-    context = [Message.of("user", "scan_header\n8123\nLIMIT_ROWS = 64\nsomething else entirely")]
-    score = cut().score(context)
-    assert (score.names, score.facts) == (3, 1)
+    context = [Message.from_text("user", "scan_header\n8123\nLIMIT_ROWS = 64\nsomething else entirely")]
+    score = cut().score_context(context)
+    assert (score.kept_names, score.kept_facts) == (3, 1)
 
 
 def test_a_handle_is_a_path_an_id_or_a_blob() -> None:
@@ -146,47 +159,49 @@ def test_a_handle_is_a_path_an_id_or_a_blob() -> None:
     text = "def scan_header(raw): pass\nLIMIT_ROWS = 64\nclass RowBuffer: size counted in old_unit"
     blob = sha256(text.encode()).hexdigest()[:12]
     for handle in ("see wire/scan.py", "see /src/wire/scan.py:3", "recall(call-1)", f'recall(id="{blob}")'):
-        score = cut().score([Message.of("user", handle)])
-        assert (score.names, score.handles, score.reread_tokens) == (0, 3, len(text)), handle
-    assert cut().score([Message.of("user", "see other/scan.py")]).handles == 0
+        score = cut().score_context([Message.from_text("user", handle)])
+        assert (score.kept_names, score.reachable, score.reread_tokens) == (0, 3, len(text)), handle
+    assert cut().score_context([Message.from_text("user", "see other/scan.py")]).reachable == 0
 
 
 def test_a_cleared_result_is_a_handle() -> None:
     """A call that is still shown leads to its result, whatever was put in the result's place."""
-    score = cut().score([HISTORY[1], result("call-1", "[cleared]")])
-    assert (score.names, score.handles) == (0, 3)
+    score = cut().score_context([HISTORY[1], result("call-1", "[cleared]")])
+    assert (score.kept_names, score.reachable) == (0, 3)
 
 
 def test_read_again_only_once_and_only_what_is_missing() -> None:
     """What is present needs no handle; a result that leads to several is read once."""
-    score = cut().score([Message.of("user", "see wire/scan.py for LIMIT_ROWS, RowBuffer and scan_header")])
-    assert (score.names, score.handles, score.reread_tokens) == (3, 3, 0)
+    score = cut().score_context(
+        [Message.from_text("user", "see wire/scan.py for LIMIT_ROWS, RowBuffer and scan_header")]
+    )
+    assert (score.kept_names, score.reachable, score.reread_tokens) == (3, 3, 0)
 
 
 def test_a_handle_stands_for_50_000_characters() -> None:
     """What a result holds behind its first 50,000 characters is not reached by its handle."""
     for pad, handles in ((49_989, 1), (49_990, 0)):
         said = [call("call-9", path="big/log.txt"), result("call-9", " " * pad + " LIMIT_ROWS")]
-        after = [Message.of("assistant", "LIMIT_ROWS")]
-        score = Cut([*said, *after], len(said), len).score([Message.of("user", "big/log.txt")])
-        assert (score.dependencies, score.handles) == (1, handles)
+        after = [Message.from_text("assistant", "LIMIT_ROWS")]
+        score = SessionCut([*said, *after], len(said), len).score_context([Message.from_text("user", "big/log.txt")])
+        assert (score.dependencies, score.reachable) == (1, handles)
 
 
 def test_short_ids_count_only_as_ids() -> None:
     """An id of a few characters stands in any text by chance: it counts where it is a call's, not in words."""
     said = [call("1", cmd="x"), result("1", "LIMIT_ROWS")]
-    found = Cut([*said, Message.of("assistant", "LIMIT_ROWS")], 2, len)
-    assert found.score([Message.of("user", "1 of 100")]).handles == 0
-    assert found.score([said[0]]).handles == 1
+    found = SessionCut([*said, Message.from_text("assistant", "LIMIT_ROWS")], 2, len)
+    assert found.score_context([Message.from_text("user", "1 of 100")]).reachable == 0
+    assert found.score_context([said[0]]).reachable == 1
 
 
 def test_paths_of_a_call() -> None:
     """A call's paths are those in its short arguments and patch headers; bare file names where there is no path."""
     made = ToolCall("c", "write", json.dumps({"path": "a/b/c.py", "content": "x " * 250 + "d/e/f.py"}))
-    assert call_paths(made) == {("path", "b/c.py")}
-    assert call_paths(ToolCall("c", "read", '{"path": "notes.md"}')) == {("file", "notes.md")}
+    assert find_call_paths(made) == {("path", "b/c.py")}
+    assert find_call_paths(ToolCall("c", "read", '{"path": "notes.md"}')) == {("file", "notes.md")}
     patch = "*** Begin Patch\n*** Update File: src/one/two.py\n@@\n-x\n+y/z/other.py" + " " * 400
-    assert call_paths(ToolCall("c", "apply_patch", json.dumps({"input": patch}))) == {("path", "one/two.py")}
+    assert find_call_paths(ToolCall("c", "apply_patch", json.dumps({"input": patch}))) == {("path", "one/two.py")}
 
 
 def test_stale() -> None:
@@ -194,32 +209,32 @@ def test_stale() -> None:
 
     scan_header is said by the user, too, but its newest line is the file's.
     """
-    score = cut().score(HISTORY)
-    assert (score.dated, score.stale) == (3, 3)
-    before = Cut([*HISTORY[:3], *FUTURE], 3, len).score(HISTORY[:3])
-    assert (before.dated, before.stale) == (3, 0)
+    score = cut().score_context(HISTORY)
+    assert (score.dated_facts, score.stale) == (3, 3)
+    before = SessionCut([*HISTORY[:3], *FUTURE], 3, len).score_context(HISTORY[:3])
+    assert (before.dated_facts, before.stale) == (3, 0)
 
 
 def test_a_newer_line_is_not_stale() -> None:
     """A fact is as old as the newest line that the context keeps of it."""
     again = [*HISTORY, call("call-5", file_path="/src/wire/scan.py"), result("call-5", "LIMIT_ROWS = 128")]
-    found = Cut([*again, Message.of("assistant", "LIMIT_ROWS")], len(again), len)
-    assert found.score(again).stale == 0
-    assert found.score(HISTORY).stale == 1
-    assert found.score([Message.of("user", "LIMIT_ROWS = 64")]).stale == 1
+    found = SessionCut([*again, Message.from_text("assistant", "LIMIT_ROWS")], len(again), len)
+    assert found.score_context(again).stale == 0
+    assert found.score_context(HISTORY).stale == 1
+    assert found.score_context([Message.from_text("user", "LIMIT_ROWS = 64")]).stale == 1
 
 
 def test_oracle_takes_the_lines_that_hold_most() -> None:
     """The oracle takes lines by references for their price: 16 characters with their line end, 27, 42, then 82."""
     found = cut()
     budgets = {0: 0, 15: 0, 16: 1, 43: 2, 84: 2, 85: 3, 166: 3, 167: 4}
-    assert {budget: found.oracle(budget) for budget in budgets} == budgets
+    assert {budget: found.count_oracle_kept(budget) for budget in budgets} == budgets
 
 
 def test_oracle_is_printed_beside_every_score() -> None:
     """A score with a budget carries what the oracle keeps in it."""
-    assert cut().score([], 1_000).oracle == 4
-    assert cut().score([]).oracle == 0
+    assert cut().score_context([], 1_000).oracle == 4
+    assert cut().score_context([]).oracle == 0
 
 
 def test_oracle_looks_at_forty_windows() -> None:
@@ -231,51 +246,72 @@ def test_oracle_looks_at_forty_windows() -> None:
         asked.append(text)
         return 1
 
-    assert oracle_lines({("id", "LIMIT_ROWS"): texts}, 1_000, count, Texts()) == [texts[0]]
+    assert choose_oracle_lines({("id", "LIMIT_ROWS"): texts}, 1_000, count, TextIndex()) == [texts[0]]
     assert asked == texts[:40]
 
 
 def test_positions() -> None:
     """Cuts lie at the first step at or behind 40, 55, 70 and 85 % of the tokens."""
-    session = [Message.of("user" if n % 2 == 0 else "assistant", f"m{n}") for n in range(20)]
-    assert positions(session, [2_000] * 20) == [9, 11, 15, 17]
+    session = [Message.from_text("user" if n % 2 == 0 else "assistant", f"m{n}") for n in range(20)]
+    assert find_cut_positions(session, [2_000] * 20) == [9, 11, 15, 17]
 
 
 def test_positions_never_part_a_call_from_its_result() -> None:
     """A cut is moved behind the results of every call that is open where it would fall."""
-    session = [Message.of("user", "go")]
+    session = [Message.from_text("user", "go")]
     for n in range(6):
         session += [call(f"call-{n}"), result(f"call-{n}", "x")]
-    places = positions(session, [3_000] * len(session))
+    places = find_cut_positions(session, [3_000] * len(session))
     assert places
     assert all(session[place].role == "assistant" and session[place - 1].role != "assistant" for place in places)
-    late = [Message.of("user", "go"), call("a"), call("b"), result("a", "x"), call("c"), result("b", "x"), call("d")]
-    assert positions(late, [10_000] * 7) == [6]
+    late = [
+        Message.from_text("user", "go"),
+        call("a"),
+        call("b"),
+        result("a", "x"),
+        call("c"),
+        result("b", "x"),
+        call("d"),
+    ]
+    assert find_cut_positions(late, [10_000] * 7) == [6]
 
 
 def test_short_sessions_have_no_cuts() -> None:
     """Below 25,000 tokens a session is not cut."""
     session = [
-        Message.of("user", "a"),
-        Message.of("assistant", "b"),
-        Message.of("user", "c"),
-        Message.of("assistant", "d"),
+        Message.from_text("user", "a"),
+        Message.from_text("assistant", "b"),
+        Message.from_text("user", "c"),
+        Message.from_text("assistant", "d"),
     ]
-    assert positions(session, [SMALLEST_SESSION // 4] * 4) == [3]
-    assert positions(session, [SMALLEST_SESSION // 4 - 1] * 4) == []
+    assert find_cut_positions(session, [MIN_SESSION_TOKENS // 4] * 4) == [3]
+    assert find_cut_positions(session, [MIN_SESSION_TOKENS // 4 - 1] * 4) == []
 
 
 def test_only_steps_are_cut_points() -> None:
     """An assistant message that is no step sends no request, so nothing could be scored there."""
-    session = [Message.of("user" if n % 2 == 0 else "assistant", f"m{n}") for n in range(20)]
-    assert positions(session, [2_000] * 20, steps=[1, 13, 19]) == [13, 19]
+    session = [Message.from_text("user" if n % 2 == 0 else "assistant", f"m{n}") for n in range(20)]
+    assert find_cut_positions(session, [2_000] * 20, steps=[1, 13, 19]) == [13, 19]
 
 
 def test_pool_is_a_micro_average() -> None:
     """Counts are added before they are divided, so a cut with more dependencies weighs more."""
-    few = CutScore(10, names=10, facts=5, handles=10, reread_tokens=7, dated=4, stale=1, saved=1, room=10, oracle=10)
-    many = CutScore(30, names=10, facts=5, handles=20, reread_tokens=3, saved=9, room=10, oracle=20)
-    figures = pool([few, many])
+    few = CutScore(
+        10,
+        kept_names=10,
+        kept_facts=5,
+        reachable=10,
+        reread_tokens=7,
+        dated_facts=4,
+        stale=1,
+        saved_bytes=1,
+        max_saved=10,
+        oracle=10,
+    )
+    many = CutScore(
+        30, kept_names=10, kept_facts=5, reachable=20, reread_tokens=3, saved_bytes=9, max_saved=10, oracle=20
+    )
+    figures = pool_scores([few, many])
     assert (figures.dependencies, figures.name_recall, figures.fact_recall, figures.handle_recall) == (
         40,
         0.5,
@@ -287,7 +323,7 @@ def test_pool_is_a_micro_average() -> None:
 
 def test_pool_of_nothing() -> None:
     """Shares of nothing are nothing, not zero."""
-    figures = pool([CutScore()])
+    figures = pool_scores([CutScore()])
     assert figures.dependencies == figures.reread_tokens == 0
     assert {figures.name_recall, figures.fact_recall, figures.handle_recall, figures.oracle} == {None}
     assert figures.z_gain is figures.stale is None
@@ -296,11 +332,11 @@ def test_pool_of_nothing() -> None:
 def test_interval_holds_the_average() -> None:
     """The interval is the same each time, holds the average of all sessions, and shrinks when they agree."""
     sessions = [(9, 10), (5, 10), (20, 40), (7, 10)]
-    low, high = interval(sessions) or (1.0, 0.0)
-    assert (low, high) == interval(sessions)
+    low, high = compute_interval(sessions) or (1.0, 0.0)
+    assert (low, high) == compute_interval(sessions)
     assert 0.5 <= low < 41 / 70 < high <= 0.9
-    assert interval([(5, 10), (50, 100)]) == (0.5, 0.5)
-    assert interval([(0, 0)]) is None
+    assert compute_interval([(5, 10), (50, 100)]) == (0.5, 0.5)
+    assert compute_interval([(0, 0)]) is None
 
 
 lines = st.lists(
@@ -308,26 +344,32 @@ lines = st.lists(
     min_size=1,
     max_size=5,
 ).map(" ".join)
-message = st.builds(Message.of, st.sampled_from(["user", "assistant"]), st.lists(lines, max_size=3).map("\n".join))
+message = st.builds(
+    Message.from_text, st.sampled_from(["user", "assistant"]), st.lists(lines, max_size=3).map("\n".join)
+)
 
 
 @given(st.lists(message, max_size=8), st.lists(message, max_size=6))
 def test_bounds(history: list[Message], future: list[Message]) -> None:
     """The whole history keeps every dependency in every sense; nothing keeps none."""
-    found = Cut([*history, *future], len(history), len)
-    full, none = found.score(history), found.score([])
-    assert full.names == full.facts == full.handles == full.dependencies == len(found.dependencies)
-    assert (none.names, none.facts, none.handles, none.saved) == (0, 0, 0, 0)
+    found = SessionCut([*history, *future], len(history), len)
+    full, none = found.score_context(history), found.score_context([])
+    assert full.kept_names == full.kept_facts == full.reachable == full.dependencies == len(found.dependencies)
+    assert (none.kept_names, none.kept_facts, none.reachable, none.saved_bytes) == (0, 0, 0, 0)
 
 
 @given(st.lists(message, max_size=8), st.lists(message, max_size=6), st.lists(message, max_size=3), st.data())
 def test_monotone(history: list[Message], future: list[Message], extra: list[Message], data: st.DataObject) -> None:
     """More context never keeps fewer names, facts or handles; a fact is a name, and a name needs no handle."""
-    found = Cut([*history, *future], len(history), len)
+    found = SessionCut([*history, *future], len(history), len)
     some = [m for m in history if data.draw(st.booleans())]
-    less, more = found.score(some), found.score([*some, *extra])
-    assert (less.names <= more.names, less.facts <= more.facts, less.handles <= more.handles) == (True,) * 3
-    assert more.facts <= more.names <= more.handles <= more.dependencies
+    less, more = found.score_context(some), found.score_context([*some, *extra])
+    assert (
+        less.kept_names <= more.kept_names,
+        less.kept_facts <= more.kept_facts,
+        less.reachable <= more.reachable,
+    ) == (True,) * 3
+    assert more.kept_facts <= more.kept_names <= more.reachable <= more.dependencies
 
 
 @given(st.lists(message, max_size=8), st.lists(message, max_size=6), st.data())
@@ -335,37 +377,39 @@ def test_the_oracle_is_no_worse_than_lines_you_try(
     history: list[Message], future: list[Message], data: st.DataObject
 ) -> None:
     """Where a line for each dependency fits, no choice of lines within the budget keeps more than the oracle."""
-    found = Cut([*history, *future], len(history), len)
-    said = [line for m in history for text in words(m) for line in text.split("\n")]
+    found = SessionCut([*history, *future], len(history), len)
+    said = [line for m in history for text in iter_reference_texts(m) for line in text.split("\n")]
     tried = [line for line in said if data.draw(st.booleans())]
     budget = max(sum(len(line) + 1 for line in tried), sum(len(line) + 1 for line in set(said)))
-    assert found.oracle(budget) >= found.score([Message.of("user", "\n".join(tried))]).facts
+    assert (
+        found.count_oracle_kept(budget) >= found.score_context([Message.from_text("user", "\n".join(tried))]).kept_facts
+    )
 
 
 @given(st.lists(message, min_size=1, max_size=30))
 def test_positions_are_steps(session: list[Message]) -> None:
     """Every cut is a step of the session with something before it, in order."""
-    places = positions(session, [30_000 // len(session) + 1] * len(session))
+    places = find_cut_positions(session, [30_000 // len(session) + 1] * len(session))
     assert places == sorted(set(places))
-    assert set(places) <= set(answers(session)) - {0}
+    assert set(places) <= set(find_answer_positions(session)) - {0}
 
 
 def test_a_bare_list_of_all_names_is_no_fact() -> None:
     """A list of every name of the history has all names and yet not all facts."""
     names = "LIMIT_ROWS\nRowBuffer\nscan_header\n8123"
-    score = cut().score([Message.of("user", names)])
-    assert (score.names, score.facts) == (4, 0)
+    score = cut().score_context([Message.from_text("user", names)])
+    assert (score.kept_names, score.kept_facts) == (4, 0)
 
 
 def test_stale_counts_edits_of_other_names() -> None:
     """Every tool whose name says edit, write or patch edits; reading does not."""
     for name, stale in (("MultiEdit", 1), ("write_file", 1), ("apply_patch", 1), ("read", 0), ("bash", 0)):
         said = [*HISTORY[:3], call("call-2", name, file_path="/src/wire/scan.py"), result("call-2", "ok")]
-        found = Cut([*said, Message.of("assistant", "LIMIT_ROWS")], len(said), len)
-        assert found.score(said).stale == stale, name
+        found = SessionCut([*said, Message.from_text("assistant", "LIMIT_ROWS")], len(said), len)
+        assert found.score_context(said).stale == stale, name
 
 
 def test_z_gain_needs_its_package() -> None:
     """The gain of the whole history is what there is to save; it is counted when zstd is installed."""
-    score = cut().score(HISTORY)
-    assert score.saved == score.room > 0
+    score = cut().score_context(HISTORY)
+    assert score.saved_bytes == score.max_saved > 0

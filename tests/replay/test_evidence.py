@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.messages.message import Message
-from holdfast.messages.references import references
-from holdfast.messages.size.tokens import measure
-from holdfast.replay.evidence import Texts, excerpts, score, windows
+from holdfast.messages.references import extract_references
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.replay.evidence import TextIndex, find_windows, iter_excerpts, score_windows
 
 NAME = ("id", "read_file")
 
@@ -17,12 +17,12 @@ NAME = ("id", "read_file")
 def test_window_is_the_line() -> None:
     """A window is the set of words of the line: three letters and more, runs of digits, each Chinese character."""
     text = "other line\nthe tool read_file opens 42 at 路径 or so\nanother read_files here"
-    assert windows(text, NAME) == (frozenset({"the", "tool", "opens", "42", "路", "径"}),)
+    assert find_windows(text, NAME) == (frozenset({"the", "tool", "opens", "42", "路", "径"}),)
 
 
 def test_the_reference_is_left_out() -> None:
     """Words of the reference itself are no evidence of it."""
-    assert windows("src/view/text.py holds the text of view", ("path", "view/text.py")) == (
+    assert find_windows("src/view/text.py holds the text of view", ("path", "view/text.py")) == (
         frozenset({"src", "holds", "the"}),
     )
 
@@ -30,19 +30,19 @@ def test_the_reference_is_left_out() -> None:
 def test_at_most_120_characters_to_each_side() -> None:
     """Of a long line only 120 characters before and behind the reference count."""
     line = "early " + "x" * 115 + " read_file " + "y" * 115 + " late"
-    assert list(excerpts(line, NAME)) == ["rly " + "x" * 115 + " read_file " + "y" * 115 + " lat"]
-    assert windows(line, NAME) == (frozenset({"rly", "x" * 115, "y" * 115, "lat"}),)
+    assert list(iter_excerpts(line, NAME)) == ["rly " + "x" * 115 + " read_file " + "y" * 115 + " lat"]
+    assert find_windows(line, NAME) == (frozenset({"rly", "x" * 115, "y" * 115, "lat"}),)
 
 
 def test_every_occurrence_has_a_window() -> None:
     """Each line and each place in it counts, equal windows once."""
     far = "read_file first" + " " * 200 + "second read_file"
-    assert windows(f"{far}\nfirst read_file", NAME) == (frozenset({"first"}), frozenset({"second"}))
+    assert find_windows(f"{far}\nfirst read_file", NAME) == (frozenset({"first"}), frozenset({"second"}))
 
 
 def test_only_where_the_extractor_sees_it() -> None:
     """A longer name that contains the reference is another reference."""
-    assert windows("my_read_file_now is something else", NAME) == ()
+    assert find_windows("my_read_file_now is something else", NAME) == ()
 
 
 @pytest.mark.parametrize(
@@ -56,30 +56,30 @@ def test_only_where_the_extractor_sees_it() -> None:
 )
 def test_references_are_found_in_whatever_form(text: str, reference: tuple[str, str]) -> None:
     """A key that does not stand literally in the text is found where its reference is."""
-    (window,) = windows(text, reference)
+    (window,) = find_windows(text, reference)
     assert {"open", "please"} <= window
 
 
 def test_score_is_the_share_of_the_words() -> None:
     """Half of four words are 0.5; of ten words, four of at most eight are 0.5; nothing in common is 0."""
     four, ten = frozenset("abcd"), frozenset("abcdefghij")
-    assert score([four], [frozenset("abxy")]) == 0.5
-    assert score([ten], [frozenset("abcd")]) == 0.5
-    assert score([four], [frozenset("xy")]) == 0.0
-    assert score([four], []) == 0.0
+    assert score_windows([four], [frozenset("abxy")]) == 0.5
+    assert score_windows([ten], [frozenset("abcd")]) == 0.5
+    assert score_windows([four], [frozenset("xy")]) == 0.0
+    assert score_windows([four], []) == 0.0
 
 
 def test_score_takes_the_best_pair() -> None:
     """The best of all pairs counts, and it is never more than 1."""
     said = [frozenset("abcd"), frozenset("wxyz")]
-    assert score(said, [frozenset("a"), frozenset("wxy")]) == 0.75
-    assert score([frozenset("abcdefghij")], [frozenset("abcdefghij")]) == 1.0
+    assert score_windows(said, [frozenset("a"), frozenset("wxy")]) == 0.75
+    assert score_windows([frozenset("abcdefghij")], [frozenset("abcdefghij")]) == 1.0
 
 
 def test_a_bare_mention_needs_only_the_name() -> None:
     """A window without words is kept wherever the name is, but not where it is not."""
-    assert score([frozenset()], [frozenset("xyz")]) == 1.0
-    assert score([frozenset()], []) == 0.0
+    assert score_windows([frozenset()], [frozenset("xyz")]) == 1.0
+    assert score_windows([frozenset()], []) == 0.0
 
 
 lines = st.lists(st.sampled_from(["read_file", "alpha", "beta", "gamma", "12", "my_name"]), max_size=6).map(" ".join)
@@ -89,23 +89,23 @@ texts = st.lists(lines, max_size=4).map("\n".join)
 @given(texts, texts)
 def test_memory_changes_nothing(said: str, kept: str) -> None:
     """Looking texts up gives what reading them gives, the short way over equal texts included."""
-    lookup = Texts()
-    for reference in references(said) | {NAME}:
-        plain = score(windows(said, reference), windows(kept, reference))
+    lookup = TextIndex()
+    for reference in extract_references(said) | {NAME}:
+        plain = score_windows(find_windows(said, reference), find_windows(kept, reference))
         for _ in range(2):
-            assert (lookup.agreement(said, kept, reference) >= 0.5) == (plain >= 0.5)
+            assert (lookup.score_agreement(said, kept, reference) >= 0.5) == (plain >= 0.5)
             assert lookup.is_kept(reference, [said], [kept]) == (plain >= 0.5)
 
 
 @given(texts)
 def test_a_text_keeps_itself(text: str) -> None:
     """Every reference of a text is kept as a fact by the text."""
-    for reference in references(text):
-        assert score(windows(text, reference), windows(text, reference)) == 1.0
+    for reference in extract_references(text):
+        assert score_windows(find_windows(text, reference), find_windows(text, reference)) == 1.0
 
 
 def test_texts_of_a_slot() -> None:
     """The texts of a slot are those of its message."""
-    slot = measure(Message.of("user", "see a_name"))
-    lookup = Texts()
-    assert lookup.said(slot) == lookup.said(slot) == ("see a_name",)
+    slot = build_sized_message(Message.from_text("user", "see a_name"))
+    lookup = TextIndex()
+    assert lookup.get_texts(slot) == lookup.get_texts(slot) == ("see a_name",)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.messages.size.tokens import count
+from holdfast.messages.size.tokens import estimate_text_tokens
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = "/home/dev/holdfast"
@@ -92,7 +92,7 @@ def test_results(session: Path) -> None:
 
 def test_overflows(session: Path) -> None:
     """The conversation outgrows a window of 64,000 at least twice: over 150,000 tokens in all."""
-    assert sum(count(words(line)) for line in lines(session)) > 150_000
+    assert sum(estimate_text_tokens(words(line)) for line in lines(session)) > 150_000
 
 
 def test_pairing(session: Path) -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config import target
-from holdfast.formats import read
-from holdfast.messages.size.tokens import count
+from holdfast.config import get_target
+from holdfast.formats import read_recording
+from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.pipeline import Policy
-from holdfast.replay.measure import Setting, Study, measure_policy
-from holdfast.replay.report import Row, verdict
-from holdfast.replay.session import session_of
-from holdfast.state.entries import Frame
+from holdfast.replay.measure import MeasurementSettings, SessionStudy, measure_policy
+from holdfast.replay.report import PolicyRow, make_policy_verdict
+from holdfast.replay.session import make_replay_session
+from holdfast.state.entries import RequestSetup
 
 pytestmark = pytest.mark.long
 
@@ -128,9 +128,9 @@ def test_every_request_is_valid_fits_and_keeps_the_words_of_the_user(shape, wind
     """Whatever a session looks like: no request is invalid or over the window, and no unseen words are missing."""
     talk = Talk()
     shape(talk)
-    place = target("anthropic", "claude-sonnet-4-5", window=window, frame=Frame("t", frame, exact=True))
-    session = session_of(read(talk.data(), "nasty.jsonl"), "anthropic")
-    study = Study(session, Setting(window, frame, place, "estimate", count))
+    place = get_target("anthropic", "claude-sonnet-4-5", window=window, setup=RequestSetup("t", frame, is_exact=True))
+    session = make_replay_session(read_recording(talk.data(), "nasty.jsonl"), "anthropic")
+    study = SessionStudy(session, MeasurementSettings(window, frame, place, "estimate", estimate_text_tokens))
     made = measure_policy(study, Policy.preset("holdfast"))
     assert made.requests > 0
     assert (made.invalid_requests, made.over_window, made.user_words_missing) == (0, 0, 0)
@@ -144,11 +144,14 @@ def test_a_request_that_is_refused_for_two_reasons_is_one():
     talk.agent(text("k"))
     talk.user([text("word " * 40_000), *[picture] * 101])
     talk.agent(text("k"))
-    place = target("anthropic", "claude-sonnet-4-5", window=32_000)
-    session = session_of(read(talk.data(), "nasty.jsonl"), "anthropic")
-    made = measure_policy(Study(session, Setting(32_000, 0, place, "estimate", count)), Policy("holdfast", stages=()))
-    assert (made.requests, made.invalid_requests, made.over_window, made.refused) == (2, 1, 1, 1)
-    assert "1 of 2 requests" in verdict([Row(made)]).plain
+    place = get_target("anthropic", "claude-sonnet-4-5", window=32_000)
+    session = make_replay_session(read_recording(talk.data(), "nasty.jsonl"), "anthropic")
+    made = measure_policy(
+        SessionStudy(session, MeasurementSettings(32_000, 0, place, "estimate", estimate_text_tokens)),
+        Policy("holdfast", stages=()),
+    )
+    assert (made.requests, made.invalid_requests, made.over_window, made.refused_requests) == (2, 1, 1, 1)
+    assert "1 of 2 requests" in make_policy_verdict([PolicyRow(made)]).plain
 
 
 @pytest.mark.long

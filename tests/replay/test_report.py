@@ -11,27 +11,27 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from holdfast.replay.cuts import CutScore
-from holdfast.replay.measure import Measured
-from holdfast.replay.recall import Hits
+from holdfast.replay.measure import PolicyFigures
+from holdfast.replay.recall import RecallCounts
 from holdfast.replay.report import (
-    METRICS,
-    Row,
-    Subject,
-    cut_table,
-    heading,
-    policy_table,
-    pool_heading,
-    pooled,
-    record,
-    remarks,
-    strange_factor,
-    thousands,
-    together,
-    verdict,
+    METRICS_VERSION,
+    PolicyRow,
+    ReportSubject,
+    encode_policy_row,
+    format_tokens_short,
+    make_cut_table,
+    make_policy_remarks,
+    make_policy_table,
+    make_policy_verdict,
+    make_pool_heading,
+    make_session_heading,
+    note_strange_factor,
+    pool_policy_rows,
+    sum_policy_figures,
 )
 
 
-def measured(policy="holdfast", **changes) -> Measured:
+def measured(policy="holdfast", **changes) -> PolicyFigures:
     values = {
         "requests": 10,
         "invalid_requests": 0,
@@ -42,17 +42,17 @@ def measured(policy="holdfast", **changes) -> Measured:
         "tokens_peak": 200,
         "cache_hit": 0.5,
         "usd": 1.0,
-        "online": Hits(8, 6, 10),
+        "online": RecallCounts(8, 6, 10),
         "mutations": 1,
         "compactions": 2,
         "policy_ms_p50": 0.1,
         "policy_ms_p95": 3.0,
         "notes": (),
     }
-    return Measured(policy=policy, **values | changes)
+    return PolicyFigures(policy=policy, **values | changes)
 
 
-def subject(**changes) -> Subject:
+def subject(**changes) -> ReportSubject:
     values = {
         "file": "a.jsonl",
         "format": "pi",
@@ -67,7 +67,7 @@ def subject(**changes) -> Subject:
         "steps": 10,
         "peak": 130_000,
     }
-    return Subject(**values | changes)
+    return ReportSubject(**values | changes)
 
 
 def shown(renderable, width=100) -> str:
@@ -79,41 +79,41 @@ def shown(renderable, width=100) -> str:
 
 def test_a_record_can_be_written_as_json_and_keeps_its_notes_in_order():
     """Notes are those of the file, of the policy in this window, and of the run."""
-    row = Row(measured(notes=("spill x2",)), {"8000": CutScore(4, 3, 2, 4)}, ("degenerate: too small",))
-    found = json.loads(json.dumps(record(subject(damage=("line 3: broken",)), row)))
+    row = PolicyRow(measured(notes=("spill x2",)), {"8000": CutScore(4, 3, 2, 4)}, ("degenerate: too small",))
+    found = json.loads(json.dumps(encode_policy_row(subject(damage=("line 3: broken",)), row)))
     assert found["notes"] == ["line 3: broken", "degenerate: too small", "spill x2"]
-    assert (found["metrics"], found["online_recall"], found["online_fact_recall"]) == (METRICS, 0.8, 0.6)
+    assert (found["metrics"], found["online_recall"], found["online_fact_recall"]) == (METRICS_VERSION, 0.8, 0.6)
     assert found["cuts"]["8000"]["fact_recall"] == 0.5
 
 
 def test_a_figure_that_is_missing_is_null_and_a_note_says_why():
     """What could not be measured at one budget leaves the rest of the row, in the record and in the table."""
-    scores = {"4000": CutScore(8), "8000": CutScore(8, 4, 2, 4, saved=1, room=2, oracle=3, without_gain=1)}
-    row = Row(measured("pi"), scores, missing={"4000": "no request fits"})
-    found = record(subject(), row)
+    scores = {"4000": CutScore(8), "8000": CutScore(8, 4, 2, 4, saved_bytes=1, max_saved=2, oracle=3, without_gain=1)}
+    row = PolicyRow(measured("pi"), scores, missing_budgets={"4000": "no request fits"})
+    found = encode_policy_row(subject(), row)
     notes = ["nothing measured at cuts of 4,000: no request fits"]
     notes.append("no z_gain at cuts of 8,000: computing it ran out of memory")
     assert found["notes"] == notes
     assert found["cuts"]["4000"] == dict.fromkeys(found["cuts"]["4000"], None) | {"dependencies": 8}
     assert (found["cuts"]["8000"]["z_gain"], found["cuts"]["8000"]["oracle"]) == (None, 0.375)
-    assert shown(cut_table([row])).splitlines()[-1].split() == ["pi", "-", "0.250", "0.375", "0.500", "-", "-"]
-    assert remarks([row]).plain == f"pi: {'; '.join(notes)}"
+    assert shown(make_cut_table([row])).splitlines()[-1].split() == ["pi", "-", "0.250", "0.375", "0.500", "-", "-"]
+    assert make_policy_remarks([row]).plain == f"pi: {'; '.join(notes)}"
 
 
 def test_a_pool_leaves_out_what_is_missing():
     """A session without a figure adds nothing to the pool of it, and a note says how many are missing."""
-    good, bad = Row(measured(), {"4000": CutScore(10, 9, 8)}), Row(measured(), {"4000": CutScore(10)})
-    bad = replace(bad, missing={"4000": "no request fits"})
-    (half,) = pooled([(subject(), [good]), (subject(), [bad])])
-    assert (half.cuts["4000"], half.missing) == (CutScore(10, 9, 8), {})
+    good, bad = PolicyRow(measured(), {"4000": CutScore(10, 9, 8)}), PolicyRow(measured(), {"4000": CutScore(10)})
+    bad = replace(bad, missing_budgets={"4000": "no request fits"})
+    (half,) = pool_policy_rows([(subject(), [good]), (subject(), [bad])])
+    assert (half.cut_scores["4000"], half.missing_budgets) == (CutScore(10, 9, 8), {})
     assert half.notes == ("recall at cuts of 4,000 is without 1 of 2 sessions",)
-    (none,) = pooled([(subject(), [bad])])
-    assert (none.cuts, none.missing, none.notes) == ({}, {"4000": "no request fits"}, ())
+    (none,) = pool_policy_rows([(subject(), [bad])])
+    assert (none.cut_scores, none.missing_budgets, none.notes) == ({}, {"4000": "no request fits"}, ())
 
 
 def test_nothing_to_recall_is_null():
     """Without dependencies a recall is nothing, online and at cuts."""
-    found = record(subject(), Row(measured(online=Hits()), {"8000": CutScore()}))
+    found = encode_policy_row(subject(), PolicyRow(measured(online=RecallCounts()), {"8000": CutScore()}))
     assert found["online_fact_recall"] is None
     assert found["cuts"]["8000"]["fact_recall"] is None
 
@@ -122,10 +122,10 @@ def test_nothing_to_recall_is_null():
 def test_together_is_micro_averaged(parts):
     """The cache hit of several sessions is that of all their tokens, and counts are sums."""
     runs = [measured(tokens_sum=tokens, cache_hit=hit, over_window=over, refused=over) for tokens, hit, over in parts]
-    whole = together(runs)
+    whole = sum_policy_figures(runs)
     read = sum(tokens * hit for tokens, hit, _ in parts)
     assert whole.cache_hit == pytest.approx(read / sum(tokens for tokens, _, _ in parts))
-    assert whole.over_window == whole.refused == sum(over for _, _, over in parts)
+    assert whole.over_window == whole.refused_requests == sum(over for _, _, over in parts)
     assert whole.online.total == 10 * len(parts)
 
 
@@ -133,34 +133,40 @@ def test_only_sessions_over_twice_the_window_are_pooled_for_cost_but_all_for_cut
     """A short session says nothing about cost; what it lost at cuts counts."""
     long, short = subject(), subject(peak=128_000)
     score = {"8000": CutScore(10, 9, 8, 10)}
-    found = pooled([(long, [Row(measured(usd=2.0), score)]), (short, [Row(measured(usd=5.0), score)])])
-    assert [row.measured.usd for row in found] == [2.0]
-    assert found[0].cuts["8000"].dependencies == 20
-    assert "1 of 2 sessions" in pool_heading([long, short]).plain
-    assert pooled([(short, [Row(measured())])]) == []
-    assert "no pool" in pool_heading([short]).plain
+    found = pool_policy_rows(
+        [(long, [PolicyRow(measured(usd=2.0), score)]), (short, [PolicyRow(measured(usd=5.0), score)])]
+    )
+    assert [row.figures.usd for row in found] == [2.0]
+    assert found[0].cut_scores["8000"].dependencies == 20
+    assert "1 of 2 sessions" in make_pool_heading([long, short]).plain
+    assert pool_policy_rows([(short, [PolicyRow(measured())])]) == []
+    assert "no pool" in make_pool_heading([short]).plain
 
 
 def test_ours_stands_last_whatever_the_order():
     """The row to look at is the last one."""
-    rows = [Row(measured(name)) for name in ("holdfast", "pi", "append-only")]
-    names = [text.split()[0] for text in shown(policy_table(rows, 100)).splitlines()[2:]]
+    rows = [PolicyRow(measured(name)) for name in ("holdfast", "pi", "append-only")]
+    names = [text.split()[0] for text in shown(make_policy_table(rows, 100)).splitlines()[2:]]
     assert names == ["pi", "append-only", "holdfast"]
 
 
 def test_cost_is_told_beside_append_only():
     """The cost of a policy is also given as a share of never taking anything away; without that run there is none."""
-    rows = [Row(measured("append-only", usd=4.0)), Row(measured(usd=1.0))]
-    assert "0.25" in shown(policy_table(rows, 100))
-    assert "0.25 × append-only" in verdict(rows).plain
-    assert "append-only" not in verdict(rows[1:]).plain
-    assert " - " in shown(policy_table(rows[1:], 100))
+    rows = [PolicyRow(measured("append-only", usd=4.0)), PolicyRow(measured(usd=1.0))]
+    assert "0.25" in shown(make_policy_table(rows, 100))
+    assert "0.25 × append-only" in make_policy_verdict(rows).plain
+    assert "append-only" not in make_policy_verdict(rows[1:]).plain
+    assert " - " in shown(make_policy_table(rows[1:], 100))
 
 
 def test_a_policy_that_would_be_refused_is_never_the_best():
     """The cheapest policy whose requests fit is marked, not the cheapest of all."""
-    rows = [Row(measured("sliding", usd=0.5, over_window=1, refused=1)), Row(measured("pi", usd=0.9)), Row(measured())]
-    table = policy_table(rows, 100)
+    rows = [
+        PolicyRow(measured("sliding", usd=0.5, over_window=1, refused=1)),
+        PolicyRow(measured("pi", usd=0.9)),
+        PolicyRow(measured()),
+    ]
+    table = make_policy_table(rows, 100)
     costs = [cell.style for column in table.columns if "cost" in str(column.header) for cell in column.cells]
     assert costs == ["", "green", ""]
     faults = [cell.style for column in table.columns if "window" in str(column.header) for cell in column.cells]
@@ -179,8 +185,8 @@ def test_tables_fit(width):
         "cache_hit": 1.0,
     }
     scores = {budget: CutScore(9, 9, 9, 9, 9, 9, 9, 9, 9, 9) for budget in ("4000", "8000", "16000")}
-    rows = [Row(measured(name, **big), scores) for name in ("append-only", "claude-code", "holdfast")]
-    for table, lines in ((policy_table(rows, width), 5), (cut_table(rows), 5)):
+    rows = [PolicyRow(measured(name, **big), scores) for name in ("append-only", "claude-code", "holdfast")]
+    for table, lines in ((make_policy_table(rows, width), 5), (make_cut_table(rows), 5)):
         text = shown(table, width)
         assert "…" not in text
         assert len(text.splitlines()) == lines
@@ -188,44 +194,47 @@ def test_tables_fit(width):
 
 def test_cuts_without_dependencies_have_no_table():
     """A session that was not cut has no recall to show."""
-    assert cut_table([Row(measured(), {"8000": CutScore()})]) is None
+    assert make_cut_table([PolicyRow(measured(), {"8000": CutScore()})]) is None
 
 
 def test_the_interval_is_of_sessions():
     """The pool of cuts shows between which recalls the truth lies, drawn over whole sessions."""
-    rows = [Row(measured(), {budget: CutScore(10, 9, 8, 10) for budget in ("4000", "8000", "16000")})]
-    text = shown(cut_table(rows, {"holdfast": [(4, 5), (4, 5)]}))
+    rows = [PolicyRow(measured(), {budget: CutScore(10, 9, 8, 10) for budget in ("4000", "8000", "16000")})]
+    text = shown(make_cut_table(rows, {"holdfast": [(4, 5), (4, 5)]}))
     assert "0.800-0.800" in text
 
 
 def test_the_heading_tells_damage_and_scale():
     """What is wrong with the file stands under its name; a ratio of 1 is not worth a word."""
-    text = heading(subject(damage=("line 3: broken",))).plain
+    text = make_session_heading(subject(damage=("line 3: broken",))).plain
     assert "line 3: broken" in text
     assert "o200k × 1.25" in text
-    assert "×" not in heading(subject(factor=1.0)).plain
+    assert "×" not in make_session_heading(subject(factor=1.0)).plain
 
 
 def test_remarks_are_a_line_for_each_policy():
     """Policies without notes are left out; the gap between compactions is left to the JSON."""
     rows = [
-        Row(measured("pi"), {}, ("degenerate: x",)),
-        Row(measured("opencode", notes=("fewest steps between compactions: 3",))),
+        PolicyRow(measured("pi"), {}, ("degenerate: x",)),
+        PolicyRow(measured("opencode", notes=("fewest steps between compactions: 3",))),
     ]
-    assert remarks(rows).plain == "pi: degenerate: x"
+    assert make_policy_remarks(rows).plain == "pi: degenerate: x"
 
 
 def test_the_verdict_counts_what_would_be_refused():
     """Invalid requests and those over the window are not called valid."""
-    assert "all 10 requests" in verdict([Row(measured())]).plain
-    assert "7 of 10 requests" in verdict([Row(measured(invalid_requests=1, over_window=3, refused=3))]).plain
-    assert verdict([Row(measured("pi"))]).plain == ""
+    assert "all 10 requests" in make_policy_verdict([PolicyRow(measured())]).plain
+    assert (
+        "7 of 10 requests"
+        in make_policy_verdict([PolicyRow(measured(invalid_requests=1, over_window=3, refused=3))]).plain
+    )
+    assert make_policy_verdict([PolicyRow(measured("pi"))]).plain == ""
 
 
 @given(st.integers(0, 10**9))
 def test_tokens_are_told_in_few_characters(tokens):
     """A number of tokens never takes more than seven characters, and is right to half of its last digit."""
-    text = thousands(tokens)
+    text = format_tokens_short(tokens)
     scale = {"k": 1_000, "M": 1_000_000}.get(text[-1], 1)
     assert len(text) <= 7
     digit = scale / 10 if "." in text else scale
@@ -235,4 +244,4 @@ def test_tokens_are_told_in_few_characters(tokens):
 @pytest.mark.parametrize(("factor", "notes"), [(0.49, 1), (0.5, 0), (1.2, 0), (3.0, 0), (3.01, 1)])
 def test_a_factor_is_strange_outside_of_what_tokenizers_differ_by(factor, notes):
     """Between half and three times nothing is said."""
-    assert len(strange_factor(factor)) == notes
+    assert len(note_strange_factor(factor)) == notes

@@ -7,20 +7,20 @@ from msgspec import Raw
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, Text, Thinking, ToolCall, ToolResult
-from holdfast.replay.tokenizer import Reading, message_tokens, tokenizer, usage_ratio
+from holdfast.replay.tokenizer import UsageReading, compute_usage_ratio, count_message_tokens, get_tokenizer
 
 
 def test_o200k_where_it_is_installed() -> None:
     """With the ``exact`` extra the tokenizer is o200k: these four words are four tokens in its vocabulary."""
     pytest.importorskip("bpe_openai")
-    name, count = tokenizer()
+    name, count = get_tokenizer()
     assert name == "o200k"
     assert (count(""), count("The cat sat down"), count("1234567")) == (0, 4, 3)
 
 
 def test_lone_surrogates_are_counted() -> None:
     """A text with a lone surrogate, as JSON may hold it, is counted instead of refused."""
-    _, count = tokenizer()
+    _, count = get_tokenizer()
     assert count("a \ud800 b") > 0
 
 
@@ -28,38 +28,44 @@ def test_a_message_is_its_words_arguments_names_and_overhead() -> None:
     """Words, arguments and names count by the tokenizer, ids do not; a message costs 8 more."""
     call = ToolCall("an id that is not counted", "read", '{"a":1}')
     message = Message("assistant", (Text("12345"), Thinking("123"), call))
-    assert message_tokens(message, len) == 8 + 5 + 3 + 4 + 7
+    assert count_message_tokens(message, len) == 8 + 5 + 3 + 4 + 7
 
 
 def test_media_count_by_rule() -> None:
     """An image is 1,500 tokens, a document 2,000, also inside a result; an unknown part is its own JSON."""
     result = ToolResult("id", "name", (Text("1234"), Media("image", "image/png"), Media("document", "application/pdf")))
-    assert message_tokens(Message("tool", (result,)), len) == 8 + 4 + 1_500 + 2_000
-    assert message_tokens(Message("user", (Opaque("odd", Raw(b'{"x":1}')), Opaque("bare"))), len) == 8 + 7
+    assert count_message_tokens(Message("tool", (result,)), len) == 8 + 4 + 1_500 + 2_000
+    assert count_message_tokens(Message("user", (Opaque("odd", Raw(b'{"x":1}')), Opaque("bare"))), len) == 8 + 7
 
 
 def test_ratio_is_the_growth_of_both() -> None:
     """The ratio divides the recorded growth by the counted growth: (300 + 900) / (200 + 400), whatever the frame is."""
-    readings = [Reading(10_000, 50), Reading(10_300, 250), Reading(11_200, 650)]
-    assert usage_ratio(readings) == 2.0
+    readings = [UsageReading(10_000, 50), UsageReading(10_300, 250), UsageReading(11_200, 650)]
+    assert compute_usage_ratio(readings) == 2.0
 
 
 def test_ratio_leaves_out_what_is_no_growth() -> None:
     """Growth over 60,000 on either side, and growth across a recorded compaction, tells nothing."""
     readings = [
-        Reading(1_000, 1_000),
-        Reading(1_150, 1_100),
-        Reading(61_151, 1_200),
-        Reading(500, 1_300, restart=True),
-        Reading(650, 1_400),
-        Reading(700, 61_401),
+        UsageReading(1_000, 1_000),
+        UsageReading(1_150, 1_100),
+        UsageReading(61_151, 1_200),
+        UsageReading(500, 1_300, restart=True),
+        UsageReading(650, 1_400),
+        UsageReading(700, 61_401),
     ]
-    assert usage_ratio(readings) == 1.5
+    assert compute_usage_ratio(readings) == 1.5
 
 
 @pytest.mark.parametrize(
-    "readings", [[], [Reading(500, 400)], [Reading(0, 10), Reading(0, 20)], [Reading(9, 10), Reading(90, 10)]]
+    "readings",
+    [
+        [],
+        [UsageReading(500, 400)],
+        [UsageReading(0, 10), UsageReading(0, 20)],
+        [UsageReading(9, 10), UsageReading(90, 10)],
+    ],
 )
-def test_ratio_without_evidence(readings: list[Reading]) -> None:
+def test_ratio_without_evidence(readings: list[UsageReading]) -> None:
     """Without recorded growth the ratio is 1."""
-    assert usage_ratio(readings) == 1.0
+    assert compute_usage_ratio(readings) == 1.0

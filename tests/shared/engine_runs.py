@@ -5,18 +5,18 @@ from __future__ import annotations
 import msgspec
 
 from holdfast import Policy
-from holdfast.config import target
-from holdfast.engine.compaction.summarizer import Writer
+from holdfast.config import get_target
+from holdfast.engine.compaction.summarizer import SummaryWriter
 from holdfast.engine.engine import Engine
 from holdfast.engine.hooks import Hooks
 from holdfast.errors import HoldfastError
 from holdfast.messages.message import Message
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.clock import run
-from holdfast.testing.provider.calls import Refusal
+from holdfast.testing.clock import run_on_fake_clock
+from holdfast.testing.provider.calls import RefusalReply
 from holdfast.testing.upstream import ScriptedUpstream
 
-TOO_LARGE = Refusal(400, "invalid_request_error", "prompt is too long")
+TOO_LARGE = RefusalReply(400, "invalid_request_error", "prompt is too long")
 
 
 class EngineRun:
@@ -28,16 +28,16 @@ class EngineRun:
         self.error = None
         self.store = MemoryStore()
         self._said, self._compacts = said, compacts
-        where = target("anthropic", "claude-sonnet-4-5", window=window)
+        where = get_target("anthropic", "claude-sonnet-4-5", window=window)
         self._opens = {
             "upstream": self.upstream,
             "target": where,
             "policy": policy,
             "hooks": hooks,
             "listen": self.told.append,
-            "writers": [Writer(self.writing, where)] if written else [],
+            "writers": [SummaryWriter(self.writing, where)] if written else [],
         }
-        run(self._play)
+        run_on_fake_clock(self._play)
 
     async def _play(self):
         async with Engine.open(self.store, **self._opens) as engine:
@@ -57,7 +57,7 @@ class EngineRun:
 
     def logged(self, kind):
         """Return the bodies of one kind that the session's log holds."""
-        return [entry.body for entry in self.store.path("case") if isinstance(entry.body, kind)]
+        return [entry.body for entry in self.store.read_path("case") if isinstance(entry.body, kind)]
 
     @property
     def request(self):
@@ -76,7 +76,7 @@ class EngineRun:
 def talk(turns=4, words=400):
     """Return turns of a user and an agent, long enough to be worth a summary."""
     return [
-        Message.of(role, f"{role} {turn} says " + "barnacle kelp " * words)
+        Message.from_text(role, f"{role} {turn} says " + "barnacle kelp " * words)
         for turn in range(turns)
         for role in ("user", "assistant")
     ]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from holdfast import Message, plan
-from holdfast.config import target
-from holdfast.state.target import Limits
+from holdfast.config import get_target
+from holdfast.state.target import ModelLimits
 
-PLACE = target("anthropic", "claude-sonnet-4-5")
+PLACE = get_target("anthropic", "claude-sonnet-4-5")
 
 
 def place(window, output=None, most_input=None):
     """Return a place with these limits, in tokens."""
-    return replace(PLACE, limits=Limits(window, output, max_input=most_input))
+    return replace(PLACE, limits=ModelLimits(window, output, max_input=most_input))
 
 
 def compacts(usage, where, policy, output=0):
@@ -39,11 +39,13 @@ class _Conversation:
     def __init__(self, where, policy):
         self._place, self._policy = where, policy
         words = "barnacle kelp " * (where.limits.window // 50)
-        said = [Message.of(role, f"{role} {turn} {words}") for turn in range(4) for role in ("user", "assistant")]
-        self._said = [*said[:-1], Message.of("assistant", "ok"), Message.of("user", "on")]
-        self._asked = plan(said[:-1], where, policy.with_settings(compact="off")).branch
+        said = [
+            Message.from_text(role, f"{role} {turn} {words}") for turn in range(4) for role in ("user", "assistant")
+        ]
+        self._said = [*said[:-1], Message.from_text("assistant", "ok"), Message.from_text("user", "on")]
+        self._asked = plan(said[:-1], where, policy.with_settings(compact="off")).state
 
     def compacts(self, usage, output=0):
         """Return whether the next request compacts after an answer with this usage."""
-        answered = self._asked.reported(usage, output)
-        return plan(self._said, self._place, self._policy, branch=answered).compaction is not None
+        answered = self._asked.with_reported_usage(usage, output)
+        return plan(self._said, self._place, self._policy, state=answered).compaction is not None

@@ -17,16 +17,16 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from holdfast.config import target
-from holdfast.engine.compaction.inflight import InFlight, extended, flags_compaction_timeout
-from holdfast.engine.compaction.summarizer import Writer
+from holdfast.config import get_target
+from holdfast.engine.compaction.inflight import CompactionTracker, extend_deadline, is_compaction_timeout
+from holdfast.engine.compaction.summarizer import SummaryWriter
 from holdfast.engine.concurrency.lanes import Lanes, Permits
 from holdfast.engine.engine import Engine
-from holdfast.errors import Aborted
+from holdfast.errors import OperationAborted
 from holdfast.messages.message import Message
-from holdfast.state.entries import Compaction
+from holdfast.state.entries import CompactionEntry
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.clock import run
+from holdfast.testing.clock import run_on_fake_clock
 from holdfast.testing.provider import Provider
 from holdfast.testing.upstream import ProviderUpstream
 
@@ -43,7 +43,7 @@ DEVIATIONS = {
 
 def _timeout(case):
     asked = case["params"]
-    return flags_compaction_timeout(timed_out=asked["timeout"], pending=asked["pending"], in_flight=asked["in_flight"])
+    return is_compaction_timeout(timed_out=asked["timeout"], pending=asked["pending"], in_flight=asked["in_flight"])
 
 
 def _snapshot(case):
@@ -51,47 +51,47 @@ def _snapshot(case):
     asked = case["params"]
     words = asked["pre"] if asked["flagged"] else asked["current"]
     session, source = ("s-old", "pre-compaction") if asked["flagged"] else ("s-new", "current")
-    return {"snapshot": run(_timed_out, words, asked["flagged"]), "session": session, "source": source}
+    return {"snapshot": run_on_fake_clock(_timed_out, words, asked["flagged"]), "session": session, "source": source}
 
 
 async def _timed_out(words, compacts):
     """Return the newest words that the next request has after a timeout, in a compaction or in a request."""
     slow = ProviderUpstream(Provider(), latency=20)
-    place = target("anthropic", "claude-sonnet-4-5", window=30_000)
-    async with Engine.open(MemoryStore(), upstream=slow, target=place, writers=[Writer(slow, place)]) as engine:
+    place = get_target("anthropic", "claude-sonnet-4-5", window=30_000)
+    async with Engine.open(MemoryStore(), upstream=slow, target=place, writers=[SummaryWriter(slow, place)]) as engine:
         session = await engine.session("timeout")
         for number in range(20 if compacts else 0):
             said = "".join(f"line {line} of {number}\n" for line in range(150))
-            await session.append(Message.of("user", said), Message.of("assistant", "Done."))
-        await session.append(*(Message.of("user", word) for word in words))
-        before = session.journal.branch
+            await session.append(Message.from_text("user", said), Message.from_text("assistant", "Done."))
+        await session.append(*(Message.from_text("user", word) for word in words))
+        before = session.journal.state
         with anyio.move_on_after(10) as scope:
             await (session.compact() if compacts else session.ask())
         assert scope.cancelled_caught
-        assert list(session.journal.branch.slots)[: len(before.slots)] == list(before.slots)
-        assert not any(isinstance(entry.body, Compaction) for entry in engine.means.store.path("timeout"))
-        return [slot.message.text for slot in (await session.prepare()).slots][-len(words) :]
+        assert list(session.journal.state.sized_messages)[: len(before.sized_messages)] == list(before.sized_messages)
+        assert not any(isinstance(entry.body, CompactionEntry) for entry in engine.resources.store.read_path("timeout"))
+        return [slot.message.text for slot in (await session.prepare()).messages][-len(words) :]
 
 
 def _grace(case):
     asked, deadline = case["params"], 600.0
     now = deadline + (EXTRA if asked["grace_used"] else 0)
     busy = asked["pending"] or asked["in_flight"]
-    return "extend" if extended(deadline, EXTRA, now, busy=busy) > now else "abort"
+    return "extend" if extend_deadline(deadline, EXTRA, now, busy=busy) > now else "abort"
 
 
 def _aggregate(case):
     asked = case["params"]
 
     async def main():
-        flying = InFlight()
+        flying = CompactionTracker()
         flying.start()
         flying.end("compacted", will_retry=True)
         if asked["retry_promise"] == "resolved":
-            flying.settled()
+            flying.settle_run()
         return await flying.wait(asked["aggregate_ms"] / 1_000)
 
-    return {"timed_out": not run(main)}
+    return {"timed_out": not run_on_fake_clock(main)}
 
 
 def _lane(case):
@@ -101,7 +101,7 @@ def _lane(case):
             [held] = lanes._gates
         return held
 
-    return run(main)
+    return run_on_fake_clock(main)
 
 
 # -- queues ------------------------------------------------------------------------------------------------------------
@@ -110,8 +110,14 @@ def _lane(case):
 def _queue(case):
     asked = case["params"]
     if "nesting" in asked:
-        return {"result": run(_same_lane if "another task in lane" in asked["nesting"] else _lane_then_permit)}
-    return run(_outcomes, asked["tasks"]) if isinstance(asked["tasks"], list) else run(_order, asked)
+        return {
+            "result": run_on_fake_clock(_same_lane if "another task in lane" in asked["nesting"] else _lane_then_permit)
+        }
+    return (
+        run_on_fake_clock(_outcomes, asked["tasks"])
+        if isinstance(asked["tasks"], list)
+        else run_on_fake_clock(_order, asked)
+    )
 
 
 async def _order(asked):
@@ -183,17 +189,17 @@ def _happen(flying, event, abort):
 
 
 def _retry(case):
-    return run(_waiting, case["params"])
+    return run_on_fake_clock(_waiting, case["params"])
 
 
 async def _waiting(asked):
-    flying, aborted, waited = InFlight(), [], []
+    flying, aborted, waited = CompactionTracker(), [], []
     seen = {"resolves_after_event": None}
 
     async def wait():
         try:
             await flying.wait()
-        except Aborted:
+        except OperationAborted:
             waited.append("rejects AbortError")
         else:
             waited.append("resolves")
@@ -207,12 +213,12 @@ async def _waiting(asked):
             if waited and seen["resolves_after_event"] is None:
                 seen["resolves_after_event"] = number
         if asked.get("then") == "unsubscribe":
-            flying.unsubscribe()
+            flying.close()
             await anyio.sleep(1)
             await wait()
             seen["later_waits"] = waited[-1].replace("rejects", "reject")
     seen["wait"] = waited[0] if waited else await _idle(flying)
-    return {**seen, "compaction_count": flying.flight.count, "abort_compaction_called": len(aborted)}
+    return {**seen, "compaction_count": flying.status.completed_count, "abort_compaction_called": len(aborted)}
 
 
 async def _idle(flying):

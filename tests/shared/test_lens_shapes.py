@@ -11,14 +11,14 @@ from msgspec.json import Decoder
 
 from holdfast.errors import FormatError
 from holdfast.formats import request_bodies as bodies
-from holdfast.messages.sized_message import Slot
+from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.anthropic import messages as anthropic
-from holdfast.providers.convert import convert
+from holdfast.providers.convert import convert_request
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses
-from holdfast.providers.registry import APIS, FORMS
-from holdfast.providers.request_body import open_body, render
+from holdfast.providers.registry import API_NAMES, API_SPECS
+from holdfast.providers.request_body import parse_request, render_request
 
 FILES = sorted((Path(__file__).parents[3] / "shared" / "shapes").glob("req-*.jsonl"))
 LINES = Decoder(dict[str, Raw])
@@ -46,20 +46,20 @@ if FILES:
     def test_every_request_comes_back(file):
         """Each request is recognised and comes back byte for byte, also when it is told from its slots again."""
         for api, raw in requests(file):
-            lens = open_body(raw)
+            lens = parse_request(raw)
             assert lens.api == api
-            assert render(lens, lens.slots) is raw
-            again = [Slot(slot.message, api=api, base=slot.raw) for slot in lens.slots]
+            assert render_request(lens, lens.messages) is raw
+            again = [SizedMessage(slot.message, api=api, base_raw=slot.raw) for slot in lens.messages]
             wanted = json.loads(raw)
             if isinstance(wanted.get("input"), str):
                 wanted["input"] = [{"role": "user", "content": wanted["input"]}]
-            assert json.loads(render(lens, again)) == wanted
+            assert json.loads(render_request(lens, again)) == wanted
 
     @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
     def test_no_request_is_a_stranger_to_its_own_reader(file):
         """What real clients send is read by ``messages`` of their API; with a call in it, by no other."""
         for api, raw in requests(file):
-            wire = json.loads(raw)[FORMS[api].field]
+            wire = json.loads(raw)[API_SPECS[api].messages_field]
             read = READERS[api].messages(wire)
             assert read
             for other, reader in READERS.items() if any(message.calls for message in read) else ():
@@ -73,15 +73,15 @@ if FILES:
 
         One whose history lies with the provider is not whole, so it has none.
         """
-        longest = max((len(open_body(raw).slots) for _, raw in requests(file)), default=0)
+        longest = max((len(parse_request(raw).messages) for _, raw in requests(file)), default=0)
         assert longest > 0
-        assert bodies.read(file.read_bytes()).entries
+        assert bodies.read_request_bodies(file.read_bytes()).entries
         for _, raw in requests(file):
-            for to in APIS if not json.loads(raw).get("previous_response_id") else ():
-                told = iter(words(open_body(convert(raw, to, "m")[0], to)))
-                assert all(one in told for one in words(open_body(raw)) if one)
+            for to in API_NAMES if not json.loads(raw).get("previous_response_id") else ():
+                told = iter(words(parse_request(convert_request(raw, to, "m")[0], to)))
+                assert all(one in told for one in words(parse_request(raw)) if one)
 
 
 def words(lens):
     """Return what user and model say in a request, message by message."""
-    return [slot.message.text for slot in lens.slots if slot.message.role in ("user", "assistant")]
+    return [slot.message.text for slot in lens.messages if slot.message.role in ("user", "assistant")]

@@ -13,20 +13,20 @@ from tempfile import TemporaryDirectory
 import pytest
 from msgspec.structs import replace
 
-from holdfast import Policy, World, apply, plan
-from holdfast.config import FILE, load, target
+from holdfast import PlanInputs, Policy, apply, plan
+from holdfast.config import CONFIG_FILE_NAME, get_target, load_catalog
 from holdfast.errors import WindowTooSmall
-from holdfast.messages.message import Message, media_of, result_text
-from holdfast.messages.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.size.tokens import measure
-from holdfast.normalize import MISSING
-from holdfast.planning.presets.precheck import route
+from holdfast.messages.message import Message, collect_media_in_messages, get_result_text
+from holdfast.messages.parts import Media, ProviderSignature, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.normalize import SYNTHETIC_RESULT_TEXT
+from holdfast.planning.presets.precheck import decide_precheck
 from holdfast.planning.presets.presets import OPENCLAW_2026_9
-from holdfast.planning.settings import Channel, Person
-from holdfast.state.branch.branch import Branch
-from holdfast.state.branch.view import project
+from holdfast.planning.settings import ChannelLimits, UserLimits
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.branch.view import build_projection
 from holdfast.state.dialect import Dialect
-from holdfast.state.entries import Answer, Compaction, Entry, Note, Said
+from holdfast.state.entries import AnswerEntry, CompactionEntry, Entry, MessageEntry, NoteEntry
 from holdfast.state.target import Target
 from holdfast.store.memory import MemoryStore
 
@@ -90,7 +90,7 @@ def _part(block):
     if kind == "text":
         return Text(block["text"])
     if kind == "thinking":
-        return Thinking(block["text"], Seal("other", "other", block["signature"]))
+        return Thinking(block["text"], ProviderSignature("other", "other", block["signature"]))
     if kind == "image":
         return Media("image", block["media_type"], 3, source=block["data"])
     if kind == "toolResult":
@@ -117,10 +117,10 @@ def _log(case):
     """Return the conversation of a case as a log tells it: each answer with the reason why it ended."""
     bodies = []
     for one, message in zip(case["input"], _messages(case), strict=True):
-        bodies.append(Said(measure(message)))
+        bodies.append(MessageEntry(build_sized_message(message)))
         if message.role == "assistant":
-            bodies.append(Answer("", stop=one.get("stop_reason", "")))
-    return Branch.build(Entry(str(at), None, body) for at, body in enumerate(bodies))
+            bodies.append(AnswerEntry("", stop_reason=one.get("stop_reason", "")))
+    return ConversationState.from_entries(Entry(str(at), None, body) for at, body in enumerate(bodies))
 
 
 def _repaired(case, dialect):
@@ -141,7 +141,7 @@ def _named(case, sent):
 
 def _name(message, given):
     for result in message.results:
-        if result.content == (Text(MISSING),):
+        if result.content == (Text(SYNTHETIC_RESULT_TEXT),):
             return f"synthetic:{result.call_id}"
     for id_, old in given:
         if old.role == message.role and {*map(_said, message.parts)} & {*map(_said, old.parts)}:
@@ -150,19 +150,19 @@ def _name(message, given):
 
 
 def _said(part):
-    return (type(part), result_text(part) if isinstance(part, ToolResult) else getattr(part, "text", part))
+    return (type(part), get_result_text(part) if isinstance(part, ToolResult) else getattr(part, "text", part))
 
 
 _LOOSE = Dialect(
     "x",
-    start_user=False,
-    end_user=False,
-    merge=False,
+    must_start_with_user=False,
+    must_end_with_user=False,
+    merges_same_role=False,
     results_grouped=False,
     results_first=False,
-    empty_end=True,
+    allows_empty_last_answer=True,
     unique_ids=False,
-    named_results=True,
+    results_carry_name=True,
 )
 """Pairing and nothing else."""
 
@@ -184,12 +184,14 @@ def _window(case, policy=_OPENCLAW):
             place = Path(folder, name)
             place.mkdir()
             line = f'[[model]]\nmatch = "{match}"\nwindow = {asked[name]}\n' if name in asked else ""
-            (place / FILE).write_text(line)
-        catalog = load(Path(folder, "config"), Path(folder, "model"))
-    where = target("anthropic", "case-model", catalog=catalog)
-    source = {"catalog: case-model": "modelsConfig", "catalog: case-*": "model"}.get(where.limits.origin, "default")
+            (place / CONFIG_FILE_NAME).write_text(line)
+        catalog = load_catalog(Path(folder, "config"), Path(folder, "model"))
+    where = get_target("anthropic", "case-model", catalog=catalog)
+    source = {"catalog: case-model": "modelsConfig", "catalog: case-*": "model"}.get(
+        where.limits.window_source, "default"
+    )
     try:
-        made = plan([Message.of("user", "go")], where, policy.with_settings(window_cap=asked.get("cap", 0)))
+        made = plan([Message.from_text("user", "go")], where, policy.with_settings(window_cap=asked.get("cap", 0)))
     except WindowTooSmall as error:
         tokens, warn, block = int(_REFUSED.match(str(error))[1]), True, True
     else:
@@ -201,10 +203,10 @@ def _window(case, policy=_OPENCLAW):
 
 def _history_key(case):
     channels = {
-        name: Channel(
+        name: ChannelLimits(
             one.get("historyLimit"),
             one.get("dmHistoryLimit"),
-            {user: Person(own.get("historyLimit")) for user, own in one.get("dms", {}).items()},
+            {user: UserLimits(own.get("historyLimit")) for user, own in one.get("dms", {}).items()},
         )
         for name, one in case["params"]["channels"].items()
     }
@@ -227,14 +229,18 @@ _NOTICE = re.compile(r"\n\[\.\.\. [\d,]+ characters left out; [^\]]*\]\Z")
 def _read_result(*content):
     """Return a conversation in which a tool gave this."""
     result = ToolResult("c", "read", content)
-    return [Message.of("user", "go"), Message("assistant", (ToolCall("c", "read", "{}"),)), Message("tool", (result,))]
+    return [
+        Message.from_text("user", "go"),
+        Message("assistant", (ToolCall("c", "read", "{}"),)),
+        Message("tool", (result,)),
+    ]
 
 
 def _cut(said, policy, window=200_000):
     """Return ``said`` with the results that recovery cuts after an overflow, where no text can be stored."""
     settings = {"loop_share": 0.0, "prune": "off", "compact": "off", "window_min": 0}
-    where, world = _place(window), World(rung="truncate", spill=False)
-    return apply(said, plan(said, where, policy.with_settings(**settings), world=world))
+    where, world = _place(window), PlanInputs(overflow_step="truncate", can_spill=False)
+    return apply(said, plan(said, where, policy.with_settings(**settings), inputs=world))
 
 
 def _limited_to(chars):
@@ -245,7 +251,7 @@ def _limited_to(chars):
 def _text(case):
     whole, most = case["params"]["text"], case["params"]["max_chars"]
     (shown,) = _cut(_read_result(Text(whole)), _limited_to(most))[2].results
-    text = result_text(shown)
+    text = get_result_text(shown)
     end = _NOTICE.search(text)
     kept = end.start() if end else len(text)
     cut = next((at for at, pair in enumerate(zip(text, whole, strict=False)) if pair[0] != pair[1]), len(text))
@@ -264,17 +270,19 @@ def _text(case):
 def _limit(case, policy=_OPENCLAW):
     """Return the characters that recovery leaves of a result that is far over its limit, the notice among them."""
     (shown,) = _cut(_read_result(Text("a" * 2_000_000)), policy, case["params"]["window"])[2].results
-    return len(result_text(shown))
+    return len(get_result_text(shown))
 
 
 def _detect(case):
     """Return whether anything is cut after an overflow; all results were answered."""
     results = _messages(case)
     calls = tuple(ToolCall(one.results[0].call_id, "read", "{}") for one in results)
-    end = [Message.of("assistant", "so far"), Message.of("user", "on")]
-    said = [Message.of("user", "go"), Message("assistant", calls), *results, *end]
-    shown = [result_text(result) for one in _cut(said, _OPENCLAW, case["params"]["window"]) for result in one.results]
-    return shown != [result_text(one.results[0]) for one in results]
+    end = [Message.from_text("assistant", "so far"), Message.from_text("user", "on")]
+    said = [Message.from_text("user", "go"), Message("assistant", calls), *results, *end]
+    shown = [
+        get_result_text(result) for one in _cut(said, _OPENCLAW, case["params"]["window"]) for result in one.results
+    ]
+    return shown != [get_result_text(one.results[0]) for one in results]
 
 
 def _truncated(case):
@@ -294,62 +302,67 @@ def _truncated(case):
 def _replay(case):
     """Run the store verb on the entries of a case: other kinds than messages and compactions are notes."""
     places = {one["id"]: place for place, one in enumerate(one for one in case["input"] if one["type"] == "message")}
-    store, bodies = MemoryStore(), {
-        "message": lambda one: Said(measure(Message.of("user", one["text"]))),
-        "compaction": lambda one: Compaction(places[one["firstKeptEntryId"]], Message.of("user", one["summary"])),
-        "model_change": lambda _: Note("model_change"),
-    }  # fmt: skip
-    store.create("s")
+    store, bodies = (
+        MemoryStore(),
+        {
+            "message": lambda one: MessageEntry(build_sized_message(Message.from_text("user", one["text"]))),
+            "compaction": lambda one: CompactionEntry(
+                places[one["firstKeptEntryId"]], Message.from_text("user", one["summary"])
+            ),
+            "model_change": lambda _: NoteEntry("model_change"),
+        },
+    )
+    store.create_session("s")
     ids = [one["id"] for one in case["input"]]
     parents = [None, *ids]
     old = [Entry(one["id"], up, bodies[one["type"]](one)) for one, up in zip(case["input"], parents, strict=False)]
-    store.append("s", old)
-    asked = {id_: Message.of("user", "small") for id_ in case["params"]["replace"]}
-    leaf = store.branch_with("s", asked)
-    path = store.path("s", leaf)
+    store.append_entries("s", old)
+    asked = {id_: Message.from_text("user", "small") for id_ in case["params"]["replace"]}
+    leaf = store.copy_branch("s", asked)
+    path = store.read_path("s", leaf)
     told = [_told(entry.body) for entry in path]
     first = min((ids.index(id_) for id_ in asked if id_ in ids), default=0)
-    compaction = next(entry.body for entry in path if isinstance(entry.body, Compaction))
-    slots = [at for at, entry in enumerate(path) if isinstance(entry.body, Said)]
+    compaction = next(entry.body for entry in path if isinstance(entry.body, CompactionEntry))
+    slots = [at for at, entry in enumerate(path) if isinstance(entry.body, MessageEntry)]
     return {
         "changed": leaf is not None,
         "rewritten": sum(new != _told(one.body) for new, one in zip(told, old, strict=True)),
         "branch": told,
         "prefix_ids_kept": [entry.id for entry in path[:first]] == ids[:first] if leaf else None,
-        "old_entries_still_stored": {entry.id for entry in store.entries("s")} >= set(ids),
-        "first_kept_points_at": slots[compaction.keep],
+        "old_entries_still_stored": {entry.id for entry in store.read_entries("s")} >= set(ids),
+        "first_kept_points_at": slots[compaction.first_kept],
     }
 
 
 def _told(body):
-    if isinstance(body, Said):
-        return body.slot.message.text
-    return body.reason if isinstance(body, Note) else "compaction"
+    if isinstance(body, MessageEntry):
+        return body.sized_message.message.text
+    return body.reason if isinstance(body, NoteEntry) else "compaction"
 
 
 def _append(case):
     branch = _log(case)
     return {
-        "stored": [id_ for id_, _ in _named(case, [slot.message for slot in branch.slots])],
-        "pending_before_flush": list(branch.open),
+        "stored": [id_ for id_, _ in _named(case, [slot.message for slot in branch.sized_messages])],
+        "pending_before_flush": list(branch.open_call_ids),
     }
 
 
 def _place(window):
-    return target("anthropic", "claude-sonnet-4-5", window=window)
+    return get_target("anthropic", "claude-sonnet-4-5", window=window)
 
 
-def _shown(case, policy, world=World(), window=200_000):
+def _shown(case, policy, world=PlanInputs(), window=200_000):
     """Return the messages as a policy shows them, not repaired."""
-    made = plan(_messages(case), _place(window), policy, world=world)
-    return [slot.message for slot in project(made.branch)]
+    made = plan(_messages(case), _place(window), policy, inputs=world)
+    return [slot.message for slot in build_projection(made.state)]
 
 
 def _images(case):
     sent = _shown(case, _OPENCLAW.with_settings(compact="off"))
     names = [one["id"] for one in case["input"]]
-    old = [len(media_of(message)) for message in _messages(case)]
-    new = [len(media_of(message)) for message in sent]
+    old = [len(collect_media_in_messages(message)) for message in _messages(case)]
+    new = [len(collect_media_in_messages(message)) for message in sent]
     return {"changed": new != old, "images_left": [[id_, n] for id_, n, o in zip(names, new, old, strict=True) if o]}
 
 
@@ -363,7 +376,7 @@ _STATES = (
 
 
 def _states(case, sent):
-    texts = [result_text(result) for message in sent for result in message.results]
+    texts = [get_result_text(result) for message in sent for result in message.results]
     return [next((state for words, state in _STATES if words in text), "full") for text in texts]
 
 
@@ -372,7 +385,7 @@ _QUIET = {"compact": "off", "window_min": 0, "reserve_min": 0, "truncate_share":
 
 def _prune(case):
     policy = _OPENCLAW.with_settings(**_QUIET, loop_share=0.0)
-    sent = _shown(case, policy, World("cold"), case["params"]["window"])
+    sent = _shown(case, policy, PlanInputs("cold"), case["params"]["window"])
     return {"same": sent == _messages(case), "state": _states(case, sent)}
 
 
@@ -384,8 +397,8 @@ def _mid_loop(case):
 def _precheck(case):
     """Ask the arithmetic itself: a plan shows what was cut or compacted, not by how many tokens it was too much."""
     asked = case["params"]
-    found = route(asked["estimated_prompt"], asked["window"], asked["reserve"], asked["reducible_tool_chars"])
-    return {"route": found.way, "overflow_tokens": found.overflow}
+    found = decide_precheck(asked["estimated_prompt"], asked["window"], asked["reserve"], asked["reducible_tool_chars"])
+    return {"route": found.outcome, "overflow_tokens": found.excess_tokens}
 
 
 # -- areas of the wire -------------------------------------------------------------------------------------------------
@@ -404,7 +417,7 @@ def _pairing(case):
         "gone": len([id_ for id_ in given if id_ not in order]),
         "name": results[-1].name if results else "",
         "is_error": bool(results) and results[-1].is_error,
-        "mentions_missing": bool(results) and "result" in result_text(results[-1]),
+        "mentions_missing": bool(results) and "result" in get_result_text(results[-1]),
     }
 
 
@@ -450,19 +463,19 @@ def _ids(case):
 def _sent_id(id_, dialect):
     """Return what is sent for the id of a call, which its result has too."""
     call, result = ToolCall(id_, "t"), ToolResult(id_, "t", (Text("ok"),))
-    answered = [Message.of("user", "u"), Message("assistant", (call,)), Message("tool", (result,))]
+    answered = [Message.from_text("user", "u"), Message("assistant", (call,)), Message("tool", (result,))]
     _, asked, answers = _sent(answered, Target(dialect.api, dialect.model, dialect))
     assert asked.calls[0].id == answers.results[0].call_id
     return asked.calls[0].id
 
 
 def _turns_gemini(case):
-    sent = _repaired(case, replace(_LOOSE, merge=True))
+    sent = _repaired(case, replace(_LOOSE, merges_same_role=True))
     return [[id_, message.role, len(message.parts)] for id_, message in _named(case, sent)]
 
 
 def _turns_anthropic(case):
-    sent = _repaired(case, replace(target("anthropic", "claude-sonnet-4-5").dialect, start_user=False))
+    sent = _repaired(case, replace(get_target("anthropic", "claude-sonnet-4-5").dialect, must_start_with_user=False))
     named = _named(case, sent)
     told = [[id_, one.role, [part.text for part in one.parts if isinstance(part, Text)]] for id_, one in named]
     if "shape" in case["params"]:
@@ -477,14 +490,14 @@ def _shape(part):
 
 
 def _ordering(case):
-    dialect = target("gemini", "gemini-2.5-pro").dialect
+    dialect = get_target("gemini", "gemini-2.5-pro").dialect
     return [id_ for id_, _ in _named(case, _repaired(case, dialect))]
 
 
 def _thinking(case):
     """What another model sealed stays behind; a reasoning item with nothing behind it goes with its turn."""
-    talk = [*_messages(case), Message.of("user", "go on")]
-    dialect = replace(_LOOSE, api="openai-responses", model="m", reasoning_units=True)
+    talk = [*_messages(case), Message.from_text("user", "go on")]
+    dialect = replace(_LOOSE, api="openai-responses", model="m", binds_reasoning_to_next=True)
     sent = _sent(talk, Target(dialect.api, dialect.model, dialect))
     return [[id_, [_shape(part) for part in message.parts]] for id_, message in _named(case, sent[:-1])]
 
@@ -500,11 +513,15 @@ _APIS = {
 
 def _policy(case):
     asked = case["params"]
-    where = target(_APIS[asked["api"]], asked["model"])
-    lost = [Message.of("user", "u"), Message("assistant", (ToolCall("c", "t"),)), Message.of("user", "v")]
-    neighbours = [Message.of("user", "u"), Message.of("user", "v"), *[Message.of("assistant", text) for text in "ab"]]
-    merges = len(_sent([*neighbours, Message.of("user", "w")], where)) < 5
-    begun = _sent([Message.of("assistant", "a"), Message.of("user", "u")], where)
+    where = get_target(_APIS[asked["api"]], asked["model"])
+    lost = [Message.from_text("user", "u"), Message("assistant", (ToolCall("c", "t"),)), Message.from_text("user", "v")]
+    neighbours = [
+        Message.from_text("user", "u"),
+        Message.from_text("user", "v"),
+        *[Message.from_text("assistant", text) for text in "ab"],
+    ]
+    merges = len(_sent([*neighbours, Message.from_text("user", "w")], where)) < 5
+    begun = _sent([Message.from_text("assistant", "a"), Message.from_text("user", "u")], where)
     ids = [_sent_id(id_, where.dialect) for id_ in ("a_b-c", "a" * 40)]
     return {
         "ids": "strict9" if len(ids[1]) == 9 else None if ids[0] == "a_b-c" else "strict",

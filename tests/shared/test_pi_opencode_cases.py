@@ -17,21 +17,33 @@ from msgspec.structs import replace
 from planned import PLACE, compacts, first_compaction, place
 
 from holdfast import Policy, apply, plan
-from holdfast.config import target
-from holdfast.events import Compacted
-from holdfast.formats import context, path, read, write
-from holdfast.messages.message import Message, result_text
+from holdfast.config import get_target
+from holdfast.events import CompactionEnded
+from holdfast.formats import build_state_at_leaf, export_bytes, get_branch_entries, read_recording
+from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.size.tokens import measure
-from holdfast.planning.presets.measures import estimate_tokens, usage_estimate
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.planning.presets.measures import estimate_pi_request, estimate_pi_tokens
 from holdfast.planning.presets.presets import OPENCODE_2
-from holdfast.planning.presets.triggers import usable
-from holdfast.planning.stages.tail_selection import cut_point, preserve_recent_budget, select
-from holdfast.state.branch.branch import Branch
-from holdfast.state.branch.view import project
+from holdfast.planning.presets.triggers import compute_opencode_limit
+from holdfast.planning.stages.tail_selection import (
+    compute_opencode_tail_budget,
+    find_opencode_tail_start,
+    find_pi_cut_point,
+)
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.branch.view import build_projection
 from holdfast.state.dialect import Dialect
-from holdfast.state.entries import Answer, Compaction, Entry, Failure, Frame, Note, Said
-from holdfast.state.target import Limits, Target
+from holdfast.state.entries import (
+    AnswerEntry,
+    CompactionEntry,
+    Entry,
+    FailureEntry,
+    MessageEntry,
+    NoteEntry,
+    RequestSetup,
+)
+from holdfast.state.target import ModelLimits, Target
 
 _CASES = Path(__file__).parents[3] / "shared" / "cases"
 _ISSUES = {"Tool results and old turns", "First light"}
@@ -51,7 +63,7 @@ _ELSEWHERE = {"model", "thinking"}
 
 OPENCODE = Policy.preset("opencode").settings
 NO_TAIL = Policy.preset("opencode").with_settings(tail_turns=0)
-AS_IT_IS = Target(dialect=Dialect("x", start_user=False, end_user=False, merge=False))
+AS_IT_IS = Target(dialect=Dialect("x", must_start_with_user=False, must_end_with_user=False, merges_same_role=False))
 """A place that takes any order of messages, so that nothing is said which the case does not say."""
 
 
@@ -101,7 +113,7 @@ def pi_session(entries):
     for number, one in enumerate(entries):
         lines.append(pi_line(one, number, before))
         before = lines[-1]["id"]
-    return read("".join(json.dumps(line) + "\n" for line in lines).encode(), "x.jsonl")
+    return read_recording("".join(json.dumps(line) + "\n" for line in lines).encode(), "x.jsonl")
 
 
 def placed(model):
@@ -109,7 +121,7 @@ def placed(model):
 
 
 def limits(model):
-    return Limits(model["context"], model["output"], max_input=model.get("input"))
+    return ModelLimits(model["context"], model["output"], max_input=model.get("input"))
 
 
 def entry(body):
@@ -117,29 +129,29 @@ def entry(body):
 
 
 def said(role, *parts):
-    return entry(Said(measure(Message(role, parts))))
+    return entry(MessageEntry(build_sized_message(Message(role, parts))))
 
 
 # -- an adapter for each area ------------------------------------------------------------------------------------------
 
 
 def pi_estimate_tokens(given, _):
-    (message,) = [slot.message for slot in context(pi_session([given])).slots]
-    return estimate_tokens(message)
+    (message,) = [slot.message for slot in build_state_at_leaf(pi_session([given])).sized_messages]
+    return estimate_pi_tokens(message)
 
 
 def pi_context_tokens(given, _):
     recording = pi_session([{"role": "assistant", "usage": given}])
-    return next(one.body.usage.total for one in path(recording) if isinstance(one.body, Answer))
+    return next(one.body.usage.total for one in get_branch_entries(recording) if isinstance(one.body, AnswerEntry))
 
 
 def pi_usage_estimate(given, _):
-    found = usage_estimate(context(pi_session(given)))
+    found = estimate_pi_request(build_state_at_leaf(pi_session(given)))
     return {
         "tokens": found.tokens,
-        "usageTokens": found.usage,
-        "trailingTokens": found.trailing,
-        "lastUsageIndex": found.answer,
+        "usageTokens": found.usage_tokens,
+        "trailingTokens": found.trailing_tokens,
+        "lastUsageIndex": found.answer_index,
     }
 
 
@@ -151,33 +163,37 @@ def pi_threshold(given, params):
 
 
 def pi_cut_point(given, params):
-    lines = [one for one in path(pi_session(given)) if isinstance(one.body, Said | Note)][1:]  # behind the header
-    entries = [one.body.slot.message if isinstance(one.body, Said) else None for one in lines]
-    cut = cut_point(entries, params["keepRecentTokens"])
-    turn = None if cut.turn is None else lines[cut.turn].id
+    lines = [one for one in get_branch_entries(pi_session(given)) if isinstance(one.body, MessageEntry | NoteEntry)][
+        1:
+    ]  # behind the header
+    entries = [one.body.sized_message.message if isinstance(one.body, MessageEntry) else None for one in lines]
+    cut = find_pi_cut_point(entries, params["keepRecentTokens"])
+    turn = None if cut.split_turn_start is None else lines[cut.split_turn_start].id
     return {"firstKept": lines[cut.start].id, "turnStart": turn, "isSplitTurn": turn is not None}
 
 
 def pi_build_context(given, params):
     recording = pi_session([one | {"chars": 0} for one in given])
     leaf = params["leaf"]
-    branch = context(replace(recording, leaf=None)) if leaf is None else context(recording, leaf)
-    return {"messages": [one.message.text or one.message.role for one in project(branch)]}
+    branch = (
+        build_state_at_leaf(replace(recording, leaf=None)) if leaf is None else build_state_at_leaf(recording, leaf)
+    )
+    return {"messages": [one.message.text or one.message.role for one in build_projection(branch)]}
 
 
 def pi_load(given, _):
-    kept = [one.body for one in read(given.encode(), "x.jsonl").entries]
-    told = {"pi:session": "session", Said: "message"}
-    return [told[one.reason if isinstance(one, Note) else type(one)] for one in kept if known(one)]
+    kept = [one.body for one in read_recording(given.encode(), "x.jsonl").entries]
+    told = {"pi:session": "session", MessageEntry: "message"}
+    return [told[one.reason if isinstance(one, NoteEntry) else type(one)] for one in kept if known(one)]
 
 
 def known(body):
-    return isinstance(body, Said) or (isinstance(body, Note) and body.reason == "pi:session")
+    return isinstance(body, MessageEntry) or (isinstance(body, NoteEntry) and body.reason == "pi:session")
 
 
 def pi_migration(given, _):
-    recording = read("".join(json.dumps(line) + "\n" for line in given).encode(), "x.jsonl")
-    header, *lines = [json.loads(line) for line in write(recording, "pi").splitlines()]
+    recording = read_recording("".join(json.dumps(line) + "\n" for line in given).encode(), "x.jsonl")
+    header, *lines = [json.loads(line) for line in export_bytes(recording, "pi").splitlines()]
     ids = [line["id"] for line in lines]
     first = next((line.get("firstKeptEntryId") for line in lines if line["type"] == "compaction"), None)
     return {
@@ -199,7 +215,7 @@ def opencode_usable(given, params):
     """
     policy = NO_TAIL.with_settings(trigger_reserve=params.get("reserved", 0))
     if not given["context"]:
-        return usable(limits(given), policy.settings)
+        return compute_opencode_limit(limits(given), policy.settings)
     found = first_compaction(placed(given), policy)
     return found if found > 1 else 0
 
@@ -216,14 +232,14 @@ def opencode_is_overflow(given, params):
 def opencode_preserve_recent_budget(given, params):
     asked = params.get("preserve_recent_tokens")
     said_so = {} if asked is None else {"tail_tokens": asked, "tail_usable_share": 0.0}
-    return preserve_recent_budget(limits(given), replace(OPENCODE, **said_so))
+    return compute_opencode_tail_budget(limits(given), replace(OPENCODE, **said_so))
 
 
 def opencode_select(given, params):
     """A marker of a compaction is nobody's words: no user begins a turn there."""
     roles = ["system" if one.get("compaction") else one["role"] for one in given]
-    messages = [Message.of(role, one["id"]) for role, one in zip(roles, given, strict=True)]
-    start = select(messages, [one["tok"] for one in given], params["budget"], params["tail_turns"])
+    messages = [Message.from_text(role, one["id"]) for role, one in zip(roles, given, strict=True)]
+    start = find_opencode_tail_start(messages, [one["tok"] for one in given], params["budget"], params["tail_turns"])
     tail = [one["id"] for one in given[start:]]
     return {"head": [one["id"] for one in given[:start]], "tail_start_id": tail[0] if tail else None}
 
@@ -239,14 +255,16 @@ def opencode_filter_compacted(given, _):
         if one["id"] in done:
             tail = one["compaction"]["tail"] if isinstance(one["compaction"], dict) else None
             keep = ids.index(tail) if tail in ids else len(ids)
-            entries.append(entry(Compaction(keep, Message.of("user", f"{one['id']} {done[one['id']]['id']}"))))
+            entries.append(
+                entry(CompactionEntry(keep, Message.from_text("user", f"{one['id']} {done[one['id']]['id']}")))
+            )
         else:
             ids.append(one["id"])
             entries.append(said(one["role"], Text(one["id"])))
-            entries += [entry(Failure("provider_error"))] * bool(one.get("error"))
-    branch = Branch.build(entries)
-    messages = [slot.message for slot in branch.slots]
-    made = plan(messages, AS_IT_IS, Policy.preset("opencode"), branch=branch)
+            entries += [entry(FailureEntry("provider_error"))] * bool(one.get("error"))
+    branch = ConversationState.from_entries(entries)
+    messages = [slot.message for slot in branch.sized_messages]
+    made = plan(messages, AS_IT_IS, Policy.preset("opencode"), state=branch)
     return [id_ for message in apply(messages, made) for id_ in message.text.split()]
 
 
@@ -254,18 +272,26 @@ def opencode_prune(given, params):
     entries, ids = [], {}
     for one in given:
         if one.get("summary"):
-            entries.append(entry(Compaction(sum(isinstance(e.body, Said) for e in entries), Message.of("user", "s"))))
+            entries.append(
+                entry(
+                    CompactionEntry(
+                        sum(isinstance(e.body, MessageEntry) for e in entries), Message.from_text("user", "s")
+                    )
+                )
+            )
             continue
         tools = one.get("tools", [])
         entries.append(said(one["role"], Text("x"), *[ToolCall(tool["id"], tool["tool"]) for tool in tools]))
-        ids |= {(sum(isinstance(e.body, Said) for e in entries), place): t["id"] for place, t in enumerate(tools)}
+        ids |= {
+            (sum(isinstance(e.body, MessageEntry) for e in entries), place): t["id"] for place, t in enumerate(tools)
+        }
         entries += [said("tool", *map(result, tools))] * bool(tools)
     settings = {"prune_keep": params["protect"], "prune_minimum": params["minimum"], "compact": "off"}
     policy = Policy.preset("opencode").with_settings(prune="opencode" if params["on"] else "off", **settings)
     policy = policy.with_settings(output_lines=0, output_bytes=0)
-    branch = Branch.build(entries)
-    where = target("anthropic", "claude-sonnet-4-5", window=10_000_000)
-    record = plan([slot.message for slot in branch.slots], where, policy, branch=branch).record
+    branch = ConversationState.from_entries(entries)
+    where = get_target("anthropic", "claude-sonnet-4-5", window=10_000_000)
+    record = plan([slot.message for slot in branch.sized_messages], where, policy, state=branch).record
     return sorted(ids[edit.span.start, edit.span.part] for edit in record)
 
 
@@ -279,9 +305,9 @@ def opencode_truncate(given, params):
     tool, whole = "bash" if params["direction"] == "tail" else "read", "\n".join(["x" * chars] * lines)
     limits = {"output_lines": params["max_lines"], "output_bytes": params["max_bytes"], "output_tail": ("bash",)}
     call, output = ToolCall("c", tool, "{}"), ToolResult("c", tool, (Text(whole),))
-    said = [Message.of("user", "go"), Message("assistant", (call,)), Message("tool", (output,))]
+    said = [Message.from_text("user", "go"), Message("assistant", (call,)), Message("tool", (output,))]
     made = plan(said, PLACE, Policy.preset("opencode").with_settings(**limits))
-    shown = result_text(apply(said, made)[2].results[0])
+    shown = get_result_text(apply(said, made)[2].results[0])
     removed, unit = re.match(r"([\d,]+) (\w+) left out", made.record[0].why).groups()
     return {"kept_lines": shown.count("x" * chars), "removed": int(removed.replace(",", "")), "unit": unit}
 
@@ -290,18 +316,20 @@ def opencode_v2(given, _):
     if "summary_text" in given:
         return opencode_v2_summary(given["summary_text"])
     turns = [said(role, Text("words")) for _ in range(4) for role in ("user", "assistant")]
-    branch = Branch.build([*turns, entry(Compaction(2, Message.of("user", "summary")))])
-    frame = Frame("f", given["estimate"], exact=True)
-    where = target("anthropic", "claude-sonnet-4-5", window=given["estimate"] + 25_000, frame=frame)  # over its line
+    branch = ConversationState.from_entries([*turns, entry(CompactionEntry(2, Message.from_text("user", "summary")))])
+    frame = RequestSetup("f", given["estimate"], is_exact=True)
+    where = get_target(
+        "anthropic", "claude-sonnet-4-5", window=given["estimate"] + 25_000, setup=frame
+    )  # over its line
     policy = Policy.preset("opencode").with_settings(**OPENCODE_2)
-    return plan([slot.message for slot in branch.slots], where, policy, branch=branch).compaction is not None
+    return plan([slot.message for slot in branch.sized_messages], where, policy, state=branch).compaction is not None
 
 
 def opencode_v2_summary(text):
     """Return what an engine makes of ``text`` as a summary; an extract takes its place where it is refused."""
     policy = Policy.preset("opencode").with_settings(**OPENCODE_2)
     made = EngineRun(talk(), ["ok"], policy, written=[text] * 2, compacts=True)
-    first = made.events(Compacted)[0]
+    first = made.events(CompactionEnded)[0]
     is_refused = first.outcome == "summary_rejected" and "headings" in first.why
     return {
         "status": "failed" if is_refused else "completed",
@@ -344,9 +372,9 @@ if cases():
     def test_a_recorded_session_is_estimated_as_pi_does():
         """Of a real session pi estimates 124,661 tokens where its provider counted 177,657 with the last answer."""
         file = _CASES.parent / "data" / "pi" / "large-session.jsonl"
-        branch = context(read(file.read_bytes(), file.name))
-        assert sum(estimate_tokens(slot.message) for slot in project(branch)) == 124_661
-        assert usage_estimate(branch).tokens == 177_657
+        branch = build_state_at_leaf(read_recording(file.read_bytes(), file.name))
+        assert sum(estimate_pi_tokens(slot.message) for slot in build_projection(branch)) == 124_661
+        assert estimate_pi_request(branch).tokens == 177_657
 
     def test_deviations_are_cases():
         """Nothing is listed that is no case."""

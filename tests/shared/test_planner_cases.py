@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from planned import PLACE, first_compaction, place
 
-from holdfast import Policy, World, plan
+from holdfast import PlanInputs, Policy, plan
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.size.tokens import measure
-from holdfast.state.branch.branch import Branch
-from holdfast.state.entries import Compaction, Entry, Said
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.entries import CompactionEntry, Entry, MessageEntry
 
 _FILES = Path(__file__).parents[3] / "shared" / "cases"
 
@@ -77,7 +77,7 @@ def _openclaw_part(block):
 def _conversation(case):
     """Return whether a compaction by hand finds anything that was said, as its notice tells it."""
     said = [_openclaw_message(one) for one in case["input"]]
-    made = plan(said, PLACE, Policy.preset("openclaw"), world=World(force=True))
+    made = plan(said, PLACE, Policy.preset("openclaw"), inputs=PlanInputs(force_compaction=True))
     return not any("nobody said anything" in notice.why for notice in made.notices)
 
 
@@ -89,10 +89,12 @@ _PI = Policy.preset("pi")
 def _prepare(case):
     """Return what the planner asks a writer for, in pi's words; nothing where it asks for nothing."""
     names = [one["id"] for one in case["input"] if one["role"] != "compaction"]
-    branch = Branch.build(Entry(one["id"], None, _pi_body(one, names)) for one in case["input"])
+    branch = ConversationState.from_entries(Entry(one["id"], None, _pi_body(one, names)) for one in case["input"])
     policy = _PI.with_settings(tail_tokens=case["params"]["keepRecentTokens"])
-    messages = [slot.message for slot in branch.slots]
-    ask = plan(messages, PLACE, policy, branch=branch, world=World(force=True, writes=True)).ask
+    messages = [slot.message for slot in branch.sized_messages]
+    ask = plan(
+        messages, PLACE, policy, state=branch, inputs=PlanInputs(force_compaction=True, can_summarize=True)
+    ).summary_request
     if ask is None:
         return None
     begins = max(at for at in range(ask.stop + 1) if messages[at].role == "user")
@@ -101,16 +103,18 @@ def _prepare(case):
         "summarizeCount": ask.stop - ask.start,
         "turnPrefixCount": ask.stop - begins,
         "isSplitTurn": begins < ask.stop,
-        "previousSummary": ask.anchor or None,
+        "previousSummary": ask.previous_summary or None,
         "summarizedFirstChars": messages[ask.start].role,
     }
 
 
 def _pi_body(one, names):
     if one["role"] == "compaction":
-        summary = Message.of("user", one["summary"])
-        return Compaction(names.index(one["firstKept"]), summary, measure(summary).size, by="model")
-    return Said(measure(Message.of(one["role"], "x" * one["chars"])))
+        summary = Message.from_text("user", one["summary"])
+        return CompactionEntry(
+            names.index(one["firstKept"]), summary, build_sized_message(summary).tokens, author="model"
+        )
+    return MessageEntry(build_sized_message(Message.from_text(one["role"], "x" * one["chars"])))
 
 
 ADAPTERS = {

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.testing.provider.blocks import Block, blocks
-from holdfast.testing.provider.calls import Answered, Asked, Refusal, Reply
-from holdfast.testing.provider.judge.overflowing import WORDINGS
+from holdfast.testing.provider.blocks import PromptBlock, split_into_blocks
+from holdfast.testing.provider.calls import IncomingRequest, ModelAnswer, ProviderReply, RefusalReply
+from holdfast.testing.provider.judge.overflowing import OVERFLOW_WORDINGS
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.seals.sealing import digest, seal
-from holdfast.testing.provider.seals.shelf import Kept, encrypt
-from holdfast.testing.provider.seals.signing import Chain, sign
-from holdfast.testing.provider.seals.thoughts import DUMMY, sign_part, signature
+from holdfast.testing.provider.seals.sealing import digest_pieces, make_provider_signature
+from holdfast.testing.provider.seals.shelf import ResponseStoreItem, encrypt_reasoning
+from holdfast.testing.provider.seals.signing import HistoryDigest, sign_thinking
+from holdfast.testing.provider.seals.thoughts import DUMMY_SIGNATURE, get_thought_signature, sign_gemini_part
 
 _FILE = Path(__file__).parents[3] / "shared" / "cases" / "wire.json"
 _OVERFLOWS = _FILE.with_name("overflow-errors.json")
@@ -32,7 +32,7 @@ def _cases() -> list[dict[str, Any]]:
     return json.loads(_FILE.read_text()) if _FILE.exists() else []
 
 
-def judge_case(case: dict[str, Any]) -> Reply:
+def judge_case(case: dict[str, Any]) -> ProviderReply:
     """Return what a provider replies to a case: ``x_`` fields become what it signed and what it knows."""
     api, extra = case["provider"], case.get("extra") or {}
     told = {key: value for key, value in extra.items() if key.startswith("x_")}
@@ -43,7 +43,7 @@ def judge_case(case: dict[str, Any]) -> Reply:
     provider = Provider()
     _PREPARE[api](provider, body, told)
     model = body.pop("model") if api == "gemini" else ""
-    return provider.answer(Asked(api, "generate", json.dumps(body).encode(), model))
+    return provider.answer(IncomingRequest(api, "generate", json.dumps(body).encode(), model))
 
 
 # -- Anthropic: signatures ---------------------------------------------------------------------------------------------
@@ -58,7 +58,9 @@ def _anthropic(provider: Provider, body: dict[str, Any], told: dict[str, Any]) -
         if block.get("type") in ("thinking", "redacted_thinking") and isinstance(name, str) and _known(told, name):
             block["signature" if "signature" in block else "data"] = _signature(body, block, name, told)
         if block.get("type") == "compaction" and block.get("content") and "signature" in block:
-            block["signature"] = seal("compaction", words="", content=digest(block["content"].encode()))
+            block["signature"] = make_provider_signature(
+                "compaction", words="", content=digest_pieces(block["content"].encode())
+            )
 
 
 def _content(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -69,12 +71,14 @@ def _content(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _signature(body: dict[str, Any], block: dict[str, Any], name: str, told: dict[str, Any]) -> str:
-    found = blocks("anthropic", body)
+    found = split_into_blocks("anthropic", body)
     at = next(at for at, one in enumerate(found) if one.value is block)
     words = _told(told, "thinking", name) or block.get("thinking", "")
     prefix = _told(told, "prefix", name)
     is_same = prefix is None or _same(prefix, found[:at])
-    return sign(Chain(found[:at]).state if is_same else "", _told(told, "model", name) or body["model"], words)
+    return sign_thinking(
+        HistoryDigest(found[:at]).state if is_same else "", _told(told, "model", name) or body["model"], words
+    )
 
 
 def _told(told: dict[str, Any], word: str, name: str) -> str | None:
@@ -91,7 +95,7 @@ def _known(told: dict[str, Any], name: str) -> bool:
     return not listed or any(name in value for value in listed)
 
 
-def _same(prefix: str, before: list[Block]) -> bool:
+def _same(prefix: str, before: list[PromptBlock]) -> bool:
     """Return whether a history is the one that a case writes as ``role:words``: all its words, and no others."""
     left, names = prefix, set(_STRUCTURE)
     for block in before:
@@ -121,17 +125,25 @@ def _responses(provider: Provider, body: dict[str, Any], told: dict[str, Any]) -
     for item in items:
         kind, id_ = item.get("type"), str(item.get("id"))
         if item.get("encrypted_content"):
-            sealed = encrypt("", body["model"], "") if kind == "reasoning" else seal("compaction", words="")
+            sealed = (
+                encrypt_reasoning("", body["model"], "")
+                if kind == "reasoning"
+                else make_provider_signature("compaction", words="")
+            )
             item["encrypted_content"] = sealed
         elif kind in ("reasoning", "item_reference") and body.get("store") is not False:
             meant = {"type": _KINDS.get(id_.partition("_")[0], "message"), "role": "assistant", "content": "x"}
-            provider.shelf.items[id_] = Kept(item if kind == "reasoning" else meant | {"id": id_}, stored=True)
+            provider.response_store.items[id_] = ResponseStoreItem(
+                item if kind == "reasoning" else meant | {"id": id_}, is_stored=True
+            )
     links = [value for key, value in told.items() if "pairs" in key]
     for id_, reasoning in [pair for value in links for pair in value.items()]:
         found = next((item for item in items if item.get("id") == id_), {"id": id_})
-        provider.shelf.items[id_] = Kept(found, stored=True, reasoning={"type": "reasoning", "id": reasoning})
+        provider.response_store.items[id_] = ResponseStoreItem(
+            found, is_stored=True, reasoning={"type": "reasoning", "id": reasoning}
+        )
     if body.get("previous_response_id"):
-        provider.shelf.answers[body["previous_response_id"]] = list(_calls_before(items))
+        provider.response_store.answers[body["previous_response_id"]] = list(_calls_before(items))
 
 
 def _calls_before(items: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -147,9 +159,9 @@ def _gemini(provider: Provider, body: dict[str, Any], told: dict[str, Any]) -> N
     """Sign all parts that are signed."""
     contents = [content for content in body["contents"] if isinstance(content, dict)]
     for part in [part for content in contents for part in content.get("parts") or () if isinstance(part, dict)]:
-        found = signature(part)
-        if isinstance(found, str) and found not in ("", DUMMY) and _known(told, found):
-            part["thoughtSignature"] = sign_part(part, _told(told, "model", found) or body["model"])
+        found = get_thought_signature(part)
+        if isinstance(found, str) and found not in ("", DUMMY_SIGNATURE) and _known(told, found):
+            part["thoughtSignature"] = sign_gemini_part(part, _told(told, "model", found) or body["model"])
 
 
 _PREPARE = {"anthropic": _anthropic, "openai-chat": _chat, "openai-responses": _responses, "gemini": _gemini}
@@ -160,14 +172,14 @@ def test_the_provider_agrees_with_every_case():
     wrong = []
     for case in _cases():
         reply = judge_case(case)
-        if isinstance(reply, Refusal) is case["valid"]:
+        if isinstance(reply, RefusalReply) is case["valid"]:
             wrong.append((case["id"], case["confidence"], reply))
-        elif isinstance(reply, Refusal):
+        elif isinstance(reply, RefusalReply):
             code = case.get("error_code") or reply.details.get("error_code")
             if (reply.status, code) != (case["http_status"], reply.details.get("error_code")):
                 wrong.append((case["id"], reply))
         else:
-            assert isinstance(reply, Answered)
+            assert isinstance(reply, ModelAnswer)
     assert [one for one in wrong if one[1] != "inferred"] == []
 
 
@@ -176,7 +188,7 @@ def test_errors_that_were_seen_are_said_in_their_words():
     for case in _cases():
         if case.get("gist") == "quoted" and case["confidence"] != "inferred":
             reply = judge_case(case)
-            assert isinstance(reply, Refusal)
+            assert isinstance(reply, RefusalReply)
             assert reply.message == case["error_gist"], case["id"]
 
 
@@ -186,7 +198,7 @@ _ELSEWHERE = ("request_bytes", "oversized_part", "client_text")
 
 def test_every_way_to_say_an_overflow_can_be_said():
     """For each overflow that was seen there is a variant of the provider that says it."""
-    said = [re.compile(_pattern(wording.text)) for wording in WORDINGS.values()]
+    said = [re.compile(_pattern(wording.text)) for wording in OVERFLOW_WORDINGS.values()]
     cases = json.loads(_OVERFLOWS.read_text()) if _OVERFLOWS.exists() else []
     for case in cases:
         if case["is_overflow"] and case["channel"] != "answer" and case["detail"] not in _ELSEWHERE:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from holdfast import Policy
-from holdfast.engine.log.conversation_diff import repeated
+from holdfast.engine.log.conversation_diff import match_known_prefix
 from holdfast.engine.log.journal import Journal
-from holdfast.providers.request_body import measured, open_body
-from holdfast.proxy.conversation.clients import client, has_tools, kind
-from holdfast.proxy.conversation.identity import session_key
-from holdfast.proxy.conversation.index import Trees
-from holdfast.state.branch.view import project
+from holdfast.providers.request_body import measure_parsed_request, parse_request
+from holdfast.proxy.conversation.clients import classify_purpose, has_tools, identify_client
+from holdfast.proxy.conversation.identity import make_session_key
+from holdfast.proxy.conversation.index import SessionIndexes
+from holdfast.state.branch.view import build_projection
 from holdfast.store.memory import MemoryStore
 
 SHAPES = Path(__file__).parents[3] / "shared" / "shapes"
@@ -87,15 +87,15 @@ def requests(name):
         if told["body"] is not None and ASKED.search(told["path"].partition("?")[0]):
             api = next(api for way, api in WAYS.items() if way in told["path"])
             headers = {name.lower(): value for name, value in told["headers"].items()}
-            yield headers, measured(open_body(json.dumps(whole(told["body"])).encode(), api))
+            yield headers, measure_parsed_request(parse_request(json.dumps(whole(told["body"])).encode(), api))
 
 
 def turns(name):
     """Return who sent each turn in a file, and the turn."""
     had_tools = False
     for headers, lens in requests(name):
-        who = client(lens.api, headers, lens)
-        if kind(who, headers, lens, has_tools_before=had_tools) == "turn":
+        who = identify_client(lens.api, headers, lens)
+        if classify_purpose(who, headers, lens, has_tools_before=had_tools) == "turn":
             yield who, lens
         had_tools |= has_tools(lens)
 
@@ -108,9 +108,9 @@ if SHAPES.is_dir():
         family, kinds = KINDS[name]
         had_tools, told = False, []
         for headers, lens in requests(name):
-            who = client(lens.api, headers, lens)
+            who = identify_client(lens.api, headers, lens)
             assert who.family == family
-            told.append(kind(who, headers, lens, has_tools_before=had_tools))
+            told.append(classify_purpose(who, headers, lens, has_tools_before=had_tools))
             had_tools |= has_tools(lens)
         assert " ".join(told) == kinds
 
@@ -120,10 +120,10 @@ if SHAPES.is_dir():
 
     def test_sdks():
         """The SDKs and what is built on them are told apart, have no scope of their own, and ask for turns alone."""
-        told = [(client(lens.api, headers, lens), headers, lens) for headers, lens in requests("python-sdks")]
+        told = [(identify_client(lens.api, headers, lens), headers, lens) for headers, lens in requests("python-sdks")]
         assert {one.scope for one, _, _ in told} == {""}
         assert Counter(one.family for one, _, _ in told) == SDKS
-        assert {kind(one, headers, lens, has_tools_before=True) for one, headers, lens in told} == {"turn"}
+        assert {classify_purpose(one, headers, lens, has_tools_before=True) for one, headers, lens in told} == {"turn"}
 
     def test_each_conversation_is_a_session():
         """All recorded conversations at once, each request looked up anew: none is mixed with another.
@@ -135,22 +135,27 @@ if SHAPES.is_dir():
         while any(waiting.values()):
             for name, rest in waiting.items():
                 for who, lens in rest[:1]:
-                    key = session_key(who, lens)
+                    key = make_session_key(who, lens)
                     keys.setdefault(key, set()).add(name)
-                    leaf = Trees(store).found(key, lens.slots, SETTINGS)
+                    leaf = SessionIndexes(store).find_leaf(key, lens.messages, SETTINGS)
                     journal = Journal.open(store, key, leaf=leaf)
-                    journal.follow(lens.slots)
-                    assert [slot.raw for slot in project(journal.branch)] == [slot.raw for slot in lens.slots], name
+                    journal.follow_conversation(lens.messages)
+                    assert [slot.raw for slot in build_projection(journal.state)] == [
+                        slot.raw for slot in lens.messages
+                    ], name
                 del rest[:1]
         assert all(len(names) == 1 for names in keys.values())
         for name in KINDS:
             for who, lens in turns(name):
-                again = store.branch(
-                    session_key(who, lens), Trees(store).found(session_key(who, lens), lens.slots, SETTINGS)
+                again = store.open_state(
+                    make_session_key(who, lens),
+                    SessionIndexes(store).find_leaf(make_session_key(who, lens), lens.messages, SETTINGS),
                 )
-                assert repeated(again.slots.slice(), lens.slots, SETTINGS).count == len(lens.slots)
+                assert match_known_prefix(again.sized_messages.slice(), lens.messages, SETTINGS).client_count == len(
+                    lens.messages
+                )
 
     @pytest.mark.parametrize(("name", "sessions"), SESSIONS.items())
     def test_one_session_until_its_client_compacts(name, sessions):
         """The requests of a conversation are of one session; what a client begins anew after its summary is another."""
-        assert len({session_key(who, lens) for who, lens in turns(name)}) == sessions
+        assert len({make_session_key(who, lens) for who, lens in turns(name)}) == sessions

@@ -15,27 +15,27 @@ from engine_runs import EngineRun, talk
 from msgspec.structs import replace
 
 from holdfast import Policy, apply, plan
-from holdfast.agent.agent import place_for, surroundings
-from holdfast.agent.loop import work
-from holdfast.agent.workspace import everything_allowed
-from holdfast.config import target
-from holdfast.engine.compaction.summarizer import Writer
+from holdfast.agent.agent import load_agent_environment, make_session_workspace
+from holdfast.agent.loop import run_agent
+from holdfast.agent.workspace import allow_command
+from holdfast.config import get_target
+from holdfast.engine.compaction.summarizer import SummaryWriter
 from holdfast.engine.engine import Engine
 from holdfast.errors import ContextOverflow, UpstreamError
-from holdfast.events import Compacted, Decided, Pressed, Retrying
-from holdfast.messages.message import Message, result_text
+from holdfast.events import CompactionEnded, EditsDecided, RetryScheduled, ShrinkStarted
+from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.size.tokens import measure
+from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.presets.presets import OPENCLAW_2026_9
-from holdfast.state.branch.branch import extend
-from holdfast.state.branch.view import project
-from holdfast.state.entries import Compaction, Entry, Failure, Frame, Said
+from holdfast.state.branch.branch import apply_entry
+from holdfast.state.branch.view import build_projection
+from holdfast.state.entries import CompactionEntry, Entry, FailureEntry, MessageEntry, RequestSetup
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.clock import run as on_fake_clock
+from holdfast.testing.clock import run_on_fake_clock as on_fake_clock
 from holdfast.testing.provider import Provider
-from holdfast.testing.provider.calls import Refusal
-from holdfast.testing.provider.calls import Said as Answered
-from holdfast.testing.upstream import Given, ProviderUpstream
+from holdfast.testing.provider.calls import RefusalReply
+from holdfast.testing.provider.calls import ScriptedAnswer as Answered
+from holdfast.testing.upstream import ProviderUpstream, ScriptedReply
 
 _CASES = Path(__file__).parents[3] / "shared" / "cases"
 _FILES = ("openclaw.json", "pi-opencode.json")
@@ -58,7 +58,7 @@ DEVIATIONS = {
 
 OPENCLAW = Policy.preset("openclaw")
 PI = Policy.preset("pi")
-WHERE = target("anthropic", "claude-sonnet-4-5", window=200_000, frame=Frame("f", 100, exact=True))
+WHERE = get_target("anthropic", "claude-sonnet-4-5", window=200_000, setup=RequestSetup("f", 100, is_exact=True))
 
 
 def _cases():
@@ -76,18 +76,18 @@ _CEILING = "Request too large for model on tokens per minute (TPM): Limit 6000, 
 _IN_STREAM = {"type": "error", "error": {"type": "invalid_request_error", "message": _LONG}}
 _REPLIES = {
     "ok": "ok",
-    "overflow": Refusal(400, "invalid_request_error", _LONG),
-    "overflow_but_runtime_already_compacted_in_this_attempt": Refusal(400, "invalid_request_error", _LONG),
-    "assistant_message_with_error_stop_and_overflow_text": Given(
+    "overflow": RefusalReply(400, "invalid_request_error", _LONG),
+    "overflow_but_runtime_already_compacted_in_this_attempt": RefusalReply(400, "invalid_request_error", _LONG),
+    "assistant_message_with_error_stop_and_overflow_text": ScriptedReply(
         (b"event: error\ndata: " + json.dumps(_IN_STREAM).encode() + b"\n\n",),
         headers={"content-type": "text/event-stream"},
     ),
     "compaction_failure_error": "ok",
-    "prompt_error_non_overflow_with_stale_assistant_overflow_in_history": Refusal(
+    "prompt_error_non_overflow_with_stale_assistant_overflow_in_history": RefusalReply(
         400, "invalid_request_error", "roles must alternate"
     ),
-    "retryable": Refusal(529, "overloaded_error", "Overloaded"),
-    "413 TPM Limit 6000 Requested 9000 (one request larger than the whole limit)": Refusal(
+    "retryable": RefusalReply(529, "overloaded_error", "Overloaded"),
+    "413 TPM Limit 6000 Requested 9000 (one request larger than the whole limit)": RefusalReply(
         413, "rate_limit_exceeded", _CEILING
     ),
 }
@@ -112,11 +112,11 @@ def _overflow_loop(case):
         written=[_REPLIES["retryable"]] * 9 if fails else (),
         window=50_000 if fails else 200_000,
     )
-    assert not fails or made.events(Compacted), "the writer of summaries was asked"
+    assert not fails or made.events(CompactionEnded), "the writer of summaries was asked"
     done = {
         "model_calls": len(made.upstream.sent),
-        "compactions": sum(event.rung == "compact" for event in made.events(Pressed)),
-        "truncations": sum(event.rule == "truncate" for event in made.events(Decided)),
+        "compactions": sum(event.overflow_step == "compact" for event in made.events(ShrinkStarted)),
+        "truncations": sum(event.rule == "truncate" for event in made.events(EditsDecided)),
     }
     return done | _end(made.error, done)
 
@@ -125,12 +125,12 @@ def _history(asked, *, fails):
     """Return a conversation that can be compacted, or one that cannot; with a result that is too large, or without."""
     folds = "compacted" in asked.get("compact", ["compacted"]) or fails
     said = talk(20 if fails else 8, 1_200) if folds else []
-    said = [*said, Message.of("assistant", _LONG)] if "stale" in asked["attempts"][0] else said
+    said = [*said, Message.from_text("assistant", _LONG)] if "stale" in asked["attempts"][0] else said
     if not asked.get("oversized"):
-        return [*said, Message.of("user", "And now?")]
+        return [*said, Message.from_text("user", "And now?")]
     call = ToolCall("big", "read", "{}")
     result = ToolResult("big", "read", (Text("a line of the log\n" * 17_000),))
-    return [Message.of("user", "Read it."), Message("assistant", (call,)), Message("tool", (result,))]
+    return [Message.from_text("user", "Read it."), Message("assistant", (call,)), Message("tool", (result,))]
 
 
 def _end(error, done):
@@ -159,13 +159,15 @@ async def _worked(folder, times):
     """Return how an agent's work ended that gives the next line of a file so often, and what its tool gave."""
     command = {"command": "head -n 1 results; sed -i 1d results"}
     provider = Provider(script=[*[Answered("", (("bash", command),))] * times, Answered("Done.")])
-    store, there = MemoryStore(), {"model": "claude-sonnet-4-5", "environment": surroundings(folder)}
+    store, there = MemoryStore(), {"model": "claude-sonnet-4-5", "environment": load_agent_environment(folder)}
     async with Engine.open(store, upstream=ProviderUpstream(provider), api="anthropic", **there) as engine:
         session = await engine.session("work")
-        place = place_for(session, folder, allow=everything_allowed)
-        outcome = await work(session, "Go.", place)
-    said = [entry.body.slot.message for entry in store.path("work") if isinstance(entry.body, Said)]
-    return outcome, [result_text(result) for message in said for result in message.results]
+        place = make_session_workspace(session, folder, allow=allow_command)
+        outcome = await run_agent(session, "Go.", place)
+    said = [
+        entry.body.sized_message.message for entry in store.read_path("work") if isinstance(entry.body, MessageEntry)
+    ]
+    return outcome, [get_result_text(result) for message in said for result in message.results]
 
 
 OPENCODE = Policy.preset("opencode")
@@ -174,14 +176,18 @@ OPENCODE = Policy.preset("opencode")
 def _retry_delay(case):
     """Return the milliseconds that an engine waits before its retry of that number; nothing came where no headers."""
     attempt, headers = case["input"]["attempt"], case["input"]["headers"]
-    failed = Given((b"busy",), 503, headers) if headers is not None else UpstreamError("no answer came", "network")
-    made = EngineRun([Message.of("user", "go")], [failed] * attempt + ["ok"], OPENCODE)
-    return made.events(Retrying)[-1].seconds * 1_000
+    failed = (
+        ScriptedReply((b"busy",), 503, headers) if headers is not None else UpstreamError("no answer came", "network")
+    )
+    made = EngineRun([Message.from_text("user", "go")], [failed] * attempt + ["ok"], OPENCODE)
+    return made.events(RetryScheduled)[-1].seconds * 1_000
 
 
 def _retryable(case):
     """Return whether an engine sends a request again that was answered with this status."""
-    made = EngineRun([Message.of("user", "go")], [Given((b"no",), case["input"]["status"]), "ok"], OPENCODE)
+    made = EngineRun(
+        [Message.from_text("user", "go")], [ScriptedReply((b"no",), case["input"]["status"]), "ok"], OPENCODE
+    )
     return made.error is None and len(made.upstream.sent) == 2
 
 
@@ -190,19 +196,19 @@ def _retryable(case):
 
 def _more(branch, *bodies):
     for body in bodies:
-        branch = extend(branch, Entry("", None, body))
+        branch = apply_entry(branch, Entry("", None, body))
     return branch
 
 
 def _pi_overflow(case):
     """Refused for its size: the failure is an entry, no message; what comes next is the same turn, compacted."""
     text = case["input"]["last_assistant"]["errorMessage"]
-    refusal = Refusal(400, "invalid_request_error", text)
-    made = EngineRun([*talk(), Message.of("user", "go")], [refusal, "ok"], PI.with_settings(tail_tokens=1))
+    refusal = RefusalReply(400, "invalid_request_error", text)
+    made = EngineRun([*talk(), Message.from_text("user", "go")], [refusal, "ok"], PI.with_settings(tail_tokens=1))
     return {
-        "reason": "overflow" if [event.rung for event in made.events(Pressed)] == ["compact"] else None,
+        "reason": "overflow" if [event.overflow_step for event in made.events(ShrinkStarted)] == ["compact"] else None,
         "remove_error_message_from_live_context": text not in made.request,
-        "session_keeps_it": any(text in failure.reason for failure in made.logged(Failure)),
+        "session_keeps_it": any(text in failure.reason for failure in made.logged(FailureEntry)),
         "will_retry": len(made.upstream.sent) == 2,
         "then": "continue the same turn" if made.error is None and made.request.endswith("go") else None,
     }
@@ -210,34 +216,34 @@ def _pi_overflow(case):
 
 def _pi_stale_usage(_):
     """Usage from before a compaction is none of what stands behind it."""
-    said = [Message.of(role, f"{role} {at} " * 4_000) for at in range(3) for role in ("user", "assistant")]
-    asked = plan(said[:-1], WHERE, PI).branch.reported(190_000)
-    said += [Message.of("user", "on")]
-    assert plan(said, WHERE, PI, branch=asked).compaction is not None, "that usage alone makes it compact"
-    behind = _more(asked, *[Said(measure(message)) for message in said[-2:]])
-    behind = _more(behind, Compaction(4, Message.of("user", "what was"), 5))
-    return {"compact": plan(said, WHERE, PI, branch=behind).compaction is not None}
+    said = [Message.from_text(role, f"{role} {at} " * 4_000) for at in range(3) for role in ("user", "assistant")]
+    asked = plan(said[:-1], WHERE, PI).state.with_reported_usage(190_000)
+    said += [Message.from_text("user", "on")]
+    assert plan(said, WHERE, PI, state=asked).compaction is not None, "that usage alone makes it compact"
+    behind = _more(asked, *[MessageEntry(build_sized_message(message)) for message in said[-2:]])
+    behind = _more(behind, CompactionEntry(4, Message.from_text("user", "what was"), 5))
+    return {"compact": plan(said, WHERE, PI, state=behind).compaction is not None}
 
 
 def _pi_silent(case):
     """An answer of more than the window is told and not asked for again; the next request is compacted."""
     given = case["input"]
     usage = {"input_tokens": given["usage"]["input"], "cache_read_input_tokens": given["usage"]["cacheRead"]}
-    said = [*talk(words=4_000), Message.of("user", "go")]  # as much as such a usage is reported for
+    said = [*talk(words=4_000), Message.from_text("user", "go")]  # as much as such a usage is reported for
     made = EngineRun(said, [_answer(given["stopReason"], usage)], PI)
     assert made.error is None
-    branch = made.store.branch("case")
-    said = [*[slot.message for slot in branch.slots], Message.of("user", "on")]
-    where = target("anthropic", "claude-sonnet-4-5", window=given["window"])
-    compacted = plan(said, where, PI, branch=branch).compaction
+    branch = made.store.open_state("case")
+    said = [*[slot.message for slot in branch.sized_messages], Message.from_text("user", "on")]
+    where = get_target("anthropic", "claude-sonnet-4-5", window=given["window"])
+    compacted = plan(said, where, PI, state=branch).compaction
     return {"reason": "overflow" if compacted is not None else None, "will_retry": len(made.upstream.sent) > 1}
 
 
 def _pi_length(case):
     given = case["input"]
     answer = _answer("max_tokens", {"input_tokens": 900, "output_tokens": given["output"]})
-    made = EngineRun([*talk(), Message.of("user", "go")], [answer], PI)
-    return {"reason": "overflow" if made.events(Pressed) or made.events(Compacted) else None}
+    made = EngineRun([*talk(), Message.from_text("user", "go")], [answer], PI)
+    return {"reason": "overflow" if made.events(ShrinkStarted) or made.events(CompactionEnded) else None}
 
 
 def _answer(stop, usage):
@@ -253,12 +259,12 @@ def _answer(stop, usage):
         {"type": "message_stop"},
     ]
     lines = [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events]
-    return Given(tuple(lines), headers={"content-type": "text/event-stream"})
+    return ScriptedReply(tuple(lines), headers={"content-type": "text/event-stream"})
 
 
 def _long_run():
     """Return one turn in which results have come to more than pi's line, with every call answered."""
-    said = [Message.of("user", "go")]
+    said = [Message.from_text("user", "go")]
     for number in range(32):
         call = ToolCall(f"c{number}", "read", f'{{"path":"{number}"}}')
         text = "".join(f"line {line} of {number}\n" for line in range(4_000))
@@ -271,7 +277,7 @@ def _pi_mid_run(_):
     made = plan(said, WHERE, PI)
     return {
         "compact_before_next_request": made.compaction is not None,
-        "same_run": [slot.message for slot in project(made.branch)][-1].results != (),
+        "same_run": [slot.message for slot in build_projection(made.state)][-1].results != (),
     }
 
 
@@ -279,8 +285,8 @@ def _pi_queued(_):
     """What is said while a compaction is made stands behind it in the next request."""
     made = plan(_long_run(), WHERE, PI)
     assert made.compaction is not None
-    said = [*_long_run(), Message.of("user", "and this")]
-    sent = apply(said, plan(said, WHERE, PI, branch=made.branch))
+    said = [*_long_run(), Message.from_text("user", "and this")]
+    sent = apply(said, plan(said, WHERE, PI, state=made.state))
     return {"continue_called": [message.text for message in sent].count("and this") == 1}
 
 
@@ -293,7 +299,7 @@ def _pi_race(case):
 async def _two_at_once():
     """Return what became of a turn that compacts first and of a compaction by hand in the middle of it."""
     upstream = ProviderUpstream(Provider(), latency=5)
-    writer = Writer(ProviderUpstream(Provider(), latency=20), WHERE)
+    writer = SummaryWriter(ProviderUpstream(Provider(), latency=20), WHERE)
     place = replace(WHERE, limits=replace(WHERE.limits, window=30_000))
     async with Engine.open(MemoryStore(), upstream=upstream, target=place, writers=[writer]) as engine:
         session = await engine.session("race")
@@ -301,10 +307,10 @@ async def _two_at_once():
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(session.ask, "and this")
             await anyio.sleep(10)
-            assert session.inflight.flight.in_flight, "the first compaction is being made"
+            assert session.compaction_tracker.status.in_flight, "the first compaction is being made"
             tasks.start_soon(session.compact)
-        said = [message.text for message in session.journal.branch.messages.slice(len(_long_run()) - 1)]
-        idle = engine.means.lanes.is_idle and not session.inflight.flight.is_busy
+        said = [message.text for message in session.journal.state.messages.slice(len(_long_run()) - 1)]
+        idle = engine.resources.lanes.is_idle and not session.compaction_tracker.status.is_busy
         return said[-1].split()[0], said.count("and this"), "idle" if idle else "busy"
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from samples import chain
+from samples import make_message_chain
 
 from holdfast import Engine, open_store
 from holdfast.cli import command as program
-from holdfast.config import target
-from holdfast.formats import path, read
-from holdfast.state.entries import BranchSummary
-from holdfast.testing.clock import run
+from holdfast.config import get_target
+from holdfast.formats import get_branch_entries, read_recording
+from holdfast.state.entries import BranchSummaryEntry
+from holdfast.testing.clock import run_on_fake_clock
 from holdfast.testing.upstream import ScriptedUpstream
 
 _FILES = Path(__file__).parents[3] / "shared" / "cases"
@@ -57,26 +57,26 @@ def _repair(case, folder):
 def _persist(case, folder):
     """Return whether there is a file when a session was opened and a policy chosen, and nothing was said."""
     assert case["input"] == ["header", "model_change"]
-    run(_opened, folder / "agent.db")
+    run_on_fake_clock(_opened, folder / "agent.db")
     return {"file_exists": (folder / "agent.db").exists()}
 
 
 async def _opened(file):
     """Open a session of an engine and say nothing in it."""
-    async with Engine.open(file, upstream=ScriptedUpstream([]), target=target("anthropic", "m")) as engine:
+    async with Engine.open(file, upstream=ScriptedUpstream([]), target=get_target("anthropic", "m")) as engine:
         await engine.session("talk")
 
 
 def _branch(_case, folder):
     """Return where a session goes on that took a step back before it was opened again."""
-    entries = chain(["u1", "a1", "u2", "a2"])
+    entries = make_message_chain(["u1", "a1", "u2", "a2"])
     with open_store(folder / "agent.db") as store:
-        store.put("talk", entries)
+        store.import_entries("talk", entries)
     file = str(folder / "agent.db")
     stepped = CliRunner().invoke(program, ["branch", "talk", "a1", "--store", file])
     assert stepped.exit_code == 0, stepped.output
     with open_store(folder / "agent.db") as store:
-        leaf = store.session("talk").leaf
+        leaf = store.get_session("talk").leaf_id
     return {"leaf_after_reload": "last entry of the file" if leaf == entries[-1].id else leaf}
 
 
@@ -87,9 +87,12 @@ def _summary(case, _folder):
     lines = [{"type": "session", "version": 3, "id": "s", "timestamp": "t", "cwd": "/"}]
     lines += [_line("message", id_, up, message={"role": "user", "content": id_}) for id_, up in links.items()]
     lines.append(_line("branch_summary", "S", new[-1], fromId=old[-1], summary="tried"))
-    recording = read(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
-    (told,) = [entry for entry in recording.entries if isinstance(entry.body, BranchSummary)]
-    left, way = ([one.id for one in path(recording, leaf) if one.id in links] for leaf in (told.body.source, told.id))
+    recording = read_recording(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+    (told,) = [entry for entry in recording.entries if isinstance(entry.body, BranchSummaryEntry)]
+    left, way = (
+        [one.id for one in get_branch_entries(recording, leaf) if one.id in links]
+        for leaf in (told.body.source_id, told.id)
+    )
     common = [id_ for id_ in left if id_ in way]
     return {
         "common_ancestor": common[-1],

@@ -15,27 +15,27 @@ import pytest
 from engine_runs import TOO_LARGE, EngineRun, talk
 from msgspec.structs import replace
 
-from holdfast import Policy, World, plan
-from holdfast.config import target
-from holdfast.engine.compaction.summarizer import Terms, Writer, summarise
+from holdfast import PlanInputs, Policy, plan
+from holdfast.config import get_target
+from holdfast.engine.compaction.summarizer import CompactionContext, SummaryWriter, write_summary
 from holdfast.engine.hooks import Hooks
 from holdfast.errors import CompactionFailed, ConfigError, ContextOverflow, UpstreamError
-from holdfast.events import Compacted
-from holdfast.formats import context, read
+from holdfast.events import CompactionEnded
+from holdfast.formats import build_state_at_leaf, read_recording
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.size.tokens import measure
-from holdfast.planning.budget import measure_room
-from holdfast.planning.presets.overflow_replay import CONTINUE
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.planning.budget import compute_budget
+from holdfast.planning.presets.overflow_replay import CONTINUE_INSTRUCTION
 from holdfast.planning.settings import Settings
-from holdfast.planning.summary.prompts import HEADINGS
-from holdfast.providers.request_body import open_body
-from holdfast.state.branch.branch import Branch
-from holdfast.state.entries import Compaction, Entry, Said
-from holdfast.state.plan import Ask
+from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
+from holdfast.providers.request_body import parse_request
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.entries import CompactionEntry, Entry, MessageEntry
+from holdfast.state.plan import SummaryRequest
 from holdfast.testing.clock import FakeClock
-from holdfast.testing.provider.calls import Refusal
-from holdfast.testing.provider.calls import Said as Answered
+from holdfast.testing.provider.calls import RefusalReply
+from holdfast.testing.provider.calls import ScriptedAnswer as Answered
 from holdfast.testing.upstream import ScriptedUpstream
 
 _FILES = Path(__file__).parents[3] / "shared" / "cases"
@@ -57,7 +57,7 @@ DEVIATIONS = {
 """Cases that must not come out as written, and why."""
 
 LOOSE = Settings(summary_least=0, summary_identifiers=0)
-SUMMARY = "\n".join(f"## {name}\n(none)" for name in HEADINGS).replace("(none)", "- sort the harbour files", 1)
+SUMMARY = "\n".join(f"## {name}\n(none)" for name in SUMMARY_HEADINGS).replace("(none)", "- sort the harbour files", 1)
 
 
 # -- cases as messages -------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class Stub:
 
     @asynccontextmanager
     async def send(self, sent):
-        self.read.append(open_body(sent.body).slots[-1].message.text)
+        self.read.append(parse_request(sent.body).messages[-1].message.text)
         if self.fails(self.read[-1]):
             raise UpstreamError("the tide is out", "server")
         said = SUMMARY.replace("(none)", f"- S{len(self.read)} barnacle kelp", 1)
@@ -123,12 +123,14 @@ def written(upstream, head, *, window=200_000, **ask):
     The writer itself is asked here: whoever uses an engine sees an extract in place of a summary that did not come,
     and cannot say what is to be summarised, as the cases do.
     """
-    writer = Writer(upstream, target("anthropic", "claude-opus-5-5", window=window))
+    writer = SummaryWriter(upstream, get_target("anthropic", "claude-opus-5-5", window=window))
     settings = replace(LOOSE, summary_wait_least=0.0, summary_wait_most=0.0)
 
     async def go():
-        wanted = Ask(0, len(head), 4_000, **ask)
-        return await summarise([measure(one) for one in head], wanted, [writer], Terms(settings))
+        wanted = SummaryRequest(0, len(head), 4_000, **ask)
+        return await write_summary(
+            [build_sized_message(one) for one in head], wanted, [writer], CompactionContext(settings)
+        )
 
     try:
         return anyio.run(go).text
@@ -161,10 +163,10 @@ def history_share(case):
         "margin": 0.0,
     }
     policy = Policy.preset("sliding").with_settings(**settings)
-    where = target("somebody", "unknown", window=asked["window"])
+    where = get_target("somebody", "unknown", window=asked["window"])
     made = plan(said, where, policy)
-    assert measure_room(where, policy.settings).usable == share
-    kept = said[made.compaction.keep :] if made.compaction else said
+    assert compute_budget(where, policy.settings).usable == share
+    kept = said[made.compaction.first_kept :] if made.compaction else said
     dropped = said[: len(said) - len(kept)]
     return {
         "kept": names(case, kept),
@@ -180,7 +182,9 @@ def recent_turns(case):
     if "values" in case["params"]:
         return [tail_turns(value) for value in case["params"]["values"]]
     policy = Policy.preset("opencode").with_settings(tail_turns=case["params"]["turns"])
-    keep = plan(messages(case), target("anthropic", "claude-opus-5-5"), policy, world=World(force=True)).compaction.keep
+    keep = plan(
+        messages(case), get_target("anthropic", "claude-opus-5-5"), policy, inputs=PlanInputs(force_compaction=True)
+    ).compaction.first_kept
     ids = [one["id"] for one in case["input"]]
     return {"summarise": ids[:keep], "keep": ids[keep:]}
 
@@ -210,12 +214,12 @@ def quality(case):
 
 def judged(summary, seen, policy):
     """Return why an engine refuses ``summary`` of a conversation that speaks of ``seen``: what is wrong, and where."""
-    said = [Message.of("user", "Migrate the billing database tonight."), *talk(1)[1:]]
-    said += [Message.of("assistant", f"I saw {seen}"), Message.of("user", "And now?")]
+    said = [Message.from_text("user", "Migrate the billing database tonight."), *talk(1)[1:]]
+    said += [Message.from_text("assistant", f"I saw {seen}"), Message.from_text("user", "And now?")]
     made = EngineRun(said, ["ok"], policy.with_settings(tail_tokens=1), written=[summary] * 2, compacts=True)
-    event = made.events(Compacted)[0]
+    event = made.events(CompactionEnded)[0]
     if event.outcome == "compacted":
-        assert event.by == "model"
+        assert event.author == "model"
         return {}
     assert event.outcome == "summary_rejected", event
     *reasons, _advice = event.why.partition("accepted: ")[2].split("; ")
@@ -224,9 +228,9 @@ def judged(summary, seen, policy):
 
 def in_our_headings(text):
     """Return a summary of OpenClaw under our headings; those that it has no counterpart of have nothing to say."""
-    for theirs, ours in zip(OPENCLAW_HEADINGS, HEADINGS, strict=False):
+    for theirs, ours in zip(OPENCLAW_HEADINGS, SUMMARY_HEADINGS, strict=False):
         text = text.replace(f"## {theirs}\n", f"## {ours}\n")
-    rest = HEADINGS[len(OPENCLAW_HEADINGS) :]
+    rest = SUMMARY_HEADINGS[len(OPENCLAW_HEADINGS) :]
     return text + "".join(f"\n## {name}\n(none)" for name in rest)
 
 
@@ -236,7 +240,7 @@ OPENCLAW_REASONS = {
     "these are not in it, letter by letter": "missing_identifiers:{}",
     "it does not say what the user asked for last": "latest_user_ask_not_reflected",
 }
-OURS = dict(zip(HEADINGS, OPENCLAW_HEADINGS, strict=False))
+OURS = dict(zip(SUMMARY_HEADINGS, OPENCLAW_HEADINGS, strict=False))
 
 
 # -- pi ----------------------------------------------------------------------------------------------------------------
@@ -265,12 +269,12 @@ def pi_file_ops(case):
     lines = [{"type": "session", "version": 3, "id": "S", "timestamp": "2026-01-01T00:00:00Z", "cwd": "/x"}]
     for number, one in enumerate(entries):
         lines.append(pi_line(one, number, lines[-1]["id"] if number else None))
-    recording = read("".join(json.dumps(line) + "\n" for line in lines).encode(), "x.jsonl")
+    recording = read_recording("".join(json.dumps(line) + "\n" for line in lines).encode(), "x.jsonl")
     policy = Policy.preset("pi").with_settings(tail_tokens=case["params"].get("keepRecentTokens", 1))
-    where = target("anthropic", "claude-opus-5-5")
-    branch = context(recording)
-    messages = [slot.message for slot in branch.slots]
-    text = plan(messages, where, policy, branch=branch, world=World(force=True)).compaction.summary.text
+    where = get_target("anthropic", "claude-opus-5-5")
+    branch = build_state_at_leaf(recording)
+    messages = [slot.message for slot in branch.sized_messages]
+    text = plan(messages, where, policy, state=branch, inputs=PlanInputs(force_compaction=True)).compaction.summary.text
     found = dict(re.findall(r"^- (\S+\.py): (.*)$", text.partition("## Relevant Files")[2], re.MULTILINE))
     changed = sorted(path for path, done in found.items() if "edit" in done)
     seen = sorted(found.keys() - set(changed))
@@ -283,13 +287,13 @@ def pi_summary(case):
     """Return what becomes of a summary that breaks off: it is refused, and an extract takes its place."""
     broken = Answered(SUMMARY, stop=case["input"]["summary_stop_reason"])
     policy = Policy.preset("pi").with_settings(tail_tokens=1, summary_least=0)
-    said = [*talk(), Message.of("user", "And now?")]
+    said = [*talk(), Message.from_text("user", "And now?")]
     made = EngineRun(said, ["ok"], policy, written=[broken] * 9, compacts=True)
-    events = made.events(Compacted)
+    events = made.events(CompactionEnded)
     assert "sort the harbour files" not in made.request
     return {
-        "throws": events[0].outcome == "summary_rejected" and all(event.by != "model" for event in events[1:]),
-        "session_unchanged": [body.slot.message for body in made.logged(Said)][: len(said)] == said,
+        "throws": events[0].outcome == "summary_rejected" and all(event.author != "model" for event in events[1:]),
+        "session_unchanged": [body.sized_message.message for body in made.logged(MessageEntry)][: len(said)] == said,
     }
 
 
@@ -314,7 +318,7 @@ OPENCODE = Policy.preset("opencode").with_settings(summary_least=0, summary_iden
 
 def overflowing(given):
     """Return how a run ends whose request is refused, and the one for a summary too, however small it is made."""
-    question = Message.of("user", "And now?")
+    question = Message.from_text("user", "And now?")
     said = [*talk(), question] if given["replay"] else unread_turn()
     made = EngineRun(said, [TOO_LARGE], OPENCODE, written=[TOO_LARGE] * 2)
     assert isinstance(made.error, ContextOverflow)
@@ -329,7 +333,7 @@ STOPPED = ("Conversation history too large to compact", "Session too large to co
 
 def unread_turn():
     """Return one long turn: a request, and calls with results of which the last was not read."""
-    said = [Message.of("user", "Sort the harbour files.")]
+    said = [Message.from_text("user", "Sort the harbour files.")]
     for number in range(4):
         call = ToolCall(f"c{number}", "read", "{}")
         lines = Text("barnacle kelp\n" * 900)
@@ -340,14 +344,14 @@ def unread_turn():
 def continued(given):
     """Return what stands in the request behind a compaction: one by hand, or after an overflow in a long turn."""
     hook = next((value for key, value in given.items() if "autocontinue" in key), "")
-    hooks = Hooks(autocontinue=lambda: hook != "enabled=false")
-    said = [*talk(), Message.of("user", "And now?")] if given.get("replay") else unread_turn()
+    hooks = Hooks(auto_continue=lambda: hook != "enabled=false")
+    said = [*talk(), Message.from_text("user", "And now?")] if given.get("replay") else unread_turn()
     replies = [TOO_LARGE, "ok"] if given["auto"] else ["ok"]
     made = EngineRun(said, replies, OPENCODE, compacts=not given["auto"], hooks=hooks)
-    compacted = made.events(Compacted)
+    compacted = made.events(CompactionEnded)
     assert [event.outcome for event in compacted] == ["compacted"]
     return {
-        "continue_message": CONTINUE in made.request,
+        "continue_message": CONTINUE_INSTRUCTION in made.request,
         "replay_message": made.request.endswith("And now?"),
         "returns": "stop" if made.error else "continue",
     }
@@ -358,15 +362,23 @@ def anchored(given):
     texts = {name: f"{name} " + "barnacle kelp " * 2_000 for name in ("c1", "u2", "a2")}
     old = re.search(r'"(\w+)"', given["history"][1])[1]
     before = Message("user", (Text("the summary before"), Text(old)))
-    entries = [Said(measure(Message.of("user", texts["c1"]))), Compaction(1, before, 10, by="model")]
-    entries += [Said(measure(Message.of(role, texts[name]))) for role, name in (("user", "u2"), ("assistant", "a2"))]
-    entries.append(Said(measure(Message.of("user", "go on"))))
-    branch = Branch.build(Entry("", None, body) for body in entries)
-    where = target("anthropic", "claude-opus-5-5", window=40_000)
-    messages = [slot.message for slot in branch.slots]
-    ask = plan(messages, where, Policy(), branch=branch, world=World(force=True, writes=True)).ask
+    entries = [
+        MessageEntry(build_sized_message(Message.from_text("user", texts["c1"]))),
+        CompactionEntry(1, before, 10, author="model"),
+    ]
+    entries += [
+        MessageEntry(build_sized_message(Message.from_text(role, texts[name])))
+        for role, name in (("user", "u2"), ("assistant", "a2"))
+    ]
+    entries.append(MessageEntry(build_sized_message(Message.from_text("user", "go on"))))
+    branch = ConversationState.from_entries(Entry("", None, body) for body in entries)
+    where = get_target("anthropic", "claude-opus-5-5", window=40_000)
+    messages = [slot.message for slot in branch.sized_messages]
+    ask = plan(
+        messages, where, Policy(), state=branch, inputs=PlanInputs(force_compaction=True, can_summarize=True)
+    ).summary_request
     stub = Stub(lambda _: False)
-    written(stub, branch.messages.slice(ask.start, ask.stop), anchor=ask.anchor)
+    written(stub, branch.messages.slice(ask.start, ask.stop), anchor=ask.previous_summary)
     prompt = stub.read[0]
     return {
         "prompt_contains_once": old if prompt.count(old) == 1 else "",
@@ -383,22 +395,24 @@ def stray_call():
     policy = OPENCODE.with_settings(tail_turns=0)
     summary = SUMMARY.replace("(none)", "- barnacle kelp", 1)
     made = EngineRun(
-        [*talk(), Message.of("user", "And now?")], ["ok"], policy, written=[called, summary], compacts=True
+        [*talk(), Message.from_text("user", "And now?")], ["ok"], policy, written=[called, summary], compacts=True
     )
-    assert [event.by for event in made.events(Compacted)] == ["model"], made.events(Compacted)
+    assert [event.author for event in made.events(CompactionEnded)] == ["model"], made.events(CompactionEnded)
     return {"tool_parts_in_summary": made.upstream.sent[-1].body.count(b"tool_use")}
 
 
 def aborted(given):
     """Return what is left of a compaction that is aborted: in the pause before a retry, or before it begins."""
-    busy = Refusal(503, "overloaded_error", "busy", retry_after=10.0)
+    busy = RefusalReply(503, "overloaded_error", "busy", retry_after=10.0)
     upstream, clock = ScriptedUpstream([busy] * 3), FakeClock()
     begins = any("back-off" in key for key in given)
 
     async def go():
         with anyio.move_on_after(0.05 if begins else 0.0) as scope:
-            writer = Writer(upstream, target("anthropic", "claude-opus-5-5"))
-            return await summarise([measure(Message.of("user", "sort"))], Ask(0, 1, 4_000), [writer])
+            writer = SummaryWriter(upstream, get_target("anthropic", "claude-opus-5-5"))
+            return await write_summary(
+                [build_sized_message(Message.from_text("user", "sort"))], SummaryRequest(0, 1, 4_000), [writer]
+            )
         return None if scope.cancelled_caught else scope
 
     made = clock.run(go)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from holdfast import apply, plan
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, Thinking, ToolCall, ToolResult
-from holdfast.normalize.projection import send_slots
-from holdfast.normalize.roles import NOTED
-from holdfast.providers.request_body import body
+from holdfast.normalize.projection import build_messages_to_send
+from holdfast.normalize.roles import ACKNOWLEDGEMENT_TEXT
+from holdfast.providers.request_body import build_request_body
 
 _FILE = Path(__file__).parents[3] / "shared" / "cases" / "pi-opencode.json"
 
@@ -25,7 +25,7 @@ DEVIATIONS = {
     "oc-tf-cache-1": "one breakpoint behind the frame and one at the tail hold the same; clients may set the others",
 }
 """Cases that must not come out as written, and why."""
-MISTRAL, CLAUDE = target("openai-chat", "mistral-large-latest"), target("anthropic", "claude-sonnet-4-5")
+MISTRAL, CLAUDE = get_target("openai-chat", "mistral-large-latest"), get_target("anthropic", "claude-sonnet-4-5")
 
 
 def _sent(said, where):
@@ -36,7 +36,7 @@ def _sent(said, where):
 def _answered(call):
     """Return a conversation with one call and its result."""
     result = ToolResult(call.id, call.name, (Text("ok"),))
-    return [Message.of("user", "go"), Message("assistant", (call,)), Message("tool", (result,))]
+    return [Message.from_text("user", "go"), Message("assistant", (call,)), Message("tool", (result,))]
 
 
 def _mistral_id(given):
@@ -48,7 +48,7 @@ def _mistral_id(given):
 
 def _after_result(_given):
     """Return the messages behind the user's first, in the words of the case; what stands between is of ours."""
-    sent = _sent([*_answered(ToolCall("c1", "read", "{}")), Message.of("user", "next")], MISTRAL)
+    sent = _sent([*_answered(ToolCall("c1", "read", "{}")), Message.from_text("user", "next")], MISTRAL)
     named = {"tool": "tool(result)", "user": 'user("next")'}
     return [
         named.get(one.role, "assistant(tool-call)" if one.calls else f'assistant("{_OURS.get(one.text, one.text)}")')
@@ -56,7 +56,7 @@ def _after_result(_given):
     ]
 
 
-_OURS = {NOTED: "Done."}
+_OURS = {ACKNOWLEDGEMENT_TEXT: "Done."}
 """What stands between a result and a user, and what opencode says there."""
 
 
@@ -97,8 +97,8 @@ def _anthropic(given):
 def _cache_marks(given):
     """Return which messages carry a breakpoint in the body that is sent."""
     roles = {"s": "system", "u": "user", "a": "assistant"}
-    made = plan([Message.of(roles[text[0]], text) for text in given], CLAUDE)
-    told = json.loads(body("anthropic", CLAUDE.model, send_slots(made), options=made.options))
+    made = plan([Message.from_text(roles[text[0]], text) for text in given], CLAUDE)
+    told = json.loads(build_request_body("anthropic", CLAUDE.model, build_messages_to_send(made), options=made.options))
     blocks = [
         *told["system"],
         *(block for one in told["messages"] for block in one["content"] if isinstance(block, dict)),

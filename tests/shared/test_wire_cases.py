@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.providers.rules import validate
+from holdfast.providers.rules import validate_request
 
 _SHARED = Path(__file__).parents[3] / "shared"
 _FILE = _SHARED / "cases" / "wire.json"
@@ -30,7 +30,7 @@ def _body(case):
 
 
 def _refused(body, api, **more):
-    return any(one.level == "error" for one in validate(body, api, **more))
+    return any(one.level == "error" for one in validate_request(body, api, **more))
 
 
 def test_the_validator_agrees_with_every_case():
@@ -69,5 +69,5 @@ if _RECORDED:
             asked = _asked(line)
             if asked is not None:
                 api, model, body = asked
-                found = validate(_uncut(body), api, model=model, betas=_betas(line))
+                found = validate_request(_uncut(body), api, model=model, betas=_betas(line))
                 assert [one for one in found if one.level == "error"] == []

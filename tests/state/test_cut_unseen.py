@@ -10,16 +10,25 @@ from hypothesis import strategies as st
 from msgspec import json
 from msgspec.structs import replace
 
-from holdfast import Branch
+from holdfast import ConversationState
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text
-from holdfast.messages.size.tokens import measure
-from holdfast.state.branch.branch import extend
-from holdfast.state.branch.view import prefix_basis
-from holdfast.state.calibration.calibration import Anchor
-from holdfast.state.calibration.usage import cut_at
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.state.branch.branch import apply_entry
+from holdfast.state.branch.view import compute_prefix_digest
+from holdfast.state.calibration.calibration import MeasuredRequest
+from holdfast.state.calibration.usage import find_plateau_count
 from holdfast.state.edits import Edit, Span
-from holdfast.state.entries import Answer, Compaction, Decision, Entry, Frame, Request, Said, Usage
+from holdfast.state.entries import (
+    AnswerEntry,
+    CompactionEntry,
+    DecisionEntry,
+    Entry,
+    MessageEntry,
+    RequestEntry,
+    RequestSetup,
+    Usage,
+)
 
 FRAME = 1_000
 
@@ -27,27 +36,32 @@ FRAME = 1_000
 def grown(branch, *bodies):
     """Return ``branch`` with ``bodies`` behind it."""
     for body in bodies:
-        branch = extend(branch, Entry("e", None, body))
+        branch = apply_entry(branch, Entry("e", None, body))
     return branch
 
 
 def said(branch, size):
     """Return ``branch`` with a message that we hold at ``size``."""
-    return grown(branch, Said(replace(measure(Message.of("user", str(len(branch.slots)))), size=size)))
+    return grown(
+        branch,
+        MessageEntry(
+            replace(build_sized_message(Message.from_text("user", str(len(branch.sized_messages)))), tokens=size)
+        ),
+    )
 
 
 def counted(branch, tokens, model="m"):
     """Return ``branch`` with its next request counted at ``tokens``."""
-    request = Request(prefix_basis(branch), len(branch.slots), model)
-    return grown(branch, request, Answer(request.basis, Usage(tokens, 5)))
+    request = RequestEntry(compute_prefix_digest(branch), len(branch.sized_messages), model)
+    return grown(branch, request, AnswerEntry(request.prefix_digest, Usage(tokens, 5)))
 
 
 def told(sizes, counts, branch=None):
     """Return what is told behind each count, and the branch: ``sizes`` are said in turn, each counted with its past."""
-    branch, found = branch or grown(Branch(), Frame("f", FRAME)), []
+    branch, found = branch or grown(ConversationState(), RequestSetup("f", FRAME)), []
     for size, tokens in zip(sizes, counts, strict=True):
         branch = counted(said(branch, size), tokens)
-        found.append(cut_at(branch, 0))
+        found.append(find_plateau_count(branch, 0))
     return found, branch
 
 
@@ -108,20 +122,20 @@ def test_a_count_of_what_was_not_cached_is_never_flat(each, cached):
 @given(st.lists(st.tuples(tokens, tokens, st.booleans()), min_size=1, max_size=14), st.floats(0.5, 2.0))
 def test_what_may_be_left_out_is_not_taken_for_said(each, ratio):
     """A provider leaves out the reasoning of all older turns, or of none, as it likes at each request."""
-    branch, words, thought = grown(Branch(), Frame("f", FRAME)), 0, 0
+    branch, words, thought = grown(ConversationState(), RequestSetup("f", FRAME)), 0, 0
     for size, reasoning, drops in each:
         branch, words, thought = said(said(branch, size), reasoning), words + size, thought + reasoning
         branch = counted(branch, round(ratio * (FRAME + words + (reasoning if drops else thought))))
-        assert cut_at(branch, thought) == 0
+        assert find_plateau_count(branch, thought) == 0
 
 
 def test_reasoning_that_goes_is_not_taken_for_said():
     """Counted for six turns and left out from then on, the count stands under the largest one for a while."""
-    branch, found = grown(Branch(), Frame("f", FRAME)), []
+    branch, found = grown(ConversationState(), RequestSetup("f", FRAME)), []
     for turn in range(1, 13):
         branch = said(said(branch, 1_000), 800)
         branch = counted(branch, FRAME + 1_000 * turn + 800 * (turn if turn < 7 else 1))
-        found.append((cut_at(branch, 0), cut_at(branch, 800 * turn)))
+        found.append((find_plateau_count(branch, 0), find_plateau_count(branch, 800 * turn)))
     assert any(careless for careless, _ in found)
     assert not any(careful for _, careful in found)
 
@@ -150,9 +164,9 @@ def test_the_same_count_from_the_start_is_no_count(count):
 
 NEARLY = cut(STEPS, 8_192)[:8]
 BETWEEN = {
-    "a compaction": lambda branch: grown(branch, Compaction(3)),
-    "a decision": lambda branch: grown(branch, Decision((Edit(Span(2, 3, 0), (Text(""),), "t", "", 5),))),
-    "another frame": lambda branch: grown(branch, Frame("g", 5 * FRAME)),
+    "a compaction": lambda branch: grown(branch, CompactionEntry(3)),
+    "a decision": lambda branch: grown(branch, DecisionEntry((Edit(Span(2, 3, 0), (Text(""),), "t", "", 5),))),
+    "another frame": lambda branch: grown(branch, RequestSetup("g", 5 * FRAME)),
     "a larger count": lambda branch: counted(said(branch, 30), 8_193),
 }
 
@@ -169,12 +183,12 @@ def test_only_what_grew_is_compared(between):
 def test_whoever_is_asked_in_between_a_server_that_cuts_is_noticed():
     """Each model's counts are compared with its own, as far as what they were of still stands."""
     sizes, found = [1_500] * 20, []
-    branch = grown(Branch(), Frame("f", FRAME))
+    branch = grown(ConversationState(), RequestSetup("f", FRAME))
     for at, count in enumerate(whole(sizes)):
-        branch = Branch.load(
+        branch = ConversationState.load(
             counted(said(branch, sizes[at]), min(count, 8_192) if at % 2 else count, "nm"[at % 2]).dump()
         )
-        found.append(cut_at(branch, 0))
+        found.append(find_plateau_count(branch, 0))
     assert not any(found[::2])
     assert found[1::2] == sorted(found[1::2])
     assert set(found[1::2]) == {0, 8_192}
@@ -183,55 +197,55 @@ def test_whoever_is_asked_in_between_a_server_that_cuts_is_noticed():
 @given(st.lists(st.tuples(tokens, tokens), min_size=1, max_size=14), st.floats(0.25, 2.5), st.booleans())
 def test_whoever_is_asked_in_between_an_honest_count_is_never_flat(each, ratio, is_whole):
     """A server counts all of its prompt, or what its own cache did not hold: what others were asked was new to it."""
-    branch, held, cached = grown(Branch(), Frame("f", FRAME)), 0, {"m": 0, "n": 0}
+    branch, held, cached = grown(ConversationState(), RequestSetup("f", FRAME)), 0, {"m": 0, "n": 0}
     for at, (size, beside) in enumerate(each):
         held += size + beside
         model = "mn"[at % 2]
         count = FRAME + round(ratio * held)
         branch = counted(said(said(branch, size), beside), count - (0 if is_whole else cached[model]), model)
         cached[model] = count
-        assert cut_at(branch, 0) == 0
+        assert find_plateau_count(branch, 0) == 0
 
 
 def test_what_another_was_asked_between_was_new_to_who_is_asked_again():
     """It counts what its own cache did not hold: as much each time, and far more than the few words behind that."""
-    branch, found = grown(Branch(), Frame("f", FRAME)), []
+    branch, found = grown(ConversationState(), RequestSetup("f", FRAME)), []
     for size, count in [(600, 1_650), (600, 2_300), *[(3_000, 3_050)] * 9]:
         branch = counted(said(branch, size), 60_000, "n")
         branch = counted(said(branch, 50), count)
-        found.append(cut_at(branch, 0))
+        found.append(find_plateau_count(branch, 0))
     assert not any(found)
 
 
 @pytest.mark.parametrize(("more", "stands"), [(5, True), (4 * FRAME, False)])
 def test_the_frame_is_another_for_each_model(more, stands):
     """A count is as much larger as the frame is now; behind much more it is no measure, whoever was asked between."""
-    branch = counted(counted(said(grown(Branch(), Frame("f", FRAME)), 3_000), 4_000, "n"), 4_000)
-    again = grown(branch, Frame("g", FRAME + more), Request("b", 1, "n"))
-    assert (again.measured and again.measured.tokens) == (4_000 + more if stands else None)
+    branch = counted(counted(said(grown(ConversationState(), RequestSetup("f", FRAME)), 3_000), 4_000, "n"), 4_000)
+    again = grown(branch, RequestSetup("g", FRAME + more), RequestEntry("b", 1, "n"))
+    assert (again.measured_request and again.measured_request.reported_tokens) == (4_000 + more if stands else None)
 
 
 def test_pictures_are_not_weighed():
     """What is reckoned for a picture may be far more than it has."""
-    picture = Said(measure(Message("user", (Media("image", "image/png", 70, source="AAAA"),))))
-    start = grown(Branch(), Frame("f", FRAME), picture)
+    picture = MessageEntry(build_sized_message(Message("user", (Media("image", "image/png", 70, source="AAAA"),))))
+    start = grown(ConversationState(), RequestSetup("f", FRAME), picture)
     assert not any(told(STEPS, cut(STEPS, 8_192), start)[0])
 
 
 def test_a_request_that_was_not_counted_tells_nothing():
     """Only the newest count is judged, and once: not again behind a request whose own is not known."""
     _, branch = told(STEPS, cut(STEPS, 8_192))
-    assert cut_at(branch, 0) == 8_192
+    assert find_plateau_count(branch, 0) == 8_192
     branch = said(branch, 900)
-    request = Request(prefix_basis(branch), len(branch.slots), "m")
-    assert cut_at(grown(branch, request, Answer("", Usage(8_192, 5))), 0) == 0
+    request = RequestEntry(compute_prefix_digest(branch), len(branch.sized_messages), "m")
+    assert find_plateau_count(grown(branch, request, AnswerEntry("", Usage(8_192, 5))), 0) == 0
 
 
 def test_a_dump_carries_the_stretch():
     """What was counted so far counts behind a restart too; one from before begins at its next count."""
     _, branch = told(STEPS[:7], NEARLY[:7])
-    assert told(STEPS[:1], NEARLY[7:], Branch.load(branch.dump()))[0] == [8_192]
-    before = json.decode(b'{"slots":7,"held":10500,"tokens":8192}', type=Anchor)
-    assert before == replace(branch.anchor, stretch=None, mark=b"")
-    before = replace(before, mark=branch.anchor.mark)
-    assert told(STEPS[:1], NEARLY[7:], replace(branch, measured=before))[0] == [0]
+    assert told(STEPS[:1], NEARLY[7:], ConversationState.load(branch.dump()))[0] == [8_192]
+    before = json.decode(b'{"slots":7,"held":10500,"tokens":8192}', type=MeasuredRequest)
+    assert before == replace(branch.valid_measured_request, plateau=None, projection_digest=b"")
+    before = replace(before, projection_digest=branch.valid_measured_request.projection_digest)
+    assert told(STEPS[:1], NEARLY[7:], replace(branch, measured_request=before))[0] == [0]

@@ -6,18 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from strategies import logs
+from strategies import log_strategy
 
-from holdfast import Branch, Policy, plan
-from holdfast.config import target
+from holdfast import ConversationState, Policy, plan
+from holdfast.config import get_target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.size.tokens import measure
-from holdfast.state.branch.branch import TRUNCATE, extend, extended
-from holdfast.state.branch.fork import cut_back
-from holdfast.state.branch.view import prefix_basis, project
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.state.branch.branch import TRUNCATE_RULE, apply_entries, apply_entry
+from holdfast.state.branch.fork import rewind_state
+from holdfast.state.branch.view import build_projection, compute_prefix_digest
 from holdfast.state.edits import Edit, Span
-from holdfast.state.entries import HISTORY, Compaction, Decision, Entry, Frame, Request, Revoke, Said
+from holdfast.state.entries import (
+    TRIGGER_HISTORY,
+    CompactionEntry,
+    DecisionEntry,
+    Entry,
+    MessageEntry,
+    RequestEntry,
+    RequestSetup,
+    RevokeEntry,
+)
 
 COUNTS = ("seen", "standing", "framed", "counted")
 """Fields that count slots from the first one on."""
@@ -26,27 +35,27 @@ KEPT = (
     *("frame", "model", "window", "measured", "gauge", "learned", "aside", "failures", "unwritten", "failed_at"),
     *("law", "spared", "policy"),
 )
-WHERE = target("anthropic", "claude-sonnet-4-5", window=200_000)
+WHERE = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
 
 
 def said(*texts):
     """Return entries of a user's and an assistant's words in turn."""
-    told = [Message.of("assistant" if at % 2 else "user", text) for at, text in enumerate(texts)]
-    return [Entry(f"s{at}", None, Said(measure(one))) for at, one in enumerate(told)]
+    told = [Message.from_text("assistant" if at % 2 else "user", text) for at, text in enumerate(texts)]
+    return [Entry(f"s{at}", None, MessageEntry(build_sized_message(one))) for at, one in enumerate(told)]
 
 
 def behind(branch, *bodies):
     """Return ``branch`` with ``bodies`` behind it, by their number."""
     for number, body in enumerate(bodies):
-        branch = extend(branch, Entry(str(number), None, body))
+        branch = apply_entry(branch, Entry(str(number), None, body))
     return branch
 
 
 def limiting(entries):
     """Return the log with limits of turns in place of compactions that nobody wrote a summary for."""
-    bare = [isinstance(one.body, Compaction) and one.body.summary is None for one in entries]
+    bare = [isinstance(one.body, CompactionEntry) and one.body.summary is None for one in entries]
     return [
-        replace(one, body=replace(one.body, trigger=HISTORY)) if is_bare else one
+        replace(one, body=replace(one.body, trigger=TRIGGER_HISTORY)) if is_bare else one
         for one, is_bare in zip(entries, bare, strict=True)
     ]
 
@@ -55,24 +64,30 @@ def same(branch, before):
     """Assert that ``branch`` knows what ``before`` knew, with nothing used up: an edited past is asked of anew."""
     for name in (*KEPT, *COUNTS, "found"):
         assert getattr(branch, name) == getattr(before, name), name
-    assert (branch.compactions, branch.truncations) == (0, 0)
-    assert project(branch) == project(before)
+    assert (branch.compactions_since_answer, branch.truncations_since_answer) == (0, 0)
+    assert build_projection(branch) == build_projection(before)
 
 
-@given(logs().map(limiting))
+@given(log_strategy().map(limiting))
 def test_what_was_only_said_behind_leaves_no_trace(entries):
     """Cut back to where it was, the branch knows what it knew before more was said."""
-    before = Branch.build(entries)
-    same(replace(cut_back(extended(before, said("x", "y")), len(before.slots)), callers=before.callers), before)
+    before = ConversationState.from_entries(entries)
+    same(
+        replace(
+            rewind_state(apply_entries(before, said("x", "y")), len(before.sized_messages)),
+            first_index_by_call_id=before.first_index_by_call_id,
+        ),
+        before,
+    )
 
 
-ASKED = Request("b", 4, "m", 9_000)
-CUT = Decision((Edit(Span(1, 2, 0), (Text("-"),), "r", "w", 1),))
+ASKED = RequestEntry("b", 4, "m", 9_000)
+CUT = DecisionEntry((Edit(Span(1, 2, 0), (Text("-"),), "r", "w", 1),))
 KNOWN = {
     "seen": [ASKED],
     "standing": [ASKED, CUT],
-    "framed": [Frame("f", 9), ASKED, Frame("g", 9)],
-    "counted": [Compaction(2, trigger=HISTORY), Revoke("0")],
+    "framed": [RequestSetup("f", 9), ASKED, RequestSetup("g", 9)],
+    "counted": [CompactionEntry(2, trigger=TRIGGER_HISTORY), RevokeEntry("0")],
 }
 """What leaves each of the counts at a number of its own, behind four messages."""
 
@@ -80,60 +95,69 @@ KNOWN = {
 @pytest.mark.parametrize("name", COUNTS)
 def test_each_count_stands(name):
     """What a request showed, and shows otherwise since, what another frame came behind and what a limit counts."""
-    before = behind(Branch.build(said("a", "b", "c", "d")), *KNOWN[name])
+    before = behind(ConversationState.from_entries(said("a", "b", "c", "d")), *KNOWN[name])
     assert getattr(before, name) == (1 if name == "standing" else 4)
-    same(replace(cut_back(extended(before, said("x", "y")), 4), callers=before.callers), before)
+    same(
+        replace(
+            rewind_state(apply_entries(before, said("x", "y")), 4), first_index_by_call_id=before.first_index_by_call_id
+        ),
+        before,
+    )
 
 
-@given(logs().map(limiting))
+@given(log_strategy().map(limiting))
 def test_no_count_is_of_a_slot_that_is_no_more(entries):
     """Whatever is said in its place is new."""
-    branch = Branch.build(entries)
-    for count in range(len(branch.slots)):
-        shorter = cut_back(branch, count)
+    branch = ConversationState.from_entries(entries)
+    for count in range(len(branch.sized_messages)):
+        shorter = rewind_state(branch, count)
         assert all(getattr(shorter, name) == min(getattr(branch, name), count) for name in COUNTS)
-        assert shorter.found == tuple(min(number, count) for number in branch.found)
+        assert shorter.previous_coverage == tuple(min(number, count) for number in branch.previous_coverage)
 
 
-@given(logs().map(limiting), st.sampled_from(["auto", "overflow", "manual"]))
+@given(log_strategy().map(limiting), st.sampled_from(["auto", "overflow", "manual"]))
 def test_an_edited_past_has_as_many_attempts_as_any(entries, trigger):
     """P2: what was compacted and cut since the last answer was for another request than the one that comes now."""
-    branch = Branch.build(entries)
-    count = len(branch.slots)
-    cut = Decision((Edit(Span(max(0, count - 1), count, 0), (Text("-"),), TRUNCATE, "", 1),))
-    used = behind(branch, Compaction(branch.keep, Message.of("user", "sum"), 3, trigger=trigger), *[cut][: bool(count)])
-    shorter = cut_back(extended(used, said("x")), count)
-    assert (used.compactions > 0, used.truncations > 0) == (True, count > 0)
-    assert (shorter.compactions, shorter.truncations) == (0, 0)
-    assert [what for _, what in shorter.law] == [what for _, what in used.law]
+    branch = ConversationState.from_entries(entries)
+    count = len(branch.sized_messages)
+    cut = DecisionEntry((Edit(Span(max(0, count - 1), count, 0), (Text("-"),), TRUNCATE_RULE, "", 1),))
+    used = behind(
+        branch,
+        CompactionEntry(branch.first_kept, Message.from_text("user", "sum"), 3, trigger=trigger),
+        *[cut][: bool(count)],
+    )
+    shorter = rewind_state(apply_entries(used, said("x")), count)
+    assert (used.compactions_since_answer > 0, used.truncations_since_answer > 0) == (True, count > 0)
+    assert (shorter.compactions_since_answer, shorter.truncations_since_answer) == (0, 0)
+    assert [what for _, what in shorter.active_decisions] == [what for _, what in used.active_decisions]
 
 
 def test_what_stands_in_the_place_of_an_edited_message_is_looked_at():
     """A long result that the model saw whole stays whole; the one in place of another is cut as any new one is."""
     rows = "\n".join(f"row {number} of a long table" for number in range(2_000))
-    talk = [Message.of("user", "go")]
+    talk = [Message.from_text("user", "go")]
     for name in ("c1", "c2"):
         talk += [
             Message("assistant", (ToolCall(name, "read"),)),
             Message("tool", (ToolResult(name, "read", (Text(f"{name} {rows}"),)),)),
         ]
     whole, small = (Policy().with_settings(spill_chars=chars) for chars in (10_000_000, 2_000))
-    branch = plan(talk, WHERE, whole).branch
+    branch = plan(talk, WHERE, whole).state
     other = Message("tool", (ToolResult("c2", "read", (Text(f"other {rows}"),)),))
-    record = plan([*talk[:-1], other], WHERE, small, branch=branch).record
+    record = plan([*talk[:-1], other], WHERE, small, state=branch).record
     assert {edit.span.start for edit in record} == {4}
 
 
 def test_an_undone_limit_of_turns_counts_from_there():
     """What it hid stays shown where the last message is said in other words."""
     policy = Policy().with_settings(history_turns=1)
-    talk = [Message.of(role, f"{role} {number}") for number in range(3) for role in ("user", "assistant")][:-1]
-    branch = plan(talk, WHERE, policy).branch
-    ((id_, limit),) = branch.law
-    assert limit.trigger == HISTORY
-    branch = extend(branch, Entry("undo", None, Revoke(id_)))
-    other = plan([*talk, Message.of("assistant", "x")], WHERE, policy, branch=branch).branch
+    talk = [Message.from_text(role, f"{role} {number}") for number in range(3) for role in ("user", "assistant")][:-1]
+    branch = plan(talk, WHERE, policy).state
+    ((id_, limit),) = branch.active_decisions
+    assert limit.trigger == TRIGGER_HISTORY
+    branch = apply_entry(branch, Entry("undo", None, RevokeEntry(id_)))
+    other = plan([*talk, Message.from_text("assistant", "x")], WHERE, policy, state=branch).state
     assert other.compaction is None
-    again = plan([*talk[:-1], Message.of("user", "in other words")], WHERE, policy, branch=branch)
+    again = plan([*talk[:-1], Message.from_text("user", "in other words")], WHERE, policy, state=branch)
     assert again.compaction is None
-    assert prefix_basis(again.branch) != prefix_basis(branch)
+    assert compute_prefix_digest(again.state) != compute_prefix_digest(branch)

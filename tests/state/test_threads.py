@@ -9,13 +9,13 @@ from threading import Thread
 
 import pytest
 
-from holdfast import Branch
+from holdfast import ConversationState
 from holdfast.messages.message import Message
 from holdfast.messages.parts import ToolCall
-from holdfast.messages.size.tokens import measure
-from holdfast.state.branch.branch import extended
-from holdfast.state.entries import Entry, Said
-from holdfast.state.sequence import Seq
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.state.branch.branch import apply_entries
+from holdfast.state.entries import Entry, MessageEntry
+from holdfast.state.sequence import PersistentSequence
 
 
 @pytest.mark.uncounted
@@ -23,26 +23,26 @@ from holdfast.state.sequence import Seq
 def test_who_adds_has_their_own(mine, theirs, meanwhile):
     """Wherever another thread gets in, each has what it added, behind what both had, and so do those that go on."""
     for at in count(1):
-        base = Seq("xy")
+        base = PersistentSequence("xy")
         made, others = meanwhile(partial(base.add, *mine), partial(base.add, *theirs), at)
         assert made.slice() == [*"xy", *mine]
-        assert made.add("z").total(ord) == sum(map(ord, f"xy{mine}z"))
+        assert made.add("z").sum_from(ord) == sum(map(ord, f"xy{mine}z"))
         if not others:
             break
         assert others[0].slice() == [*"xy", *theirs]
-        assert others[0].add("q").total(ord) == sum(map(ord, f"xy{theirs}q"))
+        assert others[0].add("q").sum_from(ord) == sum(map(ord, f"xy{theirs}q"))
         assert base.slice() == [*"xy"]
     assert at > 3
 
 
 def said(name):
-    return Entry(name, None, Said(measure(Message("assistant", (ToolCall(name, "read", "{}"),)))))
+    return Entry(name, None, MessageEntry(build_sized_message(Message("assistant", (ToolCall(name, "read", "{}"),)))))
 
 
 LOOKS = {
-    "go on": lambda branch: extended(branch, [said("other")]),
+    "go on": lambda branch: apply_entries(branch, [said("other")]),
     "dump": lambda branch: branch.dump(),
-    "change": lambda branch: branch.slots.changed(len(branch.slots), []),
+    "change": lambda branch: branch.sized_messages.replace_from(len(branch.sized_messages), []),
 }
 
 
@@ -50,16 +50,16 @@ LOOKS = {
 @pytest.mark.parametrize("look", LOOKS)
 def test_a_branch_that_another_thread_goes_on_from(look):
     """What is shared grows meanwhile: nobody sees a dictionary change under their hands."""
-    before = Branch.build(said(f"x{number}") for number in range(400))
-    first = extended(before, [said("first")])
+    before = ConversationState.from_entries(said(f"x{number}") for number in range(400))
+    first = apply_entries(before, [said("first")])
     behind = [said(f"y{number}") for number in range(600)]
     wrong, interval = [], sys.getswitchinterval()
 
     def goes_on():
         branch = first
         for one in behind:
-            branch = extended(branch, [one])
-            branch.slots.total(lambda slot: slot.size)
+            branch = apply_entries(branch, [one])
+            branch.sized_messages.sum_from(lambda slot: slot.tokens)
 
     def looks():
         try:

@@ -8,31 +8,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
-from strategies import messages
+from strategies import message_strategy
 
-from holdfast.messages.message import Message, placeholder, result_text
-from holdfast.messages.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.size.tokens import measure
-from holdfast.messages.sized_message import Slot
-from holdfast.state.codec.packing import join, pack, split, unpack
-from holdfast.state.costs import dollars
-from holdfast.state.entries import Compaction, Note, Said, Usage
+from holdfast.messages.message import Message, format_part_placeholder, get_result_text
+from holdfast.messages.parts import Media, Opaque, ProviderSignature, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.state.codec.packing import join_raw_bytes, pack_value, split_raw_bytes, unpack_value
+from holdfast.state.costs import compute_cost
+from holdfast.state.entries import CompactionEntry, MessageEntry, NoteEntry, Usage
 from holdfast.state.target import Prices
 
 RAW = Raw(b'{ "a" :1.0, "a":[2 ]}')
 
 
-@given(messages())
+@given(message_strategy())
 def test_a_packed_slot_comes_back(message):
     """Any message comes back equal, with NUL bytes, lone surrogates and empty parts."""
-    slot = measure(message)
-    assert unpack(pack(slot), Slot) == slot
-    assert join(*split(slot), Slot) == slot
+    slot = build_sized_message(message)
+    assert unpack_value(pack_value(slot), SizedMessage) == slot
+    assert join_raw_bytes(*split_raw_bytes(slot), SizedMessage) == slot
 
 
 def test_words_of_an_answer_in_pieces_are_one_text():
     """A signature or a citation parts a word of the model's; what a user says in two parts is two texts."""
-    parts = (Text("ok 4"), Text("41", Seal("gemini", "m", "s")), ToolCall("t", "f", "{}"), Text("Done."))
+    parts = (Text("ok 4"), Text("41", ProviderSignature("gemini", "m", "s")), ToolCall("t", "f", "{}"), Text("Done."))
     assert Message("assistant", parts).text == "ok 441\nDone."
     assert Message("user", parts[:2]).text == "ok 4\n41"
 
@@ -40,49 +40,49 @@ def test_words_of_an_answer_in_pieces_are_one_text():
 def test_raw_bytes_come_back_byte_for_byte():
     """Wire bytes at any depth keep their spacing, doubled keys and number forms; absent ones stay absent."""
     parts = (Text("a", None, RAW), ToolResult("t", "", (Text("b", None, RAW), Opaque("x", RAW)), raw=RAW))
-    slot = replace(measure(Message("user", parts)), raw=RAW, api="anthropic")
-    back = unpack(pack(Said(slot, RAW)), Said)
-    assert bytes(back.slot.raw) == bytes(back.origin) == bytes(RAW)
-    assert bytes(back.slot.message.parts[1].content[1].raw) == bytes(RAW)
-    assert back.slot.base is None
-    native = unpack(pack(Compaction(3, native=RAW)), Compaction)
+    slot = replace(build_sized_message(Message("user", parts)), raw=RAW, api="anthropic")
+    back = unpack_value(pack_value(MessageEntry(slot, RAW)), MessageEntry)
+    assert bytes(back.sized_message.raw) == bytes(back.recording_envelope) == bytes(RAW)
+    assert bytes(back.sized_message.message.parts[1].content[1].raw) == bytes(RAW)
+    assert back.sized_message.base_raw is None
+    native = unpack_value(pack_value(CompactionEntry(3, native=RAW)), CompactionEntry)
     assert bytes(native.native) == bytes(RAW)
 
 
 @pytest.mark.parametrize(
-    "value", [Note("n", b"\x00\xff", {"big": 2**80, "half": "\ud83d"}), Note("\ud83d", data={"a": [None]})]
+    "value", [NoteEntry("n", b"\x00\xff", {"big": 2**80, "half": "\ud83d"}), NoteEntry("\ud83d", data={"a": [None]})]
 )
 def test_notes_keep_what_json_cannot(value):
     """Bytes, integers of any size and lone surrogates of a note survive."""
-    assert unpack(pack(value), Note) == value
+    assert unpack_value(pack_value(value), NoteEntry) == value
 
 
 def test_damaged_bytes_are_a_value_error():
     """Bytes of another type, or cut ones, raise ``ValueError``."""
-    packed = pack(measure(Message.of("user", "a")))
+    packed = pack_value(build_sized_message(Message.from_text("user", "a")))
     for broken in (packed[:-1], b"", b"\xff"):
         with pytest.raises(ValueError, match=r".+"):
-            unpack(broken, Slot)
+            unpack_value(broken, SizedMessage)
     with pytest.raises(msgspec.ValidationError):
-        unpack(packed, Said)
+        unpack_value(packed, MessageEntry)
 
 
 def test_what_a_message_says_of_itself():
     """Calls, results, words and whether a turn starts here are read off the parts, in order."""
     call, result = ToolCall("a", "t"), ToolResult("a", "t", (Text("x"), Media("image", "image/png"), Text("y")))
     mixed = Message("user", (result, Text("1"), Thinking("hm"), Text("2")))
-    assert (mixed.results, mixed.text, mixed.starts_turn) == ((result,), "1\n2", True)
+    assert (mixed.results, mixed.text, mixed.is_turn_start) == ((result,), "1\n2", True)
     assert Message("assistant", (call, Text("z"), call)).calls == (call, call)
-    assert not Message("user", (result,)).starts_turn
-    assert not Message.of("assistant", "a").starts_turn
-    assert result_text(result) == "x\ny"
+    assert not Message("user", (result,)).is_turn_start
+    assert not Message.from_text("assistant", "a").is_turn_start
+    assert get_result_text(result) == "x\ny"
 
 
 def test_what_stands_for_a_part():
     """A placeholder names what it stands for, by whatever is known of it."""
-    assert placeholder(Media("image", "image/png", 3, "a.png")) == "[Attached image/png: a.png]"
-    assert placeholder(Media("image", "")) == "[Attached image]"
-    assert placeholder(Opaque("x_future")) == "[Attached x_future]"
+    assert format_part_placeholder(Media("image", "image/png", 3, "a.png")) == "[Attached image/png: a.png]"
+    assert format_part_placeholder(Media("image", "")) == "[Attached image]"
+    assert format_part_placeholder(Opaque("x_future")) == "[Attached x_future]"
 
 
 @pytest.mark.parametrize("usage", [Usage(7, 2, 4, 2), Usage(7, 2, 4, 2, cache_write_1h=1)])
@@ -99,7 +99,7 @@ def test_what_is_written_for_an_hour_costs_twice_the_input(counts, hour):
     fresh, read, minutes, output = counts
     usage = Usage(fresh + read + minutes + hour, output, read, minutes + hour, cache_write_1h=hour)
     each = fresh * 3.0 + read * 0.3 + minutes * 3.75 + hour * 6.0 + output * 15.0
-    assert dollars(usage, Prices()) == pytest.approx(each / 1e6)
+    assert compute_cost(usage, Prices()) == pytest.approx(each / 1e6)
 
 
 @pytest.mark.parametrize(

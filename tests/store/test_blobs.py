@@ -19,7 +19,7 @@ from store_conformance import BlobStoreRules
 
 from holdfast.errors import QuotaExceeded, StoreCorrupt, StoreError, UnknownId
 from holdfast.store.base import BlobStore, Quota
-from holdfast.store.blobs.blobs import FileBlobs, MemoryBlobs
+from holdfast.store.blobs.blobs import FileBlobStore, MemoryBlobStore
 
 
 class TestFileBlobs(BlobStoreRules):
@@ -27,7 +27,7 @@ class TestFileBlobs(BlobStoreRules):
 
     def open(self, place: Path) -> BlobStore:
         """Return the blobs under ``place``."""
-        return FileBlobs(place / "blobs")
+        return FileBlobStore(place / "blobs")
 
 
 def place(root: Path, text: str) -> Path:
@@ -38,7 +38,7 @@ def place(root: Path, text: str) -> Path:
 
 def test_a_blob_is_one_private_file(tmp_path: Path) -> None:
     """X1, S16: one file under its hash, 0600 in directories of 0700, and nothing beside it."""
-    FileBlobs(tmp_path / "blobs").put("text")
+    FileBlobStore(tmp_path / "blobs").store_content("text")
     made = [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
     assert made == [place(tmp_path / "blobs", "text")]
     assert stat.S_IMODE(made[0].stat().st_mode) == 0o600
@@ -50,26 +50,30 @@ def test_a_torn_file_is_replaced(tmp_path: Path) -> None:
     torn = place(tmp_path, "whole text")
     torn.parent.mkdir(parents=True)
     torn.write_text("whole")
-    blobs = FileBlobs(tmp_path)
-    assert blobs.get(blobs.put("whole text")) == b"whole text"
+    blobs = FileBlobStore(tmp_path)
+    assert blobs.read_bytes(blobs.store_content("whole text")) == b"whole text"
 
 
 def test_damage_is_mended_by_storing_again(tmp_path: Path) -> None:
     """A file of the right length and the wrong content does not pass for the text either."""
-    blobs = FileBlobs(tmp_path)
-    hash_ = blobs.put("whole text")
+    blobs = FileBlobStore(tmp_path)
+    hash_ = blobs.store_content("whole text")
     place(tmp_path, "whole text").write_text("other text")
-    assert FileBlobs(tmp_path).put("whole text") == hash_
-    assert blobs.get(hash_) == b"whole text"
+    assert FileBlobStore(tmp_path).store_content("whole text") == hash_
+    assert blobs.read_bytes(hash_) == b"whole text"
 
 
 def test_damage_is_loud_on_every_page(tmp_path: Path) -> None:
     """A page of a blob that is not what its name says is an error, also once its first page was read."""
-    blobs = FileBlobs(tmp_path)
-    hash_ = blobs.put("whole text")
-    assert blobs.text(hash_, 0, 5) == "whole"
+    blobs = FileBlobStore(tmp_path)
+    hash_ = blobs.store_content("whole text")
+    assert blobs.read_text(hash_, 0, 5) == "whole"
     place(tmp_path, "whole text").write_text("whole lies")
-    for page in (lambda: blobs.text(hash_, 6, 10), lambda: blobs.get(hash_, 6, 10), lambda: blobs.characters(hash_)):
+    for page in (
+        lambda: blobs.read_text(hash_, 6, 10),
+        lambda: blobs.read_bytes(hash_, 6, 10),
+        lambda: blobs.count_characters(hash_),
+    ):
         with pytest.raises(StoreCorrupt, match=hash_):
             page()
 
@@ -80,13 +84,13 @@ def test_what_is_planted_in_the_place_of_a_blob_gives_way(tmp_path: Path) -> Non
         path = place(tmp_path, text)
         path.parent.mkdir(parents=True)
         plant(path)
-        assert not FileBlobs(tmp_path).has(sha256(text.encode()).hexdigest())
-    blobs = FileBlobs(tmp_path)
-    assert blobs.get(blobs.put("pipe")) == b"pipe"
+        assert not FileBlobStore(tmp_path).has_blob(sha256(text.encode()).hexdigest())
+    blobs = FileBlobStore(tmp_path)
+    assert blobs.read_bytes(blobs.store_content("pipe")) == b"pipe"
     with pytest.raises(StoreError, match="was not stored"):
-        blobs.put("folder")
+        blobs.store_content("folder")
     assert list(tmp_path.rglob("*.tmp")) == []
-    assert [held.size for held in blobs.held()] == [4]
+    assert [held.size for held in blobs.iter_items()] == [4]
 
 
 def test_a_planted_folder_elsewhere_is_not_used(tmp_path: Path) -> None:
@@ -96,27 +100,27 @@ def test_a_planted_folder_elsewhere_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "elsewhere" / path.name).write_text("text")
     (tmp_path / "blobs").mkdir()
     path.parent.symlink_to(tmp_path / "elsewhere")
-    blobs = FileBlobs(tmp_path / "blobs")
+    blobs = FileBlobStore(tmp_path / "blobs")
     hash_ = sha256(b"text").hexdigest()
     with pytest.raises(StoreError):
-        blobs.put("text")
+        blobs.store_content("text")
     with pytest.raises(UnknownId):
-        blobs.text(hash_)
-    assert list(blobs.held()) == []
-    assert not blobs.discard(hash_, 1e12)
-    blobs.remove(hash_)
+        blobs.read_text(hash_)
+    assert list(blobs.iter_items()) == []
+    assert not blobs.remove_if_older(hash_, 1e12)
+    blobs.remove_blob(hash_)
     assert [one.name for one in (tmp_path / "elsewhere").iterdir()] == [path.name]
 
 
 def test_a_text_is_stored_and_paged_without_a_second_copy(tmp_path: Path) -> None:
     """A text of 20 MB is stored, found stored and read in pages at a cost in memory of a few pieces."""
     text = "line of some tool \u89e3 output\n" * 700_000
-    blobs = FileBlobs(tmp_path)
+    blobs = FileBlobStore(tmp_path)
     tracemalloc.start()
-    hash_ = blobs.put(text)
-    assert FileBlobs(tmp_path).put(text) == hash_
-    assert blobs.text(hash_, len(text) - 50_000) == text[-50_000:]
-    assert blobs.text(hash_, 9_000_000, 9_050_000) == text[9_000_000:9_050_000]
+    hash_ = blobs.store_content(text)
+    assert FileBlobStore(tmp_path).store_content(text) == hash_
+    assert blobs.read_text(hash_, len(text) - 50_000) == text[-50_000:]
+    assert blobs.read_text(hash_, 9_000_000, 9_050_000) == text[9_000_000:9_050_000]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3_000_000
@@ -124,50 +128,50 @@ def test_a_text_is_stored_and_paged_without_a_second_copy(tmp_path: Path) -> Non
 
 def test_drafts_of_crashed_writers_are_told(tmp_path: Path) -> None:
     """A draft is told as one and can be discarded by its name; nothing else in the folder can."""
-    blobs = FileBlobs(tmp_path)
-    blobs.put("text")
+    blobs = FileBlobStore(tmp_path)
+    blobs.store_content("text")
     folder = place(tmp_path, "text").parent
     (folder / ".0123456789abcdef.tmp").write_text("half")
     (folder / "notes.txt").write_text("mine")
-    (draft,) = (held for held in blobs.held() if held.is_draft)
+    (draft,) = (held for held in blobs.iter_items() if held.is_draft)
     assert (draft.name, draft.size) == (f"{folder.name}/.0123456789abcdef.tmp", 4)
-    assert not blobs.discard(draft.name, draft.at)
-    assert blobs.discard(draft.name, draft.at + 1)
+    assert not blobs.remove_if_older(draft.name, draft.stored_at)
+    assert blobs.remove_if_older(draft.name, draft.stored_at + 1)
     for name in (f"{folder.name}/notes.txt", f"{folder.name}/../x", "notes.txt"):
         with pytest.raises(UnknownId):
-            blobs.discard(name, 1e12)
+            blobs.remove_if_older(name, 1e12)
     assert (folder / "notes.txt").exists()
 
 
 def test_a_quota_is_kept_by_all_together(tmp_path: Path) -> None:
     """Two writers share one count; a writer without a quota makes it be counted anew, and a count cut off too."""
-    one, two = (FileBlobs(tmp_path, Quota(blob_bytes=100)) for _ in range(2))
-    one.put("x" * 60)
+    one, two = (FileBlobStore(tmp_path, Quota(blob_bytes=100)) for _ in range(2))
+    one.store_content("x" * 60)
     with pytest.raises(QuotaExceeded, match="100"):
-        two.put("y" * 60)
-    FileBlobs(tmp_path).put("z" * 30)
+        two.store_content("y" * 60)
+    FileBlobStore(tmp_path).store_content("z" * 30)
     with pytest.raises(QuotaExceeded, match="101"):
-        one.put("w" * 11)
+        one.store_content("w" * 11)
     total = tmp_path / ".total"
     assert int(total.read_text()) == 90
     total.write_text("9")
     with pytest.raises(QuotaExceeded, match="101"):
-        two.put("w" * 11)
-    assert two.put("w" * 10)
+        two.store_content("w" * 11)
+    assert two.store_content("w" * 10)
     assert stat.S_IMODE(total.stat().st_mode) == 0o600
 
 
 def test_damage_is_loud(tmp_path: Path) -> None:
     """A blob whose content is not what its name says is an error when it is read whole."""
-    blobs = FileBlobs(tmp_path)
-    hash_ = blobs.put("whole text")
+    blobs = FileBlobStore(tmp_path)
+    hash_ = blobs.store_content("whole text")
     place(tmp_path, "whole text").write_text("other text")
     with pytest.raises(StoreCorrupt, match=hash_):
-        blobs.get(hash_)
+        blobs.read_bytes(hash_)
 
 
 @pytest.mark.uncounted
-@pytest.mark.parametrize("opened", [FileBlobs, lambda _: MemoryBlobs()], ids=["files", "memory"])
+@pytest.mark.parametrize("opened", [FileBlobStore, lambda _: MemoryBlobStore()], ids=["files", "memory"])
 @pytest.mark.parametrize("read", ["get", "text", "characters", "size"])
 def test_a_blob_that_goes_while_it_is_read(
     tmp_path: Path, read: str, opened: Callable[[Path], BlobStore], meanwhile: Callable[..., Any]
@@ -176,9 +180,9 @@ def test_a_blob_that_goes_while_it_is_read(
     told: set[object] = set()
     for at in count(1):
         blobs, removed = opened(tmp_path), []
-        hash_ = blobs.put("whole text")
+        hash_ = blobs.store_content("whole text")
         try:
-            found, removed = meanwhile(partial(getattr(blobs, read), hash_), partial(blobs.remove, hash_), at)
+            found, removed = meanwhile(partial(getattr(blobs, read), hash_), partial(blobs.remove_blob, hash_), at)
             told.add(found)
         except UnknownId:
             removed = [hash_]
@@ -210,13 +214,13 @@ def at_step(work: Callable[[], Any], other: Callable[[], object], at: int, code:
 
 def test_texts_are_read_while_another_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At any step of a reader another thread may read: each has its text, whatever is let go for the other's."""
-    monkeypatch.setattr("holdfast.store.blobs.blobs.INDEXES", 1)
+    monkeypatch.setattr("holdfast.store.blobs.blobs.MAX_TEXT_INDEXES", 1)
     for at in count(1):
-        blobs, others = FileBlobs(tmp_path), list[str]()
-        known, one, other = (blobs.put(text * 9) for text in ("known", "one", "other"))
-        blobs.text(known)
-        read = partial(at_step, partial(blobs.text, one), lambda: others.append(blobs.text(other)))  # noqa: B023
-        found, is_there = read(at, FileBlobs._index.__code__)
+        blobs, others = FileBlobStore(tmp_path), list[str]()
+        known, one, other = (blobs.store_content(text * 9) for text in ("known", "one", "other"))
+        blobs.read_text(known)
+        read = partial(at_step, partial(blobs.read_text, one), lambda: others.append(blobs.read_text(other)))  # noqa: B023
+        found, is_there = read(at, FileBlobStore._get_text_index.__code__)
         assert (found, others) == ("one" * 9, ["other" * 9] * is_there)
         if not is_there:
             break
@@ -229,10 +233,10 @@ def test_planted_links_are_not_followed(tmp_path: Path) -> None:
     link = place(tmp_path / "blobs", "text")
     link.parent.mkdir(parents=True)
     link.symlink_to(tmp_path / "secret")
-    blobs = FileBlobs(tmp_path / "blobs")
+    blobs = FileBlobStore(tmp_path / "blobs")
     hash_ = sha256(b"text").hexdigest()
-    assert not blobs.has(hash_)
+    assert not blobs.has_blob(hash_)
     with pytest.raises(UnknownId):
-        blobs.get(hash_)
-    assert blobs.get(blobs.put("text")) == b"text"
+        blobs.read_bytes(hash_)
+    assert blobs.read_bytes(blobs.store_content("text")) == b"text"
     assert (tmp_path / "secret").read_text() == "secret"

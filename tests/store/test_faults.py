@@ -17,13 +17,13 @@ from pathlib import Path
 
 import counts
 import pytest
-from samples import KEY, chain, ids, unnumbered, words
+from samples import SAMPLE_KEY, drop_sequence_numbers, list_ids, make_message_chain, make_message_entry_body
 
 from holdfast.errors import StoreError, StoreLocked, StoreReadOnly
-from holdfast.state.entries import Entry, Note
+from holdfast.state.entries import Entry, NoteEntry
 from holdfast.store import open_store
 from holdfast.store.base import Quota
-from holdfast.store.blobs.blobs import FileBlobs
+from holdfast.store.blobs.blobs import FileBlobStore
 
 NOBODY = 65_534
 """A user without rights, for tests that run as root: root may write everywhere."""
@@ -183,7 +183,7 @@ def closed_directory() -> Iterator[Path]:
             os.chown(place, NOBODY, -1)
             os.seteuid(NOBODY)
         with open_store(place / "agent.db") as store:
-            store.put(KEY, chain("ab"))
+            store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
         place.chmod(0o500)
         yield place
     finally:
@@ -199,48 +199,48 @@ def closed_directory() -> Iterator[Path]:
 def test_a_full_disk_latches(tmp_path: Path) -> None:
     """S6: the first refused write is a typed error and ends the writing; what was acknowledged is there."""
     store = open_store(tmp_path / "agent.db")
-    store.create(KEY)
+    store.create_session(SAMPLE_KEY)
     acknowledged = []
 
     def fill() -> None:
-        for entry in chain(f"e{n}" for n in range(10_000)):
-            store.append(KEY, [entry])
+        for entry in make_message_chain(f"e{n}" for n in range(10_000)):
+            store.append_entries(SAMPLE_KEY, [entry])
             acknowledged.append(entry.id)
 
     with small_files(1_000_000), pytest.raises(StoreReadOnly, match=r"free space \(begin with `holdfast gc`"):
         fill()
     assert acknowledged
     with pytest.raises(StoreReadOnly, match="nothing was written since"):
-        store.append(KEY, chain("x", acknowledged[-1]))
-    assert ids(store.path(KEY)) == acknowledged
+        store.append_entries(SAMPLE_KEY, make_message_chain("x", acknowledged[-1]))
+    assert list_ids(store.read_path(SAMPLE_KEY)) == acknowledged
     store.close()
     with open_store(tmp_path / "agent.db") as store:
-        assert ids(store.path(KEY)) == acknowledged
-        assert store.append(KEY, chain("x", acknowledged[-1])).moved
+        assert list_ids(store.read_path(SAMPLE_KEY)) == acknowledged
+        assert store.append_entries(SAMPLE_KEY, make_message_chain("x", acknowledged[-1])).is_leaf_moved
 
 
 def test_an_import_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
     """A disk that fills up in the middle of an import leaves the store without that session."""
-    big = [Entry("big", None, words("x" * 3_000_000))]
+    big = [Entry("big", None, make_message_entry_body("x" * 3_000_000))]
     with open_store(tmp_path / "agent.db") as store:
-        store.put("small", chain("ab"))
+        store.import_entries("small", make_message_chain("ab"))
         with small_files(1_000_000), pytest.raises(StoreReadOnly):
-            store.put(KEY, big)
-        assert [info.key for info in store.sessions()] == ["small"]
+            store.import_entries(SAMPLE_KEY, big)
+        assert [info.key for info in store.list_sessions()] == ["small"]
     with open_store(tmp_path / "agent.db") as store:
-        assert [info.key for info in store.sessions()] == ["small"]
-        assert store.put(KEY, big).added == 1
+        assert [info.key for info in store.list_sessions()] == ["small"]
+        assert store.import_entries(SAMPLE_KEY, big).added_count == 1
 
 
 def test_a_blob_that_does_not_fit_has_no_name(tmp_path: Path) -> None:
     """S16: a blob that could not be written whole is not there, leaves nothing behind, and latches."""
-    blobs = FileBlobs(tmp_path)
+    blobs = FileBlobStore(tmp_path)
     with small_files(1_000), pytest.raises(StoreReadOnly, match="5,000 bytes"):
-        blobs.put("x" * 5_000)
+        blobs.store_content("x" * 5_000)
     with pytest.raises(StoreReadOnly):
-        blobs.put("y")
+        blobs.store_content("y")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-    assert FileBlobs(tmp_path).put("x" * 5_000)
+    assert FileBlobStore(tmp_path).store_content("x" * 5_000)
 
 
 @pytest.mark.parametrize("quota", [Quota(), Quota(blob_bytes=10**9)])
@@ -248,43 +248,46 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_text(tmp_path: Path, quota: Quo
     """S16: of a text of many pieces that stops half-way nothing is left; with room again it is stored and read."""
     text = "a line of a long result\n" * 40_000
     with open_store(tmp_path / "agent.db", quota=quota) as store:
-        store.put(KEY, chain("ab"))
-        first = store.blobs.put("first")
+        store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
+        first = store.blobs.store_content("first")
         with small_files(300_000), pytest.raises(StoreReadOnly, match=r"960,000 bytes.*free space"):
-            store.blobs.put(text)
-        assert [held.name for held in store.blobs.held()] == [first]
-        assert store.append(KEY, chain("c", "b")).moved
+            store.blobs.store_content(text)
+        assert [held.name for held in store.blobs.iter_items()] == [first]
+        assert store.append_entries(SAMPLE_KEY, make_message_chain("c", "b")).is_leaf_moved
     with open_store(tmp_path / "agent.db", quota=quota) as store:
-        assert store.blobs.text(store.blobs.put(text)) == text
+        assert store.blobs.read_text(store.blobs.store_content(text)) == text
 
 
 def test_searching_needs_no_room(tmp_path: Path) -> None:
     """Where the index cannot be written the same is found, by looking at every entry."""
     with open_store(tmp_path / "agent.db") as store:
-        store.put(KEY, chain(f"e{n}" for n in range(400)))
+        store.import_entries(SAMPLE_KEY, make_message_chain(f"e{n}" for n in range(400)))
     size = (tmp_path / "agent.db").stat().st_size
     with small_files(size + 10_000), open_store(tmp_path / "agent.db") as store:
-        assert [found.entry for found in store.search(KEY, "text of e399")] == ["e399"]
-        assert len(store.search(KEY, "text of", 1_000)) == 400
+        assert [found.entry_id for found in store.search_session(SAMPLE_KEY, "text of e399")] == ["e399"]
+        assert len(store.search_session(SAMPLE_KEY, "text of", 1_000)) == 400
 
 
 def test_a_read_only_directory_is_searched(closed_directory: Path) -> None:
     """Searching needs no write either."""
     with open_store(closed_directory / "agent.db") as store:
-        assert [found.entry for found in store.search(KEY, "text of")] == ["b", "a"]
+        assert [found.entry_id for found in store.search_session(SAMPLE_KEY, "text of")] == ["b", "a"]
 
 
 def test_a_read_only_directory_is_readable(closed_directory: Path) -> None:
     """Reading needs no write: not to the file, not beside it. Writing says what is in the way."""
     with open_store(closed_directory / "agent.db") as store:
-        assert ids(store.path(KEY)) == ["a", "b"]
+        assert list_ids(store.read_path(SAMPLE_KEY)) == ["a", "b"]
         with pytest.raises(StoreReadOnly, match=r"agent\.db.*give yourself access"):
-            store.append(KEY, chain("c", "b"))
-        assert ids(store.path(KEY)) == ["a", "b"]
-        with pytest.raises(StoreReadOnly, match=r"agent\.db\.locks.*give yourself access"), store.writing(KEY):
+            store.append_entries(SAMPLE_KEY, make_message_chain("c", "b"))
+        assert list_ids(store.read_path(SAMPLE_KEY)) == ["a", "b"]
+        with (
+            pytest.raises(StoreReadOnly, match=r"agent\.db\.locks.*give yourself access"),
+            store.hold_lease(SAMPLE_KEY),
+        ):
             pass
         with pytest.raises(StoreReadOnly, match=r"agent\.db\.blobs.*give yourself access"):
-            store.blobs.put("text")
+            store.blobs.store_content("text")
 
 
 def test_unfinished_changes_in_a_read_only_directory_are_not_passed_over(closed_directory: Path) -> None:
@@ -293,23 +296,23 @@ def test_unfinished_changes_in_a_read_only_directory_are_not_passed_over(closed_
     copy = closed_directory / "copy"
     copy.mkdir()
     with open_store(closed_directory / "agent.db") as store:
-        store.append(KEY, chain("c", "b"))
+        store.append_entries(SAMPLE_KEY, make_message_chain("c", "b"))
         for name in ("agent.db", "agent.db-wal"):
             shutil.copy(closed_directory / name, copy / name)
     copy.chmod(0o500)
     with open_store(copy / "agent.db") as store, pytest.raises(StoreReadOnly, match=r"agent\.db-wal"):
-        store.path(KEY)
+        store.read_path(SAMPLE_KEY)
     copy.chmod(0o700)
     with open_store(copy / "agent.db") as store:
-        assert ids(store.path(KEY)) == ["a", "b", "c"]
+        assert list_ids(store.read_path(SAMPLE_KEY)) == ["a", "b", "c"]
 
 
 def test_a_store_cannot_be_made_in_a_read_only_directory(closed_directory: Path) -> None:
     """A new store where nothing may be written is a typed error that names the file."""
     with open_store(closed_directory / "deep" / "other.db") as store:
-        assert store.sessions() == []
+        assert store.list_sessions() == []
         with pytest.raises(StoreReadOnly, match=r"other\.db"):
-            store.put(KEY, chain("a"))
+            store.import_entries(SAMPLE_KEY, make_message_chain("a"))
 
 
 def test_an_unreadable_file_says_so(closed_directory: Path) -> None:
@@ -317,7 +320,7 @@ def test_an_unreadable_file_says_so(closed_directory: Path) -> None:
     (closed_directory / "agent.db").chmod(0)
     told = pytest.raises(StoreError, match=r"agent\.db.*give yourself access")
     with open_store(closed_directory / "agent.db") as store, told:
-        store.sessions()
+        store.list_sessions()
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
@@ -332,12 +335,12 @@ def test_kill_keeps_what_was_acknowledged(tmp_path: Path, count: int) -> None:
         process.wait()
         acknowledged += len(process.stdout.read().split())
     with open_store(tmp_path / "agent.db") as store:
-        found = store.path(KEY)
+        found = store.read_path(SAMPLE_KEY)
         assert len(found) - acknowledged in (0, 1)
-        assert unnumbered(found) == chain(f"e{n:06}" for n in range(len(found)))
-        assert store.session(KEY).leaf == found[-1].id
-        assert store.session(KEY).entries == len(found)
-        assert store.append(KEY, chain("x", found[-1].id)).moved
+        assert drop_sequence_numbers(found) == make_message_chain(f"e{n:06}" for n in range(len(found)))
+        assert store.get_session(SAMPLE_KEY).leaf_id == found[-1].id
+        assert store.get_session(SAMPLE_KEY).entry_count == len(found)
+        assert store.append_entries(SAMPLE_KEY, make_message_chain("x", found[-1].id)).is_leaf_moved
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.03, 0.06, 0.09])
@@ -349,9 +352,9 @@ def test_a_killed_import_is_all_or_nothing(tmp_path: Path, delay: float) -> None
         process.send_signal(signal.SIGKILL)
         process.wait()
     with open_store(tmp_path / "agent.db") as store:
-        assert [info.entries for info in store.sessions()] in ([], [3_000])
-        again = store.put(KEY, chain(f"e{n}" for n in range(3_000)))
-        assert again.added + again.kept == 3_000
+        assert [info.entry_count for info in store.list_sessions()] in ([], [3_000])
+        again = store.import_entries(SAMPLE_KEY, make_message_chain(f"e{n}" for n in range(3_000)))
+        assert again.added_count + again.known_count == 3_000
 
 
 def test_two_imports_at_once(tmp_path: Path) -> None:
@@ -362,19 +365,19 @@ def test_two_imports_at_once(tmp_path: Path) -> None:
         told = sorted(process.communicate(timeout=30)[0].split() for process in (one, two))
     assert told == [["0", "3000"], ["3000", "0"]]
     with open_store(tmp_path / "agent.db") as store:
-        assert len(store.path(KEY)) == 3_000
+        assert len(store.read_path(SAMPLE_KEY)) == 3_000
 
 
 def test_writers_of_one_session_fork(tmp_path: Path) -> None:
     """S10: of two stores that go on from the same leaf one moves the label, the other forks; both are whole."""
     with open_store(tmp_path / "agent.db") as one, open_store(tmp_path / "agent.db") as two:
-        one.put(KEY, chain("ab"))
-        leaf = two.session(KEY).leaf
-        first = one.append(KEY, [Entry("x", "b", Note("one"))], expected_leaf=leaf)
-        second = two.append(KEY, [Entry("y", "b", Note("two"))], expected_leaf=leaf)
-        assert (first.moved, second.moved) == (True, False)
-        assert ids(one.path(KEY)) == ["a", "b", "x"]
-        assert ids(one.path(KEY, second.leaf)) == ["a", "b", "y"]
+        one.import_entries(SAMPLE_KEY, make_message_chain("ab"))
+        leaf = two.get_session(SAMPLE_KEY).leaf_id
+        first = one.append_entries(SAMPLE_KEY, [Entry("x", "b", NoteEntry("one"))], expected_leaf=leaf)
+        second = two.append_entries(SAMPLE_KEY, [Entry("y", "b", NoteEntry("two"))], expected_leaf=leaf)
+        assert (first.is_leaf_moved, second.is_leaf_moved) == (True, False)
+        assert list_ids(one.read_path(SAMPLE_KEY)) == ["a", "b", "x"]
+        assert list_ids(one.read_path(SAMPLE_KEY, second.leaf)) == ["a", "b", "y"]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -382,11 +385,11 @@ def test_the_lease_dies_with_its_holder(tmp_path: Path) -> None:
     """S10: another process's lease is respected while it lives and free the moment it is killed."""
     with script(HOLDS, tmp_path / "agent.db") as holder, open_store(tmp_path / "agent.db") as store:
         holder.stdout.readline()
-        with pytest.raises(StoreLocked, match=KEY), store.writing(KEY):
+        with pytest.raises(StoreLocked, match=SAMPLE_KEY), store.hold_lease(SAMPLE_KEY):
             pass
         holder.kill()
         holder.wait()
-        with store.writing(KEY):
+        with store.hold_lease(SAMPLE_KEY):
             pass
 
 
@@ -396,7 +399,7 @@ def test_who_takes_the_lease_again_and_again_lets_others_in_between(tmp_path: Pa
         busy.stdout.readline()
         for _ in range(10):
             time.sleep(0.05)  # the other has it again
-            with store.writing(KEY):
+            with store.hold_lease(SAMPLE_KEY):
                 pass
 
 
@@ -408,7 +411,7 @@ def test_a_forked_child_holds_no_lease(tmp_path: Path) -> None:
         holder.kill()
         holder.wait()
         try:
-            with store.writing(KEY):
+            with store.hold_lease(SAMPLE_KEY):
                 pass
         finally:
             os.kill(child, signal.SIGKILL)
@@ -443,17 +446,17 @@ def _go(process: subprocess.Popen[str]) -> None:
 def test_a_store_is_readable_where_files_cannot_grow(tmp_path: Path, limit: int) -> None:
     """Reading needs no new file: where SQLite can make none beside the store, it is read as it stands."""
     with open_store(tmp_path / "agent.db") as store:
-        store.create(KEY)
-        store.append(KEY, chain(f"e{number}" for number in range(500)))
+        store.create_session(SAMPLE_KEY)
+        store.append_entries(SAMPLE_KEY, make_message_chain(f"e{number}" for number in range(500)))
     with small_files(limit), open_store(tmp_path / "agent.db", readonly=True) as store:
-        assert len(store.entries(KEY)) == 500
-        assert len(store.leaves(KEY)) == 1
+        assert len(store.read_entries(SAMPLE_KEY)) == 500
+        assert len(store.read_tips(SAMPLE_KEY)) == 1
 
 
 def test_an_older_store_is_read_where_nothing_can_be_written(tmp_path: Path) -> None:
     """S6: whoever opens an older store reads it as it is; it is the first write that needs room for a newer schema."""
     with open_store(tmp_path / "agent.db") as store:
-        store.put(KEY, chain("ab"))
+        store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
     with closing(sqlite3.connect(tmp_path / "agent.db", isolation_level=None)) as db:
         for step in (
             "DROP INDEX entries_session",
@@ -464,11 +467,13 @@ def test_an_older_store_is_read_where_nothing_can_be_written(tmp_path: Path) -> 
             db.execute(step)
         db.execute("CREATE INDEX entries_kind ON entries (session, kind)")
     with small_files(1), open_store(tmp_path / "agent.db") as store:
-        assert ids(store.path(KEY)) == ids(store.entries(KEY, "message")) == ["a", "b"]
-        assert [found.entry for found in store.search(KEY, "text of b")] == ["b"]
+        assert (
+            list_ids(store.read_path(SAMPLE_KEY)) == list_ids(store.read_entries(SAMPLE_KEY, "message")) == ["a", "b"]
+        )
+        assert [found.entry_id for found in store.search_session(SAMPLE_KEY, "text of b")] == ["b"]
         with pytest.raises(StoreReadOnly, match=r"`holdfast gc`"):
-            store.append(KEY, chain("c", "b"))
-        assert ids(store.path(KEY)) == ["a", "b"]
+            store.append_entries(SAMPLE_KEY, make_message_chain("c", "b"))
+        assert list_ids(store.read_path(SAMPLE_KEY)) == ["a", "b"]
     with open_store(tmp_path / "agent.db") as store:
-        assert store.append(KEY, chain("c", "b")).moved
-        assert ids(store.path(KEY)) == ["a", "b", "c"]
+        assert store.append_entries(SAMPLE_KEY, make_message_chain("c", "b")).is_leaf_moved
+        assert list_ids(store.read_path(SAMPLE_KEY)) == ["a", "b", "c"]

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import FormatError, StoreLocked, UnknownId, Unrecognised
-from holdfast.formats import path, read, write
+from holdfast.errors import FormatError, StoreLocked, UnknownId, UnrecognizedContent
+from holdfast.formats import export_bytes, get_branch_entries, read_recording
 from holdfast.formats.base import Recording
-from holdfast.formats.opencode.rows import rows_of
-from holdfast.formats.opencode.write import sessions
-from holdfast.state.entries import Note, Said
+from holdfast.formats.opencode.rows import build_opencode_rows
+from holdfast.formats.opencode.write import iter_opencode_sessions
+from holdfast.state.entries import MessageEntry, NoteEntry
 from holdfast.store.foreign import opencode as foreign
 
 AT = 1_795_294_800_000
@@ -78,12 +78,16 @@ def _data(value: Any) -> Any:
 
 
 def words(recording: Recording) -> list[str]:
-    return [entry.body.slot.message.text for entry in path(recording) if isinstance(entry.body, Said)]
+    return [
+        entry.body.sized_message.message.text
+        for entry in get_branch_entries(recording)
+        if isinstance(entry.body, MessageEntry)
+    ]
 
 
 def all_of(file: Path) -> list[Recording]:
-    with foreign.opened(file) as there:
-        return [there.recording(one.id) for one in there.roots()]
+    with foreign.open_opencode_database(file) as there:
+        return [there.read_recording(one.id) for one in there.list_root_sessions()]
 
 
 @pytest.fixture
@@ -109,27 +113,27 @@ def test_sessions_of_a_database(held: Path) -> None:
 def test_a_database_says_what_its_export_says(held: Path) -> None:
     """The same session has the same entries, read from rows and read from the JSON that is made of them."""
     first = all_of(held)[0]
-    assert read(write(first, "opencode-json")).entries == first.entries
+    assert read_recording(export_bytes(first, "opencode-json")).entries == first.entries
 
 
 def test_blanks_that_another_tool_wrote_do_not_count(tmp_path: Path) -> None:
     """A call keeps its blanks in a database of ours; importing that behind its export adds nothing."""
     body = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": [CALL]}]}
-    recording = read(json.dumps(body).encode())
+    recording = read_recording(json.dumps(body).encode())
     file = tmp_path / "new.db"
-    file.write_bytes(foreign.database(rows_of(sessions(recording))))
-    exported = read(write(recording, "opencode-json"))
+    file.write_bytes(foreign.build_opencode_database(build_opencode_rows(iter_opencode_sessions(recording))))
+    exported = read_recording(export_bytes(recording, "opencode-json"))
     assert [entry.id for entry in all_of(file)[0].entries] == [entry.id for entry in exported.entries]
 
 
 def test_one_session_by_its_beginning(held: Path) -> None:
     """An id may be given by its beginning; one that fits none or several is refused with those there are."""
-    with foreign.opened(held) as there:
-        assert [one.id for one in there.roots("ses_c")] == ["ses_c"]
+    with foreign.open_opencode_database(held) as there:
+        assert [one.id for one in there.list_root_sessions("ses_c")] == ["ses_c"]
         with pytest.raises(UnknownId, match=r"several sessions begin with 'ses_'.*ses_a, ses_b"):
-            there.roots("ses_")
+            there.list_root_sessions("ses_")
         with pytest.raises(UnknownId, match=r"no session begins with 'x'.*ses_b"):
-            there.roots("x")
+            there.list_root_sessions("x")
 
 
 def test_what_is_not_folded_in_yet_is_read(held: Path) -> None:
@@ -158,10 +162,10 @@ def test_a_folder_that_takes_no_file(held: Path) -> None:
 
 def test_a_database_that_changes_meanwhile(held: Path) -> None:
     """What was read while opencode folded changes into the file does not count."""
-    with foreign.opened(held) as there:
+    with foreign.open_opencode_database(held) as there:
         os.utime(held, ns=(1, 1))
         with pytest.raises(StoreLocked, match="try again"):
-            there.recording("ses_a")
+            there.read_recording("ses_a")
 
 
 def test_older_versions_have_fewer_columns(tmp_path: Path) -> None:
@@ -183,7 +187,7 @@ def test_a_database_of_something_else(file: Path, missing: str) -> None:
     with closing(sqlite3.connect(file)) as db:
         db.execute(f"DROP TABLE {missing}")
         db.commit()
-    with pytest.raises(Unrecognised, match=rf"not opencode's: {missing}\..*id.* missing"):
+    with pytest.raises(UnrecognizedContent, match=rf"not opencode's: {missing}\..*id.* missing"):
         all_of(file)
 
 
@@ -196,10 +200,10 @@ def test_parts_that_are_damaged(file: Path, part: Any) -> None:
         db.commit()
     (recording,) = all_of(file)
     assert words(recording)[-1] == "hello"
-    notes = [entry.body for entry in recording.entries if isinstance(entry.body, Note)]
+    notes = [entry.body for entry in recording.entries if isinstance(entry.body, NoteEntry)]
     kept = part if isinstance(part, bytes) else str(part).encode()
     assert kept in [note.raw for note in notes]
-    assert "prt_msg_ses_a_0020" in recording.problems[0].told
+    assert "prt_msg_ses_a_0020" in recording.problems[0].message
 
 
 def test_messages_that_are_damaged(file: Path) -> None:
@@ -211,8 +215,8 @@ def test_messages_that_are_damaged(file: Path) -> None:
         db.commit()
     (recording,) = all_of(file)
     assert words(recording) == ["ses_a 0", "ses_a 1", "hello"]
-    assert "msg_ses_a_002 is no JSON object" in recording.problems[0].told
-    assert words(read(write(recording, "opencode-json"))) == words(recording)
+    assert "msg_ses_a_002 is no JSON object" in recording.problems[0].message
+    assert words(read_recording(export_bytes(recording, "opencode-json"))) == words(recording)
 
 
 def test_a_torn_file(held: Path) -> None:
@@ -227,9 +231,9 @@ def test_a_torn_file(held: Path) -> None:
 def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     """What a database is, the first bytes tell."""
     (tmp_path / "x").write_bytes(b"SQLite format 2\x00")
-    assert not foreign.is_database(tmp_path / "x")
-    assert not foreign.is_database(tmp_path)
-    assert not foreign.is_database(tmp_path / "none")
+    assert not foreign.is_sqlite_file(tmp_path / "x")
+    assert not foreign.is_sqlite_file(tmp_path)
+    assert not foreign.is_sqlite_file(tmp_path / "none")
 
 
 # -- a new one ---------------------------------------------------------------------------------------------------------
@@ -239,7 +243,11 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
 def again(held: Path, tmp_path: Path) -> tuple[Path, Path]:
     """Return a database, and one that was made of all that was read in it."""
     new = tmp_path / "new.db"
-    new.write_bytes(foreign.database(rows_of(one for found in all_of(held) for one in sessions(found))))
+    new.write_bytes(
+        foreign.build_opencode_database(
+            build_opencode_rows(one for found in all_of(held) for one in iter_opencode_sessions(found))
+        )
+    )
     return held, new
 
 

@@ -9,37 +9,37 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import StoreLocked
-from holdfast.store.locks import lease
+from holdfast.store.locks import hold_session_lock
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nobody wait long."""
     monkeypatch.setattr("holdfast.store.locks.LEASE_WAIT", 1.0)
-    monkeypatch.setattr("holdfast.store.locks.BRIEF", 0.01)
+    monkeypatch.setattr("holdfast.store.locks.BRIEF_WAIT", 0.01)
 
 
 def waited(place: Path, key: str) -> float:
     """Return the seconds until somebody gave up."""
     began = time.monotonic()
-    with pytest.raises(StoreLocked, match=key), lease(place, key):
+    with pytest.raises(StoreLocked, match=key), hold_session_lock(place, key):
         pass
     return time.monotonic() - began
 
 
 def test_waits_for_one_lease_do_not_add_up(tmp_path: Path) -> None:
     """Behind one that waited in vain all others together wait less, until one had it: then as long as before."""
-    with lease(tmp_path, "x"):
+    with hold_session_lock(tmp_path, "x"):
         first, others = waited(tmp_path, "x"), sum(waited(tmp_path, "x") for _ in range(5))
-    with lease(tmp_path, "x"):
+    with hold_session_lock(tmp_path, "x"):
         pass
-    with lease(tmp_path, "x"):
+    with hold_session_lock(tmp_path, "x"):
         assert min(first, waited(tmp_path, "x")) > others
 
 
 def test_a_wait_in_vain_tells_nothing_of_other_sessions(tmp_path: Path) -> None:
     """A session whose holder is busy for a moment is waited for, whatever became of another, and of the same later."""
-    with lease(tmp_path, "x"):
+    with hold_session_lock(tmp_path, "x"):
         waited(tmp_path, "x")
         assert is_waited_for(tmp_path, "y")
         time.sleep(1.1)
@@ -51,7 +51,7 @@ def is_waited_for(place: Path, key: str) -> bool:
     has, may_go = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with lease(place, key):
+        with hold_session_lock(place, key):
             has.set()
             may_go.wait()
 
@@ -59,6 +59,6 @@ def is_waited_for(place: Path, key: str) -> bool:
     holder.start()
     has.wait()
     threading.Timer(0.1, may_go.set).start()
-    with lease(place, key):
+    with hold_session_lock(place, key):
         holder.join()
     return True

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
-from samples import KEY, chain, same_request, unnumbered
+from samples import SAMPLE_KEY, drop_sequence_numbers, is_same_request, make_message_chain
 from store_conformance import BlobStoreRules, SessionStoreRules
-from strategies import logs
+from strategies import log_strategy
 
-from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.branch import ConversationState
 from holdfast.state.entries import Entry
 from holdfast.store import open_store
 from holdfast.store.base import BlobStore, Quota, SessionInfo, SessionStore
-from holdfast.store.blobs.blobs import MemoryBlobs
+from holdfast.store.blobs.blobs import MemoryBlobStore
 from holdfast.store.memory import MemoryStore
 
 
@@ -22,13 +22,13 @@ from holdfast.store.memory import MemoryStore
 class TestMemoryStore(SessionStoreRules):
     """Every rule but lasting."""
 
-    durable = False
+    is_durable = False
 
     def open(self, place: Path) -> SessionStore:
         """Return an empty store."""
         return MemoryStore()
 
-    def limited(self, place: Path, quota: Quota) -> SessionStore:
+    def open_limited(self, place: Path, quota: Quota) -> SessionStore:
         """Return an empty store with a quota."""
         return open_store(":memory:", quota=quota)
 
@@ -38,19 +38,19 @@ class TestMemoryBlobs(BlobStoreRules):
 
     def open(self, place: Path) -> BlobStore:
         """Return an empty blob store."""
-        return MemoryBlobs()
+        return MemoryBlobStore()
 
 
-@given(logs())
+@given(log_strategy())
 def test_a_branch_that_was_taken_is_the_branch(log: list[Entry]) -> None:
     """What another store read and this one holds makes the same requests, and goes on as it does there."""
     taken, put = MemoryStore(), MemoryStore()
-    taken.take(SessionInfo(KEY, model="m"), log)
-    put.put(KEY, log)
-    more = chain(["more"], log[-1].id if log else None)
+    taken.adopt_session(SessionInfo(SAMPLE_KEY, model="m"), log)
+    put.import_entries(SAMPLE_KEY, log)
+    more = make_message_chain(["more"], log[-1].id if log else None)
     for store in (taken, put) if log else (taken,):
-        assert unnumbered(store.path(KEY)) == unnumbered(log)
-        store.append(KEY, more)
-        assert unnumbered(store.path(KEY)) == unnumbered([*log, *more])
-        assert same_request(store.branch(KEY), Branch.build([*log, *more]))
-    assert (taken.session(KEY).entries, taken.session(KEY).model) == (len(log) + 1, "m")
+        assert drop_sequence_numbers(store.read_path(SAMPLE_KEY)) == drop_sequence_numbers(log)
+        store.append_entries(SAMPLE_KEY, more)
+        assert drop_sequence_numbers(store.read_path(SAMPLE_KEY)) == drop_sequence_numbers([*log, *more])
+        assert is_same_request(store.open_state(SAMPLE_KEY), ConversationState.from_entries([*log, *more]))
+    assert (taken.get_session(SAMPLE_KEY).entry_count, taken.get_session(SAMPLE_KEY).model) == (len(log) + 1, "m")

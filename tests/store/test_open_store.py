@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from samples import KEY, chain
+from samples import SAMPLE_KEY, make_message_chain
 
 from holdfast.errors import ConfigError
 from holdfast.store import open_store
@@ -24,8 +24,8 @@ def test_urls_and_paths_name_the_same_file(tmp_path: Path, monkeypatch: pytest.M
     names = ["sqlite:///a b?mode=memory#%41.db", f"sqlite:///{tmp_path / 'a b?mode=memory#%41.db'}"]
     for count, name in enumerate([*names, tmp_path / "a b?mode=memory#%41.db"], 1):
         with open_store(name) as store:
-            store.put(f"{KEY}-{count}", chain("a"))
-            assert len(store.sessions()) == count
+            store.import_entries(f"{SAMPLE_KEY}-{count}", make_message_chain("a"))
+            assert len(store.list_sessions()) == count
     assert (tmp_path / "a b?mode=memory#%41.db").exists()
 
 

@@ -9,13 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.store.blobs import text_pages as pages
-from holdfast.store.blobs.text_pages import PIECE, Read, encoded, index, page
+from holdfast.store.blobs.text_pages import (
+    BLOB_PIECE_BYTES,
+    PieceReader,
+    index_blob_text,
+    iter_content_bytes,
+    read_blob_characters,
+)
 
 texts = st.text(st.sampled_from("a\n\x00\u00e9\u89e3\U0001f980\ud83d\udc00"), max_size=40)
 contents = texts.map(lambda text: text.encode("utf-8", "surrogatepass")) | st.binary(max_size=40)
 
 
-def reading(held: bytes, size: int, told: list[int] | None = None) -> Read:
+def reading(held: bytes, size: int, told: list[int] | None = None) -> PieceReader:
     """Return a way to read ``held`` in pieces of ``size`` bytes, which tells how many it gave."""
 
     def read(start: int) -> Iterator[bytes]:
@@ -39,18 +45,22 @@ def decoded(held: bytes) -> str:
 def test_a_page_is_a_slice(held: bytes, size: int, start: int, stop: int | None) -> None:
     """Wherever the pieces part a character, whatever bytes there are."""
     read, whole = reading(held, size), decoded(held)
-    known = index(read)
+    known = index_blob_text(read)
     assert known.characters == len(whole)
-    assert page(read, known, start, stop) == whole[max(0, start) : None if stop is None else max(0, stop)]
+    assert (
+        read_blob_characters(read, known, start, stop) == whole[max(0, start) : None if stop is None else max(0, stop)]
+    )
 
 
 @given(texts, st.integers(1, 9))
 def test_encoding_in_pieces_changes_nothing(text: str, size: int) -> None:
     """Lone surrogates that stand side by side stay two, wherever a piece ends."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pages, "PIECE", size)
-        assert b"".join(encoded(text)) == text.encode("utf-8", "surrogatepass")
-        assert b"".join(encoded(text.encode("utf-8", "surrogatepass"))) == text.encode("utf-8", "surrogatepass")
+        patch.setattr(pages, "BLOB_PIECE_BYTES", size)
+        assert b"".join(iter_content_bytes(text)) == text.encode("utf-8", "surrogatepass")
+        assert b"".join(iter_content_bytes(text.encode("utf-8", "surrogatepass"))) == text.encode(
+            "utf-8", "surrogatepass"
+        )
 
 
 @pytest.mark.parametrize("letter", ["a", "\u00e9", "\U0001f980"])
@@ -58,10 +68,10 @@ def test_reading_all_pages_is_linear(letter: str) -> None:
     """Each page reads the pieces it lies in and no other, however far behind it is."""
     held = (letter * 600_000).encode()
     told: list[int] = []
-    read = reading(held, PIECE, told)
-    known = index(read)
-    assert len(told) == -(-len(held) // PIECE)
+    read = reading(held, BLOB_PIECE_BYTES, told)
+    known = index_blob_text(read)
+    assert len(told) == -(-len(held) // BLOB_PIECE_BYTES)
     told.clear()
     for at in range(0, 600_000, 5_000):
-        page(read, known, at, at + 5_000)
-    assert len(told) <= 600_000 // 5_000 + 2 * (len(held) // PIECE + 1)
+        read_blob_characters(read, known, at, at + 5_000)
+    assert len(told) <= 600_000 // 5_000 + 2 * (len(held) // BLOB_PIECE_BYTES + 1)

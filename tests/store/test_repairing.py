@@ -15,21 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
-from samples import KEY, chain, ids, long_session, same_request, unnumbered
+from samples import SAMPLE_KEY, drop_sequence_numbers, is_same_request, list_ids, make_long_session, make_message_chain
 
-from holdfast.errors import StoreCorrupt, StoreGone, StoreLocked
+from holdfast.errors import StoreCorrupt, StoreLocked, StoreReplaced
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
-from holdfast.messages.size.tokens import measure
-from holdfast.state.branch.branch import Branch
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.state.branch.branch import ConversationState
 from holdfast.state.edits import Edit, Span
-from holdfast.state.entries import Decision, Entry, Note, Said
+from holdfast.state.entries import DecisionEntry, Entry, MessageEntry, NoteEntry
 from holdfast.store import open_store
-from holdfast.store.repair import STAND_IN, Repaired, repair_store
-from holdfast.store.repair.pages import Pages
-from holdfast.store.repair.salvage import _rows
+from holdfast.store.repair import STAND_IN_TEXT, StoreRepairReport, repair_store
+from holdfast.store.repair.pages import SqlitePages
+from holdfast.store.repair.salvage import _iter_readable_rows
 from holdfast.store.sqlite import SqliteStore
-from holdfast.store.tree.tree import FEW
+from holdfast.store.tree.tree import MIN_OUTLINE_ENTRIES
 
 
 @pytest.fixture
@@ -37,10 +37,12 @@ def file(tmp_path: Path) -> Path:
     """Return a store with two sessions, one of them with compactions, decisions and branches."""
     path = tmp_path / "agent.db"
     with open_store(path) as store:
-        store.put(KEY, long_session())
-        store.append(KEY, [Entry("x", "m2", Said(measure(Message.of("user", "another way"))))])
-        store.label(KEY, "m2", "here")
-        store.put("other", chain("abcdef"))
+        store.import_entries(SAMPLE_KEY, make_long_session())
+        store.append_entries(
+            SAMPLE_KEY, [Entry("x", "m2", MessageEntry(build_sized_message(Message.from_text("user", "another way"))))]
+        )
+        store.label_entry(SAMPLE_KEY, "m2", "here")
+        store.import_entries("other", make_message_chain("abcdef"))
     return path
 
 
@@ -56,23 +58,23 @@ def rows(path: Path, query: str) -> list[tuple[object, ...]]:
         return db.execute(query).fetchall()
 
 
-def kinds(found: Repaired) -> list[str]:
-    return [one.kind for one in found.found]
+def kinds(found: StoreRepairReport) -> list[str]:
+    return [one.kind for one in found.findings]
 
 
-def mended(path: Path) -> Repaired:
+def mended(path: Path) -> StoreRepairReport:
     """Repair a store; the second repair finds nothing, and every session can be read."""
     bytes_before = path.read_bytes()
     tried = repair_store(path, dry_run=True)
     assert path.read_bytes() == bytes_before
     found = repair_store(path)
-    assert [one.what for one in tried.found] == [one.what for one in found.found]
-    assert repair_store(path).is_fine
+    assert [one.problem for one in tried.findings] == [one.problem for one in found.findings]
+    assert repair_store(path).is_undamaged
     with open_store(path, readonly=True) as store:
-        for info in store.sessions():
-            assert store.damage(info.key) == []
-            assert len(store.entries(info.key)) == info.entries
-            same_request(store.branch(info.key), Branch.build(store.path(info.key)))
+        for info in store.list_sessions():
+            assert store.find_damage(info.key) == []
+            assert len(store.read_entries(info.key)) == info.entry_count
+            is_same_request(store.open_state(info.key), ConversationState.from_entries(store.read_path(info.key)))
     return found
 
 
@@ -80,41 +82,41 @@ def test_a_sound_store_is_not_touched(file: Path) -> None:
     """Where nothing is wrong nothing is written, and nothing lies beside the file."""
     before, beside = file.read_bytes(), sorted(file.parent.iterdir())
     found = repair_store(file)
-    assert found.is_fine
-    assert found.entries == len(long_session()) + 8
+    assert found.is_undamaged
+    assert found.entry_count == len(make_long_session()) + 8
     assert file.read_bytes() == before
     assert sorted(file.parent.iterdir()) == beside
 
 
 def test_no_store_is_fine(tmp_path: Path) -> None:
     """A file that is not there needs no repair and is not made."""
-    assert repair_store(tmp_path / "none.db").is_fine
+    assert repair_store(tmp_path / "none.db").is_undamaged
     assert not (tmp_path / "none.db").exists()
 
 
 @settings(max_examples=12)
-@given(st.lists(strategies.logs(), min_size=1, max_size=3))
+@given(st.lists(strategies.log_strategy(), min_size=1, max_size=3))
 def test_whatever_was_stored_is_sound(tmp_path_factory: pytest.TempPathFactory, logs: list[list[Entry]]) -> None:
     """No log that a store takes is taken for damaged."""
     path = tmp_path_factory.mktemp("store") / "agent.db"
     with open_store(path) as store:
         for number, log in enumerate(logs):
-            store.put(f"s{number}", log)
-    assert repair_store(path).is_fine
+            store.import_entries(f"s{number}", log)
+    assert repair_store(path).is_undamaged
 
 
 # -- one session, without loss -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("entry", [entry.id for entry in long_session()])
+@pytest.mark.parametrize("entry", [entry.id for entry in make_long_session()])
 def test_a_session_repaired_without_loss_puts_no_row_aside(file: Path, entry: str) -> None:
     """A row whose bytes changed stays as it is: no stand-in takes its place, and nothing is in quarantine."""
     edit(file, "UPDATE entries SET identity = x'00' WHERE id = ? AND session = 1", entry)
     before = rows(file, "SELECT * FROM entries")
     with open_store(file) as store:
-        assert store.repair(KEY) == []
+        assert store.repair_damage(SAMPLE_KEY) == []
         with pytest.raises(StoreCorrupt, match=entry):
-            store.entries(KEY)
+            store.read_entries(SAMPLE_KEY)
     assert rows(file, "SELECT * FROM entries") == before
     assert rows(file, "SELECT name FROM sqlite_master WHERE name = 'quarantine'") == []
 
@@ -127,11 +129,11 @@ def test_a_session_is_repaired_beside_what_cannot_be(file: Path) -> None:
     others = rows(file, "SELECT * FROM entries WHERE session = 2")
     with open_store(file) as store:
         with pytest.raises(StoreCorrupt):
-            store.path(KEY)
-        assert [line.startswith("entry m3: ") for line in store.repair(KEY)] == [True]
-        assert unnumbered(store.path(KEY)) == long_session()
-        same_request(store.branch(KEY), Branch.build(store.path(KEY)))
-        assert len(store.damage(KEY)) == 1
+            store.read_path(SAMPLE_KEY)
+        assert [line.startswith("entry m3: ") for line in store.repair_damage(SAMPLE_KEY)] == [True]
+        assert drop_sequence_numbers(store.read_path(SAMPLE_KEY)) == make_long_session()
+        is_same_request(store.open_state(SAMPLE_KEY), ConversationState.from_entries(store.read_path(SAMPLE_KEY)))
+        assert len(store.find_damage(SAMPLE_KEY)) == 1
     assert rows(file, "SELECT * FROM entries WHERE session = 2") == others
     assert not list(file.parent.glob("*.bak*"))
 
@@ -141,7 +143,7 @@ def test_a_store_that_is_only_read_is_not_repaired(file: Path) -> None:
     edit(file, "UPDATE entries SET parent = parent - 1 WHERE id = 'm3' AND session = 1")
     before = file.read_bytes()
     with open_store(file, readonly=True) as store:
-        assert store.repair(KEY) == []
+        assert store.repair_damage(SAMPLE_KEY) == []
     assert file.read_bytes() == before
 
 
@@ -153,47 +155,47 @@ def test_a_changed_message_gives_way_to_a_stand_in(file: Path) -> None:
     edit(file, "UPDATE entries SET body = ? WHERE id = 'c' AND session = 2", b'{"type":"message"}')
     found = mended(file)
     assert kinds(found) == ["entry"]
-    assert (found.found[0].session, found.found[0].entry) == ("other", "c")
+    assert (found.findings[0].session_key, found.findings[0].entry_id) == ("other", "c")
     with open_store(file) as store:
-        path = store.path("other")
-        assert ids(path) == list("abcdef")
-        assert unnumbered(path)[:2] == chain("abcdef")[:2]
-        assert unnumbered(path)[3:] == chain("abcdef")[3:]
-        assert isinstance(path[2].body, Said)
-        assert path[2].body.slot.message.text == STAND_IN
+        path = store.read_path("other")
+        assert list_ids(path) == list("abcdef")
+        assert drop_sequence_numbers(path)[:2] == make_message_chain("abcdef")[:2]
+        assert drop_sequence_numbers(path)[3:] == make_message_chain("abcdef")[3:]
+        assert isinstance(path[2].body, MessageEntry)
+        assert path[2].body.sized_message.message.text == STAND_IN_TEXT
     assert rows(file, "SELECT reason, session, id, body FROM quarantine") == [
         ("its bytes are not those that were stored", "other", "c", b'{"type":"message"}')
     ]
     assert rows(Path(found.backup), "SELECT count(*) FROM entries") == rows(file, "SELECT count(*) FROM entries")
 
 
-@pytest.mark.parametrize("entry", [entry.id for entry in long_session()])
+@pytest.mark.parametrize("entry", [entry.id for entry in make_long_session()])
 def test_any_row_may_be_damaged(file: Path, entry: str) -> None:
     """S7: whatever row is damaged, every other entry keeps its parent and its words, and slots keep their numbers."""
     edit(file, "UPDATE entries SET identity = x'00' WHERE id = ? AND session = 1", entry)
     found = mended(file)
-    assert [one.entry for one in found.found if one.kind == "entry"] == [entry]
+    assert [one.entry_id for one in found.findings if one.kind == "entry"] == [entry]
     with open_store(file) as store:
-        path, whole = store.path(KEY), long_session()
-        assert ids(path) == ids(whole)
-        others = [one for one in unnumbered(path) if one.id != entry]
+        path, whole = store.read_path(SAMPLE_KEY), make_long_session()
+        assert list_ids(path) == list_ids(whole)
+        others = [one for one in drop_sequence_numbers(path) if one.id != entry]
         assert others == [one for one in whole if one.id != entry]
-        slots = [isinstance(one.body, Said) for one in path]
-        assert slots == [isinstance(one.body, Said) for one in whole]
+        slots = [isinstance(one.body, MessageEntry) for one in path]
+        assert slots == [isinstance(one.body, MessageEntry) for one in whole]
 
 
 def test_an_answer_is_replaced_by_an_answer(file: Path) -> None:
     """Behind a request stands what a model said, so the stand-in is the model's too: roles still take turns."""
     with open_store(file) as store:
-        said = store.entry(KEY, "m2").body
-        assert isinstance(said, Said)
-        assert said.slot.message.role == "assistant"
+        said = store.get_entry(SAMPLE_KEY, "m2").body
+        assert isinstance(said, MessageEntry)
+        assert said.sized_message.message.role == "assistant"
     edit(file, "UPDATE entries SET identity = x'00' WHERE id = 'm2'")
     mended(file)
     with open_store(file) as store:
-        body = store.entry(KEY, "m2").body
-        assert isinstance(body, Said)
-        assert (body.slot.message.role, body.slot.message.text) == ("assistant", STAND_IN)
+        body = store.get_entry(SAMPLE_KEY, "m2").body
+        assert isinstance(body, MessageEntry)
+        assert (body.sized_message.message.role, body.sized_message.message.text) == ("assistant", STAND_IN_TEXT)
 
 
 def test_a_damaged_label_goes(file: Path) -> None:
@@ -202,13 +204,13 @@ def test_a_damaged_label_goes(file: Path) -> None:
     assert kinds(mended(file)) == ["entry"]
     assert rows(file, "SELECT kind FROM quarantine") == [("label",)]
     with open_store(file) as store:
-        assert store.labels(KEY) == {}
+        assert store.read_labels(SAMPLE_KEY) == {}
 
 
 def test_a_form_of_another_version_is_no_damage(file: Path) -> None:
     """Bytes that are as they were stored are left, though this version cannot read them."""
     edit(file, "UPDATE entries SET api = 'martian' WHERE id = 'c' AND session = 2")
-    assert repair_store(file).is_fine
+    assert repair_store(file).is_undamaged
 
 
 # -- places ------------------------------------------------------------------------------------------------------------
@@ -222,7 +224,7 @@ def test_the_digest_tells_the_parent(file: Path) -> None:
     assert kinds(found) == ["parent"]
     assert rows(file, "SELECT 1 FROM sqlite_schema WHERE name = 'quarantine'") == []
     with open_store(file) as store:
-        assert unnumbered(store.path("other")) == chain("abcdef")
+        assert drop_sequence_numbers(store.read_path("other")) == make_message_chain("abcdef")
 
 
 @pytest.mark.parametrize("gone", [["c"], ["b", "c"], ["a"], ["a", "b", "c", "d"]])
@@ -233,24 +235,24 @@ def test_what_hangs_on_lost_rows_stays_reachable(file: Path, gone: list[str]) ->
     found = mended(file)
     assert "parent" in kinds(found)
     with open_store(file) as store:
-        path = store.path("other")
+        path = store.read_path("other")
         assert len(path) == 6
         assert [one.id for one in path if not one.id.startswith("lost")] == [id_ for id_ in "abcdef" if id_ not in gone]
-        words = [one.body.slot.message.text for one in path if isinstance(one.body, Said)]
-        assert words.count(STAND_IN) == len(gone)
+        words = [one.body.sized_message.message.text for one in path if isinstance(one.body, MessageEntry)]
+        assert words.count(STAND_IN_TEXT) == len(gone)
 
 
 def test_all_that_hung_on_one_lost_row_stays_together(file: Path) -> None:
     """Two branches that parted at a row that is gone part at its stand-in."""
     with open_store(file) as store:
-        words = Entry("y", "c", Said(measure(Message.of("user", "else"))))
-        store.append("other", [words])
+        words = Entry("y", "c", MessageEntry(build_sized_message(Message.from_text("user", "else"))))
+        store.append_entries("other", [words])
     edit(file, "DELETE FROM entries WHERE session = 2 AND id = 'c'")
     mended(file)
     with open_store(file) as store:
-        one, other = store.path("other", "f"), store.path("other", "y")
+        one, other = store.read_path("other", "f"), store.read_path("other", "y")
         assert one[:3] == other[:3]
-        assert (one[3].body, other[3].body) == (chain("abcdef")[3].body, words.body)
+        assert (one[3].body, other[3].body) == (make_message_chain("abcdef")[3].body, words.body)
 
 
 def test_depth_and_base_are_counted_anew(file: Path) -> None:
@@ -276,26 +278,28 @@ _WOUNDS = (
 
 
 @settings(max_examples=20)
-@given(strategies.logs(), st.lists(st.tuples(st.sampled_from(_WOUNDS), st.integers(1, 30)), min_size=1, max_size=4))
+@given(
+    strategies.log_strategy(), st.lists(st.tuples(st.sampled_from(_WOUNDS), st.integers(1, 30)), min_size=1, max_size=4)
+)
 def test_whatever_is_damaged_is_mended_for_good(
     tmp_path_factory: pytest.TempPathFactory, log: list[Entry], wounds: list[tuple[str, int]]
 ) -> None:
     """S1, S7: however rows are damaged, those that are not are all there, reachable, and the next repair is idle."""
     path = tmp_path_factory.mktemp("store") / "agent.db"
     with open_store(path) as store:
-        store.put(KEY, log)
+        store.import_entries(SAMPLE_KEY, log)
     for query, number in wounds:
         edit(path, query, number)
     touched = {number for _, number in wounds}
     repair_store(path)
-    assert repair_store(path).is_fine
+    assert repair_store(path).is_undamaged
     with open_store(path, readonly=True) as store:
         found = {}
-        for info in store.sessions():
-            assert store.damage(info.key) == []
-            for entry in store.entries(info.key):
+        for info in store.list_sessions():
+            assert store.find_damage(info.key) == []
+            for entry in store.read_entries(info.key):
                 found[entry.id] = entry.body
-                assert store.path(info.key, entry.id)[-1] == entry
+                assert store.read_path(info.key, entry.id)[-1] == entry
     for number, entry in enumerate(log, 1):
         if number not in touched:
             assert found[entry.id] == entry.body
@@ -309,7 +313,7 @@ def test_sessions_say_what_is_so(file: Path) -> None:
     edit(file, "UPDATE sessions SET entries = 3, leaf = 'nowhere' WHERE key = 'other'")
     assert kinds(mended(file)) == ["session"]
     with open_store(file) as store:
-        assert (store.session("other").leaf, store.session("other").entries) == ("f", 6)
+        assert (store.get_session("other").leaf_id, store.get_session("other").entry_count) == ("f", 6)
 
 
 def test_entries_without_a_session_get_one(file: Path) -> None:
@@ -317,16 +321,16 @@ def test_entries_without_a_session_get_one(file: Path) -> None:
     edit(file, "DELETE FROM sessions WHERE key = 'other'")
     assert "session" in kinds(mended(file))
     with open_store(file) as store:
-        assert unnumbered(store.path("lost-2")) == chain("abcdef")
+        assert drop_sequence_numbers(store.read_path("lost-2")) == make_message_chain("abcdef")
 
 
-@pytest.mark.parametrize("few", [0, FEW])
+@pytest.mark.parametrize("few", [0, MIN_OUTLINE_ENTRIES])
 def test_checkpoints_are_made_anew(file: Path, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     """A checkpoint that cannot be read is made again, the same; so is what stands beside the leaf of an import."""
-    monkeypatch.setattr("holdfast.store.tree.tree.FEW", few)
+    monkeypatch.setattr("holdfast.store.tree.tree.MIN_OUTLINE_ENTRIES", few)
     with open_store(file) as store:
-        for info in store.sessions():
-            store.put(info.key, store.entries(info.key))
+        for info in store.list_sessions():
+            store.import_entries(info.key, store.read_entries(info.key))
     before = rows(file, "SELECT seq, state FROM checkpoints ORDER BY seq")
     edit(file, "UPDATE checkpoints SET state = x'c0ffee'")
     assert kinds(mended(file)) == ["index"] * (1 if few else 2)
@@ -336,11 +340,11 @@ def test_checkpoints_are_made_anew(file: Path, monkeypatch: pytest.MonkeyPatch, 
 def test_indexes_are_made_anew(file: Path) -> None:
     """An index of SQLite's that differs from its table, and the index of words, are derived: they are made again."""
     with open_store(file) as store:
-        assert store.search(KEY, "result")
+        assert store.search_session(SAMPLE_KEY, "result")
     edit(file, "UPDATE words_data SET block = zeroblob(40) WHERE id > 10")
     assert kinds(mended(file)) == ["index"]
     with open_store(file) as store:
-        assert store.search(KEY, "result")
+        assert store.search_session(SAMPLE_KEY, "result")
 
 
 def test_a_text_that_the_log_still_says_is_stored_again(file: Path) -> None:
@@ -348,18 +352,18 @@ def test_a_text_that_the_log_still_says_is_stored_again(file: Path) -> None:
     text = "long output " * 50
     result = ToolResult("c", "bash", (Text(text),))
     with open_store(file) as store:
-        hash_ = store.blobs.put(text)
-        short = Edit(Span(6, 7, 0), (replace(result, content=(Text("short"),)),), "spill", blob=hash_)
-        lost = [Edit(Span(6, 7, 0), (), "spill", blob=name) for name in ("0" * 64, "no hash")]
-        store.append("other", [Entry("r", "f", Said(measure(Message("tool", (result,)))))])
-        store.append("other", [Entry("s", "r", Decision((short, *lost)))])
-        store.blobs.remove(hash_)
+        hash_ = store.blobs.store_content(text)
+        short = Edit(Span(6, 7, 0), (replace(result, content=(Text("short"),)),), "spill", blob_hash=hash_)
+        lost = [Edit(Span(6, 7, 0), (), "spill", blob_hash=name) for name in ("0" * 64, "no hash")]
+        store.append_entries("other", [Entry("r", "f", MessageEntry(build_sized_message(Message("tool", (result,)))))])
+        store.append_entries("other", [Entry("s", "r", DecisionEntry((short, *lost)))])
+        store.blobs.remove_blob(hash_)
     tried = repair_store(file, dry_run=True)
     assert kinds(tried) == ["blob"] * 3
     repair_store(file)
     with open_store(file) as store:
-        assert store.blobs.text(hash_) == text
-    assert ["lost" in one.done for one in repair_store(file).found] == [True, True]
+        assert store.blobs.read_text(hash_) == text
+    assert ["lost" in one.action for one in repair_store(file).findings] == [True, True]
 
 
 # -- files that SQLite cannot read -------------------------------------------------------------------------------------
@@ -378,28 +382,28 @@ def test_numbers_out_of_order_are_no_circle(tmp_path: Path) -> None:
     whole[at] = 2
     path.write_bytes(whole)
     with closing(sqlite3.connect(path)) as db:
-        read = list(islice(_rows(db, "some", "number", ["word"]), 100))
+        read = list(islice(_iter_readable_rows(db, "some", "number", ["word"]), 100))
     assert read == [(f"word{n}",) for n in (1, 2, 3, 4, 5, 7, 8, 9)]
 
 
 def test_what_can_be_read_is_saved(tmp_path: Path) -> None:
     """S13: pages that are overwritten take what lies on them; all else is in a new file, the old one beside it."""
-    path, entries = tmp_path / "agent.db", chain([f"e{n}" for n in range(400)])
+    path, entries = tmp_path / "agent.db", make_message_chain([f"e{n}" for n in range(400)])
     with open_store(path) as store:
-        store.put(KEY, entries)
+        store.import_entries(SAMPLE_KEY, entries)
     whole = path.read_bytes()
     page = [at for at in range(8192, len(whole), 8192) if whole[at] == 0x0D and b"text of" in whole[at : at + 8192]][3]
     path.write_bytes(whole[:page] + b"\xa5" * 8192 + whole[page + 8192 :])
     broken = path.read_bytes()
     tried = repair_store(path, dry_run=True)
-    assert tried.found[0].kind == "file"
+    assert tried.findings[0].kind == "file"
     assert path.read_bytes() == broken
     found = repair_store(path)
-    assert found.found[0].kind == "file"
+    assert found.findings[0].kind == "file"
     assert Path(found.backup).read_bytes() == broken
-    assert repair_store(path).is_fine
+    assert repair_store(path).is_undamaged
     with open_store(path) as store:
-        saved = {entry.id: entry.body for entry in store.path(KEY)}
+        saved = {entry.id: entry.body for entry in store.read_path(SAMPLE_KEY)}
     there = [entry for entry in entries if saved.get(entry.id) == entry.body]
     assert len(entries) > len(there) > 200
     assert len(saved) == 400
@@ -408,20 +412,20 @@ def test_what_can_be_read_is_saved(tmp_path: Path) -> None:
 
 def test_any_page_may_be_damaged(tmp_path: Path) -> None:
     """S13: whatever page is overwritten, the header too: all that lies on other pages is read, and nothing else."""
-    path, entries = tmp_path / "agent.db", chain([f"e{n}" for n in range(120)])
+    path, entries = tmp_path / "agent.db", make_message_chain([f"e{n}" for n in range(120)])
     with open_store(path) as store:
-        store.put(KEY, entries)
-        assert store.search(KEY, "text")
+        store.import_entries(SAMPLE_KEY, entries)
+        assert store.search_session(SAMPLE_KEY, "text")
     whole = path.read_bytes()
     for at in range(0, len(whole), 8192):
         for file in tmp_path.iterdir():
             file.unlink()
         path.write_bytes(whole[:at] + b"\xa5" * 8192 + whole[at + 8192 :])
-        assert not repair_store(path).is_fine
+        assert not repair_store(path).is_undamaged
         with open_store(path) as store:
-            (info,) = store.sessions()
-            assert store.damage(info.key) == []
-            saved = {entry.id: entry.body for entry in store.entries(info.key)}
+            (info,) = store.list_sessions()
+            assert store.find_damage(info.key) == []
+            saved = {entry.id: entry.body for entry in store.read_entries(info.key)}
         there = [entry for entry in entries if saved.get(entry.id) == entry.body]
         assert len(there) == 120 - whole[at : at + 8192].count(b"text of e")
 
@@ -429,44 +433,44 @@ def test_any_page_may_be_damaged(tmp_path: Path) -> None:
 def test_long_messages_and_the_log_are_read_page_by_page(tmp_path: Path) -> None:
     """Messages that lie on many pages, and pages that are in the write-ahead log alone, are found without a header."""
     path = tmp_path / "agent.db"
-    long = [Entry("long", "e9", Said(measure(Message.of("user", "é" * 60_000))))]
+    long = [Entry("long", "e9", MessageEntry(build_sized_message(Message.from_text("user", "é" * 60_000))))]
     with open_store(path) as store:
-        store.put(KEY, chain([f"e{n}" for n in range(10)]))
-        store.put("second", chain([f"x{n}" for n in range(200)]))
+        store.import_entries(SAMPLE_KEY, make_message_chain([f"e{n}" for n in range(10)]))
+        store.import_entries("second", make_message_chain([f"x{n}" for n in range(200)]))
     with open_store(path) as store:
-        store.remove("second")
+        store.remove_session("second")
     with open_store(path, readonly=True) as reader:
-        assert reader.sessions()
+        assert reader.list_sessions()
         with open_store(path) as store:
-            store.append(KEY, long)
-            found = {values[5] for _, values in Pages(path).rows() if len(values) == 16}
+            store.append_entries(SAMPLE_KEY, long)
+            found = {values[5] for _, values in SqlitePages(path).iter_rows() if len(values) == 16}
     assert found == {*(f"e{n}" for n in range(10)), "long"}
     with open_store(path) as store:
-        entry = store.entry(KEY, "long")
+        entry = store.get_entry(SAMPLE_KEY, "long")
     edit(path, "PRAGMA wal_checkpoint (TRUNCATE)")
     path.write_bytes(b"\x00" * 100 + path.read_bytes()[100:])
-    assert repair_store(path).found[0].kind == "file"
+    assert repair_store(path).findings[0].kind == "file"
     with open_store(path) as store:
-        assert [info.key for info in store.sessions()] == [KEY]
-        assert store.path(KEY)[-1] == entry
+        assert [info.key for info in store.list_sessions()] == [SAMPLE_KEY]
+        assert store.read_path(SAMPLE_KEY)[-1] == entry
 
 
 def test_what_was_deleted_stays_deleted(tmp_path: Path) -> None:
     """Pages that are free still hold rows where SQLite does not wipe them; those are not read."""
     path = tmp_path / "agent.db"
     with open_store(path) as store:
-        store.put(KEY, chain([f"e{n}" for n in range(600)]))
+        store.import_entries(SAMPLE_KEY, make_message_chain([f"e{n}" for n in range(600)]))
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA secure_delete = OFF")
         db.execute("DELETE FROM entries WHERE seq > 10")
-    assert len([number for number, values in Pages(path).rows() if len(values) == 16]) == 10
+    assert len([number for number, values in SqlitePages(path).iter_rows() if len(values) == 16]) == 10
 
 
 def test_where_nothing_can_be_read_nothing_is_replaced(tmp_path: Path) -> None:
     """A file of which nothing is left is not replaced by an empty one."""
     path = tmp_path / "agent.db"
     with open_store(path) as store:
-        store.put(KEY, chain("abc"))
+        store.import_entries(SAMPLE_KEY, make_message_chain("abc"))
     path.write_bytes(path.read_bytes()[:8192])
     before = path.read_bytes()
     with pytest.raises(StoreCorrupt, match="not one entry"):
@@ -502,12 +506,14 @@ def test_another_program_is_left_alone(tmp_path: Path) -> None:
 def test_a_store_in_use_is_mended_too(file: Path) -> None:
     """Somebody who has the store open goes on with it as it is afterwards."""
     with open_store(file) as store:
-        assert store.path("other")
+        assert store.read_path("other")
         edit(file, "UPDATE entries SET identity = x'00' WHERE id = 'c' AND session = 2")
         assert kinds(repair_store(file)) == ["entry"]
-        assert len(store.path("other")) == 6
-        store.append("other", [Entry("g", "f", Said(measure(Message.of("user", "go on"))))])
-    assert repair_store(file).is_fine
+        assert len(store.read_path("other")) == 6
+        store.append_entries(
+            "other", [Entry("g", "f", MessageEntry(build_sized_message(Message.from_text("user", "go on"))))]
+        )
+    assert repair_store(file).is_undamaged
 
 
 # -- programs that have it open ----------------------------------------------------------------------------------------
@@ -533,9 +539,9 @@ assert there and all(there), there
 
 def broken(path: Path) -> list[Entry]:
     """Make a store with a page that SQLite cannot read; return what was in it."""
-    entries = chain([f"e{n}" for n in range(400)])
+    entries = make_message_chain([f"e{n}" for n in range(400)])
     with open_store(path) as store:
-        store.put(KEY, entries)
+        store.import_entries(SAMPLE_KEY, entries)
     spoil(path)
     return entries
 
@@ -557,7 +563,7 @@ def test_a_store_that_another_program_has_open_gets_no_new_file(tmp_path: Path) 
     """Words said to a program that writes on into the old file would be lost: it is named, and nothing is changed."""
     path = tmp_path / "agent.db"
     with open_store(path) as store:
-        store.put("session", chain([f"e{n}" for n in range(400)]))
+        store.import_entries("session", make_message_chain([f"e{n}" for n in range(400)]))
     with subprocess.Popen(
         [sys.executable, "-c", HOLDING, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
@@ -566,14 +572,14 @@ def test_a_store_that_another_program_has_open_gets_no_new_file(tmp_path: Path) 
         edit(path, "PRAGMA wal_checkpoint (TRUNCATE)")
         spoil(path)
         before = path.read_bytes()
-        assert repair_store(path, dry_run=True).found[0].kind == "file"
+        assert repair_store(path, dry_run=True).findings[0].kind == "file"
         with pytest.raises(StoreLocked, match="another program has the old one open"):
             repair_store(path)
         assert path.read_bytes() == before
         assert names(path) == ["agent.db", "agent.db-shm", "agent.db-wal"]
         child.communicate("")
     found = repair_store(path)
-    assert found.found[0].kind == "file"
+    assert found.findings[0].kind == "file"
     assert names(path) == ["agent.db", Path(found.backup).name]
 
 
@@ -582,14 +588,14 @@ def test_nothing_is_written_into_a_file_that_was_replaced(tmp_path: Path) -> Non
     path = tmp_path / "agent.db"
     broken(path)
     with open_store(path) as store:
-        store.label(KEY, "e1", "before")
+        store.label_entry(SAMPLE_KEY, "e1", "before")
         repair_store(path)
         with pytest.raises(StoreCorrupt, match="replaced or taken away since it was opened"):
-            store.label(KEY, "e1", "after")
-    assert repair_store(path).is_fine
+            store.label_entry(SAMPLE_KEY, "e1", "after")
+    assert repair_store(path).is_undamaged
     with open_store(path) as store:
-        store.label(KEY, "e1", "after")
-        assert store.path(KEY)
+        store.label_entry(SAMPLE_KEY, "e1", "after")
+        assert store.read_path(SAMPLE_KEY)
 
 
 @pytest.mark.parametrize("also", ["-wal", "-shm"])
@@ -597,15 +603,15 @@ def test_nothing_is_written_where_the_next_reader_does_not_look(also: str, tmp_p
     """Without its ``-wal`` what is written is nowhere; what was acknowledged is in the file once that is closed."""
     file = tmp_path / "store.db"
     with SqliteStore(file) as store:
-        store.create("k")
-        store.append("k", [Entry("a", None, Note("before"))])
+        store.create_session("k")
+        store.append_entries("k", [Entry("a", None, NoteEntry("before"))])
         for ending in {"-wal", also}:
             file.with_name(file.name + ending).unlink()
-        with pytest.raises(StoreGone, match=r"store\.db-wal was replaced or taken away since it was opened"):
-            store.append("k", [Entry("b", "a", Note("after"))])
+        with pytest.raises(StoreReplaced, match=r"store\.db-wal was replaced or taken away since it was opened"):
+            store.append_entries("k", [Entry("b", "a", NoteEntry("after"))])
     with SqliteStore(file) as store:
-        assert [entry.id for entry in store.entries("k")] == ["a"]
-        store.append("k", [Entry("b", "a", Note("after"))])
+        assert [entry.id for entry in store.read_entries("k")] == ["a"]
+        store.append_entries("k", [Entry("b", "a", NoteEntry("after"))])
 
 
 @pytest.mark.parametrize("is_there", [False, True], ids=["gone", "replaced"])
@@ -615,13 +621,13 @@ def test_what_was_only_read_is_known_to_be_gone_too(tmp_path: Path, *, is_there:
     for one in (path, copy):
         broken(one)
     with open_store(path) as store:
-        assert list(store.sessions())
+        assert list(store.list_sessions())
         for file in (path, path.with_name("agent.db-wal"), path.with_name("agent.db-shm")):
             file.unlink(missing_ok=True)
         if is_there:
             copy.rename(path)
-        for write in (lambda: store.label(KEY, "e1", "after"), lambda: store.writing(KEY)):
-            with pytest.raises(StoreGone, match="replaced or taken away since it was opened"):
+        for write in (lambda: store.label_entry(SAMPLE_KEY, "e1", "after"), lambda: store.hold_lease(SAMPLE_KEY)):
+            with pytest.raises(StoreReplaced, match="replaced or taken away since it was opened"):
                 write()
     assert path.exists() == is_there
 
@@ -632,7 +638,7 @@ def test_a_store_is_at_its_path_all_the_while(tmp_path: Path) -> None:
     broken(path)
     subprocess.run([sys.executable, "-c", WATCHED, path], check=True)
     assert len(names(path)) == 2
-    assert repair_store(path).is_fine
+    assert repair_store(path).is_undamaged
 
 
 def test_a_write_ahead_log_goes_with_the_old_file(tmp_path: Path) -> None:
@@ -640,48 +646,57 @@ def test_a_write_ahead_log_goes_with_the_old_file(tmp_path: Path) -> None:
     path, link = tmp_path / "agent.db", tmp_path / "link.db"
     link.symlink_to(path)
     with open_store(path) as store:
-        store.put(KEY, chain([f"e{n}" for n in range(400)]))
+        store.import_entries(SAMPLE_KEY, make_message_chain([f"e{n}" for n in range(400)]))
     with open_store(path, readonly=True) as reader:
-        assert reader.sessions()
+        assert reader.list_sessions()
         with open_store(path) as store:
-            store.append(KEY, [Entry("late", "e399", Said(measure(Message.of("user", "in the log alone"))))])
+            store.append_entries(
+                SAMPLE_KEY,
+                [
+                    Entry(
+                        "late", "e399", MessageEntry(build_sized_message(Message.from_text("user", "in the log alone")))
+                    )
+                ],
+            )
         log = path.with_name("agent.db-wal").read_bytes()
     assert log
     path.write_bytes(b"\x00" * 100 + path.read_bytes()[100:])
     path.with_name("agent.db-wal").write_bytes(log)
     found = repair_store(link)
-    assert found.found[0].kind == "file"
+    assert found.findings[0].kind == "file"
     backup = Path(found.backup)
     assert backup.with_name(f"{backup.name}-wal").read_bytes() == log
     assert len(names(path)) == 4
     assert link.is_symlink()
     with open_store(path) as store:
-        assert "late" in ids(store.path(KEY))
+        assert "late" in list_ids(store.read_path(SAMPLE_KEY))
 
 
 def test_an_entry_whose_number_became_nought_is_gone_on_from(tmp_path: Path) -> None:
     """S13: a flipped bit can make number 1 the number 0, and nothing else is wrong then: what follows hangs on it."""
     with open_store(tmp_path / "agent.db") as store:
-        store.put(KEY, chain("a"))
+        store.import_entries(SAMPLE_KEY, make_message_chain("a"))
     edit(tmp_path / "agent.db", "UPDATE entries SET seq = 0")
-    assert repair_store(tmp_path / "agent.db").is_fine
+    assert repair_store(tmp_path / "agent.db").is_undamaged
     with open_store(tmp_path / "agent.db") as store:
-        store.append(KEY, chain("b", "a"))
-        assert ids(store.path(KEY)) == ["a", "b"]
+        store.append_entries(SAMPLE_KEY, make_message_chain("b", "a"))
+        assert list_ids(store.read_path(SAMPLE_KEY)) == ["a", "b"]
 
 
 def test_a_value_that_cannot_be_read_beside_its_bytes(tmp_path: Path) -> None:
     """What a message came in is proven by its digest: where what was read of it is damaged, it is read again."""
     came = Raw(b'{"role":"tool","tool_call_id":"c","content":"what it found"}')
     found = Message("tool", (ToolResult("c", "read", (Text("what it found"),)),))
-    said = Said(replace(measure(found), api="openai-chat", raw=came))
+    said = MessageEntry(replace(build_sized_message(found), api="openai-chat", raw=came))
     with open_store(tmp_path / "agent.db") as store:
-        store.put(KEY, [*chain("a"), Entry("b", "a", said), *chain("c", "b")])
+        store.import_entries(
+            SAMPLE_KEY, [*make_message_chain("a"), Entry("b", "a", said), *make_message_chain("c", "b")]
+        )
     edit(tmp_path / "agent.db", "UPDATE entries SET body = x'c1' WHERE id = 'b'")
     assert kinds(mended(tmp_path / "agent.db")) == ["entry"]
     with open_store(tmp_path / "agent.db", readonly=True) as store:
-        assert ids(store.path(KEY)) == ["a", "b", "c"]
-        assert store.path(KEY)[1].body.slot.message.parts[0].content == (Text("what it found"),)
+        assert list_ids(store.read_path(SAMPLE_KEY)) == ["a", "b", "c"]
+        assert store.read_path(SAMPLE_KEY)[1].body.sized_message.message.parts[0].content == (Text("what it found"),)
     assert rows(tmp_path / "agent.db", "SELECT id, body FROM quarantine") == [("b", b"\xc1")]
 
 
@@ -692,22 +707,24 @@ def test_a_value_that_cannot_be_read_beside_its_bytes(tmp_path: Path) -> None:
 def test_a_schema_that_is_no_text_is_gone_round(file: Path, sound: bytes, damaged: bytes) -> None:
     """S13: a column that is called otherwise, and words of SQLite that are no text: told, and nothing is lost."""
     with open_store(file) as store:
-        before = {info.key: unnumbered(store.entries(info.key)) for info in store.sessions()}
+        before = {info.key: drop_sequence_numbers(store.read_entries(info.key)) for info in store.list_sessions()}
     file.write_bytes(file.read_bytes().replace(sound, damaged, 1))
     with open_store(file) as store, pytest.raises(StoreCorrupt, match=r"`holdfast repair` saves what can be read"):
-        store.sessions()
+        store.list_sessions()
     assert "file" in kinds(mended(file))
     with open_store(file, readonly=True) as store:
-        assert {info.key: unnumbered(store.entries(info.key)) for info in store.sessions()} == before
+        assert {
+            info.key: drop_sequence_numbers(store.read_entries(info.key)) for info in store.list_sessions()
+        } == before
 
 
 def test_a_kind_that_is_no_text_is_put_aside(file: Path) -> None:
     """S13: bytes of a row that are no text where one should be are damage of that row alone."""
     edit(file, "UPDATE entries SET kind = CAST(x'6de9' AS TEXT) WHERE id = 'm2'")
     with open_store(file) as store, pytest.raises(StoreCorrupt, match=r"`holdfast repair` saves what can be read"):
-        store.entries(KEY)
+        store.read_entries(SAMPLE_KEY)
     assert "entry" in kinds(mended(file))
     with open_store(file, readonly=True) as store:
-        path = store.path(KEY)
-        assert [entry.id for entry in path if STAND_IN in str(entry.body)] == ["m2"]
-        assert len(store.path("other")) == 6
+        path = store.read_path(SAMPLE_KEY)
+        assert [entry.id for entry in path if STAND_IN_TEXT in str(entry.body)] == ["m2"]
+        assert len(store.read_path("other")) == 6

@@ -19,24 +19,24 @@ import msgspec
 import pytest
 from msgspec import Raw
 from msgspec.structs import replace
-from samples import KEY, chain, ids, long_session, same_request, unnumbered
+from samples import SAMPLE_KEY, drop_sequence_numbers, is_same_request, list_ids, make_long_session, make_message_chain
 from store_conformance import SessionStoreRules
 
 from holdfast.errors import StoreCorrupt, StoreError, StoreLocked
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
-from holdfast.messages.size.tokens import measure
-from holdfast.state.branch.branch import Branch
-from holdfast.state.entries import BranchSummary, Compaction, Entry, Note, Said
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.entries import BranchSummaryEntry, CompactionEntry, Entry, MessageEntry, NoteEntry
 from holdfast.store import open_store, sqlite
 from holdfast.store.base import Quota, SessionStore
 from holdfast.store.repair import repair_store
-from holdfast.store.sql.database import Database
+from holdfast.store.sql.database import SqliteFile
 from holdfast.store.sql.migrations import MIGRATIONS
-from holdfast.store.sqlite import ROWS_AT_ONCE, SqliteStore, of_kind
-from holdfast.store.tree.active import checkpoint, restored
-from holdfast.store.tree.placing import place
-from holdfast.store.tree.tree import new_ids
+from holdfast.store.sqlite import ROWS_AT_ONCE, SqliteStore, build_kind_condition
+from holdfast.store.tree.active import decode_checkpoint, encode_checkpoint
+from holdfast.store.tree.placing import place_entries
+from holdfast.store.tree.tree import make_entry_ids
 
 
 @pytest.mark.usefixtures("impatient")
@@ -47,7 +47,7 @@ class TestSqliteStore(SessionStoreRules):
         """Return the store in a file of ``place``."""
         return open_store(place / "agent.db")
 
-    def limited(self, place: Path, quota: Quota) -> SessionStore:
+    def open_limited(self, place: Path, quota: Quota) -> SessionStore:
         """Return the store with a quota."""
         return open_store(place / "agent.db", quota=quota)
 
@@ -64,13 +64,13 @@ def umask(mask: int) -> Iterator[None]:
 
 def plain(raw: bytes) -> Message:
     """Return the message of a wire form that is made up here: a JSON string that a user says."""
-    return Message.of("user", msgspec.json.decode(raw, type=str))
+    return Message.from_text("user", msgspec.json.decode(raw, type=str))
 
 
 def wire(name: str, parent: str | None, text: str, role: str = "user") -> Entry:
     """Return an entry that came over that wire."""
-    slot = replace(measure(Message.of(role, text)), api="plain", raw=Raw(msgspec.json.encode(text)))  # type: ignore[arg-type]
-    return Entry(name, parent, Said(slot, Raw(b'{"line": 1}')))
+    slot = replace(build_sized_message(Message.from_text(role, text)), api="plain", raw=Raw(msgspec.json.encode(text)))  # type: ignore[arg-type]
+    return Entry(name, parent, MessageEntry(slot, Raw(b'{"line": 1}')))
 
 
 def edit(path: Path, statement: str, *values: object) -> None:
@@ -86,9 +86,9 @@ def edit(path: Path, statement: str, *values: object) -> None:
 def test_files_are_private(tmp_path: Path, mask: int) -> None:
     """X1: files are 0600 and directories 0700 whatever the umask, with ``-wal``, ``-shm``, locks and blobs."""
     with umask(mask), open_store(tmp_path / "deep" / "er" / "agent.db") as store:
-        store.put(KEY, chain("ab"))
-        store.blobs.put("text")
-        with store.writing(KEY):
+        store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
+        store.blobs.store_content("text")
+        with store.hold_lease(SAMPLE_KEY):
             made = list((tmp_path / "deep").rglob("*"))
     names = {path.name for path in made}
     assert {"agent.db", "agent.db-wal", "agent.db-shm", "agent.db.blobs", "agent.db.locks"} <= names
@@ -100,28 +100,28 @@ def test_files_are_private(tmp_path: Path, mask: int) -> None:
 def test_reading_makes_no_file(tmp_path: Path) -> None:
     """A store that was never written is empty, and stays a store that does not exist."""
     with open_store(tmp_path / "none" / "agent.db") as store:
-        assert store.sessions() == []
+        assert store.list_sessions() == []
         with pytest.raises(StoreError):
-            store.session("x")
+            store.get_session("x")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_reader_sees_what_another_process_makes(tmp_path: Path) -> None:
     """A store opened before the file was there finds it when it is."""
     with open_store(tmp_path / "agent.db") as reader, open_store(tmp_path / "agent.db") as writer:
-        assert reader.sessions() == []
-        writer.put(KEY, chain("ab"))
-        assert reader.session(KEY).entries == 2
-        writer.append(KEY, chain("c", "b"))
-        assert ids(reader.path(KEY)) == ["a", "b", "c"]
+        assert reader.list_sessions() == []
+        writer.import_entries(SAMPLE_KEY, make_message_chain("ab"))
+        assert reader.get_session(SAMPLE_KEY).entry_count == 2
+        writer.append_entries(SAMPLE_KEY, make_message_chain("c", "b"))
+        assert list_ids(reader.read_path(SAMPLE_KEY)) == ["a", "b", "c"]
 
 
 def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
     """A file of no bytes (left by a crash, or by ``touch``) is a store without sessions."""
     (tmp_path / "agent.db").touch()
     with open_store(tmp_path / "agent.db") as store:
-        assert store.sessions() == []
-        assert store.put(KEY, chain("ab")).added == 2
+        assert store.list_sessions() == []
+        assert store.import_entries(SAMPLE_KEY, make_message_chain("ab")).added_count == 2
 
 
 def test_links_and_other_things_are_not_followed(tmp_path: Path) -> None:
@@ -132,29 +132,29 @@ def test_links_and_other_things_are_not_followed(tmp_path: Path) -> None:
     for name in ("link.db", "fifo.db", "dir.db"):
         with open_store(tmp_path / name) as store:
             with pytest.raises(StoreError, match=name):
-                store.put(KEY, chain("a"))
+                store.import_entries(SAMPLE_KEY, make_message_chain("a"))
             with pytest.raises(StoreError, match=name):
-                store.sessions()
+                store.list_sessions()
     assert not (tmp_path / "elsewhere.db").exists()
 
 
 def test_read_only_stores_take_no_write(tmp_path: Path) -> None:
     """A store opened for reading refuses each writing verb and changes no byte."""
     with open_store(tmp_path / "agent.db") as store:
-        store.put(KEY, chain("ab"))
+        store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
     before = (tmp_path / "agent.db").read_bytes()
     with open_store(tmp_path / "agent.db", readonly=True) as store:
-        assert ids(store.path(KEY)) == ["a", "b"]
+        assert list_ids(store.read_path(SAMPLE_KEY)) == ["a", "b"]
         with pytest.raises(StoreError, match="reading only"):
-            store.append(KEY, chain("c", "b"))
+            store.append_entries(SAMPLE_KEY, make_message_chain("c", "b"))
     assert (tmp_path / "agent.db").read_bytes() == before
 
 
 def test_durability_is_what_was_asked_for(tmp_path: Path) -> None:
     """S2: ``process`` writes ahead without a flush for each commit, ``power`` flushes each."""
     for durability, level in (("process", 1), ("power", 2)):
-        database = Database(tmp_path / f"{durability}.db", durability)  # type: ignore[arg-type]
-        with database.writing():
+        database = SqliteFile(tmp_path / f"{durability}.db", durability)  # type: ignore[arg-type]
+        with database.write_transaction():
             assert database.db.execute("PRAGMA synchronous").fetchone() == (level,)
             assert database.db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         database.close()
@@ -166,7 +166,7 @@ def test_durability_is_what_was_asked_for(tmp_path: Path) -> None:
 def test_schema_is_versioned(tmp_path: Path) -> None:
     """The version counts the steps, and a step that was released keeps its name and place."""
     with open_store(tmp_path / "agent.db") as store:
-        store.put(KEY, chain("a"))
+        store.import_entries(SAMPLE_KEY, make_message_chain("a"))
     with closing(sqlite3.connect(tmp_path / "agent.db")) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
         strict = db.execute("SELECT count(*) FROM pragma_table_list WHERE schema = 'main' AND strict").fetchone()
@@ -182,10 +182,10 @@ def test_schema_is_versioned(tmp_path: Path) -> None:
 def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
     """A database of a later version is refused with its number and what to do, for reading and writing."""
     with open_store(tmp_path / "agent.db") as store:
-        store.put(KEY, chain("a"))
+        store.import_entries(SAMPLE_KEY, make_message_chain("a"))
     edit(tmp_path / "agent.db", "PRAGMA user_version = 99")
     with open_store(tmp_path / "agent.db") as store:
-        for verb in (store.sessions, lambda: store.append(KEY, chain("b", "a"))):
+        for verb in (store.list_sessions, lambda: store.append_entries(SAMPLE_KEY, make_message_chain("b", "a"))):
             with pytest.raises(StoreCorrupt, match=r"schema 99 .* update holdfast"):
                 verb()
 
@@ -204,16 +204,16 @@ def test_an_older_schema_is_brought_up(tmp_path: Path, monkeypatch: pytest.Monke
         db.execute("no SQL")
 
     with open_store(tmp_path / "agent.db") as store:
-        store.put(KEY, chain("ab"))
+        store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
     for last, version in ((fail, len(MIGRATIONS)), (add, len(MIGRATIONS) + 1)):
         monkeypatch.setattr("holdfast.store.sql.migrations.MIGRATIONS", (*MIGRATIONS, last))
-        monkeypatch.setattr("holdfast.store.sql.database.READABLE", len(MIGRATIONS) + 1)
+        monkeypatch.setattr("holdfast.store.sql.database.OLDEST_READABLE_VERSION", len(MIGRATIONS) + 1)
         with open_store(tmp_path / "agent.db") as store:
             if last is fail:
                 with pytest.raises(StoreError, match=r"agent\.db"):
-                    store.sessions()
+                    store.list_sessions()
             else:
-                assert ids(store.path(KEY)) == ["a", "b"]
+                assert list_ids(store.read_path(SAMPLE_KEY)) == ["a", "b"]
         with closing(sqlite3.connect(tmp_path / "agent.db")) as db:
             assert db.execute("PRAGMA user_version").fetchone() == (version,)
             assert db.execute("SELECT count(*) FROM checkpoints").fetchone() == (0,)
@@ -222,7 +222,7 @@ def test_an_older_schema_is_brought_up(tmp_path: Path, monkeypatch: pytest.Monke
 def older(path: Path, schema: int) -> None:
     """Make a store as that released schema had it, with two messages."""
     with open_store(path) as store:
-        store.put(KEY, chain("ab"))
+        store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
     steps = {
         4: ["ALTER TABLE searched DROP COLUMN rule"],
         3: [
@@ -245,11 +245,11 @@ def test_an_older_schema_is_read_as_it_is(tmp_path: Path, schema: int) -> None:
     older(tmp_path / "agent.db", schema)
     before = (tmp_path / "agent.db").read_bytes()
     with open_store(tmp_path / "agent.db", readonly=True) as store:
-        assert ids(store.path(KEY)) == ids(store.entries(KEY)) == ["a", "b"]
-        assert ids(store.entries(KEY, "message")) == ["a", "b"]
-        assert ids(store.leaves(KEY)) == ["b"]
-        assert store.entries(KEY, "note") == []
-        assert [found.entry for found in store.search(KEY, "text of b")] == ["b"]
+        assert list_ids(store.read_path(SAMPLE_KEY)) == list_ids(store.read_entries(SAMPLE_KEY)) == ["a", "b"]
+        assert list_ids(store.read_entries(SAMPLE_KEY, "message")) == ["a", "b"]
+        assert list_ids(store.read_tips(SAMPLE_KEY)) == ["b"]
+        assert store.read_entries(SAMPLE_KEY, "note") == []
+        assert [found.entry_id for found in store.search_session(SAMPLE_KEY, "text of b")] == ["b"]
     assert (tmp_path / "agent.db").read_bytes() == before
 
 
@@ -258,10 +258,10 @@ def test_an_older_schema_becomes_the_newest(tmp_path: Path, schema: int) -> None
     """After its steps a store has the tables and indexes of one that was made today, and what was in it."""
     older(tmp_path / "old.db", schema)
     with open_store(tmp_path / "new.db") as store:
-        store.put(KEY, chain("ab"))
+        store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
     with open_store(tmp_path / "old.db") as store:
-        assert ids(store.entries(KEY)) == ["a", "b"]
-        assert not store.append(KEY, []).moved
+        assert list_ids(store.read_entries(SAMPLE_KEY)) == ["a", "b"]
+        assert not store.append_entries(SAMPLE_KEY, []).is_leaf_moved
     found = []
     for name in ("old.db", "new.db"):
         with closing(sqlite3.connect(tmp_path / name)) as db:
@@ -274,11 +274,11 @@ def test_the_first_schema_is_weighed_and_searched(tmp_path: Path) -> None:
     """The second step counts what is there as if it had been counted from the start, and makes it searchable."""
     older(tmp_path / "old.db", 1)
     with open_store(tmp_path / "new.db") as store:
-        store.put(KEY, chain("ab"))
+        store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
     for name in ("old.db", "new.db"):
         with open_store(tmp_path / name) as store:
-            store.append(KEY, chain("c", "b"))
-            assert [found.entry for found in store.search(KEY, "text of")] == ["c", "b", "a"]
+            store.append_entries(SAMPLE_KEY, make_message_chain("c", "b"))
+            assert [found.entry_id for found in store.search_session(SAMPLE_KEY, "text of")] == ["c", "b", "a"]
     held = []
     for name in ("old.db", "new.db"):
         with closing(sqlite3.connect(tmp_path / name)) as db:
@@ -291,7 +291,7 @@ def test_another_program_is_left_alone(tmp_path: Path) -> None:
     edit(tmp_path / "agent.db", "CREATE TABLE theirs (x)")
     before = (tmp_path / "agent.db").read_bytes()
     with open_store(tmp_path / "agent.db") as store:
-        for verb in (store.sessions, lambda: store.put(KEY, chain("a"))):
+        for verb in (store.list_sessions, lambda: store.import_entries(SAMPLE_KEY, make_message_chain("a"))):
             with pytest.raises(StoreCorrupt, match="another program"):
                 verb()
     assert (tmp_path / "agent.db").read_bytes() == before
@@ -302,7 +302,7 @@ def test_no_database_is_left_alone(tmp_path: Path, content: bytes) -> None:
     """A file that is no database is refused with a clear error and keeps its bytes."""
     (tmp_path / "agent.db").write_bytes(content)
     with open_store(tmp_path / "agent.db") as store:
-        for verb in (store.sessions, lambda: store.put(KEY, chain("a"))):
+        for verb in (store.list_sessions, lambda: store.import_entries(SAMPLE_KEY, make_message_chain("a"))):
             with pytest.raises(StoreCorrupt, match=r"agent\.db"):
                 verb()
     assert (tmp_path / "agent.db").read_bytes() == content
@@ -310,16 +310,16 @@ def test_no_database_is_left_alone(tmp_path: Path, content: bytes) -> None:
 
 def test_damaged_pages_are_loud(tmp_path: Path) -> None:
     """S13: overwritten pages end in ``StoreCorrupt`` or in the entries as they were, never in other words."""
-    entries = chain([f"e{n}" for n in range(300)])
+    entries = make_message_chain([f"e{n}" for n in range(300)])
     with open_store(tmp_path / "agent.db") as store:
-        store.put(KEY, entries)
+        store.import_entries(SAMPLE_KEY, entries)
     whole = (tmp_path / "agent.db").read_bytes()
     loud = 0
     for at in range(0, len(whole), 4096):
         (tmp_path / "agent.db").write_bytes(whole[:at] + b"\xa5" * 512 + whole[at + 512 :])
         with open_store(tmp_path / "agent.db") as store:
             try:
-                assert unnumbered(store.path(KEY)) == entries
+                assert drop_sequence_numbers(store.read_path(SAMPLE_KEY)) == entries
             except (StoreError, LookupError):
                 loud += 1
     assert loud > len(whole) // 4096 // 3
@@ -327,24 +327,24 @@ def test_damaged_pages_are_loud(tmp_path: Path) -> None:
 
 def test_changed_bytes_are_noticed(tmp_path: Path) -> None:
     """S13: a message whose stored bytes changed is named, and is not taken for what was said."""
-    with SqliteStore(tmp_path / "agent.db", known={"plain": plain}) as store:
-        store.put(KEY, [wire("a", None, "yes"), wire("b", "a", "no")])
+    with SqliteStore(tmp_path / "agent.db", wire_decoders={"plain": plain}) as store:
+        store.import_entries(SAMPLE_KEY, [wire("a", None, "yes"), wire("b", "a", "no")])
     edit(tmp_path / "agent.db", "UPDATE entries SET raw = ? WHERE id = 'b'", b'"yes"')
-    with SqliteStore(tmp_path / "agent.db", known={"plain": plain}) as store:
-        assert ids(store.path(KEY, "a")) == ["a"]
+    with SqliteStore(tmp_path / "agent.db", wire_decoders={"plain": plain}) as store:
+        assert list_ids(store.read_path(SAMPLE_KEY, "a")) == ["a"]
         with pytest.raises(StoreCorrupt, match="entry b"):
-            store.path(KEY)
+            store.read_path(SAMPLE_KEY)
 
 
 def test_every_damaged_entry_is_listed(tmp_path: Path) -> None:
     """All that cannot be read is told, each by its id, and in what can be nothing is."""
     with SqliteStore(tmp_path / "agent.db") as store:
-        store.put(KEY, chain("abcd"))
-        store.put("other", chain("ab"))
+        store.import_entries(SAMPLE_KEY, make_message_chain("abcd"))
+        store.import_entries("other", make_message_chain("ab"))
     edit(tmp_path / "agent.db", "UPDATE entries SET body = ? WHERE id IN ('c', 'd')", b"{}")
     with SqliteStore(tmp_path / "agent.db", readonly=True) as store:
-        assert [line.split()[1] for line in store.damage(KEY)] == ["c", "d"]
-        assert store.damage("other") == []
+        assert [line.split()[1] for line in store.find_damage(SAMPLE_KEY)] == ["c", "d"]
+        assert store.find_damage("other") == []
 
 
 # -- bytes -------------------------------------------------------------------------------------------------------------
@@ -352,10 +352,10 @@ def test_every_damaged_entry_is_listed(tmp_path: Path) -> None:
 
 def test_wire_bytes_are_stored_once(tmp_path: Path) -> None:
     """S16: where the wire bytes tell the message, they alone are stored; the value is read from them again."""
-    with SqliteStore(tmp_path / "agent.db", known={"plain": plain}) as store:
+    with SqliteStore(tmp_path / "agent.db", wire_decoders={"plain": plain}) as store:
         entry = wire("a", None, "hello")
-        store.put(KEY, [entry])
-        assert unnumbered(store.path(KEY)) == [entry]
+        store.import_entries(SAMPLE_KEY, [entry])
+        assert drop_sequence_numbers(store.read_path(SAMPLE_KEY)) == [entry]
     with closing(sqlite3.connect(tmp_path / "agent.db")) as db:
         row = db.execute("SELECT raw, body, raws, origin, api FROM entries").fetchone()
     assert row == (b'"hello"', None, None, b'{"line": 1}', "plain")
@@ -364,10 +364,10 @@ def test_wire_bytes_are_stored_once(tmp_path: Path) -> None:
 def test_what_the_bytes_do_not_tell_is_stored_too(tmp_path: Path) -> None:
     """S15: a value that says more than its bytes comes back as it was, and so do the bytes."""
     named = Message("tool", (ToolResult("c", "name that a reader looked up", (Text("x", raw=Raw(b"{ }")),)),))
-    slot = replace(measure(named), api="plain", raw=Raw(b'"x"'))
-    with SqliteStore(tmp_path / "agent.db", known={"plain": plain}) as store:
-        store.put(KEY, [Entry("a", None, Said(slot))])
-        assert unnumbered(store.path(KEY)) == [Entry("a", None, Said(slot))]
+    slot = replace(build_sized_message(named), api="plain", raw=Raw(b'"x"'))
+    with SqliteStore(tmp_path / "agent.db", wire_decoders={"plain": plain}) as store:
+        store.import_entries(SAMPLE_KEY, [Entry("a", None, MessageEntry(slot))])
+        assert drop_sequence_numbers(store.read_path(SAMPLE_KEY)) == [Entry("a", None, MessageEntry(slot))]
 
 
 @pytest.mark.parametrize("count", [1, ROWS_AT_ONCE - 1, ROWS_AT_ONCE, ROWS_AT_ONCE + 1, 2 * ROWS_AT_ONCE + 3])
@@ -375,15 +375,15 @@ def test_many_messages_are_stored_like_one(tmp_path: Path, count: int) -> None:
     """However many are appended at once, each row is what it is when its message is appended alone."""
     named = [(f"e{n}", f"e{n - 1}" if n else None) for n in range(count)]
     entries = [
-        replace(entry, body=replace(entry.body, origin=None))  # type: ignore[union-attr]
+        replace(entry, body=replace(entry.body, recording_envelope=None))  # type: ignore[union-attr]
         for entry in (wire(id_, above, f"text of {id_}", "user") for id_, above in named)
     ]
     for name, runs in (("alone", [[one] for one in entries]), ("together", [entries])):
-        with SqliteStore(tmp_path / name, known={"plain": plain}, clock=lambda: 1) as store:
-            store.create(KEY)
+        with SqliteStore(tmp_path / name, wire_decoders={"plain": plain}, clock=lambda: 1) as store:
+            store.create_session(SAMPLE_KEY)
             for run in runs:
-                store.append(KEY, run, decode=plain)
-            assert unnumbered(store.path(KEY)) == entries
+                store.append_entries(SAMPLE_KEY, run, decode=plain)
+            assert drop_sequence_numbers(store.read_path(SAMPLE_KEY)) == entries
     with closing(sqlite3.connect(tmp_path / "together")) as db:
         assert db.execute("SELECT DISTINCT typeof(digest), typeof(raw) FROM entries").fetchall() == [("blob", "blob")]
         db.execute("ATTACH ? AS other", (str(tmp_path / "alone"),))
@@ -395,70 +395,81 @@ def test_many_messages_are_stored_like_one(tmp_path: Path, count: int) -> None:
 @pytest.mark.parametrize("count", [3, 2 * ROWS_AT_ONCE + 3])
 def test_what_sqlite_refuses_is_not_there_by_half(tmp_path: Path, count: int) -> None:
     """S1, S3: where a row cannot be written, none of those before it in its statement or its transaction is there."""
-    plainly = [replace(measure(Message.of("user", one)), api="plain", raw=Raw(b'"%s"' % one.encode())) for one in "ab"]
-    entries = [Entry(f"e{n}", f"e{n - 1}" if n else None, Said(plainly[0])) for n in range(count)]
-    with SqliteStore(tmp_path / "agent.db", known={"plain": plain}) as store:
-        store.put(KEY, [Entry(f"e{count - 2}", None, Said(plainly[1]))])
-        before = (store.sessions(), store.path(KEY))
-        unseen = place(entries, lambda _: None, 10)
-        with pytest.raises(StoreError, match="UNIQUE"), store._writing():
-            store._insert(KEY, unseen, plain)
-        assert (store.sessions(), store.path(KEY)) == before == (store.sessions(), store.entries(KEY))
-        store.append(KEY, [wire("z", f"e{count - 2}", "later")])
-        assert ids(store.path(KEY)) == [f"e{count - 2}", "z"]
+    plainly = [
+        replace(build_sized_message(Message.from_text("user", one)), api="plain", raw=Raw(b'"%s"' % one.encode()))
+        for one in "ab"
+    ]
+    entries = [Entry(f"e{n}", f"e{n - 1}" if n else None, MessageEntry(plainly[0])) for n in range(count)]
+    with SqliteStore(tmp_path / "agent.db", wire_decoders={"plain": plain}) as store:
+        store.import_entries(SAMPLE_KEY, [Entry(f"e{count - 2}", None, MessageEntry(plainly[1]))])
+        before = (store.list_sessions(), store.read_path(SAMPLE_KEY))
+        unseen = place_entries(entries, lambda _: None, 10)
+        with pytest.raises(StoreError, match="UNIQUE"), store._write_transaction():
+            store._insert_entries(SAMPLE_KEY, unseen, plain)
+        assert (
+            (store.list_sessions(), store.read_path(SAMPLE_KEY))
+            == before
+            == (store.list_sessions(), store.read_entries(SAMPLE_KEY))
+        )
+        store.append_entries(SAMPLE_KEY, [wire("z", f"e{count - 2}", "later")])
+        assert list_ids(store.read_path(SAMPLE_KEY)) == [f"e{count - 2}", "z"]
 
 
 def test_nothing_is_left_of_a_session_that_was_removed(tmp_path: Path) -> None:
     """No table holds a row of it, nor names one; the other sessions have all of theirs."""
     tables = ("sessions", "entries", "checkpoints", "searched")
     with open_store(tmp_path / "agent.db") as store, closing(sqlite3.connect(tmp_path / "agent.db")) as db:
-        for key in (KEY, "other"):
-            store.put(key, long_session())
-            store.search(key, "text of")
+        for key in (SAMPLE_KEY, "other"):
+            store.import_entries(key, make_long_session())
+            store.search_session(key, "text of")
         whole = [db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables]
-        path = store.path("other")
-        store.remove(KEY)
+        path = store.read_path("other")
+        store.remove_session(SAMPLE_KEY)
         left = [db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables]
         assert left[:3] == [count // 2 for count in whole[:3]]
         assert min(whole) > 0
         assert left[3] <= 1
         assert db.execute("PRAGMA foreign_key_check").fetchall() == []
-        assert store.path("other") == path
+        assert store.read_path("other") == path
 
 
 def test_messages_stand_among_what_is_no_message(tmp_path: Path) -> None:
     """A note, or a message that needs more columns, amid many that need only theirs: all are there, in order."""
     count = 2 * ROWS_AT_ONCE
     entries = [wire(f"e{n}", f"e{n - 1}" if n else None, f"text {n}") for n in range(count)]
-    plainly = [replace(entry, body=replace(entry.body, origin=None)) for entry in entries]  # type: ignore[union-attr]
+    plainly = [replace(entry, body=replace(entry.body, recording_envelope=None)) for entry in entries]  # type: ignore[union-attr]
     mixed = [*plainly[:ROWS_AT_ONCE], *entries[ROWS_AT_ONCE : ROWS_AT_ONCE + 1], *plainly[ROWS_AT_ONCE + 1 :]]
-    mixed[-1] = replace(mixed[-1], body=Note("a remark"))
-    with SqliteStore(tmp_path / "agent.db", known={"plain": plain}) as store:
-        store.create(KEY)
-        store.append(KEY, mixed, decode=plain)
-        assert unnumbered(store.path(KEY)) == mixed
+    mixed[-1] = replace(mixed[-1], body=NoteEntry("a remark"))
+    with SqliteStore(tmp_path / "agent.db", wire_decoders={"plain": plain}) as store:
+        store.create_session(SAMPLE_KEY)
+        store.append_entries(SAMPLE_KEY, mixed, decode=plain)
+        assert drop_sequence_numbers(store.read_path(SAMPLE_KEY)) == mixed
 
 
 def test_an_unknown_form_says_which(tmp_path: Path) -> None:
     """Bytes in a form that this version does not read are an error that names the form."""
-    with SqliteStore(tmp_path / "agent.db", known={"plain": plain}) as store:
-        store.put(KEY, [wire("a", None, "hello")])
-    with SqliteStore(tmp_path / "agent.db", known={}) as store, pytest.raises(StoreCorrupt, match="'plain'"):
-        store.path(KEY)
+    with SqliteStore(tmp_path / "agent.db", wire_decoders={"plain": plain}) as store:
+        store.import_entries(SAMPLE_KEY, [wire("a", None, "hello")])
+    with SqliteStore(tmp_path / "agent.db", wire_decoders={}) as store, pytest.raises(StoreCorrupt, match="'plain'"):
+        store.read_path(SAMPLE_KEY)
 
 
 def test_an_import_may_be_measured_anew(tmp_path: Path) -> None:
     """A better estimator or reader does not make the same file another: bytes and parent are what counts."""
-    spoken = measure(Message.of("user", "no bytes"))
-    bodies = [wire("a", None, "hello").body, Said(spoken), BranchSummary(spoken, "b")]
+    spoken = build_sized_message(Message.from_text("user", "no bytes"))
+    bodies = [wire("a", None, "hello").body, MessageEntry(spoken), BranchSummaryEntry(spoken, "b")]
     entries = [Entry(f"e{n}", f"e{n - 1}" if n else None, body) for n, body in enumerate(bodies)]
     anew = [
-        replace(entry, at=7, body=replace(entry.body, slot=replace(entry.body.slot, size=99, digest=b"new")))  # type: ignore[union-attr]
+        replace(
+            entry,
+            time_ms=7,
+            body=replace(entry.body, sized_message=replace(entry.body.sized_message, tokens=99, digest=b"new")),
+        )  # type: ignore[union-attr]
         for entry in entries
     ]
-    with SqliteStore(tmp_path / "agent.db", known={"plain": plain}) as store:
-        store.put(KEY, entries)
-        assert store.put(KEY, anew).is_unchanged
+    with SqliteStore(tmp_path / "agent.db", wire_decoders={"plain": plain}) as store:
+        store.import_entries(SAMPLE_KEY, entries)
+        assert store.import_entries(SAMPLE_KEY, anew).is_unchanged
 
 
 # -- cost --------------------------------------------------------------------------------------------------------------
@@ -474,14 +485,14 @@ def test_opening_costs_the_active_branch(tmp_path: Path) -> None:
 
     for count in (30, 600):
         entries = [wire(f"e{n}", f"e{n - 1}" if n else None, f"text {n}") for n in range(count)]
-        with SqliteStore(tmp_path / f"{count}.db", known={"plain": counting}) as store:
-            store.put(KEY, entries)
-            store.append(KEY, [compaction("c", f"e{count - 1}", count - 5), wire("z", "c", "later")])
+        with SqliteStore(tmp_path / f"{count}.db", wire_decoders={"plain": counting}) as store:
+            store.import_entries(SAMPLE_KEY, entries)
+            store.append_entries(SAMPLE_KEY, [compaction("c", f"e{count - 1}", count - 5), wire("z", "c", "later")])
             decoded.clear()
-            assert len(store.branch(KEY).slots) == count + 1
+            assert len(store.open_state(SAMPLE_KEY).sized_messages) == count + 1
             assert len(decoded) == 6
-            store.sessions()
-            store.session(KEY)
+            store.list_sessions()
+            store.get_session(SAMPLE_KEY)
             assert len(decoded) == 6
 
 
@@ -490,23 +501,28 @@ def test_a_session_is_read_in_order_without_sorting_it(tmp_path: Path) -> None:
 
     Those of a kind, but for messages, are found without a look at the others.
     """
-    beside, every = "(SELECT session FROM sessions WHERE key = 'k')", [sqlite._EVERY, sqlite._NEW, sqlite._LATE]
+    beside, every = (
+        "(SELECT session FROM sessions WHERE key = 'k')",
+        [sqlite._SELECT_ALL_ENTRIES, sqlite._SELECT_NEW_SEARCHABLE, sqlite._SELECT_LATE_SEARCHABLE],
+    )
     with open_store(tmp_path / "agent.db") as store:
-        store.put(KEY, chain("ab"))
+        store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
     with closing(sqlite3.connect(tmp_path / "agent.db")) as db:
 
         def plan(query: str) -> str:
             asked = db.execute(f"EXPLAIN QUERY PLAN {query}", [1] * query.count("?"))
             return "; ".join(row[3] for row in asked)
 
-        for query in (*every, sqlite._TIPS):
+        for query in (*every, sqlite._SELECT_TIPS):
             assert "SEARCH e USING INDEX entries_session (session=?" in plan(query), query
             assert "TEMP B-TREE" not in plan(query), query
         for kind, index in (
             ("note", "entries_kind (session=? AND kind=?)"),
             ("message", "entries_session (session=?)"),
         ):
-            found = plan(f"SELECT * FROM entries e WHERE e.session = {beside} AND {of_kind(kind)} ORDER BY e.seq")
+            found = plan(
+                f"SELECT * FROM entries e WHERE e.session = {beside} AND {build_kind_condition(kind)} ORDER BY e.seq"
+            )
             assert f"SEARCH e USING INDEX {index}" in found
             assert "TEMP B-TREE" not in found
 
@@ -515,15 +531,18 @@ def test_a_session_is_read_in_order_without_sorting_it(tmp_path: Path) -> None:
 def test_a_time_that_no_column_holds_is_none(tmp_path: Path, at: int) -> None:
     """S15: an entry of such a time is stored without it, and the session began with those that have one."""
     with open_store(tmp_path / "agent.db") as store:
-        store.put(KEY, [replace(entry, at=at) for entry in chain("ab")])
-        store.put(KEY, [replace(entry, at=time) for entry, time in zip(chain("cd", "b"), (7, at), strict=True)])
-        assert [entry.at for entry in store.path(KEY)] == [None, None, 7, None]
-        assert abs(store.session(KEY).created) < 2**63 > store.session(KEY).updated
+        store.import_entries(SAMPLE_KEY, [replace(entry, time_ms=at) for entry in make_message_chain("ab")])
+        store.import_entries(
+            SAMPLE_KEY,
+            [replace(entry, time_ms=time) for entry, time in zip(make_message_chain("cd", "b"), (7, at), strict=True)],
+        )
+        assert [entry.time_ms for entry in store.read_path(SAMPLE_KEY)] == [None, None, 7, None]
+        assert abs(store.get_session(SAMPLE_KEY).created_at) < 2**63 > store.get_session(SAMPLE_KEY).updated_at
 
 
 def test_ids_of_a_batch_ascend() -> None:
     """S9: ids drawn together are as many as were asked for, all different, of 32 hex digits, in ascending order."""
-    drawn = [new_ids(count) for count in (0, 1, 2, 1_000)]
+    drawn = [make_entry_ids(count) for count in (0, 1, 2, 1_000)]
     assert list(map(len, drawn)) == [0, 1, 2, 1_000]
     assert len({id_ for batch in drawn for id_ in batch}) == 1_003
     assert all(batch == sorted(batch) for batch in drawn)
@@ -539,49 +558,51 @@ def test_who_read_the_bytes_is_not_asked_again(tmp_path: Path) -> None:
         decoded.append(raw)
         return plain(raw)
 
-    named = replace(measure(Message.of("user", "another")), api="plain", raw=Raw(b'"bytes"'))
-    entries = [wire("a", None, "one"), wire("b", "a", "two"), Entry("c", "b", Said(named))]
-    with SqliteStore(tmp_path / "agent.db", known={"plain": counting}) as store:
-        store.create(KEY)
-        store.append(KEY, entries[:1], decode=counting)
+    named = replace(build_sized_message(Message.from_text("user", "another")), api="plain", raw=Raw(b'"bytes"'))
+    entries = [wire("a", None, "one"), wire("b", "a", "two"), Entry("c", "b", MessageEntry(named))]
+    with SqliteStore(tmp_path / "agent.db", wire_decoders={"plain": counting}) as store:
+        store.create_session(SAMPLE_KEY)
+        store.append_entries(SAMPLE_KEY, entries[:1], decode=counting)
         assert decoded == []
-        store.append(KEY, entries[1:], decode=plain)
+        store.append_entries(SAMPLE_KEY, entries[1:], decode=plain)
         assert decoded == [b'"two"', b'"bytes"']
-        assert unnumbered(store.path(KEY)) == entries
+        assert drop_sequence_numbers(store.read_path(SAMPLE_KEY)) == entries
     with closing(sqlite3.connect(tmp_path / "agent.db")) as db:
         assert db.execute("SELECT body IS NULL FROM entries ORDER BY seq").fetchall() == [(1,), (1,), (0,)]
 
 
 def compaction(name: str, parent: str, keep: int) -> Entry:
     """Return a compaction that keeps from slot ``keep``."""
-    return Entry(name, parent, Compaction(keep, Message.of("user", "summary"), 5))
+    return Entry(name, parent, CompactionEntry(keep, Message.from_text("user", "summary"), 5))
 
 
 @pytest.mark.parametrize("damage", ["DELETE FROM checkpoints", "UPDATE checkpoints SET state = x'c0ffee'"])
 def test_checkpoints_are_disposable(tmp_path: Path, damage: str) -> None:
     """A lost or unreadable checkpoint costs a walk from the root, and changes nothing else."""
     with open_store(tmp_path / "agent.db") as store:
-        store.put(KEY, long_session())
+        store.import_entries(SAMPLE_KEY, make_long_session())
     edit(tmp_path / "agent.db", damage)
     with open_store(tmp_path / "agent.db") as store:
-        assert store.active(KEY).compaction is None
-        assert same_request(store.branch(KEY), Branch.build(store.path(KEY)))
-        store.append(KEY, [compaction("c3", "m11", 9)])
-        assert store.active(KEY).compaction is not None
+        assert store.read_active_entries(SAMPLE_KEY).compaction is None
+        assert is_same_request(
+            store.open_state(SAMPLE_KEY), ConversationState.from_entries(store.read_path(SAMPLE_KEY))
+        )
+        store.append_entries(SAMPLE_KEY, [compaction("c3", "m11", 9)])
+        assert store.read_active_entries(SAMPLE_KEY).compaction is not None
 
 
 def test_a_bit_that_a_disk_turned_in_a_checkpoint_changes_nothing() -> None:
     """Each bit of a checkpoint counts: one that is not what was stored is none, whether it can be read or not."""
-    branch = Branch.build(long_session())
-    saved = checkpoint(branch, [], Compaction(9, Message.of("user", "summary"), 5))
+    branch = ConversationState.from_entries(make_long_session())
+    saved = encode_checkpoint(branch, [], CompactionEntry(9, Message.from_text("user", "summary"), 5))
     assert saved is not None
-    whole = restored(saved)
+    whole = decode_checkpoint(saved)
     assert whole is not None
     found = []
     for byte in range(len(saved)):
         turned = bytearray(saved)
         turned[byte] ^= 1 << byte % 8
-        found.append(restored(bytes(turned)))
+        found.append(decode_checkpoint(bytes(turned)))
     assert found.count(None) > 0.99 * len(saved)
     assert all(one in (None, whole) for one in found)  # base64 has bits that say nothing
 
@@ -590,12 +611,17 @@ def test_an_older_sqlite_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Where this Python's SQLite cannot read a store, it says so whatever is done, and a sound file is not mended."""
     file = tmp_path / "agent.db"
     with open_store(file) as store:
-        store.put(KEY, chain("a"))
+        store.import_entries(SAMPLE_KEY, make_message_chain("a"))
     before = file.read_bytes()
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 31, 1))
     monkeypatch.setattr(sqlite3, "sqlite_version", "3.31.1")
     with open_store(file) as store, open_store(tmp_path / "new.db") as new:
-        verbs = (store.sessions, new.sessions, partial(new.put, KEY, chain("a")), partial(repair_store, file))
+        verbs = (
+            store.list_sessions,
+            new.list_sessions,
+            partial(new.import_entries, SAMPLE_KEY, make_message_chain("a")),
+            partial(repair_store, file),
+        )
         for verb in verbs:
             with pytest.raises(StoreError, match=r"3\.31\.1, .* 3\.37 or newer"):
                 verb()
@@ -611,21 +637,21 @@ def test_a_long_transaction_elsewhere_is_waited_for(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("holdfast.store.sql.database.BUSY_WAIT", 0.05)
     with open_store(tmp_path / "agent.db") as store, closing(_hold(store, tmp_path / "agent.db")) as other:
         with pytest.raises(StoreLocked, match="try again"):
-            store.append(KEY, chain("b", "a"))
-        assert ids(store.path(KEY)) == ["a"]
+            store.append_entries(SAMPLE_KEY, make_message_chain("b", "a"))
+        assert list_ids(store.read_path(SAMPLE_KEY)) == ["a"]
         other.execute("COMMIT")
-        assert store.append(KEY, chain("b", "a")).moved
+        assert store.append_entries(SAMPLE_KEY, make_message_chain("b", "a")).is_leaf_moved
 
 
 def test_waits_for_others_do_not_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a write that waited in vain all others together wait less, until one was done: then as long as before."""
     monkeypatch.setattr("holdfast.store.sql.database.BUSY_WAIT", 1.0)
-    monkeypatch.setattr("holdfast.store.sql.database.BRIEF", 0.01)
+    monkeypatch.setattr("holdfast.store.sql.database.BRIEF_WAIT", 0.01)
 
     with open_store(tmp_path / "agent.db") as store, closing(_hold(store, tmp_path / "agent.db")) as other:
         first, others = _waited(store), sum(_waited(store) for _ in range(5))
         other.execute("COMMIT")
-        assert store.append(KEY, chain("b", "a")).moved
+        assert store.append_entries(SAMPLE_KEY, make_message_chain("b", "a")).is_leaf_moved
         other.execute("BEGIN IMMEDIATE")
         assert min(first, _waited(store)) > others
 
@@ -633,39 +659,39 @@ def test_waits_for_others_do_not_add_up(tmp_path: Path, monkeypatch: pytest.Monk
 def test_waits_of_many_sessions_do_not_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At once behind a wait in vain nobody waits: twenty that come together wait as long as two, whoever they are."""
     monkeypatch.setattr("holdfast.store.sql.database.BUSY_WAIT", 2.0)
-    monkeypatch.setattr("holdfast.store.sql.database.BRIEF", 0.4)
+    monkeypatch.setattr("holdfast.store.sql.database.BRIEF_WAIT", 0.4)
     with open_store(tmp_path / "agent.db") as store, closing(_hold(store, tmp_path / "agent.db")) as other:
         assert _waited(store) > sum(_waited(store) for _ in range(20))
         time.sleep(0.5)
         assert _waited(store) > sum(_waited(store) for _ in range(20))
         other.execute("COMMIT")
-        assert store.append(KEY, chain("b", "a")).moved
+        assert store.append_entries(SAMPLE_KEY, make_message_chain("b", "a")).is_leaf_moved
 
 
 def test_waits_to_open_do_not_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that another program keeps locked before it is ours is waited for once, and not at each try."""
     monkeypatch.setattr("holdfast.store.sql.database.BUSY_WAIT", 1.0)
-    monkeypatch.setattr("holdfast.store.sql.database.BRIEF", 0.01)
+    monkeypatch.setattr("holdfast.store.sql.database.BRIEF_WAIT", 0.01)
     with closing(sqlite3.connect(tmp_path / "agent.db", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         with open_store(tmp_path / "agent.db") as store:
             first, others = _waited(store), sum(_waited(store) for _ in range(5))
             other.execute("COMMIT")
-            assert store.put(KEY, chain("a")).leaf == "a"
+            assert store.import_entries(SAMPLE_KEY, make_message_chain("a")).leaf == "a"
     assert first > others
 
 
 def test_who_comes_much_later_waits_as_long_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that waited in vain tells nothing of a writer that another meets later, who is done soon."""
     monkeypatch.setattr("holdfast.store.sql.database.BUSY_WAIT", 0.5)
-    monkeypatch.setattr("holdfast.store.sql.database.BRIEF", 0.0)
+    monkeypatch.setattr("holdfast.store.sql.database.BRIEF_WAIT", 0.0)
     with open_store(tmp_path / "agent.db") as store, closing(_hold(store, tmp_path / "agent.db")) as other:
         with pytest.raises(StoreLocked, match="try again"):
-            store.append(KEY, chain("b", "a"))
+            store.append_entries(SAMPLE_KEY, make_message_chain("b", "a"))
         time.sleep(0.6)
         soon = threading.Timer(0.1, other.execute, ["COMMIT"])
         soon.start()
-        assert store.append(KEY, chain("b", "a")).moved
+        assert store.append_entries(SAMPLE_KEY, make_message_chain("b", "a")).is_leaf_moved
         soon.join()
 
 
@@ -673,12 +699,12 @@ def _waited(store: SessionStore) -> float:
     """Return the seconds until a write gave up."""
     began = time.monotonic()
     with pytest.raises(StoreLocked, match="try again"):
-        store.append(KEY, chain("b", "a"))
+        store.append_entries(SAMPLE_KEY, make_message_chain("b", "a"))
     return time.monotonic() - began
 
 
 def _hold(store: SessionStore, path: Path) -> sqlite3.Connection:
-    store.put(KEY, chain("a"))
+    store.import_entries(SAMPLE_KEY, make_message_chain("a"))
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
     return other
@@ -695,11 +721,11 @@ def test_an_interrupt_leaves_nothing_half_done(tmp_path: Path) -> None:
         return plain(raw)
 
     entries = [wire(f"e{n}", f"e{n - 1}" if n else None, str(n)) for n in range(5)]
-    with SqliteStore(tmp_path / "agent.db", known={"plain": interrupted}) as store:
+    with SqliteStore(tmp_path / "agent.db", wire_decoders={"plain": interrupted}) as store:
         with pytest.raises(KeyboardInterrupt):
-            store.put(KEY, entries)
-        assert store.sessions() == []
-        assert store.put(KEY, entries).added == 5
+            store.import_entries(SAMPLE_KEY, entries)
+        assert store.list_sessions() == []
+        assert store.import_entries(SAMPLE_KEY, entries).added_count == 5
 
 
 def test_opening_loads_only_what_it_needs() -> None:
@@ -712,6 +738,6 @@ def test_nothing_is_made_beside_a_file_that_is_no_database(tmp_path: Path) -> No
     """Who names the wrong file is told so before a session's lock is made beside it."""
     notes = tmp_path / "notes.txt"
     notes.write_text("hello " * 200)
-    with open_store(notes) as store, pytest.raises(StoreCorrupt, match="no database"), store.writing(KEY):
+    with open_store(notes) as store, pytest.raises(StoreCorrupt, match="no database"), store.hold_lease(SAMPLE_KEY):
         pass
     assert list(tmp_path.iterdir()) == [notes]

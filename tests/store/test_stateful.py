@@ -10,32 +10,32 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from samples import KEY, ids, same_request, unnumbered
+from samples import SAMPLE_KEY, drop_sequence_numbers, is_same_request, list_ids
 
 from holdfast.errors import LogConflict
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.size.tokens import measure
-from holdfast.state.branch.branch import Branch
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.state.branch.branch import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
-    Answer,
-    Body,
-    Compaction,
-    Decision,
+    AnswerEntry,
+    CompactionEntry,
+    DecisionEntry,
     Entry,
-    Failure,
-    Frame,
-    Request,
-    Revoke,
-    Said,
+    EntryBody,
+    FailureEntry,
+    MessageEntry,
+    RequestEntry,
+    RequestSetup,
+    RevokeEntry,
     Usage,
 )
 from holdfast.store import open_store
 from holdfast.store.base import SessionStore
-from holdfast.store.search.search import small, terms, words
-from holdfast.store.sql.rows import identity
-from holdfast.store.tree.outline import bare
+from holdfast.store.search.search import get_searchable_text, lower_keeping_length, parse_search_terms
+from holdfast.store.sql.rows import compute_entry_identity
+from holdfast.store.tree.outline import reduce_to_sizes
 
 STEPS = settings(
     max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
@@ -70,7 +70,7 @@ class StoreMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         """Start with an empty session."""
-        self.store.create(KEY)
+        self.store.create_session(SAMPLE_KEY)
 
     def path(self, leaf: str | None) -> list[Entry]:
         """Return the model's path to ``leaf``."""
@@ -85,14 +85,14 @@ class StoreMachine(RuleBasedStateMachine):
         names = [*self.model, *[self.leaf] * (len(self.model) + 1)]
         return names[number % len(names)]
 
-    def add(self, parent: str | None, body: Body) -> None:
+    def add(self, parent: str | None, body: EntryBody) -> None:
         """Append ``body`` to the store and the model."""
-        entry = Entry(f"e{len(self.model)}", parent, body, at=len(self.model))
-        made = self.store.append(KEY, [entry])
-        assert made.moved == (parent == self.leaf)
+        entry = Entry(f"e{len(self.model)}", parent, body, time_ms=len(self.model))
+        made = self.store.append_entries(SAMPLE_KEY, [entry])
+        assert made.is_leaf_moved == (parent == self.leaf)
         self.model[entry.id] = entry
-        self.said[identity(entry)] += 1
-        if made.moved:
+        self.said[compute_entry_identity(entry)] += 1
+        if made.is_leaf_moved:
             self.leaf = entry.id
 
     @rule(where=picks, kind=st.sampled_from(["system", "user", "assistant", "tool"]), text=st.text(max_size=40))
@@ -101,17 +101,17 @@ class StoreMachine(RuleBasedStateMachine):
         call = f"c{where % 3}"
         parts = {"assistant": (Text(text), ToolCall(call, "read")), "tool": (ToolResult(call, content=(Text(text),)),)}
         message = Message(kind, parts.get(kind, (Text(text),)))  # type: ignore[arg-type]
-        self.add(self.pick(where), Said(measure(message)))
+        self.add(self.pick(where), MessageEntry(build_sized_message(message)))
 
     @rule(where=picks, tokens=st.integers(1, 3_000))
     def ask(self, where: int, tokens: int) -> None:
         """A request is sent and answered with its usage."""
         parent = self.pick(where)
-        self.add(parent, Request(f"b{where}", self.slots(parent), "model"))
-        self.add(f"e{len(self.model) - 1}", Answer(f"b{where}", Usage(tokens)))
+        self.add(parent, RequestEntry(f"b{where}", self.slots(parent), "model"))
+        self.add(f"e{len(self.model) - 1}", AnswerEntry(f"b{where}", Usage(tokens)))
 
-    @rule(where=picks, other=st.sampled_from([Frame("f", 90), Frame("g", 7), Failure("timed_out")]))
-    def note(self, where: int, other: Body) -> None:
+    @rule(where=picks, other=st.sampled_from([RequestSetup("f", 90), RequestSetup("g", 7), FailureEntry("timed_out")]))
+    def note(self, where: int, other: EntryBody) -> None:
         """Something that is no message happens."""
         self.add(self.pick(where), other)
 
@@ -121,73 +121,80 @@ class StoreMachine(RuleBasedStateMachine):
         parent = self.pick(where)
         if count := self.slots(parent):
             span = Span(at % count, at % count + 1, 0)
-            self.add(parent, Decision((Edit(span, (Text(f"cut {at}"),), "prune", saves=at % 5),)))
+            self.add(parent, DecisionEntry((Edit(span, (Text(f"cut {at}"),), "prune", saves=at % 5),)))
 
     @rule(where=picks, at=picks)
     def compact(self, where: int, at: int) -> None:
         """Older turns give way to a summary."""
         parent = self.pick(where)
-        branch = Branch.build(self.path(parent))
-        keep = branch.pinned + at % (len(branch.slots) - branch.pinned + 1)
-        self.add(parent, Compaction(keep, Message.of("user", f"summary {at}") if at % 4 else None, at % 50))
+        branch = ConversationState.from_entries(self.path(parent))
+        keep = branch.pinned_count + at % (len(branch.sized_messages) - branch.pinned_count + 1)
+        self.add(parent, CompactionEntry(keep, Message.from_text("user", f"summary {at}") if at % 4 else None, at % 50))
 
     @rule(where=picks, at=picks)
     def revoke(self, where: int, at: int) -> None:
         """A decision or a compaction is taken back."""
         parent = self.pick(where)
-        laws = [entry.id for entry in self.path(parent) if isinstance(entry.body, Decision | Compaction)]
+        laws = [entry.id for entry in self.path(parent) if isinstance(entry.body, DecisionEntry | CompactionEntry)]
         if laws:
-            self.add(parent, Revoke(laws[at % len(laws)]))
+            self.add(parent, RevokeEntry(laws[at % len(laws)]))
 
     @rule(where=picks)
     def move(self, where: int) -> None:
         """The leaf is put elsewhere."""
         leaf = self.pick(where)
         if leaf is not None:
-            self.leaf = self.store.set_leaf(KEY, leaf)
+            self.leaf = self.store.set_leaf(SAMPLE_KEY, leaf)
 
     @rule(where=picks, at=picks, text=st.text(max_size=9))
     def say_again(self, where: int, at: int, text: str) -> None:
         """A branch is said again with another message in it: the old one stays, the new one is whole."""
         leaf = self.pick(where)
-        said = [entry for entry in self.path(leaf) if isinstance(entry.body, Said)]
+        said = [entry for entry in self.path(leaf) if isinstance(entry.body, MessageEntry)]
         if not said:
             return
         old = said[at % len(said)]
-        before = Branch.build(self.path(leaf))
-        other = Message(old.body.slot.message.role, (Text(text),))  # type: ignore[union-attr]
-        new = self.store.branch_with(KEY, {old.id: other}, leaf)
-        for entry in unnumbered(self.store.entries(KEY)[len(self.model) :]):
+        before = ConversationState.from_entries(self.path(leaf))
+        other = Message(old.body.sized_message.message.role, (Text(text),))  # type: ignore[union-attr]
+        new = self.store.copy_branch(SAMPLE_KEY, {old.id: other}, leaf)
+        for entry in drop_sequence_numbers(self.store.read_entries(SAMPLE_KEY)[len(self.model) :]):
             self.model[entry.id] = entry
-            self.said[identity(entry)] += 1
+            self.said[compute_entry_identity(entry)] += 1
         self.leaf = new
-        after = Branch.build(self.path(new))
+        after = ConversationState.from_entries(self.path(new))
         assert [m for m in after.messages if m != other] == [
             m for n, m in enumerate(before.messages) if n != said.index(old) and m != other
         ]
-        assert (after.seen, after.compaction is None, after.failures, after.compactions) == (
-            before.seen, before.compaction is None, before.failures, before.compactions
-        )  # fmt: skip
-        assert len(after.law) <= len(before.law)
+        assert (
+            after.seen_count,
+            after.compaction is None,
+            after.failed_compactions,
+            after.compactions_since_answer,
+        ) == (before.seen_count, before.compaction is None, before.failed_compactions, before.compactions_since_answer)
+        assert len(after.active_decisions) <= len(before.active_decisions)
 
     @rule(where=picks, length=st.integers(1, 9))
     def search(self, where: int, length: int) -> None:
         """The beginning of what somebody said is found, wherever it was said and nowhere else."""
         leaf = self.pick(where)
-        wanted = terms(words(self.model[leaf])[:length]) if leaf is not None else ()
-        texts = {id_: small(words(entry)) for id_, entry in self.model.items() if isinstance(entry.body, Said)}
+        wanted = parse_search_terms(get_searchable_text(self.model[leaf])[:length]) if leaf is not None else ()
+        texts = {
+            id_: lower_keeping_length(get_searchable_text(entry))
+            for id_, entry in self.model.items()
+            if isinstance(entry.body, MessageEntry)
+        }
         held = {text for text in texts.values() if wanted and all(term in text for term in wanted)}
-        query = words(self.model[leaf])[:length] if leaf is not None else ""
-        found = self.store.search(KEY, query, 10**6)
-        assert {texts[one.entry] for one in found} == held
+        query = get_searchable_text(self.model[leaf])[:length] if leaf is not None else ""
+        found = self.store.search_session(SAMPLE_KEY, query, 10**6)
+        assert {texts[one.entry_id] for one in found} == held
 
     @rule()
     def refuse(self) -> None:
         """What would break the log is refused and changes nothing."""
-        for bad in (Entry("x", "nowhere", Failure("x")), Entry("e0", None, Failure("x"))):
+        for bad in (Entry("x", "nowhere", FailureEntry("x")), Entry("e0", None, FailureEntry("x"))):
             if bad.id != "e0" or self.model:
                 try:
-                    self.store.append(KEY, [Entry("y", self.leaf, Failure("y")), bad])
+                    self.store.append_entries(SAMPLE_KEY, [Entry("y", self.leaf, FailureEntry("y")), bad])
                 except LogConflict:
                     continue
                 raise AssertionError(bad)
@@ -195,7 +202,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def put_again(self) -> None:
         """Importing everything there is changes nothing."""
-        assert self.store.put(KEY, self.model.values(), leaf=self.leaf).is_unchanged
+        assert self.store.import_entries(SAMPLE_KEY, self.model.values(), leaf=self.leaf).is_unchanged
 
     @rule()
     def reopen(self) -> None:
@@ -208,35 +215,37 @@ class StoreMachine(RuleBasedStateMachine):
     def open_branch(self, where: int) -> None:
         """S12: any branch opened from its active part makes the request that the whole path makes."""
         leaf = self.pick(where)
-        whole = Branch.build(self.store.path(KEY, leaf))
-        assert same_request(self.store.branch(KEY, leaf), whole)
+        whole = ConversationState.from_entries(self.store.read_path(SAMPLE_KEY, leaf))
+        assert is_same_request(self.store.open_state(SAMPLE_KEY, leaf), whole)
 
     @rule()
     def size(self) -> None:
         """What is told at the leaf without its words is what the whole path tells."""
-        assert self.store.bare(KEY) == bare(Branch.build(self.store.path(KEY)))
+        assert self.store.open_size_state(SAMPLE_KEY) == reduce_to_sizes(
+            ConversationState.from_entries(self.store.read_path(SAMPLE_KEY))
+        )
 
     def slots(self, leaf: str | None) -> int:
         """Return how many messages the model's path has."""
-        return sum(isinstance(entry.body, Said) for entry in self.path(leaf))
+        return sum(isinstance(entry.body, MessageEntry) for entry in self.path(leaf))
 
     @invariant()
     def nothing_said_is_lost(self) -> None:
         """S1: every payload whose append returned is in the log, as often as it was said."""
         if self.model:
-            stored = Counter(identity(entry) for entry in self.store.entries(KEY))
+            stored = Counter(compute_entry_identity(entry) for entry in self.store.read_entries(SAMPLE_KEY))
             assert stored == self.said
 
     @invariant()
     def paths_agree(self) -> None:
         """S7: the leaf and its path are the model's, numbered upwards."""
         if self.model:
-            found = self.store.path(KEY)
-            assert unnumbered(found) == self.path(self.leaf)
+            found = self.store.read_path(SAMPLE_KEY)
+            assert drop_sequence_numbers(found) == self.path(self.leaf)
             assert [entry.seq for entry in found] == sorted({entry.seq for entry in found})
-            assert self.store.session(KEY).entries == len(self.model)
+            assert self.store.get_session(SAMPLE_KEY).entry_count == len(self.model)
             parents = {entry.parent for entry in self.model.values()}
-            assert ids(self.store.leaves(KEY)) == [id_ for id_ in self.model if id_ not in parents]
+            assert list_ids(self.store.read_tips(SAMPLE_KEY)) == [id_ for id_ in self.model if id_ not in parents]
 
 
 class SqliteMachine(StoreMachine):
@@ -252,5 +261,5 @@ def test_memory_agrees_with_the_model() -> None:
 
 def test_sqlite_agrees_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """S1, S7, S10, S12 hold on disk after every step of any sequence."""
-    monkeypatch.setattr("holdfast.store.tree.tree.FEW", 0)
+    monkeypatch.setattr("holdfast.store.tree.tree.MIN_OUTLINE_ENTRIES", 0)
     run_state_machine_as_test(SqliteMachine, settings=STEPS)

@@ -17,28 +17,28 @@ from functools import cache
 from random import Random
 from typing import Any, TypeAlias
 
-from histories import DAMAGE, ODD_IDS, conversation, damaged
+from histories import DAMAGE_BY_NAME, ODD_IDS, build_conversation, damage_history
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
-from holdfast.messages.parts import Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.sized_message import Slot
-from holdfast.messages.strip_foreign import native
-from holdfast.normalize import MISSING, repairs
-from holdfast.normalize.parts import tells
-from holdfast.normalize.projection import repair_projection
-from holdfast.providers.registry import APIS
-from holdfast.providers.request_body import body, open_body, render
-from holdfast.providers.rules import validate
-from holdfast.state.branch.branch import Branch
-from holdfast.state.branch.view import patched
-from holdfast.state.entries import Entry, Said
+from holdfast.messages.parts import Opaque, Part, ProviderSignature, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.messages.strip_foreign import strip_foreign_content
+from holdfast.normalize import SYNTHETIC_RESULT_TEXT, normalize_history
+from holdfast.normalize.parts import has_nonblank_content
+from holdfast.normalize.projection import normalize_projection
+from holdfast.providers.registry import API_NAMES
+from holdfast.providers.request_body import build_request_body, parse_request, render_request
+from holdfast.providers.rules import validate_request
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.branch.view import apply_normalization
+from holdfast.state.entries import Entry, MessageEntry
 from holdfast.state.target import Target
 
-MODELS: dict[str, tuple[str, ...]] = {
+MANGLE_MODELS: dict[str, tuple[str, ...]] = {
     "anthropic": (
         "claude-3-5-sonnet-20241022",
         "claude-sonnet-4-5",
@@ -51,16 +51,16 @@ MODELS: dict[str, tuple[str, ...]] = {
     "gemini": ("gemini-2.5-pro", "gemini-3.1-pro-preview", "somebody-else"),
 }
 """One model of each family that has rules of its own."""
-OPTIONS = frozenset({"anthropic.thinking-off", "anthropic.thinking-first", "anthropic.tool-reference"})
+OPTION_RULES = frozenset({"anthropic.thinking-off", "anthropic.thinking-first", "anthropic.tool-reference"})
 """Rules about what stands beside the messages, which no history can break or mend."""
 
-Blow: TypeAlias = Callable[[list[Message], Random], list[Message]]
+MutationFunction: TypeAlias = Callable[[list[Message], Random], list[Message]]
 
 
 # -- conversations -----------------------------------------------------------------------------------------------------
 
 
-def sound(rng: Random, api: str) -> list[Message]:
+def make_valid_conversation(rng: Random, api: str) -> list[Message]:
     """Return a conversation that is valid on any API; no two results say the same."""
     script = [
         (
@@ -74,23 +74,23 @@ def sound(rng: Random, api: str) -> list[Message]:
         )
         for _ in range(rng.randint(1, 3))
     ]
-    made = conversation(script, system=rng.random() < 0.3, pictures=rng.random() < 0.3, api=api)
-    return [_numbered(message, number) for number, message in enumerate(made)]
+    messages = build_conversation(script, system=rng.random() < 0.3, pictures=rng.random() < 0.3, api=api)
+    return [_number_parts(message, number) for number, message in enumerate(messages)]
 
 
-def _numbered(message: Message, number: int) -> Message:
-    parts = [_marked(part, f"<{number}.{place}>", message.role) for place, part in enumerate(message.parts)]
+def _number_parts(message: Message, number: int) -> Message:
+    parts = [_mark_part(part, f"<{number}.{place}>", message.role) for place, part in enumerate(message.parts)]
     return Message(message.role, tuple(parts))
 
 
-def _marked(part: Part, mark: str, role: str) -> Part:
+def _mark_part(part: Part, mark: str, role: str) -> Part:
     """Return what a user or a tool said with a mark that nobody else's words have."""
     if isinstance(part, ToolResult):
-        return replace(part, content=(Text(f"{mark} {_first(part)}"), *part.content[1:]))
+        return replace(part, content=(Text(f"{mark} {_get_first_result_text(part)}"), *part.content[1:]))
     return Text(f"{mark} {part.text}") if isinstance(part, Text) and role == "user" else part
 
 
-def _first(result: ToolResult) -> str:
+def _get_first_result_text(result: ToolResult) -> str:
     """Return the first words of a result."""
     first = result.content[0] if result.content else None
     return first.text if isinstance(first, Text) else ""
@@ -99,63 +99,68 @@ def _first(result: ToolResult) -> str:
 # -- blows -------------------------------------------------------------------------------------------------------------
 
 
-def _at(messages: Sequence[Message], rng: Random) -> int:
+def _pick_position(messages: Sequence[Message], rng: Random) -> int:
     return rng.randrange(len(messages))
 
 
-def _drop(messages: list[Message], rng: Random) -> list[Message]:
-    del messages[_at(messages, rng)]
+def _mutate_drop(messages: list[Message], rng: Random) -> list[Message]:
+    del messages[_pick_position(messages, rng)]
     return messages
 
 
-def _repeat(messages: list[Message], rng: Random) -> list[Message]:
-    messages.insert(_at(messages, rng), messages[_at(messages, rng)])
+def _mutate_repeat(messages: list[Message], rng: Random) -> list[Message]:
+    messages.insert(_pick_position(messages, rng), messages[_pick_position(messages, rng)])
     return messages
 
 
-def _reorder(messages: list[Message], rng: Random) -> list[Message]:
-    start = _at(messages, rng)
-    some = messages[start : start + 4]
-    rng.shuffle(some)
-    return [*messages[:start], *some, *messages[start + 4 :]]
+def _mutate_reorder(messages: list[Message], rng: Random) -> list[Message]:
+    start = _pick_position(messages, rng)
+    block = messages[start : start + 4]
+    rng.shuffle(block)
+    return [*messages[:start], *block, *messages[start + 4 :]]
 
 
-def _truncate(messages: list[Message], rng: Random) -> list[Message]:
-    at = _at(messages, rng)
+def _mutate_truncate(messages: list[Message], rng: Random) -> list[Message]:
+    at = _pick_position(messages, rng)
     return messages[at:] if rng.random() < 0.5 else messages[: at + 1]
 
 
-def _interleave(messages: list[Message], rng: Random) -> list[Message]:
-    other = iter(sound(rng, rng.choice(APIS)))
-    out = [one for message in messages for one in (message, next(other, None)) if one is not None]
-    return [*out, *other]
+def _mutate_interleave(messages: list[Message], rng: Random) -> list[Message]:
+    foreign_messages = iter(make_valid_conversation(rng, rng.choice(API_NAMES)))
+    out = [
+        mixed_message
+        for message in messages
+        for mixed_message in (message, next(foreign_messages, None))
+        if mixed_message is not None
+    ]
+    return [*out, *foreign_messages]
 
 
-def _parts(messages: list[Message], rng: Random) -> list[Message]:
+def _mutate_parts(messages: list[Message], rng: Random) -> list[Message]:
     """Mix or repeat the parts of a message, or take one out."""
-    at = _at(messages, rng)
+    at = _pick_position(messages, rng)
     parts = list(messages[at].parts)
     rng.shuffle(parts)
     messages[at] = Message(messages[at].role, tuple(parts[rng.randrange(2) :] + parts[: rng.randrange(2)]))
     return messages
 
 
-def _role(messages: list[Message], rng: Random) -> list[Message]:
-    at = _at(messages, rng)
+def _mutate_role(messages: list[Message], rng: Random) -> list[Message]:
+    at = _pick_position(messages, rng)
     role: Any = rng.choice(("user", "assistant", "tool", "system"))
     messages[at] = Message(role, messages[at].parts)
     return messages
 
 
-def _put(messages: list[Message], rng: Random, part: Part) -> list[Message]:
-    at = _at(messages, rng)
+def _insert_random_part(messages: list[Message], rng: Random, part: Part) -> list[Message]:
+    at = _pick_position(messages, rng)
     parts = list(messages[at].parts)
     parts.insert(rng.randrange(len(parts) + 1), part)
     messages[at] = Message(messages[at].role, tuple(parts))
     return messages
 
 
-_STRANGERS = (
+_FOREIGN_PARTS = (
     ("image_url", b'{"type":"image_url","image_url":{"url":"https://example.org/a.png"}}'),
     ("tool_use", b'{"type":"tool_use","id":"x"}'),
     ("reasoning", b'{"type":"reasoning","summary":[]}'),
@@ -168,30 +173,30 @@ _STRANGERS = (
 )
 
 
-def _stranger(messages: list[Message], rng: Random) -> list[Message]:
-    kind, raw = rng.choice(_STRANGERS)
-    return _put(messages, rng, Opaque(kind, Raw(raw)))
+def _mutate_foreign_part(messages: list[Message], rng: Random) -> list[Message]:
+    kind, raw = rng.choice(_FOREIGN_PARTS)
+    return _insert_random_part(messages, rng, Opaque(kind, Raw(raw)))
 
 
-def _thought(messages: list[Message], rng: Random) -> list[Message]:
+def _mutate_thinking(messages: list[Message], rng: Random) -> list[Message]:
     seal = rng.choice(
         (
-            Seal("anthropic", "", "c2ln"),
-            Seal("openai-chat", "", "reasoning_content"),
-            Seal("openai-responses", "", "gAAAA"),
-            Seal("openai-responses", "o-old", "gAAAA"),
-            Seal("gemini", "", "c2ln"),
-            Seal("gemini", "", ""),
+            ProviderSignature("anthropic", "", "c2ln"),
+            ProviderSignature("openai-chat", "", "reasoning_content"),
+            ProviderSignature("openai-responses", "", "gAAAA"),
+            ProviderSignature("openai-responses", "o-old", "gAAAA"),
+            ProviderSignature("gemini", "", "c2ln"),
+            ProviderSignature("gemini", "", ""),
             None,
         )
     )
-    return _put(messages, rng, Thinking(rng.choice(("", "hm")), seal))
+    return _insert_random_part(messages, rng, Thinking(rng.choice(("", "hm")), seal))
 
 
-def _server(messages: list[Message], rng: Random) -> list[Message]:
+def _mutate_server_tool(messages: list[Message], rng: Random) -> list[Message]:
     """Let a server's tool be called, answered, or both."""
     id_ = f"srvtoolu_{rng.randrange(3)}"
-    seal = Seal("anthropic", "", id_)
+    seal = ProviderSignature("anthropic", "", id_)
     use = Opaque(
         "server_tool_use",
         Raw(b'{"type":"server_tool_use","id":"%s","name":"web_search","input":{}}' % id_.encode()),
@@ -199,24 +204,26 @@ def _server(messages: list[Message], rng: Random) -> list[Message]:
     )
     answer = b'{"type":"web_search_tool_result","tool_use_id":"%s","content":[]}' % id_.encode()
     result = Opaque("web_search_tool_result", Raw(answer), seal)
-    at = next((at for at in range(_at(messages, rng), len(messages)) if messages[at].role == "assistant"), None)
+    at = next(
+        (at for at in range(_pick_position(messages, rng), len(messages)) if messages[at].role == "assistant"), None
+    )
     if at is not None:
         pair = ((use,), (result,), (use, result), (use, result))[rng.randrange(4)]
         messages[at] = Message("assistant", (*messages[at].parts, *pair))
     return messages
 
 
-def _sealed(messages: list[Message], rng: Random) -> list[Message]:
+def _mutate_signatures(messages: list[Message], rng: Random) -> list[Message]:
     """Sign calls as Gemini does, some of them for another model."""
-    seal = Seal("gemini", rng.choice(("", "", "gemini-old")), "c2ln")
+    seal = ProviderSignature("gemini", rng.choice(("", "", "gemini-old")), "c2ln")
 
     def signed(part: Part) -> Part:
-        return replace(part, seal=seal) if isinstance(part, ToolCall) and rng.random() < 0.7 else part
+        return replace(part, signature=seal) if isinstance(part, ToolCall) and rng.random() < 0.7 else part
 
-    return [Message(one.role, tuple(signed(part) for part in one.parts)) for one in messages]
+    return [Message(message.role, tuple(signed(part) for part in message.parts)) for message in messages]
 
 
-def _ids(messages: list[Message], rng: Random) -> list[Message]:
+def _mutate_ids(messages: list[Message], rng: Random) -> list[Message]:
     """Give calls and results ids that others have, each for itself."""
     names = [f"call_{number}" for number in range(4)] + list(ODD_IDS)
 
@@ -227,111 +234,135 @@ def _ids(messages: list[Message], rng: Random) -> list[Message]:
             return replace(part, id=rng.choice(names))
         return replace(part, call_id=rng.choice(names)) if isinstance(part, ToolResult) else part
 
-    return [Message(one.role, tuple(named(part) for part in one.parts)) for one in messages]
+    return [Message(message.role, tuple(named(part) for part in message.parts)) for message in messages]
 
 
-def _cut_off(messages: list[Message], rng: Random) -> list[Message]:
+def _mutate_cut_call(messages: list[Message], rng: Random) -> list[Message]:
     """End an answer in the middle of a call."""
-    at = next((at for at in range(_at(messages, rng), len(messages)) if messages[at].calls), None)
+    at = next((at for at in range(_pick_position(messages, rng), len(messages)) if messages[at].calls), None)
     if at is not None:
         parts = [replace(p, arguments=p.arguments[:-3]) if isinstance(p, ToolCall) else p for p in messages[at].parts]
         messages[at] = Message("assistant", tuple(parts))
     return messages[: at + 1] if at is not None and rng.random() < 0.5 else messages
 
 
-def _late(messages: list[Message], rng: Random) -> list[Message]:
+def _mutate_late_result(messages: list[Message], rng: Random) -> list[Message]:
     """Let results come late, or a made-up one stand where a real one comes later."""
-    at = next((at for at in range(_at(messages, rng), len(messages)) if messages[at].results), None)
+    at = next((at for at in range(_pick_position(messages, rng), len(messages)) if messages[at].results), None)
     if at is None:
         return messages
     real = messages[at]
-    made = tuple(
-        replace(part, content=(Text(MISSING),), is_error=True) if isinstance(part, ToolResult) else part
+    missing_parts = tuple(
+        replace(part, content=(Text(SYNTHETIC_RESULT_TEXT),), is_error=True) if isinstance(part, ToolResult) else part
         for part in real.parts
     )
     place = rng.randint(at, len(messages))
-    stand_in = [Message(real.role, made)] if rng.random() < 0.5 else []
+    stand_in = [Message(real.role, missing_parts)] if rng.random() < 0.5 else []
     return [*messages[:at], *stand_in, *messages[at + 1 : place + 1], real, *messages[place + 1 :]]
 
 
-def _damage(messages: list[Message], rng: Random) -> list[Message]:
-    kind = rng.choice(_KINDS)
-    return damaged(messages, [(kind, rng.randrange(40), rng.randrange(100))])
+def _mutate_damage(messages: list[Message], rng: Random) -> list[Message]:
+    kind = rng.choice(_DAMAGE_KINDS)
+    return damage_history(messages, [(kind, rng.randrange(40), rng.randrange(100))])
 
 
-_KINDS = tuple(DAMAGE)
-BLOWS: tuple[Blow, ...] = (
-    _drop, _repeat, _reorder, _truncate, _interleave, _parts, _role, _stranger, _thought, _server, _sealed, _ids,
-    _cut_off, _late, _damage, _damage, _damage,
-)  # fmt: skip
+_DAMAGE_KINDS = tuple(DAMAGE_BY_NAME)
+MUTATIONS: tuple[MutationFunction, ...] = (
+    _mutate_drop,
+    _mutate_repeat,
+    _mutate_reorder,
+    _mutate_truncate,
+    _mutate_interleave,
+    _mutate_parts,
+    _mutate_role,
+    _mutate_foreign_part,
+    _mutate_thinking,
+    _mutate_server_tool,
+    _mutate_signatures,
+    _mutate_ids,
+    _mutate_cut_call,
+    _mutate_late_result,
+    _mutate_damage,
+    _mutate_damage,
+    _mutate_damage,
+)
 """What may happen to a conversation."""
 
 
-def mangled(rng: Random, api: str) -> list[Message]:
+def mangle_conversation(rng: Random, api: str) -> list[Message]:
     """Return a conversation with up to six blows; one in eight has none. There is always a message."""
-    messages = sound(rng, api)
+    messages = make_valid_conversation(rng, api)
     for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 4, 6))):
-        messages = list(rng.choice(BLOWS)(messages, rng)) or sound(rng, api)
+        messages = list(rng.choice(MUTATIONS)(messages, rng)) or make_valid_conversation(rng, api)
     return messages
 
 
 # -- laws --------------------------------------------------------------------------------------------------------------
 
 
-def broken_laws(messages: Sequence[Message], api: str, model: str, *, other: str = "") -> Iterator[str]:
-    """Yield each law that the repair of a history breaks, in words; ``other`` is the API whose body held it."""
-    where = _where(api, model)
-    if not any(map(tells, messages)):
+def find_broken_invariants(
+    messages: Sequence[Message], api: str, model: str, *, foreign_api: str = ""
+) -> Iterator[str]:
+    """Yield each law that the repair of a history breaks, in words; ``foreign_api`` is the API whose body held it."""
+    where = _get_mangle_target(api, model)
+    if not any(map(has_nonblank_content, messages)):
         return  # nobody said anything: there is no request to make
-    yield from _from_values(messages, where)
-    yield from _from_body(messages, where)
-    if other not in {"", api}:
-        yield from _from_another(messages, where, other)
+    yield from _check_values(messages, where)
+    yield from _check_own_body(messages, where)
+    if foreign_api not in {"", api}:
+        yield from _check_foreign_body(messages, where, foreign_api)
 
 
 @cache
-def _where(api: str, model: str) -> Target:
-    return target(api, model, window=200_000)
+def _get_mangle_target(api: str, model: str) -> Target:
+    return get_target(api, model, window=200_000)
 
 
-def _from_values(messages: Sequence[Message], where: Target) -> Iterator[str]:
+def _check_values(messages: Sequence[Message], target: Target) -> Iterator[str]:
     """Yield the laws that are broken when a history is given as values."""
-    slots = [Slot(message) for message in messages]
-    sent = patched(slots, repairs(messages, where.dialect))
-    yield from _valid(body(where.api, where.model, sent), where, "as values")
-    kept = [slot.message for slot in sent]
-    again = repairs(kept, where.dialect)
+    slots = [SizedMessage(message) for message in messages]
+    sent_slots = apply_normalization(slots, normalize_history(messages, target.dialect))
+    yield from _report_findings(build_request_body(target.api, target.model, sent_slots), target, "as values")
+    sent_messages = [slot.message for slot in sent_slots]
+    again = normalize_history(sent_messages, target.dialect)
     if again:
         yield f"as values: repaired twice: {again}"
-    yield from _lost(messages, kept)
-    yield from _replaced(messages, kept)
+    yield from _report_lost_words(messages, sent_messages)
+    yield from _report_lost_results(messages, sent_messages)
 
 
-def _from_body(messages: Sequence[Message], where: Target) -> Iterator[str]:
+def _check_own_body(messages: Sequence[Message], target: Target) -> Iterator[str]:
     """Yield the laws that are broken when a history comes out of a body of the API itself."""
-    raw = body(where.api, where.model, [Slot(_speakable(message, where.api)) for message in messages])
-    lens = open_body(raw, where.api)
-    if not any(tells(slot.message) for slot in lens.slots):
+    raw = build_request_body(
+        target.api, target.model, [SizedMessage(_drop_unspeakable_parts(message, target.api)) for message in messages]
+    )
+    lens = parse_request(raw, target.api)
+    if not any(has_nonblank_content(slot.message) for slot in lens.messages):
         return
-    edits = repairs([slot.message for slot in lens.slots], where.dialect, lead=False)
-    out = render(lens, patched(list(lens.slots), edits))
-    yield from _valid(out, where, "out of a body")
-    if edits and not _findings(raw, where) and not _is_strict(where) and not _has_twins(lens.slots):
+    edits = normalize_history([slot.message for slot in lens.messages], target.dialect, has_system_field=False)
+    out = render_request(lens, apply_normalization(list(lens.messages), edits))
+    yield from _report_findings(out, target, "out of a body")
+    if (
+        edits
+        and not _list_findings(raw, target)
+        and not _is_stricter_than_validator(target)
+        and not _has_duplicate_results(lens.messages)
+    ):
         yield f"out of a body: a valid request was edited: {edits}"
     if not edits and out is not raw:
         yield "out of a body: other bytes came back though nothing was edited"
-    once = open_body(out, where.api)
-    again = repairs([slot.message for slot in once.slots], where.dialect, lead=False)
+    once = parse_request(out, target.api)
+    again = normalize_history([slot.message for slot in once.messages], target.dialect, has_system_field=False)
     if again:
         yield f"out of a body: repaired twice: {again}"
 
 
-def _has_twins(slots: Sequence[Slot]) -> bool:
+def _has_duplicate_results(messages: Sequence[SizedMessage]) -> bool:
     """Return whether two results in one message answer the same call, which the rules of Gemini do not see."""
-    return any(len({one.call_id for one in s.message.results}) < len(s.message.results) for s in slots)
+    return any(len({result.call_id for result in s.message.results}) < len(s.message.results) for s in messages)
 
 
-_ONLY = {
+_APIS_OF_PART = {
     "message.name": ("openai-chat",),
     "message.refusal": ("openai-chat",),
     "refusal": ("openai-chat",),
@@ -343,91 +374,102 @@ _ONLY = {
 """Opaque parts that only the bodies of some APIs can hold."""
 
 
-def _speakable(message: Message, api: str) -> Message:
+def _drop_unspeakable_parts(message: Message, api: str) -> Message:
     """Return the message without parts that no body of ``api`` gives."""
-    parts = (part for part in message.parts if not isinstance(part, Opaque) or api in _ONLY.get(part.kind, APIS))
+    parts = (
+        part for part in message.parts if not isinstance(part, Opaque) or api in _APIS_OF_PART.get(part.kind, API_NAMES)
+    )
     return Message(message.role, tuple(parts))
 
 
-def _is_strict(where: Target) -> bool:
+def _is_stricter_than_validator(target: Target) -> bool:
     """Return whether the validator knows less of the model than its dialect demands."""
-    return where.model in {"somebody-else", "mistral-large-latest"}
+    return target.model in {"somebody-else", "mistral-large-latest"}
 
 
-def _from_another(messages: Sequence[Message], where: Target, api: str) -> Iterator[str]:
+def _check_foreign_body(messages: Sequence[Message], target: Target, api: str) -> Iterator[str]:
     """Yield the laws that are broken when a history comes out of a body of another API."""
-    lens = open_body(body(api, MODELS[api][0], [Slot(_speakable(message, api)) for message in messages]), api)
-    branch = Branch.build(Entry("", None, Said(slot)) for slot in lens.slots)
-    if not any(tells(native(slot.message, where.api)) for slot in lens.slots):
+    lens = parse_request(
+        build_request_body(
+            api, MANGLE_MODELS[api][0], [SizedMessage(_drop_unspeakable_parts(message, api)) for message in messages]
+        ),
+        api,
+    )
+    branch = ConversationState.from_entries(Entry("", None, MessageEntry(slot)) for slot in lens.messages)
+    if not any(has_nonblank_content(strip_foreign_content(slot.message, target.api)) for slot in lens.messages):
         return
-    edits, _ = repair_projection(branch, where.dialect)
-    sent = patched(list(lens.slots), edits)
-    yield from _valid(body(where.api, where.model, sent), where, f"out of a body of {api}")
+    edits, _ = normalize_projection(branch, target.dialect)
+    sent_slots = apply_normalization(list(lens.messages), edits)
+    yield from _report_findings(
+        build_request_body(target.api, target.model, sent_slots), target, f"out of a body of {api}"
+    )
 
 
-def _valid(raw: bytes, where: Target, how: str) -> Iterator[str]:
-    for finding in _findings(raw, where):
+def _report_findings(raw: bytes, target: Target, source: str) -> Iterator[str]:
+    for finding in _list_findings(raw, target):
         if finding.level == "error":
-            yield f"{how}: {finding.rule} at {finding.path}: {finding.message}"
+            yield f"{source}: {finding.rule} at {finding.path}: {finding.message}"
 
 
-def _findings(raw: bytes, where: Target) -> list[Any]:
-    found = validate(raw, where.api, model=where.model)
-    return [one for one in found if one.rule not in OPTIONS]
+def _list_findings(raw: bytes, target: Target) -> list[Any]:
+    findings = validate_request(raw, target.api, model=target.model)
+    return [finding for finding in findings if finding.rule not in OPTION_RULES]
 
 
-def _words(messages: Sequence[Message]) -> Counter[str]:
+def _count_user_texts(messages: Sequence[Message]) -> Counter[str]:
     return Counter(
         part.text
-        for one in messages
-        if one.role in {"user", "system"}
-        for part in one.parts
+        for message in messages
+        if message.role in {"user", "system"}
+        for part in message.parts
         if isinstance(part, Text) and part.text.strip()
     )
 
 
-def _lost(messages: Sequence[Message], sent: Sequence[Message]) -> Iterator[str]:
-    gone = _words(messages) - _words(sent)
-    if gone:
-        yield f"words of the user are missing: {list(gone)[:3]}"
+def _report_lost_words(messages: Sequence[Message], sent_messages: Sequence[Message]) -> Iterator[str]:
+    missing_words = _count_user_texts(messages) - _count_user_texts(sent_messages)
+    if missing_words:
+        yield f"words of the user are missing: {list(missing_words)[:3]}"
 
 
-def _replaced(messages: Sequence[Message], sent: Sequence[Message]) -> Iterator[str]:
+def _report_lost_results(messages: Sequence[Message], sent_messages: Sequence[Message]) -> Iterator[str]:
     """Yield the results that were there and are not sent, of calls that are sent and share their id with none."""
-    said = {_first(result) for message in sent for result in message.results}
+    sent_results = {_get_first_result_text(result) for message in sent_messages for result in message.results}
     calls = [call for message in messages if message.role == "assistant" for call in message.calls]
     used = Counter(call.id for call in calls)
     fine = {call.id for call in calls if call.id and call.name.strip() and used[call.id] == 1}
     real: dict[str, list[str]] = {}
     for message in messages:
         for result in message.results:
-            text = _first(result)
-            if result.call_id in fine and MISSING not in text:
+            text = _get_first_result_text(result)
+            if result.call_id in fine and SYNTHETIC_RESULT_TEXT not in text:
                 real.setdefault(result.call_id, []).append(text)
     for id_, texts in real.items():
-        if said.isdisjoint(texts) and all(texts):
+        if sent_results.isdisjoint(texts) and all(texts):
             yield f"the result of {id_!r} was there and is not sent: {texts}"
 
 
 # -- by the million ----------------------------------------------------------------------------------------------------
 
 
-def run(count: int, seed: int, apis: Sequence[str] = APIS, models: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+def find_failing_histories(
+    count: int, seed: int, apis: Sequence[str] = API_NAMES, models: Sequence[str] = ()
+) -> Iterator[tuple[str, str]]:
     """Yield the name of each history that breaks a law, and the law; all follow from ``seed``."""
-    families = [(api, model) for api in apis for model in models or MODELS[api]]
+    families = [(api, model) for api in apis for model in models or MANGLE_MODELS[api]]
     for number in range(seed, seed + count):
         api, model = families[number % len(families)]
-        for law in of_seed(number, api, model):
+        for law in check_seed_history(number, api, model):
             yield f"{number} {api} {model}", law
 
 
-def of_seed(seed: int, api: str, model: str) -> Iterator[str]:
+def check_seed_history(seed: int, api: str, model: str) -> Iterator[str]:
     """Yield each law that history ``seed`` breaks on ``model``."""
     rng = Random(seed)
-    messages = mangled(rng, rng.choice((api, api, *APIS)))
-    other = rng.choice(APIS) if seed % 4 == 0 else ""
+    messages = mangle_conversation(rng, rng.choice((api, api, *API_NAMES)))
+    foreign_api = rng.choice(API_NAMES) if seed % 4 == 0 else ""
     try:
-        yield from broken_laws(messages, api, model, other=other)
+        yield from find_broken_invariants(messages, api, model, foreign_api=foreign_api)
     except FormatError as error:
         yield f"nothing came of it: {error}"
 
@@ -437,20 +479,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python tests/support/mangle.py", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--count", type=int, default=2_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--api", choices=APIS)
+    parser.add_argument("--api", choices=API_NAMES)
     parser.add_argument("--model")
     parser.add_argument("--most", type=int, default=10, help="broken laws to show")
     args = parser.parse_args()
     began = time.perf_counter()
-    found = 0
-    for name, law in run(args.count, args.seed, [args.api] if args.api else APIS, [args.model] if args.model else ()):
-        found += 1
-        if found <= args.most:
+    violations = 0
+    for name, law in find_failing_histories(
+        args.count, args.seed, [args.api] if args.api else API_NAMES, [args.model] if args.model else ()
+    ):
+        violations += 1
+        if violations <= args.most:
             sys.stdout.write(f"{name}: {law}\n")
     spent = time.perf_counter() - began
-    said = f"{args.count:,} histories from seed {args.seed}: {found:,} broken laws"
-    sys.stderr.write(f"{said}; {spent:.0f} s, {1e3 * spent / max(1, args.count):.2f} ms each\n")
-    return int(found > 0)
+    headline = f"{args.count:,} histories from seed {args.seed}: {violations:,} broken laws"
+    sys.stderr.write(f"{headline}; {spent:.0f} s, {1e3 * spent / max(1, args.count):.2f} ms each\n")
+    return int(violations > 0)
 
 
 if __name__ == "__main__":

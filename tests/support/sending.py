@@ -7,28 +7,28 @@ from itertools import pairwise
 
 from msgspec import Struct
 from msgspec.structs import replace
-from workday import Step, fields, results
+from workday import WorkdayStep, make_request_fields, make_result_message
 
-from holdfast.engine.log.journal import Journal, Prepared
-from holdfast.engine.requests import framed, rendered
-from holdfast.engine.upstream.replies import as_said
+from holdfast.engine.log.journal import Journal, PreparedRequest
+from holdfast.engine.requests import add_setup_to_target, render_prepared_request
+from holdfast.engine.upstream.replies import convert_answer_for_log
 from holdfast.errors import FormatError, UpstreamError
 from holdfast.messages.message import Message
 from holdfast.providers.overflow import ErrorReport
-from holdfast.providers.registry import form_of
-from holdfast.providers.request_body import wires
-from holdfast.providers.responses import Answer, answer
+from holdfast.providers.registry import get_api_spec
+from holdfast.providers.request_body import encode_sized_messages
+from holdfast.providers.responses import ParsedAnswer, parse_answer
 from holdfast.state.entries import Usage
-from holdfast.state.target import Target, World
+from holdfast.state.target import PlanInputs, Target
 from holdfast.testing.provider import Provider
-from holdfast.testing.provider.calls import Asked
-from holdfast.testing.provider.voices.speaking import Call, speak
+from holdfast.testing.provider.calls import IncomingRequest
+from holdfast.testing.provider.voices.speaking import ApiCall, encode_reply
 
-COLD = 300
+COLD_AFTER = 300
 """Seconds after which the agent takes the cache for cold."""
 
 
-class Whole(Struct, frozen=True):
+class WholeReply(Struct, frozen=True):
     """A reply that is there as a whole."""
 
     status: int
@@ -36,15 +36,15 @@ class Whole(Struct, frozen=True):
     body: bytes
 
 
-class Turn(Struct, frozen=True):
+class SentRequest(Struct, frozen=True):
     """One request and its reply."""
 
     step: int
-    world: World
-    prepared: Prepared
+    world: PlanInputs
+    prepared_request: PreparedRequest
     body: bytes
     status: int
-    answer: Answer
+    answer: ParsedAnswer
 
     @property
     def usage(self) -> Usage:
@@ -52,88 +52,93 @@ class Turn(Struct, frozen=True):
         return self.answer.usage or Usage()
 
     @property
-    def wires(self) -> list[bytes]:
+    def wire_messages(self) -> list[bytes]:
         """The elements of the history that it shows, byte for byte, without cache breakpoints."""
-        return elements(self.prepared)
+        return get_wire_elements(self.prepared_request)
 
 
-def elements(prepared: Prepared) -> list[bytes]:
+def get_wire_elements(prepared_request: PreparedRequest) -> list[bytes]:
     """Return the elements of a request's history, byte for byte, without cache breakpoints."""
-    shown = wires(form_of(prepared.target.api), prepared.slots)
-    return [bytes(wire) for group in shown for wire in group]
+    wire_groups = encode_sized_messages(get_api_spec(prepared_request.target.api), prepared_request.messages)
+    return [bytes(wire) for group in wire_groups for wire in group]
 
 
-def direct(provider: Provider, api: str) -> Callable[[bytes, str], Whole]:
+def make_direct_sender(provider: Provider, api: str) -> Callable[[bytes, str], WholeReply]:
     """Return what sends a body to ``provider`` without any wire."""
 
-    def send(body: bytes, model: str) -> Whole:
-        asked = Asked(api, "generate", body, model if api == "gemini" else "")
-        told = speak(Call(api, "generate", "ticket"), asked, provider.answer(asked))
-        return Whole(told.status, told.headers, b"".join(told.pieces))
+    def send(body: bytes, model: str) -> WholeReply:
+        incoming = IncomingRequest(api, "generate", body, model if api == "gemini" else "")
+        response = encode_reply(ApiCall(api, "generate", "ticket"), incoming, provider.answer(incoming))
+        return WholeReply(response.status, response.headers, b"".join(response.pieces))
 
     return send
 
 
-def drive(
+def drive_workday(
     journal: Journal,
     target: Target,
-    day: Sequence[Step],
-    send: Callable[[bytes, str], Whole],
-    again: Callable[[Journal], Journal] = lambda journal: journal,
+    day: Sequence[WorkdayStep],
+    send: Callable[[bytes, str], WholeReply],
+    before_request: Callable[[Journal], Journal] = lambda journal: journal,
     wait: Callable[[int], object] = lambda _: None,
-) -> Iterator[Turn]:
+) -> Iterator[SentRequest]:
     """Yield the requests of ``day``, each sent and its answer recorded.
 
-    ``wait`` is called with the seconds before each step, ``again`` with the journal before its request. A request that
-    is refused is yielded and tried once more compacted, as recovery does it first; refused again, the day is over.
+    ``wait`` is called with the seconds before each step, ``before_request`` with the journal before its request. A
+    request that is refused is yielded and tried once more compacted, as recovery does it first; refused again, the day
+    is over.
     """
-    goal = framed(target, fields(target.api))
+    goal = add_setup_to_target(target, make_request_fields(target.api))
     for step in day:
         if step.user:
-            journal.append(Message.of("user", step.user))
-        journal = again(journal)
-        wait(step.away)
-        world = World(cache="cold" if step.away > COLD else "warm", idle=step.away)
-        for tried in (world, replace(world, rung="compact")):
-            turn = _sent(journal, goal, step, tried, send)
+            journal.append(Message.from_text("user", step.user))
+        journal = before_request(journal)
+        wait(step.seconds_away)
+        world = PlanInputs(
+            cache_state="cold" if step.seconds_away > COLD_AFTER else "warm", idle_seconds=step.seconds_away
+        )
+        for attempt_world in (world, replace(world, overflow_step="compact")):
+            turn = _send_step(journal, goal, step, attempt_world, send)
             yield turn
             if turn.answer.error is None:
                 break
-            journal.fail(f"refused with {turn.status}")
+            journal.record_failure(f"refused with {turn.status}")
         else:
             return
-        journal.record(*as_said(turn.answer, target.api, target.model))
+        journal.record_answer(*convert_answer_for_log(turn.answer, target.api, target.model))
         if turn.answer.message.calls:
-            journal.append(results(turn.answer.message.calls, step))
+            journal.append(make_result_message(turn.answer.message.calls, step))
 
 
-def _sent(journal: Journal, goal: Target, step: Step, world: World, send: Callable[[bytes, str], Whole]) -> Turn:
-    prepared = journal.prepare(goal, world)
-    body = rendered(prepared, fields(goal.api))
+def _send_step(
+    journal: Journal, goal: Target, step: WorkdayStep, inputs: PlanInputs, send: Callable[[bytes, str], WholeReply]
+) -> SentRequest:
+    prepared_request = journal.prepare_request(goal, inputs)
+    body = render_prepared_request(prepared_request, make_request_fields(goal.api))
     reply = send(body, goal.model)
-    return Turn(step.number, world, prepared, body, reply.status, _told(reply, prepared))
+    return SentRequest(step.number, inputs, prepared_request, body, reply.status, _parse_reply(reply, prepared_request))
 
 
-def _told(reply: Whole, prepared: Prepared) -> Answer:
+def _parse_reply(reply: WholeReply, prepared_request: PreparedRequest) -> ParsedAnswer:
     """Return what a reply says, an error of any shape as an answer with ``error``."""
-    api, fine = prepared.target.api, 200 <= reply.status < 300
+    api, fine = prepared_request.target.api, 200 <= reply.status < 300
     try:
-        told = answer(api, reply.body)
+        parsed_answer = parse_answer(api, reply.body)
     except FormatError as error:
-        told = Answer()
+        parsed_answer = ParsedAnswer()
         if fine:
             raise UpstreamError(f"HTTP {reply.status} came without an answer: {error}", "server") from error
-    if fine and told.error is None:
-        return told
-    said = told.error or ErrorReport(api, body=reply.body)
-    sizes = {"estimate": prepared.plan.after, "window": prepared.target.limits.window}
-    return replace(told, error=replace(said, status=said.status if fine else reply.status, **sizes))
+    if fine and parsed_answer.error is None:
+        return parsed_answer
+    report = parsed_answer.error or ErrorReport(api, body=reply.body)
+    sizes = {"estimate": prepared_request.plan.after, "window": prepared_request.target.limits.window}
+    return replace(parsed_answer, error=replace(report, status=report.status if fine else reply.status, **sizes))
 
 
 # -- what is said of a run ---------------------------------------------------------------------------------------------
 
 
-class Break(Struct, frozen=True):
+class PrefixBreak(Struct, frozen=True):
     """A request that does not go on where the one before it ended."""
 
     step: int
@@ -143,25 +148,26 @@ class Break(Struct, frozen=True):
     """What was decided about something that the model had seen; empty = nothing, which breaks K1."""
 
 
-def breaks(turns: Sequence[Turn]) -> list[Break]:
+def find_prefix_breaks(turns: Sequence[SentRequest]) -> list[PrefixBreak]:
     """Return the requests whose history does not begin with the whole history of the one before, byte for byte."""
-    shown = [turn.wires for turn in turns]
+    turn_wires = [turn.wire_messages for turn in turns]
     return [
-        Break(new.step, _parted(older, newer), reason(old, new))
-        for (old, older), (new, newer) in pairwise(zip(turns, shown, strict=True))
+        PrefixBreak(new.step, _find_first_changed_element(older, newer), explain_prefix_break(old, new))
+        for (old, older), (new, newer) in pairwise(zip(turns, turn_wires, strict=True))
         if newer[: len(older)] != older
     ]
 
 
-def _parted(old: Sequence[bytes], new: Sequence[bytes]) -> int:
+def _find_first_changed_element(old: Sequence[bytes], new: Sequence[bytes]) -> int:
     return next(
-        (at for at, (one, two) in enumerate(zip(old, new, strict=False)) if one != two), min(len(old), len(new))
+        (at for at, (old_wire, two) in enumerate(zip(old, new, strict=False)) if old_wire != two),
+        min(len(old), len(new)),
     )
 
 
-def reason(old: Turn, new: Turn) -> str:
+def explain_prefix_break(old: SentRequest, new: SentRequest) -> str:
     """Return why ``new`` may break with ``old``: a compaction, or decisions about what ``old`` showed."""
-    plan, seen = new.prepared.plan, len(old.prepared.plan.branch.slots)
+    plan, old_count = new.prepared_request.plan, len(old.prepared_request.plan.state.sized_messages)
     if plan.compaction is not None:
         return "compaction"
-    return ", ".join(sorted({edit.rule for edit in plan.record if edit.span.start < seen}))
+    return ", ".join(sorted({edit.rule for edit in plan.record if edit.span.start < old_count}))

@@ -16,18 +16,37 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from samples import KEY, ODD, chain, every_kind, ids, long_session, same_request, unnumbered, words
+from samples import (
+    ODD_TEXT,
+    SAMPLE_KEY,
+    drop_sequence_numbers,
+    is_same_request,
+    list_ids,
+    make_all_entry_bodies,
+    make_long_session,
+    make_message_chain,
+    make_message_entry_body,
+)
 from store_rules import CopyRules, ImportRules, QuotaRules, SearchRules
 
 from holdfast.errors import LogConflict, StoreError, StoreLocked, UnknownId
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.sized_message import Slot
-from holdfast.state.branch.branch import Branch
-from holdfast.state.entries import Answer, Body, Compaction, Entry, Note, Revoke, Said, Usage
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.entries import (
+    AnswerEntry,
+    CompactionEntry,
+    Entry,
+    EntryBody,
+    MessageEntry,
+    NoteEntry,
+    RevokeEntry,
+    Usage,
+)
 from holdfast.store.base import BlobStore, SessionInfo
-from holdfast.store.tree.outline import bare
-from holdfast.store.tree.tree import FEW
+from holdfast.store.tree.outline import reduce_to_sizes
+from holdfast.store.tree.tree import MIN_OUTLINE_ENTRIES
 
 
 class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
@@ -37,447 +56,494 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
 
     def test_path_is_what_was_appended(self, tmp_path: Path) -> None:
         """S1: everything whose append returned is read back, also by another process, in order."""
-        entries = chain("abcd")
+        entries = make_message_chain("abcd")
         first = self.open(tmp_path)
-        first.create(KEY)
+        first.create_session(SAMPLE_KEY)
         for entry in entries:
-            assert first.append(KEY, [entry]).moved
-        with self.again(first, tmp_path) as store:
-            assert unnumbered(store.path(KEY)) == entries
-            assert store.session(KEY).leaf == "d"
-            assert store.session(KEY).entries == 4
+            assert first.append_entries(SAMPLE_KEY, [entry]).is_leaf_moved
+        with self.reopen(first, tmp_path) as store:
+            assert drop_sequence_numbers(store.read_path(SAMPLE_KEY)) == entries
+            assert store.get_session(SAMPLE_KEY).leaf_id == "d"
+            assert store.get_session(SAMPLE_KEY).entry_count == 4
 
     def test_every_kind_comes_back_equal(self, tmp_path: Path) -> None:
         """S15: ``load(save(x)) == x`` for every kind of entry and every awkward value."""
-        bodies = every_kind()
-        entries = [Entry(f"e{n}", f"e{n - 1}" if n else None, body, at=n) for n, body in enumerate(bodies)]
+        bodies = make_all_entry_bodies()
+        entries = [Entry(f"e{n}", f"e{n - 1}" if n else None, body, time_ms=n) for n, body in enumerate(bodies)]
         first = self.open(tmp_path)
-        first.put(KEY, entries)
-        with self.again(first, tmp_path) as store:
-            found = unnumbered(store.entries(KEY))
-        for entry, stored in zip(entries, found, strict=True):
-            assert stored == entry
-        raw, stored_raw = entries[0].body.slot.raw, found[0].body.slot.raw  # type: ignore[union-attr]
+        first.import_entries(SAMPLE_KEY, entries)
+        with self.reopen(first, tmp_path) as store:
+            stored_entries = drop_sequence_numbers(store.read_entries(SAMPLE_KEY))
+        for entry, stored_entry in zip(entries, stored_entries, strict=True):
+            assert stored_entry == entry
+        raw, stored_raw = entries[0].body.sized_message.raw, stored_entries[0].body.sized_message.raw  # type: ignore[union-attr]
         assert bytes(stored_raw or b"") == bytes(raw or b"")
 
     def test_order_is_the_log_not_the_clock(self, tmp_path: Path) -> None:
         """S8: a clock that runs backwards changes no order."""
-        entries = [replace(entry, at=1_000 - n) for n, entry in enumerate(chain("abc"))]
+        entries = [replace(entry, time_ms=1_000 - n) for n, entry in enumerate(make_message_chain("abc"))]
         with self.open(tmp_path) as store:
-            store.put(KEY, entries)
-            found = store.entries(KEY)
-            assert ids(found) == ["a", "b", "c"]
-            assert sorted({entry.seq for entry in found}) == [entry.seq for entry in found]
+            store.import_entries(SAMPLE_KEY, entries)
+            stored_entries = store.read_entries(SAMPLE_KEY)
+            assert list_ids(stored_entries) == ["a", "b", "c"]
+            assert sorted({entry.seq for entry in stored_entries}) == [entry.seq for entry in stored_entries]
 
     def test_unknown_parent_is_refused_whole(self, tmp_path: Path) -> None:
         """S7: no entry without its parent, and one bad entry keeps the whole batch out."""
         with self.open(tmp_path) as store:
-            store.put(KEY, chain("ab"))
-            before = store.session(KEY)
+            store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
+            before = store.get_session(SAMPLE_KEY)
             with pytest.raises(LogConflict, match="nowhere"):
-                store.append(KEY, [*chain("cd", "b"), *chain("e", "nowhere")])
-            assert ids(store.entries(KEY)) == ["a", "b"]
-            assert store.session(KEY) == before
-            assert store.append(KEY, chain("c", "b")).moved
+                store.append_entries(SAMPLE_KEY, [*make_message_chain("cd", "b"), *make_message_chain("e", "nowhere")])
+            assert list_ids(store.read_entries(SAMPLE_KEY)) == ["a", "b"]
+            assert store.get_session(SAMPLE_KEY) == before
+            assert store.append_entries(SAMPLE_KEY, make_message_chain("c", "b")).is_leaf_moved
 
     def test_child_before_parent_is_refused(self, tmp_path: Path) -> None:
         """S7: the parent comes first also within a batch, so no cycle can be written."""
         with self.open(tmp_path) as store, pytest.raises(LogConflict):
-            store.put(KEY, [Entry("a", "b", words("x")), Entry("b", "a", words("y"))])
+            store.import_entries(
+                SAMPLE_KEY,
+                [Entry("a", "b", make_message_entry_body("x")), Entry("b", "a", make_message_entry_body("y"))],
+            )
 
     def test_a_value_of_a_wrong_type_is_refused_whole(self, tmp_path: Path) -> None:
         """What could not be read again is not acknowledged: the error names the field, and nothing is written."""
-        wrong: dict[str, Body] = {
-            "arguments": Said(Slot(Message("assistant", (ToolCall("c", "bash", {"a": 1}),)))),  # type: ignore[arg-type]
-            r"\.id`": Said(Slot(Message("assistant", (ToolCall(5, "bash", "{}"),)))),  # type: ignore[arg-type]
-            "is_error": Said(Slot(Message("tool", (ToolResult("c", is_error="yes"),)))),  # type: ignore[arg-type]
-            r"\.role`": Said(Slot(Message("boss", (Text("work"),)))),  # type: ignore[arg-type]
-            "input": Answer("basis", Usage(input="many")),  # type: ignore[arg-type]
-            "object": Note("remark", data={"of": object()}),
+        wrong: dict[str, EntryBody] = {
+            "arguments": MessageEntry(SizedMessage(Message("assistant", (ToolCall("c", "bash", {"a": 1}),)))),  # type: ignore[arg-type]
+            r"\.id`": MessageEntry(SizedMessage(Message("assistant", (ToolCall(5, "bash", "{}"),)))),  # type: ignore[arg-type]
+            "is_error": MessageEntry(SizedMessage(Message("tool", (ToolResult("c", is_error="yes"),)))),  # type: ignore[arg-type]
+            r"\.role`": MessageEntry(SizedMessage(Message("boss", (Text("work"),)))),  # type: ignore[arg-type]
+            "input": AnswerEntry("basis", Usage(input="many")),  # type: ignore[arg-type]
+            "object": NoteEntry("remark", data={"of": object()}),
         }
         with self.open(tmp_path) as store:
-            store.put(KEY, chain("a"))
+            store.import_entries(SAMPLE_KEY, make_message_chain("a"))
             for field, body in wrong.items():
-                for verb in (store.append, store.put):
+                for verb in (store.append_entries, store.import_entries):
                     with pytest.raises(LogConflict, match=field):
-                        verb(KEY, [Entry("b", "a", words("fine")), Entry("c", "b", body)])
-            assert ids(store.path(KEY)) == ["a"]
-            assert store.damage(KEY) == []
+                        verb(SAMPLE_KEY, [Entry("b", "a", make_message_entry_body("fine")), Entry("c", "b", body)])
+            assert list_ids(store.read_path(SAMPLE_KEY)) == ["a"]
+            assert store.find_damage(SAMPLE_KEY) == []
 
     def test_an_id_is_given_once(self, tmp_path: Path) -> None:
         """S9: an id is unique in its session over all kinds, and free in another."""
         with self.open(tmp_path) as store:
-            store.put(KEY, chain("ab"))
+            store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
             with pytest.raises(LogConflict, match="'a'"):
-                store.append(KEY, [Entry("a", "b", Note("other"))])
+                store.append_entries(SAMPLE_KEY, [Entry("a", "b", NoteEntry("other"))])
             with pytest.raises(LogConflict, match="'c'"):
-                store.append(KEY, [*chain("c", "b"), *chain("c", "b")])
-            assert store.put("session-2", chain("ab")).added == 2
+                store.append_entries(SAMPLE_KEY, [*make_message_chain("c", "b"), *make_message_chain("c", "b")])
+            assert store.import_entries("session-2", make_message_chain("ab")).added_count == 2
 
     def test_names_that_no_index_holds_are_refused(self, tmp_path: Path) -> None:
         """X2: an id that is empty, endless, half a character, or a way to somewhere else is refused everywhere."""
         with self.open(tmp_path) as store:
-            store.create(KEY)
+            store.create_session(SAMPLE_KEY)
             for bad in ("", "\ud83d", "x" * 10_000):
                 with pytest.raises(LogConflict):
-                    store.append(KEY, [Entry(bad, None, words("x"))])
+                    store.append_entries(SAMPLE_KEY, [Entry(bad, None, make_message_entry_body("x"))])
                 with pytest.raises(LogConflict):
-                    store.create(bad)
+                    store.create_session(bad)
             for bad in ("../../x", "a/..", "..", "CON", "nul.txt", "a\nb", "\x00"):
-                for make in (store.create, lambda key: store.put(key, chain("a"))):
+                for make in (store.create_session, lambda key: store.import_entries(key, make_message_chain("a"))):
                     with pytest.raises(LogConflict, match="no session key"):
                         make(bad)
-                for find in (store.session, store.path, store.remove, lambda id_: store.entry(KEY, id_)):
+                for find in (
+                    store.get_session,
+                    store.read_path,
+                    store.remove_session,
+                    lambda id_: store.get_entry(SAMPLE_KEY, id_),
+                ):
                     with pytest.raises(UnknownId):
                         find(bad)
-            assert [info.key for info in store.sessions()] == [KEY]
-            assert store.entries(KEY) == []
+            assert [info.key for info in store.list_sessions()] == [SAMPLE_KEY]
+            assert store.read_entries(SAMPLE_KEY) == []
 
     # -- leaves and forks ----------------------------------------------------------------------------------------------
 
     def test_another_leaf_forks(self, tmp_path: Path) -> None:
         """S10: who appends behind an older leaf makes a fork; nothing is overwritten and the label stays."""
         with self.open(tmp_path) as store:
-            store.put(KEY, chain("abc"))
-            made = store.append(KEY, chain("xy", "b"), expected_leaf="b")
-            assert (made.leaf, made.moved) == ("y", False)
-            assert store.session(KEY).leaf == "c"
-            assert ids(store.path(KEY)) == ["a", "b", "c"]
-            assert ids(store.path(KEY, "y")) == ["a", "b", "x", "y"]
-            assert ids(store.leaves(KEY)) == ["c", "y"]
+            store.import_entries(SAMPLE_KEY, make_message_chain("abc"))
+            outcome = store.append_entries(SAMPLE_KEY, make_message_chain("xy", "b"), expected_leaf="b")
+            assert (outcome.leaf, outcome.is_leaf_moved) == ("y", False)
+            assert store.get_session(SAMPLE_KEY).leaf_id == "c"
+            assert list_ids(store.read_path(SAMPLE_KEY)) == ["a", "b", "c"]
+            assert list_ids(store.read_path(SAMPLE_KEY, "y")) == ["a", "b", "x", "y"]
+            assert list_ids(store.read_tips(SAMPLE_KEY)) == ["c", "y"]
 
     def test_the_leaf_moves_only_from_where_it_was_expected(self, tmp_path: Path) -> None:
         """A caller that names the leaf it knows may rewind from it, and moves nothing once the leaf is another."""
         with self.open(tmp_path) as store:
-            store.put(KEY, chain("abc"))
-            assert store.append(KEY, chain("x", "a"), expected_leaf="c").moved
-            assert store.session(KEY).leaf == "x"
-            assert not store.append(KEY, chain("y", "x"), expected_leaf="c").moved
-            assert store.session(KEY).leaf == "x"
+            store.import_entries(SAMPLE_KEY, make_message_chain("abc"))
+            assert store.append_entries(SAMPLE_KEY, make_message_chain("x", "a"), expected_leaf="c").is_leaf_moved
+            assert store.get_session(SAMPLE_KEY).leaf_id == "x"
+            assert not store.append_entries(SAMPLE_KEY, make_message_chain("y", "x"), expected_leaf="c").is_leaf_moved
+            assert store.get_session(SAMPLE_KEY).leaf_id == "x"
 
     def test_leaf_moves_where_it_is_put(self, tmp_path: Path) -> None:
         """The leaf is a label: it can be set to any entry, and appending goes on from there."""
         with self.open(tmp_path) as store:
-            store.put(KEY, chain(["one", "two", "three"]))
-            assert store.set_leaf(KEY, "tw") == "two"
-            assert ids(store.path(KEY)) == ["one", "two"]
-            assert store.append(KEY, chain("x", "two")).moved
+            store.import_entries(SAMPLE_KEY, make_message_chain(["one", "two", "three"]))
+            assert store.set_leaf(SAMPLE_KEY, "tw") == "two"
+            assert list_ids(store.read_path(SAMPLE_KEY)) == ["one", "two"]
+            assert store.append_entries(SAMPLE_KEY, make_message_chain("x", "two")).is_leaf_moved
             with pytest.raises(UnknownId):
-                store.set_leaf(KEY, "four")
+                store.set_leaf(SAMPLE_KEY, "four")
 
     def test_labels_hang_beside_the_branch(self, tmp_path: Path) -> None:
         """A label names an entry, is no tip, moves no leaf, and an empty name takes it away."""
         with self.open(tmp_path) as store:
-            store.put(KEY, chain("abc"))
-            store.label(KEY, "b", "before the refactoring")
-            store.label(KEY, "c", "end")
-            assert store.labels(KEY) == {"b": "before the refactoring", "c": "end"}
-            store.label(KEY, "b", "")
-            assert store.labels(KEY) == {"c": "end"}
-            assert store.session(KEY).leaf == "c"
-            assert ids(store.leaves(KEY)) == ["c"]
-            assert store.append(KEY, chain("d", "c")).moved
+            store.import_entries(SAMPLE_KEY, make_message_chain("abc"))
+            store.label_entry(SAMPLE_KEY, "b", "before the refactoring")
+            store.label_entry(SAMPLE_KEY, "c", "end")
+            assert store.read_labels(SAMPLE_KEY) == {"b": "before the refactoring", "c": "end"}
+            store.label_entry(SAMPLE_KEY, "b", "")
+            assert store.read_labels(SAMPLE_KEY) == {"c": "end"}
+            assert store.get_session(SAMPLE_KEY).leaf_id == "c"
+            assert list_ids(store.read_tips(SAMPLE_KEY)) == ["c"]
+            assert store.append_entries(SAMPLE_KEY, make_message_chain("d", "c")).is_leaf_moved
 
     # -- imports -------------------------------------------------------------------------------------------------------
 
     def test_importing_twice_changes_nothing(self, tmp_path: Path) -> None:
         """An import is idempotent and says so."""
-        entries = [replace(entry, at=5) for entry in chain("abc")]
-        info = SessionInfo(KEY, "title", "claude-code", "/home/me", "model", 1, 9)
+        entries = [replace(entry, time_ms=5) for entry in make_message_chain("abc")]
+        info = SessionInfo(SAMPLE_KEY, "title", "claude-code", "/home/me", "model", 1, 9)
         with self.open(tmp_path) as store:
-            first = store.put(KEY, entries, info=info)
-            assert (first.added, first.kept, first.leaf) == (3, 0, "c")
-            before = (store.sessions(), store.entries(KEY))
-            second = store.put(KEY, entries, info=info)
-            assert (second.added, second.kept, second.is_unchanged) == (0, 3, True)
-            assert (store.sessions(), store.entries(KEY)) == before
-            assert store.session(KEY) == replace(info, entries=3, leaf="c")
+            first = store.import_entries(SAMPLE_KEY, entries, info=info)
+            assert (first.added_count, first.known_count, first.leaf) == (3, 0, "c")
+            before = (store.list_sessions(), store.read_entries(SAMPLE_KEY))
+            second = store.import_entries(SAMPLE_KEY, entries, info=info)
+            assert (second.added_count, second.known_count, second.is_unchanged) == (0, 3, True)
+            assert (store.list_sessions(), store.read_entries(SAMPLE_KEY)) == before
+            assert store.get_session(SAMPLE_KEY) == replace(info, entry_count=3, leaf_id="c")
 
     def test_a_grown_file_adds_what_is_new(self, tmp_path: Path) -> None:
         """Only new entries are added, and the leaf goes on with the file."""
         with self.open(tmp_path) as store:
-            store.put(KEY, chain("abc"))
-            grown = store.put(KEY, chain("abcde"), info=SessionInfo(KEY, "new title"))
-            assert (grown.added, grown.kept, grown.leaf) == (2, 3, "e")
-            assert store.session(KEY).title == "new title"
-            assert ids(store.path(KEY)) == list("abcde")
+            store.import_entries(SAMPLE_KEY, make_message_chain("abc"))
+            outcome = store.import_entries(
+                SAMPLE_KEY, make_message_chain("abcde"), info=SessionInfo(SAMPLE_KEY, "new title")
+            )
+            assert (outcome.added_count, outcome.known_count, outcome.leaf) == (2, 3, "e")
+            assert store.get_session(SAMPLE_KEY).title == "new title"
+            assert list_ids(store.read_path(SAMPLE_KEY)) == list("abcde")
 
     def test_an_import_leaves_no_branch(self, tmp_path: Path) -> None:
         """What was said here since the first import stays the session's leaf."""
         with self.open(tmp_path) as store:
-            store.put(KEY, chain("abc"))
-            store.append(KEY, chain("x", "c"))
-            assert store.put(KEY, chain("abcde")).leaf == "x"
-            assert ids(store.path(KEY)) == ["a", "b", "c", "x"]
+            store.import_entries(SAMPLE_KEY, make_message_chain("abc"))
+            store.append_entries(SAMPLE_KEY, make_message_chain("x", "c"))
+            assert store.import_entries(SAMPLE_KEY, make_message_chain("abcde")).leaf == "x"
+            assert list_ids(store.read_path(SAMPLE_KEY)) == ["a", "b", "c", "x"]
 
     def test_other_content_under_an_id_is_refused(self, tmp_path: Path) -> None:
         """A file that changed under its ids is an error, and nothing of it is written."""
         with self.open(tmp_path) as store:
-            store.put(KEY, chain("abc"))
-            before = (store.sessions(), store.entries(KEY))
+            store.import_entries(SAMPLE_KEY, make_message_chain("abc"))
+            before = (store.list_sessions(), store.read_entries(SAMPLE_KEY))
             with pytest.raises(LogConflict, match="other content"):
-                store.put(KEY, [*chain("ab"), Entry("c", "b", words("changed")), *chain("d", "c")])
+                store.import_entries(
+                    SAMPLE_KEY,
+                    [
+                        *make_message_chain("ab"),
+                        Entry("c", "b", make_message_entry_body("changed")),
+                        *make_message_chain("d", "c"),
+                    ],
+                )
             with pytest.raises(LogConflict, match="other content"):
-                store.put(KEY, [*chain("ab"), replace(chain("abc")[2], parent="a")])
-            assert (store.sessions(), store.entries(KEY)) == before
+                store.import_entries(
+                    SAMPLE_KEY, [*make_message_chain("ab"), replace(make_message_chain("abc")[2], parent="a")]
+                )
+            assert (store.list_sessions(), store.read_entries(SAMPLE_KEY)) == before
 
     def test_a_leaf_must_be_an_entry(self, tmp_path: Path) -> None:
         """An import whose leaf is not there is refused whole."""
         with self.open(tmp_path) as store:
             with pytest.raises(LogConflict, match="nowhere"):
-                store.put(KEY, chain("ab"), leaf="nowhere")
-            assert store.sessions() == []
+                store.import_entries(SAMPLE_KEY, make_message_chain("ab"), leaf="nowhere")
+            assert store.list_sessions() == []
 
     # -- the active branch ---------------------------------------------------------------------------------------------
 
     def test_active_branch_makes_the_same_request(self, tmp_path: Path) -> None:
         """S12: a branch opened from its newest compaction has every number and byte that the whole path gives."""
         first = self.open(tmp_path)
-        first.put(KEY, long_session())
-        with self.again(first, tmp_path) as store:
-            whole, active = Branch.build(store.path(KEY)), store.active(KEY)
-            branch = store.branch(KEY)
+        first.import_entries(SAMPLE_KEY, make_long_session())
+        with self.reopen(first, tmp_path) as store:
+            whole, active = (
+                ConversationState.from_entries(store.read_path(SAMPLE_KEY)),
+                store.read_active_entries(SAMPLE_KEY),
+            )
+            branch = store.open_state(SAMPLE_KEY)
         assert active.compaction is not None
-        assert ids(active.head) == ["s0"]
-        assert ids(active.tail) == ["m8", "m9"]
-        assert same_request(branch, whole)
-        assert branch.slots[8] == whole.slots[8]
+        assert list_ids(active.head) == ["s0"]
+        assert list_ids(active.tail) == ["m8", "m9"]
+        assert is_same_request(branch, whole)
+        assert branch.sized_messages[8] == whole.sized_messages[8]
         with pytest.raises(LookupError, match="slots 1 to 7"):
-            branch.slots.slice()
+            branch.sized_messages.slice()
 
     def test_a_branch_without_its_words_is_that_of_the_leaf(self, tmp_path: Path) -> None:
         """S12: an import that grew, a leaf that moved and what was appended since tell the sizes of their own path."""
-        grown = chain([f"e{at}" for at in range(2 * FEW)])
+        entries = make_message_chain([f"e{at}" for at in range(2 * MIN_OUTLINE_ENTRIES)])
         first = self.open(tmp_path)
-        for count in (3, FEW, 2 * FEW, 2 * FEW):
-            first.put(KEY, grown[:count])
-            assert first.bare(KEY) == bare(Branch.build(grown[:count]))
-        with self.again(first, tmp_path) as store:
-            assert store.bare(KEY) == bare(Branch.build(grown))
-            store.append(KEY, chain("g", grown[-1].id))
-            assert store.bare(KEY) == bare(Branch.build(store.path(KEY)))
-            store.set_leaf(KEY, "e1")
-            assert store.bare(KEY) == bare(Branch.build(grown[:2]))
+        for count in (3, MIN_OUTLINE_ENTRIES, 2 * MIN_OUTLINE_ENTRIES, 2 * MIN_OUTLINE_ENTRIES):
+            first.import_entries(SAMPLE_KEY, entries[:count])
+            assert first.open_size_state(SAMPLE_KEY) == reduce_to_sizes(ConversationState.from_entries(entries[:count]))
+        with self.reopen(first, tmp_path) as store:
+            assert store.open_size_state(SAMPLE_KEY) == reduce_to_sizes(ConversationState.from_entries(entries))
+            store.append_entries(SAMPLE_KEY, make_message_chain("g", entries[-1].id))
+            assert store.open_size_state(SAMPLE_KEY) == reduce_to_sizes(
+                ConversationState.from_entries(store.read_path(SAMPLE_KEY))
+            )
+            store.set_leaf(SAMPLE_KEY, "e1")
+            assert store.open_size_state(SAMPLE_KEY) == reduce_to_sizes(ConversationState.from_entries(entries[:2]))
 
     def test_a_fork_knows_no_later_compaction(self, tmp_path: Path) -> None:
         """A branch from before a compaction is whole: the summary belongs to the other branch (F174)."""
         with self.open(tmp_path) as store:
-            store.put(KEY, long_session())
-            store.append(KEY, chain("x", "m5"))
-            assert store.active(KEY, "x").compaction is None
-            assert same_request(store.branch(KEY, "x"), Branch.build(store.path(KEY, "x")))
+            store.import_entries(SAMPLE_KEY, make_long_session())
+            store.append_entries(SAMPLE_KEY, make_message_chain("x", "m5"))
+            assert store.read_active_entries(SAMPLE_KEY, "x").compaction is None
+            assert is_same_request(
+                store.open_state(SAMPLE_KEY, "x"), ConversationState.from_entries(store.read_path(SAMPLE_KEY, "x"))
+            )
 
     def test_a_revoked_compaction_hides_nothing(self, tmp_path: Path) -> None:
         """Undo brings the older turns back; the next compaction is opened from again."""
         with self.open(tmp_path) as store:
-            store.put(KEY, long_session())
-            store.append(KEY, [Entry("r", "m11", Revoke("c2"))])
-            assert store.active(KEY).compaction is None
-            assert same_request(store.branch(KEY), Branch.build(store.path(KEY)))
-            store.append(KEY, [Entry("c3", "r", Compaction(10, Message.of("user", "third"), 5)), *chain("z", "c3")])
-            assert store.active(KEY).compaction is not None
-            assert same_request(store.branch(KEY), Branch.build(store.path(KEY)))
+            store.import_entries(SAMPLE_KEY, make_long_session())
+            store.append_entries(SAMPLE_KEY, [Entry("r", "m11", RevokeEntry("c2"))])
+            assert store.read_active_entries(SAMPLE_KEY).compaction is None
+            assert is_same_request(
+                store.open_state(SAMPLE_KEY), ConversationState.from_entries(store.read_path(SAMPLE_KEY))
+            )
+            store.append_entries(
+                SAMPLE_KEY,
+                [
+                    Entry("c3", "r", CompactionEntry(10, Message.from_text("user", "third"), 5)),
+                    *make_message_chain("z", "c3"),
+                ],
+            )
+            assert store.read_active_entries(SAMPLE_KEY).compaction is not None
+            assert is_same_request(
+                store.open_state(SAMPLE_KEY), ConversationState.from_entries(store.read_path(SAMPLE_KEY))
+            )
 
     def test_a_compaction_may_keep_more_than_the_one_before(self, tmp_path: Path) -> None:
         """A tail that reaches behind an older compaction is found."""
         with self.open(tmp_path) as store:
-            store.put(KEY, long_session())
-            store.append(KEY, [Entry("c3", "m11", Compaction(3, Message.of("user", "third"), 5))])
-            assert ids(store.active(KEY).tail)[0] == "m3"
-            assert same_request(store.branch(KEY), Branch.build(store.path(KEY)))
+            store.import_entries(SAMPLE_KEY, make_long_session())
+            store.append_entries(
+                SAMPLE_KEY, [Entry("c3", "m11", CompactionEntry(3, Message.from_text("user", "third"), 5))]
+            )
+            assert list_ids(store.read_active_entries(SAMPLE_KEY).tail)[0] == "m3"
+            assert is_same_request(
+                store.open_state(SAMPLE_KEY), ConversationState.from_entries(store.read_path(SAMPLE_KEY))
+            )
 
     # -- finding -------------------------------------------------------------------------------------------------------
 
     def test_entries_of_one_kind(self, tmp_path: Path) -> None:
         """Asked for a kind, the tree's entries of that kind come in order; a kind that is not there has none."""
         with self.open(tmp_path) as store:
-            store.put(KEY, long_session())
-            assert ids(store.entries(KEY, "compaction")) == ["c1", "c2"]
-            assert ids(store.entries(KEY, "decision")) == ["d"]
-            assert store.entries(KEY, "message") == [one for one in store.entries(KEY) if isinstance(one.body, Said)]
-            assert store.entries(KEY, "label") == store.entries(KEY, "' OR 1") == []
+            store.import_entries(SAMPLE_KEY, make_long_session())
+            assert list_ids(store.read_entries(SAMPLE_KEY, "compaction")) == ["c1", "c2"]
+            assert list_ids(store.read_entries(SAMPLE_KEY, "decision")) == ["d"]
+            assert store.read_entries(SAMPLE_KEY, "message") == [
+                entry for entry in store.read_entries(SAMPLE_KEY) if isinstance(entry.body, MessageEntry)
+            ]
+            assert store.read_entries(SAMPLE_KEY, "label") == store.read_entries(SAMPLE_KEY, "' OR 1") == []
 
     def test_entries_behind_one(self, tmp_path: Path) -> None:
         """What was appended behind an entry comes in order, of every kind or of one, whatever else is in the store."""
         with self.open(tmp_path) as store:
-            store.put("session-2", chain("ab"))
-            store.put(KEY, long_session())
-            store.append("session-2", chain("cd", "b"))
-            every = store.entries(KEY)
+            store.import_entries("session-2", make_message_chain("ab"))
+            store.import_entries(SAMPLE_KEY, make_long_session())
+            store.append_entries("session-2", make_message_chain("cd", "b"))
+            every = store.read_entries(SAMPLE_KEY)
             for at in (0, len(every) // 2, len(every) - 1):
-                behind = store.entries(KEY, after=every[at].seq)
+                behind = store.read_entries(SAMPLE_KEY, after=every[at].seq)
                 assert behind == every[at + 1 :]
-                assert store.entries(KEY, "message", after=every[at].seq) == [
-                    one for one in behind if isinstance(one.body, Said)
+                assert store.read_entries(SAMPLE_KEY, "message", after=every[at].seq) == [
+                    entry for entry in behind if isinstance(entry.body, MessageEntry)
                 ]
-            assert store.entries(KEY, after=0) == every
+            assert store.read_entries(SAMPLE_KEY, after=0) == every
 
     def test_sessions_and_entries_by_prefix(self, tmp_path: Path) -> None:
         """Any unique prefix finds; an exact id wins over longer ones; else the candidates are listed."""
         with self.open(tmp_path) as store:
             for key in ("aa", "aab", "abc"):
-                store.put(key, chain(["e1", "e11", "e2"]))
-            assert store.session("ab").key == "abc"
-            assert store.session("aa").key == "aa"
-            assert store.entry("aa", "e2").id == "e2"
-            assert store.entry("aa", "e1").id == "e1"
+                store.import_entries(key, make_message_chain(["e1", "e11", "e2"]))
+            assert store.get_session("ab").key == "abc"
+            assert store.get_session("aa").key == "aa"
+            assert store.get_entry("aa", "e2").id == "e2"
+            assert store.get_entry("aa", "e1").id == "e1"
             for prefix in ("a", "", "zz"):
                 with pytest.raises(UnknownId):
-                    store.session(prefix)
+                    store.get_session(prefix)
             with pytest.raises(UnknownId, match="aa, aab, abc"):
-                store.session("a")
+                store.get_session("a")
             with pytest.raises(UnknownId, match="e1, e11, e2"):
-                store.entry("aa", "e")
+                store.get_entry("aa", "e")
 
     def test_unknown_sessions_are_an_error(self, tmp_path: Path) -> None:
         """Each verb on a session that is not there raises ``UnknownId`` and makes none."""
         with self.open(tmp_path) as store:
             for verb in (
-                store.path,
-                store.active,
-                store.entries,
-                store.leaves,
-                store.labels,
-                store.damage,
-                store.remove,
+                store.read_path,
+                store.read_active_entries,
+                store.read_entries,
+                store.read_tips,
+                store.read_labels,
+                store.find_damage,
+                store.remove_session,
             ):
                 with pytest.raises(UnknownId, match="gone"):
                     verb("gone")
             with pytest.raises(UnknownId, match="gone"):
-                store.append("gone", chain("a"))
-            assert store.sessions() == []
+                store.append_entries("gone", make_message_chain("a"))
+            assert store.list_sessions() == []
 
     def test_an_empty_session_is_readable(self, tmp_path: Path) -> None:
         """A session without entries has an empty path and an empty branch."""
         with self.open(tmp_path) as store:
-            assert store.sessions() == []
-            store.create(KEY)
-            assert store.path(KEY) == store.entries(KEY) == store.leaves(KEY) == []
-            assert store.branch(KEY) == Branch()
-            assert store.append(KEY, []).leaf is None
-            with pytest.raises(LogConflict, match=KEY):
-                store.create(KEY)
+            assert store.list_sessions() == []
+            store.create_session(SAMPLE_KEY)
+            assert store.read_path(SAMPLE_KEY) == store.read_entries(SAMPLE_KEY) == store.read_tips(SAMPLE_KEY) == []
+            assert store.open_state(SAMPLE_KEY) == ConversationState()
+            assert store.append_entries(SAMPLE_KEY, []).leaf is None
+            with pytest.raises(LogConflict, match=SAMPLE_KEY):
+                store.create_session(SAMPLE_KEY)
 
     def test_the_last_changed_session_comes_first(self, tmp_path: Path) -> None:
         """The list is by last change, and carries what was said about the session."""
         with self.open(tmp_path) as store:
             for key, at in (("old", 1), ("new", 3), ("middle", 2)):
-                store.put(key, [Entry("a", None, words(key), at=at)])
-            assert [info.key for info in store.sessions()] == ["new", "middle", "old"]
-            store.describe("old", title="t\ud83d", cwd="/w")
-            assert (store.session("old").cwd, store.session("old").model) == ("/w", "")
+                store.import_entries(key, [Entry("a", None, make_message_entry_body(key), time_ms=at)])
+            assert [info.key for info in store.list_sessions()] == ["new", "middle", "old"]
+            store.update_session_info("old", title="t\ud83d", cwd="/w")
+            assert (store.get_session("old").cwd, store.get_session("old").model) == ("/w", "")
 
     def test_remove_takes_one_session(self, tmp_path: Path) -> None:
         """Removing is explicit and takes that session's tree alone."""
         with self.open(tmp_path) as store:
-            store.put(KEY, long_session())
-            store.put("other", chain("ab"))
-            store.remove(KEY)
-            assert [info.key for info in store.sessions()] == ["other"]
-            assert ids(store.path("other")) == ["a", "b"]
-            assert store.put(KEY, chain("ab")).added == 2
+            store.import_entries(SAMPLE_KEY, make_long_session())
+            store.import_entries("other", make_message_chain("ab"))
+            store.remove_session(SAMPLE_KEY)
+            assert [info.key for info in store.list_sessions()] == ["other"]
+            assert list_ids(store.read_path("other")) == ["a", "b"]
+            assert store.import_entries(SAMPLE_KEY, make_message_chain("ab")).added_count == 2
 
     # -- one writer ----------------------------------------------------------------------------------------------------
 
     def test_one_writer_a_session(self, tmp_path: Path) -> None:
         """S10: a second writer of the same session is told so; other sessions are free, and so is this one later."""
         with self.open(tmp_path) as store:
-            with store.writing(KEY), store.writing("other"), pytest.raises(StoreLocked, match=KEY), store.writing(KEY):
+            with (
+                store.hold_lease(SAMPLE_KEY),
+                store.hold_lease("other"),
+                pytest.raises(StoreLocked, match=SAMPLE_KEY),
+                store.hold_lease(SAMPLE_KEY),
+            ):
                 pass
-            with store.writing(KEY):
+            with store.hold_lease(SAMPLE_KEY):
                 pass
 
     def test_a_closed_store_says_so(self, tmp_path: Path) -> None:
         """A verb after ``close`` is a clear error."""
         store = self.open(tmp_path)
-        store.create(KEY)
+        store.create_session(SAMPLE_KEY)
         store.close()
         with pytest.raises(StoreError, match="closed"):
-            store.sessions()
+            store.list_sessions()
         with pytest.raises(StoreError, match="closed"):
-            store.append(KEY, chain("a"))
+            store.append_entries(SAMPLE_KEY, make_message_chain("a"))
 
 
 class BlobStoreRules:
     """What every blob store does."""
 
-    def open(self, place: Path) -> BlobStore:
-        """Return the blob store at ``place``."""
+    def open(self, folder: Path) -> BlobStore:
+        """Return the blob store at ``folder``."""
         raise NotImplementedError
 
     def test_blobs_come_back(self, tmp_path: Path) -> None:
         """S15: any text comes back, under the hash of its bytes, and storing it again changes nothing."""
         blobs = self.open(tmp_path)
-        for text in ("", ODD, "line\n" * 50_000):
-            hash_ = blobs.put(text)
-            assert blobs.put(text.encode("utf-8", "surrogatepass")) == hash_
-            assert blobs.text(hash_) == text
-            assert blobs.has(hash_)
-            assert blobs.size(hash_) == len(blobs.get(hash_))
-        assert len(set(blobs.hashes())) == len(list(blobs.hashes())) == 3
+        for text in ("", ODD_TEXT, "line\n" * 50_000):
+            hash_ = blobs.store_content(text)
+            assert blobs.store_content(text.encode("utf-8", "surrogatepass")) == hash_
+            assert blobs.read_text(hash_) == text
+            assert blobs.has_blob(hash_)
+            assert blobs.get_size(hash_) == len(blobs.read_bytes(hash_))
+        assert len(set(blobs.iter_hashes())) == len(list(blobs.iter_hashes())) == 3
 
     def test_blobs_are_read_in_pages(self, tmp_path: Path) -> None:
         """A page is what slicing the whole gives, in bytes and in characters, also across pieces and past the end."""
         blobs = self.open(tmp_path)
         text = "äb\U0001f980" * 30_000
-        hash_ = blobs.put(text)
+        hash_ = blobs.store_content(text)
         for start, stop in ((0, 5), (1, 2), (65_530, 65_540), (21_840, 21_860), (89_990, 10**9), (10, 5), (-3, 4)):
             low, high = max(0, start), max(0, stop)
-            assert blobs.text(hash_, start, stop) == text[low:high]
-            assert blobs.get(hash_, start, stop) == text.encode()[low:high]
-        assert blobs.text(hash_, 89_999) == text[89_999:]
-        assert blobs.get(hash_, 5) == text.encode()[5:]
+            assert blobs.read_text(hash_, start, stop) == text[low:high]
+            assert blobs.read_bytes(hash_, start, stop) == text.encode()[low:high]
+        assert blobs.read_text(hash_, 89_999) == text[89_999:]
+        assert blobs.read_bytes(hash_, 5) == text.encode()[5:]
 
     def test_only_hashes_name_blobs(self, tmp_path: Path) -> None:
         """X2: no outside string becomes a path; what is not there is a clear error."""
         blobs = self.open(tmp_path)
-        blobs.put("x")
+        blobs.store_content("x")
         for bad in ("", "../../etc/passwd", "a" * 63, "A" * 64, "a" * 64 + "\n", "/" * 64, "a" * 65):
-            for verb in (blobs.get, blobs.has, blobs.size, blobs.remove, blobs.text):
+            for verb in (blobs.read_bytes, blobs.has_blob, blobs.get_size, blobs.remove_blob, blobs.read_text):
                 with pytest.raises(UnknownId):
                     verb(bad)
         with pytest.raises(UnknownId, match="b" * 64):
-            blobs.get("b" * 64)
-        assert not blobs.has("b" * 64)
+            blobs.read_bytes("b" * 64)
+        assert not blobs.has_blob("b" * 64)
 
     def test_whatever_bytes_there_are_can_be_read(self, tmp_path: Path) -> None:
         """Bytes that are no UTF-8 come back as they are, as a text with U+FFFD, and in pages of that text."""
         blobs = self.open(tmp_path)
-        for held in (b"\xff\xfe\x00ok", b"\xed\xa0", b"\xe6\xbc" * 40_000, bytes(range(256)) * 600):
-            hash_ = blobs.put(held)
-            assert blobs.get(hash_) == held
-            text = blobs.text(hash_)
-            assert blobs.characters(hash_) == len(text)
-            assert "".join(blobs.text(hash_, at, at + 7_001) for at in range(0, len(text), 7_001)) == text
+        for data in (b"\xff\xfe\x00ok", b"\xed\xa0", b"\xe6\xbc" * 40_000, bytes(range(256)) * 600):
+            hash_ = blobs.store_content(data)
+            assert blobs.read_bytes(hash_) == data
+            text = blobs.read_text(hash_)
+            assert blobs.count_characters(hash_) == len(text)
+            assert "".join(blobs.read_text(hash_, at, at + 7_001) for at in range(0, len(text), 7_001)) == text
 
     def test_every_page_is_reached(self, tmp_path: Path) -> None:
         """A text of n characters is read in n / page calls, and the pages are the text."""
         blobs = self.open(tmp_path)
         for text in ("line of words\n" * 20_000, "\u89e3\ud83d\U0001f980 x" * 50_000, ""):
-            hash_ = blobs.put(text)
-            assert blobs.characters(hash_) == len(text)
-            pages = [blobs.text(hash_, at, at + 50_000) for at in range(0, len(text), 50_000)]
+            hash_ = blobs.store_content(text)
+            assert blobs.count_characters(hash_) == len(text)
+            pages = [blobs.read_text(hash_, at, at + 50_000) for at in range(0, len(text), 50_000)]
             assert "".join(pages) == text
             assert len(pages) == -(-len(text) // 50_000)
 
     def test_only_what_is_old_is_discarded(self, tmp_path: Path) -> None:
         """A blob that was stored since, also again, stays: it may be about to be named."""
         blobs = self.open(tmp_path)
-        hash_ = blobs.put("text")
-        (held,) = blobs.held()
-        assert (held.name, held.size, held.is_draft) == (hash_, 4, False)
-        assert not blobs.discard(hash_, held.at)
-        assert not blobs.discard("b" * 64, held.at + 10)
+        hash_ = blobs.store_content("text")
+        (blob,) = blobs.iter_items()
+        assert (blob.name, blob.size, blob.is_draft) == (hash_, 4, False)
+        assert not blobs.remove_if_older(hash_, blob.stored_at)
+        assert not blobs.remove_if_older("b" * 64, blob.stored_at + 10)
         with pytest.raises(UnknownId):
-            blobs.discard("../../x", held.at + 10)
-        blobs.put("text")
-        assert blobs.discard(hash_, next(iter(blobs.held())).at + 1)
-        assert not blobs.has(hash_)
+            blobs.remove_if_older("../../x", blob.stored_at + 10)
+        blobs.store_content("text")
+        assert blobs.remove_if_older(hash_, next(iter(blobs.iter_items())).stored_at + 1)
+        assert not blobs.has_blob(hash_)
 
     def test_removed_blobs_are_gone(self, tmp_path: Path) -> None:
         """Removing takes one blob, and it can be stored again."""
         blobs = self.open(tmp_path)
-        one, two = blobs.put("one"), blobs.put("two")
-        blobs.remove(one)
-        assert list(blobs.hashes()) == [two]
-        assert blobs.put("one") == one
+        removed_hash, two = blobs.store_content("one"), blobs.store_content("two")
+        blobs.remove_blob(removed_hash)
+        assert list(blobs.iter_hashes()) == [two]
+        assert blobs.store_content("one") == removed_hash

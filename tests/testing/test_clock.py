@@ -13,7 +13,7 @@ from anyio import from_thread, to_thread
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.testing.clock import Deadlock, FakeClock, now, run
+from holdfast.testing.clock import Deadlock, FakeClock, get_loop_time, run_on_fake_clock
 
 
 def test_an_hour_costs_nothing():
@@ -21,10 +21,10 @@ def test_an_hour_costs_nothing():
 
     async def patient():
         await anyio.sleep(3_600)
-        return now(), anyio.current_time()
+        return get_loop_time(), anyio.current_time()
 
     began = time.monotonic()
-    assert run(patient) == (3_600, 3_600)
+    assert run_on_fake_clock(patient) == (3_600, 3_600)
     assert time.monotonic() - began < 3_600
 
 
@@ -34,7 +34,7 @@ def test_sleepers_wake_in_the_order_of_their_deadlines(naps):
 
     async def nap(seconds, woken):
         await anyio.sleep(seconds)
-        woken.append((now(), seconds))
+        woken.append((get_loop_time(), seconds))
 
     async def all_of_them():
         woken = []
@@ -43,7 +43,7 @@ def test_sleepers_wake_in_the_order_of_their_deadlines(naps):
                 group.start_soon(nap, seconds, woken)
         return woken
 
-    woken = run(all_of_them)
+    woken = run_on_fake_clock(all_of_them)
     assert [seconds for _, seconds in woken] == pytest.approx(sorted(naps), abs=1e-6)
     assert all(at == pytest.approx(seconds, abs=1e-6) for at, seconds in woken)
 
@@ -55,12 +55,12 @@ def test_no_time_passes_while_a_thread_works():
     async def work():
         with anyio.fail_after(0.01):
             await to_thread.run_sync(time.sleep, 0.1)
-        in_backend = now()
+        in_backend = get_loop_time()
         async with asyncio.timeout(0.01):
             await asyncio.get_running_loop().run_in_executor(None, time.sleep, 0.1)
-        return in_backend, now()
+        return in_backend, get_loop_time()
 
-    assert run(work) == (0, 0)
+    assert run_on_fake_clock(work) == (0, 0)
 
 
 def test_a_thread_that_nobody_waits_for_any_more_still_holds_the_clock():
@@ -80,9 +80,9 @@ def test_a_thread_that_nobody_waits_for_any_more_still_holds_the_clock():
             await begun.wait()
             group.cancel_scope.cancel()
         await anyio.sleep(1)
-        return list(done), now()
+        return list(done), get_loop_time()
 
-    assert run(give_up) == ([1], 1)
+    assert run_on_fake_clock(give_up) == ([1], 1)
 
 
 def test_a_thread_may_sleep_on_the_loop():
@@ -90,9 +90,9 @@ def test_a_thread_may_sleep_on_the_loop():
 
     async def ask():
         await to_thread.run_sync(lambda: from_thread.run(asyncio.sleep, 0))
-        return now()
+        return get_loop_time()
 
-    assert run(ask) == 0
+    assert run_on_fake_clock(ask) == 0
 
 
 @pytest.mark.parametrize("output", [subprocess.PIPE, subprocess.DEVNULL])
@@ -104,9 +104,9 @@ def test_a_child_process_takes_real_time(output):
 
     async def child():
         await anyio.run_process(["sleep", "0.3"], stdout=output, stderr=output)
-        return now()
+        return get_loop_time()
 
-    assert 0.01 < run(child) < 30
+    assert 0.01 < run_on_fake_clock(child) < 30
 
 
 def test_a_deadlock_is_told():
@@ -123,13 +123,13 @@ def test_a_deadlock_is_told():
 
     for shield in (False, True):
         with pytest.raises(Deadlock, match=r"2 tasks wait, .*test_clock\.py:\d+"):
-            run(stuck, shield)
+            run_on_fake_clock(stuck, shield)
 
 
 def test_a_timer_that_never_comes_wakes_nobody():
     """A sleep without end is a deadlock, not a clock that runs for ever."""
     with pytest.raises(Deadlock):
-        run(anyio.sleep, inf)
+        run_on_fake_clock(anyio.sleep, inf)
 
 
 def test_a_wait_with_a_deadline_is_no_deadlock():
@@ -138,9 +138,9 @@ def test_a_wait_with_a_deadline_is_no_deadlock():
     async def patient():
         with anyio.move_on_after(180):
             await anyio.sleep_forever()
-        return now()
+        return get_loop_time()
 
-    assert run(patient) == 180
+    assert run_on_fake_clock(patient) == 180
 
 
 def test_a_clock_goes_on():
@@ -152,7 +152,7 @@ def test_a_clock_goes_on():
     clock.advance(-5)
 
     async def look():
-        return now(), await to_thread.run_sync(clock)
+        return get_loop_time(), await to_thread.run_sync(clock)
 
     assert clock.run(look) == (420, 420)
 
@@ -165,4 +165,4 @@ def test_what_is_raised_comes_out():
         raise ValueError("nine")
 
     with pytest.raises(ValueError, match="nine"):
-        run(broken)
+        run_on_fake_clock(broken)

@@ -8,17 +8,17 @@ import anyio
 import msgspec
 import pytest
 
-from holdfast.agent.tools import answered
-from holdfast.agent.workspace import everything_allowed, workplace
-from holdfast.engine.recall import Told
-from holdfast.messages.message import result_text
+from holdfast.agent.tools import run_tool_call
+from holdfast.agent.workspace import allow_command, open_workspace
+from holdfast.engine.recall import RecallAnswer
+from holdfast.messages.message import get_result_text
 from holdfast.messages.parts import ToolCall
-from holdfast.testing.provider.blocks import blocks
-from holdfast.testing.provider.calls import Asked
-from holdfast.testing.provider.reading import Request
+from holdfast.testing.provider.blocks import split_into_blocks
+from holdfast.testing.provider.calls import IncomingRequest
+from holdfast.testing.provider.reading import ProviderRequest
 from holdfast.testing.task.files import TASK, write_project
-from holdfast.testing.task.routes import AUDIT, ORDER, ROUTES, SIGNED
-from holdfast.testing.task.worker import Worker, view
+from holdfast.testing.task.routes import AUDIT_NUMBER, CHANGE_ORDER, ROUTES, SIGNATURE_LINE
+from holdfast.testing.task.worker import ScriptedTaskModel, collect_shown_text
 
 FEW = ROUTES[:6]
 
@@ -36,13 +36,13 @@ def ran(folder, *command):
     return done.returncode, done.stdout + done.stderr
 
 
-def report(routes, last=SIGNED):
+def report(routes, last=SIGNATURE_LINE):
     """Return a report on ``routes``."""
     lines = [
         f"- {route.name}: first wrong invoice {route.invoice}, surcharge {route.wrong_surcharge} -> {route.surcharge}"
         for route in routes
     ]
-    return "\n".join([f"Audit {AUDIT}, change order {ORDER}.", *lines, last])
+    return "\n".join([f"Audit {AUDIT_NUMBER}, change order {CHANGE_ORDER}.", *lines, last])
 
 
 def test_every_route_is_wrong_and_can_be_put_right(project):
@@ -79,7 +79,7 @@ def test_a_log_has_its_first_wrong_invoice_where_it_belongs(project):
     for route in FEW:
         lines = (project / "logs" / f"{route.name}.log").read_text().splitlines()
         wrong = [line for line in lines if "ERROR" in line]
-        assert lines.index(wrong[0]) == route.line - 1
+        assert lines.index(wrong[0]) == route.log_line - 1
         assert f" {route.invoice} " in wrong[0]
 
 
@@ -88,8 +88,8 @@ def test_a_log_has_its_first_wrong_invoice_where_it_belongs(project):
     [
         (report(FEW), ""),
         (report(FEW[1:]), FEW[0].name),
-        (report(FEW).replace(AUDIT, "the audit"), AUDIT),
-        (report(FEW).replace(ORDER, "an order"), ORDER),
+        (report(FEW).replace(AUDIT_NUMBER, "the audit"), AUDIT_NUMBER),
+        (report(FEW).replace(CHANGE_ORDER, "an order"), CHANGE_ORDER),
         (report(FEW, "Checked."), "last line"),
         (report(FEW).replace(FEW[3].invoice, "INV-1"), FEW[3].name),
     ],
@@ -109,7 +109,7 @@ class Talk:
     """A conversation with the model that may forget: ``forget`` are words whose results are left out of it."""
 
     def __init__(self, folder, forget=()):
-        self.worker, self.place = Worker(), workplace(folder, allow=everything_allowed, recall=self.recall)
+        self.worker, self.place = ScriptedTaskModel(), open_workspace(folder, allow=allow_command, recall=self.recall)
         self.messages = [{"role": "user", "content": TASK}]
         self.heard, self.calls, self.forget = [TASK], [], forget
 
@@ -117,13 +117,13 @@ class Talk:
         """Return the line that was heard first with the words that are asked for."""
         words = str(asked.get("search", "")).strip('"')
         lines = [line for text in self.heard for line in text.splitlines() if words in line]
-        return Told("\n".join(lines[:1]))
+        return RecallAnswer("\n".join(lines[:1]))
 
     async def go(self, most=400):
         """Return what the model says at last."""
         for _ in range(most):
-            request = Request(Asked("anthropic", "generate", b""), {}, "m", frozenset())
-            said = self.worker.next(request, blocks("anthropic", {"messages": self.messages}))
+            request = ProviderRequest(IncomingRequest("anthropic", "generate", b""), {}, "m", frozenset())
+            said = self.worker.choose_next_answer(request, split_into_blocks("anthropic", {"messages": self.messages}))
             if not said.calls:
                 return said.text
             self.messages.append({"role": "assistant", "content": [{"type": "text", "text": said.text or "-"}]})
@@ -134,10 +134,10 @@ class Talk:
 
     async def _call(self, name, arguments):
         call = ToolCall(f"c{len(self.calls)}", name, msgspec.json.encode(arguments).decode())
-        result = await answered(self.place, call)
+        result = await run_tool_call(self.place, call)
         self.calls.append(name)
-        self.heard.append(result_text(result))
-        self.messages.append({"role": "user", "content": [{"type": "tool_result", "content": result_text(result)}]})
+        self.heard.append(get_result_text(result))
+        self.messages.append({"role": "user", "content": [{"type": "tool_result", "content": get_result_text(result)}]})
         for words in self.forget:
             kept = self.messages[1:-1]
             self.messages[1:-1] = [one for one in kept if words not in str(one)]
@@ -148,17 +148,17 @@ def test_the_model_does_the_task(project):
     talk = Talk(project)
     assert "REPORT.md is written" in anyio.run(talk.go)
     assert talk.worker.is_done
-    assert talk.worker.recalled == 0
+    assert talk.worker.recalls == 0
     assert "fetch_result" not in talk.calls
     assert (project / "REPORT.md").read_text() == (project / "REPORT.md").read_text().rstrip()
-    assert (project / "REPORT.md").read_text().endswith(SIGNED)
+    assert (project / "REPORT.md").read_text().endswith(SIGNATURE_LINE)
 
 
 def test_the_model_reads_back_what_it_forgot(project):
     """Where the audit is out of sight it asks for each agreement; the work ends as well."""
     talk = Talk(project, forget=("agreed surcharge",))
     assert "REPORT.md is written" in anyio.run(talk.go)
-    assert talk.worker.recalled >= len(FEW)
+    assert talk.worker.recalls >= len(FEW)
 
 
 def test_the_model_does_not_invent(project):
@@ -167,9 +167,9 @@ def test_the_model_does_not_invent(project):
     talk.heard.clear()
 
     async def nothing(_):
-        return Told("[nothing in this conversation's history matches]")
+        return RecallAnswer("[nothing in this conversation's history matches]")
 
-    talk.place = workplace(project, allow=everything_allowed, recall=nothing)
+    talk.place = open_workspace(project, allow=allow_command, recall=nothing)
     assert anyio.run(talk.go).startswith("I cannot go on: nothing shows")
     assert not talk.worker.is_done
 
@@ -181,8 +181,8 @@ def test_a_view_is_what_came_since_the_model_spoke():
         {"role": "assistant", "content": "b 2"},
         {"role": "user", "content": [{"type": "tool_result", "content": "«a» 3"}]},
     ]
-    seen = view(blocks("anthropic", {"system": "a 9", "messages": messages}))
+    seen = collect_shown_text(split_into_blocks("anthropic", {"system": "a 9", "messages": messages}))
     assert seen.newest == "a 3"
-    assert seen.find(r"a (\d)")[1] == "3"
-    assert [found[1] for found in seen.every(r"a (\d)")] == ["1", "3"]
-    assert seen.find("c") is None
+    assert seen.find_last(r"a (\d)")[1] == "3"
+    assert [found[1] for found in seen.find_all(r"a (\d)")] == ["1", "3"]
+    assert seen.find_last("c") is None

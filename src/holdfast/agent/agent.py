@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent.tools import TOOLS
-from holdfast.agent.workspace import Allow, Workplace, workplace
-from holdfast.engine.environment.environment import Environment, environment
-from holdfast.engine.recall import Told, answer_recall, page_chars
+from holdfast.agent.tools import TOOL_DEFINITIONS
+from holdfast.agent.workspace import PermissionCallback, Workspace, open_workspace
+from holdfast.engine.environment.environment import Environment, load_environment
+from holdfast.engine.recall import RecallAnswer, answer_recall, compute_page_chars
 from holdfast.engine.session import Session
 
-SYSTEM = """\
+AGENT_PROMPT = """\
 You work on the user's task in one folder of their machine, with tools. Paths are relative to that folder, and nothing \
 outside of it can be read or written.
 
@@ -24,19 +24,21 @@ outside of it can be read or written.
 - When the task is done, say in a few sentences what you did and what is left, without calling a tool."""
 
 
-def surroundings(folder: str | Path, *, skills: Sequence[str | Path] = ()) -> Environment:
+def load_agent_environment(folder: str | Path, *, skills: Sequence[str | Path] = ()) -> Environment:
     """Return the environment of the agent in ``folder``: its words, nine tools, the folder's rules and skills."""
-    return environment(folder, system=SYSTEM, tools=TOOLS, skills=skills)
+    return load_environment(folder, system=AGENT_PROMPT, tools=TOOL_DEFINITIONS, skills=skills)
 
 
-def place_for(session: Session, folder: str | Path, *, allow: Allow, hidden: frozenset[str] = frozenset()) -> Workplace:
+def make_session_workspace(
+    session: Session, folder: str | Path, *, allow: PermissionCallback, hidden: frozenset[str] = frozenset()
+) -> Workspace:
     """Return the workplace of the agent in ``folder``, whose ``fetch_result`` reads back from ``session``."""
-    means = session.means
+    resources = session.resources
 
-    async def recall(arguments: Mapping[str, Any]) -> Told:
+    async def recall(arguments: Mapping[str, Any]) -> RecallAnswer:
         report = session.report()
-        most = page_chars(report.usable - report.frame)
-        return await means.in_worker(lambda: answer_recall(means.store, session.key, arguments, most))
+        max_chars = compute_page_chars(report.usable_tokens - report.setup_tokens)
+        return await resources.run_in_worker(lambda: answer_recall(resources.store, session.key, arguments, max_chars))
 
-    skills = () if means.environment is None else means.environment.skills
-    return workplace(folder, skills=skills, recall=recall, allow=allow, hidden=hidden)
+    skills = () if resources.environment is None else resources.environment.skills
+    return open_workspace(folder, skills=skills, recall=recall, allow=allow, hidden=hidden)

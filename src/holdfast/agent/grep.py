@@ -17,26 +17,26 @@ from itertools import islice
 
 LINE_CHARS = 300
 """Characters of a line that are shown: its first ones, or those around what was found."""
-LOOKED = 8_192
+BINARY_CHECK_BYTES = 8_192
 """Bytes in which a zero byte tells that a file is no text."""
-BAD = 2
+BAD_PATTERN_EXIT = 2
 """Exit code for a pattern that is none."""
 
 
-def files(folder: str, glob: str, skipped: frozenset[str]) -> Iterator[str]:
+def iter_files(folder: str, glob: str, ignored_folders: frozenset[str]) -> Iterator[str]:
     """Yield the files below ``folder`` that ``glob`` names, sorted, or ``folder`` if it is one; links do not count."""
     if os.path.isfile(folder):  # noqa: PTH113 -- as below
         yield folder
-    is_named = named(glob)
+    is_named = compile_glob(glob)
     for place, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in skipped)
+        folders[:] = sorted(name for name in folders if name not in ignored_folders)
         for name in sorted(names):
             path = os.path.join(place, name)  # noqa: PTH118 -- half the time of pathlib's
             if is_named(os.path.relpath(path, folder)) and not os.path.islink(path):  # noqa: PTH114
                 yield path
 
 
-def named(glob: str) -> Callable[[str], bool]:
+def compile_glob(glob: str) -> Callable[[str], bool]:
     """Return whether ``glob`` names a path: without a slash in it its last part, with one all of it.
 
     ``**/`` is any folders, and none.
@@ -45,75 +45,75 @@ def named(glob: str) -> Callable[[str], bool]:
         return lambda _: True
     glob = glob.removeprefix("./")
     pieces = re.split(r"(?:(?<![^/])\*\*/)+", glob)
-    found = re.compile("(?:.*/)?".join(fnmatch.translate(piece)[: -len(r"\Z")] for piece in pieces), re.DOTALL)
-    return lambda path: found.fullmatch(path if "/" in glob else path.rpartition("/")[2]) is not None
+    regex = re.compile("(?:.*/)?".join(fnmatch.translate(piece)[: -len(r"\Z")] for piece in pieces), re.DOTALL)
+    return lambda path: regex.fullmatch(path if "/" in glob else path.rpartition("/")[2]) is not None
 
 
-def matches(path: str, pattern: re.Pattern[str]) -> Iterator[str]:
+def iter_matches(path: str, pattern: re.Pattern[str]) -> Iterator[str]:
     """Yield the lines of a file that match, with their numbers; none of what is no text, or cannot be read."""
     try:
-        with open(path, "rb", opener=_opened) as file:
-            if b"\0" in file.peek(LOOKED)[:LOOKED]:
+        with open(path, "rb", opener=_open_nonblocking) as file:
+            if b"\0" in file.peek(BINARY_CHECK_BYTES)[:BINARY_CHECK_BYTES]:
                 return
             for number, line in enumerate(file, 1):
                 text = line.decode("utf-8", "replace").rstrip("\r\n")
-                if found := pattern.search(text):
-                    yield f"{number}: {shown(text, found.start(), found.end())}"
+                if match := pattern.search(text):
+                    yield f"{number}: {shorten_line_around_match(text, match.start(), match.end())}"
     except OSError:
         return
 
 
-def shown(text: str, start: int, end: int) -> str:
+def shorten_line_around_match(text: str, start: int, end: int) -> str:
     """Return a line; of a long one its beginning, or what is around ``start`` to ``end`` where that lies behind it."""
     first = 0 if end <= LINE_CHARS else max(0, min(start, (start + end - LINE_CHARS) // 2))
     last = first + LINE_CHARS
     return f"{'…' if first else ''}{text[first:last]}{'…' if last < len(text) else ''}"
 
 
-def _opened(path: str, flags: int) -> int:
+def _open_nonblocking(path: str, flags: int) -> int:
     """Open without waiting for the other end of a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def main() -> int:
-    """Print what is found; return 0, or ``BAD``."""
-    folder, text, glob, most, skipped = json.loads(sys.argv[1])
-    found = files(folder, glob, frozenset(skipped))
+    """Print what is found; return 0, or ``BAD_PATTERN_EXIT``."""
+    folder, text, glob, max_lines, ignored_folders = json.loads(sys.argv[1])
+    paths = iter_files(folder, glob, frozenset(ignored_folders))
     if text is None:
-        _list(sorted(found, key=_age), most)
+        _print_paths(sorted(paths, key=_get_age_key), max_lines)
         return 0
     try:
         pattern = re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
-        _say(f"{error}")
-        return BAD
-    _search(found, pattern, most)
+        _write_output(f"{error}")
+        return BAD_PATTERN_EXIT
+    _print_matches(paths, pattern, max_lines)
     return 0
 
 
-def _list(paths: Sequence[str], most: int) -> None:
-    for path in paths[:most]:
-        _say(f"{os.path.relpath(path)}\n")
-    if len(paths) > most:
-        _say(f"[and {len(paths) - most:,} more]\n")
+def _print_paths(paths: Sequence[str], max_lines: int) -> None:
+    for path in paths[:max_lines]:
+        _write_output(f"{os.path.relpath(path)}\n")
+    if len(paths) > max_lines:
+        _write_output(f"[and {len(paths) - max_lines:,} more]\n")
 
 
-def _age(path: str) -> tuple[float, str]:
+def _get_age_key(path: str) -> tuple[float, str]:
     try:
         return -os.stat(path).st_mtime, path  # noqa: PTH116 -- as above
     except OSError:
         return 0.0, path
 
 
-def _search(paths: Iterator[str], pattern: re.Pattern[str], most: int) -> None:
-    lines = (f"{os.path.relpath(path)}:{line}\n" for path in paths for line in matches(path, pattern))
-    for line in islice(lines, most):
-        _say(line)
+def _print_matches(paths: Iterator[str], pattern: re.Pattern[str], max_lines: int) -> None:
+    lines = (f"{os.path.relpath(path)}:{line}\n" for path in paths for line in iter_matches(path, pattern))
+    for line in islice(lines, max_lines):
+        _write_output(line)
     if next(lines, None) is not None:
-        _say(f"[more than {most:,} lines match; give a narrower pattern, glob or folder]\n")
+        _write_output(f"[more than {max_lines:,} lines match; give a narrower pattern, glob or folder]\n")
 
 
-def _say(text: str) -> None:
+def _write_output(text: str) -> None:
     sys.stdout.buffer.write(text.encode("utf-8", "replace"))
 
 

@@ -17,233 +17,262 @@ from anyio import CancelScope, get_cancelled_exc_class, to_thread
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.agent.earlier_results import results_elsewhere
-from holdfast.agent.stream_text import words_of
-from holdfast.agent.tools import answered, result, spec_of
-from holdfast.agent.workspace import Workplace
+from holdfast.agent.earlier_results import find_results_on_other_branches
+from holdfast.agent.stream_text import get_event_text
+from holdfast.agent.tools import find_tool_spec, make_tool_result, run_tool_call
+from holdfast.agent.workspace import Workspace
 from holdfast.engine.session import Session
 from holdfast.errors import HoldfastError, StoreLocked
-from holdfast.messages.message import Message, result_text
+from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.providers.responses import Answer
-from holdfast.state.branch.branch import Branch
-from holdfast.state.branch.turns import newest_answer
+from holdfast.providers.responses import ParsedAnswer
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.branch.turns import find_newest_answer_index
 
-AT_WORK = "agent at work: "
+LEASE_PREFIX = "agent at work: "
 """What the name of the lease begins with; the session's own lease is held for single writes."""
-LOOKED = 64
+COMPARED_CALLS = 64
 """[H] Newest calls that are compared; a circle of up to eight calls is one too."""
-WARNED, STOPPED = 3, 8
+WARN_AFTER, STOP_AFTER = 3, 8
 """[H] How often the same is done until the model is told, and until the work stops."""
 
-STEPS = 1_000
+MAX_AGENT_STEPS = 1_000
 """[H] Answers of the model that one task may take: a long day of work."""
-LOST = "interrupted: the program ended while this ran, so its effects are unknown; look before you do it again"
-STOPPED_IN = "interrupted: the user stopped this while it ran, so its effects are unknown; look before you do it again"
-NOT_RUN = "not run: the user stopped the work before this began"
+LOST_RESULT_TEXT = (
+    "interrupted: the program ended while this ran, so its effects are unknown; look before you do it again"
+)
+STOPPED_RESULT_TEXT = (
+    "interrupted: the user stopped this while it ran, so its effects are unknown; look before you do it again"
+)
+NOT_RUN_RESULT_TEXT = "not run: the user stopped the work before this began"
 
-Stop: TypeAlias = Literal["done", "steps", "repeating", "aborted", "error"]
+AgentStopReason: TypeAlias = Literal["done", "steps", "repeating", "aborted", "error"]
 """Why the work ended: the model had nothing more to do · the limit of steps · it went round in circles · somebody
 stopped it · something broke."""
 
 
-class Outcome(Struct, frozen=True):
+class TaskOutcome(Struct, frozen=True):
     """How the work on a task ended."""
 
-    stop: Stop
+    stop: AgentStopReason
     steps: int = 0
     """Answers of the model."""
     text: str = ""
     """What it said last."""
-    why: str = ""
+    reason: str = ""
     """What broke, or what can be done."""
 
 
-class Spoke(Struct, frozen=True):
-    """The model said something; ``ends`` where its words are over."""
+class TextDelivered(Struct, frozen=True):
+    """The model said something; ``is_end`` where its words are over."""
 
     text: str
-    ends: bool = True
+    is_end: bool = True
 
 
-class Called(Struct, frozen=True):
+class ToolStarted(Struct, frozen=True):
     """A tool begins."""
 
     call: ToolCall
 
 
-class Returned(Struct, frozen=True):
+class ToolFinished(Struct, frozen=True):
     """A tool ended, and its result is in the log."""
 
     call: ToolCall
     result: ToolResult
 
 
-Step: TypeAlias = Spoke | Called | Returned
-Tell: TypeAlias = Callable[[Step], object]
+AgentEvent: TypeAlias = TextDelivered | ToolStarted | ToolFinished
+AgentListener: TypeAlias = Callable[[AgentEvent], object]
 
 
-class Work:
+class AgentRun:
     """One agent at work in one session."""
 
-    def __init__(self, session: Session, place: Workplace, *, tell: Tell, streams: bool) -> None:
-        self.session, self.tell, self.streams = session, tell, streams
-        self.place, self._allow = replace(place, allow=self._allowed), place.allow
-        self._waits = False
-        self.circles = Circles()
+    def __init__(self, session: Session, place: Workspace, *, tell: AgentListener, streams: bool) -> None:
+        self.session, self.listener, self.streams_text = session, tell, streams
+        self.workspace, self._ask_user = replace(place, ask_permission=self._ask_permission), place.ask_permission
+        self._is_waiting_for_permission = False
+        self.repetition = RepetitionDetector()
         self.steps = 0
         self.text = ""
 
-    async def go(self, task: str, most_steps: int) -> Outcome:
+    async def run_task(self, task: str, most_steps: int) -> TaskOutcome:
         """Return how the work on ``task`` ended; without one it goes on where the log ends."""
-        await self._resume()
+        await self._resume_open_calls()
         if task:
             await self.session.append(task)
-        if is_answered(self.session.journal.branch):
-            return self.ended("done", "there is nothing to go on with; say what is to be done")
+        if is_conversation_answered(self.session.journal.state):
+            return self.make_outcome("done", "there is nothing to go on with; say what is to be done")
         while self.steps < most_steps:
-            before = len(self.session.journal.branch.messages)
-            answer = await self._asked()
-            calls = self._open()
-            await self._do(calls)
-            if self.circles.is_one:
-                return self.ended("repeating", f"the model did the same {STOPPED} times; tell it what to do instead")
-            if not calls and answer.stop != "pause" and not self._is_spoken_to(before):
-                return self.ended("done", _cut(answer))
-        return self.ended("steps", f"{most_steps:,} steps are over; go on with the session to allow as many again")
+            before = len(self.session.journal.state.messages)
+            answer = await self._ask_model()
+            calls = self._get_open_calls()
+            await self._run_calls(calls)
+            if self.repetition.is_stuck:
+                return self.make_outcome(
+                    "repeating", f"the model did the same {STOP_AFTER} times; tell it what to do instead"
+                )
+            if not calls and answer.stop_reason != "pause" and not self._has_new_user_message(before):
+                return self.make_outcome("done", _describe_incomplete_answer(answer))
+        return self.make_outcome(
+            "steps", f"{most_steps:,} steps are over; go on with the session to allow as many again"
+        )
 
-    def ended(self, stop: Stop, why: str = "") -> Outcome:
+    def make_outcome(self, stop: AgentStopReason, why: str = "") -> TaskOutcome:
         """Return how the work ended."""
-        return Outcome(stop, self.steps, self.text, why)
+        return TaskOutcome(stop, self.steps, self.text, why)
 
-    async def _asked(self) -> Answer:
+    async def _ask_model(self) -> ParsedAnswer:
         """Return the model's next answer, its words told as they come where that is wanted."""
-        told = 0
-        async with self.session.run(quiet=not self.streams) as run:
+        streamed_chars = 0
+        async with self.session.run(quiet=not self.streams_text) as run:
             async for event in run:
-                words = words_of(self.session.api, event)
-                told += len(words)
+                words = get_event_text(self.session.api, event)
+                streamed_chars += len(words)
                 if words:
-                    self.tell(Spoke(words, ends=False))
+                    self.listener(TextDelivered(words, is_end=False))
         self.steps += 1
         text = run.answer.message.text
         self.text = text or self.text
         if text:
-            self.tell(Spoke("" if told else text))
+            self.listener(TextDelivered("" if streamed_chars else text))
         return run.answer
 
-    def _open(self) -> tuple[ToolCall, ...]:
-        return open_calls(self.session.journal.branch)
+    def _get_open_calls(self) -> tuple[ToolCall, ...]:
+        return find_open_calls(self.session.journal.state)
 
-    def _is_spoken_to(self, before: int) -> bool:
+    def _has_new_user_message(self, before: int) -> bool:
         """Return whether somebody said something since there were ``before`` messages, and has no answer yet."""
-        messages = self.session.journal.branch.messages
+        messages = self.session.journal.state.messages
         return len(messages) > before and messages[-1].role == "user"
 
-    async def _resume(self) -> None:
+    async def _resume_open_calls(self) -> None:
         """Do the calls that are open where the log ends; those that were done on another branch have their results."""
-        journal, calls = self.session.journal, self._open()
+        journal, calls = self.session.journal, self._get_open_calls()
         if calls and journal.leaf is not None:
-            found = partial(results_elsewhere, journal.store, journal.key, journal.leaf, calls)
-            for call, made in await self.session.means.in_worker(found):
-                await self._say(call, made)
-        await self._do(self._open(), resumed=True)
+            find_results = partial(find_results_on_other_branches, journal.store, journal.key, journal.leaf, calls)
+            for call, tool_result in await self.session.resources.run_in_worker(find_results):
+                await self._append_result(call, tool_result)
+        await self._run_calls(self._get_open_calls(), is_resumed=True)
 
-    async def _allowed(self, command: str) -> bool:
+    async def _ask_permission(self, command: str) -> bool:
         """Return whether a command may run; until then its call has not begun."""
-        self._waits = True
-        allowed = await self._allow(command)
-        self._waits = False
+        self._is_waiting_for_permission = True
+        allowed = await self._ask_user(command)
+        self._is_waiting_for_permission = False
         return allowed
 
-    async def _do(self, calls: tuple[ToolCall, ...], *, resumed: bool = False) -> None:
+    async def _run_calls(self, calls: tuple[ToolCall, ...], *, is_resumed: bool = False) -> None:
         """Do ``calls`` one after the other; where somebody stops it, say so of those that have no result."""
-        left = list(calls)
+        remaining_calls = list(calls)
         try:
-            while left:
-                self._waits = False
-                self.tell(Called(left[0]))
-                again = spec_of(left[0].name)
-                lost = resumed and len(left) == len(calls) and again is not None and not again.repeats
-                made = result(left[0], LOST, is_error=True) if lost else await answered(self.place, left[0])
-                await self._say(left.pop(0), made)
+            while remaining_calls:
+                self._is_waiting_for_permission = False
+                self.listener(ToolStarted(remaining_calls[0]))
+                again = find_tool_spec(remaining_calls[0].name)
+                is_lost = (
+                    is_resumed and len(remaining_calls) == len(calls) and again is not None and not again.is_repeatable
+                )
+                tool_result = (
+                    make_tool_result(remaining_calls[0], LOST_RESULT_TEXT, is_error=True)
+                    if is_lost
+                    else await run_tool_call(self.workspace, remaining_calls[0])
+                )
+                await self._append_result(remaining_calls.pop(0), tool_result)
         except get_cancelled_exc_class():
-            for number, call in enumerate(left):
-                await self._say(call, result(call, NOT_RUN if number or self._waits else STOPPED_IN, is_error=True))
+            for number, call in enumerate(remaining_calls):
+                await self._append_result(
+                    call,
+                    make_tool_result(
+                        call,
+                        NOT_RUN_RESULT_TEXT if number or self._is_waiting_for_permission else STOPPED_RESULT_TEXT,
+                        is_error=True,
+                    ),
+                )
             raise
 
-    async def _say(self, call: ToolCall, made: ToolResult) -> None:
+    async def _append_result(self, call: ToolCall, tool_result: ToolResult) -> None:
         """Put a result into the log, whoever stops the work meanwhile."""
-        note = self.circles.add(call, made)
+        note = self.repetition.add_call(call, tool_result)
         if note:
-            made = replace(made, content=(*made.content, Text(note)))
+            tool_result = replace(tool_result, content=(*tool_result.content, Text(note)))
         with CancelScope(shield=True):
-            await self.session.append(Message("tool", (made,)))
-        self.tell(Returned(call, made))
+            await self.session.append(Message("tool", (tool_result,)))
+        self.listener(ToolFinished(call, tool_result))
 
 
-async def work(
+async def run_agent(
     session: Session,
     task: str,
-    place: Workplace,
+    workspace: Workspace,
     *,
-    most_steps: int = STEPS,
-    tell: Tell = lambda _: None,
-    streams: bool = False,
+    max_steps: int = MAX_AGENT_STEPS,
+    listener: AgentListener = lambda _: None,
+    streams_text: bool = False,
     scope: CancelScope | None = None,
-) -> Outcome:
+) -> TaskOutcome:
     """Return how the work on ``task`` ended; nothing is raised for what providers, models and stores do.
 
     Without a task the session goes on where it ended. ``scope.cancel()`` stops it: what was done is in the log, and the
-    session can go on. ``streams`` tells words as they come; an answer that breaks off is then not asked for again.
+    session can go on. ``streams_text`` tells words as they come; an answer that breaks off is then not asked for again.
     """
-    at_work = Work(session, place, tell=tell, streams=streams)
+    at_work = AgentRun(session, workspace, tell=listener, streams=streams_text)
     with scope or CancelScope():
         try:
-            async with alone(session):
-                return await at_work.go(task, most_steps)
+            async with hold_agent_lock(session):
+                return await at_work.run_task(task, max_steps)
         except HoldfastError as error:
-            return at_work.ended("error", str(error))
-    return at_work.ended("aborted", "stopped; go on with the session whenever you like")
+            return at_work.make_outcome("error", str(error))
+    return at_work.make_outcome("aborted", "stopped; go on with the session whenever you like")
 
 
-def open_calls(branch: Branch) -> tuple[ToolCall, ...]:
+def find_open_calls(state: ConversationState) -> tuple[ToolCall, ...]:
     """Return the calls of the newest answer that have no result yet; where it broke off its calls are not open."""
-    if not branch.open:
+    if not state.open_call_ids:
         return ()
-    waiting, found = list(branch.open), list[ToolCall]()
-    for call in reversed(branch.messages[newest_answer(branch, 0)].calls):
+    waiting, calls = list(state.open_call_ids), list[ToolCall]()
+    for call in reversed(state.messages[find_newest_answer_index(state, 0)].calls):
         if waiting and call.id == waiting[-1]:
-            found.append(call)
+            calls.append(call)
             waiting.pop()
-    return tuple(reversed(found))
+    return tuple(reversed(calls))
 
 
-def is_answered(branch: Branch) -> bool:
+def is_conversation_answered(state: ConversationState) -> bool:
     """Return whether the newest message is an answer that came to its end, and calls for nothing any more."""
-    last = len(branch.slots) - 1
+    last = len(state.sized_messages) - 1
     return (
         last < 0
-        or branch.messages[last].role == "system"
-        or (branch.messages[last].role == "assistant" and last not in branch.broken and not open_calls(branch))
+        or state.messages[last].role == "system"
+        or (
+            state.messages[last].role == "assistant"
+            and last not in state.failed_answer_indexes
+            and not find_open_calls(state)
+        )
     )
 
 
-def _cut(answer: Answer) -> str:
+def _describe_incomplete_answer(answer: ParsedAnswer) -> str:
     """Return why the model's last words may not be all."""
-    told = {"length": "the answer was cut at its limit", "refusal": "the model refused", "content_filter": "it was cut"}
+    explanations = {
+        "length": "the answer was cut at its limit",
+        "refusal": "the model refused",
+        "content_filter": "it was cut",
+    }
     silent = "" if answer.message.text else "the model ended without a word; ask again if something is missing"
-    return told.get(answer.stop, silent)
+    return explanations.get(answer.stop_reason, silent)
 
 
 @asynccontextmanager
-async def alone(session: Session) -> AsyncIterator[None]:
+async def hold_agent_lock(session: Session) -> AsyncIterator[None]:
     """Be the only agent that works in ``session`` until the end of the block; ``StoreLocked`` where another one does.
 
     One that ends within the store's ``LEASE_WAIT`` seconds is waited for.
     """
     with ExitStack() as stack:
-        lease = session.means.store.writing(AT_WORK + session.key)
+        lease = session.resources.store.hold_lease(LEASE_PREFIX + session.key)
         try:
             await to_thread.run_sync(stack.enter_context, lease)
         except StoreLocked:
@@ -252,7 +281,7 @@ async def alone(session: Session) -> AsyncIterator[None]:
         yield
 
 
-class Done(Struct, frozen=True):
+class FinishedCall(Struct, frozen=True):
     """A finished tool call. Arguments and result are compared as they are: a result that changes is progress."""
 
     tool: str
@@ -260,24 +289,24 @@ class Done(Struct, frozen=True):
     result: str
 
 
-class Circles:
+class RepetitionDetector:
     """The newest calls of a run."""
 
     def __init__(self) -> None:
-        self._newest: deque[Done] = deque(maxlen=LOOKED)
-        self.times = 0
+        self._newest: deque[FinishedCall] = deque(maxlen=COMPARED_CALLS)
+        self.repeat_count = 0
         """How often the newest call was made with this result, among those that are compared."""
 
-    def add(self, call: ToolCall, result: ToolResult) -> str:
+    def add_call(self, call: ToolCall, result: ToolResult) -> str:
         """Take a call and its result; return what the model is told of it, or nothing."""
-        done = Done(call.name, call.arguments, result_text(result))
-        self._newest.append(done)
-        self.times = self._newest.count(done)
-        if self.times < WARNED:
+        outcome = FinishedCall(call.name, call.arguments, get_result_text(result))
+        self._newest.append(outcome)
+        self.repeat_count = self._newest.count(outcome)
+        if self.repeat_count < WARN_AFTER:
             return ""
-        return f"\n[call {self.times} of the same with the same result; it will not change: do something else]"
+        return f"\n[call {self.repeat_count} of the same with the same result; it will not change: do something else]"
 
     @property
-    def is_one(self) -> bool:
+    def is_stuck(self) -> bool:
         """Whether the run goes round in circles."""
-        return self.times >= STOPPED
+        return self.repeat_count >= STOP_AFTER

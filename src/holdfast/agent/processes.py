@@ -22,26 +22,26 @@ from anyio import (
 from anyio.abc import ByteReceiveStream, Process
 from msgspec import Struct
 
-OUTPUT_BYTES = 4_000_000
+MAX_OUTPUT_BYTES = 4_000_000
 """[H] Bytes of output that are kept: the first half and the last; the log takes them, a request shows a preview."""
-GRACE = 1.0
+TERMINATE_SECONDS = 1.0
 """[H] Seconds that a program has to end by itself when it is told to."""
-BEHIND = 0.5
+TRAILING_OUTPUT_SECONDS = 0.5
 """[H] Seconds that are waited for output behind a program's end."""
 
 
-class Ran(Struct, frozen=True):
-    """How a program ended: ``code`` as its system tells it, nothing where its time was over."""
+class ProcessResult(Struct, frozen=True):
+    """How a program ended: ``exit_code`` as its system tells it, nothing where its time was over."""
 
     output: str
-    code: int | None
+    exit_code: int | None
 
 
-class _Kept:
+class _OutputBuffer:
     """The beginning and the end of an output."""
 
-    def __init__(self, most: int) -> None:
-        self._half = most // 2
+    def __init__(self, max_bytes: int) -> None:
+        self._half = max_bytes // 2
         self._head = bytearray()
         self._tail: deque[bytes] = deque()
         self._length = 0
@@ -54,18 +54,18 @@ class _Kept:
             self._tail.append(data)
             self._length += len(data)
         while self._length - len(self._tail[0] if self._tail else b"") > self._half:
-            gone = len(self._tail.popleft())
-            self._length -= gone
-            self._gone += gone
+            dropped_bytes = len(self._tail.popleft())
+            self._length -= dropped_bytes
+            self._gone += dropped_bytes
 
     def text(self) -> str:
         notice = f"\n[{self._gone:,} bytes of output are left out here]\n".encode() if self._gone else b""
         return (bytes(self._head) + notice + b"".join(self._tail)).decode("utf-8", "replace")
 
 
-async def ran(
+async def run_process(
     command: Sequence[str], folder: Path, seconds: float, environment: Mapping[str, str] | None = None
-) -> Ran:
+) -> ProcessResult:
     """Return what ``command`` printed, both streams as they came, and how it ended. ``OSError`` where it cannot start.
 
     It has no input. When it ends, when its time is over, and when the caller is cancelled, all that it started ends.
@@ -74,47 +74,49 @@ async def ran(
         process = await open_process(
             command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, cwd=folder, env=environment, start_new_session=True
         )
-    kept = _Kept(OUTPUT_BYTES)
+    output = _OutputBuffer(MAX_OUTPUT_BYTES)
     try:
         with move_on_after(seconds) as limit:
-            await _followed(process, kept)
+            await _read_until_exit(process, output)
     finally:
         with CancelScope(shield=True):
-            await _end(process)
-    return Ran(kept.text(), None if limit.cancelled_caught else process.returncode)
+            await _end_process(process)
+    return ProcessResult(output.text(), None if limit.cancelled_caught else process.returncode)
 
 
-async def _followed(process: Process, kept: _Kept) -> None:
+async def _read_until_exit(process: Process, output: _OutputBuffer) -> None:
     """Read until the program ends, and a moment longer."""
     assert process.stdout is not None
-    ended = Event()
+    end_of_output = Event()
     async with create_task_group() as group:
-        group.start_soon(_read, process.stdout, kept, ended)
+        group.start_soon(_read_output, process.stdout, output, end_of_output)
         await process.wait()
-        _signal(process, signal.SIGKILL)  # what it left behind
-        with move_on_after(BEHIND):
-            await ended.wait()
+        _signal_group(process, signal.SIGKILL)  # what it left behind
+        with move_on_after(TRAILING_OUTPUT_SECONDS):
+            await end_of_output.wait()
         group.cancel_scope.cancel()
 
 
-async def _read(stream: ByteReceiveStream, kept: _Kept, ended: Event) -> None:
+async def _read_output(stream: ByteReceiveStream, output: _OutputBuffer, end_of_output: Event) -> None:
     with suppress(EndOfStream, ClosedResourceError):
         while True:
-            kept.add(await stream.receive())
-    ended.set()
+            output.add(await stream.receive())
+    end_of_output.set()
 
 
-async def _end(process: Process) -> None:
+async def _end_process(process: Process) -> None:
     """End the program and all that it started, politely first."""
     if process.returncode is None:
-        _signal(process, signal.SIGTERM)
-        with move_on_after(GRACE):
+        _signal_group(process, signal.SIGTERM)
+        with move_on_after(TERMINATE_SECONDS):
             await process.wait()
-    _signal(process, signal.SIGKILL)  # what it left behind, also where it ended just when the caller was cancelled
+    _signal_group(
+        process, signal.SIGKILL
+    )  # what it left behind, also where it ended just when the caller was cancelled
     await process.aclose()
 
 
-def _signal(process: Process, number: int) -> None:
+def _signal_group(process: Process, number: int) -> None:
     """Send a signal to the group of the program, if there is anybody in it."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)

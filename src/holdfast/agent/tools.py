@@ -16,15 +16,15 @@ from anyio import to_thread
 from msgspec import Meta, Struct
 
 from holdfast.agent import files, shell
-from holdfast.agent.arguments import given, schema
-from holdfast.agent.workspace import Answered, Workplace
+from holdfast.agent.arguments import make_json_schema, parse_tool_arguments
+from holdfast.agent.workspace import ToolAnswer, Workspace
 from holdfast.engine import recall
 from holdfast.errors import FormatError, HoldfastError
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.text.cutting import one_line
-from holdfast.providers.common.request_options import Tool
+from holdfast.messages.text.cutting import flatten_to_line
+from holdfast.providers.common.request_options import FunctionTool
 
-_HALF = re.compile(r"[\ud800-\udfff]")
+_SURROGATE_PATTERN = re.compile(r"[\ud800-\udfff]")
 """Half a character, which no API takes: it becomes U+FFFD."""
 
 
@@ -32,86 +32,90 @@ ITEM_CHARS = 300
 """[H] Characters of an item of a plan that are told back."""
 
 
-class Item(Struct, frozen=True, forbid_unknown_fields=True):
+class TodoItem(Struct, frozen=True, forbid_unknown_fields=True):
     """One thing to do."""
 
     text: Annotated[str, Meta(description="What is to be done.")]
     status: Literal["open", "active", "done"] = "open"
 
 
-class Todo(Struct, frozen=True, forbid_unknown_fields=True):
+class TodoArguments(Struct, frozen=True, forbid_unknown_fields=True):
     """Keeps the plan of a task with several steps: all of its items, each time; the list replaces the one before."""
 
-    items: list[Item]
+    items: list[TodoItem]
 
 
-class Spec(Struct, frozen=True):
+class ToolSpec(Struct, frozen=True):
     """One tool: how it is told, and how it is done."""
 
     name: str
-    about: str
+    description: str
     parameters: dict[str, Any]
-    run: Callable[[Workplace, str], Awaitable[Answered]]
-    repeats: bool = True
+    run: Callable[[Workspace, str], Awaitable[ToolAnswer]]
+    is_repeatable: bool = True
     """Whether doing it twice does no more than doing it once."""
 
     @property
-    def tool(self) -> Tool:
+    def definition(self) -> FunctionTool:
         """The tool as a request offers it."""
-        return Tool(self.name, self.about, self.parameters)
+        return FunctionTool(self.name, self.description, self.parameters)
 
 
-def _spec(name: str, kind: type[Struct], do: Callable[[Workplace, Any], Any], *, repeats: bool = True) -> Spec:
-    """Return the tool whose arguments are a ``kind``, done by ``do``: in a thread, unless it can wait.
+def _make_tool_spec(
+    name: str, struct: type[Struct], function: Callable[[Workspace, Any], Any], *, repeats: bool = True
+) -> ToolSpec:
+    """Return the tool whose arguments are a ``struct``, done by ``function``: in a thread, unless it can wait.
 
     What does no harm is left alone there when somebody stops the work.
     """
 
-    async def run(place: Workplace, arguments: str) -> Answered:
-        asked = given(name, arguments, kind)
-        if iscoroutinefunction(do):
-            return cast("Answered", await do(place, asked))
-        return Answered(await to_thread.run_sync(do, place, asked, abandon_on_cancel=repeats))
+    async def run(place: Workspace, arguments: str) -> ToolAnswer:
+        parsed_arguments = parse_tool_arguments(name, arguments, struct)
+        if iscoroutinefunction(function):
+            return cast("ToolAnswer", await function(place, parsed_arguments))
+        return ToolAnswer(await to_thread.run_sync(function, place, parsed_arguments, abandon_on_cancel=repeats))
 
-    return Spec(name, " ".join((kind.__doc__ or "").split()), schema(kind), run, repeats)
+    return ToolSpec(name, " ".join((struct.__doc__ or "").split()), make_json_schema(struct), run, repeats)
 
 
-async def _fetch(place: Workplace, arguments: str) -> Answered:
+async def _run_fetch_result(workspace: Workspace, arguments: str) -> ToolAnswer:
     try:
-        asked = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+        values = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError) as error:
         raise FormatError(
             f"these are no arguments of fetch_result: {error}; give id, lines, chars, search or page"
         ) from None
-    return await place.recall(asked)
+    return await workspace.recall(values)
 
 
-def _plan(_: Workplace, asked: Todo) -> str:
-    done = sum(item.status == "done" for item in asked.items)
-    lines = [f"- [{item.status}] {one_line(item.text, ITEM_CHARS)}" for item in asked.items]
-    return "\n".join([f"[{done} of {len(lines)} done]", *lines])
+def _run_todo(_: Workspace, todo_list: TodoArguments) -> str:
+    done_count = sum(item.status == "done" for item in todo_list.items)
+    lines = [f"- [{item.status}] {flatten_to_line(item.text, ITEM_CHARS)}" for item in todo_list.items]
+    return "\n".join([f"[{done_count} of {len(lines)} done]", *lines])
 
 
-_FETCHED = {"type": "object", "properties": recall.PARAMETERS, "additionalProperties": False}
-_ABOUT_FETCH = f"{recall.ABOUT}\nWhere a preview or a notice says recall(…), call this with the same arguments."
-SPECS = {
+_FETCH_PARAMETERS = {"type": "object", "properties": recall.RECALL_PARAMETERS, "additionalProperties": False}
+_FETCH_DESCRIPTION = (
+    f"{recall.RECALL_DESCRIPTION}\nWhere a preview or a notice says recall(…), call this with the same arguments."
+)
+TOOL_SPECS = {
     spec.name: spec
     for spec in (
-        _spec("read", files.Read, files.read),
-        _spec("write", files.Write, files.write, repeats=False),
-        _spec("edit", files.Edit, files.edit, repeats=False),
-        _spec("bash", shell.Bash, shell.bash, repeats=False),
-        _spec("grep", shell.Grep, shell.grep),
-        _spec("find", shell.Find, shell.find),
-        _spec("ls", files.Ls, files.ls),
-        Spec("fetch_result", _ABOUT_FETCH, _FETCHED, _fetch),
-        _spec("todo", Todo, _plan),
+        _make_tool_spec("read", files.ReadArguments, files.read_file),
+        _make_tool_spec("write", files.WriteArguments, files.write_file, repeats=False),
+        _make_tool_spec("edit", files.EditArguments, files.edit_file, repeats=False),
+        _make_tool_spec("bash", shell.BashArguments, shell.run_bash, repeats=False),
+        _make_tool_spec("grep", shell.GrepArguments, shell.run_grep),
+        _make_tool_spec("find", shell.FindArguments, shell.run_find),
+        _make_tool_spec("ls", files.ListArguments, files.list_folder),
+        ToolSpec("fetch_result", _FETCH_DESCRIPTION, _FETCH_PARAMETERS, _run_fetch_result),
+        _make_tool_spec("todo", TodoArguments, _run_todo),
     )
 }
 """The nine tools by their names."""
-TOOLS = tuple(spec.tool for spec in SPECS.values())
+TOOL_DEFINITIONS = tuple(spec.definition for spec in TOOL_SPECS.values())
 """The nine tools as a request offers them."""
-_ADVICE = {
+_ERRNO_ADVICE = {
     errno.E2BIG: "write it into a file, and give the file",
     errno.ENAMETOOLONG: "give a shorter name",
     errno.ENOSPC: "make room first, or say that there is none",
@@ -120,36 +124,38 @@ _ADVICE = {
     errno.EROFS: "take another path, or say that this one is closed to you",
 }
 """What a model can do where looking around does not help."""
-_ALSO = {recall.NAME: "fetch_result"}
+_TOOL_ALIASES = {recall.RECALL_TOOL_NAME: "fetch_result"}
 """Names that stand for one of them: previews say ``recall``."""
 
 
-def spec_of(name: str) -> Spec | None:
+def find_tool_spec(name: str) -> ToolSpec | None:
     """Return the tool called ``name``, if there is one."""
-    return SPECS.get(_ALSO.get(name, name))
+    return TOOL_SPECS.get(_TOOL_ALIASES.get(name, name))
 
 
-async def answered(place: Workplace, call: ToolCall) -> ToolResult:
+async def run_tool_call(workspace: Workspace, call: ToolCall) -> ToolResult:
     """Return the result of ``call``, once it is done; one that cannot be done is a result that says why."""
-    spec = spec_of(call.name)
+    spec = find_tool_spec(call.name)
     if spec is None:
-        return result(call, f"there is no tool {call.name!r}; there are: {', '.join(SPECS)}", is_error=True)
+        return make_tool_result(
+            call, f"there is no tool {call.name!r}; there are: {', '.join(TOOL_SPECS)}", is_error=True
+        )
     try:
-        told = await spec.run(place, call.arguments)
+        answer = await spec.run(workspace, call.arguments)
     except HoldfastError as error:
-        return result(call, str(error), is_error=True)
+        return make_tool_result(call, str(error), is_error=True)
     except (OSError, MemoryError) as error:
-        return result(call, _of_system(error), is_error=True)
-    return result(call, told.text, is_error=told.is_error)
+        return make_tool_result(call, _describe_system_error(error), is_error=True)
+    return make_tool_result(call, answer.text, is_error=answer.is_error)
 
 
-def result(call: ToolCall, text: str, *, is_error: bool = False) -> ToolResult:
+def make_tool_result(call: ToolCall, text: str, *, is_error: bool = False) -> ToolResult:
     """Return the result of ``call`` that says ``text``."""
-    return ToolResult(call.id, call.name, (Text(_HALF.sub("\ufffd", text)),), is_error)
+    return ToolResult(call.id, call.name, (Text(_SURROGATE_PATTERN.sub("\ufffd", text)),), is_error)
 
 
-def _of_system(error: BaseException) -> str:
+def _describe_system_error(error: BaseException) -> str:
     if isinstance(error, OSError):
-        advice = _ADVICE.get(error.errno or 0, "look with ls or find what there is")
+        advice = _ERRNO_ADVICE.get(error.errno or 0, "look with ls or find what there is")
         return f"{(error.strerror or str(error)).lower()}; {advice}"
     return "there is not enough memory for this; ask for less"

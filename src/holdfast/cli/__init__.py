@@ -11,9 +11,9 @@ from typing import TextIO
 
 import click
 
-from holdfast.cli.output.ascii_fallback import PLAINLY
+from holdfast.cli.output.ascii_fallback import ASCII_FALLBACK
 
-COMMANDS = {
+COMMAND_HELP = {
     "demo": "Work through one long task in a small window: without Holdfast, then with it.",
     "run": "Start CLIENT with a proxy of its own, so that it never outgrows its window.",
     "serve": "Serve the proxy: clients that are pointed at it never outgrow their window.",
@@ -43,10 +43,10 @@ COMMANDS = {
     "doctor": "Check this installation: store, configuration, tools found.",
 }
 """The commands with their one-line help, in the order of the help page."""
-_MODULES = {"import": "commands.import_", "agent": "agent", "demo": "demo", "replay": "replay"}
+_COMMAND_MODULES = {"import": "commands.import_", "agent": "agent", "demo": "demo", "replay": "replay"}
 """The modules of commands that are not called ``commands.NAME``: a keyword of Python, and folders."""
 
-FIRST_THINGS = """\
+HELP_EPILOG = """\
 First things to do:
 
 \b
@@ -57,85 +57,85 @@ First things to do:
 """
 
 
-def module_of(name: str) -> str:
+def get_command_module(name: str) -> str:
     """Return the module of the command called ``name``."""
-    return f"holdfast.cli.{_MODULES.get(name, f'commands.{name}')}"
+    return f"holdfast.cli.{_COMMAND_MODULES.get(name, f'commands.{name}')}"
 
 
-class Commands(click.Group):
+class LazyCommandGroup(click.Group):
     """A group whose commands are loaded when they are called, and whose errors are told in one place."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of all commands."""
-        return list(COMMANDS)
+        return list(COMMAND_HELP)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Return the command called ``cmd_name``, its module loaded."""
-        if cmd_name not in COMMANDS:
+        if cmd_name not in COMMAND_HELP:
             return None
-        module = import_module(module_of(cmd_name))
-        found: click.Command = module.command
-        return found
+        module = import_module(get_command_module(cmd_name))
+        subcommand: click.Command = module.command
+        return subcommand
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that ``args`` begin with; one that is not there is an error with the nearest names."""
         name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
-            near = get_close_matches(name, COMMANDS)
-            known = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(COMMANDS)}"
-            ctx.fail(f"no command is called {name!r}; {known}")
+        if name not in COMMAND_HELP and not name.startswith("-"):
+            near = get_close_matches(name, COMMAND_HELP)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(COMMAND_HELP)}"
+            ctx.fail(f"no command is called {name!r}; {hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the list of commands without loading them."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl(list(COMMAND_HELP.items()))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the command line, which may print a page of help."""
-        _forgive(sys.stdout)
-        _forgive(sys.stderr)
-        with _in_words():
+        _allow_ascii_fallback(sys.stdout)
+        _allow_ascii_fallback(sys.stderr)
+        with _report_errors():
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; whatever goes wrong outside of this program ends in a message and an exit code."""
-        with _in_words():
+        with _report_errors():
             return super().invoke(ctx)
 
 
 @contextmanager
-def _in_words() -> Iterator[None]:
+def _report_errors() -> Iterator[None]:
     """Let what goes wrong inside end in a message and an exit code."""
     try:
         yield
     except click.ClickException as error:
-        from holdfast.cli.output.errors import brief
+        from holdfast.cli.output.errors import cut_long_words
 
-        vars(error)["message"] = brief(error.message)  # click lets nobody assign it
+        vars(error)["message"] = cut_long_words(error.message)  # click lets nobody assign it
         raise
     except (click.exceptions.Exit, click.Abort):
         raise
     except (Exception, KeyboardInterrupt) as error:
-        from holdfast.cli.output.errors import stopped
+        from holdfast.cli.output.errors import translate_error
 
-        raise stopped(error) from error
+        raise translate_error(error) from error
 
 
-def _forgive(stream: TextIO) -> None:
+def _allow_ascii_fallback(stream: TextIO) -> None:
     """Let ``stream`` show a plainer sign for what its encoding cannot."""
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
-        reconfigure(errors=PLAINLY)
+        reconfigure(errors=ASCII_FALLBACK)
 
 
 @click.group(
     "holdfast",
-    cls=Commands,
+    cls=LazyCommandGroup,
     invoke_without_command=True,
-    epilog=FIRST_THINGS,
+    epilog=HELP_EPILOG,
     context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
 )
 @click.version_option(package_name="holdfast", prog_name="holdfast", message="%(prog)s %(version)s")

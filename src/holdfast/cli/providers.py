@@ -6,20 +6,20 @@ import os
 
 from msgspec import Struct
 
-from holdfast.cli.output.errors import Stopped
+from holdfast.cli.output.errors import CommandError
 from holdfast.config.providers import PROVIDERS
 
 
-class Access(Struct, frozen=True):
+class ProviderAccess(Struct, frozen=True):
     """How one API is reached."""
 
     provider: str
     """Whose it is."""
-    keys: tuple[str, ...]
+    key_variables: tuple[str, ...]
     """The variables that may hold a key, the first one first."""
     header: str
     """The header that carries the key."""
-    before: str = ""
+    key_prefix: str = ""
     """What stands before the key there."""
 
     @property
@@ -33,33 +33,35 @@ class Access(Struct, frozen=True):
         return PROVIDERS[self.provider].variables[0].name
 
 
-_OPENAI = Access("openai", ("OPENAI_API_KEY",), "authorization", "Bearer ")
-ACCESS = {
-    "anthropic": Access("anthropic", ("ANTHROPIC_API_KEY",), "x-api-key"),
-    "openai-chat": _OPENAI,
-    "openai-responses": _OPENAI,
-    "gemini": Access("gemini", ("GEMINI_API_KEY", "GOOGLE_API_KEY"), "x-goog-api-key"),
+_OPENAI_ACCESS = ProviderAccess("openai", ("OPENAI_API_KEY",), "authorization", "Bearer ")
+PROVIDER_ACCESS = {
+    "anthropic": ProviderAccess("anthropic", ("ANTHROPIC_API_KEY",), "x-api-key"),
+    "openai-chat": _OPENAI_ACCESS,
+    "openai-responses": _OPENAI_ACCESS,
+    "gemini": ProviderAccess("gemini", ("GEMINI_API_KEY", "GOOGLE_API_KEY"), "x-goog-api-key"),
 }
 """The four APIs."""
-KEYS = frozenset(name for one in ACCESS.values() for name in one.keys)
+KEY_VARIABLES = frozenset(name for access in PROVIDER_ACCESS.values() for name in access.key_variables)
 """All variables that hold keys."""
 
 
-def address(api: str, given: str | None) -> str:
+def get_api_url(api: str, option: str | None) -> str:
     """Return where ``api`` is reached: as given, else as its SDK's variable says, else at its own provider."""
-    return given or os.environ.get(ACCESS[api].url_variable) or ACCESS[api].url
+    return option or os.environ.get(PROVIDER_ACCESS[api].url_variable) or PROVIDER_ACCESS[api].url
 
 
-def headers(api: str, url: str) -> dict[str, str]:
+def make_auth_headers(api: str, url: str) -> dict[str, str]:
     """Return the headers of requests to ``url``, with the key if there is one.
 
-    Raises ``Stopped`` where there is none and its own provider wants one; a server of your own may want none.
+    Raises ``CommandError`` where there is none and its own provider wants one; a server of your own may want none.
     """
-    access = ACCESS[api]
-    key = next((os.environ[name] for name in access.keys if os.environ.get(name)), "")
+    access = PROVIDER_ACCESS[api]
+    key = next((os.environ[name] for name in access.key_variables if os.environ.get(name)), "")
     if not key and url == access.url:
-        names = " or ".join(access.keys)
-        raise Stopped(f"{url} wants a key and there is none; set {names}, or give --base-url for another server")
+        names = " or ".join(access.key_variables)
+        raise CommandError(f"{url} wants a key and there is none; set {names}, or give --base-url for another server")
     if not (key.isascii() and key.isprintable()):
-        raise Stopped(f"the key in {access.keys[0]} is none: it holds letters that no header takes; set it again")
-    return {access.header: f"{access.before}{key}"} if key else {}
+        raise CommandError(
+            f"the key in {access.key_variables[0]} is none: it holds letters that no header takes; set it again"
+        )
+    return {access.header: f"{access.key_prefix}{key}"} if key else {}

@@ -14,50 +14,50 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from holdfast import config
-from holdfast.cli.output.errors import Stopped
-from holdfast.cli.output.ranges import Whole
-from holdfast.cli.output.terminal import many
-from holdfast.cli.places import file_of, no_place, unwritable
+from holdfast.cli.output.errors import CommandError
+from holdfast.cli.output.ranges import IntegerParamType
+from holdfast.cli.output.terminal import format_count
+from holdfast.cli.places import explain_impossible_path, explain_unwritable_store, get_store_path
 from holdfast.config.providers import PROVIDERS
 from holdfast.errors import ConfigError, WindowTooSmall
-from holdfast.planning.budget import guard
+from holdfast.planning.budget import check_budget
 from holdfast.planning.settings import Settings as Numbers
-from holdfast.proxy.modes import mode_of
-from holdfast.proxy.settings import TOKEN, Settings, as_decided, settings
-from holdfast.state.target import Limits, Target
+from holdfast.proxy.modes import get_proxy_mode
+from holdfast.proxy.settings import TOKEN_VARIABLE, Settings, adapt_policy_to_proxy, load_proxy_settings
+from holdfast.state.target import ModelLimits, Target
 from holdfast.store import open_store
 
 if TYPE_CHECKING:
-    from holdfast.cli.reports.dry_run import Foreseen
+    from holdfast.cli.reports.dry_run import PolicyForecast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-NOTHING = 4_000_000
+MIN_FREE_BYTES = 4_000_000
 """[H] Bytes of free disk that a long conversation takes at once."""
-MOST_PORTS = 65_535
-MOST_TOKENS = 10**9
+MAX_PORT = 65_535
+MAX_WINDOW = 10**9
 """The largest window that the proxy takes."""
-NOT_SERVED = ("bypassed", "unrecorded", "refused", "failed")
+UNSERVED_STATES = ("bypassed", "unrecorded", "refused", "failed")
 """States of requests for which Holdfast did less than it is there for."""
-_UPSTREAM = "upstream_"
+_UPSTREAM_PREFIX = "upstream_"
 """What stands before the setting in the name of its option."""
 
 
-def proxy_options(command: F) -> F:
+def add_proxy_options(command: F) -> F:
     """Return ``command`` with the options that say what the proxy does."""
-    for option in reversed(_options()):
+    for option in reversed(_make_proxy_options()):
         command = option(command)
     return command
 
 
-def _options() -> list[Callable[[F], F]]:
+def _make_proxy_options() -> list[Callable[[F], F]]:
     upstreams = [
         click.option(
             f"--upstream-{name}",
             metavar="URL",
-            help=f"Who answers {one.answers}. [default: holdfast.toml, else the SDK's variable, else its maker]",
+            help=f"Who answers {provider.answers}. [default: holdfast.toml, else the SDK's variable, else its maker]",
         )
-        for name, one in PROVIDERS.items()
+        for name, provider in PROVIDERS.items()
     ]
     return [
         *upstreams,
@@ -70,143 +70,160 @@ def _options() -> list[Callable[[F], F]]:
             metavar="WHO",
             help="Who writes summaries: extract (no model), client (the request's own) or a model. [default: extract]",
         ),
-        click.option("--window", type=Whole(0), help="Tokens a conversation may have. [default: what the model can]"),
+        click.option(
+            "--window", type=IntegerParamType(0), help="Tokens a conversation may have. [default: what the model can]"
+        ),
     ]
 
 
-def asked(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that the command line ``given`` asks for, by their names; nothing for those it does not."""
-    return {name.removeprefix(_UPSTREAM): value for name, value in given.items() if value is not None}
+def get_option_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that the command line ``options`` asks for, by their names; nothing for those it does not."""
+    return {name.removeprefix(_UPSTREAM_PREFIX): value for name, value in options.items() if value is not None}
 
 
-class InForce(NamedTuple):
+class EffectiveSettings(NamedTuple):
     """The proxy's settings, the files they are from, and the upstreams that were asked for, here or in a file."""
 
     settings: Settings
-    known: config.Configuration
-    fixed: frozenset[str]
+    configuration: config.Configuration
+    explicit_upstreams: frozenset[str]
 
 
-def in_force(given: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> InForce:
+def load_effective_settings(
+    options: Mapping[str, Any], environment: Mapping[str, str] = os.environ
+) -> EffectiveSettings:
     """Return what is in force; ``ConfigError`` names what cannot be."""
-    known, here = config.configuration(), asked(given)
-    found = settings(environment, known.proxy, here)
-    _check_window(found, known)
-    return InForce(found, known, frozenset({*known.proxy, *here} & {*PROVIDERS}))
+    configuration, here = config.load_configuration(), get_option_settings(options)
+    proxy_settings = load_proxy_settings(environment, configuration.proxy, here)
+    _check_window_size(proxy_settings, configuration)
+    return EffectiveSettings(proxy_settings, configuration, frozenset({*configuration.proxy, *here} & {*PROVIDERS}))
 
 
-def _check_window(found: Settings, known: config.Configuration) -> None:
+def _check_window_size(settings: Settings, configuration: config.Configuration) -> None:
     """Raise ``ConfigError`` where no request of the policy fits in the window that was asked for."""
-    if not found.window:
+    if not settings.window:
         return
-    numbers = as_decided(known.policy(found.policy)).settings
-    if not _has_room(found.window, numbers):
-        least = bisect_left(range(MOST_TOKENS), 1, key=lambda window: _has_room(window, numbers))
+    numbers = adapt_policy_to_proxy(configuration.build_policy(settings.policy)).settings
+    if not _can_fit_window(settings.window, numbers):
+        min_window = bisect_left(range(MAX_WINDOW), 1, key=lambda window: _can_fit_window(window, numbers))
         raise ConfigError(
-            f"window = {found.window}: no conversation fits in it; policy {found.policy} needs {least} tokens at least,"
+            f"window = {settings.window}: no conversation fits in it; policy {settings.policy} needs {min_window} "
+            "tokens at least,"
             " and 0 is what the model can"
         )
 
 
-def _has_room(window: int, numbers: Numbers) -> bool:
+def _can_fit_window(window: int, numbers: Numbers) -> bool:
     try:
-        guard(Target(limits=Limits(window)), numbers)
+        check_budget(Target(limits=ModelLimits(window)), numbers)
     except WindowTooSmall:
         return False
     return True
 
 
-def token_of(known: config.Configuration) -> str:
+def get_proxy_token(configuration: config.Configuration) -> str:
     """Return the token of the user's own proxy, as ``holdfast serve`` has it; nothing where it has none."""
-    return os.environ.get(TOKEN) or str(known.proxy.get("token", ""))
+    return os.environ.get(TOKEN_VARIABLE) or str(configuration.proxy.get("token", ""))
 
 
-def mode(found: Settings, switch: Path | None = None) -> str:
+def describe_proxy_mode(settings: Settings, switch: Path | None = None) -> str:
     """Return in a few words what the proxy does with requests; ``switch`` is the file that makes it do nothing."""
-    told = mode_of(found, switch)
-    if told == "bypass":
-        by = "HOLDFAST_BYPASS, or bypass in holdfast.toml" if found.bypass else f"the file {switch}"
+    current_mode = get_proxy_mode(settings, switch)
+    if current_mode == "bypass":
+        by = "HOLDFAST_BYPASS, or bypass in holdfast.toml" if settings.bypass else f"the file {switch}"
         return f"bypassed, by {by}: a plain relay that records nothing"
-    return "observing: nothing is changed" if told == "observe" else f"reducing by policy {found.policy}"
+    return "observing: nothing is changed" if current_mode == "observe" else f"reducing by policy {settings.policy}"
 
 
-def address_of(found: Settings) -> str:
+def make_proxy_url(settings: Settings) -> str:
     """Return the address of a proxy with these settings, for clients of this machine."""
-    host = "127.0.0.1" if found.host in {"0.0.0.0", "::"} else found.host  # noqa: S104  nothing is bound
-    return f"http://{f'[{host}]' if ':' in host else host}:{found.port}"
+    host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104  nothing is bound
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
 
 
-def upstreams_of(found: Settings) -> dict[str, str]:
+def get_upstream_urls(settings: Settings) -> dict[str, str]:
     """Return where the requests of each provider go."""
-    return {name: getattr(found, name) for name in PROVIDERS}
+    return {name: getattr(settings, name) for name in PROVIDERS}
 
 
-def refused(error: Exception, port: int) -> Exception:
+def translate_bind_error(error: Exception, port: int) -> Exception:
     """Return what is to be raised where the proxy did not begin."""
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        told = f"port {port} is taken, perhaps by another holdfast serve; give another --port, or 0 for a free one"
-        return Stopped(told)
+        message = f"port {port} is taken, perhaps by another holdfast serve; give another --port, or 0 for a free one"
+        return CommandError(message)
     return error
 
 
-def check_place(where: str) -> None:
-    """Raise ``ConfigError`` where no store can be called ``where``, or none can ever be there."""
-    open_store(where, readonly=True).close()
-    if why := no_place(where):
+def check_store_url(store_url: str) -> None:
+    """Raise ``ConfigError`` where no store can be called ``store_url``, or none can ever be there."""
+    open_store(store_url, readonly=True).close()
+    if why := explain_impossible_path(store_url):
         raise ConfigError(why)
 
 
-def unrecorded(where: str) -> str:
-    """Return what is said at the start where nothing can be written to the store at ``where``, or nothing.
+def describe_recording_problem(store_url: str) -> str:
+    """Return what is said at the start where nothing can be written to the store at ``store_url``, or nothing.
 
-    Raises as ``check_place`` does.
+    Raises as ``check_store_url`` does.
     """
-    check_place(where)
-    if why := unwritable(where):
+    check_store_url(store_url)
+    if why := explain_unwritable_store(store_url):
         return f"requests go on, but are not recorded: {why}"
-    if where != ":memory:" and (why := short_of_room(file_of(where), NOTHING)):
+    if store_url != ":memory:" and (why := describe_low_disk(get_store_path(store_url), MIN_FREE_BYTES)):
         return f"requests go on, but what finds no room is not recorded: {why}"
     return ""
 
 
-def short_of_room(path: Path, least: int) -> str:
-    """Return that fewer than ``least`` bytes are free on the disk of ``path``, which need not be there, or nothing."""
-    there = next(one for one in (path, *path.parents) if os.access(one, os.F_OK))
+def describe_low_disk(path: Path, min_bytes: int) -> str:
+    """Return that fewer than ``min_bytes`` bytes are free on the disk of ``path``, which need not be there, or
+    nothing.
+    """
+    there = next(candidate for candidate in (path, *path.parents) if os.access(candidate, os.F_OK))
     free = disk_usage(there).free
-    if free >= least:
+    if free >= min_bytes:
         return ""
     return f"{free:,} bytes are free where the store is; free some, or give another path with --store"
 
 
-def looked_on(found: Settings, store: str | None, keys: Sequence[str], known: config.Configuration) -> Foreseen | None:
+def forecast_observed_sessions(
+    settings: Settings, store: str | None, keys: Sequence[str], configuration: config.Configuration
+) -> PolicyForecast | None:
     """Return what the policy would have done about the sessions of a proxy that only looked on; of no other."""
-    from holdfast.cli.reports.dry_run import of_sessions
+    from holdfast.cli.reports.dry_run import forecast_sessions
 
-    return of_sessions(store, keys, known, found.policy) if mode_of(found) == "observe" else None
+    return (
+        forecast_sessions(store, keys, configuration, settings.policy)
+        if get_proxy_mode(settings) == "observe"
+        else None
+    )
 
 
-def done(stats: Mapping[str, Any], found: Foreseen | None) -> list[str]:
+def summarize_run(stats: Mapping[str, Any], dry_run: PolicyForecast | None) -> list[str]:
     """Return in a few words what was done about the requests, or what would have been."""
-    states = _states(stats)
-    otherwise = [f"{states[state]:,} {state}" for state in NOT_SERVED if states[state]]
-    if found is None:
-        from holdfast.cli.reports.request_size import about
+    states = _count_states(stats)
+    otherwise = [f"{states[state]:,} {state}" for state in UNSERVED_STATES if states[state]]
+    if dry_run is None:
+        from holdfast.cli.reports.request_size import format_tokens
 
-        saved, avoided = stats["tokens_saved"], stats["overflows"]["avoided"]
-        reduced = [f"newly reduced by {about(saved)} tokens"] if saved else []
-        return [*reduced, *([f"{many(avoided, 'overflow')} avoided"] if avoided else []), *otherwise]
-    from holdfast.cli.reports.dry_run import in_words
+        saved_tokens, avoided_overflows = stats["tokens_saved"], stats["overflows"]["avoided"]
+        savings = [f"newly reduced by {format_tokens(saved_tokens)} tokens"] if saved_tokens else []
+        return [
+            *savings,
+            *([f"{format_count(avoided_overflows, 'overflow')} avoided"] if avoided_overflows else []),
+            *otherwise,
+        ]
+    from holdfast.cli.reports.dry_run import describe_forecast
 
-    others = "with those before this run: " if found.requests > total(stats) else ""
-    return ["nothing was changed", *([others + in_words(found)] if found.requests else []), *otherwise]
+    prefix = "with those before this run: " if dry_run.requests > count_proxy_requests(stats) else ""
+    return ["nothing was changed", *([prefix + describe_forecast(dry_run)] if dry_run.requests else []), *otherwise]
 
 
-def total(stats: Mapping[str, Any]) -> int:
+def count_proxy_requests(stats: Mapping[str, Any]) -> int:
     """Return how many requests there were; those that were posted to no API, if there were others, are none."""
-    return sum(_states(stats).values())
+    return sum(_count_states(stats).values())
 
 
-def _states(stats: Mapping[str, Any]) -> Counter[str]:
+def _count_states(stats: Mapping[str, Any]) -> Counter[str]:
     """Return how many of them ended in each state."""
-    known = (states for api, states in stats["requests"].items() if api not in {"all", "other"})
-    return sum(map(Counter, known), Counter[str]()) or Counter(stats["requests"]["all"])
+    state_counts = (states for api, states in stats["requests"].items() if api not in {"all", "other"})
+    return sum(map(Counter, state_counts), Counter[str]()) or Counter(stats["requests"]["all"])

@@ -1,21 +1,28 @@
 """What is configured: ``holdfast.toml`` of the project, then the user's, then the tables and presets we ship."""
 
-from holdfast.config.catalog import DEFAULT_MODEL, Catalog, dialect
-from holdfast.config.files import FILE, Configuration, configuration, load, shipped, target
-from holdfast.config.parsing import parse
+from holdfast.config.catalog import DEFAULT_MODEL, Catalog, get_api_dialect
+from holdfast.config.files import (
+    CONFIG_FILE_NAME,
+    Configuration,
+    get_target,
+    load_catalog,
+    load_configuration,
+    load_shipped_catalog,
+)
+from holdfast.config.parsing import parse_catalog
 from holdfast.config.tables import Override, StoreLimits
 
 __all__ = [
+    "CONFIG_FILE_NAME",
     "DEFAULT_MODEL",
-    "FILE",
     "Catalog",
     "Configuration",
     "Override",
     "StoreLimits",
-    "configuration",
-    "dialect",
-    "load",
-    "parse",
-    "shipped",
-    "target",
+    "get_api_dialect",
+    "get_target",
+    "load_catalog",
+    "load_configuration",
+    "load_shipped_catalog",
+    "parse_catalog",
 ]

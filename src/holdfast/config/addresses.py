@@ -8,20 +8,20 @@ from ipaddress import IPv6Address, ip_address
 from socket import gethostname
 from urllib.parse import SplitResult, urlsplit
 
-BASE = r"^https?://[^\s/@?#\\]+(/[^\s?#\\]*)?\Z"
+BASE_URL_PATTERN = r"^https?://[^\s/@?#\\]+(/[^\s?#\\]*)?\Z"
 """A base address: paths are added at its end, so nothing may follow its own; a password in it would be shown."""
-_PORTS = {"http": 80, "https": 443}
-_ANY = {"0.0.0.0", "::", ""}  # noqa: S104
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_WILDCARD_HOSTS = {"0.0.0.0", "::", ""}  # noqa: S104
 """Hosts by which a server listens everywhere; nothing is bound here."""
 
 
-def is_base(text: str) -> bool:
+def is_base_url(text: str) -> bool:
     """Return whether requests can be sent to ``text``."""
-    return re.search(BASE, text) is not None and _split(text) is not None
+    return re.search(BASE_URL_PATTERN, text) is not None and _split_url(text) is not None
 
 
 @lru_cache
-def is_loopback(host: str) -> bool:
+def is_loopback_host(host: str) -> bool:
     """Return whether ``host``, a name or an address without its port, can only be this machine."""
     name = host.lower().removeprefix("[").removesuffix("]").removesuffix(".")
     if name == "localhost" or name.endswith(".localhost"):
@@ -30,39 +30,39 @@ def is_loopback(host: str) -> bool:
         address = ip_address(name)
     except ValueError:
         return False
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return (mapped or address).is_loopback
+    ipv4_address = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (ipv4_address or address).is_loopback
 
 
-def is_local(base: str) -> bool:
+def is_local_url(base: str) -> bool:
     """Return whether what is sent to ``base`` stays on this machine."""
-    found = _split(base)
-    return found is not None and is_loopback(found.hostname or "")
+    url = _split_url(base)
+    return url is not None and is_loopback_host(url.hostname or "")
 
 
-def leads_to(base: str, host: str, port: int) -> bool:
+def is_url_of_server(base: str, host: str, port: int) -> bool:
     """Return whether ``base`` is the server that listens at ``host`` and ``port``; 0 is no port yet."""
-    found = _split(base)
-    if found is None or (found.port or _PORTS.get(found.scheme)) != port:
+    url = _split_url(base)
+    if url is None or (url.port or _DEFAULT_PORTS.get(url.scheme)) != port:
         return False
-    name, is_anywhere = found.hostname or "", host in _ANY
-    here = is_loopback(name) or name in _ANY or (is_anywhere and name == gethostname().lower())
-    return name == host.lower() or (here and (is_anywhere or is_loopback(host)))
+    name, is_anywhere = url.hostname or "", host in _WILDCARD_HOSTS
+    here = is_loopback_host(name) or name in _WILDCARD_HOSTS or (is_anywhere and name == gethostname().lower())
+    return name == host.lower() or (here and (is_anywhere or is_loopback_host(host)))
 
 
-def from_elsewhere(address: str) -> str:
+def get_external_address(address: str) -> str:
     """Return the address by which other machines reach a server at ``address``: with a name where it has only any."""
-    found = _split(address)
-    if found is None or found.hostname not in _ANY:
+    url = _split_url(address)
+    if url is None or url.hostname not in _WILDCARD_HOSTS:
         return address
-    return f"{found.scheme}://{gethostname()}:{found.port}"
+    return f"{url.scheme}://{gethostname()}:{url.port}"
 
 
-def _split(base: str) -> SplitResult | None:
+def _split_url(base: str) -> SplitResult | None:
     """Return the parts of an address, or nothing where it has a host or a port that cannot be."""
     try:
-        found = urlsplit(base)
-        is_whole = bool(found.hostname) and found.port != 0
+        url = urlsplit(base)
+        is_whole = bool(url.hostname) and url.port != 0
     except ValueError:
         return None
-    return found if is_whole else None
+    return url if is_whole else None

@@ -26,58 +26,58 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from holdfast.planning.budget import DEFAULT_WINDOW, told_window
-from holdfast.planning.settings_check import LARGEST
-from holdfast.providers.models import anthropic_dialect, chat_dialect, gemini_dialect, responses_dialect
-from holdfast.providers.models import trusting as trusted
-from holdfast.state.calibration.calibration import LEAST_LIMIT
+from holdfast.planning.budget import DEFAULT_WINDOW, choose_window
+from holdfast.planning.settings_check import MAX_SETTING_VALUE
+from holdfast.providers.models import get_anthropic_dialect, get_chat_dialect, get_gemini_dialect, get_responses_dialect
+from holdfast.providers.models import relax_for_unknown_server as trusted
+from holdfast.state.calibration.calibration import MIN_WINDOW_LIMIT
 from holdfast.state.dialect import Dialect
-from holdfast.state.target import CacheRules, Limits, Prices
+from holdfast.state.target import CacheRules, ModelLimits, Prices
 
 DEFAULT_MODEL = "claude-sonnet-4-5"
 """The model whose prices replay takes when none is named (METRICS, "Cost and cache")."""
-UNKNOWN_PRIOR = 1.1
+UNKNOWN_MODEL_RATIO = 1.1
 """Tokens for one estimated token of a model that no line matches (the reference's prior for all others)."""
 
-_DIALECTS: dict[str, Callable[[str], Dialect]] = {
-    "anthropic": anthropic_dialect,
-    "openai-responses": responses_dialect,
-    "gemini": gemini_dialect,
+_DIALECT_BUILDERS: dict[str, Callable[[str], Dialect]] = {
+    "anthropic": get_anthropic_dialect,
+    "openai-responses": get_responses_dialect,
+    "gemini": get_gemini_dialect,
 }
 """What makes the dialect of each API but Chat Completions, where it also counts whose server it is."""
-_CACHES = {"anthropic": "anthropic-1024", "openai": "openai", "gemini": "gemini"}
+_DEFAULT_CACHES = {"anthropic": "anthropic-1024", "openai": "openai", "gemini": "gemini"}
 """The cache assumed of a provider's API when the model is not known, or another provider's."""
 
-Api: TypeAlias = Literal["anthropic", "openai-chat", "openai-responses", "gemini"]
-Pattern: TypeAlias = Annotated[str, Meta(min_length=1)]
-Match: TypeAlias = Pattern | Annotated[tuple[Pattern, ...], Meta(min_length=1)]
+ApiName: TypeAlias = Literal["anthropic", "openai-chat", "openai-responses", "gemini"]
+NamePattern: TypeAlias = Annotated[str, Meta(min_length=1)]
+NamePatterns: TypeAlias = NamePattern | Annotated[tuple[NamePattern, ...], Meta(min_length=1)]
 """What the name of a model looks like, the case of its letters aside: one pattern, or several."""
-Tokens = Annotated[int, Meta(ge=1, le=LARGEST)]
-Count = Annotated[int, Meta(ge=0, le=LARGEST)]
-Rate = Annotated[float, Meta(ge=0, le=LARGEST)]
+PositiveCount = Annotated[int, Meta(ge=1, le=MAX_SETTING_VALUE)]
+NonNegativeCount = Annotated[int, Meta(ge=0, le=MAX_SETTING_VALUE)]
+NonNegativeRate = Annotated[float, Meta(ge=0, le=MAX_SETTING_VALUE)]
 """Dollars for a million tokens, or a multiple of them."""
 
 
-class Model(Struct, frozen=True, forbid_unknown_fields=True):
+class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True):
     """One line about models; a field that is left out is looked for in the next line that matches."""
 
-    match: Match
-    api: Api | None = None
+    match: NamePatterns
+    api: ApiName | None = None
     provider: str | None = None
     """Whose server speaks Chat Completions: ``openai``, ``mistral``, or another, which gets the strictest rules."""
-    window: Annotated[int, Meta(ge=LEAST_LIMIT, le=LARGEST)] | None = None
+    window: Annotated[int, Meta(ge=MIN_WINDOW_LIMIT, le=MAX_SETTING_VALUE)] | None = None
     """Tokens that prompt and answer may have together; under 1,024 it is a limit of something else."""
-    max_input: Tokens | None = None
+    max_input: PositiveCount | None = None
     """Tokens that a prompt may have, where the provider says that apart from the window."""
-    max_output: Tokens | None = None
+    max_output: PositiveCount | None = None
     cache: str | None = None
     """Name of a ``[cache.…]`` table."""
     prior: Annotated[float, Meta(ge=0.1, le=10)] | None = None
     """Tokens for one estimated token. [H] No tokenizer is ten times as fine or as coarse as another."""
     family: str | None = None
-    images: Count | None = None
+    images: NonNegativeCount | None = None
     """Images that one request may hold."""
-    max_bytes: Annotated[int, Meta(ge=1, le=LARGEST)] | None = None
+    max_bytes: Annotated[int, Meta(ge=1, le=MAX_SETTING_VALUE)] | None = None
     """Bytes of a request body."""
     media: tuple[str, ...] | None = None
     """MIME types that may be sent; an empty list means any."""
@@ -87,21 +87,21 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True):
     """The last message may be the assistant's."""
     compacts: bool | None = None
     """The provider compacts a conversation when it is asked to (Messages and Responses alone)."""
-    id_max: Annotated[int, Meta(ge=8, le=LARGEST)] | None = None
+    id_max: Annotated[int, Meta(ge=8, le=MAX_SETTING_VALUE)] | None = None
     """Characters of a call id."""
     id_pattern: str | None = None
     """What each character of a call id must match; letters a to f and digits must."""
     source: str = ""
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def dialect_facts(self) -> dict[str, Any]:
         """What this line says of the dialect, by the dialect's own names."""
-        said = {name: getattr(self, field) for field, name in _FACTS.items()}
-        said["end_user"] = None if self.prefill is None else not self.prefill
-        return {name: value for name, value in said.items() if value is not None}
+        values = {name: getattr(self, field) for field, name in _DIALECT_FIELDS.items()}
+        values["end_user"] = None if self.prefill is None else not self.prefill
+        return {name: value for name, value in values.items() if value is not None}
 
 
-_FACTS = {
+_DIALECT_FIELDS = {
     "images": "max_images",
     "max_bytes": "max_bytes",
     "media": "media",
@@ -111,162 +111,175 @@ _FACTS = {
     "id_pattern": "id_pattern",
 }
 """Fields of a line that are fields of a dialect."""
-_FORM = frozenset({"media", "id_max", "id_pattern", "end_user"})
+_REQUEST_FORM_FIELDS = frozenset({"media", "id_max", "id_pattern", "end_user"})
 """Those that say what form a request must have: somebody knows that server, and its requests are mended for it."""
 
 
-class Price(Struct, frozen=True, forbid_unknown_fields=True):
+class CatalogPrices(Struct, frozen=True, forbid_unknown_fields=True):
     """Dollars for a million tokens of the models that match.
 
     ``read`` and ``write`` are the input price times the multiples of the model's cache where they are left out.
     """
 
-    match: Match
-    input: Rate
-    output: Rate
-    read: Rate | None = None
-    write: Rate | None = None
+    match: NamePatterns
+    input: NonNegativeRate
+    output: NonNegativeRate
+    read: NonNegativeRate | None = None
+    write: NonNegativeRate | None = None
     source: str = ""
 
-    def prices(self, rules: CacheRules) -> Prices:
+    def resolve_prices(self, rules: CacheRules) -> Prices:
         """Return all four prices, given how the cache works."""
         return Prices(
             self.input,
             self.output,
-            self.input * rules.read if self.read is None else self.read,
-            self.input * rules.write if self.write is None else self.write,
+            self.input * rules.read_factor if self.read is None else self.read,
+            self.input * rules.write_factor if self.write is None else self.write,
         )
 
 
-class CacheLine(Struct, frozen=True, forbid_unknown_fields=True):
+class CatalogCacheRules(Struct, frozen=True, forbid_unknown_fields=True):
     """The rules of one kind of cache; see ``CacheRules``. A ``lookback`` that is left out is no limit."""
 
-    ttl: Tokens = 300
-    minimum: Count = 1024
-    write: Rate = 1.0
-    read: Rate = 0.1
-    lookback: Tokens | None = None
+    ttl: PositiveCount = 300
+    minimum: NonNegativeCount = 1024
+    write: NonNegativeRate = 1.0
+    read: NonNegativeRate = 0.1
+    lookback: PositiveCount | None = None
     automatic: bool = False
-    step: Count = 0
+    step: NonNegativeCount = 0
     source: str = ""
 
-    def rules(self) -> CacheRules:
+    def to_cache_rules(self) -> CacheRules:
         """Return the rules, without their source."""
         return CacheRules(self.ttl, self.minimum, self.write, self.read, self.lookback, self.automatic, self.step)
 
 
-Line = TypeVar("Line", Model, Price)
+CatalogLine = TypeVar("CatalogLine", CatalogModel, CatalogPrices)
 
 
 class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
     """Lines about models, caches and prices, in the order in which they are asked."""
 
-    model: tuple[Model, ...] = ()
-    price: tuple[Price, ...] = ()
-    cache: dict[str, CacheLine] = {}
+    model: tuple[CatalogModel, ...] = ()
+    price: tuple[CatalogPrices, ...] = ()
+    cache: dict[str, CatalogCacheRules] = {}
     date: str = ""
     """When the tables were last compared with their sources."""
 
-    def before(self, other: Catalog) -> Catalog:
+    def merge_before(self, fallback: Catalog) -> Catalog:
         """Return both catalogues as one; this one is asked first."""
         return Catalog(
-            (*self.model, *other.model),
-            (*self.price, *other.price),
-            {**other.cache, **self.cache},
-            other.date or self.date,
+            (*self.model, *fallback.model),
+            (*self.price, *fallback.price),
+            {**fallback.cache, **self.cache},
+            fallback.date or self.date,
         )
 
-    def limits(self, model: str, window: int | None = None, asked_output: int | None = None) -> Limits:
+    def get_limits(self, model: str, window: int | None = None, asked_output: int | None = None) -> ModelLimits:
         """Return the sizes of ``model``; a ``window`` of 1 or more overrides the catalogue, as the origin then says."""
-        origin, size = told_window(("asked for", window), *self._window(model))
-        capped, asked = _first(self.model, model, "max_output"), _first(self.model, model, "max_input")
-        most = min(asked.max_input, size) if asked and asked.max_input else None
-        return Limits(size, capped.max_output if capped else None, asked_output, most, origin)
+        origin, size = choose_window(("asked for", window), *self._iter_window_candidates(model))
+        output_line, input_line = (
+            _find_line_with(self.model, model, "max_output"),
+            _find_line_with(self.model, model, "max_input"),
+        )
+        max_input = min(input_line.max_input, size) if input_line and input_line.max_input else None
+        return ModelLimits(size, output_line.max_output if output_line else None, asked_output, max_input, origin)
 
-    def _window(self, model: str) -> Iterator[tuple[str, int | None]]:
+    def _iter_window_candidates(self, model: str) -> Iterator[tuple[str, int | None]]:
         """Yield what is known of the window of ``model``, with where that was found, then what is assumed."""
-        known = _first(self.model, model, "window")
-        if known is not None:
-            yield f"catalog: {next(_patterns(known, model), '')}", known.window
+        model_line = _find_line_with(self.model, model, "window")
+        if model_line is not None:
+            yield f"catalog: {next(_iter_matching_patterns(model_line, model), '')}", model_line.window
         yield f"default: the catalog has no window for {model or 'an unnamed model'}", DEFAULT_WINDOW
 
-    def rules(self, api: str, model: str) -> CacheRules:
+    def get_cache_rules(self, api: str, model: str) -> CacheRules:
         """Return how the cache of ``model`` works; on an API of another provider, what is usual there."""
-        known = _first(self.model, model, "cache")
-        native = known is not None and (known.api is None or _provider(known.api) == _provider(api))
-        name = known.cache if known and native else _CACHES.get(_provider(api), "prefix")
+        model_line = _find_line_with(self.model, model, "cache")
+        native = model_line is not None and (
+            model_line.api is None or _get_provider(model_line.api) == _get_provider(api)
+        )
+        name = model_line.cache if model_line and native else _DEFAULT_CACHES.get(_get_provider(api), "prefix")
         line = self.cache.get(name or "")
-        return line.rules() if line else CacheRules()
+        return line.to_cache_rules() if line else CacheRules()
 
-    def dialect(self, api: str, model: str, *, trusting: bool = False) -> Dialect:
+    def get_dialect(self, api: str, model: str, *, trusting: bool = False) -> Dialect:
         """Return the rules of ``api`` for ``model``, with what the lines about it say otherwise.
 
         Lines about another provider's API, or another provider's server, say nothing here. ``trusting`` takes it that
         a server which nobody knows here is known to who writes its requests.
         """
-        lines = [line for line in _matching(self.model, model) if not line.api or _provider(line.api) == _provider(api)]
+        lines = [
+            line
+            for line in _iter_matching_lines(self.model, model)
+            if not line.api or _get_provider(line.api) == _get_provider(api)
+        ]
         provider = next((line.provider for line in lines if line.provider), "")
         facts: dict[str, Any] = {}
         for line in lines:
             if line.provider in (None, provider):
-                facts = line.facts | facts
-        built = dialect(api, model, provider)
-        built = trusted(built) if trusting else built
-        if facts.keys() & _FORM:
-            built = replace(built, as_written=False)
-        return replace(built, **facts, id_min=min(built.id_min, facts.get("id_max", built.id_min))) if facts else built
+                facts = line.dialect_facts | facts
+        model_dialect = get_api_dialect(api, model, provider)
+        model_dialect = trusted(model_dialect) if trusting else model_dialect
+        if facts.keys() & _REQUEST_FORM_FIELDS:
+            model_dialect = replace(model_dialect, keeps_client_content=False)
+        return (
+            replace(model_dialect, **facts, id_min=min(model_dialect.id_min, facts.get("id_max", model_dialect.id_min)))
+            if facts
+            else model_dialect
+        )
 
-    def prices(self, api: str, model: str) -> Prices:
+    def get_prices(self, api: str, model: str) -> Prices:
         """Return the prices of ``model``; of one without a line, assumed, Sonnet 4.5's under its own cache's rules."""
-        rules = self.rules(api, model)
-        for line in _matching(self.price, model):
-            return line.prices(rules)
-        usual = next(_matching(self.price, DEFAULT_MODEL), None)
+        rules = self.get_cache_rules(api, model)
+        for line in _iter_matching_lines(self.price, model):
+            return line.resolve_prices(rules)
+        usual = next(_iter_matching_lines(self.price, DEFAULT_MODEL), None)
         if usual is None:
-            return Prices(assumed=True)
-        return replace(Price("", usual.input, usual.output).prices(rules), assumed=True)
+            return Prices(is_assumed=True)
+        return replace(CatalogPrices("", usual.input, usual.output).resolve_prices(rules), is_assumed=True)
 
-    def prior(self, model: str) -> float:
+    def get_prior_ratio(self, model: str) -> float:
         """Return the tokens of ``model`` for one estimated token, before any usage was reported."""
-        known = _first(self.model, model, "prior")
-        return known.prior if known and known.prior else UNKNOWN_PRIOR
+        model_line = _find_line_with(self.model, model, "prior")
+        return model_line.prior if model_line and model_line.prior else UNKNOWN_MODEL_RATIO
 
-    def api(self, model: str) -> str | None:
+    def find_api(self, model: str) -> str | None:
         """Return the API that ``model`` is usually called by, if it is known."""
-        known = _first(self.model, model, "api")
-        return known.api if known else None
+        model_line = _find_line_with(self.model, model, "api")
+        return model_line.api if model_line else None
 
-    def family(self, model: str) -> str | None:
+    def find_family(self, model: str) -> str | None:
         """Return the family of ``model``, if it is known."""
-        known = _first(self.model, model, "family")
-        return known.family if known else None
+        model_line = _find_line_with(self.model, model, "family")
+        return model_line.family if model_line else None
 
 
-def _matching(lines: Iterable[Line], model: str) -> Iterator[Line]:
+def _iter_matching_lines(lines: Iterable[CatalogLine], model: str) -> Iterator[CatalogLine]:
     """Yield the lines about ``model``, in order."""
-    return (line for line in lines if next(_patterns(line, model), None) is not None)
+    return (line for line in lines if next(_iter_matching_patterns(line, model), None) is not None)
 
 
-def _patterns(line: Model | Price, model: str) -> Iterator[str]:
+def _iter_matching_patterns(line: CatalogModel | CatalogPrices, model: str) -> Iterator[str]:
     """Yield the patterns of ``line`` that ``model`` has."""
     patterns = (line.match,) if isinstance(line.match, str) else line.match
     return (pattern for pattern in patterns if fnmatchcase(model.lower(), pattern.lower()))
 
 
-def _first(lines: Iterable[Model], model: str, field: str) -> Model | None:
+def _find_line_with(lines: Iterable[CatalogModel], model: str, field: str) -> CatalogModel | None:
     """Return the first line about ``model`` that knows ``field``."""
-    return next((line for line in _matching(lines, model) if getattr(line, field) is not None), None)
+    return next((line for line in _iter_matching_lines(lines, model) if getattr(line, field) is not None), None)
 
 
-def _provider(api: str) -> str:
+def _get_provider(api: str) -> str:
     return api.split("-", 1)[0]
 
 
-def dialect(api: str, model: str, provider: str = "") -> Dialect:
+def get_api_dialect(api: str, model: str, provider: str = "") -> Dialect:
     """Return the rules of ``api`` for ``model``, catalogue aside; the strictest ones for an API that nobody speaks.
 
     ``provider`` says whose server speaks Chat Completions where the model's name does not.
     """
     if api == "openai-chat":
-        return chat_dialect(model, provider)
-    return _DIALECTS[api](model) if api in _DIALECTS else Dialect(api)
+        return get_chat_dialect(model, provider)
+    return _DIALECT_BUILDERS[api](model) if api in _DIALECT_BUILDERS else Dialect(api)

@@ -12,16 +12,16 @@ from msgspec.structs import replace
 from platformdirs import user_config_path
 
 from holdfast.config.catalog import Catalog
-from holdfast.config.parsing import Told, checked, parse, told
-from holdfast.config.proxy import of_project
+from holdfast.config.parsing import ConfigFile, check_catalog, parse_catalog, parse_config_file
+from holdfast.config.proxy import check_project_settings
 from holdfast.config.tables import Override, StoreLimits
-from holdfast.errors import ConfigError, check_types
+from holdfast.errors import ConfigError, raise_if_wrong_type
 from holdfast.planning.pipeline import Policy
-from holdfast.planning.settings_check import Problem, check
-from holdfast.state.entries import Frame
+from holdfast.planning.settings_check import SettingsProblem, check_settings
+from holdfast.state.entries import RequestSetup
 from holdfast.state.target import Target
 
-FILE = "holdfast.toml"
+CONFIG_FILE_NAME = "holdfast.toml"
 
 
 class Configuration(Struct, frozen=True):
@@ -33,72 +33,74 @@ class Configuration(Struct, frozen=True):
     proxy: dict[str, Any] = {}
     """What the files say of the proxy, by the names of its settings; ``holdfast.proxy.settings`` adds the rest."""
 
-    def changes(self, name: str) -> dict[str, Override]:
+    def find_overrides(self, name: str) -> dict[str, Override]:
         """Return what is changed of policy ``name``, by setting: the strongest override of each."""
-        return {one.setting: one for one in self.overrides if one.policy in {"", name}}
+        return {override.setting: override for override in self.overrides if override.policy in {"", name}}
 
-    def policy(self, name: str = "holdfast") -> Policy:
+    def build_policy(self, name: str = "holdfast") -> Policy:
         """Return policy ``name`` as it is in force.
 
         Raises ``UnknownPolicy``, or ``ConfigError`` where changed settings contradict others.
         """
-        preset, changes = Policy.preset(name), self.changes(name)
+        preset, changes = Policy.preset(name), self.find_overrides(name)
         if not changes:
             return preset
-        settings = replace(preset.settings, **{setting: one.value for setting, one in changes.items()})
-        for problem in check(settings):
-            blamed = [changes[setting] for setting in problem.settings if setting in changes]
-            if blamed:
-                raise ConfigError(_contradiction(name, problem, blamed))
+        settings = replace(preset.settings, **{setting: override.value for setting, override in changes.items()})
+        for problem in check_settings(settings):
+            culprits = [changes[setting] for setting in problem.settings if setting in changes]
+            if culprits:
+                raise ConfigError(_describe_contradiction(name, problem, culprits))
         return replace(preset, settings=settings)
 
 
-def _contradiction(name: str, problem: Problem, blamed: list[Override]) -> str:
-    keys = ", ".join(f"{one.table} {one.setting}" for one in blamed)
-    return f"{blamed[-1].file}: {keys}, in policy {name}: {problem.why}"
+def _describe_contradiction(name: str, problem: SettingsProblem, culprits: list[Override]) -> str:
+    keys = ", ".join(f"{override.table_header} {override.setting}" for override in culprits)
+    return f"{culprits[-1].file}: {keys}, in policy {name}: {problem.why}"
 
 
 @cache
-def shipped() -> Catalog:
+def load_shipped_catalog() -> Catalog:
     """Return the tables that come with the package."""
     data = files("holdfast.data")
-    models, prices = (parse(data.joinpath(name).read_text("utf-8"), name) for name in ("catalog.toml", "prices.toml"))
-    return checked(models.before(prices), "catalog.toml")
+    models, prices = (
+        parse_catalog(data.joinpath(name).read_text("utf-8"), name) for name in ("catalog.toml", "prices.toml")
+    )
+    return check_catalog(models.merge_before(prices), "catalog.toml")
 
 
-def configuration(project: Path | None = None, user: Path | None = None) -> Configuration:
+def load_configuration(project: Path | None = None, user: Path | None = None) -> Configuration:
     """Return what is in force: the project's ``holdfast.toml`` before the user's before what is shipped.
 
     ``project`` and ``user`` are folders (the working folder and the platform's configuration folder by default); a
     file that is not there says nothing. Raises ``ConfigError`` for one that cannot be read or says something unknown.
     """
-    found, own = Configuration(shipped()), user or user_config_path("holdfast", appauthor=False)
+    config, own = Configuration(load_shipped_catalog()), user or user_config_path("holdfast", appauthor=False)
     for folder in (own, project or Path()):
-        path = folder / FILE
-        if _is_there(path):
-            new = told(_read(path), str(path))
+        path = folder / CONFIG_FILE_NAME
+        if _has_directory_entry(path):
+            new = parse_config_file(_read_config_file(path), str(path))
             if folder.resolve() != own.resolve():
-                of_project(new.proxy, str(path), str(own / FILE))
-            found = _under(new, found, str(path))
-    return found
+                check_project_settings(new.proxy, str(path), str(own / CONFIG_FILE_NAME))
+            config = _merge_config_file(new, config, str(path))
+    return config
 
 
-def _under(new: Told, found: Configuration, name: str) -> Configuration:
-    """Return what is in force when ``new`` stands above what was ``found``."""
+def _merge_config_file(new: ConfigFile, weaker: Configuration, name: str) -> Configuration:
+    """Return what is in force when ``new`` stands above what was ``weaker``."""
     return Configuration(
-        checked(new.catalog.before(found.catalog), name),
-        (*found.overrides, *new.overrides),
-        new.store.above(found.store),
-        found.proxy | new.proxy,
+        check_catalog(new.catalog.merge_before(weaker.catalog), name),
+        (*weaker.overrides, *new.overrides),
+        new.store.merge_over(weaker.store),
+        weaker.proxy | new.proxy,
     )
 
 
-def load(project: Path | None = None, user: Path | None = None) -> Catalog:
-    """Return the catalogue in force; see ``configuration``."""
-    return configuration(project, user).catalog
+def load_catalog(project: Path | None = None, user: Path | None = None) -> Catalog:
+    """Return the catalogue in force; see ``load_configuration``."""
+    return load_configuration(project, user).catalog
 
 
-def _is_there(path: Path) -> bool:
+def _has_directory_entry(path: Path) -> bool:
     """Return whether anything is called that: a link to nowhere, and what cannot be looked at, too."""
     try:
         path.lstat()
@@ -109,7 +111,7 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-def _read(path: Path) -> str:
+def _read_config_file(path: Path) -> str:
     try:
         if path.is_fifo():
             msg = f"{path}: is a pipe and no file; remove it"
@@ -120,33 +122,33 @@ def _read(path: Path) -> str:
         raise ConfigError(msg) from error
 
 
-def target(
+def get_target(
     api: str,
     model: str,
     *,
     window: int | None = None,
-    frame: Frame = Frame(),
+    setup: RequestSetup = RequestSetup(),
     asked_output: int | None = None,
     catalog: Catalog | None = None,
-    trusting: bool = False,
+    trusts_client: bool = False,
 ) -> Target:
     """Return all that is known of requests to ``model`` by ``api``.
 
     ``window`` in tokens overrides the catalogue; an unknown model gets 200,000 and an origin that says so, an unknown
-    API the strictest dialect. Without ``catalog`` the shipped one is asked. ``trusting`` leaves a client's own messages
-    to a server that is not known as they are. Raises ``ConfigError`` for values of other types.
+    API the strictest dialect. Without ``catalog`` the shipped one is asked. ``trusts_client`` leaves a client's own
+    messages to a server that is not known as they are. Raises ``ConfigError`` for values of other types.
     """
-    check_types(ConfigError, api=(api, str), model=(model, str), frame=(frame, Frame))
-    check_types(ConfigError, window=(window, int | None), asked_output=(asked_output, int | None))
-    check_types(ConfigError, catalog=(catalog, Catalog | None))
-    known = catalog or shipped()
+    raise_if_wrong_type(ConfigError, api=(api, str), model=(model, str), setup=(setup, RequestSetup))
+    raise_if_wrong_type(ConfigError, window=(window, int | None), asked_output=(asked_output, int | None))
+    raise_if_wrong_type(ConfigError, catalog=(catalog, Catalog | None))
+    model_catalog = catalog or load_shipped_catalog()
     return Target(
         api=api,
         model=model,
-        dialect=known.dialect(api, model, trusting=trusting),
-        limits=known.limits(model, window, asked_output),
-        frame=frame,
-        cache=known.rules(api, model),
-        prices=known.prices(api, model),
-        prior=known.prior(model),
+        dialect=model_catalog.get_dialect(api, model, trusting=trusts_client),
+        limits=model_catalog.get_limits(model, window, asked_output),
+        setup=setup,
+        cache_rules=model_catalog.get_cache_rules(api, model),
+        prices=model_catalog.get_prices(api, model),
+        prior_ratio=model_catalog.get_prior_ratio(model),
     )

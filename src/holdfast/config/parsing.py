@@ -11,20 +11,24 @@ from typing import Any, get_args
 import msgspec
 from msgspec import Struct
 
-from holdfast.config.catalog import Api, CacheLine, Catalog, Model, Price
-from holdfast.config.proxy import proxy_table
-from holdfast.config.tables import Override, StoreLimits, overrides, store_limits
+from holdfast.config.catalog import ApiName, Catalog, CatalogCacheRules, CatalogModel, CatalogPrices
+from holdfast.config.proxy import parse_proxy_table
+from holdfast.config.tables import Override, StoreLimits, parse_overrides, parse_store_limits
 from holdfast.errors import ConfigError
-from holdfast.state.codec.reading import convert
+from holdfast.state.codec.reading import convert_value
 
-_OURS = ("policy", "store", "proxy")
+_OTHER_TABLES = ("policy", "store", "proxy")
 """Tables of the file that are no part of the catalogue."""
-DIGITS = 300
+MAX_INTEGER_DIGITS = 300
 """[H] Digits of a whole number at most: it still has a float, and can be shown."""
-_PLACES: dict[str, type[Struct]] = {"$.model": Model, "$.price": Price, "$.cache": CacheLine}
+_TABLE_TYPES: dict[str, type[Struct]] = {
+    "$.model": CatalogModel,
+    "$.price": CatalogPrices,
+    "$.cache": CatalogCacheRules,
+}
 
 
-class Told(Struct, frozen=True):
+class ConfigFile(Struct, frozen=True):
     """What one file says."""
 
     catalog: Catalog = Catalog()
@@ -33,105 +37,108 @@ class Told(Struct, frozen=True):
     proxy: dict[str, Any] = {}
 
 
-def parse(text: str, name: str) -> Catalog:
+def parse_catalog(text: str, name: str) -> Catalog:
     """Return the catalogue that TOML ``text`` says; ``name`` is the file, for errors.
 
     Raises ``ConfigError`` that names the key and what is allowed there, in its other tables too.
     """
-    return told(text, name).catalog
+    return parse_config_file(text, name).catalog
 
 
-def told(text: str, name: str) -> Told:
+def parse_config_file(text: str, name: str) -> ConfigFile:
     """Return all that TOML ``text`` says; ``ConfigError`` names the file, the key and what is allowed there."""
-    tables = _tables(text, name)
-    catalog = _catalog({key: table for key, table in tables.items() if key not in _OURS}, name)
-    return Told(
+    tables = _parse_toml(text, name)
+    catalog = _convert_catalog({key: table for key, table in tables.items() if key not in _OTHER_TABLES}, name)
+    return ConfigFile(
         catalog,
-        overrides(tables.get("policy", {}), name),
-        store_limits(tables.get("store", {}), name),
-        proxy_table(tables.get("proxy", {}), name),
+        parse_overrides(tables.get("policy", {}), name),
+        parse_store_limits(tables.get("store", {}), name),
+        parse_proxy_table(tables.get("proxy", {}), name),
     )
 
 
-def _tables(text: str, name: str) -> dict[str, Any]:
+def _parse_toml(text: str, name: str) -> dict[str, Any]:
     try:
         tables = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         msg = f"{name}: not TOML: {error}; correct the line"
         raise ConfigError(msg) from error
     except ValueError as error:  # Python makes no number of thousands of digits
-        msg = f"{name}: not TOML: a whole number has more than {DIGITS} digits; give a smaller one"
+        msg = f"{name}: not TOML: a whole number has more than {MAX_INTEGER_DIGITS} digits; give a smaller one"
         raise ConfigError(msg) from error
-    if key := _too_large(tables):
-        msg = f"{name}: {key[:200]} is a whole number of more than {DIGITS} digits; give a smaller one"
+    if key := _find_oversized_integer(tables):
+        msg = f"{name}: {key[:200]} is a whole number of more than {MAX_INTEGER_DIGITS} digits; give a smaller one"
         raise ConfigError(msg)
     return tables
 
 
-def _too_large(value: object, place: str = "") -> str:
+def _find_oversized_integer(value: object, place: str = "") -> str:
     """Return the place of a whole number that is too large for anything, or nothing."""
     if isinstance(value, int):
-        return place if abs(value) >= 10**DIGITS else ""
+        return place if abs(value) >= 10**MAX_INTEGER_DIGITS else ""
     inner: Iterable[tuple[str, object]] = ()
     if isinstance(value, dict):
-        inner = ((f"{place}.{key}".lstrip("."), one) for key, one in value.items())
+        inner = ((f"{place}.{key}".lstrip("."), item) for key, item in value.items())
     elif isinstance(value, list):
-        inner = ((f"{place}[{index}]", one) for index, one in enumerate(value))
-    return next(filter(None, (_too_large(one, key) for key, one in inner)), "")
+        inner = ((f"{place}[{index}]", item) for index, item in enumerate(value))
+    return next(filter(None, (_find_oversized_integer(item, key) for key, item in inner)), "")
 
 
-def _catalog(tables: dict[str, Any], name: str) -> Catalog:
+def _convert_catalog(tables: dict[str, Any], name: str) -> Catalog:
     try:
-        return convert(tables, Catalog)
+        return convert_value(tables, Catalog)
     except msgspec.ValidationError as error:
-        msg = f"{name}: {_named(str(error), tables)}; {_advice(str(error))}"
+        msg = f"{name}: {_insert_cache_name(str(error), tables)}; {_suggest_correction(str(error))}"
         raise ConfigError(msg) from error
 
 
-def _named(error: str, tables: dict[str, Any]) -> str:
+def _insert_cache_name(error: str, tables: dict[str, Any]) -> str:
     """Return ``error`` with the name of the cache that it is about, which its place leaves out."""
     lines = tables.get("cache")
-    wrong = [name for name, line in lines.items() if not _fits(line)] if isinstance(lines, dict) else []
+    wrong = [name for name, line in lines.items() if not _is_valid_cache_line(line)] if isinstance(lines, dict) else []
     return error.replace("$.cache[...]", f"$.cache.{wrong[0]}") if wrong else error
 
 
-def _fits(line: object) -> bool:
+def _is_valid_cache_line(line: object) -> bool:
     try:
-        convert(line, CacheLine)
+        convert_value(line, CatalogCacheRules)
     except msgspec.ValidationError:
         return False
     return True
 
 
-def _advice(error: str) -> str:
+def _suggest_correction(error: str) -> str:
     """Return what may stand where ``error`` points, and what was meant, as far as that can be told."""
     if table := re.search(r"Expected `array`, got `object` - at `\$\.(\w+)`", error):
         return f"begin each of these tables with [[{table[1]}]], in two brackets"
-    allowed = _allowed(error)
-    said = re.search(r"unknown field `(.*?)`|enum value '(.*?)'", error)
-    near = get_close_matches(said[1] or said[2], allowed, cutoff=0.65) if said else []
-    meant = f"; did you mean {' or '.join(near)}?" if near else ""
-    return f"allowed there: {', '.join(allowed)}{meant}"
+    allowed = _list_allowed_names(error)
+    match = re.search(r"unknown field `(.*?)`|enum value '(.*?)'", error)
+    near = get_close_matches(match[1] or match[2], allowed, cutoff=0.65) if match else []
+    suggestion = f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"allowed there: {', '.join(allowed)}{suggestion}"
 
 
-def _allowed(error: str) -> tuple[str, ...]:
+def _list_allowed_names(error: str) -> tuple[str, ...]:
     """Return the keys, or the words, that may stand where ``error`` points."""
     if "enum value" in error:
-        return get_args(Api)
+        return get_args(ApiName)
     place = re.search(r"`(\$\.\w+)\[", error)
     if place:
-        return _PLACES.get(place.group(1), Catalog).__struct_fields__
-    return (*Catalog.__struct_fields__, *_OURS)
+        return _TABLE_TYPES.get(place.group(1), Catalog).__struct_fields__
+    return (*Catalog.__struct_fields__, *_OTHER_TABLES)
 
 
-def checked(catalog: Catalog, name: str) -> Catalog:
+def check_catalog(catalog: Catalog, name: str) -> Catalog:
     """Return ``catalog``; ``ConfigError`` names the line in which a name or a pattern leads nowhere."""
     for index, line in enumerate(catalog.model):
         if line.cache is not None and line.cache not in catalog.cache:
-            known = ", ".join(sorted(catalog.cache))
-            msg = f"{name}: model {line.match!r} names cache {line.cache!r}, which no [cache.…] table defines: {known}"
+            cache_names = ", ".join(sorted(catalog.cache))
+            msg = (
+                f"{name}: model {line.match!r} names cache {line.cache!r}, which no [cache.…] table defines: "
+                f"{cache_names}"
+            )
             raise ConfigError(msg)
-        if line.id_pattern is not None and (wrong := _wrong_pattern(line.id_pattern)):
+        if line.id_pattern is not None and (wrong := _describe_pattern_problem(line.id_pattern)):
             msg = f"{name}: {line.id_pattern!r} {wrong} - at `$.model[{index}].id_pattern`; say, for one, [a-z0-9]"
             raise ConfigError(msg)
         if odd := [kind for kind in line.media or () if "/" not in kind]:
@@ -140,10 +147,10 @@ def checked(catalog: Catalog, name: str) -> Catalog:
     return catalog
 
 
-def _wrong_pattern(pattern: str) -> str:
+def _describe_pattern_problem(pattern: str) -> str:
     """Return what is wrong with the pattern of a call id's characters, or nothing."""
     try:
-        refused = [char for char in "0123456789abcdef" if not re.fullmatch(pattern, char)]
+        bad_chars = [char for char in "0123456789abcdef" if not re.fullmatch(pattern, char)]
     except re.error as error:
         return f"is no pattern ({error})"
-    return f"does not take {', '.join(refused)}, of which new ids are made" if refused else ""
+    return f"does not take {', '.join(bad_chars)}, of which new ids are made" if bad_chars else ""

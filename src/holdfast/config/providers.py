@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class Variable(Struct, frozen=True):
+class AddressVariable(Struct, frozen=True):
     """A variable that holds an address."""
 
     name: str
@@ -15,7 +15,7 @@ class Variable(Struct, frozen=True):
     """Whether a client is given it where it was not set; else it is only led through the proxy."""
 
 
-class Provider(Struct, frozen=True):
+class ProviderInfo(Struct, frozen=True):
     """Who answers requests that name nobody else."""
 
     name: str
@@ -26,48 +26,50 @@ class Provider(Struct, frozen=True):
     """Its own address, without a version."""
     path: str
     """What stands behind that in a setting."""
-    variables: tuple[Variable, ...]
+    variables: tuple[AddressVariable, ...]
     """What its SDKs, LiteLLM and LangChain read, the strongest first. [M]"""
 
     @property
-    def address(self) -> str:
+    def base_url(self) -> str:
         """Its own address as a setting holds it."""
         return self.official + self.path
 
 
-_EVERY = (
-    Provider(
+_ALL_PROVIDERS = (
+    ProviderInfo(
         "anthropic",
         "Messages",
         "https://api.anthropic.com",
         "",
         (
-            Variable("ANTHROPIC_BASE_URL"),
-            Variable("ANTHROPIC_API_BASE", is_usual=False),
-            Variable("ANTHROPIC_API_URL", is_usual=False),
+            AddressVariable("ANTHROPIC_BASE_URL"),
+            AddressVariable("ANTHROPIC_API_BASE", is_usual=False),
+            AddressVariable("ANTHROPIC_API_URL", is_usual=False),
         ),
     ),
-    Provider(
+    ProviderInfo(
         "openai",
         "Chat Completions and Responses",
         "https://api.openai.com",
         "/v1",
-        (Variable("OPENAI_BASE_URL", "/v1"), Variable("OPENAI_API_BASE", "/v1")),
+        (AddressVariable("OPENAI_BASE_URL", "/v1"), AddressVariable("OPENAI_API_BASE", "/v1")),
     ),
-    Provider(
+    ProviderInfo(
         "gemini",
         "Gemini",
         "https://generativelanguage.googleapis.com",
         "",
-        (Variable("GOOGLE_GEMINI_BASE_URL"), Variable("GEMINI_API_BASE", "/v1beta")),
+        (AddressVariable("GOOGLE_GEMINI_BASE_URL"), AddressVariable("GEMINI_API_BASE", "/v1beta")),
     ),
 )
-PROVIDERS = {one.name: one for one in _EVERY}
+PROVIDERS = {provider.name: provider for provider in _ALL_PROVIDERS}
 """The providers by their names."""
-VARIABLES = {variable.name: (one, variable) for one in _EVERY for variable in one.variables}
+ADDRESS_VARIABLES = {
+    variable.name: (provider, variable) for provider in _ALL_PROVIDERS for variable in provider.variables
+}
 """The variables of them all, each with its provider."""
 
 
-def leading_to(address: str) -> dict[str, str]:
+def build_sdk_variables(address: str) -> dict[str, str]:
     """Return the variables that lead the SDK of each provider to a server at ``address``."""
-    return {one.variables[0].name: address + one.variables[0].behind for one in _EVERY}
+    return {provider.variables[0].name: address + provider.variables[0].behind for provider in _ALL_PROVIDERS}

@@ -14,34 +14,34 @@ from typing import Any
 
 from anyio import CancelScope
 
-from holdfast.config import Catalog, configuration
-from holdfast.config import target as known_target
-from holdfast.engine.compaction.summarizer import Writer
-from holdfast.engine.concurrency.lanes import PERMITS, Permits
-from holdfast.engine.engine_resources import Means
+from holdfast.config import Catalog, load_configuration
+from holdfast.config import get_target as known_target
+from holdfast.engine.compaction.summarizer import SummaryWriter
+from holdfast.engine.concurrency.lanes import DEFAULT_PERMITS, Permits
+from holdfast.engine.engine_resources import EngineResources
 from holdfast.engine.environment.environment import Environment
 from holdfast.engine.hooks import Hooks
 from holdfast.engine.log.journal import Journal
 from holdfast.engine.session import Session
-from holdfast.engine.upstream.sdk import as_upstream
+from holdfast.engine.upstream.sdk import wrap_upstream
 from holdfast.engine.upstream.upstream import Upstream
-from holdfast.errors import ConfigError, DeadlineExceeded, check_types
-from holdfast.events import Listener
+from holdfast.errors import ConfigError, DeadlineExceeded, raise_if_wrong_type
+from holdfast.events import EventListener
 from holdfast.planning.pipeline import Policy
-from holdfast.providers.registry import form_of
+from holdfast.providers.registry import get_api_spec
 from holdfast.state.target import Target
 from holdfast.store import open_store
 from holdfast.store.base import SessionStore
 
-CLOSING = 60.0
+CLOSE_TIMEOUT = 60.0
 """Seconds that runs have to end when the engine closes. [O]"""
 
 
 class Engine:
     """Opens sessions of one store. Use ``Engine.open`` as ``async with``."""
 
-    def __init__(self, means: Means, policy: Policy) -> None:
-        self.means = means
+    def __init__(self, resources: EngineResources, policy: Policy) -> None:
+        self.resources = resources
         self.policy = policy
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         """Those that were opened and not closed, and some that were; who was looked at last stands last."""
@@ -60,11 +60,11 @@ class Engine:
         environment: Environment | None = None,
         fields: Mapping[str, Any] = MappingProxyType({}),
         summary_model: str = "",
-        writers: Sequence[Writer] = (),
+        writers: Sequence[SummaryWriter] = (),
         native: bool = False,
         hooks: Hooks = Hooks(),
-        listen: Listener | None = None,
-        permits: int = PERMITS,
+        listen: EventListener | None = None,
+        permits: int = DEFAULT_PERMITS,
         check: bool = True,
     ) -> AsyncIterator[Engine]:
         """Open the store at ``place`` (a path, a URL, or a store) for sessions answered by ``upstream``.
@@ -77,37 +77,44 @@ class Engine:
         at once. With ``check`` a request that breaks a rule of its API is an ``InvalidRequest`` before it is sent.
         Raises ``ConfigError`` for what is none of these, and outside of asyncio's event loop.
         """
-        _check_loop()
-        known = configuration()
-        chosen = known.policy(policy) if isinstance(policy, str) else policy
-        check_types(ConfigError, policy=(chosen, Policy), target=(target, Target | None), hooks=(hooks, Hooks))
-        if target and target.fault:
-            raise ConfigError(target.fault.why)
-        check_types(ConfigError, environment=(environment, Environment | None), listen=(listen, Callable | None))
+        _require_running_loop()
+        config = load_configuration()
+        chosen = config.build_policy(policy) if isinstance(policy, str) else policy
+        raise_if_wrong_type(ConfigError, policy=(chosen, Policy), target=(target, Target | None), hooks=(hooks, Hooks))
+        if target and target.validation_problem:
+            raise ConfigError(target.validation_problem.why)
+        raise_if_wrong_type(
+            ConfigError, environment=(environment, Environment | None), listen=(listen, Callable | None)
+        )
         if iscoroutinefunction(listen) or iscoroutinefunction(getattr(listen, "__call__", None)):  # noqa: B004
             raise ConfigError("listen is an async def, which nobody would wait for; give a plain function, or a hook")
-        check_types(ConfigError, fields=(fields, Mapping), writers=(writers, Sequence))
-        check_types(ConfigError, permits=(permits, int), model=(model, str), api=(api, str))
-        check_types(ConfigError, **{f"writers[{at}]": (one, Writer) for at, one in enumerate(writers)})
-        answers = as_upstream(upstream, api)
-        goal = target or _target(api, model, known.catalog)
-        spoken = api or (goal.api if goal is not None else "")
-        means = Means(
+        raise_if_wrong_type(ConfigError, fields=(fields, Mapping), writers=(writers, Sequence))
+        raise_if_wrong_type(ConfigError, permits=(permits, int), model=(model, str), api=(api, str))
+        raise_if_wrong_type(
+            ConfigError, **{f"writers[{at}]": (writer, SummaryWriter) for at, writer in enumerate(writers)}
+        )
+        answers = wrap_upstream(upstream, api)
+        goal = target or _find_model_target(api, model, config.catalog)
+        resolved_api = api or (goal.api if goal is not None else "")
+        resources = EngineResources(
             upstream=answers,
             target=goal,
             fields=fields,
             environment=environment,
-            writers=(*[one.known() for one in writers], *_writer(answers, spoken, summary_model, known.catalog)),
-            native=native,
+            writers=(
+                *[writer.with_upstream() for writer in writers],
+                *_make_summary_writers(answers, resolved_api, summary_model, config.catalog),
+            ),
+            native_compaction=native,
             hooks=hooks,
-            listen=listen,
+            listener=listen,
             permits=Permits(permits),
-            check="all" if check else "none",
-            catalog=known.catalog,
-            store=_store(place),  # last: nothing may fail behind it
+            check_mode="all" if check else "none",
+            catalog=config.catalog,
+            store=_resolve_store(place),  # last: nothing may fail behind it
         )
-        engine = cls(means, chosen)
-        with nullcontext() if means.store is place else closing(means.store):
+        engine = cls(resources, chosen)
+        with nullcontext() if resources.store is place else closing(resources.store):
             try:
                 yield engine
             finally:
@@ -118,45 +125,51 @@ class Engine:
 
         What was said to it while an answer was on its way, before a crash, is said with the next of its verbs.
         """
-        check_types(ConfigError, key=(key, str), leaf=(leaf, str | None))
-        means = self.means
+        raise_if_wrong_type(ConfigError, key=(key, str), leaf=(leaf, str | None))
+        resources = self.resources
 
         def opened() -> Journal:
-            return Journal.open(means.store, key, self.policy, leaf=leaf, clock=means.clock, ids=means.ids)
+            return Journal.open(
+                resources.store, key, self.policy, leaf=leaf, clock=resources.clock, ids=resources.make_ids
+            )
 
         if leaf is not None:
-            return Session(means, await means.in_worker(opened))
-        held = self._sessions.get(key)
-        if held is not None and not _is_closed(held) and await means.in_worker(held.journal.stands):
-            return held
-        journal = await means.in_worker(opened)
-        other = self._sessions.get(key)
-        if other is not None and other is not held:  # another task opened it meanwhile
-            return other
-        session = self._sessions[key] = Session(means, journal)
-        self._let_go()
+            return Session(resources, await resources.run_in_worker(opened))
+        open_session = self._sessions.get(key)
+        if (
+            open_session is not None
+            and not _is_session_closed(open_session)
+            and await resources.run_in_worker(open_session.journal.is_still_stored)
+        ):
+            return open_session
+        journal = await resources.run_in_worker(opened)
+        current_session = self._sessions.get(key)
+        if current_session is not None and current_session is not open_session:  # another task opened it meanwhile
+            return current_session
+        session = self._sessions[key] = Session(resources, journal)
+        self._evict_closed_sessions()
         return session
 
-    def _let_go(self) -> None:
+    def _evict_closed_sessions(self) -> None:
         """Look at the two sessions that were longest not looked at, and forget those that were closed.
 
         Two for each that is opened: they grow with those that are open, and no opening takes longer for them.
         """
         for key in list(islice(self._sessions, 2)):
-            if _is_closed(self._sessions[key]):
+            if _is_session_closed(self._sessions[key]):
                 del self._sessions[key]
             else:
                 self._sessions.move_to_end(key)
 
     async def _close(self) -> None:
         """Take no new work; wait for what runs, and give it up where it does not end in time."""
-        for flight in list(self.means.flights):
-            flight.unsubscribe()
+        for flight in list(self.resources.compaction_trackers):
+            flight.close()
         with CancelScope(shield=True), suppress(DeadlineExceeded):
-            await self.means.lanes.drain(deadline=CLOSING)
+            await self.resources.lanes.drain(deadline=CLOSE_TIMEOUT)
 
 
-def _check_loop() -> None:
+def _require_running_loop() -> None:
     """Raise ``ConfigError`` where no loop of asyncio runs: workers and lanes wait in one."""
     try:
         get_running_loop()
@@ -167,28 +180,28 @@ def _check_loop() -> None:
         ) from None
 
 
-def _is_closed(session: Session) -> bool:
+def _is_session_closed(session: Session) -> bool:
     """Return whether nothing begins in a session any more."""
-    return session.inflight.flight.is_over
+    return session.compaction_tracker.status.is_closed
 
 
-def _store(place: str | os.PathLike[str] | SessionStore) -> SessionStore:
+def _resolve_store(place: str | os.PathLike[str] | SessionStore) -> SessionStore:
     """Return the store at ``place``; ``ConfigError`` for what is none."""
     if isinstance(place, str | os.PathLike):
         return open_store(place)
-    if not hasattr(place, "writing"):
+    if not hasattr(place, "hold_lease"):
         raise ConfigError(f"place is of type {type(place).__name__}; give the path of a store, or a store")
     return place
 
 
-def _writer(upstream: Upstream, api: str, model: str, catalog: Catalog) -> list[Writer]:
+def _make_summary_writers(upstream: Upstream, api: str, model: str, catalog: Catalog) -> list[SummaryWriter]:
     """Return who writes summaries with ``model``; nobody without one."""
     if model and not api:
         raise ConfigError(f"summary_model={model!r} says no API; give Engine.open api=… too, or writers=[Writer(…)]")
-    goal = _target(api, model, catalog)
-    return [] if goal is None else [Writer(upstream, goal)]
+    goal = _find_model_target(api, model, catalog)
+    return [] if goal is None else [SummaryWriter(upstream, goal)]
 
 
-def _target(api: str, model: str, catalog: Catalog) -> Target | None:
+def _find_model_target(api: str, model: str, catalog: Catalog) -> Target | None:
     """Return all that is known of requests to ``model`` by ``api``, an API that there is; nothing without a model."""
-    return known_target(form_of(api).api, model, catalog=catalog) if api and model else None
+    return known_target(get_api_spec(api).api, model, catalog=catalog) if api and model else None

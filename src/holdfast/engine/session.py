@@ -10,31 +10,31 @@ from msgspec import Struct
 
 from holdfast import events
 from holdfast.engine import recall
-from holdfast.engine.compaction.compact import compact, goes_along
-from holdfast.engine.compaction.inflight import InFlight
-from holdfast.engine.compaction.summarizer import Writer
-from holdfast.engine.engine_resources import Means
-from holdfast.engine.log.journal import Journal, Prepared
-from holdfast.engine.requests import Asked, Way, of_words, words
+from holdfast.engine.compaction.compact import compact_now, make_session_joiner
+from holdfast.engine.compaction.inflight import CompactionTracker
+from holdfast.engine.compaction.summarizer import SummaryWriter
+from holdfast.engine.engine_resources import EngineResources
+from holdfast.engine.log.journal import Journal, PreparedRequest
+from holdfast.engine.requests import RequestInput, RequestOptions, build_template_from_fields, coerce_messages
 from holdfast.engine.run import drop_signatures as unsealing
 from holdfast.engine.run import record as recording
-from holdfast.engine.run.prepare import begun, read
+from holdfast.engine.run.prepare import parse_request_input, prepare_run
 from holdfast.engine.run.run import Run
-from holdfast.engine.session_runtime import Course
-from holdfast.engine.upstream.sdk import as_upstream
+from holdfast.engine.session_runtime import SessionRuntime
+from holdfast.engine.upstream.sdk import wrap_upstream
 from holdfast.engine.upstream.upstream import Upstream
-from holdfast.errors import Aborted, ConfigError, FormatError, UnknownId, WindowTooSmall, check_types
+from holdfast.errors import ConfigError, FormatError, OperationAborted, UnknownId, WindowTooSmall, raise_if_wrong_type
 from holdfast.messages.message import Message
-from holdfast.messages.sized_message import Slot
-from holdfast.messages.text.paging import Page
-from holdfast.planning.budget import in_force, measure_room
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.messages.text.paging import TextPage
+from holdfast.planning.budget import compute_budget, compute_effective_target
 from holdfast.planning.settings import Settings
-from holdfast.providers.overflow import ErrorReport, classify
-from holdfast.providers.overflow.signature_errors import refuses_seals
-from holdfast.providers.responses import Answer
-from holdfast.recovery.machine import may_press
-from holdfast.state.branch.branch import Branch
-from holdfast.state.calibration.token_estimate import estimate
+from holdfast.providers.overflow import ErrorReport, classify_error
+from holdfast.providers.overflow.signature_errors import is_signature_error
+from holdfast.providers.responses import ParsedAnswer
+from holdfast.recovery.machine import can_recover_from_refusals
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.state.target import Target
 
 
@@ -47,22 +47,22 @@ class Report(Struct, frozen=True):
     tokens: int
     """Of the next request, as it stands."""
     window: int
-    origin: str
+    window_source: str
     """Where the window came from; ``learned`` = from an overflow."""
-    usable: int
+    usable_tokens: int
     """What a request may hold: the window less what is kept free for the answer."""
-    frame: int
+    setup_tokens: int
     """System prompt and tools."""
-    messages: int
+    message_count: int
     """All that were said, shown or not."""
-    compactions: int
+    compaction_count: int
     """Those that shape the next request: one, or none."""
-    decisions: int
+    decision_count: int
     """Others that shape it: of what gave way to a compaction none counts any more."""
     policy: str
 
     @property
-    def share(self) -> float:
+    def window_share(self) -> float:
         """How much of the window the next request takes."""
         return self.tokens / self.window
 
@@ -70,10 +70,10 @@ class Report(Struct, frozen=True):
 class Session:
     """One branch of one stored session and whoever answers it. Its runs go one after the other, in order."""
 
-    def __init__(self, means: Means, journal: Journal) -> None:
-        self._course = Course(means, journal)
-        self._course.tell_repairs()
-        self._handed_out: Prepared | None = None
+    def __init__(self, resources: EngineResources, journal: Journal) -> None:
+        self._runtime = SessionRuntime(resources, journal)
+        self._runtime.emit_repairs()
+        self._caller_request: PreparedRequest | None = None
         """The request that the caller sends."""
 
     @property
@@ -82,46 +82,46 @@ class Session:
         return self.journal.key
 
     @property
-    def means(self) -> Means:
+    def resources(self) -> EngineResources:
         """What it shares with the other sessions of its engine."""
-        return self._course.means
+        return self._runtime.resources
 
     @property
     def journal(self) -> Journal:
         """Its branch of the log."""
-        return self._course.journal
+        return self._runtime.journal
 
     @property
-    def inflight(self) -> InFlight:
+    def compaction_tracker(self) -> CompactionTracker:
         """Its compactions as they come and go."""
-        return self._course.inflight
+        return self._runtime.compaction_tracker
 
     @property
     def settings(self) -> Settings:
         """The numbers of the policy that decides here."""
-        return self._course.settings
+        return self._runtime.settings
 
     @property
     def api(self) -> str:
         """The API of requests that are made of words."""
-        return self.target().api
+        return self.get_default_target().api
 
-    def target(self) -> Target:
+    def get_default_target(self) -> Target:
         """Return the target of requests that are made of words; ``ConfigError`` where there is none."""
-        return self._course.target()
+        return self._runtime.get_default_target()
 
-    def fields(self) -> Mapping[str, Any]:
+    def get_default_fields(self) -> Mapping[str, Any]:
         """Return the fields beside the messages of requests that are made of words."""
-        return self._course.fields()
+        return self._runtime.get_default_fields()
 
-    async def append(self, *said: str | Message | Slot) -> list[str]:
+    async def append(self, *messages: str | Message | SizedMessage) -> list[str]:
         """Store messages; they survive a crash from here on. Returns the ids of their entries.
 
         While an answer is on its way a user's words wait behind it, and are said once it is there.
         """
-        return await self._course.append(words(said))
+        return await self._runtime.append(coerce_messages(messages))
 
-    async def ask(self, *said: str | Message | Slot, deadline: float | None = None) -> Answer:
+    async def ask(self, *messages: str | Message | SizedMessage, deadline: float | None = None) -> ParsedAnswer:
         """Say something (or nothing, to go on behind tool results) and return the model's answer, which is in the log.
 
         ``deadline`` is in seconds; a compaction under way extends it once, by ``summary_deadline`` of the
@@ -129,29 +129,30 @@ class Session:
         where the provider refuses or does not answer, ``ContextOverflow`` where nothing that could be left out is left,
         ``WindowTooSmall`` before any call.
         """
-        check_types(ConfigError, deadline=(deadline, float | int | None))
+        raise_if_wrong_type(ConfigError, deadline=(deadline, float | int | None))
         if deadline is not None and isnan(deadline):
             raise ConfigError("deadline is nan; give seconds, or none")
         extra = self.journal.policy.settings.summary_deadline
         seconds = inf if deadline is None else deadline
-        with self.inflight.limited(seconds, extra, lambda: _snapshot(self.journal)):
-            async with self.run(said, quiet=True) as run:
+        with self.compaction_tracker.limit_run(seconds, extra, lambda: _describe_snapshot(self.journal)):
+            async with self.run(messages, quiet=True) as run:
                 async for _ in run:
                     pass
         return run.answer
 
     def run(
         self,
-        asked: Asked = None,
+        request_input: RequestInput = None,
         *,
         quiet: bool = False,
         stream: bool | None = None,
         model: str = "",
         upstream: Upstream | None = None,
         as_it_is: bool = False,
-        writers: Sequence[Writer] = (),
+        writers: Sequence[SummaryWriter] = (),
     ) -> Run:
-        """Return a run of ``asked``: nothing, words to append, or a provider's body with the whole conversation.
+        """Return a run of ``request_input``: nothing, words to append, or a provider's body with the whole
+        conversation.
 
         Use it as ``async with`` (``with`` where there is no loop) and iterate it for the API's own events. ``quiet``
         gives out none, and may try again where an answer broke off. ``stream`` says whether the provider is asked for
@@ -160,79 +161,89 @@ class Session:
         ``as_it_is`` lets the body go out as it came, whatever is due. ``writers`` are asked for a summary before the
         engine's own.
         """
-        check_types(ConfigError, writers=(writers, Sequence))
-        check_types(ConfigError, **{f"writers[{at}]": (one, Writer) for at, one in enumerate(writers)})
-        asker = upstream if upstream is None else as_upstream(upstream)
-        way = Way(stream, model, asker, as_it_is, tuple([one.known() for one in writers]))
-        return Run(self._course, asked, way, quiet=quiet)
+        raise_if_wrong_type(ConfigError, writers=(writers, Sequence))
+        raise_if_wrong_type(
+            ConfigError, **{f"writers[{at}]": (writer, SummaryWriter) for at, writer in enumerate(writers)}
+        )
+        asker = upstream if upstream is None else wrap_upstream(upstream)
+        way = RequestOptions(stream, model, asker, as_it_is, tuple([writer.with_upstream() for writer in writers]))
+        return Run(self._runtime, request_input, way, quiet=quiet)
 
-    async def prepare(self, asked: Asked = None) -> Prepared:
+    async def prepare(self, request_input: RequestInput = None) -> PreparedRequest:
         """Return the next request, decided and in the log, without sending it; answer it with ``record``.
 
         What the user says before that waits behind the answer.
         """
-        async with self._course.lane():
-            said = read(self._course, asked)
-            _, self._handed_out = await begun(self._course, said, Way(stream=False))
-            return self._handed_out
+        async with self._runtime.hold_lane():
+            parsed_input = parse_request_input(self._runtime, request_input)
+            _, self._caller_request = await prepare_run(self._runtime, parsed_input, RequestOptions(stream=False))
+            return self._caller_request
 
-    async def record(self, answer: Answer) -> str:
+    async def record(self, answer: ParsedAnswer) -> str:
         """Store the answer to the request that ``prepare`` returned; return the id of its message.
 
         A refusal is none: it is written down, and what an overflow teaches counts for the next request, which leaves
-        out what the provider had sealed and takes no more. ``FormatError`` for what is no answer, ``Aborted`` where no
-        request waits for one.
+        out what the provider had sealed and takes no more. ``FormatError`` for what is no answer, ``OperationAborted``
+        where no request waits for one.
         """
-        if not isinstance(answer, Answer):
+        if not isinstance(answer, ParsedAnswer):
             raise FormatError(
                 f"a {type(answer).__name__} is no answer; give what holdfast.providers.responses.answer returns"
             )
-        prepared = self._handed_out
-        id_ = await self.means.in_worker(lambda: self._recorded(answer))
-        if prepared is not None and may_press(self.settings) and _is_sealed(answer, prepared):
-            await self._unseal(prepared.target)
+        prepared_request = self._caller_request
+        id_ = await self.resources.run_in_worker(lambda: self._record_caller_answer(answer))
+        if (
+            prepared_request is not None
+            and can_recover_from_refusals(self.settings)
+            and _is_signature_refusal(answer, prepared_request)
+        ):
+            await self._drop_refused_signatures(prepared_request.target)
         return id_
 
-    async def compact(self, instructions: str = "") -> events.Compacted:
+    async def compact(self, instructions: str = "") -> events.CompactionEnded:
         """Compact now, whatever the size; ``instructions`` say what a model's summary looks at above all.
 
         Where others went on with the session, and nothing was said here since, it holds for what they said too.
         """
-        async with self._course.lane():
-            request = of_words(self.target(), self.fields())
-            return await compact(self._course, request, instructions)
+        async with self._runtime.hold_lane():
+            request = build_template_from_fields(self.get_default_target(), self.get_default_fields())
+            return await compact_now(self._runtime, request, instructions)
 
     async def undo(self, id: str | None = None) -> str:  # noqa: A002 -- what it is called everywhere
         """Take back the newest decision or compaction in force, or the one called ``id``; return its id."""
-        async with self._course.lane():
-            return await self.means.in_worker(lambda: self._undone(id))
+        async with self._runtime.hold_lane():
+            return await self.resources.run_in_worker(lambda: self._undo_decision(id))
 
     async def branch(self, entry: str) -> Session:
         """Return a session that goes on behind ``entry``; this one stays where it is. ``UnknownId`` for any other."""
-        return Session(self.means, await self.means.in_worker(lambda: self.journal.fork(_named(entry))))
+        return Session(
+            self.resources, await self.resources.run_in_worker(lambda: self.journal.fork_at(_require_id(entry)))
+        )
 
-    async def recall(self, id: str = "", **where: Any) -> Page:  # noqa: A002
+    async def recall(self, id: str = "", **where: Any) -> TextPage:  # noqa: A002
         """Return a page of a text that was stored away, or of what an entry says; see ``holdfast.engine.recall``."""
-        store, key = self.means.store, self.key
-        return await self.means.in_worker(lambda: recall.recall(store, key, _named(id), **where))
+        store, key = self.resources.store, self.key
+        return await self.resources.run_in_worker(lambda: recall.recall_page(store, key, _require_id(id), **where))
 
     def report(self) -> Report:
         """Return how full the context is."""
-        branch, settings = self.journal.branch, self.settings
-        target = in_force(of_words(self.target(), self.fields()).target, branch, settings)
-        room = measure_room(target, settings)
+        state, settings = self.journal.state, self.settings
+        target = compute_effective_target(
+            build_template_from_fields(self.get_default_target(), self.get_default_fields()).target, state, settings
+        )
+        budget = compute_budget(target, settings)
         return Report(
             session=self.key,
             api=target.api,
             model=target.model,
-            tokens=estimate(branch, target),
-            window=room.window,
-            origin=target.limits.origin,
-            usable=room.usable,
-            frame=room.frame,
-            messages=len(branch.slots),
-            compactions=int(branch.compaction is not None),
-            decisions=_decisions(branch),
+            tokens=estimate_request_tokens(state, target),
+            window=budget.window,
+            window_source=target.limits.window_source,
+            usable_tokens=budget.usable,
+            setup_tokens=budget.setup_tokens,
+            message_count=len(state.sized_messages),
+            compaction_count=int(state.compaction is not None),
+            decision_count=_count_active_decisions(state),
             policy=self.journal.policy.name,
         )
 
@@ -241,64 +252,70 @@ class Session:
 
         That request is waited for until it is answered or has finally failed, whoever wrote the summary. A compaction
         that ran before its request first went out is over once it is made: who wants the answer waits for the run.
-        ``Aborted`` where it runs in another event loop, and after ``close``.
+        ``OperationAborted`` where it runs in another event loop, and after ``close``.
         """
-        if self.inflight.flight.is_busy:
-            self.means.lanes.stay("its compaction cannot be waited for")
-        await self.inflight.wait()
+        if self.compaction_tracker.status.is_busy:
+            self.resources.lanes.require_same_loop("its compaction cannot be waited for")
+        await self.compaction_tracker.wait()
 
     def close(self) -> None:
         """Stop a compaction under way and turn away those that wait for it; runs may still end."""
-        self.inflight.unsubscribe()
+        self.compaction_tracker.close()
 
-    async def unfit(self, error: WindowTooSmall) -> None:
+    async def record_window_too_small(self, error: WindowTooSmall) -> None:
         """Write down, and tell, why nothing could be sent; the same is said once."""
-        await self._course.unfit(error)
+        await self._runtime.record_window_too_small(error)
 
-    def _undone(self, id: str | None) -> str:  # noqa: A002
+    def _undo_decision(self, id: str | None) -> str:  # noqa: A002
         """Take back a decision where the session goes on; return its id."""
-        with self.journal.leased():
-            goes_along(self._course)()
+        with self.journal.hold_lease():
+            make_session_joiner(self._runtime)()
             return self.journal.undo(id)
 
-    async def _unseal(self, target: Target) -> None:
+    async def _drop_refused_signatures(self, target: Target) -> None:
         """Decide that the next request leaves out what is sealed; where none is left, that this was no help."""
         journal = self.journal
-        if not await unsealing.leave_out(self._course, target, lambda plan: journal.decide(plan, target)):
-            await unsealing.show_again(self._course)
+        if not await unsealing.drop_signatures(
+            self._runtime, target, lambda plan: journal.write_decision(plan, target)
+        ):
+            await unsealing.restore_signatures(self._runtime)
 
-    def _recorded(self, answer: Answer) -> str:
+    def _record_caller_answer(self, answer: ParsedAnswer) -> str:
         """Record what came of the request that was handed out; return the id of the message, or of what it is else."""
-        prepared = self._handed_out
-        if prepared is None:
-            raise Aborted("no request waits for an answer: each is answered once; call prepare for the next one")
-        id_ = recording.handed_in(self.journal, prepared, answer)
+        prepared_request = self._caller_request
+        if prepared_request is None:
+            raise OperationAborted(
+                "no request waits for an answer: each is answered once; call prepare for the next one"
+            )
+        id_ = recording.record_caller_answer(self.journal, prepared_request, answer)
         if answer.error is None:
-            self._handed_out = None
-        self._course.answered()
+            self._caller_request = None
+        self._runtime.end_answering()
         return id_
 
 
-def _snapshot(journal: Journal) -> str:
+def _describe_snapshot(journal: Journal) -> str:
     """Describe what a session goes on with: its newest entry, how many messages there are, and what hides some."""
-    branch = journal.branch
-    told = "no compaction" if branch.compaction is None else f"the compaction that shows message {branch.keep} first"
-    return f"entry {journal.leaf}, {len(branch.slots)} messages, {told} in force"
+    state = journal.state
+    compaction_note = (
+        "no compaction" if state.compaction is None else f"the compaction that shows message {state.first_kept} first"
+    )
+    return f"entry {journal.leaf}, {len(state.sized_messages)} messages, {compaction_note} in force"
 
 
-def _decisions(branch: Branch) -> int:
+def _count_active_decisions(state: ConversationState) -> int:
     """Return how many decisions beside the compaction in force change what the next request shows."""
-    others = [what for _, what in branch.law if what != branch.compaction]
-    return sum(any(edit.span.start >= branch.keep for edit in what.edits) for what in others)
+    decisions = [decision for _, decision in state.active_decisions if decision != state.compaction]
+    return sum(any(edit.span.start >= state.first_kept for edit in decision.edits) for decision in decisions)
 
 
-def _is_sealed(answer: Answer, prepared: Prepared) -> bool:
+def _is_signature_refusal(answer: ParsedAnswer, prepared_request: PreparedRequest) -> bool:
     """Whether a request of the caller's was refused for what the provider had sealed before."""
-    report = answer.report(prepared.plan.after)
-    return isinstance(report, ErrorReport) and refuses_seals(report, classify(report).kind)
+    report = answer.to_report(prepared_request.plan.after)
+    return isinstance(report, ErrorReport) and is_signature_error(report, classify_error(report).kind)
 
 
-def _named(id: str) -> str:  # noqa: A002
+def _require_id(id: str) -> str:  # noqa: A002
     """Return ``id``, where it is a name at all."""
     if not isinstance(id, str):
         raise UnknownId(f"a {type(id).__name__} names nothing; give the id of an entry, or how it begins, as a text")

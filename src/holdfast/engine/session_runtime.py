@@ -1,6 +1,6 @@
 """The course of a session: the state that its runs share, and the small steps that they take on it.
 
-What needs a plan, a summary or an answer is done elsewhere, to a ``Course``; this module knows none of that.
+What needs a plan, a summary or an answer is done elsewhere, to a ``SessionRuntime``; this module knows none of that.
 """
 
 from __future__ import annotations
@@ -11,47 +11,47 @@ from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from typing import Any
 
 from holdfast import events
-from holdfast.engine.compaction.inflight import InFlight
-from holdfast.engine.compaction.summarizer import Prefix
-from holdfast.engine.engine_resources import Means
-from holdfast.engine.hooks import called
-from holdfast.engine.log.journal import Journal, Prepared
-from holdfast.engine.run.check_request import Judged
+from holdfast.engine.compaction.inflight import CompactionTracker
+from holdfast.engine.compaction.summarizer import CachedRequest
+from holdfast.engine.engine_resources import EngineResources
+from holdfast.engine.hooks import run_hook
+from holdfast.engine.log.journal import Journal, PreparedRequest
+from holdfast.engine.run.check_request import CheckedRequest
 from holdfast.errors import ConfigError, StoreError, WindowTooSmall
 from holdfast.messages.message import Message
-from holdfast.messages.sized_message import Slot
+from holdfast.messages.sized_message import SizedMessage
 from holdfast.planning.settings import Settings
-from holdfast.state.costs import Paid, noted
+from holdfast.state.costs import SummaryCall, build_summary_cost_note
 from holdfast.state.plan import Plan
-from holdfast.state.target import Target, World
+from holdfast.state.target import PlanInputs, Target
 
-REPAIRED = "session-repaired"
+SESSION_REPAIRED = "session-repaired"
 """Rule of the notice that tells what was damaged in a session and repaired without loss."""
 
 
-class Course:
+class SessionRuntime:
     """One branch of one stored session and whoever answers it, as its runs find it one after the other."""
 
-    def __init__(self, means: Means, journal: Journal) -> None:
-        self.means = means
+    def __init__(self, resources: EngineResources, journal: Journal) -> None:
+        self.resources = resources
         self.journal = journal
-        self.inflight = InFlight()
-        means.flights.add(self.inflight)
-        self.prefix: Prefix | None = None
+        self.compaction_tracker = CompactionTracker()
+        resources.compaction_trackers.add(self.compaction_tracker)
+        self.cached_request: CachedRequest | None = None
         """The last request that was answered, as the provider's cache holds it."""
-        self.judged: Judged | None = None
+        self.last_checked_request: CheckedRequest | None = None
         """The last request in which something of ours was judged, and nothing wrong was found."""
-        self.unpaid: list[Paid] = []
+        self.unlogged_costs: list[SummaryCall] = []
         """Calls for summaries that the log does not tell of yet."""
         self.is_answering = False
         """Whether a request is on its way. Set where it is committed, in the worker, so that no words slip between."""
-        self._runs = 0
-        self._loop: AbstractEventLoop | None = None
+        self._active_runs = 0
+        self._run_loop: AbstractEventLoop | None = None
         """Where they are, or the last of them was."""
-        self._coming = 0
+        self._pending_appends = 0
         """How many calls of ``append`` are in the worker, or on their way there."""
-        self._noticed: set[tuple[str, str]] = set()
-        self._lane = self.key if journal.moves_leaf else f"{self.key}/{id(self)}"
+        self._emitted_notices: set[tuple[str, str]] = set()
+        self._lane_key = self.key if journal.moves_leaf else f"{self.key}/{id(self)}"
         """Stays the same where the branch parts from the session's."""
 
     @property
@@ -65,124 +65,124 @@ class Course:
         return self.journal.policy.settings
 
     @property
-    def mends(self) -> bool:
+    def requires_strict_form(self) -> bool:
         """Whether a server that we do not know refused what its client wrote: the API's maker's rules hold there."""
-        return self.journal.branch.learned.mends
+        return self.journal.state.learned_limits.fixes_client_content
 
     @property
-    def judges(self) -> bool:
+    def requires_check(self) -> bool:
         """Whether its API refused what its client wrote, for a rule that we know: it is judged like what is ours."""
-        return self.journal.branch.learned.judges
+        return self.journal.state.learned_limits.validates_client_content
 
-    def target(self) -> Target:
+    def get_default_target(self) -> Target:
         """Return the target of requests that are made of words; ``ConfigError`` where there is none."""
-        if self.means.target is None:
+        if self.resources.target is None:
             raise ConfigError("this engine knows no model; give Engine.open api=… and model=…, or a whole request body")
-        return self.means.target
+        return self.resources.target
 
-    def fields(self) -> Mapping[str, Any]:
+    def get_default_fields(self) -> Mapping[str, Any]:
         """Return the fields beside the messages of requests that are made of words."""
-        environment = self.means.environment
-        told = {} if environment is None else environment.fields(self.target().api)
-        return {**told, **self.means.fields}
+        environment = self.resources.environment
+        environment_fields = {} if environment is None else environment.build_fields(self.get_default_target().api)
+        return {**environment_fields, **self.resources.fields}
 
-    def lane(self) -> AbstractAsyncContextManager[None]:
+    def hold_lane(self) -> AbstractAsyncContextManager[None]:
         """Return the lane of this branch, to be held by one run at a time."""
-        return self.means.lanes.hold(self._lane)
+        return self.resources.lanes.hold(self._lane_key)
 
-    def note_costs(self) -> None:
+    def record_summary_costs(self) -> None:
         """Write down what summaries cost, in the worker: no answer tells it."""
-        calls, self.unpaid = self.unpaid, []
+        calls, self.unlogged_costs = self.unlogged_costs, []
         with suppress(StoreError):  # of a store that takes nothing the request itself tells
-            self.journal.remark(*map(noted, calls))
+            self.journal.add_notes(*map(build_summary_cost_note, calls))
 
     # -- what is said while an answer is on its way --------------------------------------------------------------------
 
-    async def append(self, said: Sequence[Message | Slot]) -> list[str]:
+    async def append(self, messages: Sequence[Message | SizedMessage]) -> list[str]:
         """Store messages, the hook asked; a user's words wait while an answer is on its way."""
-        self._come()
-        told = [await self.offered(one) for one in said]
-        self._coming += 1
+        self._forget_closed_loop()
+        hooked_messages = [await self.apply_append_hook(message) for message in messages]
+        self._pending_appends += 1
         try:
-            return await self.means.in_worker(lambda: self._appended(told))
+            return await self.resources.run_in_worker(lambda: self._append_or_queue(hooked_messages))
         finally:
-            self._coming -= 1
+            self._pending_appends -= 1
 
-    async def offered(self, said: Message | Slot) -> Message | Slot:
-        """Return ``said`` as the hook wants it appended."""
-        if not isinstance(said, Message):
-            return said
-        changed = await self.hooked("on_append", said)
-        return said if changed is None else changed
+    async def apply_append_hook(self, message: Message | SizedMessage) -> Message | SizedMessage:
+        """Return ``message`` as the hook wants it appended."""
+        if not isinstance(message, Message):
+            return message
+        new_message = await self.call_hook("on_append", message)
+        return message if new_message is None else new_message
 
     @contextmanager
-    def answering(self) -> Iterator[None]:
+    def track_answering_run(self) -> Iterator[None]:
         """Let a user's words wait from the block's first committed request to its end: an answer is on its way."""
-        self._come()
-        self._runs, self._loop = self._runs + 1, (loop := get_running_loop())
+        self._forget_closed_loop()
+        self._active_runs, self._run_loop = self._active_runs + 1, (loop := get_running_loop())
         try:
             yield
         finally:
-            self._runs -= not loop.is_closed()
-            if not self._runs:
-                self.answered()
+            self._active_runs -= not loop.is_closed()
+            if not self._active_runs:
+                self.end_answering()
 
-    def _come(self) -> None:
+    def _forget_closed_loop(self) -> None:
         """Forget the runs of an event loop that was closed: no answer is on its way there."""
-        if self._loop is not None and self._loop.is_closed():
-            self._runs, self._loop = 0, None
-            self.answered()
+        if self._run_loop is not None and self._run_loop.is_closed():
+            self._active_runs, self._run_loop = 0, None
+            self.end_answering()
 
-    def commit(self, plan: Plan, target: Target, world: World) -> Prepared | None:
+    def commit_plan(self, plan: Plan, target: Target, inputs: PlanInputs) -> PreparedRequest | None:
         """Commit the request of ``plan``, in the worker; from then on a user's words wait for its answer."""
-        prepared = self.journal.commit(plan, target, world)
-        self.is_answering = self.is_answering or prepared is not None
-        return prepared
+        prepared_request = self.journal.commit_plan(plan, target, inputs)
+        self.is_answering = self.is_answering or prepared_request is not None
+        return prepared_request
 
-    def answered(self) -> None:
+    def end_answering(self) -> None:
         """Let a user's words wait no longer: no answer is on its way."""
         self.is_answering = False
 
-    async def delivered(self) -> None:
+    async def deliver_queued(self) -> None:
         """Say what came while the answer was being stored."""
-        if self._coming or self.journal.may_wait:
-            await self.means.in_worker(self.journal.deliver)
+        if self._pending_appends or self.journal.can_have_queued:
+            await self.resources.run_in_worker(self.journal.deliver_queued)
 
-    def _appended(self, said: Sequence[Message | Slot]) -> list[str]:
+    def _append_or_queue(self, messages: Sequence[Message | SizedMessage]) -> list[str]:
         """Append messages behind those that waited; a user's words wait. Return the ids of their entries."""
         if self.is_answering:
-            return self.journal.wait(*said)
-        self.journal.deliver()
-        return self.journal.append(*said)
+            return self.journal.queue_messages(*messages)
+        self.journal.deliver_queued()
+        return self.journal.append(*messages)
 
     # -- who is told ---------------------------------------------------------------------------------------------------
 
-    def tell(self, event: events.Event) -> None:
+    def emit_event(self, event: events.Event) -> None:
         """Tell the engine's listener; the same notice is told once."""
-        if isinstance(event, events.Noticed):
-            if (event.rule, event.why) in self._noticed:
+        if isinstance(event, events.NoticeGiven):
+            if (event.rule, event.why) in self._emitted_notices:
                 return
-            self._noticed.add((event.rule, event.why))
-        self.means.tell(event)
+            self._emitted_notices.add((event.rule, event.why))
+        self.resources.emit_event(event)
 
-    def tell_repairs(self) -> None:
+    def emit_repairs(self) -> None:
         """Tell what was repaired in the session since this was asked last."""
         repairs, self.journal.repairs = self.journal.repairs, []
         for repair in repairs:
-            self.means.tell(events.Noticed(self.key, REPAIRED, repair))
+            self.resources.emit_event(events.NoticeGiven(self.key, SESSION_REPAIRED, repair))
 
-    async def tell_compacted(self, event: events.Compacted) -> None:
+    async def emit_compacted(self, event: events.CompactionEnded) -> None:
         """Tell what became of a compaction, the hook too."""
-        self.tell(event)
-        await self.hooked("after_compaction", event)
+        self.emit_event(event)
+        await self.call_hook("after_compaction", event)
 
-    async def unfit(self, error: WindowTooSmall) -> None:
+    async def record_window_too_small(self, error: WindowTooSmall) -> None:
         """Write down, and tell, why nothing could be sent; the same is said once."""
-        event = events.Noticed(self.key, "window-too-small", str(error))
-        if (event.rule, event.why) not in self._noticed:
-            self.tell(event)
-            await self.means.in_worker(lambda: self.journal.fail(f"{event.rule}: {event.why}"))
+        event = events.NoticeGiven(self.key, "window-too-small", str(error))
+        if (event.rule, event.why) not in self._emitted_notices:
+            self.emit_event(event)
+            await self.resources.run_in_worker(lambda: self.journal.record_failure(f"{event.rule}: {event.why}"))
 
-    async def hooked(self, name: str, *given: Any) -> Any:
+    async def call_hook(self, name: str, *arguments: Any) -> Any:
         """Return what the hook called ``name`` says; nothing where there is none, or where it fails."""
-        return await called(self.means.hooks, name, *given, tell=self.tell, session=self.key)
+        return await run_hook(self.resources.hooks, name, *arguments, listener=self.emit_event, session=self.key)

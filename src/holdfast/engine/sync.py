@@ -30,52 +30,52 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from holdfast.engine.engine import Engine
 from holdfast.engine.run.run import Run
 from holdfast.engine.session import Report, Session
-from holdfast.errors import Aborted, HoldfastError
-from holdfast.messages.text.paging import Page
-from holdfast.providers.common.sse import Event
-from holdfast.providers.responses import Answer
+from holdfast.errors import HoldfastError, OperationAborted
+from holdfast.messages.text.paging import TextPage
+from holdfast.providers.common.sse import StreamEvent
+from holdfast.providers.responses import ParsedAnswer
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-LOOK = 0.5
+WAIT_SLICE_SECONDS = 0.5
 """Seconds of one wait: ^C that comes a moment before it begins, or to another thread, is heard when it ends. [H]"""
-_AROUND: ContextVar[Context | None] = ContextVar("holdfast_around", default=None)
+_RUN_CONTEXT: ContextVar[Context | None] = ContextVar("holdfast_around", default=None)
 """What is around the run whose block this thread is in: its work goes into the run's lane, and has its permit."""
 
 
-_Running: TypeAlias = AbstractContextManager["SyncRun"]
-_PROCESSES: WeakKeyDictionary[BlockingPortal, int] = WeakKeyDictionary()
+_SyncRunContext: TypeAlias = AbstractContextManager["SyncRun"]
+_PORTAL_PROCESSES: WeakKeyDictionary[BlockingPortal, int] = WeakKeyDictionary()
 """Where each loop has its thread: a child that is forked has the loop and no thread that would do its work."""
 
 
 @contextmanager
-def event_loop() -> Iterator[BlockingPortal]:
+def run_event_loop() -> Iterator[BlockingPortal]:
     """Run an event loop in a thread of its own until the end of the block; what still runs then is cancelled.
 
     Whoever is interrupted here, at its beginning or end too, waits for no loop that nobody told to end. The end of the
     block in a child that was forked inside of it ends nothing.
     """
-    begun = Future[BlockingPortal]()
-    thread = Thread(target=Context().run, args=(_serve, begun), name="holdfast", daemon=True)
+    portal_future = Future[BlockingPortal]()
+    thread = Thread(target=Context().run, args=(_serve_portal, portal_future), name="holdfast", daemon=True)
     try:
         thread.start()
-        yield _result(begun)
+        yield _wait_for_result(portal_future)
     finally:
-        _end(begun)
+        _stop_portal(portal_future)
         while thread.is_alive():
-            thread.join(LOOK)
+            thread.join(WAIT_SLICE_SECONDS)
 
 
-def _serve(begun: Future[BlockingPortal]) -> None:
+def _serve_portal(portal_future: Future[BlockingPortal]) -> None:
     """Run a loop until it is told to end, or the main thread has: whoever is interrupted may have told it nothing."""
 
     async def serve() -> None:
         async with BlockingPortal() as portal:
-            _PROCESSES[portal] = os.getpid()
-            begun.set_result(portal)
+            _PORTAL_PROCESSES[portal] = os.getpid()
+            portal_future.set_result(portal)
             while main_thread().is_alive():
-                with anyio.move_on_after(LOOK):
+                with anyio.move_on_after(WAIT_SLICE_SECONDS):
                     await portal.sleep_until_stopped()
                     return
             await portal.stop(cancel_remaining=True)
@@ -84,40 +84,46 @@ def _serve(begun: Future[BlockingPortal]) -> None:
         anyio.run(serve)
     except BaseException as error:  # noqa: BLE001 -- it is raised where the loop is waited for
         with suppress(InvalidStateError):  # nobody waits for it any more
-            begun.set_exception(error)
+            portal_future.set_exception(error)
 
 
-def _end(begun: Future[BlockingPortal]) -> None:
+def _stop_portal(portal_future: Future[BlockingPortal]) -> None:
     """Tell a loop to end; one that is about to begin ends by itself."""
-    if not begun.cancel() and begun.exception() is None and _is_here(portal := begun.result()):
+    if (
+        not portal_future.cancel()
+        and portal_future.exception() is None
+        and _is_of_this_process(portal := portal_future.result())
+    ):
         with suppress(RuntimeError):  # it has ended
             portal.start_task_soon(portal.stop, True)  # noqa: FBT003 -- what runs is cancelled
 
 
-def _is_here(portal: BlockingPortal) -> bool:
+def _is_of_this_process(portal: BlockingPortal) -> bool:
     """Return whether a loop was begun in this process."""
-    return _PROCESSES.get(portal, os.getpid()) == os.getpid()
+    return _PORTAL_PROCESSES.get(portal, os.getpid()) == os.getpid()
 
 
-def _begun(portal: BlockingPortal, work: Callable[[], Awaitable[T]]) -> Future[T]:
-    """Return the future of ``work``; ``Aborted`` where the loop has ended, is another process's or the caller's own."""
-    if not _is_here(portal):
-        raise Aborted("the engine was opened in another process, from which this one was forked; open it here")
-    around = _AROUND.get()
+def _start_work(portal: BlockingPortal, work: Callable[[], Awaitable[T]]) -> Future[T]:
+    """Return the future of ``work``; ``OperationAborted`` where the loop has ended, is another process's or the
+    caller's own.
+    """
+    if not _is_of_this_process(portal):
+        raise OperationAborted("the engine was opened in another process, from which this one was forked; open it here")
+    around = _RUN_CONTEXT.get()
     context = copy_context() if around is None else around.copy()
     try:
         return context.run(portal.start_task_soon, work)
     except RuntimeError as error:
         text = f"the engine cannot be used here ({error}); open it again, or call it from another thread"
-        raise Aborted(text) from error
+        raise OperationAborted(text) from error
 
 
-async def _called(what: Callable[[], T]) -> T:
+async def _call_plain(function: Callable[[], T]) -> T:
     """Return what a plain function returns, called where the session is at work."""
-    return what()
+    return function()
 
 
-def _done(portal: BlockingPortal, work: Callable[[], Awaitable[T]]) -> T:
+def _run_work(portal: BlockingPortal, work: Callable[[], Awaitable[T]]) -> T:
     """Return what ``work`` returns; it is given up where the caller is interrupted, also before its future is here."""
     scopes: list[CancelScope] = []
 
@@ -125,66 +131,70 @@ def _done(portal: BlockingPortal, work: Callable[[], Awaitable[T]]) -> T:
         with CancelScope() as scope:
             scopes.append(scope)
             return await work()
-        raise Aborted("it was given up: its caller was interrupted")
+        raise OperationAborted("it was given up: its caller was interrupted")
 
     async def given_up() -> None:
         for scope in scopes:
             scope.cancel()
 
     try:
-        return _result(_begun(portal, held))
+        return _wait_for_result(_start_work(portal, held))
     except BaseException as error:
         if not isinstance(error, Exception):
-            with suppress(Aborted):
-                _begun(portal, given_up)  # behind ``held``, which has its scope by then
+            with suppress(OperationAborted):
+                _start_work(portal, given_up)  # behind ``held``, which has its scope by then
         raise
 
 
-def _result(future: Future[T]) -> T:
+def _wait_for_result(future: Future[T]) -> T:
     """Return what is waited for; it is given up where the caller is interrupted."""
     try:
         while not future.done():
             with suppress(TimeoutError):
-                future.exception(LOOK)
+                future.exception(WAIT_SLICE_SECONDS)
         return future.result()
     except CancelledError as error:
-        raise Aborted("the engine was closed before this ended; open it again") from error
+        raise OperationAborted("the engine was closed before this ended; open it again") from error
     finally:
         future.cancel()
 
 
-def _verb(verb: Callable[Concatenate[Session, P], Awaitable[T]]) -> Callable[Concatenate[SyncSession, P], T]:
-    """Return ``verb`` as one that returns when it is done."""
+def _make_sync_method(
+    method: Callable[Concatenate[Session, P], Awaitable[T]],
+) -> Callable[Concatenate[SyncSession, P], T]:
+    """Return ``method`` as one that returns when it is done."""
 
-    @wraps(verb)
+    @wraps(method)
     def done(self: SyncSession, /, *args: P.args, **options: P.kwargs) -> T:
-        return _done(self.portal, partial(verb, self.session, *args, **options))
+        return _run_work(self.portal, partial(method, self.session, *args, **options))
 
     return done
 
 
-def _running(verb: Callable[Concatenate[Session, P], Run]) -> Callable[Concatenate[SyncSession, P], _Running]:
-    """Return ``verb`` as one whose run is used as ``with``, and iterated without ``async``.
+def _make_sync_run_method(
+    method: Callable[Concatenate[Session, P], Run],
+) -> Callable[Concatenate[SyncSession, P], _SyncRunContext]:
+    """Return ``method`` as one whose run is used as ``with``, and iterated without ``async``.
 
     Who leaves the block early has what was said so far in the log, as an answer that was interrupted.
     """
 
-    @wraps(verb)
+    @wraps(method)
     @contextmanager
     def running(self: SyncSession, /, *args: P.args, **options: P.kwargs) -> Iterator[SyncRun]:
-        before = _AROUND.get()
-        run = SyncRun(self.portal, verb(self.session, *args, **options))
+        before = _RUN_CONTEXT.get()
+        run = SyncRun(self.portal, method(self.session, *args, **options))
         try:
-            run.begin()
+            run.wait_for_turn()
             yield run
         except BaseException:
             with suppress(HoldfastError):
-                run.leave()
+                run.finish()
             raise
         else:
-            run.leave()
+            run.finish()
         finally:
-            _AROUND.set(before)
+            _RUN_CONTEXT.set(before)
 
     return running
 
@@ -201,35 +211,35 @@ class SyncSession:
         """The session's name in the store."""
         return self.session.key
 
-    append = _verb(Session.append)
-    ask = _verb(Session.ask)
-    compact = _verb(Session.compact)
-    undo = _verb(Session.undo)
-    prepare = _verb(Session.prepare)
-    record = _verb(Session.record)
-    wait_for_compaction = _verb(Session.wait_for_compaction)
+    append = _make_sync_method(Session.append)
+    ask = _make_sync_method(Session.ask)
+    compact = _make_sync_method(Session.compact)
+    undo = _make_sync_method(Session.undo)
+    prepare = _make_sync_method(Session.prepare)
+    record = _make_sync_method(Session.record)
+    wait_for_compaction = _make_sync_method(Session.wait_for_compaction)
 
     def branch(self, entry: str) -> SyncSession:
         """Return a session that goes on behind ``entry``; this one stays where it is."""
-        branched = partial(self.session.branch, entry)
-        return SyncSession(self.portal, _done(self.portal, branched))
+        open_branch = partial(self.session.branch, entry)
+        return SyncSession(self.portal, _run_work(self.portal, open_branch))
 
-    def recall(self, id: str = "", **where: Any) -> Page:  # noqa: A002 -- what it is called everywhere
+    def recall(self, id: str = "", **where: Any) -> TextPage:  # noqa: A002 -- what it is called everywhere
         """Return a page of a text that was stored away, or of what an entry says."""
-        return _done(self.portal, partial(self.session.recall, id, **where))
+        return _run_work(self.portal, partial(self.session.recall, id, **where))
 
     def report(self) -> Report:
         """Return how full the context is."""
-        return _done(self.portal, partial(_called, self.session.report))
+        return _run_work(self.portal, partial(_call_plain, self.session.report))
 
     def close(self) -> None:
         """Stop a compaction under way and turn away those that wait for it; the engine lets the session go."""
-        _done(self.portal, partial(_called, self.session.close))
+        _run_work(self.portal, partial(_call_plain, self.session.close))
 
-    run = _running(Session.run)
+    run = _make_sync_run_method(Session.run)
 
 
-_Given: TypeAlias = tuple[Event | None, Context]
+_RunStep: TypeAlias = tuple[StreamEvent | None, Context]
 """An event, and what is around the run now; no event when its turn has come."""
 
 
@@ -239,78 +249,84 @@ class SyncRun:
     def __init__(self, portal: BlockingPortal, run: Run) -> None:
         self._portal = portal
         self._run = run
-        self._asks, asked = create_memory_object_stream[None]()
-        gives, self._given = create_memory_object_stream[_Given]()
-        self._is_asking = False
-        self._has_left = Flag()
+        self._step_requests, ask_receiver = create_memory_object_stream[None]()
+        gives, self._steps = create_memory_object_stream[_RunStep]()
+        self._is_waiting_for_step = False
+        self._task_exited = Flag()
         try:
-            self._ended = _begun(portal, partial(self._task, asked, gives))
+            self._task_future = _start_work(portal, partial(self._run_task, ask_receiver, gives))
         except BaseException:
-            with suppress(Aborted):
-                _begun(portal, self._asks.aclose)  # the task waits to be asked
+            with suppress(OperationAborted):
+                _start_work(portal, self._step_requests.aclose)  # the task waits to be asked
             raise
 
     @property
-    def answer(self) -> Answer:
-        """The model's answer; ``Aborted`` where the run was not read to its end."""
+    def answer(self) -> ParsedAnswer:
+        """The model's answer; ``OperationAborted`` where the run was not read to its end."""
         return self._run.answer
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[StreamEvent]:
         """Yield the API's own events as they come; what the run raises is raised here."""
-        while (event := self._next()) is not None:
+        while (event := self._next_event()) is not None:
             yield event
 
-    def begin(self) -> None:
+    def wait_for_turn(self) -> None:
         """Return when the run's turn has come."""
-        self._next()
+        self._next_event()
 
-    def leave(self) -> None:
+    def finish(self) -> None:
         """Return when the run is over, with what was said so far in the log; raise what it raised."""
         try:
-            _done(self._portal, self._asks.aclose)
-        except Aborted:
-            self._asks.close()  # the loop has ended, and with it who waited for more
+            _run_work(self._portal, self._step_requests.aclose)
+        except OperationAborted:
+            self._step_requests.close()  # the loop has ended, and with it who waited for more
             raise
-        if self._is_asking:
-            self._ended.cancel()
-            self._has_left.wait()
-        _result(self._ended)
+        if self._is_waiting_for_step:
+            self._task_future.cancel()
+            self._task_exited.wait()
+        _wait_for_result(self._task_future)
 
-    def _next(self) -> Event | None:
+    def _next_event(self) -> StreamEvent | None:
         """Return the next event; nothing when the turn has come, and at the end."""
-        self._is_asking = True
-        given = _done(self._portal, self._exchange)
-        self._is_asking = False
-        if given is None:
-            _result(self._ended)
+        self._is_waiting_for_step = True
+        delivery = _run_work(self._portal, self._request_step)
+        self._is_waiting_for_step = False
+        if delivery is None:
+            _wait_for_result(self._task_future)
             return None
-        event, around = given
-        _AROUND.set(around)
+        event, around = delivery
+        _RUN_CONTEXT.set(around)
         return event
 
-    async def _exchange(self) -> _Given | None:
+    async def _request_step(self) -> _RunStep | None:
         """Return what the run gives next, or nothing at its end."""
         try:
-            await self._asks.send(None)
-            return await self._given.receive()
+            await self._step_requests.send(None)
+            return await self._steps.receive()
         except (BrokenResourceError, ClosedResourceError, EndOfStream):
             return None
 
-    async def _task(self, asked: MemoryObjectReceiveStream[None], gives: MemoryObjectSendStream[_Given]) -> None:
+    async def _run_task(
+        self, ask_receiver: MemoryObjectReceiveStream[None], gives: MemoryObjectSendStream[_RunStep]
+    ) -> None:
         try:
-            async with asked, gives, self._given:
-                async for _ in asked:  # nothing begins before it is asked for: who is interrupted here never asks
-                    await self._told(asked, gives)
+            async with ask_receiver, gives, self._steps:
+                async for (
+                    _
+                ) in ask_receiver:  # nothing begins before it is asked for: who is interrupted here never asks
+                    await self._send_steps(ask_receiver, gives)
                     break
         finally:
-            self._has_left.set()
+            self._task_exited.set()
 
-    async def _told(self, asked: MemoryObjectReceiveStream[None], gives: MemoryObjectSendStream[_Given]) -> None:
+    async def _send_steps(
+        self, ask_receiver: MemoryObjectReceiveStream[None], gives: MemoryObjectSendStream[_RunStep]
+    ) -> None:
         """Give that the turn has come, and then an event whenever one is asked for."""
         async with self._run:
             events = aiter(self._run)
             await gives.send((None, copy_context()))
-            async for _ in asked:
+            async for _ in ask_receiver:
                 event = await anext(events, None)
                 if event is None:
                     break
@@ -326,36 +342,39 @@ class SyncEngine:
 
     def session(self, key: str, *, leaf: str | None = None) -> SyncSession:
         """Return the session called ``key``, created if need be; with ``leaf`` the branch that ends there."""
-        opened = partial(self.engine.session, key, leaf=leaf)
-        return SyncSession(self._portal, _done(self._portal, opened))
+        open_session = partial(self.engine.session, key, leaf=leaf)
+        return SyncSession(self._portal, _run_work(self._portal, open_session))
 
 
-def _entered(stack: ExitStack, portal: BlockingPortal, given: AbstractAsyncContextManager[T]) -> T:
-    """Return what ``given`` gives; ``stack`` leaves it, and does not say why: that could end the loop.
+def _enter_async_context(stack: ExitStack, portal: BlockingPortal, manager: AbstractAsyncContextManager[T]) -> T:
+    """Return what ``manager`` gives; ``stack`` leaves it, and does not say why: that could end the loop.
 
     A child that was forked inside of it does not leave it: it is still the other process's.
     """
-    context = portal.wrap_async_context_manager(given)
-    entered = context.__enter__()
-    stack.callback(lambda: context.__exit__(None, None, None) if _is_here(portal) else None)
-    return entered
+    context = portal.wrap_async_context_manager(manager)
+    value = context.__enter__()
+    stack.callback(lambda: context.__exit__(None, None, None) if _is_of_this_process(portal) else None)
+    return value
 
 
-def _opener(opens: Callable[P, AbstractAsyncContextManager[Engine]]) -> Callable[P, AbstractContextManager[SyncEngine]]:
+def _make_open_engine(
+    open_async: Callable[P, AbstractAsyncContextManager[Engine]],
+) -> Callable[P, AbstractContextManager[SyncEngine]]:
     @contextmanager
     def open_engine(*args: P.args, **options: P.kwargs) -> Iterator[SyncEngine]:
         """Open an engine as ``Engine.open`` does, with the same arguments, for programs that have no event loop.
 
-        An ``upstream`` that is to be used as ``async with`` (``Http``, an SDK's async client) is closed with it.
+        An ``upstream`` that is to be used as ``async with`` (``HttpUpstream``, an SDK's async client) is closed with
+        it.
         """
         with ExitStack() as stack:
-            portal = stack.enter_context(event_loop())
+            portal = stack.enter_context(run_event_loop())
             upstream = options.get("upstream")
             if isinstance(upstream, AbstractAsyncContextManager):
-                _entered(stack, portal, upstream)
-            yield SyncEngine(portal, _entered(stack, portal, opens(*args, **options)))
+                _enter_async_context(stack, portal, upstream)
+            yield SyncEngine(portal, _enter_async_context(stack, portal, open_async(*args, **options)))
 
     return open_engine
 
 
-open_engine = _opener(Engine.open)
+open_engine = _make_open_engine(Engine.open)

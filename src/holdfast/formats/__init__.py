@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-from holdfast.formats.base import Problem, Recording, Step, context, history, path, recording_of, steps
-from holdfast.formats.export import WRITERS, Written, write, written
-from holdfast.formats.losses import left_out
-from holdfast.formats.recognize import READERS, read, read_lazily
-from holdfast.formats.reduced import reduced
-from holdfast.formats.reimport import again
+from holdfast.formats.base import (
+    RecordedModelCall,
+    Recording,
+    RecordingProblem,
+    build_state_at_leaf,
+    get_branch_entries,
+    get_full_history_entries,
+    list_model_calls,
+    make_recording,
+)
+from holdfast.formats.export import EXPORT_FORMATS, ExportResult, export_bytes, export_with_loss_notes
+from holdfast.formats.losses import describe_losses
+from holdfast.formats.recognize import RECORDING_READERS, read_recording, read_recording_lazily
+from holdfast.formats.reduced import apply_decisions_to_messages
+from holdfast.formats.reimport import select_new_entries
 
 __all__ = [
-    "READERS",
-    "WRITERS",
-    "Problem",
+    "EXPORT_FORMATS",
+    "RECORDING_READERS",
+    "ExportResult",
+    "RecordedModelCall",
     "Recording",
-    "Step",
-    "Written",
-    "again",
-    "context",
-    "history",
-    "left_out",
-    "path",
-    "read",
-    "read_lazily",
-    "recording_of",
-    "reduced",
-    "steps",
-    "write",
-    "written",
+    "RecordingProblem",
+    "apply_decisions_to_messages",
+    "build_state_at_leaf",
+    "describe_losses",
+    "export_bytes",
+    "export_with_loss_notes",
+    "get_branch_entries",
+    "get_full_history_entries",
+    "list_model_calls",
+    "make_recording",
+    "read_recording",
+    "read_recording_lazily",
+    "select_new_entries",
 ]

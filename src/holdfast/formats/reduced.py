@@ -11,135 +11,175 @@ from itertools import accumulate, pairwise
 
 from msgspec.structs import replace
 
-from holdfast.formats.base import PAID, Recording, context, path
+from holdfast.formats.base import STALE_USAGE_BASIS, Recording, build_state_at_leaf, get_branch_entries
 from holdfast.formats.claude_code import read as claude_code
 from holdfast.formats.codex import read as codex
 from holdfast.formats.pi import read as pi
-from holdfast.messages.size.tokens import measure
-from holdfast.messages.sized_message import Slot
-from holdfast.state.branch.branch import Branch
-from holdfast.state.branch.view import shown
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.branch.view import list_shown_sized_messages_at
 from holdfast.state.edits import Edit
 from holdfast.state.entries import (
-    Answer,
-    Body,
-    BranchSummary,
-    Compaction,
-    Decision,
+    AnswerEntry,
+    BranchSummaryEntry,
+    CompactionEntry,
+    DecisionEntry,
     Entry,
-    Label,
-    Note,
-    Request,
-    Said,
+    EntryBody,
+    LabelEntry,
+    MessageEntry,
+    NoteEntry,
+    RequestEntry,
     Usage,
 )
 
-REWRITTEN = "rewritten"
+REWRITTEN_NOTE = "rewritten"
 """Reason of the note that stands where lines did that said or named what is shorter now."""
-QUOTES = {claude_code.LINES, f"{codex.NOTE}compacted", f"{pi.NOTE}compaction", f"{pi.NOTE}branch_summary"}
+QUOTING_NOTES = {
+    claude_code.COMPACT_BOUNDARY_NOTE,
+    f"{codex.CODEX_NOTE_PREFIX}compacted",
+    f"{pi.PI_NOTE_PREFIX}compaction",
+    f"{pi.PI_NOTE_PREFIX}branch_summary",
+}
 """Reasons of notes whose lines are written instead of the entry behind them."""
 
 
-def reduced(recording: Recording) -> Recording:
+def apply_decisions_to_messages(recording: Recording) -> Recording:
     """Return the way to the leaf with the decisions in force applied to its messages; other branches are left out.
 
     Usage of the newest answer goes where the request held more than the next one will: a tool takes a session for full
     by it. That of older ones which counted what is shorter now is marked: it was paid, and measures nothing any more.
     The lines of a recorded compaction that kept a message which is shorter now are written anew.
     """
-    branch, way = context(recording), path(recording)
-    short = _short(branch)
+    state, way = build_state_at_leaf(recording), get_branch_entries(recording)
+    short = _find_shortened_messages(state)
     there = {entry.id for entry in way}
-    bodies = _bodies(way, branch, short) if short else {}
-    kept = (entry for entry in recording.entries if entry.id in there or _names(entry, there))
-    entries = tuple(replace(entry, body=bodies.get(entry.id, entry.body)) for entry in kept)
-    return replace(recording, entries=entries, sidechains=tuple(reduced(one) for one in recording.sidechains))
+    bodies = _rewrite_bodies(way, state, short) if short else {}
+    kept_entries = (entry for entry in recording.entries if entry.id in there or _is_label_on_branch(entry, there))
+    entries = tuple(replace(entry, body=bodies.get(entry.id, entry.body)) for entry in kept_entries)
+    return replace(
+        recording,
+        entries=entries,
+        sidechains=tuple(apply_decisions_to_messages(sidechain) for sidechain in recording.sidechains),
+    )
 
 
-def _short(branch: Branch) -> dict[int, Slot]:
+def _find_shortened_messages(state: ConversationState) -> dict[int, SizedMessage]:
     """Return the messages of which parts gave way, as they are shown, by slot."""
-    parted = (index for index, edits in branch.edits.items() if all(edit.span.part is not None for edit in edits))
-    return {index: _measured(slot) for index in parted for slot in shown(branch, index)}
+    indexes = (index for index, edits in state.edits.items() if all(edit.span.part is not None for edit in edits))
+    return {
+        index: _remeasure_message(sized_message)
+        for index in indexes
+        for sized_message in list_shown_sized_messages_at(state, index)
+    }
 
 
-def _measured(slot: Slot) -> Slot:
-    return replace(measure(slot.message), api=slot.api, base=slot.base)
+def _remeasure_message(message: SizedMessage) -> SizedMessage:
+    return replace(build_sized_message(message.message), api=message.api, base_raw=message.base_raw)
 
 
-def _names(entry: Entry, there: set[str]) -> bool:
+def _is_label_on_branch(entry: Entry, branch_ids: set[str]) -> bool:
     """Return whether ``entry`` is a label of something on the way."""
-    return isinstance(entry.body, Label) and entry.body.target in there and entry.parent in there
+    return isinstance(entry.body, LabelEntry) and entry.body.target in branch_ids and entry.parent in branch_ids
 
 
-def _bodies(way: Sequence[Entry], branch: Branch, short: Mapping[int, Slot]) -> dict[str, Body]:
+def _rewrite_bodies(
+    branch_entries: Sequence[Entry], state: ConversationState, shortened: Mapping[int, SizedMessage]
+) -> dict[str, EntryBody]:
     """Return what the entries say instead that do not stay as they are."""
-    said = [entry for entry in way if isinstance(entry.body, Said | BranchSummary)]
-    bodies = {entry.id: new for entry in way if (new := _without(entry.body, short)) is not None}
-    bodies |= _marked(way, _changed_at(way, branch, short))
-    bodies |= _unpaid(way, {id_ for id_, _ in branch.law})
-    bodies |= _unquoted(way, branch, {said[index].id for index in short})
-    return bodies | {said[index].id: _said(said[index].body, slot) for index, slot in short.items()}
+    message_entries = [entry for entry in branch_entries if isinstance(entry.body, MessageEntry | BranchSummaryEntry)]
+    bodies = {
+        entry.id: new for entry in branch_entries if (new := _drop_applied_edits(entry.body, shortened)) is not None
+    }
+    bodies |= _mark_stale_answers(branch_entries, _find_change_positions(branch_entries, state, shortened))
+    bodies |= _clear_newest_usage(branch_entries, {id_ for id_, _ in state.active_decisions})
+    bodies |= _replace_stale_notes(branch_entries, state, {message_entries[index].id for index in shortened})
+    return bodies | {
+        message_entries[index].id: _replace_body_message(message_entries[index].body, sized_message)
+        for index, sized_message in shortened.items()
+    }
 
 
-def _said(body: Body, slot: Slot) -> Body:
-    return BranchSummary(slot, body.source) if isinstance(body, BranchSummary) else Said(slot)
+def _replace_body_message(body: EntryBody, message: SizedMessage) -> EntryBody:
+    return (
+        BranchSummaryEntry(message, body.source_id) if isinstance(body, BranchSummaryEntry) else MessageEntry(message)
+    )
 
 
-def _without(body: Body, short: Mapping[int, Slot]) -> Body | None:
+def _drop_applied_edits(body: EntryBody, shortened: Mapping[int, SizedMessage]) -> EntryBody | None:
     """Return a decision or compaction without the edits that its messages say now; nothing if it has none."""
-    if not isinstance(body, Decision | Compaction) or not any(_is_said(edit, short) for edit in body.edits):
+    if not isinstance(body, DecisionEntry | CompactionEntry) or not any(
+        _is_applied(edit, shortened) for edit in body.edits
+    ):
         return None
-    return replace(body, edits=tuple(edit for edit in body.edits if not _is_said(edit, short)))
+    return replace(body, edits=tuple(edit for edit in body.edits if not _is_applied(edit, shortened)))
 
 
-def _is_said(edit: Edit, short: Mapping[int, Slot]) -> bool:
-    return any(index in short for index in _covered(edit))
+def _is_applied(edit: Edit, shortened: Mapping[int, SizedMessage]) -> bool:
+    return any(index in shortened for index in _get_span_range(edit))
 
 
-def _changed_at(way: Sequence[Entry], branch: Branch, short: Mapping[int, Slot]) -> list[int]:
+def _find_change_positions(
+    branch_entries: Sequence[Entry], state: ConversationState, shortened: Mapping[int, SizedMessage]
+) -> list[int]:
     """Return for each number of slots where on the way the last decision stands that made one of them shorter."""
-    law = {id_ for id_, _ in branch.law}
+    law = {id_ for id_, _ in state.active_decisions}
     at: dict[int, int] = {}
-    for place, entry in enumerate(way):
+    for place, entry in enumerate(branch_entries):
         body = entry.body
-        if entry.id in law and isinstance(body, Decision | Compaction):
-            at |= dict.fromkeys((index for edit in body.edits for index in _covered(edit) if index in short), place)
-    return [*accumulate((at.get(index, -1) for index in range(len(branch.slots))), max, initial=-1)]
+        if entry.id in law and isinstance(body, DecisionEntry | CompactionEntry):
+            at |= dict.fromkeys(
+                (index for edit in body.edits for index in _get_span_range(edit) if index in shortened), place
+            )
+    return [*accumulate((at.get(index, -1) for index in range(len(state.sized_messages))), max, initial=-1)]
 
 
-def _covered(edit: Edit) -> range:
+def _get_span_range(edit: Edit) -> range:
     return range(edit.span.start, edit.span.stop)
 
 
-def _marked(way: Sequence[Entry], changed_at: Sequence[int]) -> dict[str, Body]:
+def _mark_stale_answers(branch_entries: Sequence[Entry], changed_at: Sequence[int]) -> dict[str, EntryBody]:
     """Return the answers whose requests showed in full what was decided to be shorter only later."""
-    asked, bodies = 0, dict[str, Body]()
-    for place, entry in enumerate(way):
+    slot_count, bodies = 0, dict[str, EntryBody]()
+    for place, entry in enumerate(branch_entries):
         body = entry.body
-        if isinstance(body, Request):
-            asked = body.slots
-        elif isinstance(body, Answer) and body.usage.total and changed_at[asked] > place:
-            bodies[entry.id] = replace(body, basis=PAID)
+        if isinstance(body, RequestEntry):
+            slot_count = body.message_count
+        elif isinstance(body, AnswerEntry) and body.usage.total and changed_at[slot_count] > place:
+            bodies[entry.id] = replace(body, prefix_digest=STALE_USAGE_BASIS)
     return bodies
 
 
-def _unpaid(way: Sequence[Entry], law: set[str]) -> dict[str, Body]:
+def _clear_newest_usage(branch_entries: Sequence[Entry], decision_ids: set[str]) -> dict[str, EntryBody]:
     """Return the newest answer and its message without usage, where something in force was decided behind it."""
-    for index in range(len(way) - 1, -1, -1):
-        body, said = way[index].body, way[index - 1]
-        if way[index].id in law:
-            law = set()
-        elif isinstance(body, Answer) and body.usage.total:
-            anew = {said.id: Said(said.body.slot)} if isinstance(said.body, Said) else {}
-            return {} if law else {**anew, way[index].id: replace(body, usage=Usage())}
+    for index in range(len(branch_entries) - 1, -1, -1):
+        body, previous_entry = branch_entries[index].body, branch_entries[index - 1]
+        if branch_entries[index].id in decision_ids:
+            decision_ids = set()
+        elif isinstance(body, AnswerEntry) and body.usage.total:
+            anew = (
+                {previous_entry.id: MessageEntry(previous_entry.body.sized_message)}
+                if isinstance(previous_entry.body, MessageEntry)
+                else {}
+            )
+            return {} if decision_ids else {**anew, branch_entries[index].id: replace(body, usage=Usage())}
     return {}
 
 
-def _unquoted(way: Sequence[Entry], branch: Branch, short: set[str]) -> dict[str, Body]:
+def _replace_stale_notes(
+    branch_entries: Sequence[Entry], state: ConversationState, shortened_ids: set[str]
+) -> dict[str, EntryBody]:
     """Return the notes of lines that say what is said shorter now: before the compaction in force, and summaries."""
-    made = next((id_ for id_, body in reversed(branch.law) if isinstance(body, Compaction)), "")
-    place = next((index for index, entry in enumerate(way) if entry.id == made), 0)
-    if not short.isdisjoint(entry.id for entry in way[:place]):
-        short = {*short, made}
-    pairs = ((before.body, before.id) for before, entry in pairwise(way) if entry.id in short)
-    return {id_: Note(REWRITTEN) for note, id_ in pairs if isinstance(note, Note) and note.reason in QUOTES}
+    compaction_id = next(
+        (id_ for id_, body in reversed(state.active_decisions) if isinstance(body, CompactionEntry)), ""
+    )
+    place = next((index for index, entry in enumerate(branch_entries) if entry.id == compaction_id), 0)
+    if not shortened_ids.isdisjoint(entry.id for entry in branch_entries[:place]):
+        shortened_ids = {*shortened_ids, compaction_id}
+    pairs = ((before.body, before.id) for before, entry in pairwise(branch_entries) if entry.id in shortened_ids)
+    return {
+        id_: NoteEntry(REWRITTEN_NOTE)
+        for note, id_ in pairs
+        if isinstance(note, NoteEntry) and note.reason in QUOTING_NOTES
+    }

@@ -18,20 +18,22 @@ from holdfast.formats.pi import read as pi
 from holdfast.formats.pi import write as pi_write
 
 
-class Form(NamedTuple):
+class SessionFormat(NamedTuple):
     """A tool's form."""
 
     write: Callable[[Recording], bytes]
     read: Callable[[bytes], Recording]
-    is_one: bool = True
+    holds_one_conversation: bool = True
     """Whether a file holds one conversation, without those of its sub-agents."""
 
 
-TOOLS: Mapping[str, Form] = {
-    "claude-code": Form(claude_write.write, claude_code.read, is_one=False),
-    "codex": Form(codex_write.write, codex.read),
-    "gemini-cli": Form(gemini_cli_write.write, gemini_cli.read),
-    "opencode-json": Form(opencode_write.write, opencode.read),
-    "pi": Form(pi_write.write, pi.read),
+SESSION_FORMATS: Mapping[str, SessionFormat] = {
+    "claude-code": SessionFormat(
+        claude_write.write_claude_code, claude_code.read_claude_code, holds_one_conversation=False
+    ),
+    "codex": SessionFormat(codex_write.write_codex, codex.read_codex),
+    "gemini-cli": SessionFormat(gemini_cli_write.write_gemini_cli, gemini_cli.read_gemini_cli),
+    "opencode-json": SessionFormat(opencode_write.write_opencode_export, opencode.read_opencode),
+    "pi": SessionFormat(pi_write.write_pi, pi.read_pi),
 }
 """Every form of a tool that is text."""

@@ -14,26 +14,35 @@ from typing import NamedTuple
 
 from msgspec import Raw, Struct
 
-from holdfast.errors import FormatError, Unrecognised
+from holdfast.errors import FormatError, UnrecognizedContent
 from holdfast.formats.base import Recording
-from holdfast.formats.common.json_arrays import in_a_body, is_list, marked
-from holdfast.formats.common.lines import BOM, UNREADABLE, Row, Shape, elements, fields, rows, whole
-from holdfast.formats.common.log import Call, Log, origin_of, slot_of
+from holdfast.formats.common.json_arrays import detect_array_apis, is_json_array, wrap_array_in_body
+from holdfast.formats.common.lines import (
+    BOM,
+    DECODE_ERRORS,
+    FileLine,
+    LenientDecoder,
+    decode_document,
+    decode_lines,
+    decode_raw_elements,
+    decode_raw_fields,
+)
+from holdfast.formats.common.log import CallMetadata, RecordingBuilder, join_origin_lines, make_sized_message
 from holdfast.messages.message import Message
 from holdfast.providers.anthropic import messages as anthropic
-from holdfast.providers.common.json.raw_json import write
+from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses
-from holdfast.providers.registry import FORMS, Form
-from holdfast.providers.request_body import frame_of
-from holdfast.state.entries import Note, Said
+from holdfast.providers.registry import API_SPECS, ApiSpec
+from holdfast.providers.request_body import measure_request_setup
+from holdfast.state.entries import MessageEntry, NoteEntry
 
-NOTE = "request body"
+REQUEST_BODY_NOTE = "request body"
 """Reason of the note that keeps a body without its messages (``null`` stands in their place)."""
 
 
-class Wrapper(Struct):
+class RequestWrapper(Struct):
     """A line of a file of requests: the body itself, or what a body lies in."""
 
     messages: Raw = Raw()
@@ -45,7 +54,7 @@ class Wrapper(Struct):
     path: str = ""
 
 
-class Body(Struct):
+class BodyProbe(Struct):
     """The fields of a body that matter here."""
 
     messages: Raw = Raw()
@@ -57,142 +66,154 @@ class Body(Struct):
     anthropic_version: str = ""
 
 
-class _Message(Struct):
+class _MessageRole(Struct):
     role: str = ""
     type: str = ""
     parts: Raw = Raw()
 
 
-class _Tool(Struct):
+class _ToolSchema(Struct):
     input_schema: Raw = Raw()
 
 
-WRAPPER, BODY = Shape(Wrapper), Shape(Body)
-_MESSAGE, _TOOL = Shape(_Message), Shape(_Tool)
+REQUEST_WRAPPER, BODY_PROBE = LenientDecoder(RequestWrapper), LenientDecoder(BodyProbe)
+_MESSAGE_ROLE, _TOOL_SCHEMA = LenientDecoder(_MessageRole), LenientDecoder(_ToolSchema)
 
-_PATHS = (
-    (re.compile(r"/chat/completions"), openai_chat.API),
-    (re.compile(r"/responses"), openai_responses.API),
-    (re.compile(r"/v1/messages"), anthropic.API),
-    (re.compile(r"models/([^/:]+):\w+"), gemini.API),
+_API_OF_PATH = (
+    (re.compile(r"/chat/completions"), openai_chat.API_NAME),
+    (re.compile(r"/responses"), openai_responses.API_NAME),
+    (re.compile(r"/v1/messages"), anthropic.API_NAME),
+    (re.compile(r"models/([^/:]+):\w+"), gemini.API_NAME),
 )
 """Whose body was sent to a path; Gemini's names the model."""
 
 
-class _Found(NamedTuple):
+class _LocatedBody(NamedTuple):
     """A body, the API it is for, its model and its messages."""
 
-    form: Form
+    spec: ApiSpec
     raw: Raw
     model: str
-    raws: list[Raw]
+    messages: list[Raw]
 
 
-def read(data: bytes) -> Recording:
-    """Return the recording in ``data``; ``Unrecognised`` when no request in it has messages."""
-    log = Log()
-    lines = _requests(data)
-    bodies = [found for row in lines if (found := _found(row)) is not None]
+def read_request_bodies(data: bytes) -> Recording:
+    """Return the recording in ``data``; ``UnrecognizedContent`` when no request in it has messages."""
+    log = RecordingBuilder()
+    lines = _decode_requests(data)
+    bodies = [request_body for row in lines if (request_body := _locate_body(row)) is not None]
     if not bodies:
-        raise Unrecognised(
+        raise UnrecognizedContent(
             "no request in the file has a list of messages with roles; give bodies of the Messages API, of Chat "
             "Completions, of Responses or of Gemini"
         )
-    best = max(enumerate(bodies), key=lambda pair: (len(pair[1].raws), pair[0]))[1]
+    best = max(enumerate(bodies), key=lambda pair: (len(pair[1].messages), pair[0]))[1]
     log.skipped["line without messages"] = sum(row.value is not None for row in lines) - len(bodies)
     log.skipped["shorter request"] = len(bodies) - 1
     log.skipped = +log.skipped
-    leaf = _emit(log, best)
+    leaf = _append_body(log, best)
     for row in lines:
         if row.value is None:
-            log.damage(row.number, row.raw, row.fault, leaf)
+            log.add_damaged_line(row.number, row.raw, row.fault, leaf)
         elif row.fault:
-            log.problem(row.number, row.fault)
+            log.report_problem(row.number, row.fault)
     session = f"body-{blake2b(bytes(best.raw), digest_size=8).hexdigest()}"
-    api = best.form.api
-    return log.finish(Recording(format=api, session=session, model=best.model, api=api, leaf=leaf))
+    api = best.spec.api
+    return log.finish_recording(Recording(format=api, session=session, model=best.model, api=api, leaf=leaf))
 
 
-def _requests(data: bytes) -> list[Row[Wrapper]]:
+def _decode_requests(data: bytes) -> list[FileLine[RequestWrapper]]:
     """Return the file as one request if it is one JSON value, else its lines. A bare list is one of messages."""
-    row = whole(in_a_body(data) if is_list(data) else data.removeprefix(BOM).strip(), WRAPPER)
-    return [row] if row.value is not None else list(rows(data, WRAPPER))
+    row = decode_document(
+        wrap_array_in_body(data) if is_json_array(data) else data.removeprefix(BOM).strip(), REQUEST_WRAPPER
+    )
+    return [row] if row.value is not None else list(decode_lines(data, REQUEST_WRAPPER))
 
 
-def _found(row: Row[Wrapper]) -> _Found | None:
+def _locate_body(row: FileLine[RequestWrapper]) -> _LocatedBody | None:
     """Return the body that a line holds, if it holds one with messages."""
     line = row.value
     if line is None:
         return None
     bare = line.messages or line.input or line.contents
-    raw = Raw(row.clean) if bare else line.request or line.body or Raw(row.clean)
-    body = BODY.of(raw)
-    sent = next(((api, match) for way, api in _PATHS if (match := way.search(line.path))), None)
-    api = line.api if line.api in FORMS else sent[0] if sent is not None else _api(body)
-    model = body.model or (sent[1][1] if sent is not None and sent[1].groups() else "")
-    raws = _messages(FORMS[api], getattr(body, FORMS[api].field))
-    return _Found(FORMS[api], raw, model, raws) if raws else None
+    raw = Raw(row.decodable) if bare else line.request or line.body or Raw(row.decodable)
+    body = BODY_PROBE.decode_or_default(raw)
+    path_match = next(((api, match) for way, api in _API_OF_PATH if (match := way.search(line.path))), None)
+    api = line.api if line.api in API_SPECS else path_match[0] if path_match is not None else _detect_body_api(body)
+    model = body.model or (path_match[1][1] if path_match is not None and path_match[1].groups() else "")
+    raws = _get_raw_messages(API_SPECS[api], getattr(body, API_SPECS[api].messages_field))
+    return _LocatedBody(API_SPECS[api], raw, model, raws) if raws else None
 
 
-def _messages(form: Form, raw: Raw) -> list[Raw]:
+def _get_raw_messages(spec: ApiSpec, raw: Raw) -> list[Raw]:
     """Return the elements of a body's list of messages; none when not one of them is a message."""
-    if form.text and bytes(raw).startswith(b'"'):
+    if spec.accepts_plain_text and bytes(raw).startswith(b'"'):
         return [raw]
-    raws = elements(raw)
-    peeks = map(_MESSAGE.of, raws)
-    return raws if any(peek.role or peek.parts or (peek.type and form.groups) for peek in peeks) else []
+    raws = decode_raw_elements(raw)
+    peeks = map(_MESSAGE_ROLE.decode_or_default, raws)
+    return raws if any(peek.role or peek.parts or (peek.type and spec.group_items) for peek in peeks) else []
 
 
-def _api(body: Body) -> str:
+def _detect_body_api(body: BodyProbe) -> str:
     """Return whose body this is: by the name of its list, else by fields and blocks that only one API has."""
     if body.contents or body.input:
-        return gemini.API if body.contents else openai_responses.API
-    if body.system or body.anthropic_version or any(_TOOL.of(tool).input_schema for tool in elements(body.tools)):
-        return anthropic.API
-    marks, hints = marked(elements(body.messages))
-    return anthropic.API if anthropic.API in (marks or hints) else openai_chat.API
+        return gemini.API_NAME if body.contents else openai_responses.API_NAME
+    if (
+        body.system
+        or body.anthropic_version
+        or any(_TOOL_SCHEMA.decode_or_default(tool).input_schema for tool in decode_raw_elements(body.tools))
+    ):
+        return anthropic.API_NAME
+    marks, hints = detect_array_apis(decode_raw_elements(body.messages))
+    return anthropic.API_NAME if anthropic.API_NAME in (marks or hints) else openai_chat.API_NAME
 
 
-def _emit(log: Log, found: _Found) -> str:
+def _append_body(log: RecordingBuilder, body: _LocatedBody) -> str:
     """Append the body's envelope, its frame and its messages; return the id of the last entry."""
-    form, envelope = found.form, fields(found.raw)
-    leaf = log.add("body", None, Note(NOTE, write(envelope | {form.field: None}), {"api": form.api}))
-    frame = frame_of(form.api, envelope)
-    if frame.digest:
-        leaf = log.add("frame", leaf, frame)
-    groups = _groups(form, found.raws)
-    messages = [_read(form, raw) for _, raw in groups]
-    said = [message for message in messages if isinstance(message, Message)]
-    linked = iter(said if form.linked is None else form.linked(said))
+    spec, envelope = body.spec, decode_raw_fields(body.raw)
+    leaf = log.add_entry(
+        "body",
+        None,
+        NoteEntry(REQUEST_BODY_NOTE, encode_json(envelope | {spec.messages_field: None}), {"api": spec.api}),
+    )
+    setup = measure_request_setup(spec.api, envelope)
+    if setup.digest:
+        leaf = log.add_entry("frame", leaf, setup)
+    groups = _group_elements(spec, body.messages)
+    messages = [_decode_message(spec, raw) for _, raw in groups]
+    readable_messages = [message for message in messages if isinstance(message, Message)]
+    linked_messages = iter(readable_messages if spec.link_results is None else spec.link_results(readable_messages))
     for (number, raw), message in zip(groups, messages, strict=True):
-        kept = next(linked) if isinstance(message, Message) else message
-        leaf = _append(log, found, number, leaf, raw, kept)
+        linked_message = next(linked_messages) if isinstance(message, Message) else message
+        leaf = _append_body_message(log, body, number, leaf, raw, linked_message)
     return leaf
 
 
-def _groups(form: Form, raws: Sequence[Raw]) -> list[tuple[int, Raw]]:
+def _group_elements(spec: ApiSpec, raws: Sequence[Raw]) -> list[tuple[int, Raw]]:
     """Return number and bytes of each message; where some elements are none, each element stands alone."""
     places = [(at, at + 1) for at in range(len(raws))]
-    if form.groups is not None:
+    if spec.group_items is not None:
         with suppress(FormatError):
-            places = [(start, stop) for start, stop, _ in form.groups(raws)]
-    return [(start, origin_of([bytes(raw) for raw in raws[start:stop]])) for start, stop in places]
+            places = [(start, stop) for start, stop, _ in spec.group_items(raws)]
+    return [(start, join_origin_lines([bytes(raw) for raw in raws[start:stop]])) for start, stop in places]
 
 
-def _read(form: Form, raw: Raw) -> Message | str:
+def _decode_message(spec: ApiSpec, raw: Raw) -> Message | str:
     """Return a message, or why it is none."""
     try:
-        return form.decode(raw)
-    except (FormatError, *UNREADABLE) as error:
+        return spec.decode_message(raw)
+    except (FormatError, *DECODE_ERRORS) as error:
         return str(error)
 
 
-def _append(log: Log, found: _Found, number: int, parent: str, raw: Raw, message: Message | str) -> str:
+def _append_body_message(
+    log: RecordingBuilder, body: _LocatedBody, number: int, parent: str, raw: Raw, message: Message | str
+) -> str:
     name = f"m{number:06}"
     if isinstance(message, str):
-        log.problem(1, f"{found.form.field}[{number}] is kept as a note: {message}")
-        return log.add(name, parent, Note("message that cannot be read", bytes(raw)))
-    said = Said(slot_of(message, found.form.api, raw))
+        log.report_problem(1, f"{body.spec.messages_field}[{number}] is kept as a note: {message}")
+        return log.add_entry(name, parent, NoteEntry("message that cannot be read", bytes(raw)))
+    message_entry = MessageEntry(make_sized_message(message, body.spec.api, raw))
     if message.role == "assistant":
-        return log.answer(name, parent, said, Call(found.model), None)
-    return log.add(name, parent, said)
+        return log.add_answer(name, parent, message_entry, CallMetadata(body.model), None)
+    return log.add_entry(name, parent, message_entry)

@@ -16,21 +16,21 @@ from collections.abc import Sequence
 from holdfast.messages.message import Message
 
 
-def legal_cuts(messages: Sequence[Message]) -> list[int]:
+def find_cut_points(messages: Sequence[Message]) -> list[int]:
     """Return the legal positions from 0 to ``len(messages)``, ascending."""
-    ends = group_ends(messages)
+    ends = find_call_group_ends(messages)
     legal: list[int] = []
-    closed = 0
+    group_end = 0
     for index, message in enumerate(messages):
-        if index >= closed and message.role != "tool":
+        if index >= group_end and message.role != "tool":
             legal.append(index)
-        closed = max(closed, ends[index])
-    if closed <= len(messages):
+        group_end = max(group_end, ends[index])
+    if group_end <= len(messages):
         legal.append(len(messages))
     return legal
 
 
-def group_ends(messages: Sequence[Message]) -> list[int]:
+def find_call_group_ends(messages: Sequence[Message]) -> list[int]:
     """Return, for each message, the first position behind the last result of its calls.
 
     It is ``len(messages) + 1`` for calls of the newest assistant message that are still open, and the position

@@ -24,7 +24,7 @@ class Message(Struct, frozen=True, tag="message", gc=False):
     parts: tuple[Part, ...] = ()
 
     @classmethod
-    def of(cls, role: Role, text: str) -> Message:
+    def from_text(cls, role: Role, text: str) -> Message:
         """Return a message that says ``text`` and nothing else.
 
         Raises ``ValueError`` for a role that there is not, ``TypeError`` for what is no text.
@@ -57,65 +57,70 @@ class Message(Struct, frozen=True, tag="message", gc=False):
         return "\n".join([p.text for p in self.parts if type(p) is Text])
 
     @property
-    def starts_turn(self) -> bool:
+    def is_turn_start(self) -> bool:
         """Whether a user speaks here: a user message with more in it than tool results."""
         return self.role == "user" and any(type(p) is not ToolResult for p in self.parts)
 
 
-def media_of(*messages: Message) -> list[Media]:
+def collect_media_in_messages(*messages: Message) -> list[Media]:
     """Return the media in messages, those inside tool results too."""
-    return media_in(*[part for message in messages for part in message.parts])
+    return collect_media_in_parts(*[part for message in messages for part in message.parts])
 
 
-def media_in(*parts: Part) -> list[Media]:
+def collect_media_in_parts(*parts: Part) -> list[Media]:
     """Return the media in parts: themselves, or those inside a tool result."""
-    held = [part for part in parts if type(part) is ToolResult or type(part) is Media]
+    candidates = [part for part in parts if type(part) is ToolResult or type(part) is Media]
     return [
-        one for part in held for one in (part.content if type(part) is ToolResult else (part,)) if type(one) is Media
+        inner
+        for part in candidates
+        for inner in (part.content if type(part) is ToolResult else (part,))
+        if type(inner) is Media
     ]
 
 
-def with_parts(message: Message, parts: Sequence[Part]) -> Message:
+def replace_all_parts(message: Message, parts: Sequence[Part]) -> Message:
     """Return ``message`` with other parts, one for each; the same object where all of them are the same."""
     return message if all(map(is_, parts, message.parts)) else Message(message.role, tuple(parts))
 
 
-def with_words(part: Part, words: Callable[[Media], str]) -> Part:
-    """Return ``part`` with words in place of its media, but those for which ``words`` has none."""
+def replace_media_with_text(part: Part, describe: Callable[[Media], str]) -> Part:
+    """Return ``part`` with words in place of its media, but those for which ``describe`` has none."""
     if type(part) is Media:
-        return Text(text) if (text := words(part)) else part
-    if type(part) is not ToolResult or not any(map(words, media_in(part))):
+        return Text(text) if (text := describe(part)) else part
+    if type(part) is not ToolResult or not any(map(describe, collect_media_in_parts(part))):
         return part
-    content = tuple(Text(text) if type(one) is Media and (text := words(one)) else one for one in part.content)
+    content = tuple(
+        Text(text) if type(inner) is Media and (text := describe(inner)) else inner for inner in part.content
+    )
     return replace(part, content=content, raw=None)
 
 
-def characters(message: Message) -> int:
+def count_message_chars(message: Message) -> int:
     """Return the characters of all texts in a message, with a line end for each that stands in a result."""
-    found = 0
+    total = 0
     for part in message.parts:
         if type(part) is Text:
-            found += len(part.text)
+            total += len(part.text)
         elif type(part) is ToolResult:
             for inner in part.content:
                 if type(inner) is Text:
-                    found += len(inner.text) + 1
-    return found
+                    total += len(inner.text) + 1
+    return total
 
 
-def result_text(result: ToolResult) -> str:
+def get_result_text(result: ToolResult) -> str:
     """Return the words of a tool result, its text parts joined by newlines."""
     return "\n".join([p.text for p in result.content if type(p) is Text])
 
 
-def part_text(part: Part) -> str:
+def get_part_text(part: Part) -> str:
     """Return the words of a text or of a result; nothing of any other part."""
     if type(part) is Text:
         return part.text
-    return result_text(part) if type(part) is ToolResult else ""
+    return get_result_text(part) if type(part) is ToolResult else ""
 
 
-def placeholder(part: Media | Opaque) -> str:
+def format_part_placeholder(part: Media | Opaque) -> str:
     """Return the words that stand for a part that is not sent: what it is, and its name where it has one."""
     if type(part) is Media:
         name = f": {part.name}" if part.name else ""

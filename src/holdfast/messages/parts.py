@@ -7,13 +7,13 @@ from typing import Literal, TypeAlias
 from msgspec import Raw, Struct
 from msgspec.structs import force_setattr
 
-from holdfast.errors import check_types
+from holdfast.errors import raise_if_wrong_type
 
 MediaForm: TypeAlias = Literal["", "base64", "text", "url", "file"]
 """What a source is: bytes in base64, a document's own words, an address, or an id that one provider gave out."""
 
 
-class Seal(Struct, frozen=True, omit_defaults=True, gc=False):
+class ProviderSignature(Struct, frozen=True, omit_defaults=True, gc=False):
     """Opaque state that only its maker may read: a signature, encrypted content, an item id.
 
     A sealed part goes out byte-identical to the same API and model, or not at all.
@@ -24,30 +24,30 @@ class Seal(Struct, frozen=True, omit_defaults=True, gc=False):
     data: str
 
 
-class Text(Struct, frozen=True, omit_defaults=True, gc=False, tag="text"):
+class Text(Struct, frozen=True, omit_defaults=True, gc=False, tag="text", rename={"signature": "seal"}):
     """Words, as the user, the model or a tool said them."""
 
     text: str
-    seal: Seal | None = None
+    signature: ProviderSignature | None = None
     raw: Raw | None = None
     """The part's own JSON as it came over the wire, if it did; neighbours of an edit keep these bytes."""
 
 
-class Thinking(Struct, frozen=True, omit_defaults=True, gc=False, tag="thinking"):
-    """The model's reasoning; ``text`` may be empty while ``seal`` is not."""
+class Thinking(Struct, frozen=True, omit_defaults=True, gc=False, tag="thinking", rename={"signature": "seal"}):
+    """The model's reasoning; ``text`` may be empty while ``signature`` is not."""
 
     text: str
-    seal: Seal | None = None
+    signature: ProviderSignature | None = None
     raw: Raw | None = None
 
 
-class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False, tag="tool_call"):
+class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False, tag="tool_call", rename={"signature": "seal"}):
     """A request of the model to run tool ``name``; ``arguments`` is JSON text, as it came."""
 
     id: str
     name: str
     arguments: str = "{}"
-    seal: Seal | None = None
+    signature: ProviderSignature | None = None
     raw: Raw | None = None
 
 
@@ -66,12 +66,12 @@ class Media(Struct, frozen=True, omit_defaults=True, gc=False, tag="media"):
     def __post_init__(self) -> None:
         """Tell the form where it was not said; ``TypeError`` for a source and a size that are none."""
         if not (isinstance(self.source, str) and isinstance(self.size, int)):
-            check_types(TypeError, **{"Media.source": (self.source, str), "Media.size": (self.size, int)})
+            raise_if_wrong_type(TypeError, **{"Media.source": (self.source, str), "Media.size": (self.size, int)})
         if not self.form:
-            force_setattr(self, "form", _form(self))
+            force_setattr(self, "form", _detect_media_form(self))
 
 
-def _form(media: Media) -> MediaForm:
+def _detect_media_form(media: Media) -> MediaForm:
     if media.source.startswith(("https://", "http://")):
         return "url"
     if not media.size:
@@ -80,12 +80,12 @@ def _form(media: Media) -> MediaForm:
     return "text" if is_text else "base64"
 
 
-class Opaque(Struct, frozen=True, omit_defaults=True, gc=False, tag="opaque"):
+class Opaque(Struct, frozen=True, omit_defaults=True, gc=False, tag="opaque", rename={"signature": "seal"}):
     """A part Holdfast does not interpret: counted and moved, never changed."""
 
     kind: str
     raw: Raw | None = None
-    seal: Seal | None = None
+    signature: ProviderSignature | None = None
 
 
 class ToolResult(Struct, frozen=True, omit_defaults=True, gc=False, tag="tool_result"):

@@ -6,16 +6,16 @@ from hashlib import blake2b
 
 from msgspec import Raw, Struct
 
-from holdfast.messages.message import Message, characters
+from holdfast.messages.message import Message, count_message_chars
 
-UNBEGUN = blake2b(digest_size=16)
+EMPTY_HASHER = blake2b(digest_size=16)
 
 
-class Slot(Struct, frozen=True, gc=False):
+class SizedMessage(Struct, frozen=True, gc=False, rename={"tokens": "size", "base_raw": "base"}):
     """One message of the log as a request would hold it: its value, its size, its digest and its wire bytes."""
 
     message: Message
-    size: int = 0
+    tokens: int = 0
     """Estimator tokens, uncalibrated, with the overhead of a message."""
     digest: bytes = b""
     """Digest of the message's canonical content; the same for the same words on any API."""
@@ -27,10 +27,12 @@ class Slot(Struct, frozen=True, gc=False):
     Where it came as several elements of its API's list (items of Responses, an answer in pieces), all of them, with
     what stood between.
     """
-    base: Raw | None = None
+    base_raw: Raw | None = None
     """The wire message an edited slot was made from: fields that no edit touched are taken from it."""
 
 
-def characters_at_most(slot: Slot) -> int:
-    """Return a number that ``characters`` of a slot is not above: in its bytes each character takes one at least."""
-    return characters(slot.message) if slot.raw is None else len(slot.raw)
+def bound_message_chars(sized_message: SizedMessage) -> int:
+    """Return a number that ``count_message_chars`` of a slot is not above: in its bytes each character takes one at
+    least.
+    """
+    return count_message_chars(sized_message.message) if sized_message.raw is None else len(sized_message.raw)

@@ -9,13 +9,13 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Part, Text
 
 
-def parts_said(message: Message) -> Sequence[Part]:
+def merge_adjacent_texts(message: Message) -> Sequence[Part]:
     """Return the parts of ``message``; what a model says in texts one behind the other is one, as in its ``text``."""
     parts = message.parts
-    if message.role != "assistant" or not any(type(one) is type(other) is Text for one, other in pairwise(parts)):
+    if message.role != "assistant" or not any(type(first) is type(second) is Text for first, second in pairwise(parts)):
         return parts
     out: list[Part] = []
     for kind, run in groupby(parts, type):
-        same = list(run)
-        out += [Text("".join([part.text for part in same if type(part) is Text]))] if kind is Text else same
+        run_parts = list(run)
+        out += [Text("".join([part.text for part in run_parts if type(part) is Text]))] if kind is Text else run_parts
     return out

@@ -11,116 +11,157 @@ from functools import partial
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Thinking
-from holdfast.normalize.dropped_calls import disown
-from holdfast.normalize.fast_path import tidy
-from holdfast.normalize.ids import NONE
-from holdfast.normalize.items import Item, Reason, edits, lost
-from holdfast.normalize.media_limit import fit_media
-from holdfast.normalize.misplaced_results import drop_unseen, name, set_free, tie
-from holdfast.normalize.pairing import MISSING, drop_unfinished, orphans, pair
-from holdfast.normalize.parts import OWN, clean, tells
-from holdfast.normalize.result_media import show_media
-from holdfast.normalize.roles import answer_results, close_ends, ends_well, join, joins_summary, place_system
-from holdfast.normalize.server_tools import pair_servers
-from holdfast.normalize.signatures import RULE as SIGNED
-from holdfast.normalize.signatures import sign
+from holdfast.normalize.dropped_calls import detach_dropped_call_results
+from holdfast.normalize.fast_path import is_normalized_inside
+from holdfast.normalize.ids import NO_CALL_IDS
+from holdfast.normalize.items import EditReason, TrackedMessage, build_normalization_edits, find_dropped_positions
+from holdfast.normalize.media_limit import replace_excess_media
+from holdfast.normalize.misplaced_results import (
+    assign_missing_call_ids,
+    drop_unanswered_computer_calls,
+    extract_misplaced_results,
+    link_results_without_id,
+)
+from holdfast.normalize.pairing import (
+    SYNTHETIC_RESULT_TEXT,
+    drop_unfinished_calls,
+    find_orphan_ids,
+    pair_calls_with_results,
+)
+from holdfast.normalize.parts import CLEANING_RULES, clean_messages, has_nonblank_content
+from holdfast.normalize.result_media import move_unsupported_result_media
+from holdfast.normalize.roles import (
+    ensure_valid_ends,
+    has_valid_end_roles,
+    insert_acknowledgements,
+    is_summary_merge_required,
+    merge_adjacent_messages,
+    place_system_messages,
+)
+from holdfast.normalize.server_tools import drop_unpaired_server_parts
+from holdfast.normalize.signatures import SIGNATURE_RULE as SIGNED
+from holdfast.normalize.signatures import add_missing_signatures
 from holdfast.state.dialect import Dialect
 from holdfast.state.edits import Edit
 
-__all__ = ["ALONE", "MISSING", "SIGNED", "UNTHOUGHT", "orphans", "repairs"]
+__all__ = [
+    "DROPPED_THINKING_RULES",
+    "SIGNED",
+    "SINGLE_MESSAGE_RULES",
+    "SYNTHETIC_RESULT_TEXT",
+    "find_orphan_ids",
+    "normalize_history",
+]
 
-_NOWHERE: frozenset[int] = frozenset()
-UNBOUND = "thinking-binding"
+_NO_POSITIONS: frozenset[int] = frozenset()
+CHANGED_PREFIX_THINKING_RULE = "thinking-binding"
 """Rule of the edits that leave out thinking whose signature no longer fits what stands before it."""
-UNTHOUGHT = frozenset({UNBOUND, "thinking"})
+DROPPED_THINKING_RULES = frozenset({CHANGED_PREFIX_THINKING_RULE, "thinking"})
 """Rules of the edits that leave out thinking: that, and what another model or nobody has signed."""
-ALONE = OWN | UNTHOUGHT
+SINGLE_MESSAGE_RULES = CLEANING_RULES | DROPPED_THINKING_RULES
 """Rules of the edits that are of one message: what stands around it changes nothing in them."""
 
 
-def repairs(
+def normalize_history(
     messages: Sequence[Message],
     dialect: Dialect,
-    first: int = 0,
-    loose: frozenset[int] = _NOWHERE,
-    cut: frozenset[int] = _NOWHERE,
+    first_position: int = 0,
+    invalid_thinking: frozenset[int] = _NO_POSITIONS,
+    interrupted: frozenset[int] = _NO_POSITIONS,
     *,
-    lead: bool = True,
-    summary: int = -1,
-    before: frozenset[str] = NONE,
+    has_system_field: bool = True,
+    summary_position: int = -1,
+    earlier_ids: frozenset[str] = NO_CALL_IDS,
 ) -> tuple[Edit, ...]:
-    """Return the edits that make ``messages`` valid, the last of which ends the request; spans count from ``first``.
+    """Return the edits that make ``messages`` valid, the last of which ends the request; spans count from
+    ``first_position``.
 
-    ``loose`` are positions whose thinking no longer fits what stands before it, on a model that checks; ``cut`` those
-    of answers that failed or were interrupted. ``lead`` is true where system messages at the start go into a field of
-    their own, as those of values do; in a body of an API that has such a field none may stand among the messages.
-    ``summary`` is the message that stands for older turns, if there is one. Calls with the ids ``before`` are sent in
-    front of ``messages``.
+    ``invalid_thinking`` are positions whose thinking no longer fits what stands before it, on a model that checks;
+    ``interrupted`` those of answers that failed or were interrupted. ``has_system_field`` is true where system messages
+    at the start go into a field of their own, as those of values do; in a body of an API that has such a field none may
+    stand among the messages. ``summary_position`` is the message that stands for older turns, if there is one. Calls
+    with the ids ``earlier_ids`` are sent in front of ``messages``.
     """
-    told = not lead or any(map(tells, messages))
-    lead = lead and first == 0
+    has_content = not has_system_field or any(map(has_nonblank_content, messages))
+    has_system_field = has_system_field and first_position == 0
     if (
-        not (loose or cut or joins_summary(messages, dialect, summary))
-        and (dialect.as_written or ends_well(messages, dialect, first))
-        and tidy(messages, dialect, lead=lead, before=before)
+        not (invalid_thinking or interrupted or is_summary_merge_required(messages, dialect, summary_position))
+        and (dialect.keeps_client_content or has_valid_end_roles(messages, dialect, first_position))
+        and is_normalized_inside(messages, dialect, has_system_field=has_system_field, earlier_ids=earlier_ids)
     ):
         return ()
-    given = [Item(first + at, first + at + 1, message) for at, message in enumerate(messages)]
-    items = [_without_thinking(item) if item.start in loose else item for item in given]
-    gone: dict[int, Reason] = {}
-    for step, reason in _passes(dialect, first, cut, first + summary, before, lead=lead, told=told):
+    original_items = [
+        TrackedMessage(first_position + at, first_position + at + 1, message) for at, message in enumerate(messages)
+    ]
+    items = [_drop_invalid_thinking(item) if item.start in invalid_thinking else item for item in original_items]
+    drop_reasons: dict[int, EditReason] = {}
+    for step, reason in _list_passes(
+        dialect,
+        first_position,
+        interrupted,
+        first_position + summary_position,
+        earlier_ids,
+        has_system_field=has_system_field,
+        has_content=has_content,
+    ):
         after = step(items, dialect)
-        gone |= lost(items, after, reason)
+        drop_reasons |= find_dropped_positions(items, after, reason)
         items = after
-    return edits(given, items, gone)
+    return build_normalization_edits(original_items, items, drop_reasons)
 
 
-def _passes(
+def _list_passes(
     dialect: Dialect,
-    first: int,
-    cut: frozenset[int],
-    summary: int,
-    before: frozenset[str],
+    first_position: int,
+    interrupted: frozenset[int],
+    summary_position: int,
+    earlier_ids: frozenset[str],
     *,
-    lead: bool,
-    told: bool,
-) -> tuple[tuple[Callable[[list[Item], Dialect], list[Item]], Reason], ...]:
+    has_system_field: bool,
+    has_content: bool,
+) -> tuple[tuple[Callable[[list[TrackedMessage], Dialect], list[TrackedMessage]], EditReason], ...]:
     """Return the passes in their order, each with what is said of a message that it leaves out."""
-    if dialect.as_written:
+    if dialect.keeps_client_content:
         return (
-            (clean, ("empty", "another model sealed all that it held")),
-            (partial(join, summary=summary), ("merge", "neighbours of one role")),
-            (fit_media, ("drop", "")),
+            (clean_messages, ("empty", "another model sealed all that it held")),
+            (partial(merge_adjacent_messages, summary_position=summary_position), ("merge", "neighbours of one role")),
+            (replace_excess_media, ("drop", "")),
         )
-    paired = (
-        partial(pair_servers, before=before),
+    pair_server_calls = (
+        partial(drop_unpaired_server_parts, earlier_ids=earlier_ids),
         ("server-pair", "half of a call that the server answered was all it held"),
     )
     return (
-        (set_free, ("drop", "")),
-        (tie, ("drop", "")),
-        (name, ("drop", "")),
-        (partial(disown, cut=cut), ("drop", "")),
-        (partial(drop_unfinished, cut=cut), ("drop", "")),
-        (show_media, ("drop", "")),
-        (drop_unseen, ("pairing", "a call for a screenshot that never came was all it held")),
-        (clean, ("empty", "nothing in it may be sent")),
-        (partial(pair, before=before), ("pairing", "its results stand behind their calls, or answer none")),
-        paired,
+        (extract_misplaced_results, ("drop", "")),
+        (link_results_without_id, ("drop", "")),
+        (assign_missing_call_ids, ("drop", "")),
+        (partial(detach_dropped_call_results, interrupted=interrupted), ("drop", "")),
+        (partial(drop_unfinished_calls, interrupted=interrupted), ("drop", "")),
+        (move_unsupported_result_media, ("drop", "")),
+        (drop_unanswered_computer_calls, ("pairing", "a call for a screenshot that never came was all it held")),
+        (clean_messages, ("empty", "nothing in it may be sent")),
         (
-            partial(place_system, lead=lead),
+            partial(pair_calls_with_results, earlier_ids=earlier_ids),
+            ("pairing", "its results stand behind their calls, or answer none"),
+        ),
+        pair_server_calls,
+        (
+            partial(place_system_messages, has_system_field=has_system_field),
             ("system", "no system message stands here, and it held nothing that others may say"),
         ),
-        paired,
-        (partial(join, summary=summary), ("merge", "neighbours of one role")),
-        (answer_results, ("drop", "")),
-        (sign, ("drop", "")),
-        (partial(close_ends, first=first, told=told), ("end", "nothing is left of the last message")),
-        (fit_media, ("drop", "")),
+        pair_server_calls,
+        (partial(merge_adjacent_messages, summary_position=summary_position), ("merge", "neighbours of one role")),
+        (insert_acknowledgements, ("drop", "")),
+        (add_missing_signatures, ("drop", "")),
+        (
+            partial(ensure_valid_ends, first_position=first_position, has_content=has_content),
+            ("end", "nothing is left of the last message"),
+        ),
+        (replace_excess_media, ("drop", "")),
     )
 
 
-def _without_thinking(item: Item) -> Item:
+def _drop_invalid_thinking(item: TrackedMessage) -> TrackedMessage:
     parts = tuple(part for part in item.message.parts if not isinstance(part, Thinking))
     why = "it was signed over what stood before it, and that has changed"
-    return item.changed(Message(item.message.role, parts), UNBOUND, why)
+    return item.replace_message(Message(item.message.role, parts), CHANGED_PREFIX_THINKING_RULE, why)

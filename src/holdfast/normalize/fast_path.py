@@ -9,169 +9,204 @@ from msgspec import Struct
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, ToolCall, ToolResult
-from holdfast.normalize.ids import NONE, all_fit, is_sent, server_ids
-from holdfast.normalize.media_limit import within
-from holdfast.normalize.misplaced_results import unseen
-from holdfast.normalize.pairing import are_told_apart, matched, misnamed
-from holdfast.normalize.parts import calls_fit, clean_message, is_said, may_be_empty, may_hold_nothing
-from holdfast.normalize.roles import belong, fits, may_follow
-from holdfast.normalize.server_tools import halves
-from holdfast.normalize.signatures import all_signed
+from holdfast.normalize.ids import NO_CALL_IDS, has_only_valid_ids, is_wire_id, list_server_call_ids
+from holdfast.normalize.media_limit import is_within_media_limits
+from holdfast.normalize.misplaced_results import find_unanswered_computer_calls
+from holdfast.normalize.pairing import find_results_of_calls, has_distinguishable_results, is_misnamed_result
+from holdfast.normalize.parts import (
+    can_be_empty,
+    clean_message,
+    has_only_valid_calls,
+    is_empty_prefill,
+    is_unsigned_text,
+)
+from holdfast.normalize.roles import can_follow_results, has_valid_system_position, is_merge_required
+from holdfast.normalize.server_tools import find_unpaired_server_parts
+from holdfast.normalize.signatures import has_required_signatures
 from holdfast.state.dialect import Dialect
 
 
-class _Look(Struct, frozen=True, gc=False):
+class _HistoryIndex(Struct, frozen=True, gc=False):
     """What is to be seen of a history at once."""
 
     messages: Sequence[Message]
-    asked: dict[int, list[ToolCall]]
+    calls_by_message: dict[int, list[ToolCall]]
     """The calls of each answer that makes some."""
     calls: list[ToolCall]
     """All of them, in order."""
-    told: dict[int, list[ToolResult]]
+    results_by_message: dict[int, list[ToolResult]]
     """The results in each message that holds some, answers aside."""
-    odd: list[int]
+    unusual_messages: list[int]
     """The messages that hold nothing, or anything but words, those calls, and those results of nothing but words."""
 
 
-def _look(messages: Sequence[Message]) -> _Look:
-    asked: dict[int, list[ToolCall]] = {}
-    told: dict[int, list[ToolResult]] = {}
+def _index_history(messages: Sequence[Message]) -> _HistoryIndex:
+    calls_by_message: dict[int, list[ToolCall]] = {}
+    results_by_message: dict[int, list[ToolResult]] = {}
     odd: list[int] = []
     for at, message in enumerate(messages):
         is_answer, is_odd = message.role == "assistant", not message.parts
         for part in message.parts:
             if type(part) is ToolCall and is_answer:
-                asked.setdefault(at, []).append(part)
+                calls_by_message.setdefault(at, []).append(part)
             elif type(part) is ToolResult and not is_answer:
-                told.setdefault(at, []).append(part)
+                results_by_message.setdefault(at, []).append(part)
                 is_odd = is_odd or not part.content
-                for one in part.content:
-                    is_odd = is_odd or not is_said(one)
+                for inner in part.content:
+                    is_odd = is_odd or not is_unsigned_text(inner)
             else:
-                is_odd = is_odd or not is_said(part)
+                is_odd = is_odd or not is_unsigned_text(part)
         if is_odd:
             odd.append(at)
-    return _Look(messages, asked, [call for calls in asked.values() for call in calls], told, odd)
+    return _HistoryIndex(
+        messages,
+        calls_by_message,
+        [call for calls in calls_by_message.values() for call in calls],
+        results_by_message,
+        odd,
+    )
 
 
-def tidy(messages: Sequence[Message], dialect: Dialect, *, lead: bool = True, before: frozenset[str] = NONE) -> bool:
+def is_normalized_inside(
+    messages: Sequence[Message],
+    dialect: Dialect,
+    *,
+    has_system_field: bool = True,
+    earlier_ids: frozenset[str] = NO_CALL_IDS,
+) -> bool:
     """Return whether ``messages`` need no repair inside (their two ends aside).
 
-    ``lead`` is true where system messages at the start go into a field of their own.
+    ``has_system_field`` is true where system messages at the start go into a field of their own.
     """
-    if dialect.as_written:
-        return all(clean_message(one, dialect) is one for one in messages) and within(messages, dialect)
-    look = _look(messages)
-    if look.calls and not calls_fit(look.calls, dialect):
+    if dialect.keeps_client_content:
+        return all(clean_message(original, dialect) is original for original in messages) and is_within_media_limits(
+            messages, dialect
+        )
+    look = _index_history(messages)
+    if look.calls and not has_only_valid_calls(look.calls, dialect):
         return False
-    if not (_stand_well(look, dialect, lead=lead) and _paired(look, dialect, before)):
+    if not (
+        _has_valid_placement(look, dialect, has_system_field=has_system_field)
+        and _has_valid_pairing(look, dialect, earlier_ids)
+    ):
         return False
-    odd = [messages[at] for at in look.odd]
+    odd = [messages[at] for at in look.unusual_messages]
     unread = any(type(part) is Opaque for message in odd for part in message.parts)
-    if unread and (halves(messages, dialect) or unseen(messages)):
+    if unread and (find_unpaired_server_parts(messages, dialect) or find_unanswered_computer_calls(messages)):
         return False
-    return all_signed(messages, dialect) and (not odd or within(messages, dialect))
+    return has_required_signatures(messages, dialect) and (not odd or is_within_media_limits(messages, dialect))
 
 
-def _stand_well(look: _Look, dialect: Dialect, *, lead: bool) -> bool:
+def _has_valid_placement(look: _HistoryIndex, dialect: Dialect, *, has_system_field: bool) -> bool:
     """Return whether each message, and its place among its neighbours, is fine."""
     messages, last = look.messages, len(look.messages) - 1
-    if not all(_is_clean(messages[at], dialect, end=at == last) for at in look.odd):
+    if not all(_is_clean_message(messages[at], dialect, is_last=at == last) for at in look.unusual_messages):
         return False
-    minds = dialect.merge or dialect.calls_after_user or dialect.results_answered
-    if minds and not all(_may_stand(first, second, dialect) for first, second in pairwise(messages)):
+    minds = dialect.merges_same_role or dialect.calls_follow_user or dialect.needs_answer_after_results
+    if minds and not all(_can_be_neighbors(first, second, dialect) for first, second in pairwise(messages)):
         return False
     systems = [at for at, message in enumerate(messages) if message.role == "system"]
     return all(
-        fits(messages[at], messages[at - 1 : at], messages[at + 1 : at + 2], dialect, lead=lead and at == number)
+        has_valid_system_position(
+            messages[at],
+            messages[at - 1 : at],
+            messages[at + 1 : at + 2],
+            dialect,
+            is_leading=has_system_field and at == number,
+        )
         for number, at in enumerate(systems)
     )
 
 
-def _may_stand(first: Message, second: Message, dialect: Dialect) -> bool:
+def _can_be_neighbors(first: Message, second: Message, dialect: Dialect) -> bool:
     """Return whether two neighbours may stay as they are."""
-    return not belong(first, second, dialect) and may_follow(first, second, dialect)
+    return not is_merge_required(first, second, dialect) and can_follow_results(first, second, dialect)
 
 
-def _is_clean(message: Message, dialect: Dialect, *, end: bool) -> bool:
-    if end and may_be_empty(message, dialect):
+def _is_clean_message(message: Message, dialect: Dialect, *, is_last: bool) -> bool:
+    if is_last and is_empty_prefill(message, dialect):
         return True
-    return bool(message.parts or may_hold_nothing(message, dialect)) and clean_message(message, dialect) is message
+    return bool(message.parts or can_be_empty(message, dialect)) and clean_message(message, dialect) is message
 
 
-def _paired(look: _Look, dialect: Dialect, before: frozenset[str]) -> bool:
+def _has_valid_pairing(look: _HistoryIndex, dialect: Dialect, earlier_ids: frozenset[str]) -> bool:
     """Return whether calls and results stand as they should, under ids that may be sent."""
-    if not _ids_fit(look, dialect, before) or (dialect.named_results and not _names_fit(look.messages, dialect)):
+    if not _has_valid_ids(look, dialect, earlier_ids) or (
+        dialect.results_carry_name and not _has_valid_result_names(look.messages, dialect)
+    ):
         return False
-    return _near(look, dialect) if dialect.results_adjacent else _anywhere(look.messages)
+    return _has_adjacent_results(look, dialect) if dialect.results_adjacent else _has_later_results(look.messages)
 
 
-def _ids_fit(look: _Look, dialect: Dialect, before: frozenset[str]) -> bool:
+def _has_valid_ids(look: _HistoryIndex, dialect: Dialect, earlier_ids: frozenset[str]) -> bool:
     """Return whether ids have the letters and length they should, and none occurs twice where it may not."""
-    called = [call.id for call in look.calls]
-    if not all_fit(called, dialect) or not (_differ(called) or all(map(_differ, _called(look, dialect)))):
+    call_ids = [call.id for call in look.calls]
+    if not has_only_valid_ids(call_ids, dialect) or not (
+        _has_no_duplicates(call_ids) or all(map(_has_no_duplicates, _group_call_ids(look, dialect)))
+    ):
         return False
     if not dialect.unique_ids:
         return True
-    served = [id_ for at in look.odd for id_ in server_ids(look.messages[at])]
-    sent = [*served, *[id_ for id_ in called if is_sent(id_, dialect)]]
-    return _differ(sent) and before.isdisjoint(sent)
+    server_call_ids = [id_ for at in look.unusual_messages for id_ in list_server_call_ids(look.messages[at])]
+    sent_ids = [*server_call_ids, *[id_ for id_ in call_ids if is_wire_id(id_, dialect)]]
+    return _has_no_duplicates(sent_ids) and earlier_ids.isdisjoint(sent_ids)
 
 
-def _called(look: _Look, dialect: Dialect) -> list[list[str]]:
+def _group_call_ids(look: _HistoryIndex, dialect: Dialect) -> list[list[str]]:
     """Return the ids of the calls in each answer; neighbours that the API reads as one are one answer."""
-    if not dialect.joined:
-        return [[call.id for call in calls] for calls in look.asked.values()]
+    if not dialect.server_joins_same_role:
+        return [[call.id for call in calls] for calls in look.calls_by_message.values()]
     runs = groupby(range(len(look.messages)), lambda at: look.messages[at].role)
-    return [[call.id for at in run for call in look.asked.get(at, ())] for _, run in runs]
+    return [[call.id for at in run for call in look.calls_by_message.get(at, ())] for _, run in runs]
 
 
-def _differ(ids: Sequence[str]) -> bool:
+def _has_no_duplicates(ids: Sequence[str]) -> bool:
     return len(set(ids)) == len(ids)
 
 
-def _names_fit(messages: Sequence[Message], dialect: Dialect) -> bool:
+def _has_valid_result_names(messages: Sequence[Message], dialect: Dialect) -> bool:
     """Return whether each result says the name of its call, or another beside its id; without one it has its place."""
-    found = matched(messages)
-    return are_told_apart([one for answers in found.values() for one in answers], dialect) and all(
-        one is None or one.result.name == call.name or not misnamed(one.result, messages[index].calls, dialect)
-        for index, answers in found.items()
-        for call, one in zip(messages[index].calls, answers, strict=True)
+    matches = find_results_of_calls(messages)
+    return has_distinguishable_results([result for answers in matches.values() for result in answers], dialect) and all(
+        result is None
+        or result.result.name == call.name
+        or not is_misnamed_result(result.result, messages[index].calls, dialect)
+        for index, answers in matches.items()
+        for call, result in zip(messages[index].calls, answers, strict=True)
     )
 
 
-def _near(look: _Look, dialect: Dialect) -> bool:
+def _has_adjacent_results(look: _HistoryIndex, dialect: Dialect) -> bool:
     """Return whether each answer has all its results right behind it, and there are no others."""
-    asked, told = look.asked, look.told
+    calls_by_message, results_by_message = look.calls_by_message, look.results_by_message
     waiting: dict[str, int] = {}
-    spoken = False
+    has_words = False
     previous = ""
     for at, message in enumerate(look.messages):
         role = message.role
         if role == "assistant":
-            if waiting and not (dialect.joined and previous == "assistant"):
+            if waiting and not (dialect.server_joins_same_role and previous == "assistant"):
                 return False
-            for call in asked.get(at, ()):
+            for call in calls_by_message.get(at, ()):
                 waiting[call.id] = waiting.get(call.id, 0) + 1
-            spoken = False
-        elif waiting or at in told:
-            results = told.get(at, [])
-            if not _takes(message, results, waiting, dialect, spoken=spoken):
+            has_words = False
+        elif waiting or at in results_by_message:
+            results = results_by_message.get(at, [])
+            if not _try_consume_results(message, results, waiting, dialect, has_text_before=has_words):
                 return False
-            spoken = spoken or len(results) < len(message.parts)
+            has_words = has_words or len(results) < len(message.parts)
         previous = role
     return not waiting
 
 
-def _takes(
-    message: Message, results: Sequence[ToolResult], waiting: dict[str, int], dialect: Dialect, *, spoken: bool
+def _try_consume_results(
+    message: Message, results: Sequence[ToolResult], waiting: dict[str, int], dialect: Dialect, *, has_text_before: bool
 ) -> bool:
     """Take the results of a message off ``waiting``; False when one is not waited for, or stands where it may not."""
-    if message.role == "system" or not (results or dialect.joined):
+    if message.role == "system" or not (results or dialect.server_joins_same_role):
         return False
     parts = message.parts
-    late = spoken or (len(results) < len(parts) and {*map(type, parts[: len(results)])} != {ToolResult})
+    late = has_text_before or (len(results) < len(parts) and {*map(type, parts[: len(results)])} != {ToolResult})
     if results and late and dialect.results_first:
         return False
     for result in results:
@@ -180,12 +215,17 @@ def _takes(
             return False
         if count > 1:
             waiting[result.call_id] = count - 1
-    return not (waiting and dialect.results_grouped and not dialect.joined)
+    return not (waiting and dialect.results_grouped and not dialect.server_joins_same_role)
 
 
-def _anywhere(messages: Sequence[Message]) -> bool:
+def _has_later_results(messages: Sequence[Message]) -> bool:
     """Return whether each call has its result behind it, and no result is left over."""
-    found = matched(messages)
-    behind = [one for index, answers in found.items() for one in answers if one is not None and one.home > index]
-    called = sum(len(answers) for answers in found.values())
-    return len(behind) == called == sum(len(message.results) for message in messages)
+    matches = find_results_of_calls(messages)
+    behind = [
+        result
+        for index, answers in matches.items()
+        for result in answers
+        if result is not None and result.message_index > index
+    ]
+    call_count = sum(len(answers) for answers in matches.values())
+    return len(behind) == call_count == sum(len(message.results) for message in messages)

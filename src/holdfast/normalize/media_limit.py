@@ -8,101 +8,109 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.messages.message import Message, media_in, media_of, placeholder, with_words
+from holdfast.messages.message import (
+    Message,
+    collect_media_in_messages,
+    collect_media_in_parts,
+    format_part_placeholder,
+    replace_media_with_text,
+)
 from holdfast.messages.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.size.image_size import is_over
-from holdfast.normalize.items import Item
+from holdfast.messages.size.image_size import is_oversized_image
+from holdfast.normalize.items import TrackedMessage
 from holdfast.state.dialect import NO_LIMIT, Dialect
 
-NEAR = 8
+BODY_SIZE_SAFETY_FACTOR = 8
 """A body of n characters is not looked at closely while n times this is under the limit: escapes take six bytes."""
 
 
-def within(messages: Sequence[Message], dialect: Dialect) -> bool:
+def is_within_media_limits(messages: Sequence[Message], dialect: Dialect) -> bool:
     """Return whether number and bytes of the media fit."""
-    media = media_of(*messages)
+    media = collect_media_in_messages(*messages)
     if not media:
         return True
-    images = sum(one.kind == "image" for one in media)
-    if images > most_images(media, dialect):
+    images = sum(medium.kind == "image" for medium in media)
+    if images > get_max_images(media, dialect):
         return False
-    if sum(len(one.source) for one in media) * NEAR <= dialect.max_bytes:
+    if sum(len(medium.source) for medium in media) * BODY_SIZE_SAFETY_FACTOR <= dialect.max_bytes:
         return True
-    return sum(weight(part) for message in messages for part in message.parts) <= dialect.max_bytes
+    return sum(estimate_part_bytes(part) for message in messages for part in message.parts) <= dialect.max_bytes
 
 
-def fit_media(items: list[Item], dialect: Dialect) -> list[Item]:
+def replace_excess_media(items: list[TrackedMessage], dialect: Dialect) -> list[TrackedMessage]:
     """Return the items with their oldest media named by a line, as many as it takes."""
     messages = [item.message for item in items]
-    if within(messages, dialect):
+    if is_within_media_limits(messages, dialect):
         return items
-    newest = next((at for at in reversed(range(len(messages))) if messages[at].starts_turn), -1)
-    if newest >= 0 and not within(messages[newest : newest + 1], dialect):
+    newest = next((at for at in reversed(range(len(messages))) if messages[at].is_turn_start), -1)
+    if newest >= 0 and not is_within_media_limits(messages[newest : newest + 1], dialect):
         return items
-    media = media_of(*messages)
-    most = most_images(media, dialect)
-    images = sum(one.kind == "image" for one in media) - most
-    size = sum(weight(part) for message in messages for part in message.parts) - dialect.max_bytes
+    media = collect_media_in_messages(*messages)
+    max_images = get_max_images(media, dialect)
+    images = sum(medium.kind == "image" for medium in media) - max_images
+    size = sum(estimate_part_bytes(part) for message in messages for part in message.parts) - dialect.max_bytes
     out = list(items)
-    for index, place in _places(messages):
+    for index, place in _find_media_parts(messages):
         if images <= 0 and size <= 0:
             break
         if index == newest:
             continue
         part = out[index].message.parts[place]
-        new = with_words(part, placeholder if size > 0 else _image)
-        images -= _images(part) - _images(new)
-        size -= weight(part) - weight(new)
+        new = replace_media_with_text(part, format_part_placeholder if size > 0 else _describe_image)
+        images -= _count_images(part) - _count_images(new)
+        size -= estimate_part_bytes(part) - estimate_part_bytes(new)
         if new is not part:
-            out[index] = _with(out[index], place, new, most, dialect.max_bytes)
+            out[index] = _replace_media_part(out[index], place, new, max_images, dialect.max_bytes)
     return out
 
 
-def most_images(media: Sequence[Media], dialect: Dialect) -> int:
+def get_max_images(media: Sequence[Media], dialect: Dialect) -> int:
     """Return how many images a request that shows ``media`` may hold: fewer, where one of them is large."""
-    images = [one for one in media if one.kind == "image"]
-    if len(images) <= dialect.images_with_large or not any(is_over(one, dialect.large_pixels) for one in images):
+    images = [image for image in media if image.kind == "image"]
+    if len(images) <= dialect.max_images_with_large or not any(
+        is_oversized_image(image, dialect.large_image_pixels) for image in images
+    ):
         return dialect.max_images
-    return min(dialect.max_images, dialect.images_with_large)
+    return min(dialect.max_images, dialect.max_images_with_large)
 
 
-def _with(item: Item, place: int, part: Part, images: int, size: int) -> Item:
+def _replace_media_part(item: TrackedMessage, place: int, part: Part, images: int, size: int) -> TrackedMessage:
     parts = (*item.message.parts[:place], part, *item.message.parts[place + 1 :])
-    known = ((images, "images"), (size, "bytes"))
-    most = " and ".join(f"{number:,} {what}" for number, what in known if number < NO_LIMIT)
-    why = f"at most {most} go in one request"
-    return item.changed(Message(item.message.role, parts), "media-budget", why)
+    limits = ((images, "images"), (size, "bytes"))
+    limit_text = " and ".join(f"{number:,} {unit}" for number, unit in limits if number < NO_LIMIT)
+    why = f"at most {limit_text} go in one request"
+    return item.replace_message(Message(item.message.role, parts), "media-budget", why)
 
 
-def _places(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
+def _find_media_parts(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
     for index, message in enumerate(messages):
         for place, part in enumerate(message.parts):
-            if media_in(part):
+            if collect_media_in_parts(part):
                 yield index, place
 
 
-def _images(part: Part) -> int:
-    return sum(one.kind == "image" for one in media_in(part))
+def _count_images(part: Part) -> int:
+    return sum(medium.kind == "image" for medium in collect_media_in_parts(part))
 
 
-def _image(media: Media) -> str:
+def _describe_image(media: Media) -> str:
     """Return the words for an image, none for other media."""
-    return placeholder(media) if media.kind == "image" else ""
+    return format_part_placeholder(media) if media.kind == "image" else ""
 
 
-def weight(part: Part) -> int:
+def estimate_part_bytes(part: Part) -> int:
     """Return about how many bytes a part takes in a body."""
     if part.raw is not None:
         return memoryview(part.raw).nbytes
     if isinstance(part, Text | Thinking):
-        return _bytes(part.text)
+        return _count_escaped_bytes(part.text)
     if isinstance(part, ToolCall):
-        return _bytes(part.arguments)
+        return _count_escaped_bytes(part.arguments)
     if isinstance(part, ToolResult):
-        return sum(weight(one) for one in part.content)
+        return sum(estimate_part_bytes(inner) for inner in part.content)
     return len(part.source) if isinstance(part, Media) else 0
 
 
-def _bytes(text: str) -> int:
+def _count_escaped_bytes(text: str) -> int:
     """Return the bytes of a text, with its quotes and line ends escaped."""
     return len(text.encode("utf-8", "surrogatepass")) + text.count("\n") + text.count('"') + text.count("\\")

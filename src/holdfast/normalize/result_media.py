@@ -7,85 +7,109 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from holdfast.messages.message import Message, media_of, placeholder, with_parts
+from holdfast.messages.message import Message, collect_media_in_messages, format_part_placeholder, replace_all_parts
 from holdfast.messages.parts import Media, Part, Text, ToolResult
-from holdfast.normalize.items import Item, inserted
-from holdfast.normalize.pairing import matched, strays
-from holdfast.normalize.parts import Places, may_show
+from holdfast.normalize.items import TrackedMessage, create_inserted_message
+from holdfast.normalize.pairing import find_early_orphan_results, find_results_of_calls
+from holdfast.normalize.parts import PartIndexes, can_role_hold_media
 from holdfast.state.dialect import Dialect
 
-Shows: TypeAlias = Callable[[Media], bool]
-Moving: TypeAlias = Sequence[Sequence[Media]]
+MediaFilter: TypeAlias = Callable[[Media], bool]
+MovedMedia: TypeAlias = Sequence[Sequence[Media]]
 """What moves out of each result of a message."""
-RULE = "result-media"
-_WHY = "a result holds words alone here: a user shows its media behind the results"
+RESULT_MEDIA_RULE = "result-media"
+_RESULT_MEDIA_REASON = "a result holds words alone here: a user shows its media behind the results"
 
 
-def show_media(items: list[Item], dialect: Dialect) -> list[Item]:
+def move_unsupported_result_media(items: list[TrackedMessage], dialect: Dialect) -> list[TrackedMessage]:
     """Return the items with the media of results behind these, where the API takes none in them.
 
     Those of a result that answers no call are told with its words.
     """
-    if dialect.media_in_results or not any(media_of(item.message) for item in items if item.message.results):
+    if dialect.allows_media_in_results or not any(
+        collect_media_in_messages(item.message) for item in items if item.message.results
+    ):
         return items
     messages = [item.message for item in items]
-    return shown_behind(items, lambda part: may_show(part, dialect, "user"), strays(messages, matched(messages)))
+    return move_media_after_results(
+        items,
+        lambda part: can_role_hold_media(part, dialect, "user"),
+        find_early_orphan_results(messages, find_results_of_calls(messages)),
+    )
 
 
-def shown_behind(items: Sequence[Item], shows: Shows, stray: Places) -> list[Item]:
-    """Return the items with what ``shows`` takes of their results' media behind each batch of results.
+def move_media_after_results(
+    items: Sequence[TrackedMessage], can_show: MediaFilter, orphans: PartIndexes
+) -> list[TrackedMessage]:
+    """Return the items with what ``can_show`` takes of their results' media behind each batch of results.
 
     A batch is all results up to the next answer; nothing stands between them. A line in the result names what moved.
-    Results at the places ``stray`` keep theirs.
+    Results at the places ``orphans`` keep theirs.
     """
-    out: list[Item] = []
-    batch: list[tuple[Item, Moving]] = []
+    out: list[TrackedMessage] = []
+    batch: list[tuple[TrackedMessage, MovedMedia]] = []
     names: dict[str, str] = {}
     for at, item in enumerate(items):
         if item.message.role != "assistant":
-            batch.append((item, _moving(item.message, shows, stray.get(at, ()))))
+            batch.append((item, _select_moved_media(item.message, can_show, orphans.get(at, ()))))
             continue
-        out += [*_shown(batch, names), item]
+        out += [*_emit_result_batch(batch, names), item]
         batch = []
         names |= {call.id: call.name for call in item.message.calls}
-    return [*out, *_shown(batch, names)]
+    return [*out, *_emit_result_batch(batch, names)]
 
 
-def _moving(message: Message, shows: Shows, stray: Collection[int]) -> list[list[Media]]:
+def _select_moved_media(message: Message, can_show: MediaFilter, orphans: Collection[int]) -> list[list[Media]]:
     return [
-        [part for part in result.content if place not in stray and isinstance(part, Media) and shows(part)]
+        [part for part in result.content if place not in orphans and isinstance(part, Media) and can_show(part)]
         for place, result in enumerate(message.results)
     ]
 
 
-def _shown(batch: Sequence[tuple[Item, Moving]], names: Mapping[str, str]) -> Iterator[Item]:
+def _emit_result_batch(
+    batch: Sequence[tuple[TrackedMessage, MovedMedia]], names: Mapping[str, str]
+) -> Iterator[TrackedMessage]:
     """Yield the items between two answers, with their media behind the last result."""
-    shown: list[Part] = []
+    media_parts: list[Part] = []
     for item, moving in batch:
         for result, media in zip(item.message.results, moving, strict=True):
             tool = result.name or names.get(result.call_id) or "a tool"
-            shown += [Text(f"(from the result of {tool})"), *media] if media else []
-    last = max((at for at, (item, _) in enumerate(batch) if item.message.results), default=-1) if shown else -1
+            media_parts += [Text(f"(from the result of {tool})"), *media] if media else []
+    last = max((at for at, (item, _) in enumerate(batch) if item.message.results), default=-1) if media_parts else -1
     for at, (item, moving) in enumerate(batch):
-        worded = _worded(item, moving) if shown else item
+        worded_item = _replace_moved_media(item, moving) if media_parts else item
         if at == last:
-            rest = [part for part in worded.message.parts if not isinstance(part, ToolResult)]
-            yield worded.changed(Message("tool", worded.message.results), RULE, _WHY) if rest else worded
-            yield inserted(item.stop, Message("user", (*shown, *rest)), RULE, _WHY)
+            other_parts = [part for part in worded_item.message.parts if not isinstance(part, ToolResult)]
+            yield (
+                worded_item.replace_message(
+                    Message("tool", worded_item.message.results), RESULT_MEDIA_RULE, _RESULT_MEDIA_REASON
+                )
+                if other_parts
+                else worded_item
+            )
+            yield create_inserted_message(
+                item.stop, Message("user", (*media_parts, *other_parts)), RESULT_MEDIA_RULE, _RESULT_MEDIA_REASON
+            )
         else:
-            yield worded
+            yield worded_item
 
 
-def _worded(item: Item, moving: Moving) -> Item:
+def _replace_moved_media(item: TrackedMessage, moving: MovedMedia) -> TrackedMessage:
     """Return the item with a line in its results for each of their media that moves."""
     media = iter(moving)
-    parts = [_named(part, next(media)) if isinstance(part, ToolResult) else part for part in item.message.parts]
-    message = with_parts(item.message, parts)
-    return item if message is item.message else item.changed(message, RULE, _WHY)
+    parts = [
+        _replace_media_in_result(part, next(media)) if isinstance(part, ToolResult) else part
+        for part in item.message.parts
+    ]
+    message = replace_all_parts(item.message, parts)
+    return item if message is item.message else item.replace_message(message, RESULT_MEDIA_RULE, _RESULT_MEDIA_REASON)
 
 
-def _named(part: ToolResult, media: Sequence[Media]) -> ToolResult:
+def _replace_media_in_result(part: ToolResult, media: Sequence[Media]) -> ToolResult:
     content = tuple(
-        [Text(placeholder(one)) if isinstance(one, Media) and one in media else one for one in part.content]
+        [
+            Text(format_part_placeholder(inner)) if isinstance(inner, Media) and inner in media else inner
+            for inner in part.content
+        ]
     )
     return replace(part, content=content, raw=None) if media else part

@@ -8,85 +8,87 @@ from functools import cached_property
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.planning.budget import Room
+from holdfast.planning.budget import TokenBudget
 from holdfast.planning.settings import Settings
-from holdfast.state.branch.branch import Branch, extend
-from holdfast.state.calibration.token_estimate import cautious_ratio, estimate
+from holdfast.state.branch.branch import ConversationState, apply_entry
+from holdfast.state.calibration.token_estimate import estimate_request_tokens, get_planning_ratio
 from holdfast.state.edits import Blob, Edit
-from holdfast.state.entries import AUTO, OVERFLOW, Compaction, Decision, Entry
-from holdfast.state.plan import Ask, Notice
-from holdfast.state.target import Target, World
+from holdfast.state.entries import FAILURE_OVERFLOW, TRIGGER_AUTO, CompactionEntry, DecisionEntry, Entry
+from holdfast.state.plan import Notice, SummaryRequest
+from holdfast.state.target import PlanInputs, Target
 
 
-class Draft(Struct, frozen=True, dict=True):
-    """What one stage hands to the next. ``branch`` already shows every decision in ``record``."""
+class PlanBuilder(Struct, frozen=True, dict=True):
+    """What one stage hands to the next. ``state`` already shows every decision in ``record``."""
 
-    branch: Branch
+    state: ConversationState
     target: Target
     settings: Settings
-    world: World
-    room: Room
+    inputs: PlanInputs
+    budget: TokenBudget
     record: tuple[Edit, ...] = ()
-    compaction: Compaction | None = None
-    ask: Ask | None = None
+    compaction: CompactionEntry | None = None
+    summary_request: SummaryRequest | None = None
     blobs: tuple[Blob, ...] = ()
     notices: tuple[Notice, ...] = ()
-    full: int = 0
+    assumed_full_tokens: int = 0
     """Tokens of messages that count as a full room, where a compaction is asked for before there is need; 0 = all."""
 
-    def share(self, part: float) -> int:
+    def compute_compaction_share(self, part: float) -> int:
         """Return ``part`` of the room that a compaction plans for."""
-        return int(min(self.room.size, self.full or self.room.size) * part)
+        return int(min(self.budget.message_tokens, self.assumed_full_tokens or self.budget.message_tokens) * part)
 
-    def decide(self, edits: tuple[Edit, ...], blobs: tuple[Blob, ...] = ()) -> Draft:
+    def add_edits(self, edits: tuple[Edit, ...], blobs: tuple[Blob, ...] = ()) -> PlanBuilder:
         """Return the draft with ``edits`` decided."""
         if not edits:
             return self
-        branch = extend(self.branch, Entry("", None, Decision(edits)))
-        return replace(self, branch=branch, record=(*self.record, *edits), blobs=(*self.blobs, *blobs))
+        state = apply_entry(self.state, Entry("", None, DecisionEntry(edits)))
+        return replace(self, state=state, record=(*self.record, *edits), blobs=(*self.blobs, *blobs))
 
-    def give_way(self, pairs: Iterable[tuple[Edit, Blob | None]]) -> Draft:
+    def replace_texts(self, pairs: Iterable[tuple[Edit, Blob | None]]) -> PlanBuilder:
         """Return the draft with texts given way: each edit, and the whole text to be stored for it, if there is one."""
-        held = list(pairs)
-        return self.decide(tuple([edit for edit, _ in held]), tuple([blob for _, blob in held if blob is not None]))
+        edit_pairs = list(pairs)
+        return self.add_edits(
+            tuple([edit for edit, _ in edit_pairs]), tuple([blob for _, blob in edit_pairs if blob is not None])
+        )
 
-    def compact(self, compaction: Compaction) -> Draft:
+    def add_compaction(self, compaction: CompactionEntry) -> PlanBuilder:
         """Return the draft with its head given way to a summary."""
-        if self.world.rung and compaction.trigger == AUTO:
-            compaction = replace(compaction, trigger=OVERFLOW)  # the log says what its event says
-        branch = extend(self.branch, Entry("", None, compaction))
-        return replace(self, branch=branch, compaction=compaction)
+        if self.inputs.overflow_step and compaction.trigger == TRIGGER_AUTO:
+            compaction = replace(compaction, trigger=FAILURE_OVERFLOW)  # the log says what its event says
+        state = apply_entry(self.state, Entry("", None, compaction))
+        return replace(self, state=state, compaction=compaction)
 
-    def wait(self, ask: Ask) -> Draft:
+    def request_summary(self, ask: SummaryRequest) -> PlanBuilder:
         """Return the draft with a summary to be made before it can go on."""
-        return replace(self, ask=ask)
+        return replace(self, summary_request=ask)
 
-    def note(self, rule: str, why: str) -> Draft:
+    def add_notice(self, rule: str, why: str) -> PlanBuilder:
         """Return the draft with one more thing to tell the caller."""
         return replace(self, notices=(*self.notices, Notice(rule, why)))
 
     @property
-    def may_make_room(self) -> bool:
+    def can_reduce(self) -> bool:
         """Whether something may give way for space: unasked, or because somebody or a refusal asks for it."""
-        return self.settings.auto or self.world.force or bool(self.world.rung)
+        return self.settings.auto or self.inputs.force_compaction or bool(self.inputs.overflow_step)
 
     @cached_property
-    def estimate(self) -> int:
+    def estimated_tokens(self) -> int:
         """Tokens of the request as planned so far."""
-        return estimate(self.branch, self.target)
+        return estimate_request_tokens(self.state, self.target)
 
     @cached_property
-    def at_most(self) -> int:
+    def upper_estimate(self) -> int:
         """The estimate with a margin on what no reported usage covers yet."""
-        size, anchor = self.estimate, self.branch.anchor
-        unsure = size - (anchor.tokens if anchor else self.room.frame)
+        size, measured_request = self.estimated_tokens, self.state.valid_measured_request
+        unsure = size - (measured_request.reported_tokens if measured_request else self.budget.setup_tokens)
         return size + int(self.settings.margin * max(0, unsure))
 
     @cached_property
-    def scale(self) -> float:
+    def token_ratio(self) -> float:
         """Real tokens for one token of the estimator."""
-        return cautious_ratio(self.branch, self.target)
+        return get_planning_ratio(self.state, self.target)
 
-    def own(self, tokens: float) -> int:
+    def to_estimator_tokens(self, tokens: float) -> int:
         """Return a number of real tokens in the estimator's tokens."""
-        return int(tokens / self.scale)
+        return int(tokens / self.token_ratio)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.errors import check_types
+from holdfast.errors import raise_if_wrong_type
 from holdfast.messages.message import ROLES, Message
-from holdfast.messages.signatures import is_known, sealed_as, slot_by
-from holdfast.messages.size.tokens import measure, measures_of
-from holdfast.messages.sized_message import Slot
-from holdfast.normalize.projection import send_slots
-from holdfast.planning.pipeline import Policy, advance
-from holdfast.state.branch.branch import Branch, extended
-from holdfast.state.branch.fork import cut_back, restated
-from holdfast.state.codec.packing import fault
-from holdfast.state.entries import Entry, Said
+from holdfast.messages.signatures import copy_signing_models, has_known_signer, set_sized_signing_model
+from holdfast.messages.size.tokens import build_sized_message, measure_messages
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.normalize.projection import build_messages_to_send
+from holdfast.planning.pipeline import Policy, plan_request
+from holdfast.state.branch.branch import ConversationState, apply_entries
+from holdfast.state.branch.fork import replace_raw_bytes, rewind_state
+from holdfast.state.codec.packing import describe_type_mismatch
+from holdfast.state.entries import Entry, MessageEntry
 from holdfast.state.plan import Plan
-from holdfast.state.target import Target, World
+from holdfast.state.target import PlanInputs, Target
 
 
 def plan(
@@ -24,20 +24,25 @@ def plan(
     target: Target,
     policy: Policy = Policy(),
     *,
-    branch: Branch | None = None,
-    world: World = World(),
+    state: ConversationState | None = None,
+    inputs: PlanInputs = PlanInputs(),
 ) -> Plan:
     """Return what to do before the next request over ``messages``; nothing is sent, stored or waited for.
 
-    ``messages`` is the whole conversation, oldest first. Pass ``plan.branch`` of the call before as ``branch``: then
+    ``messages`` is the whole conversation, oldest first. Pass ``plan.branch`` of the call before as ``state``: then
     only what is new is looked at. Raises ``WindowTooSmall`` where the window cannot hold what must be sent, and
     ``TypeError`` for what is none of these, ``ValueError`` for a number in them that cannot be.
     """
-    check_types(TypeError, messages=(messages, Sequence), branch=(branch, Branch | None))
-    check_types(TypeError, target=(target, Target), policy=(policy, Policy), world=(world, World))
-    if fault := target.fault or world.fault:
+    raise_if_wrong_type(TypeError, messages=(messages, Sequence), state=(state, ConversationState | None))
+    raise_if_wrong_type(TypeError, target=(target, Target), policy=(policy, Policy), inputs=(inputs, PlanInputs))
+    if fault := target.validation_problem or inputs.validation_problem:
         raise fault.error(fault.why)
-    return advance(_asking(reconcile(branch or Branch(), messages), target.model), target, policy, world)
+    return plan_request(
+        _attribute_signatures(reconcile_messages(state or ConversationState(), messages), target.model),
+        target,
+        policy,
+        inputs,
+    )
 
 
 def apply(messages: Sequence[Message], plan: Plan) -> list[Message]:
@@ -45,60 +50,70 @@ def apply(messages: Sequence[Message], plan: Plan) -> list[Message]:
 
     Raises ``ValueError`` where the plan was made for another number of messages.
     """
-    check_types(TypeError, messages=(messages, Sequence), plan=(plan, Plan))
-    if len(messages) != len(plan.branch.slots):
+    raise_if_wrong_type(TypeError, messages=(messages, Sequence), plan=(plan, Plan))
+    if len(messages) != len(plan.state.sized_messages):
         raise ValueError(
-            f"the plan was made for {len(plan.branch.slots)} messages and {len(messages)} were given; "
+            f"the plan was made for {len(plan.state.sized_messages)} messages and {len(messages)} were given; "
             "apply it to the list that was planned"
         )
-    return [slot.message for slot in send_slots(plan)]
+    return [sized_message.message for sized_message in build_messages_to_send(plan)]
 
 
-def reconcile(branch: Branch, messages: Sequence[Message]) -> Branch:
-    """Return ``branch`` grown to ``messages``.
+def reconcile_messages(state: ConversationState, messages: Sequence[Message]) -> ConversationState:
+    """Return ``state`` grown to ``messages``.
 
     Where they part, the past was edited: the branch goes on from there, with the decisions about what stands. The same
     words in other bytes (a cache marker that moved on) are no edit.
     """
-    messages, count = _as_sealed(branch, messages), len(branch.slots)
-    if count > len(messages) or not branch.messages.same_as(messages, count):
-        same = _same_words(branch, messages)
-        branch = restated(cut_back(branch, len(same)), same)
-        count = len(same)
-    return extended(branch, [Entry("", None, Said(slot)) for slot in _measured(messages[count:], count)])
+    messages, count = _restore_signatures(state, messages), len(state.sized_messages)
+    if count > len(messages) or not state.messages.has_same_start(messages, count):
+        common_messages = _match_common_prefix(state, messages)
+        state = replace_raw_bytes(rewind_state(state, len(common_messages)), common_messages)
+        count = len(common_messages)
+    return apply_entries(
+        state,
+        [Entry("", None, MessageEntry(sized_message)) for sized_message in _measure_messages(messages[count:], count)],
+    )
 
 
-def _asking(branch: Branch, model: str) -> Branch:
-    """Return ``branch`` as it goes to ``model``: where another was asked until now, what is sealed is known as its."""
-    if model == branch.model or not branch.model:
-        return branch
-    return restated(branch, [slot_by(slot, branch.model) for slot in branch.slots])
+def _attribute_signatures(state: ConversationState, model: str) -> ConversationState:
+    """Return ``state`` as it goes to ``model``: where another was asked until now, what is sealed is known as its."""
+    if model == state.model or not state.model:
+        return state
+    return replace_raw_bytes(
+        state, [set_sized_signing_model(sized_message, state.model) for sized_message in state.sized_messages]
+    )
 
 
-def _as_sealed(branch: Branch, messages: Sequence[Message]) -> Sequence[Message]:
-    """Return ``messages`` with what ``branch`` knows of whose seals are in them: their bytes do not say it."""
-    if not branch.messages.total(is_known):
+def _restore_signatures(state: ConversationState, messages: Sequence[Message]) -> Sequence[Message]:
+    """Return ``messages`` with what ``state`` knows of whose seals are in them: their bytes do not say it."""
+    if not state.messages.sum_from(has_known_signer):
         return messages
-    known = branch.messages.slice(0, len(messages))
+    previous_messages = state.messages.slice(0, len(messages))
     try:
-        told = [sealed_as(*pair) if is_known(pair[1]) else pair[0] for pair in zip(messages, known, strict=False)]
+        signed_messages = [
+            copy_signing_models(*pair) if has_known_signer(pair[1]) else pair[0]
+            for pair in zip(messages, previous_messages, strict=False)
+        ]
     except (TypeError, AttributeError):
         return messages  # one is no message; it is named where it is measured
-    return [*told, *messages[len(told) :]]
+    return [*signed_messages, *messages[len(signed_messages) :]]
 
 
-def _measured(messages: Sequence[Message], first: int) -> list[Slot]:
-    """Return ``messages``, numbered from ``first``, weighed together; ``TypeError`` names the first that is none."""
+def _measure_messages(messages: Sequence[Message], first_index: int) -> list[SizedMessage]:
+    """Return ``messages``, numbered from ``first_index``, weighed together; ``TypeError`` names the first that is
+    none.
+    """
     try:
-        if all(map(_is_message, messages)):
-            pairs = zip(messages, measures_of(messages), strict=True)
-            return [Slot(message, *measures) for message, measures in pairs]
+        if all(map(_is_valid_message, messages)):
+            pairs = zip(messages, measure_messages(messages), strict=True)
+            return [SizedMessage(message, *measures) for message, measures in pairs]
     except (KeyError, TypeError, AttributeError):
         pass  # it is named below
-    return [_one_measured(message, index) for index, message in enumerate(messages, first)]
+    return [_measure_message(message, index) for index, message in enumerate(messages, first_index)]
 
 
-def _is_message(message: Message) -> bool:
+def _is_valid_message(message: Message) -> bool:
     """Return whether this may be a message: its parts are not looked into, but for the arguments of calls."""
     return (
         isinstance(message, Message)
@@ -107,7 +122,7 @@ def _is_message(message: Message) -> bool:
     )
 
 
-def _one_measured(message: Message, index: int) -> Slot:
+def _measure_message(message: Message, index: int) -> SizedMessage:
     if not isinstance(message, Message):
         raise TypeError(
             f"messages[{index}] is a {type(message).__name__}; plan takes Message values, "
@@ -116,20 +131,20 @@ def _one_measured(message: Message, index: int) -> Slot:
     if message.role not in ROLES:
         raise TypeError(f"messages[{index}] is no message: its role is {message.role!r}, not one of {ROLES}")
     try:
-        if _is_message(message):
-            return measure(message)
-        why = fault(message, Message)
+        if _is_valid_message(message):
+            return build_sized_message(message)
+        why = describe_type_mismatch(message, Message)
     except (KeyError, TypeError, AttributeError) as error:
-        why = fault(message, Message) or str(error)
+        why = describe_type_mismatch(message, Message) or str(error)
     raise TypeError(f"messages[{index}] is no message: {why}; Message.of(role, text) makes one of words")
 
 
-def _same_words(branch: Branch, messages: Sequence[Message]) -> list[Slot]:
+def _match_common_prefix(state: ConversationState, messages: Sequence[Message]) -> list[SizedMessage]:
     """Return the slots of what the branch and ``messages`` have in common from the start, in the newer bytes."""
-    same: list[Slot] = []
-    for index, (slot, message) in enumerate(zip(branch.slots, messages, strict=False)):
-        new = slot if slot.message is message else _one_measured(message, index)
-        if new.digest != slot.digest:
+    common_messages: list[SizedMessage] = []
+    for index, (sized_message, message) in enumerate(zip(state.sized_messages, messages, strict=False)):
+        new = sized_message if sized_message.message is message else _measure_message(message, index)
+        if new.digest != sized_message.digest:
             break
-        same.append(new)
-    return same
+        common_messages.append(new)
+    return common_messages

@@ -9,64 +9,84 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.errors import FormatError
-from holdfast.messages.message import Message, media_of, placeholder, result_text
+from holdfast.messages.message import Message, collect_media_in_messages, format_part_placeholder, get_result_text
 from holdfast.messages.parts import Media, Opaque, Part, Thinking, ToolResult
-from holdfast.messages.sized_message import Slot
-from holdfast.messages.strip_foreign import is_of_message, native, words_of
-from holdfast.normalize.items import Item
-from holdfast.normalize.result_media import shown_behind
-from holdfast.normalize.roles import GO_ON
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.messages.strip_foreign import get_opaque_text, is_message_or_field, strip_foreign_content
+from holdfast.normalize.items import TrackedMessage
+from holdfast.normalize.result_media import move_media_after_results
+from holdfast.normalize.roles import CONTINUE_TEXT
 from holdfast.providers.common import request_options as asking
-from holdfast.providers.common.json.raw_json import spliced, write
-from holdfast.providers.common.request_options import Asked
-from holdfast.providers.common.tool_names import fitting, renamed
-from holdfast.providers.openai_chat.messages import as_seen
-from holdfast.providers.recognize import body_fields, recognise
-from holdfast.providers.registry import Form, form_of
-from holdfast.providers.request_body import Lens, body, open_body
-from holdfast.state.codec.reading import decoder
+from holdfast.providers.common.json.raw_json import encode_json, replace_json_fields
+from holdfast.providers.common.request_options import PortableOptions
+from holdfast.providers.common.tool_names import map_invalid_tool_names, rename_message_tools
+from holdfast.providers.openai_chat.messages import build_media_part
+from holdfast.providers.recognize import parse_body_fields, recognize_api
+from holdfast.providers.registry import ApiSpec, get_api_spec
+from holdfast.providers.request_body import ParsedRequest, build_request_body, parse_request
+from holdfast.state.codec.reading import get_decoder
 
 
-def convert(request: bytes, to: str, model: str = "", *, api: str | None = None) -> tuple[bytes, tuple[str, ...]]:
-    """Return ``request`` as a body of the API ``to``, and a note on each thing that has no form there.
+def convert_request(
+    request: bytes, target_api: str, model: str = "", *, api: str | None = None
+) -> tuple[bytes, tuple[str, ...]]:
+    """Return ``request`` as a body of the API ``target_api``, and a note on each thing that has no form there.
 
     ``model`` is the one to name, empty for the body's own. The messages are translated one by one and not repaired. A
-    body that is one of ``to`` already keeps its bytes. Raises ``Unrecognised`` and ``FormatError`` as ``open_body``,
-    and ``FormatError`` where a part of the history is not in the body but with the provider.
+    body that is one of ``target_api`` already keeps its bytes. Raises ``UnrecognizedContent`` and ``FormatError`` as
+    ``parse_request``, and ``FormatError`` where a part of the history is not in the body but with the provider.
     """
-    form, found = form_of(to), body_fields(request)
-    api = api or recognise(found)
-    if api == to:
-        named = model and form.named and bytes(found.get("model", b"")) != write(model)
-        return (spliced(request, found, {"model": write(model)}) if named else request), ()
-    lens = open_body(request, api)
-    _whole(lens)
-    asked = asking.read(lens.api, lens.fields, form_of(lens.api).field)
-    said, notes = _said(lens, asked, form)
-    asked, said, new = _named(asked, said, form, model or lens.model)
-    options, lost = asking.write(to, asked)
-    out = body(to, model or lens.model, [Slot(one) for one in said if one.parts], frame_fields=options)
-    return out, (*_left_out(lens, to), *notes, *new, *_unasked(asked), *lost)
+    spec, fields = get_api_spec(target_api), parse_body_fields(request)
+    api = api or recognize_api(fields)
+    if api == target_api:
+        has_other_model = model and spec.has_model_field and bytes(fields.get("model", b"")) != encode_json(model)
+        return (replace_json_fields(request, fields, {"model": encode_json(model)}) if has_other_model else request), ()
+    parsed_request = parse_request(request, api)
+    _require_inline_history(parsed_request)
+    source_options = asking.read_request_options(
+        parsed_request.api, parsed_request.fields, get_api_spec(parsed_request.api).messages_field
+    )
+    messages, notes = _convert_messages(parsed_request, source_options, spec)
+    source_options, messages, new = _rename_invalid_tools(source_options, messages, spec, model or parsed_request.model)
+    options, option_notes = asking.write_request_options(target_api, source_options)
+    out = build_request_body(
+        target_api,
+        model or parsed_request.model,
+        [SizedMessage(message) for message in messages if message.parts],
+        setup_fields=options,
+    )
+    return out, (
+        *_describe_dropped_parts(parsed_request, target_api),
+        *notes,
+        *new,
+        *_describe_dropped_options(source_options),
+        *option_notes,
+    )
 
 
 # -- what is not in the body -------------------------------------------------------------------------------------------
 
 
-_ELSEWHERE = {
+_STORED_HISTORY_FIELDS = {
     "openai-responses": ("previous_response_id", "conversation"),
     "gemini": ("cachedContent", "cached_content"),
 }
 """Fields by which a body refers to history that its provider holds."""
 
 
-def _whole(lens: Lens) -> None:
+def _require_inline_history(parsed_request: ParsedRequest) -> None:
     """Raise ``FormatError`` where what was said is not in the body but with the provider."""
-    stored = () if lens.slots or lens.api != "openai-responses" else ("prompt",)
-    names = (*_ELSEWHERE.get(lens.api, ()), *stored)
-    set_ = [key for key in names if bytes(lens.fields.get(key, b"null")) not in (b"null", b'""')]
-    kinds = [part for slot in lens.slots for part in slot.message.parts if isinstance(part, Opaque)]
-    referred = lens.api == "openai-responses" and any(_is_reference(part) for part in kinds)
-    if set_ or referred:
+    stored_fields = () if parsed_request.messages or parsed_request.api != "openai-responses" else ("prompt",)
+    names = (*_STORED_HISTORY_FIELDS.get(parsed_request.api, ()), *stored_fields)
+    set_ = [key for key in names if bytes(parsed_request.fields.get(key, b"null")) not in (b"null", b'""')]
+    kinds = [
+        part
+        for sized_message in parsed_request.messages
+        for part in sized_message.message.parts
+        if isinstance(part, Opaque)
+    ]
+    has_reference = parsed_request.api == "openai-responses" and any(_is_item_reference(part) for part in kinds)
+    if set_ or has_reference:
         where = f"the field {set_[0]!r}" if set_ else "an item_reference"
         raise FormatError(
             f"{where} refers to history that lies with the provider, so it cannot be sent elsewhere; put the messages"
@@ -74,13 +94,13 @@ def _whole(lens: Lens) -> None:
         )
 
 
-class _Kind(msgspec.Struct):
+class _ItemType(msgspec.Struct):
     type: str = ""
 
 
-def _is_reference(part: Opaque) -> bool:
+def _is_item_reference(part: Opaque) -> bool:
     try:
-        return part.raw is not None and decoder(_Kind).decode(part.raw).type == "item_reference"
+        return part.raw is not None and get_decoder(_ItemType).decode(part.raw).type == "item_reference"
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
 
@@ -88,121 +108,139 @@ def _is_reference(part: Opaque) -> bool:
 # -- what is said ------------------------------------------------------------------------------------------------------
 
 
-def _said(lens: Lens, asked: Asked, form: Form) -> tuple[list[Message], list[str]]:
+def _convert_messages(
+    parsed_request: ParsedRequest, options: PortableOptions, spec: ApiSpec
+) -> tuple[list[Message], list[str]]:
     """Return the messages as the other API says them, the system prompt first, and what was done to them."""
-    said = [Message.of("system", words) for words in asked.system if words]
-    said += [native(slot.message, form.api, lens.api) for slot in lens.slots]
-    said, notes = carried(said, form)
-    if form.system and said and all(message.role == "system" for message in said):
-        said.append(Message.of("user", GO_ON))
-        notes.append(f"a user's message was added, since one must stand there: {GO_ON!r}")
-    return said, [*notes, *unshown(said, form)]
+    messages = [Message.from_text("system", words) for words in options.system if words]
+    messages += [
+        strip_foreign_content(sized_message.message, spec.api, parsed_request.api)
+        for sized_message in parsed_request.messages
+    ]
+    messages, notes = move_result_media(messages, spec)
+    if spec.system_fields and messages and all(message.role == "system" for message in messages):
+        messages.append(Message.from_text("user", CONTINUE_TEXT))
+        notes.append(f"a user's message was added, since one must stand there: {CONTINUE_TEXT!r}")
+    return messages, [*notes, *describe_unshown_media(messages, spec)]
 
 
-def carried(messages: Sequence[Message], form: Form) -> tuple[list[Message], list[str]]:
+def move_result_media(messages: Sequence[Message], spec: ApiSpec) -> tuple[list[Message], list[str]]:
     """Return the messages with the media of results behind each batch of these, and a note on how many moved.
 
     That is for Chat, whose results hold words alone.
     """
-    results = [result for message in messages for result in message.results] if form.api == "openai-chat" else []
-    moved = sum(isinstance(part, Media) and _is_seen(part) for result in results for part in result.content)
-    if not moved:
+    results = [result for message in messages for result in message.results] if spec.api == "openai-chat" else []
+    media_count = sum(
+        isinstance(part, Media) and _can_show_in_chat(part) for result in results for part in result.content
+    )
+    if not media_count:
         return list(messages), []
-    items = [Item(at, at + 1, message) for at, message in enumerate(messages)]
-    told = f"{moved} × media in a tool's result: a user shows it behind the results"
-    return [item.message for item in shown_behind(items, _is_seen, {})], [told]
+    items = [TrackedMessage(at, at + 1, message) for at, message in enumerate(messages)]
+    note = f"{media_count} × media in a tool's result: a user shows it behind the results"
+    return [item.message for item in move_media_after_results(items, _can_show_in_chat, {})], [note]
 
 
-def _is_seen(part: Media) -> bool:
+def _can_show_in_chat(part: Media) -> bool:
     """Return whether Chat has a form for ``part`` but a line."""
-    return as_seen(part) is not None
+    return build_media_part(part) is not None
 
 
-def unshown(said: Sequence[Message], form: Form) -> list[str]:
+def describe_unshown_media(messages: Sequence[Message], spec: ApiSpec) -> list[str]:
     """Return a note on each kind of media for which this API has no form but a line."""
-    gone: Counter[str] = Counter()
-    for message in said:
-        gone.update(_line(part) for part in media_of(message) if not _is_shown(part, message, form))
-    return [f"{number} × {line}" for line, number in gone.items()]
+    line_counts: Counter[str] = Counter()
+    for message in messages:
+        line_counts.update(
+            _describe_placeholder(part)
+            for part in collect_media_in_messages(message)
+            if not _is_media_shown(part, message, spec)
+        )
+    return [f"{number} × {line}" for line, number in line_counts.items()]
 
 
-def _line(part: Media) -> str:
-    return f"{part.kind}: {placeholder(part)!r} stands there"
+def _describe_placeholder(part: Media) -> str:
+    return f"{part.kind}: {format_part_placeholder(part)!r} stands there"
 
 
-def _is_shown(part: Media, message: Message, form: Form) -> bool:
+def _is_media_shown(part: Media, message: Message, spec: ApiSpec) -> bool:
     """Return whether ``part`` is written as itself where it stands in ``message``."""
-    held: Part = part if part in message.parts else ToolResult("a", "a", (part,))
-    for raw in form.encode(Message(message.role, (held,)), None):
-        made = form.decode(raw)
-        if placeholder(part) in (made.text, *(result_text(result) for result in made.results)):
+    holder: Part = part if part in message.parts else ToolResult("a", "a", (part,))
+    for raw in spec.encode_message(Message(message.role, (holder,)), None):
+        new_message = spec.decode_message(raw)
+        if format_part_placeholder(part) in (
+            new_message.text,
+            *(get_result_text(result) for result in new_message.results),
+        ):
             return False
     return True
 
 
-def _named(asked: Asked, said: list[Message], form: Form, model: str) -> tuple[Asked, list[Message], list[str]]:
+def _rename_invalid_tools(
+    options: PortableOptions, messages: list[Message], spec: ApiSpec, model: str
+) -> tuple[PortableOptions, list[Message], list[str]]:
     """Return all with the names of tools that this API takes, the same everywhere, and a note on each new one."""
-    told = [tool.name for tool in asked.tools]
-    told += [call.name for message in said for call in message.calls]
-    told += [result.name for message in said for result in message.results]
-    names = fitting([*told, asked.chosen], form.dialect(model))
+    tool_names = [tool.name for tool in options.tools]
+    tool_names += [call.name for message in messages for call in message.calls]
+    tool_names += [result.name for message in messages for result in message.results]
+    names = map_invalid_tool_names([*tool_names, options.chosen_tool], spec.get_dialect(model))
     if not names:
-        return asked, said, []
-    tools = tuple([replace(tool, name=names.get(tool.name, tool.name)) for tool in asked.tools])
-    asked = replace(asked, tools=tools, chosen=names.get(asked.chosen, asked.chosen))
+        return options, messages, []
+    tools = tuple([replace(tool, name=names.get(tool.name, tool.name)) for tool in options.tools])
+    options = replace(options, tools=tools, chosen_tool=names.get(options.chosen_tool, options.chosen_tool))
     notes = [f"the tool {old!r} is named {new!r} there" for old, new in names.items()]
-    return asked, [renamed(message, names) for message in said], notes
+    return options, [rename_message_tools(message, names) for message in messages], notes
 
 
 # -- what is left behind -----------------------------------------------------------------------------------------------
 
 
-def _left_out(lens: Lens, to: str) -> list[str]:
+def _describe_dropped_parts(parsed_request: ParsedRequest, target_api: str) -> list[str]:
     """Return a note on each kind of part that stays behind."""
-    messages = [slot.message for slot in lens.slots]
-    gone: Counter[str] = Counter()
+    messages = [sized_message.message for sized_message in parsed_request.messages]
+    kind_counts: Counter[str] = Counter()
     for before in messages:
-        gone.update(changes(before, native(before, to, lens.api)))
-    notes = [f"{number} × {kind}" for kind, number in gone.items()]
-    if to in _MUTE and (failed := sum(result.is_error for message in messages for result in message.results)):
-        notes.append(f"{failed} × the mark that a tool failed: its words stay")
+        kind_counts.update(iter_part_losses(before, strip_foreign_content(before, target_api, parsed_request.api)))
+    notes = [f"{number} × {kind}" for kind, number in kind_counts.items()]
+    if target_api in _APIS_WITHOUT_ERROR_FLAG and (
+        failure_count := sum(result.is_error for message in messages for result in message.results)
+    ):
+        notes.append(f"{failure_count} × the mark that a tool failed: its words stay")
     return notes
 
 
-_MUTE = frozenset({"openai-chat", "openai-responses"})
+_APIS_WITHOUT_ERROR_FLAG = frozenset({"openai-chat", "openai-responses"})
 """APIs that have no mark for a result that is an error."""
 
 
-def changes(before: Message, after: Message) -> Iterator[str]:
+def iter_part_losses(before: Message, after: Message) -> Iterator[str]:
     """Yield a line for each part of a message that is not as it was."""
-    stays = Counter(media_of(after))
-    for part in _all_parts(before):
+    stays = Counter(collect_media_in_messages(after))
+    for part in _iter_parts_deep(before):
         if isinstance(part, Thinking):
             yield "thinking: sealed by another API"
         elif isinstance(part, Opaque):
-            own = is_of_message(part)
-            instead = "its words stay" if words_of(part) else f"{placeholder(part)!r} stands there"
+            own = is_message_or_field(part)
+            instead = "its words stay" if get_opaque_text(part) else f"{format_part_placeholder(part)!r} stands there"
             yield f"{part.kind}: {'left out' if own else instead}"
-        elif isinstance(part, Media) and not stays[_bare(part)]:
-            yield _line(part)
+        elif isinstance(part, Media) and not stays[_without_raw_bytes(part)]:
+            yield _describe_placeholder(part)
 
 
-def _bare(part: Media) -> Media:
+def _without_raw_bytes(part: Media) -> Media:
     """Return media without the bytes it came in."""
     return replace(part, raw=None)
 
 
-def _all_parts(message: Message) -> Iterator[Part]:
+def _iter_parts_deep(message: Message) -> Iterator[Part]:
     for part in message.parts:
         yield part
         if isinstance(part, ToolResult):
             yield from part.content
 
 
-def _unasked(asked: Asked) -> list[str]:
+def _describe_dropped_options(options: PortableOptions) -> list[str]:
     """Return a note on each tool and field that has no form elsewhere."""
     tools = [
         f"the tool {kind or 'without a type'}: only functions of the client's have a form there"
-        for kind in asked.others
+        for kind in options.other_tools
     ]
-    return tools + [f"the field {name}: left out" for name in asked.left]
+    return tools + [f"the field {name}: left out" for name in options.unread_fields]

@@ -6,122 +6,122 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Raw, Struct
 
-from holdfast.errors import Unrecognised
+from holdfast.errors import UnrecognizedContent
 from holdfast.messages.message import Message
 from holdfast.providers.anthropic import messages as anthropic
-from holdfast.providers.common.json.raw_json import Bytes
+from holdfast.providers.common.json.raw_json import JsonBytes
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses
 from holdfast.state.dialect import Dialect
 
-Path = tuple[str, ...]
+FieldPath = tuple[str, ...]
 """Where a field stands, from the top of a body."""
 
 
-Group = tuple[int, int, Message]
+MessageGroup = tuple[int, int, Message]
 """Where a message begins in the list, where it ends, and what it says."""
 
 
-class Form(Struct, frozen=True):
+class ApiSpec(Struct, frozen=True):
     """The form of an API's request bodies."""
 
     api: str
-    name: str
+    display_name: str
     """What its provider calls it."""
-    field: str
+    messages_field: str
     """The list of messages."""
-    decode: Callable[[Bytes], Message]
+    decode_message: Callable[[JsonBytes], Message]
     """One element of the list, or one run of them, as a message."""
-    encode: Callable[[Message, Raw | None], list[bytes]]
+    encode_message: Callable[[Message, Raw | None], list[bytes]]
     """A message as elements of the list, over what stood there."""
-    dialect: Callable[[str], Dialect]
-    frame: tuple[str, ...]
+    get_dialect: Callable[[str], Dialect]
+    setup_fields: tuple[str, ...]
     """Fields that stand before the messages in the prompt, in the order the provider renders them."""
-    limits: tuple[Path, ...]
+    max_tokens_paths: tuple[FieldPath, ...]
     """Where the asked output stands; the first is used when a body has none."""
-    system: tuple[str, ...] = ()
+    system_fields: tuple[str, ...] = ()
     """The field of the system prompt and its other spellings, where it is no message."""
-    groups: Callable[[Sequence[Raw]], list[Group]] | None = None
+    group_items: Callable[[Sequence[Raw]], list[MessageGroup]] | None = None
     """Reads all elements, where neighbours may make one message."""
-    listed: Callable[[Raw], Bytes] | None = None
+    to_list_bytes: Callable[[Raw], JsonBytes] | None = None
     """The bytes of a message as they stand between the brackets of the list."""
-    linked: Callable[[Sequence[Message]], list[Message]] | None = None
+    link_results: Callable[[Sequence[Message]], list[Message]] | None = None
     """Ties results to calls by their order, where ids are optional."""
-    finish: Callable[[list[list[Bytes]]], list[list[Bytes]]] | None = None
+    adapt_outputs: Callable[[list[list[JsonBytes]]], list[list[JsonBytes]]] | None = None
     """Fits new elements to each other, where one depends on another."""
-    text: bool = False
+    accepts_plain_text: bool = False
     """The list may be a plain string."""
-    named: bool = True
+    has_model_field: bool = True
     """The body names its model."""
-    markers: bool = False
+    supports_cache_control: bool = False
     """Explicit cache breakpoints (``cache_control``) may be set."""
 
 
-FORMS: Mapping[str, Form] = {
-    form.api: form
-    for form in (
-        Form(
-            anthropic.API,
+API_SPECS: Mapping[str, ApiSpec] = {
+    spec.api: spec
+    for spec in (
+        ApiSpec(
+            anthropic.API_NAME,
             "Anthropic Messages",
             "messages",
-            anthropic.decode,
-            anthropic.encode,
+            anthropic.decode_message,
+            anthropic.encode_message,
             anthropic.dialect,
-            frame=("tools", "system"),
-            limits=(("max_tokens",),),
-            system=("system",),
-            markers=True,
+            setup_fields=("tools", "system"),
+            max_tokens_paths=(("max_tokens",),),
+            system_fields=("system",),
+            supports_cache_control=True,
         ),
-        Form(
-            openai_chat.API,
+        ApiSpec(
+            openai_chat.API_NAME,
             "OpenAI Chat Completions",
             "messages",
-            openai_chat.decode,
-            openai_chat.encode,
+            openai_chat.decode_message,
+            openai_chat.encode_message,
             openai_chat.dialect,
-            frame=("tools", "functions", "response_format"),
-            limits=(("max_completion_tokens",), ("max_tokens",)),
+            setup_fields=("tools", "functions", "response_format"),
+            max_tokens_paths=(("max_completion_tokens",), ("max_tokens",)),
         ),
-        Form(
-            openai_responses.API,
+        ApiSpec(
+            openai_responses.API_NAME,
             "OpenAI Responses",
             "input",
-            openai_responses.decode,
-            openai_responses.encode,
+            openai_responses.decode_message,
+            openai_responses.encode_message,
             openai_responses.dialect,
-            frame=("tools", "text", "instructions"),
-            limits=(("max_output_tokens",),),
-            groups=openai_responses.groups,
-            listed=openai_responses.listed,
-            finish=openai_responses.answering,
-            text=True,
+            setup_fields=("tools", "text", "instructions"),
+            max_tokens_paths=(("max_output_tokens",),),
+            group_items=openai_responses.group_items_by_message,
+            to_list_bytes=openai_responses.strip_list_brackets,
+            adapt_outputs=openai_responses.adapt_outputs_to_calls,
+            accepts_plain_text=True,
         ),
-        Form(
-            gemini.API,
+        ApiSpec(
+            gemini.API_NAME,
             "Gemini generateContent",
             "contents",
-            gemini.decode,
-            gemini.encode,
+            gemini.decode_message,
+            gemini.encode_message,
             gemini.dialect,
-            frame=("tools", "systemInstruction", "system_instruction"),
-            limits=(
+            setup_fields=("tools", "systemInstruction", "system_instruction"),
+            max_tokens_paths=(
                 ("generationConfig", "maxOutputTokens"),
                 ("generationConfig", "max_output_tokens"),
                 ("generation_config", "max_output_tokens"),
                 ("generation_config", "maxOutputTokens"),
             ),
-            system=("systemInstruction", "system_instruction"),
-            linked=gemini.linked,
-            named=False,
+            system_fields=("systemInstruction", "system_instruction"),
+            link_results=gemini.link_results_to_calls,
+            has_model_field=False,
         ),
     )
 }
-APIS = tuple(FORMS)
+API_NAMES = tuple(API_SPECS)
 
 
-def form_of(api: str) -> Form:
-    """Return the form of ``api``; ``Unrecognised`` names those there are."""
-    if not isinstance(api, str) or api not in FORMS:
-        raise Unrecognised(f"no module speaks {api!r}; the APIs are {', '.join(APIS)}")
-    return FORMS[api]
+def get_api_spec(api: str) -> ApiSpec:
+    """Return the form of ``api``; ``UnrecognizedContent`` names those there are."""
+    if not isinstance(api, str) or api not in API_SPECS:
+        raise UnrecognizedContent(f"no module speaks {api!r}; the APIs are {', '.join(API_NAMES)}")
+    return API_SPECS[api]

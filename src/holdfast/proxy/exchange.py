@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from holdfast.engine.compaction.summarizer import Writer
-from holdfast.providers.request_body import Lens
-from holdfast.proxy.http.headers import State
-from holdfast.proxy.http.relay import Onward
-from holdfast.proxy.http.request import Incoming
-from holdfast.proxy.http.response import Outgoing
+from holdfast.engine.compaction.summarizer import SummaryWriter
+from holdfast.providers.request_body import ParsedRequest
+from holdfast.proxy.http.headers import RequestState
+from holdfast.proxy.http.relay import UpstreamRelay
+from holdfast.proxy.http.request import ClientRequest
+from holdfast.proxy.http.response import ClientResponse
 from holdfast.proxy.http.routes import Route
 
 
 class Exchange(Struct, frozen=True):
     """A request as it came in, its provider, and the answer on its way to the client."""
 
-    incoming: Incoming
-    onward: Onward
-    outgoing: Outgoing
+    client_request: ClientRequest
+    relay: UpstreamRelay
+    client_response: ClientResponse
 
     @property
     def route(self) -> Route:
         """What the address asks for."""
-        return self.incoming.route
+        return self.client_request.route
 
     @property
     def api(self) -> str:
@@ -31,34 +31,34 @@ class Exchange(Struct, frozen=True):
         return self.route.api
 
 
-class Turn(Exchange, frozen=True):
+class ConversationRequest(Exchange, frozen=True):
     """A request that is part of a conversation: its body opened, and the session that it belongs to."""
 
-    lens: Lens
-    session: str
+    parsed_body: ParsedRequest
+    session_key: str
     """The key of the session."""
     is_summary: bool = False
     """Whether the client asks for its own summary of the conversation, beside it."""
-    is_unkept: bool = False
+    is_ephemeral: bool = False
     """Whether nothing of it is written down: a small summary of what nobody talks on, or one with its own address."""
-    observe: bool = False
+    observe_only: bool = False
     """Whether it goes out as it came, and is only looked at and written down."""
-    writers: tuple[Writer, ...] = ()
+    writers: tuple[SummaryWriter, ...] = ()
     """Models that write a summary, where one is due."""
 
     @property
     def model(self) -> str:
         """The model that is asked: the address says it, where it names any."""
-        return self.route.model or self.lens.model
+        return self.route.model or self.parsed_body.model
 
     @property
-    def streams(self) -> bool:
+    def wants_stream(self) -> bool:
         """Whether the answer is to come as events."""
         if self.api == "gemini":  # it says so in the address alone
             return self.route.stream
-        return self.lens.streams
+        return self.parsed_body.is_streaming
 
     @property
-    def state(self) -> State:
+    def state(self) -> RequestState:
         """What is done with it."""
-        return "observed" if self.observe else self.outgoing.state
+        return "observed" if self.observe_only else self.client_response.state

@@ -8,71 +8,77 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.providers.overflow import KINDS, Kind, Verdict
-from holdfast.providers.overflow.native_errors import render
+from holdfast.providers.overflow import VERDICT_KINDS, Verdict, VerdictKind
+from holdfast.providers.overflow.native_errors import render_error_response
 from holdfast.proxy.http.decompress import BadBody
-from holdfast.proxy.http.headers import State, ours
-from holdfast.proxy.http.relay import Head, Piece
-from holdfast.proxy.http.response import Outgoing
+from holdfast.proxy.http.headers import RequestState, make_holdfast_headers
+from holdfast.proxy.http.relay import ResponseHead, ResponsePiece
+from holdfast.proxy.http.response import ClientResponse
 from holdfast.proxy.metrics.health import Health
 from holdfast.proxy.metrics.prometheus import CONTENT_TYPE
 
 BAD_GATEWAY = 502
 TOO_LARGE = 413
-JSON = (b"content-type", b"application/json")
-TEXT = (b"content-type", CONTENT_TYPE.encode())
+JSON_HEADER = (b"content-type", b"application/json")
+PROMETHEUS_HEADER = (b"content-type", CONTENT_TYPE.encode())
 
 
-def about(place: str, health: Health) -> list[Piece] | None:
+def render_proxy_endpoint(place: str, health: Health) -> list[ResponsePiece] | None:
     """Return what the proxy tells of itself at ``place``; nothing where it tells nothing."""
     if place == "/metrics":
-        return [Head(200, [TEXT]), health.metrics().encode()]
-    if place not in _TELLING:
+        return [ResponseHead(200, [PROMETHEUS_HEADER]), health.build_metrics().encode()]
+    if place not in _OWN_ENDPOINTS:
         return None
-    return [Head(200, [JSON]), msgspec.json.encode(_TELLING[place](health))]
+    return [ResponseHead(200, [JSON_HEADER]), msgspec.json.encode(_OWN_ENDPOINTS[place](health))]
 
 
-_TELLING: Mapping[str, Callable[[Health], dict[str, Any]]] = {
+_OWN_ENDPOINTS: Mapping[str, Callable[[Health], dict[str, Any]]] = {
     "/": lambda _: {"proxy": "holdfast"},
-    "/livez": Health.livez,
-    "/stats": Health.stats,
+    "/livez": Health.build_livez,
+    "/stats": Health.build_stats,
 }
 
 
-def error_reply(api: str, what: str | Verdict, message: str, *, status: int = 0) -> list[Piece]:
+def make_error_reply(api: str, problem: str | Verdict, message: str, *, status: int = 0) -> list[ResponsePiece]:
     """Return an error as ``api`` says it, in OpenAI's way where none is known; ``status`` over its own.
 
-    ``what`` is a verdict, or its kind alone; one that nobody knows is the server's.
+    ``problem`` is a verdict, or its kind alone; one that nobody knows is the server's.
     """
-    verdict = what if isinstance(what, Verdict) else Verdict(cast("Kind", what) if what in KINDS else "server")
-    native = render(api or "openai-chat", verdict, message=message, status=status)
+    verdict = (
+        problem
+        if isinstance(problem, Verdict)
+        else Verdict(cast("VerdictKind", problem) if problem in VERDICT_KINDS else "server")
+    )
+    native = render_error_response(api or "openai-chat", verdict, message=message, status=status)
     headers = [(name.encode(), value.encode()) for name, value in native.headers.items()]
-    return [Head(native.status, headers), native.body]
+    return [ResponseHead(native.status, headers), native.body]
 
 
-def labelled(piece: Piece, state: State, session: str = "", request: str = "") -> Piece:
+def add_holdfast_headers(
+    piece: ResponsePiece, state: RequestState, session: str = "", request: str = ""
+) -> ResponsePiece:
     """Return ``piece``, a head with headers of ours that it has not yet."""
-    if not isinstance(piece, Head):
+    if not isinstance(piece, ResponseHead):
         return piece
-    known = {name for name, _ in piece.headers}
-    more = [one for one in ours(state, session, request) if one[0] not in known]
-    return replace(piece, headers=[*piece.headers, *more])
+    header_names = {name for name, _ in piece.headers}
+    new_headers = [header for header in make_holdfast_headers(state, session, request) if header[0] not in header_names]
+    return replace(piece, headers=[*piece.headers, *new_headers])
 
 
-async def send_whole(outgoing: Outgoing, pieces: list[Piece]) -> None:
+async def send_pieces(client_response: ClientResponse, pieces: list[ResponsePiece]) -> None:
     """Send a whole answer of ours."""
     for piece in pieces:
-        await outgoing.give(piece)
-    await outgoing.end()
+        await client_response.send_piece(piece)
+    await client_response.send_end()
 
 
-async def refuse(outgoing: Outgoing, pieces: list[Piece]) -> State:
+async def send_refusal(client_response: ClientResponse, pieces: list[ResponsePiece]) -> RequestState:
     """Send a refusal of ours, whose head says that it is."""
-    await send_whole(outgoing, [labelled(piece, "refused") for piece in pieces])
+    await send_pieces(client_response, [add_holdfast_headers(piece, "refused") for piece in pieces])
     return "refused"
 
 
-async def refuse_body(outgoing: Outgoing, why: BadBody, api: str) -> State:
+async def send_body_refusal(client_response: ClientResponse, why: BadBody, api: str) -> RequestState:
     """Send why a body was not read to its end."""
     kind = "request_bytes" if why.status == TOO_LARGE else "invalid_request"
-    return await refuse(outgoing, error_reply(api, kind, str(why), status=why.status))
+    return await send_refusal(client_response, make_error_reply(api, kind, str(why), status=why.status))

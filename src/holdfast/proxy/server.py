@@ -20,34 +20,34 @@ from anyio import CancelScope, Event, create_task_group
 from msgspec.structs import replace
 from uvicorn import Config, Server
 
-from holdfast.config import Configuration, configuration
+from holdfast.config import Configuration, load_configuration
 from holdfast.engine.concurrency.lanes import Permits
-from holdfast.engine.engine_resources import Means
-from holdfast.engine.upstream.connections import ListeningTransport
-from holdfast.engine.upstream.upstream import CONNECT, PATIENCE, Reply, Sent
+from holdfast.engine.engine_resources import EngineResources
+from holdfast.engine.upstream.connections import FullDuplexTransport
+from holdfast.engine.upstream.upstream import CONNECT_TIMEOUT, READ_TIMEOUT, Reply, UpstreamRequest
 from holdfast.errors import ConfigError
 from holdfast.planning.pipeline import Policy
-from holdfast.proxy.app import Proxy
-from holdfast.proxy.conversation.cache import OpenBranches
+from holdfast.proxy.app import ProxyApp
+from holdfast.proxy.conversation.cache import BranchPool
 from holdfast.proxy.metrics.health import Health
-from holdfast.proxy.modes import switch_of
-from holdfast.proxy.settings import Settings, as_decided
+from holdfast.proxy.modes import get_bypass_file
+from holdfast.proxy.settings import Settings, adapt_policy_to_proxy
 from holdfast.store import open_store
 from holdfast.store.base import Quota, SessionStore
 
 logging.getLogger("uvicorn").addHandler(logging.NullHandler())  # what goes wrong is told by ``health``
-UNHEARD = "socket.send() raised exception."
+SEND_ERROR_MESSAGE = "socket.send() raised exception."
 """What the loop says, again and again, where a client left while it was sent to: that is no news to anybody."""
-logging.getLogger("asyncio").addFilter(lambda told: told.msg != UNHEARD)
-CUT_OFF = 10.0
+logging.getLogger("asyncio").addFilter(lambda record: record.msg != SEND_ERROR_MESSAGE)
+SHUTDOWN_WRITE_SECONDS = 10.0
 """Seconds in which requests that are cut off at the server's end write down what was said so far. [H]"""
-HERE = ("all://localhost", "all://127.0.0.1", "all://[::1]")
+LOCAL_PATTERNS = ("all://localhost", "all://127.0.0.1", "all://[::1]")
 """Addresses that are asked without the proxy of the network (``HTTP_PROXY``), which cannot know them."""
-IDLE = 60.0
+IDLE_SECONDS = 60.0
 """Seconds that an idle connection to a provider or a client stays open. [H]"""
 
 
-def backend() -> dict[str, bool]:
+def get_loop_options() -> dict[str, bool]:
     """Return the options of ``anyio.run`` for the fastest loop there is: uvloop, where it is installed."""
     return {"use_uvloop": find_spec("uvloop") is not None}
 
@@ -57,43 +57,49 @@ def has_httptools() -> bool:
     return find_spec("httptools") is not None
 
 
-class Nobody:
+class MissingUpstream:
     """The upstream of requests that bring none: there are none."""
 
-    def send(self, sent: Sent) -> AbstractAsyncContextManager[Reply]:
+    def send(self, upstream_request: UpstreamRequest) -> AbstractAsyncContextManager[Reply]:
         """Raise ``ConfigError``."""
-        raise ConfigError(f"a request of {sent.api} was not told where to go; please report this")
+        raise ConfigError(f"a request of {upstream_request.api} was not told where to go; please report this")
 
 
-async def serve(
+async def serve_proxy(
     settings: Settings,
-    place: str,
+    store: str,
     *,
-    ready: Callable[[str], object] = lambda _: None,
+    on_ready: Callable[[str], object] = lambda _: None,
     stop: Event | None = None,
-    known: Configuration | None = None,
+    loaded_configuration: Configuration | None = None,
     changes: AsyncIterable[tuple[Settings, Configuration]] | None = None,
 ) -> Health:
     """Serve until ``stop`` is set, then let answers under way end; return what was counted.
 
-    ``place`` names the store. ``ready`` is told the address that clients use. ``changes`` are settings that count from
-    then on, all but those about where it listens. ``OSError`` for a port that is taken.
+    ``store`` names the store. ``on_ready`` is told the address that clients use. ``changes`` are settings that count
+    from then on, all but those about where it listens. ``OSError`` for a port that is taken.
     """
-    known = known or configuration()
-    limits = known.store.limits
-    opened = partial(open_store, place, quota=Quota(**limits))
-    with _bound(settings) as listener, ExitStack() as ending:
+    loaded_configuration = loaded_configuration or load_configuration()
+    limits = loaded_configuration.store.set_limits
+    reopen_store = partial(open_store, store, quota=Quota(**limits))
+    with _open_listener(settings) as listener, ExitStack() as ending:
         settings = replace(settings, port=listener.getsockname()[1])
-        async with application(settings, opened(), reopen=opened, bypass=switch_of(place), known=known) as app:
-            ending.callback(lambda: app.means.store.close())  # noqa: PLW0108 -- the one that there is then
-            server = _Server(_config(app, settings))
+        async with open_proxy(
+            settings,
+            reopen_store(),
+            reopen=reopen_store,
+            bypass_file=get_bypass_file(store),
+            loaded_configuration=loaded_configuration,
+        ) as app:
+            ending.callback(lambda: app.resources.store.close())  # noqa: PLW0108 -- the one that there is then
+            server = _ProxyServer(_make_server_config(app, settings))
             async with create_task_group() as tasks:
                 tasks.start_soon(server.serve, [listener])
                 await server.started_up.wait()
-                ready(_address(settings, listener))
+                on_ready(_format_address(settings, listener))
                 async with create_task_group() as following:
                     if changes is not None:
-                        following.start_soon(_follow, changes, app, settings, server)
+                        following.start_soon(_apply_changes, changes, app, settings, server)
                     await (stop or Event()).wait()
                     following.cancel_scope.cancel()
                 server.should_exit = True
@@ -101,62 +107,66 @@ async def serve(
 
 
 @asynccontextmanager
-async def application(
+async def open_proxy(
     settings: Settings,
     store: SessionStore,
     *,
     reopen: Callable[[], SessionStore] | None = None,
-    bypass: Path | None = None,
-    known: Configuration | None = None,
+    bypass_file: Path | None = None,
+    loaded_configuration: Configuration | None = None,
     transport: httpx2.AsyncBaseTransport | None = None,
-) -> AsyncIterator[Proxy]:
+) -> AsyncIterator[ProxyApp]:
     """Return the ASGI application over ``store``; behind the block its connections to providers are closed.
 
     ``reopen`` opens the store anew where its file was taken away or its disk was full; whoever called closes it. As
-    long as the file ``bypass`` is there, requests are relayed and nothing else. ``transport`` takes requests to
+    long as the file ``bypass_file`` is there, requests are relayed and nothing else. ``transport`` takes requests to
     providers in place of the network.
     """
-    known = known or configuration()
+    loaded_configuration = loaded_configuration or load_configuration()
     health = Health()
-    means = Means(store, Nobody(), listen=health.told, check="changed", trusting=True)
-    async with _web(settings, transport) as web:
-        proxy = Proxy(means, web, health, reopen, bypass)
-        configure(proxy, settings, known)
+    resources = EngineResources(
+        store, MissingUpstream(), listener=health.count_event, check_mode="changed", trusts_client_limits=True
+    )
+    async with _make_provider_client(settings, transport) as web:
+        proxy = ProxyApp(resources, web, health, reopen, bypass_file)
+        configure_proxy(proxy, settings, loaded_configuration)
         yield proxy
 
 
-async def _follow(
-    changes: AsyncIterable[tuple[Settings, Configuration]], proxy: Proxy, began: Settings, server: Server
+async def _apply_changes(
+    changes: AsyncIterable[tuple[Settings, Configuration]], proxy: ProxyApp, began: Settings, server: Server
 ) -> None:
     """Let each of ``changes`` count; where the proxy listens stays as it ``began``."""
-    async for settings, known in changes:
-        server.config.timeout_graceful_shutdown = _patience(settings)
-        configure(proxy, replace(settings, host=began.host, port=began.port, token=began.token), known)
+    async for settings, loaded_configuration in changes:
+        server.config.timeout_graceful_shutdown = _get_drain_seconds(settings)
+        configure_proxy(
+            proxy, replace(settings, host=began.host, port=began.port, token=began.token), loaded_configuration
+        )
 
 
-def configure(proxy: Proxy, settings: Settings, known: Configuration) -> None:
-    """Let ``proxy`` do from now on what ``settings`` say, by the models and policies of ``known``."""
+def configure_proxy(proxy: ProxyApp, settings: Settings, loaded_configuration: Configuration) -> None:
+    """Let ``proxy`` do from now on what ``settings`` say, by the models and policies of ``loaded_configuration``."""
 
     def named(name: str) -> Policy:
-        chosen = as_decided(known.policy(name))
+        chosen = adapt_policy_to_proxy(loaded_configuration.build_policy(name))
         return replace(chosen, stages=()) if settings.observe else chosen
 
     policy = named(settings.policy)
-    proxy.means.permits = Permits(settings.concurrent)
-    proxy.means.know(known.catalog, settings.window or None)
-    proxy.use(settings, OpenBranches(proxy.means, policy, named))
+    proxy.resources.permits = Permits(settings.concurrent)
+    proxy.resources.set_catalog(loaded_configuration.catalog, settings.window or None)
+    proxy.use_settings(settings, BranchPool(proxy.resources, policy, named))
 
 
-def _web(settings: Settings, transport: httpx2.AsyncBaseTransport | None) -> httpx2.AsyncClient:
+def _make_provider_client(settings: Settings, transport: httpx2.AsyncBaseTransport | None) -> httpx2.AsyncClient:
     """Return the connections to providers: kept for the next request, of which nothing but its own headers go out.
 
     No cookie is kept: it would go out with the requests of others.
     """
-    limits = httpx2.Limits(max_keepalive_connections=settings.concurrent, keepalive_expiry=IDLE)
+    limits = httpx2.Limits(max_keepalive_connections=settings.concurrent, keepalive_expiry=IDLE_SECONDS)
     web = httpx2.AsyncClient(
-        timeout=httpx2.Timeout(PATIENCE, connect=CONNECT),
+        timeout=httpx2.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT),
         limits=limits,
-        mounts=_own_mounts(settings, limits) if transport is None else dict.fromkeys(HERE),
+        mounts=_make_direct_mounts(settings, limits) if transport is None else dict.fromkeys(LOCAL_PATTERNS),
         transport=transport,
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
     )
@@ -164,24 +174,24 @@ def _web(settings: Settings, transport: httpx2.AsyncBaseTransport | None) -> htt
     return web
 
 
-def _own_mounts(settings: Settings, limits: httpx2.Limits) -> dict[str, httpx2.AsyncBaseTransport | None]:
+def _make_direct_mounts(settings: Settings, limits: httpx2.Limits) -> dict[str, httpx2.AsyncBaseTransport | None]:
     """Return which servers are asked over connections of our own: all that no proxy of the network stands before.
 
     httpx2 looks for the most particular pattern, so that a proxy for ``https://`` stays before ``all://``; one for
     ``all://`` itself would not.
     """
-    patterns = HERE if getproxies().get("all") else (*HERE, "all://")
+    patterns = LOCAL_PATTERNS if getproxies().get("all") else (*LOCAL_PATTERNS, "all://")
     if not has_httptools():
-        return dict.fromkeys(patterns, ListeningTransport(limits))
+        return dict.fromkeys(patterns, FullDuplexTransport(limits))
     from holdfast.proxy.http.direct_transport import DirectTransport
 
-    return dict.fromkeys(patterns, DirectTransport(settings.concurrent, IDLE))
+    return dict.fromkeys(patterns, DirectTransport(settings.concurrent, IDLE_SECONDS))
 
 
 # -- the server --------------------------------------------------------------------------------------------------------
 
 
-class _Server(Server):
+class _ProxyServer(Server):
     """A server that says when it has begun, and leaves signals to who began it."""
 
     def __init__(self, config: Config) -> None:
@@ -194,25 +204,27 @@ class _Server(Server):
         self.started_up.set()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until ``should_exit``; no signal is taken. All requests are over then, or ``CUT_OFF`` has passed."""
+        """Serve until ``should_exit``; no signal is taken. All requests are over then, or ``SHUTDOWN_WRITE_SECONDS``
+        has passed.
+        """
         try:
             await self._serve(sockets)
         finally:
             with CancelScope(shield=True):
-                await _given_up(self.server_state.tasks)
+                await _cancel_and_wait(self.server_state.tasks)
 
 
-async def _given_up(tasks: Iterable[Task[None]]) -> None:
+async def _cancel_and_wait(tasks: Iterable[Task[None]]) -> None:
     """Cancel ``tasks``, where they were not, and return when they have written down what became of them."""
-    left = [*tasks]
-    for task in left:
+    remaining_tasks = [*tasks]
+    for task in remaining_tasks:
         if not task.cancelling():
             task.cancel()
-    if left:
-        await wait(left, timeout=CUT_OFF)
+    if remaining_tasks:
+        await wait(remaining_tasks, timeout=SHUTDOWN_WRITE_SECONDS)
 
 
-def _bound(settings: Settings) -> socket.socket:
+def _open_listener(settings: Settings) -> socket.socket:
     """Return a socket that listens where it was asked for; a socket does not outlive its block.
 
     What it accepts sends each piece of an answer at once: asyncio sees to that for sockets of its own making alone, and
@@ -224,16 +236,16 @@ def _bound(settings: Settings) -> socket.socket:
     return listener
 
 
-def _address(settings: Settings, listener: socket.socket) -> str:
+def _format_address(settings: Settings, listener: socket.socket) -> str:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     return f"http://{host}:{listener.getsockname()[1]}"
 
 
-def _config(app: Proxy, settings: Settings) -> Config:
+def _make_server_config(app: ProxyApp, settings: Settings) -> Config:
     """Return how the application is served: no logs of its own, no header that tells more than the provider's."""
     return Config(
         app,
-        http=_http_protocol(),
+        http=_get_http_protocol(),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -241,12 +253,12 @@ def _config(app: Proxy, settings: Settings) -> Config:
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        timeout_keep_alive=int(IDLE),
-        timeout_graceful_shutdown=_patience(settings),
+        timeout_keep_alive=int(IDLE_SECONDS),
+        timeout_graceful_shutdown=_get_drain_seconds(settings),
     )
 
 
-def _http_protocol() -> type[asyncio.Protocol] | Literal["h11"]:
+def _get_http_protocol() -> type[asyncio.Protocol] | Literal["h11"]:
     """Return what parses requests."""
     if not has_httptools():
         return "h11"
@@ -263,6 +275,6 @@ def _http_protocol() -> type[asyncio.Protocol] | Literal["h11"]:
     return HttpTools
 
 
-def _patience(settings: Settings) -> int:
+def _get_drain_seconds(settings: Settings) -> int:
     """Return the seconds that answers under way have when the server is told to stop."""
     return max(1, round(settings.drain))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.recovery.machine import OVERFLOWED, TRANSIENT, Refused, Stop
+from holdfast.recovery.machine import CONTEXT_OVERFLOW_KIND, TRANSIENT_KINDS, ProviderRefusal, Stop
 
-SAID = 500
+MAX_QUOTED_CHARS = 500
 """Characters of what happened that an error repeats: a provider may answer with a page."""
 
-_BY_RULE: dict[str, tuple[str, str]] = {
+_ADVICE_BY_RULE: dict[str, tuple[str, str]] = {
     "switched_off": ("switch `emergency` on", "compact the session and ask again"),
     "terminal": ("use an account with a higher limit of tokens a minute", "compact the session and ask again"),
     "seen": ("ask again: what was said before is in the log", "compact first, if the request was too large"),
@@ -15,8 +15,8 @@ _BY_RULE: dict[str, tuple[str, str]] = {
     "summary_too_large": ("name a model with a larger window for summaries", "begin a new session"),
     "compaction_failed": ("compact with another model", "undo what the session cannot do without"),
 }
-_BY_KIND: dict[str, tuple[str, str]] = {
-    OVERFLOWED: (
+_ADVICE_BY_KIND: dict[str, tuple[str, str]] = {
+    CONTEXT_OVERFLOW_KIND: (
         "use a model with a larger window",
         "begin a new session with a shorter system prompt, fewer tools or a shorter message",
     ),
@@ -30,50 +30,63 @@ _BY_KIND: dict[str, tuple[str, str]] = {
     "content": ("ask in other words", "use another model"),
     "rate_limit": ("ask again later", "raise `retries_most`"),
 }
-_SEALED = ("ask with the key and account that it was made with", "begin a new session")
-_SHAPE = ("run `holdfast lint` on the request", "use another model")
-_LATER = ("ask again later", "check the address and the provider's status")
-_NOWHERE = ("check the address", "check the model's name")
+_SIGNATURE_ADVICE = ("ask with the key and account that it was made with", "begin a new session")
+_FORMAT_ADVICE = ("run `holdfast lint` on the request", "use another model")
+_TRANSIENT_ADVICE = ("ask again later", "check the address and the provider's status")
+_ADDRESS_ADVICE = ("check the address", "check the model's name")
 
 
-def explain(stop: Stop, refused: Refused | None = None, *, window: int = 0, floor: int = 0, said: str = "") -> str:
+def format_stop_message(
+    stop: Stop,
+    refusal: ProviderRefusal | None = None,
+    *,
+    window: int = 0,
+    min_tokens: int = 0,
+    provider_message: str = "",
+) -> str:
     """Return the text of a final error.
 
-    ``window`` is what the requests were planned for, ``floor`` the least that can be sent (both in tokens, 0 where
-    nobody knows), ``said`` what happened to the last one, in the provider's words as far as there are any.
+    ``window`` is what the requests were planned for, ``min_tokens`` the least that can be sent (both in tokens, 0 where
+    nobody knows), ``provider_message`` what happened to the last one, in the provider's words as far as there are any.
     """
-    one, other = _cures(stop, refused)
-    named = f"the provider refused the request ({_named(stop, refused)})" if refused else "no request could be made"
+    first_cure, second_cure = _choose_advice(stop, refusal)
+    refusal_text = (
+        f"the provider refused the request ({_describe_refusal(stop, refusal)})"
+        if refusal
+        else "no request could be made"
+    )
     parts = [
-        " ".join(said.split())[:SAID] or named,
-        *_numbers(stop, refused, window, floor),
+        " ".join(provider_message.split())[:MAX_QUOTED_CHARS] or refusal_text,
+        *_format_measurements(stop, refusal, window, min_tokens),
         stop.why,
-        f"{one}, or {other}",
+        f"{first_cure}, or {second_cure}",
     ]
     return "; ".join(parts)
 
 
-def _named(stop: Stop, refused: Refused | None) -> str:
-    status = f"HTTP {refused.status}, " if refused and refused.status else ""
-    return status + (refused.kind if refused else stop.kind)
+def _describe_refusal(stop: Stop, refusal: ProviderRefusal | None) -> str:
+    status = f"HTTP {refusal.status}, " if refusal and refusal.status else ""
+    return status + (refusal.kind if refusal else stop.kind)
 
 
-def _cures(stop: Stop, refused: Refused | None) -> tuple[str, str]:
+def _choose_advice(stop: Stop, refusal: ProviderRefusal | None) -> tuple[str, str]:
     """Return two things that somebody can do."""
-    if refused and refused.sealed and stop.rule == "permanent":
-        return _SEALED
-    if stop.kind in TRANSIENT and stop.rule == "permanent":
-        return _NOWHERE
-    default = _LATER if stop.kind in TRANSIENT else _SHAPE
-    return _BY_RULE.get(stop.rule) or _BY_KIND.get(stop.kind, default)
+    if refusal and refusal.is_signature_error and stop.rule == "permanent":
+        return _SIGNATURE_ADVICE
+    if stop.kind in TRANSIENT_KINDS and stop.rule == "permanent":
+        return _ADDRESS_ADVICE
+    default = _TRANSIENT_ADVICE if stop.kind in TRANSIENT_KINDS else _FORMAT_ADVICE
+    return _ADVICE_BY_RULE.get(stop.rule) or _ADVICE_BY_KIND.get(stop.kind, default)
 
 
-def _numbers(stop: Stop, refused: Refused | None, window: int, floor: int) -> list[str]:
+def _format_measurements(stop: Stop, refusal: ProviderRefusal | None, window: int, floor: int) -> list[str]:
     """Return what was measured of a request that was too large."""
-    if stop.kind != OVERFLOWED or refused is None:
+    if stop.kind != CONTEXT_OVERFLOW_KIND or refusal is None:
         return []
-    counted = f"it counted {refused.requested:,} tokens" if refused.requested else "it gave no count"
-    limit = f"takes {refused.limit:,}" if refused.limit else "names no limit"
-    ours = f"we estimated {refused.tokens:,}" + (f" for a window of {window:,}" if window else "")
-    least = [f"the least that can be sent is {floor:,} (system, tools, newest message, open calls)"] if floor else []
-    return [f"{counted} and {limit}", ours, *least]
+    count_text = f"it counted {refusal.counted_tokens:,} tokens" if refusal.counted_tokens else "it gave no count"
+    limit = f"takes {refusal.token_limit:,}" if refusal.token_limit else "names no limit"
+    estimate_text = f"we estimated {refusal.estimated_tokens:,}" + (f" for a window of {window:,}" if window else "")
+    minimum_texts = (
+        [f"the least that can be sent is {floor:,} (system, tools, newest message, open calls)"] if floor else []
+    )
+    return [f"{count_text} and {limit}", estimate_text, *minimum_texts]

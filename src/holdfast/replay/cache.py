@@ -23,19 +23,19 @@ from msgspec import Struct
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Part, ToolResult
 from holdfast.messages.size.tokens import MESSAGE_OVERHEAD
-from holdfast.replay.tokenizer import Counter, part_tokens
-from holdfast.state.costs import dollars
+from holdfast.replay.tokenizer import TextCounter, count_part_tokens
+from holdfast.state.costs import compute_cost
 from holdfast.state.entries import Usage
 from holdfast.state.target import CacheRules, Prices
 
-Block: TypeAlias = tuple[bytes, int]
+CacheBlock: TypeAlias = tuple[bytes, int]
 """Digest and tokens of one part of a request, or of its frame."""
 
-FRAME = -1
+SETUP_BREAKPOINT = -1
 """The breakpoint behind the frame; the others are positions of blocks."""
 
 
-class Hit(Struct, frozen=True):
+class CacheUse(Struct, frozen=True):
     """Where the input tokens of a request came from: the cache, new in the cache, or neither."""
 
     read: int
@@ -48,45 +48,47 @@ class Hit(Struct, frozen=True):
         return self.read + self.write + self.fresh
 
 
-def cost(hit: Hit, output: int, prices: Prices) -> float:
+def price_request(hit: CacheUse, output: int, prices: Prices) -> float:
     """Return dollars for a request that met the cache as ``hit`` says and was answered with ``output`` tokens."""
-    return dollars(Usage(hit.total, output, hit.read, hit.write), prices)
+    return compute_cost(Usage(hit.total, output, hit.read, hit.write), prices)
 
 
-def read_share(hits: Iterable[Hit]) -> float | None:
+def compute_read_share(hits: Iterable[CacheUse]) -> float | None:
     """Return the share of all input tokens that was read from the cache; nothing where there were none."""
     met = list(hits)
     total = sum(hit.total for hit in met)
     return sum(hit.read for hit in met) / total if total else None
 
 
-def blocks(message: Message, counter: Counter) -> list[Block]:
+def make_cache_blocks(message: Message, counter: TextCounter) -> list[CacheBlock]:
     """Return the blocks of ``message``, one for each part; the first carries the overhead of the message."""
-    found = [(_digest(message.role, part), part_tokens(part, counter)) for part in message.parts]
-    first, tokens = found[0] if found else (message.role.encode(), 0)
-    return [(first, tokens + MESSAGE_OVERHEAD), *found[1:]]
+    part_blocks = [(_digest_part(message.role, part), count_part_tokens(part, counter)) for part in message.parts]
+    first, tokens = part_blocks[0] if part_blocks else (message.role.encode(), 0)
+    return [(first, tokens + MESSAGE_OVERHEAD), *part_blocks[1:]]
 
 
-def _digest(role: str, part: Part) -> bytes:
-    return blake2b(role.encode() + msgspec.msgpack.encode(_bare(part)), digest_size=16).digest()
+def _digest_part(role: str, part: Part) -> bytes:
+    return blake2b(role.encode() + msgspec.msgpack.encode(_strip_wire_bytes(part)), digest_size=16).digest()
 
 
-def _bare(part: Part) -> Part:
+def _strip_wire_bytes(part: Part) -> Part:
     """Return ``part`` without its own wire bytes, which tell nothing more (but are all there is of an opaque part)."""
     if isinstance(part, Opaque):
         return part
     if isinstance(part, ToolResult):
-        content = tuple(msgspec.structs.replace(inner, raw=_kept(inner)) for inner in part.content)
+        content = tuple(msgspec.structs.replace(inner, raw=_keep_opaque_raw(inner)) for inner in part.content)
         return msgspec.structs.replace(part, content=content, raw=None)
     return msgspec.structs.replace(part, raw=None)
 
 
-def _kept(part: Part) -> msgspec.Raw | None:
+def _keep_opaque_raw(part: Part) -> msgspec.Raw | None:
     return part.raw if isinstance(part, Opaque) else None
 
 
-class Cache:
-    """The state of one provider's cache for one conversation; requests go in by ``send``, in the order of time."""
+class SimulatedCache:
+    """The state of one provider's cache for one conversation; requests go in by ``send_request``, in the order of
+    time.
+    """
 
     __slots__ = ("_blocks", "_chain", "_clock", "_frame", "_places", "_rules", "_used")
 
@@ -98,75 +100,77 @@ class Cache:
         """Places that hold an entry, with the time of its last use in ms; nothing = not known."""
         self._clock: int | None = None
         self._frame: bytes = b""
-        self._blocks: list[Block] = []
+        self._blocks: list[CacheBlock] = []
         self._chain: list[int] = []
 
-    def send(self, request: Sequence[Block], frame: Block, breakpoints: Sequence[int], at: int | None) -> Hit:
+    def send_request(
+        self, request: Sequence[CacheBlock], setup_block: CacheBlock, breakpoints: Sequence[int], at: int | None
+    ) -> CacheUse:
         """Return how ``request`` meets the cache, and remember it.
 
-        ``breakpoints`` are positions of blocks behind which one stands, ``FRAME`` behind the frame; ``at`` is in ms,
-        and a time that is not recorded counts as the time of the request before: a warm cache.
+        ``breakpoints`` are positions of blocks behind which one stands, ``SETUP_BREAKPOINT`` behind the frame; ``at``
+        is in ms, and a time that is not recorded counts as the time of the request before: a warm cache.
         """
         self._clock = at if at is not None else self._clock
-        chain = self._extend(list(request), frame[0])
-        sums = list(accumulate((tokens for _, tokens in request), initial=frame[1]))
-        if self._rules.automatic and self._rules.step > 0:
-            return self._stepped(chain, sums)
-        marks = {mark + 1 for mark in breakpoints if FRAME <= mark < len(request)}
-        if self._rules.automatic:
+        chain = self._locate_prefixes(list(request), setup_block[0])
+        sums = list(accumulate((tokens for _, tokens in request), initial=setup_block[1]))
+        if self._rules.is_automatic and self._rules.step_tokens > 0:
+            return self._meet_prefix_steps(chain, sums)
+        marks = {mark + 1 for mark in breakpoints if SETUP_BREAKPOINT <= mark < len(request)}
+        if self._rules.is_automatic:
             marks.add(len(request))
-        return self._marked(chain, sums, sorted(marks))
+        return self._meet_breakpoints(chain, sums, sorted(marks))
 
-    def _extend(self, request: list[Block], frame: bytes) -> list[int]:
+    def _locate_prefixes(self, request: list[CacheBlock], setup_digest: bytes) -> list[int]:
         """Return the place of each prefix of ``request``, beginning with the frame alone; cost is what is new."""
-        same = _common(self._blocks, request) if frame == self._frame and self._chain else 0
-        chain = self._chain[: same + 1] if same else [self._place(0, frame)]
-        for digest, _ in request[same:]:
-            chain.append(self._place(chain[-1], digest))
-        self._frame, self._blocks, self._chain = frame, request, chain
+        common_count = _count_common_blocks(self._blocks, request) if setup_digest == self._frame and self._chain else 0
+        chain = self._chain[: common_count + 1] if common_count else [self._get_place(0, setup_digest)]
+        for digest, _ in request[common_count:]:
+            chain.append(self._get_place(chain[-1], digest))
+        self._frame, self._blocks, self._chain = setup_digest, request, chain
         return chain
 
-    def _place(self, before: int, digest: bytes) -> int:
+    def _get_place(self, before: int, digest: bytes) -> int:
         return self._places.setdefault((before, digest), len(self._places) + 1)
 
-    def _alive(self, place: int) -> bool:
-        if place not in self._used:
+    def _is_alive(self, position: int) -> bool:
+        if position not in self._used:
             return False
-        last = self._used[place]
-        return last is None or self._clock is None or self._clock - last <= self._rules.ttl * 1000
+        last = self._used[position]
+        return last is None or self._clock is None or self._clock - last <= self._rules.ttl_seconds * 1000
 
-    def _marked(self, chain: list[int], sums: list[int], marks: list[int]) -> Hit:
+    def _meet_breakpoints(self, chain: list[int], sums: list[int], marks: list[int]) -> CacheUse:
         """Meet a cache whose entries stand at breakpoints."""
-        big = [mark for mark in marks if sums[mark] >= self._rules.minimum]
-        found = [position for mark in big for position in self._behind(chain, mark)]
-        for position in (*found, *big):
+        big = [mark for mark in marks if sums[mark] >= self._rules.min_prefix_tokens]
+        hit_positions = [position for mark in big for position in self._iterate_live_entry(chain, mark)]
+        for position in (*hit_positions, *big):
             self._used[chain[position]] = self._clock
-        read = sums[max(found)] if found else 0
-        written = max(read, sums[big[-1]]) if big else read
-        return Hit(read, written - read, sums[-1] - written)
+        read_tokens = sums[max(hit_positions)] if hit_positions else 0
+        written_tokens = max(read_tokens, sums[big[-1]]) if big else read_tokens
+        return CacheUse(read_tokens, written_tokens - read_tokens, sums[-1] - written_tokens)
 
-    def _behind(self, chain: list[int], mark: int) -> Iterator[int]:
+    def _iterate_live_entry(self, chain: list[int], mark: int) -> Iterator[int]:
         """Yield the newest living entry within the look-back of ``mark``, if there is one."""
         lookback = self._rules.lookback
         stop = -1 if lookback is None else max(-1, mark - lookback - 1)
         for position in range(mark, stop, -1):
-            if self._alive(chain[position]):
+            if self._is_alive(chain[position]):
                 yield position
                 return
 
-    def _stepped(self, chain: list[int], sums: list[int]) -> Hit:
+    def _meet_prefix_steps(self, chain: list[int], sums: list[int]) -> CacheUse:
         """Meet a cache that keeps every prefix and is read in steps of tokens."""
-        step, minimum = self._rules.step, self._rules.minimum
-        position = next((p for p in range(len(chain) - 1, -1, -1) if self._alive(chain[p])), None)
-        read = 0 if position is None else sums[position] // step * step
-        read = read if read >= minimum else 0
+        step, minimum = self._rules.step_tokens, self._rules.min_prefix_tokens
+        position = next((p for p in range(len(chain) - 1, -1, -1) if self._is_alive(chain[p])), None)
+        read_tokens = 0 if position is None else sums[position] // step * step
+        read_tokens = read_tokens if read_tokens >= minimum else 0
         if sums[-1] >= minimum:
             self._used.update(dict.fromkeys(chain, self._clock))
-        written = max(read, sums[-1] // step * step) if sums[-1] >= minimum else read
-        return Hit(read, written - read, sums[-1] - written)
+        written_tokens = max(read_tokens, sums[-1] // step * step) if sums[-1] >= minimum else read_tokens
+        return CacheUse(read_tokens, written_tokens - read_tokens, sums[-1] - written_tokens)
 
 
-def _common(old: list[Block], new: list[Block]) -> int:
+def _count_common_blocks(old: list[CacheBlock], new: list[CacheBlock]) -> int:
     """Return how many blocks two requests share at their start, by halving: slices compare at the speed of C."""
     low, high = 0, min(len(old), len(new))
     if old[:high] == new[:high]:

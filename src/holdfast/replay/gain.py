@@ -13,77 +13,82 @@ import zstandard
 from msgspec import Struct
 
 from holdfast.messages.message import Message
-from holdfast.messages.references import words
-from holdfast.replay.recall import uses
+from holdfast.messages.references import iter_reference_texts
+from holdfast.replay.recall import iter_used_texts
 
-LEVEL = 12
+ZSTD_LEVEL = 12
 """Compression level (METRICS, ``z_gain``)."""
-STEPS = 12
+FUTURE_STEPS = 12
 """Steps of the assistant that make up the future (METRICS)."""
-SMALLEST_TABLE, LARGEST_TABLE = 17, 25
+MIN_TABLE_BITS, MAX_TABLE_BITS = 17, 25
 """Bits of zstd's match tables and window: 2**25 bytes are some 8M tokens, more than any session we replay."""
 
 
-class Future(Struct, frozen=True):
+class FutureText(Struct, frozen=True):
     """What came after a cut, and its compressed sizes in bytes: alone, and with the whole history as dictionary."""
 
-    written: bytes
-    shown: bytes
+    written_text: bytes
+    shown_text: bytes
     alone: int
-    informed: int
+    informed_size: int
 
     @property
-    def room(self) -> int:
+    def max_saved(self) -> int:
         """Bytes that the whole history saves: the most a context can."""
-        return self.alone - self.informed
+        return self.alone - self.informed_size
 
-    def saved(self, context: bytes) -> int:
+    def count_saved_bytes(self, context: bytes) -> int:
         """Return the bytes that ``context`` saves."""
-        return self.alone - size(self.written, context + self.shown)
+        return self.alone - measure_compressed_size(self.written_text, context + self.shown_text)
 
 
-def future(history: Sequence[Message], after: Sequence[Message]) -> Future | None:
-    """Return the next 12 steps behind a cut as a ``Future``; nothing without steps."""
-    written, shown = _told(after)
-    if not written:
+def make_future(history: Sequence[Message], later_messages: Sequence[Message]) -> FutureText | None:
+    """Return the next 12 steps behind a cut as a ``FutureText``; nothing without steps."""
+    written_text, shown_text = _collect_future(later_messages)
+    if not written_text:
         return None
-    return Future(written, shown, size(written, shown), size(written, said(history) + shown))
+    return FutureText(
+        written_text,
+        shown_text,
+        measure_compressed_size(written_text, shown_text),
+        measure_compressed_size(written_text, join_messages(history) + shown_text),
+    )
 
 
-def _told(after: Sequence[Message]) -> tuple[bytes, bytes]:
+def _collect_future(later_messages: Sequence[Message]) -> tuple[bytes, bytes]:
     """Return what the assistant wrote in the next steps, and what it was shown between them."""
-    written: list[str] = []
-    shown: list[str] = []
+    written_texts: list[str] = []
+    shown_texts: list[str] = []
     pending: list[str] = []
     steps = 0
-    for message in after:
+    for message in later_messages:
         if message.role != "assistant":
-            pending.extend(words(message))
+            pending.extend(iter_reference_texts(message))
             continue
-        if steps == STEPS:
+        if steps == FUTURE_STEPS:
             break
         steps += 1
-        written.extend(uses(message))
-        shown.extend(pending)
+        written_texts.extend(iter_used_texts(message))
+        shown_texts.extend(pending)
         pending = []
-    return joined(written), joined(shown)
+    return join_texts(written_texts), join_texts(shown_texts)
 
 
-def said(messages: Sequence[Message]) -> bytes:
+def join_messages(messages: Sequence[Message]) -> bytes:
     """Return all words of ``messages`` as bytes."""
-    return joined([text for message in messages for text in words(message)])
+    return join_texts([text for message in messages for text in iter_reference_texts(message)])
 
 
-def joined(texts: Sequence[str]) -> bytes:
+def join_texts(texts: Sequence[str]) -> bytes:
     """Return ``texts``, a line break behind each, as UTF-8; lone surrogates are kept."""
     return "".join(f"{text}\n" for text in texts).encode("utf-8", "surrogatepass")
 
 
-def size(data: bytes, dictionary: bytes) -> int:
+def measure_compressed_size(data: bytes, dictionary: bytes) -> int:
     """Return the bytes of ``data`` compressed with all of ``dictionary`` in reach."""
-    bits = min(LARGEST_TABLE, max(SMALLEST_TABLE, (len(data) + len(dictionary)).bit_length()))
+    bits = min(MAX_TABLE_BITS, max(MIN_TABLE_BITS, (len(data) + len(dictionary)).bit_length()))
     params = zstandard.ZstdCompressionParameters.from_level(
-        LEVEL, source_size=len(data), dict_size=len(dictionary), window_log=bits, hash_log=bits, chain_log=bits
+        ZSTD_LEVEL, source_size=len(data), dict_size=len(dictionary), window_log=bits, hash_log=bits, chain_log=bits
     )
     if not dictionary:
         return len(zstandard.ZstdCompressor(compression_params=params).compress(data))

@@ -1,6 +1,6 @@
 """Online recall: whether each request still holds what the agent is about to use.
 
-``Dependencies`` is worked out once a session and knows no policy; ``score`` then judges one request of any of them.
+``StepDependencies`` is worked out once a session and knows no policy; ``score`` then judges one request of any of them.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from msgspec import Struct
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall
-from holdfast.messages.references import Reference, background, part_words, words
-from holdfast.replay.evidence import Texts
+from holdfast.messages.references import Reference, iter_part_texts, iter_reference_texts, load_common_references
+from holdfast.replay.evidence import TextIndex
 
 
-class Hits(Struct, frozen=True):
+class RecallCounts(Struct, frozen=True):
     """Of ``total`` dependencies, how many are present by name and how many with their evidence."""
 
-    present: int = 0
+    names: int = 0
     facts: int = 0
     total: int = 0
 
-    def __add__(self, other: Hits) -> Hits:
-        return Hits(self.present + other.present, self.facts + other.facts, self.total + other.total)
+    def __add__(self, other: RecallCounts) -> RecallCounts:
+        return RecallCounts(self.names + other.names, self.facts + other.facts, self.total + other.total)
 
     @property
     def recall(self) -> float | None:
         """Share present by name; nothing without dependencies."""
-        return self.present / self.total if self.total else None
+        return self.names / self.total if self.total else None
 
     @property
     def fact_recall(self) -> float | None:
@@ -36,28 +36,28 @@ class Hits(Struct, frozen=True):
         return self.facts / self.total if self.total else None
 
 
-def uses(message: Message) -> Iterator[str]:
+def iter_used_texts(message: Message) -> Iterator[str]:
     """Yield the texts by which the assistant uses references: its words and the strings of its tool arguments."""
     for part in message.parts:
         if isinstance(part, Text | ToolCall):
-            yield from part_words(part)
+            yield from iter_part_texts(part)
 
 
-def found_in(texts: Iterable[str], lookup: Texts) -> set[Reference]:
+def find_references(texts: Iterable[str], lookup: TextIndex) -> set[Reference]:
     """Return all references in ``texts``."""
-    found: set[Reference] = set()
+    references: set[Reference] = set()
     for text in texts:
-        found |= lookup.references(text)
-    return found
+        references |= lookup.get_references(text)
+    return references
 
 
-def foreground(found: Iterable[Reference], frame: frozenset[Reference]) -> list[Reference]:
+def drop_background(references: Iterable[Reference], setup_references: frozenset[Reference]) -> list[Reference]:
     """Return the references that are no background, sorted: neither in the frame nor on the shipped list."""
-    known = background()
-    return sorted(ref for ref in found if ref not in frame and ref[1] not in known)
+    background_names = load_common_references()
+    return sorted(ref for ref in references if ref not in setup_references and ref[1] not in background_names)
 
 
-class Dependencies:
+class StepDependencies:
     """What each step of a session depends on: references known before it and not shown since the step before.
 
     ``steps`` are the positions of the model's answers in ``messages`` (all assistant messages by default); ``frame``
@@ -68,64 +68,66 @@ class Dependencies:
         self,
         messages: Sequence[Message],
         steps: Sequence[int] | None = None,
-        frame: Iterable[str] = (),
+        setup_texts: Iterable[str] = (),
     ) -> None:
-        self.lookup = Texts()
-        self._frame = frozenset(found_in(frame, self.lookup))
+        self.lookup = TextIndex()
+        self._frame = frozenset(find_references(setup_texts, self.lookup))
         self._holders: dict[Reference, list[str]] = {}
         """The texts that hold a reference, each once, in order of their first appearance."""
         self._first: dict[str, int] = {}
         """Position of the message in which a text first stood."""
         self._needs: dict[int, list[tuple[Reference, int]]] = {}
         """For each step, its dependencies with the number of texts that held them by then."""
-        self._read(messages, set(answers(messages) if steps is None else steps))
+        self._index_messages(messages, set(find_answer_positions(messages) if steps is None else steps))
 
-    def _read(self, messages: Sequence[Message], steps: set[int]) -> None:
-        shown: set[Reference] = set()
+    def _index_messages(self, messages: Sequence[Message], steps: set[int]) -> None:
+        shown_references: set[Reference] = set()
         for position, message in enumerate(messages):
-            texts = [text for text in words(message) if text]
+            texts = [text for text in iter_reference_texts(message) if text]
             if position in steps:
-                used = found_in(uses(message), self.lookup)
-                known = [ref for ref in used if ref in self._holders and ref not in shown]
-                self._needs[position] = [(ref, len(self._holders[ref])) for ref in foreground(known, self._frame)]
-                shown = set()
+                used = find_references(iter_used_texts(message), self.lookup)
+                known_references = [ref for ref in used if ref in self._holders and ref not in shown_references]
+                self._needs[position] = [
+                    (ref, len(self._holders[ref])) for ref in drop_background(known_references, self._frame)
+                ]
+                shown_references = set()
             else:
-                shown |= found_in(texts, self.lookup)
+                shown_references |= find_references(texts, self.lookup)
             for text in texts:
-                self._hold(text, position)
+                self._index_text(text, position)
 
-    def _hold(self, text: str, position: int) -> None:
+    def _index_text(self, text: str, position: int) -> None:
         if text in self._first:
             return
         self._first[text] = position
-        for ref in self.lookup.references(text):
+        for ref in self.lookup.get_references(text):
             self._holders.setdefault(ref, []).append(text)
 
-    def at(self, step: int) -> list[Reference]:
+    def get_dependencies(self, step: int) -> list[Reference]:
         """Return the dependencies of the step at position ``step``, sorted."""
         return [ref for ref, _ in self._needs.get(step, [])]
 
-    def score(self, step: int, context: Iterable[str]) -> Hits:
+    def score_request(self, step: int, context: Iterable[str]) -> RecallCounts:
         """Return how many dependencies of a step the request holds whose messages say ``context``."""
         needs = self._needs.get(step)
         if not needs:
-            return Hits()
-        shown = set(context)
-        foreign = [text for text in shown if self._first.get(text, step) >= step]
+            return RecallCounts()
+        context_texts = set(context)
+        foreign = [text for text in context_texts if self._first.get(text, step) >= step]
         present = facts = 0
         for ref, count in needs:
-            said = self._holders[ref][:count]
-            if not shown.isdisjoint(said):
+            holder_texts = self._holders[ref][:count]
+            if not context_texts.isdisjoint(holder_texts):
                 present += 1
                 facts += 1
                 continue
-            kept = [text for text in foreign if ref in self.lookup.references(text)]
-            if kept:
+            reference_texts = [text for text in foreign if ref in self.lookup.get_references(text)]
+            if reference_texts:
                 present += 1
-                facts += self.lookup.is_kept(ref, said, kept)
-        return Hits(present, facts, len(needs))
+                facts += self.lookup.is_kept(ref, holder_texts, reference_texts)
+        return RecallCounts(present, facts, len(needs))
 
 
-def answers(messages: Sequence[Message]) -> list[int]:
+def find_answer_positions(messages: Sequence[Message]) -> list[int]:
     """Return the positions of the assistant's messages."""
     return [position for position, message in enumerate(messages) if message.role == "assistant"]

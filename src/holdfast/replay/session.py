@@ -7,15 +7,23 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.formats.base import NO_STEP, PAID, Recording, path
-from holdfast.messages.size.tokens import measure
-from holdfast.messages.sized_message import Slot
-from holdfast.messages.strip_foreign import native
-from holdfast.replay.tokenizer import Counter, Reading, message_tokens, usage_ratio
-from holdfast.state.entries import Answer, BranchSummary, Compaction, Entry, Frame, Said, Usage
+from holdfast.formats.base import STALE_USAGE_BASIS, UNFINISHED_STOPS, Recording, get_branch_entries
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.messages.strip_foreign import strip_foreign_content
+from holdfast.replay.tokenizer import TextCounter, UsageReading, compute_usage_ratio, count_message_tokens
+from holdfast.state.entries import (
+    AnswerEntry,
+    BranchSummaryEntry,
+    CompactionEntry,
+    Entry,
+    MessageEntry,
+    RequestSetup,
+    Usage,
+)
 
 
-class Step(Struct, frozen=True):
+class AnswerStep(Struct, frozen=True):
     """One answer of the model: slot ``index`` of the session."""
 
     index: int
@@ -26,61 +34,69 @@ class Step(Struct, frozen=True):
     """Whether the recording tool compacted since the step before."""
 
 
-class Session(Struct, frozen=True):
+class ReplaySession(Struct, frozen=True):
     """A recorded session with its compactions undone."""
 
-    slots: tuple[Slot, ...]
-    steps: tuple[Step, ...]
+    messages: tuple[SizedMessage, ...]
+    steps: tuple[AnswerStep, ...]
     model: str = ""
-    frame: Frame = Frame()
+    setup: RequestSetup = RequestSetup()
     """What was recorded of system prompt and tools; usually nothing."""
 
-    def factor(self, counter: Counter) -> float:
+    def compute_factor(self, counter: TextCounter) -> float:
         """Return this session's own ratio of recorded usage to ``counter``; 1.0 where no usage was recorded."""
         sums = [0]
-        for slot in self.slots:
-            sums.append(sums[-1] + message_tokens(slot.message, counter))
-        return usage_ratio(_readings(self.steps, sums))
+        for sized_message in self.messages:
+            sums.append(sums[-1] + count_message_tokens(sized_message.message, counter))
+        return compute_usage_ratio(_iterate_readings(self.steps, sums))
 
 
-def _readings(steps: Sequence[Step], sums: Sequence[int]) -> Iterator[Reading]:
+def _iterate_readings(steps: Sequence[AnswerStep], sums: Sequence[int]) -> Iterator[UsageReading]:
     """Yield what usage says; a compaction since the reading before counts, also where its own answer told no usage."""
     restart = False
     for step in steps:
         restart |= step.after_compaction
         if step.usage is not None and step.usage.input > 0:
-            yield Reading(step.usage.input, sums[step.index], restart)
+            yield UsageReading(step.usage.input, sums[step.index], restart)
             restart = False
 
 
-def session_of(recording: Recording, api: str) -> Session:
+def make_replay_session(recording: Recording, api: str) -> ReplaySession:
     """Return the session at the recording's leaf, its messages in the form of ``api``."""
-    slots: list[Slot] = []
-    steps: list[Step] = []
-    compacted = False
+    sized_messages: list[SizedMessage] = []
+    steps: list[AnswerStep] = []
+    was_compacted = False
     newest: tuple[int, Entry] | None = None
-    frame = Frame()
-    for entry in path(recording):
+    setup = RequestSetup()
+    for entry in get_branch_entries(recording):
         body = entry.body
-        if isinstance(body, Said | BranchSummary):
-            newest = (len(slots), entry)
-            slots.append(_own(body.slot, api))
-        elif isinstance(body, Compaction):
-            compacted = True
-        elif isinstance(body, Frame) and body.tokens:
-            frame = body
-        elif isinstance(body, Answer) and newest is not None and body.stop not in NO_STEP:
-            usage = body.usage if body.usage.input and body.basis != PAID else None
-            steps.append(Step(newest[0], newest[1].at, usage, compacted))
-            compacted = False
+        if isinstance(body, MessageEntry | BranchSummaryEntry):
+            newest = (len(sized_messages), entry)
+            sized_messages.append(_convert_message(body.sized_message, api))
+        elif isinstance(body, CompactionEntry):
+            was_compacted = True
+        elif isinstance(body, RequestSetup) and body.tokens:
+            setup = body
+        elif isinstance(body, AnswerEntry) and newest is not None and body.stop_reason not in UNFINISHED_STOPS:
+            usage = body.usage if body.usage.input and body.prefix_digest != STALE_USAGE_BASIS else None
+            steps.append(AnswerStep(newest[0], newest[1].time_ms, usage, was_compacted))
+            was_compacted = False
     if not steps:  # a request body records no answers: every assistant message is one
-        steps = [Step(index) for index, slot in enumerate(slots) if slot.message.role == "assistant"]
-    return Session(tuple(slots), tuple(steps), recording.model, frame)
+        steps = [
+            AnswerStep(index)
+            for index, sized_message in enumerate(sized_messages)
+            if sized_message.message.role == "assistant"
+        ]
+    return ReplaySession(tuple(sized_messages), tuple(steps), recording.model, setup)
 
 
-def _own(slot: Slot, api: str) -> Slot:
+def _convert_message(sized_message: SizedMessage, api: str) -> SizedMessage:
     """Return the slot as ``api`` would hold it: bytes of another API stay behind."""
-    if slot.api == api:
-        return slot
-    message = native(slot.message, api)
-    return slot if message is slot.message and slot.raw is None else replace(measure(message), api=api)
+    if sized_message.api == api:
+        return sized_message
+    message = strip_foreign_content(sized_message.message, api)
+    return (
+        sized_message
+        if message is sized_message.message and sized_message.raw is None
+        else replace(build_sized_message(message), api=api)
+    )

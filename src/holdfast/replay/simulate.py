@@ -11,75 +11,89 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from holdfast.messages.sized_message import Slot
-from holdfast.normalize.projection import repair_projection, send_slots
-from holdfast.planning.pipeline import Policy, advance
-from holdfast.replay.session import Session, Step
-from holdfast.state.branch.branch import Branch, extend
-from holdfast.state.branch.view import patched, project
-from holdfast.state.entries import Answer, Entry, Said, Usage
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.normalize.projection import build_messages_to_send, normalize_projection
+from holdfast.planning.pipeline import Policy, plan_request
+from holdfast.replay.session import AnswerStep, ReplaySession
+from holdfast.state.branch.branch import ConversationState, apply_entry
+from holdfast.state.branch.view import apply_normalization, build_projection
+from holdfast.state.entries import AnswerEntry, Entry, MessageEntry, Usage
 from holdfast.state.plan import Plan
-from holdfast.state.target import Target, World
+from holdfast.state.target import PlanInputs, Target
 
-TokenCount: TypeAlias = Callable[[Slot], int]
+MessageCounter: TypeAlias = Callable[[SizedMessage], int]
 """Tokens of one message as sent, as the judge counts them."""
 
 
-class Sent(Struct, frozen=True):
+class SimulatedRequest(Struct, frozen=True):
     """One request of the simulation."""
 
-    step: Step
+    step: AnswerStep
     plan: Plan
-    slots: list[Slot]
+    sized_messages: list[SizedMessage]
     tokens: int
     """Of the whole request, as the judge counts."""
     seconds: float
     """What planning took."""
-    before: list[Slot] = []
+    before_compaction: list[SizedMessage] = []
     """The request as it stood before this plan's compaction, if there is one: valid, so that a cache knows it."""
 
 
-class Judge(Struct, frozen=True):
+class ProviderTokenCounter(Struct, frozen=True):
     """Counts tokens as the provider would: by a tokenizer and a factor that the policy does not know."""
 
-    count: TokenCount
-    frame: int
+    count: MessageCounter
+    setup_tokens: int
 
-    def request(self, slots: list[Slot]) -> int:
+    def count_request(self, messages: list[SizedMessage]) -> int:
         """Return the tokens of a request: its messages and the frame."""
-        return self.frame + sum(map(self.count, slots))
+        return self.setup_tokens + sum(map(self.count, messages))
 
 
-def simulate(session: Session, policy: Policy, target: Target, judge: Judge) -> Iterator[Sent]:
+def simulate_session(
+    session: ReplaySession, policy: Policy, target: Target, judge: ProviderTokenCounter
+) -> Iterator[SimulatedRequest]:
     """Yield the requests that ``policy`` would have sent, in order."""
-    branch = Branch()
-    fed = 0
+    state = ConversationState()
+    next_index = 0
     last: int | None = None
     for step in session.steps:
-        for slot in session.slots[fed : step.index]:
-            branch = extend(branch, Entry("", None, Said(slot)))
-        fed = step.index
-        if not len(branch.slots):
+        for sized_message in session.messages[next_index : step.index]:
+            state = apply_entry(state, Entry("", None, MessageEntry(sized_message)))
+        next_index = step.index
+        if not len(state.sized_messages):
             continue
         idle = (step.at - last) // 1000 if step.at is not None and last is not None else 0
-        cold = idle > target.cache.ttl
-        sent = _send(branch, step, policy, target, judge, World("cold" if cold else "warm", idle=idle))
-        yield sent
-        usage = Usage(sent.tokens, judge.count(session.slots[step.index]))
-        branch = extend(sent.plan.branch, Entry("", None, Answer(sent.plan.branch.basis, usage)))
+        cold = idle > target.cache_rules.ttl_seconds
+        simulated_request = _plan_and_count(
+            state, step, policy, target, judge, PlanInputs("cold" if cold else "warm", idle_seconds=idle)
+        )
+        yield simulated_request
+        usage = Usage(simulated_request.tokens, judge.count(session.messages[step.index]))
+        state = apply_entry(
+            simulated_request.plan.state,
+            Entry("", None, AnswerEntry(simulated_request.plan.state.last_prefix_digest, usage)),
+        )
         last = step.at if step.at is not None else last
 
 
-def _send(branch: Branch, step: Step, policy: Policy, target: Target, judge: Judge, world: World) -> Sent:
+def _plan_and_count(
+    state: ConversationState,
+    step: AnswerStep,
+    policy: Policy,
+    target: Target,
+    judge: ProviderTokenCounter,
+    inputs: PlanInputs,
+) -> SimulatedRequest:
     began = time.perf_counter()
-    plan = advance(branch, target, policy, world)
+    plan = plan_request(state, target, policy, inputs)
     seconds = time.perf_counter() - began
-    slots = send_slots(plan)
-    before = _as_it_stood(branch, target) if plan.compaction is not None else []
-    return Sent(step, plan, slots, judge.request(slots), seconds, before)
+    sized_messages = build_messages_to_send(plan)
+    before = _project_undecided(state, target) if plan.compaction is not None else []
+    return SimulatedRequest(step, plan, sized_messages, judge.count_request(sized_messages), seconds, before)
 
 
-def _as_it_stood(branch: Branch, target: Target) -> list[Slot]:
-    """Return the request that shows ``branch`` without a new decision."""
-    repair, _ = repair_projection(branch, target.dialect)
-    return patched(project(branch), repair)
+def _project_undecided(state: ConversationState, target: Target) -> list[SizedMessage]:
+    """Return the request that shows ``state`` without a new decision."""
+    repair, _ = normalize_projection(state, target.dialect)
+    return apply_normalization(build_projection(state), repair)

@@ -6,18 +6,18 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.state.codec.reading import convert
-from holdfast.state.entries import Body, Note, Usage
+from holdfast.state.codec.reading import convert_value
+from holdfast.state.entries import EntryBody, NoteEntry, Usage
 from holdfast.state.target import Prices
 
-SUMMARY = "a model wrote a summary"
+NOTE_SUMMARY_COST = "a model wrote a summary"
 """Reason of a note that tells what that cost."""
-MILLION = 1_000_000
-HOUR = 2.0
+TOKENS_PER_PRICE = 1_000_000
+HOUR_WRITE_FACTOR = 2.0
 """The price of writing for an hour, in input prices (Anthropic's prompt caching page: the same for every model)."""
 
 
-class Paid(NamedTuple):
+class SummaryCall(NamedTuple):
     """A call that no answer tells of: to whom, and the tokens of it."""
 
     api: str
@@ -25,39 +25,41 @@ class Paid(NamedTuple):
     usage: Usage
 
 
-def dollars(usage: Usage, prices: Prices) -> float:
+def compute_cost(usage: Usage, prices: Prices) -> float:
     """Return what one call cost."""
     plain = max(0, usage.input - usage.cache_read - usage.cache_write)
     hour = usage.cache_write_1h
-    written = (usage.cache_write - hour) * prices.write + hour * HOUR * prices.input
-    return (plain * prices.input + usage.cache_read * prices.read + written + usage.output * prices.output) / MILLION
+    write_cost = (usage.cache_write - hour) * prices.cache_write + hour * HOUR_WRITE_FACTOR * prices.input
+    return (
+        plain * prices.input + usage.cache_read * prices.cache_read + write_cost + usage.output * prices.output
+    ) / TOKENS_PER_PRICE
 
 
-def broken(prices: Prices, *, is_hour: bool) -> float:
+def compute_cache_break_cost(prices: Prices, *, is_hour: bool) -> float:
     """Return what writing a million tokens into the cache costs more than reading them; for an hour it costs more."""
-    return (HOUR * prices.input if is_hour else prices.write) - prices.read
+    return (HOUR_WRITE_FACTOR * prices.input if is_hour else prices.cache_write) - prices.cache_read
 
 
-def known_dollars(usage: Usage, prices: Prices) -> float | None:
+def compute_known_cost(usage: Usage, prices: Prices) -> float | None:
     """Return what one call cost; nothing where nobody told the prices, which are another model's then."""
-    return None if prices.assumed else dollars(usage, prices)
+    return None if prices.is_assumed else compute_cost(usage, prices)
 
 
-def share(part: float, whole: float) -> float:
+def divide_or_zero(part: float, whole: float) -> float:
     """Return how much of a whole a part is; nothing of what is nothing."""
     return part / whole if whole else 0.0
 
 
-def noted(call: Paid) -> Note:
+def build_summary_cost_note(call: SummaryCall) -> NoteEntry:
     """Return the note of a ``call`` for a summary."""
-    return Note(SUMMARY, data={"api": call.api, "model": call.model, **msgspec.to_builtins(call.usage)})
+    return NoteEntry(NOTE_SUMMARY_COST, data={"api": call.api, "model": call.model, **msgspec.to_builtins(call.usage)})
 
 
-def paid(body: Body) -> Paid | None:
+def read_summary_cost_note(body: EntryBody) -> SummaryCall | None:
     """Return the call that an entry notes; nothing where it is no such note."""
-    if not isinstance(body, Note) or body.reason != SUMMARY:
+    if not isinstance(body, NoteEntry) or body.reason != NOTE_SUMMARY_COST:
         return None
     try:
-        return Paid(str(body.data.get("api")), str(body.data.get("model")), convert(body.data, Usage))
+        return SummaryCall(str(body.data.get("api")), str(body.data.get("model")), convert_value(body.data, Usage))
     except msgspec.ValidationError:
         return None

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-SystemPlace = Literal["first", "turn", "any"]
+SystemPosition = Literal["first", "turn", "any"]
 NO_LIMIT = 1 << 53
 """A limit that nobody knows: nothing reaches it, and JSON holds it."""
 
@@ -17,18 +17,18 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     api: str
     model: str = ""
     """The model these rules are for; what another one sealed stays behind."""
-    as_written: bool = False
+    keeps_client_content: bool = False
     """A server that its clients know and we do not: what they wrote goes as it came, whatever the rules here say.
     Only what Holdfast itself brought there, and what another model sealed, is made ready for the API."""
-    start_user: bool = True
+    must_start_with_user: bool = True
     """The first message after the system prompt must be a user's."""
-    end_user: bool = True
+    must_end_with_user: bool = True
     """The last message must not be the assistant's (no prefill)."""
-    merge: bool = True
+    merges_same_role: bool = True
     """Neighbours of one role become one message."""
-    merge_summary: bool = False
+    merges_summary: bool = False
     """What stands for older turns and a user's message behind it become one, where neighbours else stay as they are."""
-    joined: bool = False
+    server_joins_same_role: bool = False
     """The API itself reads neighbours of one role as one message."""
     results_adjacent: bool = True
     """The results of an answer's calls stand right behind it; if not, anywhere behind their calls."""
@@ -36,13 +36,13 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     """Results of one assistant message stand together in the very next message."""
     results_first: bool = True
     """In a message with results and words the results come first."""
-    results_answered: bool = False
+    needs_answer_after_results: bool = False
     """Between results and a user's words the assistant says something."""
-    elsewhere: bool = False
+    has_server_history: bool = False
     """A part of the history lies with the server: a result may answer a call that is not here."""
-    calls_after_user: bool = False
+    calls_follow_user: bool = False
     """An answer with calls stands right behind a user's words or results, never behind another answer."""
-    system_place: SystemPlace = "first"
+    system_position: SystemPosition = "first"
     """Where system messages may stand: before all others, also between a user's and an answer, or anywhere."""
     id_pattern: str = "[A-Za-z0-9_-]"
     """What each character of a call id must match."""
@@ -50,67 +50,74 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     id_max: int = 40
     unique_ids: bool = True
     """Call ids are unique over the whole request; if not, in their message."""
-    id_unsent: str = ""
+    unsent_id_pattern: str = ""
     """Pattern of ids that stand for none on the wire: they are unique in their message only."""
-    named_results: bool = False
+    results_carry_name: bool = False
     """A result says the name of its call."""
     name_pattern: str = "[A-Za-z0-9_-]+"
     """What a tool's name must match as a whole."""
     name_max: int = 64
-    object_arguments: bool = True
+    arguments_are_objects: bool = True
     """A call's arguments are an object, not any JSON or text."""
-    empty_text: bool = False
+    allows_empty_text: bool = False
     """Empty text parts are allowed."""
-    blank_text: bool = False
+    allows_blank_text: bool = False
     """Text parts of nothing but white space are allowed."""
-    empty_results: bool = False
+    allows_empty_results: bool = False
     """A result may hold nothing at all; if not, an empty text stands in it."""
-    empty_messages: bool = False
+    allows_empty_messages: bool = False
     """A message may hold nothing at all."""
-    empty_end: bool = False
+    allows_empty_last_answer: bool = False
     """The last message may be the assistant's and empty."""
-    media_in_results: bool = True
-    media: tuple[str, ...] = ("image/jpeg", "image/png", "image/gif", "image/webp", "application/pdf", "text/plain")
+    allows_media_in_results: bool = True
+    media_types: tuple[str, ...] = (
+        "image/jpeg",
+        "image/png",
+        "image/gif",
+        "image/webp",
+        "application/pdf",
+        "text/plain",
+    )
     """MIME types that may be sent, by users and in results only; empty means any."""
-    media_in_system: bool = False
+    allows_media_in_system: bool = False
     """A system message may hold media; if not, the user shows them."""
-    media_from_model: bool = False
+    allows_media_from_model: bool = False
     """The assistant may hold media too."""
-    media_in_errors: bool = False
+    allows_media_in_errors: bool = False
     """A result that is an error may hold media too."""
-    refused: tuple[str, ...] = ()
+    refused_kinds: tuple[str, ...] = ()
     """Kinds of opaque parts that are never taken: those of other APIs, and malformed ones of this. One that ends in a
     dot stands for all that begin with it."""
-    refused_in_results: tuple[str, ...] = ()
+    refused_result_kinds: tuple[str, ...] = ()
     """Kinds of opaque parts that no result may hold, beside those."""
-    taken: dict[str, tuple[str, ...]] = {}
+    allowed_kinds_by_role: dict[str, tuple[str, ...]] = {}
     """The only kinds of opaque parts that messages of a role may hold; a role that is not named holds any."""
-    alone: tuple[str, ...] = ()
+    exclusive_kinds: tuple[str, ...] = ()
     """Kinds of opaque parts beside which no others may stand in an answer."""
-    thinking_alone: bool = False
+    allows_thinking_only: bool = False
     """An answer may consist of thinking and nothing else."""
-    thinking_by_all: bool = False
+    allows_thinking_in_any_role: bool = False
     """Others than the assistant may hold thinking too, which nobody reads."""
-    reasoning_units: bool = False
+    binds_reasoning_to_next: bool = False
     """Thinking and the part behind it are one: without its thinking, that part loses its seal (the item's id)."""
-    signed_calls: bool = False
+    requires_signed_calls: bool = False
     """The first call of each step of the current turn carries a signature, or the documented dummy."""
-    trailing_space: bool = False
+    allows_trailing_space: bool = False
     """The last message may be the assistant's and end in white space."""
     max_images: int = NO_LIMIT
     max_bytes: int = NO_LIMIT
     """Bytes of a request body. Of both only a limit that is known counts: a guess would cost an attachment."""
-    most_pixels: int = NO_LIMIT
+    max_image_pixels: int = NO_LIMIT
     """Pixels a side that no image may have more of."""
-    large_pixels: int = NO_LIMIT
+    large_image_pixels: int = NO_LIMIT
     """Pixels a side over which an image is large,"""
-    images_with_large: int = NO_LIMIT
+    max_images_with_large: int = NO_LIMIT
     """and how many images one request may hold if any of them is."""
-    markers: int = 0
+    max_cache_breakpoints: int = 0
     """How many explicit cache breakpoints a request may carry."""
-    lookback: int = 20
+    cache_lookback: int = 20
     """Blocks that the provider looks back from a breakpoint for an entry of the cache."""
     binds_thinking: bool = False
     """Thinking is signed over everything before it; after an edit it must go."""
-    compacts: bool = False
+    supports_compaction: bool = False
     """The provider compacts a conversation when it is asked to."""

@@ -20,16 +20,16 @@ class Span(Struct, frozen=True, omit_defaults=True):
     part: int | None = None
 
 
-class Edit(Struct, frozen=True, omit_defaults=True):
-    """A span of slots, or one part of one slot, replaced by ``put``. The only kind of edit there is."""
+class Edit(Struct, frozen=True, omit_defaults=True, rename={"replacement": "put", "blob_hash": "blob"}):
+    """A span of slots, or one part of one slot, replaced by ``replacement``. The only kind of edit there is."""
 
     span: Span
-    put: tuple[Message | Part, ...] = ()
+    replacement: tuple[Message | Part, ...] = ()
     rule: str = ""
     why: str = ""
     saves: int = 0
     """Estimator tokens that the edit frees (negative when it adds some)."""
-    blob: str = ""
+    blob_hash: str = ""
     """Content hash of the text that stands behind the replacement, if it was spilled."""
 
 
@@ -40,16 +40,20 @@ class Blob(Struct, frozen=True):
     text: str
 
 
-class Settled(Struct, frozen=True):
+class NormalizedPrefix(
+    Struct,
+    frozen=True,
+    rename={"next_index": "slot", "normalization": "repairs", "orphan_result_ids": "orphans", "sent_call_ids": "ids"},
+):
     """A prefix of the projection whose repairs are known: they need not be looked for again."""
 
     dialect: Dialect
-    slot: int
+    next_index: int
     """First slot that is not settled."""
     position: int
     """Where that slot stands in the projection."""
-    repairs: tuple[Edit, ...] = ()
-    orphans: frozenset[str] = frozenset()
+    normalization: tuple[Edit, ...] = ()
+    orphan_result_ids: frozenset[str] = frozenset()
     """Ids of its results that answer no call in it: a call that comes later may be theirs."""
-    ids: frozenset[str] = frozenset()
+    sent_call_ids: frozenset[str] = frozenset()
     """Ids that its calls are sent under, where the API wants each of them once."""

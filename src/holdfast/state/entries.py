@@ -7,74 +7,91 @@ from typing import Any, TypeAlias
 from msgspec import Raw, Struct
 
 from holdfast.messages.message import Message
-from holdfast.messages.sized_message import Slot
+from holdfast.messages.sized_message import SizedMessage
 from holdfast.state.edits import Edit
 
 
-class Said(Struct, frozen=True, gc=False, tag="message"):
+class MessageEntry(
+    Struct, frozen=True, gc=False, tag="message", rename={"sized_message": "slot", "recording_envelope": "origin"}
+):
     """Somebody said something."""
 
-    slot: Slot
-    origin: Raw | None = None
+    sized_message: SizedMessage
+    recording_envelope: Raw | None = None
     """What the recording tool kept around the message (its envelope), as JSON, for a faithful export."""
 
 
-class Frame(Struct, frozen=True, omit_defaults=True, tag="frame"):
+class RequestSetup(Struct, frozen=True, omit_defaults=True, tag="frame", rename={"is_exact": "exact"}):
     """System prompt, tools and options of the requests from here on, as a digest and a size in tokens."""
 
     digest: str = ""
     tokens: int = 0
-    exact: bool = False
+    is_exact: bool = False
     """Whether ``tokens`` are the model's own (told or measured); if not, they are the estimator's, uncalibrated."""
 
 
-class Decision(Struct, frozen=True, omit_defaults=True, tag="decision"):
+class DecisionEntry(Struct, frozen=True, omit_defaults=True, tag="decision"):
     """Edits that every later request of this branch repeats byte for byte."""
 
     edits: tuple[Edit, ...]
 
 
-AUTO = "auto"
+TRIGGER_AUTO = "auto"
 """Trigger of a compaction before its request first went out."""
-MANUAL = "manual"
+TRIGGER_MANUAL = "manual"
 """Trigger of a compaction that somebody asked for."""
-OVERFLOW = "overflow"
+FAILURE_OVERFLOW = "overflow"
 """Trigger of a compaction that a refused request asked for."""
-FALLBACK = "fallback"
+TRIGGER_FALLBACK = "fallback"
 """Trigger of a compaction that makes the smallest request there is; it does not count among those between answers."""
-HISTORY = "history"
+TRIGGER_HISTORY = "history"
 """Trigger of a compaction that shows the last user turns and no more."""
-REPLAY = "replay"
+TRIGGER_REPLAY = "replay"
 """Trigger of a compaction after an overflow that says the user's newest message again, without its media."""
 
 
-class Compaction(Struct, frozen=True, omit_defaults=True, tag="compaction"):
-    """The slots before ``keep`` give way to ``summary``, or to nothing; one record, there or not there."""
+class CompactionEntry(
+    Struct,
+    frozen=True,
+    omit_defaults=True,
+    tag="compaction",
+    rename={
+        "first_kept": "keep",
+        "head_tokens": "size",
+        "tokens_before": "before",
+        "tokens_after": "after",
+        "readable_tokens": "twin",
+        "author": "by",
+    },
+):
+    """The slots before ``first_kept`` give way to ``summary``, or to nothing; one record, there or not there."""
 
-    keep: int
+    first_kept: int
     """Index of the first slot kept verbatim."""
     summary: Message | None = None
-    size: int = 0
+    head_tokens: int = 0
     """Estimator tokens of what stands for the head: ``native`` where the provider counted it, else ``summary``."""
     edits: tuple[Edit, ...] = ()
     """Edits on the kept tail that belong to this compaction."""
-    before: int = 0
-    after: int = 0
+    tokens_before: int = 0
+    tokens_after: int = 0
     """Estimated tokens of the request before and after."""
-    trigger: str = AUTO
+    trigger: str = TRIGGER_AUTO
     native: Raw | None = None
     """What the provider made, if it compacted: ``{api, model, items}``; ``summary`` is then its readable twin."""
-    twin: int = 0
+    readable_tokens: int = 0
     """Estimator tokens of ``summary`` beside ``native``; 0 where nobody counted them."""
-    by: str = ""
+    author: str = ""
     """Who wrote the summary, or compacted: ``model``, ``hook`` or ``native``; nobody did where it is an extract."""
 
 
-class Request(Struct, frozen=True, omit_defaults=True, tag="request"):
+class RequestEntry(
+    Struct, frozen=True, omit_defaults=True, tag="request", rename={"prefix_digest": "basis", "message_count": "slots"}
+):
     """A request is about to be sent. What it shows is *seen*; equal basis means the same prefix."""
 
-    basis: str
-    slots: int
+    prefix_digest: str
+    message_count: int
     """How many slots of the branch it covers."""
     model: str = ""
     window: int = 0
@@ -83,7 +100,7 @@ class Request(Struct, frozen=True, omit_defaults=True, tag="request"):
     """The API that it goes to, where the log says so."""
 
 
-class Usage(Struct, frozen=True, omit_defaults=True):
+class Usage(Struct, frozen=True, omit_defaults=True, rename={"reported_total": "told"}):
     """Tokens as the provider reported them; ``input`` is the whole prompt, cached or not."""
 
     input: int = 0
@@ -95,7 +112,7 @@ class Usage(Struct, frozen=True, omit_defaults=True):
     """Tokens of ``input`` that were written into it."""
     reasoning: int = 0
     """Tokens of ``output`` that were reasoning."""
-    told: int = 0
+    reported_total: int = 0
     """Tokens of both together as a recording says, where that is not their sum."""
     cache_write_1h: int = 0
     """Tokens of ``cache_write`` that stay there for an hour (Anthropic); the others stay as long as is usual."""
@@ -103,76 +120,90 @@ class Usage(Struct, frozen=True, omit_defaults=True):
     @property
     def total(self) -> int:
         """Tokens of the window that were in use when the answer ended."""
-        return self.told or self.input + self.output
+        return self.reported_total or self.input + self.output
 
 
-class Answer(Struct, frozen=True, omit_defaults=True, tag="answer"):
-    """What the request with ``basis`` cost."""
+class AnswerEntry(
+    Struct, frozen=True, omit_defaults=True, tag="answer", rename={"prefix_digest": "basis", "stop_reason": "stop"}
+):
+    """What the request with ``prefix_digest`` cost."""
 
-    basis: str
+    prefix_digest: str
     usage: Usage = Usage()
-    stop: str = ""
+    stop_reason: str = ""
 
 
-class Revoke(Struct, frozen=True, tag="revoke"):
-    """Decision or compaction ``id`` no longer counts: undo, without moving the leaf."""
+class RevokeEntry(Struct, frozen=True, tag="revoke", rename={"revoked_id": "id"}):
+    """Decision or compaction ``revoked_id`` no longer counts: undo, without moving the leaf."""
 
-    id: str
+    revoked_id: str
 
 
-class Label(Struct, frozen=True, omit_defaults=True, tag="label"):
+class LabelEntry(Struct, frozen=True, omit_defaults=True, tag="label"):
     """A name for entry ``target``; an empty name takes it away."""
 
     target: str
     name: str = ""
 
 
-UNANSWERED = "unanswered"
+FAILURE_UNANSWERED = "unanswered"
 """Kind of a failure of a request, which says nothing of the compaction before it."""
-OVERFLOW = "overflow"
+FAILURE_OVERFLOW = "overflow"
 """Kind of a failure that teaches: the newest request was too large, by the numbers beside it."""
 
 
-PASSING = frozenset({"network", "rate_limit", "overloaded", "server"})
+TRANSIENT_ERROR_KINDS = frozenset({"network", "rate_limit", "overloaded", "server"})
 """Kinds of errors that say nothing about the request: the same bytes may be answered a little later."""
 
 
-class Failure(Struct, frozen=True, omit_defaults=True, tag="failure"):
+class FailureEntry(
+    Struct,
+    frozen=True,
+    omit_defaults=True,
+    tag="failure",
+    rename={
+        "limit_tokens": "limit",
+        "requested_tokens": "requested",
+        "is_other_branch": "elsewhere",
+        "max_body_bytes": "bytes",
+    },
+):
     """An attempt that changed nothing: ``kind`` is a closed word, ``reason`` is for people.
 
-    Every kind but ``UNANSWERED`` and ``OVERFLOW`` is that of a compaction, and counts towards the breaker.
+    Every kind but ``FAILURE_UNANSWERED`` and ``FAILURE_OVERFLOW`` is that of a compaction, and counts towards the
+    breaker.
     """
 
     kind: str
     reason: str = ""
-    limit: int = 0
+    limit_tokens: int = 0
     """Tokens that the provider says it takes, where it said so of an overflow."""
-    requested: int = 0
+    requested_tokens: int = 0
     """Tokens of the prompt that it refused, as it counted them."""
-    elsewhere: bool = False
+    is_other_branch: bool = False
     """Whether that was a request of another branch: the limit holds here too, the size says nothing."""
-    bytes: int = 0
+    max_body_bytes: int = 0
     """Bytes that a body may have, where the provider named them: then it says nothing of tokens."""
 
 
-POLICY = "policy"
+NOTE_POLICY = "policy"
 """Reason of a note that says by its ``name`` which policy decides from here on."""
 
 
-FORGOTTEN = "window forgotten"
+NOTE_WINDOW_FORGOTTEN = "window forgotten"
 """Reason of a note behind which nothing counts that overflows told of the window before it."""
-KNOWN = "models known"
+NOTE_MODEL_STATS = "models known"
 """Reason of a note that says what is known of models from here on, whatever the log before it tells of them."""
-QUEUED, DELIVERED = "queued", "delivered"
+NOTE_QUEUED, NOTE_DELIVERED = "queued", "delivered"
 """Reasons of notes: a message that waits for an answer on its way, and which of those were said."""
-FORM = "form wanted"
+NOTE_FORM = "form wanted"
 """Reason of a note that says which form the server of a model wants from here on, since it refused what a client wrote:
 ``mends``, the rules of the API's maker, and ``judges``, those that we know."""
-NO_HELP = "sealed content shown again"
+NOTE_SIGNATURES_RESTORED = "sealed content shown again"
 """Reason of a note: a request was refused as before without what its provider had sealed, which is left out no more."""
 
 
-class Note(Struct, frozen=True, omit_defaults=True, tag="note"):
+class NoteEntry(Struct, frozen=True, omit_defaults=True, tag="note"):
     """Something kept but not said: a line that did not decode (``raw``), a setting, a remark."""
 
     reason: str
@@ -180,24 +211,40 @@ class Note(Struct, frozen=True, omit_defaults=True, tag="note"):
     data: dict[str, Any] = {}
 
 
-class BranchSummary(Struct, frozen=True, omit_defaults=True, tag="branch_summary"):
+class BranchSummaryEntry(
+    Struct,
+    frozen=True,
+    omit_defaults=True,
+    tag="branch_summary",
+    rename={"sized_message": "slot", "source_id": "source"},
+):
     """What happened on another branch, told to this one as user-role data."""
 
-    slot: Slot
-    source: str = ""
+    sized_message: SizedMessage
+    source_id: str = ""
 
 
-Body: TypeAlias = (
-    Said | Frame | Decision | Compaction | Request | Answer | Revoke | Label | Failure | Note | BranchSummary
+EntryBody: TypeAlias = (
+    MessageEntry
+    | RequestSetup
+    | DecisionEntry
+    | CompactionEntry
+    | RequestEntry
+    | AnswerEntry
+    | RevokeEntry
+    | LabelEntry
+    | FailureEntry
+    | NoteEntry
+    | BranchSummaryEntry
 )
 """What an entry says; its tag is the entry's kind."""
 
 
-class Entry(Struct, frozen=True, gc=False):
-    """A node of the log. ``seq`` orders entries, ``at`` (ms since 1970, or nothing) is for display."""
+class Entry(Struct, frozen=True, gc=False, rename={"time_ms": "at"}):
+    """A node of the log. ``seq`` orders entries, ``time_ms`` (ms since 1970, or nothing) is for display."""
 
     id: str
     parent: str | None
-    body: Body
+    body: EntryBody
     seq: int = 0
-    at: int | None = None
+    time_ms: int | None = None

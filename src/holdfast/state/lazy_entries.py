@@ -11,14 +11,14 @@ from typing import overload
 
 from msgspec import Struct
 
-from holdfast.state.entries import Body, Entry
+from holdfast.state.entries import Entry, EntryBody
 
 
 class LazyBody(Struct, frozen=True):
     """What an entry says, before it is read."""
 
-    kind: type[Struct]
-    read: Callable[[], Body]
+    body_type: type[Struct]
+    read_body: Callable[[], EntryBody]
     """Return the body; raises ``FormatError`` where the file was changed meanwhile."""
 
 
@@ -27,34 +27,34 @@ class LazyEntry(Struct, frozen=True):
 
     id: str
     parent: str | None
-    kind: type[Struct]
-    read: Callable[[], Body]
+    body_type: type[Struct]
+    read_body: Callable[[], EntryBody]
     seq: int = 0
-    at: int | None = None
+    time_ms: int | None = None
 
     def load(self) -> Entry:
         """Return the whole entry; it is read anew each time."""
-        return Entry(self.id, self.parent, self.read(), self.seq, self.at)
+        return Entry(self.id, self.parent, self.read_body(), self.seq, self.time_ms)
 
 
 class LazyEntries(Sequence[Entry]):
     """A sequence of entries of which each is read when it is asked for, and not kept."""
 
-    __slots__ = ("_in_order", "headers")
+    __slots__ = ("_iterate_all", "headers")
 
     def __init__(
         self, headers: Sequence[Entry | LazyEntry], in_order: Callable[[], Iterator[Entry]] | None = None
     ) -> None:
         self.headers = headers
         """The entries as they are held: those with a ``body`` are whole."""
-        self._in_order = in_order
+        self._iterate_all = in_order
         """What yields all of them in order, where that is quicker than one by one."""
 
     def __len__(self) -> int:
         return len(self.headers)
 
     def __iter__(self) -> Iterator[Entry]:
-        return map(load, self.headers) if self._in_order is None else self._in_order()
+        return map(load_entry, self.headers) if self._iterate_all is None else self._iterate_all()
 
     @overload
     def __getitem__(self, index: int) -> Entry: ...
@@ -63,26 +63,26 @@ class LazyEntries(Sequence[Entry]):
     def __getitem__(self, index: int | slice) -> Entry | LazyEntries:
         if isinstance(index, slice):
             return LazyEntries(self.headers[index])
-        return load(self.headers[index])
+        return load_entry(self.headers[index])
 
 
-def entries_of(headers: Sequence[Entry | LazyEntry]) -> Sequence[Entry]:
+def load_entries_lazily(headers: Sequence[Entry | LazyEntry]) -> Sequence[Entry]:
     """Return ``headers`` as entries: a tuple where all of them are whole, else lazily."""
     whole = tuple([entry for entry in headers if isinstance(entry, Entry)])
     return whole if len(whole) == len(headers) else LazyEntries(headers)
 
 
-def load(entry: Entry | LazyEntry) -> Entry:
+def load_entry(entry: Entry | LazyEntry) -> Entry:
     """Return ``entry`` with its body."""
     return entry if isinstance(entry, Entry) else entry.load()
 
 
-def kind_of(entry: Entry | LazyEntry) -> type[Struct]:
+def get_entry_type(entry: Entry | LazyEntry) -> type[Struct]:
     """Return the type of an entry's body without reading it."""
-    return type(entry.body) if isinstance(entry, Entry) else entry.kind
+    return type(entry.body) if isinstance(entry, Entry) else entry.body_type
 
 
-def headers_of(entries: Iterable[Entry]) -> Sequence[Entry | LazyEntry]:
+def get_entry_headers(entries: Iterable[Entry]) -> Sequence[Entry | LazyEntry]:
     """Return ``entries`` as they are held, none of them read for it."""
     if isinstance(entries, LazyEntries):
         return entries.headers

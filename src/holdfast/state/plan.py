@@ -5,32 +5,32 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.state.branch.branch import Branch
+from holdfast.state.branch.branch import ConversationState
 from holdfast.state.edits import Blob, Edit
-from holdfast.state.entries import Compaction
+from holdfast.state.entries import CompactionEntry
 
 
-class Ask(Struct, frozen=True):
+class SummaryRequest(Struct, frozen=True):
     """A summary the planner wants before it can go on: of slots ``start`` to ``stop``, which give way to it."""
 
     start: int
     stop: int
-    cap: int
+    max_tokens: int
     """Real tokens it may have."""
-    anchor: str = ""
+    previous_summary: str = ""
     """The summary in force, to be brought up to date; ``start`` is then the first slot that it does not cover."""
     is_replay: bool = False
     """Whether the user's newest message is said again behind it, without its media."""
 
 
-class Options(Struct, frozen=True, omit_defaults=True):
+class PlanOptions(Struct, frozen=True, omit_defaults=True):
     """What Holdfast sets on the request beside its messages."""
 
     max_tokens: int | None = None
-    markers: tuple[int, ...] = ()
+    cache_breakpoints: tuple[int, ...] = ()
     """Positions in the projected message list that carry a cache breakpoint, behind their last part; where there is
     no room for all, the first ones go first."""
-    frame_marker: bool = False
+    setup_breakpoint: bool = False
     """Whether the end of the frame (tools and system) carries a breakpoint too."""
 
 
@@ -44,22 +44,24 @@ class Notice(Struct, frozen=True, omit_defaults=True):
 class Plan(Struct, frozen=True):
     """What to do before the next request. An empty plan is common and means "bytes pass through"."""
 
-    branch: Branch
+    state: ConversationState
     """The branch with this plan recorded; pass it into the next call."""
     record: tuple[Edit, ...] = ()
     """Edits that last: appended verbatim as one ``decision`` entry before the send; of two for one part, the later is
     sent."""
-    compaction: Compaction | None = None
+    compaction: CompactionEntry | None = None
     """To commit before the send, as one record."""
-    repair: tuple[Edit, ...] = ()
+    normalization: tuple[Edit, ...] = ()
     """Edits that make this one projection valid; recomputed each time, never stored."""
-    options: Options = Options()
+    options: PlanOptions = PlanOptions()
     blobs: tuple[Blob, ...] = ()
     """Texts to store before the record that names them."""
-    ask: Ask | None = None
-    """A summary to be made first: plan again with it as ``World.written``, or without ``World.writes``.
+    summary_request: SummaryRequest | None = None
+    """A summary to be made first: plan again with it as ``PlanInputs.summary``, or without
+    ``PlanInputs.can_summarize``.
 
-    From the branch that this plan began with: what ``branch`` leaves out to bridge the wait would stay left out."""
+    From the branch that this plan began with: what ``state`` leaves out to bridge the wait would stay left out.
+    """
     window: int = 0
     """Tokens of the window that was planned for: as told, capped, or as an overflow taught it."""
     before: int = 0
@@ -71,10 +73,10 @@ class Plan(Struct, frozen=True):
     @property
     def is_empty(self) -> bool:
         """Whether nothing changes: no new decision, no repair, nothing to ask."""
-        return not (self.record or self.repair or self.compaction or self.ask)
+        return not (self.record or self.normalization or self.compaction or self.summary_request)
 
 
-def asked_for(plan: Plan) -> Plan:
+def mark_compaction_manual(plan: Plan) -> Plan:
     """Return ``plan`` with its compaction told as one that somebody asked for: no request was too large."""
-    made = plan.compaction
-    return plan if made is None else replace(plan, compaction=replace(made, trigger="manual"))
+    compaction = plan.compaction
+    return plan if compaction is None else replace(plan, compaction=replace(compaction, trigger="manual"))

@@ -8,44 +8,44 @@ from typing import Literal, TypeAlias, get_args
 from msgspec import Raw, Struct
 
 from holdfast.state.dialect import Dialect
-from holdfast.state.entries import Frame
-from holdfast.state.validation import Fault, fault_in
+from holdfast.state.entries import RequestSetup
+from holdfast.state.validation import ValidationProblem, find_validation_problem
 
-Rung: TypeAlias = Literal["", "compact", "truncate", "media", "fallback"]
+OverflowStep: TypeAlias = Literal["", "compact", "truncate", "media", "fallback"]
 """How a request that was refused is made smaller: compacted · results cut · media gone · whatever still gives way."""
-Warmth: TypeAlias = Literal["warm", "cold"]
-_KNOWN: dict[str, tuple[str, ...]] = {"cache": get_args(Warmth), "rung": get_args(Rung)}
-"""The words of a ``World``, by its field."""
+CacheState: TypeAlias = Literal["warm", "cold"]
+_ALLOWED_WORDS: dict[str, tuple[str, ...]] = {"cache": get_args(CacheState), "rung": get_args(OverflowStep)}
+"""The words of a ``PlanInputs``, by its field."""
 
 
-class Limits(Struct, frozen=True, omit_defaults=True):
-    """Sizes in tokens. ``origin`` says where the window came from."""
+class ModelLimits(Struct, frozen=True, omit_defaults=True):
+    """Sizes in tokens. ``window_source`` says where the window came from."""
 
     window: int = 200_000
     max_output: int | None = None
-    asked_output: int | None = None
+    requested_output: int | None = None
     """``max_tokens`` as the caller asked for it."""
     max_input: int | None = None
     """Tokens a prompt may have, where the provider says that apart from the window."""
-    origin: str = "default"
-    least_output: int = 0
+    window_source: str = "default"
+    min_output: int = 0
     """Tokens that any answer must have, since its model may think in nearly as many; 0 where nobody says so."""
 
 
 class CacheRules(Struct, frozen=True, omit_defaults=True):
     """How a provider's prompt cache works; prices are multiples of the input price."""
 
-    ttl: int = 300
+    ttl_seconds: int = 300
     """Seconds an entry lives after its last use."""
-    minimum: int = 1024
+    min_prefix_tokens: int = 1024
     """Tokens a prefix needs to be cached."""
-    write: float = 1.25
-    read: float = 0.1
+    write_factor: float = 1.25
+    read_factor: float = 0.1
     lookback: int | None = 20
     """Blocks looked back from a breakpoint; nothing = no limit."""
-    automatic: bool = False
-    """The provider caches without breakpoints, in steps of ``step`` tokens."""
-    step: int = 128
+    is_automatic: bool = False
+    """The provider caches without breakpoints, in steps of ``step_tokens`` tokens."""
+    step_tokens: int = 128
 
 
 class Prices(Struct, frozen=True, omit_defaults=True):
@@ -53,9 +53,9 @@ class Prices(Struct, frozen=True, omit_defaults=True):
 
     input: float = 3.0
     output: float = 15.0
-    read: float = 0.3
-    write: float = 3.75
-    assumed: bool = False
+    cache_read: float = 0.3
+    cache_write: float = 3.75
+    is_assumed: bool = False
     """Whether nobody told them: they are another model's, to decide by and not to be reported."""
 
 
@@ -65,71 +65,71 @@ class Target(Struct, frozen=True, omit_defaults=True, dict=True):
     api: str = "anthropic"
     model: str = ""
     dialect: Dialect = Dialect("anthropic")
-    limits: Limits = Limits()
-    frame: Frame = Frame()
-    cache: CacheRules = CacheRules()
+    limits: ModelLimits = ModelLimits()
+    setup: RequestSetup = RequestSetup()
+    cache_rules: CacheRules = CacheRules()
     prices: Prices = Prices()
-    prior: float = 1.0
+    prior_ratio: float = 1.0
     """Tokens of this model for one token of the estimator, before any usage was reported."""
 
     @cached_property
-    def fault(self) -> Fault | None:
+    def validation_problem(self) -> ValidationProblem | None:
         """What no request can be planned by, or nothing; looked for once."""
-        return fault_in(self, "target")
+        return find_validation_problem(self, "target")
 
 
-class Written(Struct, frozen=True, omit_defaults=True):
+class SummaryResult(Struct, frozen=True, omit_defaults=True):
     """A summary that was made outside of the planner: it stands for the slots before ``stop``."""
 
     stop: int
     text: str
     """What the model reads; where the provider compacted, nothing: the extract is the readable twin."""
-    by: str = "model"
+    author: str = "model"
     """Who made it: ``model``, ``native`` or ``hook``."""
     native: Raw | None = None
-    """What the provider made, as ``Compaction.native``."""
+    """What the provider made, as ``CompactionEntry.native``."""
 
 
-class World(Struct, frozen=True, omit_defaults=True, dict=True):
+class PlanInputs(Struct, frozen=True, omit_defaults=True, dict=True):
     """All that the planner knows of the world outside: nothing here is asked for, everything is told."""
 
-    cache: Warmth = "warm"
+    cache_state: CacheState = "warm"
     """``warm`` or ``cold``: whether the provider still holds the prefix of the last request."""
-    idle: float = 0
+    idle_seconds: float = 0
     """Seconds since the last request."""
-    breaker: bool = True
+    is_breaker_closed: bool = True
     """Whether automatic compaction is allowed (the breaker is closed)."""
-    force: bool = False
+    force_compaction: bool = False
     """Compact now, whatever the trigger says (``/compact``)."""
-    spill: bool = True
+    can_spill: bool = True
     """Whether texts can be stored away; where they cannot, every result stays whole."""
-    rung: Rung = ""
+    overflow_step: OverflowStep = ""
     """What recovery asks for after an overflow, a compaction too."""
-    writes: bool = False
+    can_summarize: bool = False
     """Whether somebody can write summaries: the plan asks for one (``Plan.ask``) where it would make an extract."""
-    written: Written | None = None
+    summary: SummaryResult | None = None
     """The summary that was asked for; it counts where the plan would cut at its ``stop``."""
-    restored: tuple[str, ...] = ()
+    restored_texts: tuple[str, ...] = ()
     """Texts from their source (rules, plan, skills) that stand behind a new summary, within their budgets."""
-    cooled: bool = False
+    retry_compaction: bool = False
     """Whether compaction failed too often, but so long ago that it may be tried once more."""
-    continues: bool = True
+    can_auto_continue: bool = True
     """Whether a compaction that cuts a turn may tell the model to go on, where the policy does (``auto_continue``)."""
 
     def __post_init__(self) -> None:
         """Raise ``ValueError`` for words that there are not, ``TypeError`` for a time that is none."""
-        for name, known in _KNOWN.items():
-            if (given := getattr(self, name)) not in known:
-                raise ValueError(f"World.{name} is {given!r}; it is one of {', '.join(map(repr, known))}")
-        if not isinstance(self.idle, int | float):
-            raise TypeError(f"World.idle is of type {type(self.idle).__name__}; give seconds")
+        for name, allowed_values in _ALLOWED_WORDS.items():
+            if (value := getattr(self, name)) not in allowed_values:
+                raise ValueError(f"World.{name} is {value!r}; it is one of {', '.join(map(repr, allowed_values))}")
+        if not isinstance(self.idle_seconds, int | float):
+            raise TypeError(f"World.idle is of type {type(self.idle_seconds).__name__}; give seconds")
 
     @property
-    def compacts(self) -> bool:
+    def is_compaction_requested(self) -> bool:
         """Whether a compaction is asked for, by somebody or by recovery."""
-        return self.force or self.rung == "compact"
+        return self.force_compaction or self.overflow_step == "compact"
 
     @cached_property
-    def fault(self) -> Fault | None:
+    def validation_problem(self) -> ValidationProblem | None:
         """What no request can be planned by, or nothing; looked for once."""
-        return fault_in(self, "world")
+        return find_validation_problem(self, "world")

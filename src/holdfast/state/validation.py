@@ -11,75 +11,83 @@ from msgspec import Struct
 
 from holdfast.state.dialect import NO_LIMIT
 
-_BELOW_0 = ("asked_output", "idle", "window")
+_NEGATIVE_ALLOWED = ("asked_output", "idle", "window")
 """Fields in which less than 0 is no mistake, or not ours to tell: clients say -1 of an answer that is as long as it
 gets, clocks are set, and the guard refuses a window of nothing."""
 
 
-class Fault(Struct, frozen=True):
+class ValidationProblem(Struct, frozen=True):
     """What cannot be, with its place and what to give, and the error that it is."""
 
     error: type[Exception]
     why: str
 
 
-class _Field(Struct, frozen=True):
+class _FieldSpec(Struct, frozen=True):
     name: str
     hint: Any
     """What it takes."""
     classes: tuple[type, ...]
     """The classes that its values have."""
-    is_more: bool
+    is_restricted: bool
     """Whether it takes certain words, or lists of certain values, and no other values of these classes."""
-    least: int | None
+    min_value: int | None
     """The least number that it takes; nothing where it takes none."""
 
 
-def fault_in(value: Struct, place: str) -> Fault | None:
+def find_validation_problem(value: Struct, place: str) -> ValidationProblem | None:
     """Return what is wrong with the first field of ``value``, which is called ``place``, or of a struct in it."""
-    for field in _fields(type(value)):
-        given = getattr(value, field.name)
-        fits = isinstance(given, field.classes) and (not field.is_more or _holds(given, field))
+    for field in _list_field_specs(type(value)):
+        field_value = getattr(value, field.name)
+        fits = isinstance(field_value, field.classes) and (
+            not field.is_restricted or _is_accepted_value(field_value, field)
+        )
         if not fits:
-            return _fault(TypeError, place, given, field)
-        if field.least is not None and given is not None and not field.least <= given <= NO_LIMIT:
-            return _fault(ValueError, place, given, field)
-        if isinstance(given, Struct) and (inner := fault_in(given, f"{place}.{field.name}")):
+            return _build_problem(TypeError, place, field_value, field)
+        if field.min_value is not None and field_value is not None and not field.min_value <= field_value <= NO_LIMIT:
+            return _build_problem(ValueError, place, field_value, field)
+        if isinstance(field_value, Struct) and (inner := find_validation_problem(field_value, f"{place}.{field.name}")):
             return inner
     return None
 
 
-def _fault(error: type[Exception], place: str, given: object, field: _Field) -> Fault:
-    return Fault(error, f"{place}.{field.name} is {short(given)}; give {_wanted(field.hint)}")
+def _build_problem(error: type[Exception], place: str, field_value: object, field: _FieldSpec) -> ValidationProblem:
+    return ValidationProblem(
+        error, f"{place}.{field.name} is {short(field_value)}; give {_describe_type_hint(field.hint)}"
+    )
 
 
 @cache
-def _fields(kind: type[Struct]) -> tuple[_Field, ...]:
+def _list_field_specs(kind: type[Struct]) -> tuple[_FieldSpec, ...]:
     hints = get_type_hints(kind)
-    return tuple(_field(name, hints[name]) for name in kind.__struct_fields__)
+    return tuple(_build_field_spec(name, hints[name]) for name in kind.__struct_fields__)
 
 
-def _field(name: str, hint: Any) -> _Field:
-    classes, is_more = _classes(hint), get_origin(hint) in (Literal, tuple)
-    least = -NO_LIMIT if name in _BELOW_0 else 0
-    return _Field(name, hint, classes, is_more, least if int in classes else None)
+def _build_field_spec(name: str, hint: Any) -> _FieldSpec:
+    classes, is_more = _list_accepted_classes(hint), get_origin(hint) in (Literal, tuple)
+    minimum = -NO_LIMIT if name in _NEGATIVE_ALLOWED else 0
+    return _FieldSpec(name, hint, classes, is_more, minimum if int in classes else None)
 
 
-def _classes(hint: Any) -> tuple[type, ...]:
+def _list_accepted_classes(hint: Any) -> tuple[type, ...]:
     if get_origin(hint) in (Union, UnionType):
-        return tuple(one for inner in get_args(hint) for one in _classes(inner))
+        return tuple(member for inner in get_args(hint) for member in _list_accepted_classes(inner))
     wider: dict[Any, tuple[type, ...]] = {float: (int, float), tuple: (tuple, list), Literal: (object,)}
     kind = get_origin(hint) or hint
     return wider.get(kind, (kind,))
 
 
-def _holds(given: Any, field: _Field) -> bool:
-    """Return whether ``given`` is one of the words, or holds what it should."""
+def _is_accepted_value(field_value: Any, field: _FieldSpec) -> bool:
+    """Return whether ``field_value`` is one of the words, or holds what it should."""
     inner = get_args(field.hint)
-    return given in inner if get_origin(field.hint) is Literal else all(isinstance(one, inner[0]) for one in given)
+    return (
+        field_value in inner
+        if get_origin(field.hint) is Literal
+        else all(isinstance(item, inner[0]) for item in field_value)
+    )
 
 
-def _wanted(hint: Any) -> str:
+def _describe_type_hint(hint: Any) -> str:
     """Return in words what a field of this type takes."""
     if hint in (int, float):
         return f"a {'whole ' if hint is int else ''}number from 0 to 2**53"
@@ -89,5 +97,5 @@ def _wanted(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return f"one of {', '.join(map(repr, inner))}"
     if get_origin(hint) is tuple:
-        return f"a list, of which each is {_wanted(inner[0])}"
-    return ", or ".join(map(_wanted, inner)) if inner else f"a {hint.__name__}"
+        return f"a list, of which each is {_describe_type_hint(inner[0])}"
+    return ", or ".join(map(_describe_type_hint, inner)) if inner else f"a {hint.__name__}"

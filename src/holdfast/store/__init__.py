@@ -7,26 +7,26 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.errors import ConfigError, check_types
+from holdfast.errors import ConfigError, raise_if_wrong_type
 
 if TYPE_CHECKING:
     from holdfast.store.base import Quota, SessionStore
     from holdfast.store.sql.database import Durability
 
-__all__ = ["at_home", "open_store"]
+__all__ = ["expand_home", "open_store"]
 
 _DURABILITIES = ("process", "power")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def open_store(
-    where: str | os.PathLike[str],
+    location: str | os.PathLike[str],
     *,
     durability: Durability = "process",
     readonly: bool = False,
     quota: Quota | None = None,
 ) -> SessionStore:
-    """Return the store at ``where``: a path, ``sqlite:///path`` (four slashes = absolute) or ``:memory:``.
+    """Return the store at ``location``: a path, ``sqlite:///path`` (four slashes = absolute) or ``:memory:``.
 
     Nothing is created before the first write. ``durability="power"`` flushes the disk at each commit; ``readonly``
     refuses every write; a write over the ``quota`` is refused with ``QuotaExceeded``. Another scheme, and any argument
@@ -36,12 +36,12 @@ def open_store(
 
     if durability not in _DURABILITIES:
         raise ConfigError(f"durability is {durability!r}; it is one of {', '.join(map(repr, _DURABILITIES))}")
-    check_types(ConfigError, where=(where, str | os.PathLike), quota=(quota, Quota | None))
+    raise_if_wrong_type(ConfigError, location=(location, str | os.PathLike), quota=(quota, Quota | None))
     limits = quota or Quota()
-    place = os.fspath(where)
+    place = os.fspath(location)
     scheme = _SCHEME.match(place)
     if scheme is not None:
-        place = _after(scheme, place)
+        place = _get_sqlite_path(scheme, place)
     if place == ":memory:":
         from holdfast.store.memory import MemoryStore
 
@@ -51,10 +51,10 @@ def open_store(
         raise ConfigError(msg)
     from holdfast.store.sqlite import SqliteStore
 
-    return SqliteStore(at_home(place), durability=durability, readonly=readonly, quota=limits)
+    return SqliteStore(expand_home(place), durability=durability, readonly=readonly, quota=limits)
 
 
-def at_home(place: str) -> Path:
+def expand_home(place: str) -> Path:
     """Return ``place`` as a path, a home folder in the place of ``~``; ``ConfigError`` for one that nobody has."""
     try:
         return Path(place).expanduser()
@@ -63,13 +63,13 @@ def at_home(place: str) -> Path:
         raise ConfigError(msg) from None
 
 
-def _after(scheme: re.Match[str], place: str) -> str:
+def _get_sqlite_path(scheme: re.Match[str], place: str) -> str:
     """Return the path in a URL of scheme ``sqlite``."""
-    name, rest = scheme[1].lower(), place[scheme.end() :]
+    name, remainder = scheme[1].lower(), place[scheme.end() :]
     if name != "sqlite":
         msg = f"stores at {name}:// are not there yet; give a file's path, sqlite:///path or :memory:"
         raise ConfigError(msg)
-    if rest and not rest.startswith("/"):
+    if remainder and not remainder.startswith("/"):
         msg = f"{place!r} names a host; write sqlite:///path with three slashes (four for an absolute path)"
         raise ConfigError(msg)
-    return rest[1:] or ":memory:"
+    return remainder[1:] or ":memory:"

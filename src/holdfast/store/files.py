@@ -11,20 +11,20 @@ from pathlib import Path
 
 from holdfast.errors import StoreError, StoreReadOnly
 
-FILE, DIRECTORY = 0o600, 0o700
+FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
 """Modes of everything a store makes, whatever the umask (invariant X1)."""
-_NEW = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+_CREATE_FLAGS = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_DISK_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 """What a disk says that is full or broken."""
-_CLOSED = {errno.EROFS, errno.EACCES, errno.EPERM}
+_ACCESS_ERRNOS = {errno.EROFS, errno.EACCES, errno.EPERM}
 """What it says where this user may not."""
 
-FREE = "free space (begin with `holdfast gc`, which needs none), then open the store again"
-ACCESS = "give yourself access to it and its folder, or another path with --store"
+FREE_SPACE_ADVICE = "free space (begin with `holdfast gc`, which needs none), then open the store again"
+ACCESS_ADVICE = "give yourself access to it and its folder, or another path with --store"
 """What to do about either."""
 
 
-def is_there(path: Path) -> bool:
+def is_existing_path(path: Path) -> bool:
     """Return whether anything is at ``path``; ``OSError`` where that cannot be told, as in a folder of somebody else's.
 
     ``Path.exists`` says no to that from Python 3.14 on.
@@ -43,18 +43,18 @@ def make_directory(path: Path) -> None:
     if path.parent != path:
         make_directory(path.parent)
     with suppress(FileExistsError):
-        path.mkdir(DIRECTORY)
-        path.chmod(DIRECTORY)
+        path.mkdir(DIRECTORY_MODE)
+        path.chmod(DIRECTORY_MODE)
 
 
-def create(path: Path) -> int:
+def create_private_file(path: Path) -> int:
     """Return a descriptor of a new, empty file at ``path``; ``FileExistsError`` if anything is there."""
-    descriptor = os.open(path, _NEW, FILE)
-    os.fchmod(descriptor, FILE)
+    descriptor = os.open(path, _CREATE_FLAGS, FILE_MODE)
+    os.fchmod(descriptor, FILE_MODE)
     return descriptor
 
 
-def write_all(descriptor: int, pieces: Iterable[bytes]) -> int:
+def write_and_sync(descriptor: int, pieces: Iterable[bytes]) -> int:
     """Write all of ``pieces``, wait until the disk has them, and return the length of the file."""
     for piece in pieces:
         view = memoryview(piece)
@@ -65,15 +65,16 @@ def write_all(descriptor: int, pieces: Iterable[bytes]) -> int:
 
 
 @contextmanager
-def locked(path: Path, *, alone: bool = False, linked: bool = False) -> Iterator[int]:
-    """Hold the directory at ``path``, together with others or ``alone``; yield its descriptor.
+def lock_directory(path: Path, *, is_exclusive: bool = False, allow_symlink: bool = False) -> Iterator[int]:
+    """Hold the directory at ``path``, together with others or ``is_exclusive``; yield its descriptor.
 
-    Where the file system has no locks it is held without. A link in its place is an ``OSError`` unless ``linked``.
+    Where the file system has no locks it is held without. A link in its place is an ``OSError`` unless
+    ``allow_symlink``.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if linked else os.O_NOFOLLOW))
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if allow_symlink else os.O_NOFOLLOW))
     try:
         with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+            fcntl.flock(descriptor, fcntl.LOCK_EX if is_exclusive else fcntl.LOCK_SH)
         yield descriptor
     finally:
         os.close(descriptor)
@@ -88,10 +89,10 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def refusal(error: OSError, what: str) -> StoreError:
-    """Return the error of this package for ``error``, which came of ``what``."""
+def build_store_error(error: OSError, subject: str) -> StoreError:
+    """Return the error of this package for ``error``, which came of ``subject``."""
     why = error.strerror or str(error)
-    told = f"{what}: {why[:1].lower()}{why[1:]}"
-    if error.errno in _FULL | _CLOSED:
-        return StoreReadOnly(f"{told}; {FREE if error.errno in _FULL else ACCESS}")
-    return StoreError(f"{told}; check that path, or give another with --store")
+    problem = f"{subject}: {why[:1].lower()}{why[1:]}"
+    if error.errno in _DISK_ERRNOS | _ACCESS_ERRNOS:
+        return StoreReadOnly(f"{problem}; {FREE_SPACE_ADVICE if error.errno in _DISK_ERRNOS else ACCESS_ADVICE}")
+    return StoreError(f"{problem}; check that path, or give another with --store")

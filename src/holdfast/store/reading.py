@@ -5,28 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from holdfast.errors import StoreCorrupt, StoreError, StoreGone
+from holdfast.errors import StoreCorrupt, StoreError, StoreReplaced
 from holdfast.store.base import SessionStore
 
 T = TypeVar("T")
 
 
-def read_repaired(store: SessionStore, key: str, read: Callable[[], T], tell: Callable[[list[str]], object]) -> T:
-    """Return what ``read`` returns of session ``key``, which is repaired first where it turns out to be damaged.
+def read_with_repair(
+    store: SessionStore, key: str, read_log: Callable[[], T], report_repairs: Callable[[list[str]], object]
+) -> T:
+    """Return what ``read_log`` returns of session ``key``, which is repaired first where it turns out to be damaged.
 
-    ``tell`` is given what was repaired, a line for each thing. Raises the ``StoreCorrupt`` of ``read`` where nothing
-    can be repaired without loss, or where what is left damaged is part of what is read.
+    ``report_repairs`` is given what was repaired, a line for each thing. Raises the ``StoreCorrupt`` of ``read_log``
+    where nothing can be repaired without loss, or where what is left damaged is part of what is read.
     """
     try:
-        return read()
-    except StoreGone:
+        return read_log()
+    except StoreReplaced:
         raise
     except StoreCorrupt as damage:
         try:
-            done = store.repair(key)
+            repairs = store.repair_damage(key)
         except StoreError:
-            done = []  # a store that cannot be written cannot be repaired; what is damaged is what matters
-        if not done:
+            repairs = []  # a store that cannot be written cannot be repaired; what is damaged is what matters
+        if not repairs:
             raise damage from damage.__cause__
-    tell(done)
-    return read()
+    report_repairs(repairs)
+    return read_log()

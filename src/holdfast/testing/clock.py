@@ -33,11 +33,11 @@ from anyio._backends._asyncio import _threadpool_idle_workers, _threadpool_worke
 
 T = TypeVar("T")
 
-_NAMED = 8
+_LISTED_TASKS = 8
 """Tasks that a deadlock names."""
-_CHILD = "waitpid-"
+_CHILD_THREAD_PREFIX = "waitpid-"
 """What asyncio has in the names of the threads that wait for child processes, where it needs some."""
-_WAITERS = ("asyncio", "anyio", "anyio._backends", "anyio._core")
+_WAITING_PACKAGES = ("asyncio", "anyio", "anyio._backends", "anyio._core")
 """Packages whose own lines say nothing about who waits."""
 
 
@@ -66,37 +66,37 @@ class FakeClock:
         """Return what ``function(*args)`` returns, run on this clock. Raises ``Deadlock``, and whatever it raises."""
 
         async def begin() -> T:
-            loop.lent += 1
+            loop.pending_calls += 1
             await to_thread.run_sync(int)  # from here on the backend has its lists of threads
-            loop.lent -= 1
-            loop.workers, loop.resting = _threadpool_workers.get(), _threadpool_idle_workers.get()
+            loop.pending_calls -= 1
+            loop.workers, loop.idle_workers = _threadpool_workers.get(), _threadpool_idle_workers.get()
             return await function(*args)
 
-        loop = _Loop(self)
+        loop = _FakeClockLoop(self)
         return anyio.run(begin, backend_options={"loop_factory": lambda: loop})
 
 
-def run(function: Callable[..., Awaitable[T]], *args: Any) -> T:
+def run_on_fake_clock(function: Callable[..., Awaitable[T]], *args: Any) -> T:
     """Return what ``function(*args)`` returns, run on a clock of its own that begins at 0."""
     return FakeClock().run(function, *args)
 
 
-def now() -> float:
+def get_loop_time() -> float:
     """Return the seconds on the clock of the running loop."""
     return asyncio.get_running_loop().time()
 
 
-class _Loop(asyncio.SelectorEventLoop):
+class _FakeClockLoop(asyncio.SelectorEventLoop):
     """An event loop on a fake clock."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
         self.workers: Collection[object] = ()
-        self.resting: Collection[object] = ()
+        self.idle_workers: Collection[object] = ()
         """The backend's threads, and those of them that have nothing to do."""
-        self.lent = 0
+        self.pending_calls = 0
         """Calls that executors have not answered."""
-        super().__init__(_Selector(self))
+        super().__init__(_FakeClockSelector(self))
 
     def time(self) -> float:
         """Return the seconds on the fake clock."""
@@ -112,30 +112,30 @@ class _Loop(asyncio.SelectorEventLoop):
 
     def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
         """Return the future of a call in a thread, which is waited for."""
-        self.lent += 1
+        self.pending_calls += 1
         future = super().run_in_executor(executor, func, *args)
-        future.add_done_callback(self._returned)
+        future.add_done_callback(self._finish_call)
         return future
 
     async def shutdown_default_executor(self, *args: Any) -> None:
         """Return once the executor's threads are gone."""
-        self.lent += 1
+        self.pending_calls += 1
         await super().shutdown_default_executor(*args)
-        self.lent -= 1
+        self.pending_calls -= 1
 
-    def _returned(self, _: asyncio.Future[Any]) -> None:
-        self.lent -= 1
+    def _finish_call(self, _: asyncio.Future[Any]) -> None:
+        self.pending_calls -= 1
 
     @property
     def is_threaded(self) -> bool:
         """Whether a thread is at work whose result the loop will be told."""
-        return self.lent > 0 or len(self.workers) > len(self.resting)
+        return self.pending_calls > 0 or len(self.workers) > len(self.idle_workers)
 
 
-class _Selector(selectors.DefaultSelector):
+class _FakeClockSelector(selectors.DefaultSelector):
     """What the loop sleeps in: where only time would pass, it passes at once."""
 
-    def __init__(self, loop: _Loop) -> None:
+    def __init__(self, loop: _FakeClockLoop) -> None:
         super().__init__()
         self._loop = loop
 
@@ -146,41 +146,43 @@ class _Selector(selectors.DefaultSelector):
             return ready
         if self._loop.is_threaded:
             return super().select(None)
-        if len(self.get_map()) > 1 or any(_CHILD in thread.name for thread in threading.enumerate()):
-            return self._outside(timeout)  # the first that is watched is the loop's own, by which threads wake it
+        if len(self.get_map()) > 1 or any(_CHILD_THREAD_PREFIX in thread.name for thread in threading.enumerate()):
+            return self._select_in_real_time(
+                timeout
+            )  # the first that is watched is the loop's own, by which threads wake it
         ready = super().select(0)  # a child's thread may have told its end, and ended, since the first look
         if ready:
             return ready
         if timeout is None:
-            raise Deadlock(_waiting(self._loop))
+            raise Deadlock(_describe_deadlock(self._loop))
         self._loop.clock.advance(timeout)
         return ready
 
-    def _outside(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+    def _select_in_real_time(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         began = time.monotonic()
         ready = super().select(timeout)
         self._loop.clock.advance(time.monotonic() - began)
         return ready
 
 
-def _waiting(loop: asyncio.AbstractEventLoop) -> str:
-    tasks = sorted(map(_place, asyncio.all_tasks(loop)))
-    listed = "; ".join(tasks[:_NAMED])
-    return f"{len(tasks)} tasks wait, and no timer, thread or socket is left that could wake one: {listed}"
+def _describe_deadlock(loop: asyncio.AbstractEventLoop) -> str:
+    tasks = sorted(map(_describe_waiting_task, asyncio.all_tasks(loop)))
+    places = "; ".join(tasks[:_LISTED_TASKS])
+    return f"{len(tasks)} tasks wait, and no timer, thread or socket is left that could wake one: {places}"
 
 
-def _place(task: asyncio.Task[Any]) -> str:
+def _describe_waiting_task(task: asyncio.Task[Any]) -> str:
     """Return a task's name and the innermost line that waits, not counting those of the libraries that do it."""
-    frames = list(_frames(task.get_coro()))
-    own = [frame for frame in frames if frame.f_globals.get("__package__") not in _WAITERS] or frames
+    frames = list(_iterate_coroutine_frames(task.get_coro()))
+    own = [frame for frame in frames if frame.f_globals.get("__package__") not in _WAITING_PACKAGES] or frames
     where = f"{Path(own[-1].f_code.co_filename).name}:{own[-1].f_lineno}" if own else "its end"
     return f"{task.get_name()} at {where}"
 
 
-def _frames(at: Any) -> Iterator[FrameType]:
+def _iterate_coroutine_frames(coroutine: Any) -> Iterator[FrameType]:
     """Yield the frames of a coroutine, from the outermost to the one that waits."""
-    while at is not None:
-        frame = getattr(at, "cr_frame", None) or getattr(at, "gi_frame", None)
+    while coroutine is not None:
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
         if frame is not None:
             yield frame
-        at = getattr(at, "cr_await", None) or getattr(at, "gi_yieldfrom", None)
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)

@@ -13,32 +13,32 @@ import pytest
 from msgspec import Struct
 
 
-class Served(Struct, frozen=True):
+class ServedProvider(Struct, frozen=True):
     """A strict provider that is being served."""
 
     url: str
     """Base URL; OpenAI's SDK wants ``/v1`` behind it."""
     provider: Any
-    """The ``Provider``: what it was asked is in ``seen``, what it answered in ``requests``."""
+    """The ``ProviderInfo``: what it was asked is in ``seen``, what it answered in ``requests``."""
 
 
 @pytest.fixture
-def strict_provider() -> Iterator[Callable[..., Served]]:
+def strict_provider() -> Iterator[Callable[..., ServedProvider]]:
     """Return a function that serves a strict provider until the test ends.
 
-    ``strict_provider(window=32_000, script=[Said("hello")], faults=["529:head:2"])`` takes the fields of ``Settings``,
-    the answers of a script, and faults as ``Fault`` or in words.
+    ``strict_provider(window=32_000, script=[Said("hello")], faults=["529:head:2"])`` takes the fields of
+    ``ProviderSettings``, the answers of a script, and faults as ``ValidationProblem`` or in words.
     """
-    from holdfast.testing.provider.faults.faults import parsed
+    from holdfast.testing.provider.faults.faults import parse_fault
     from holdfast.testing.provider.provider import Provider
-    from holdfast.testing.provider.server.serving import serving
-    from holdfast.testing.provider.settings import Settings
+    from holdfast.testing.provider.server.serving import serve_provider
+    from holdfast.testing.provider.settings import ProviderSettings
 
-    with ExitStack() as served:
+    with ExitStack() as stack:
 
-        def serve(*, script: Any = (), faults: Any = (), **settings: Any) -> Served:
-            provider = Provider(Settings(**settings), script)
-            struck = [parsed(fault) if isinstance(fault, str) else fault for fault in faults]
-            return Served(served.enter_context(serving(provider, struck)), provider)
+        def serve(*, script: Any = (), faults: Any = (), **settings: Any) -> ServedProvider:
+            provider = Provider(ProviderSettings(**settings), script)
+            struck = [parse_fault(fault) if isinstance(fault, str) else fault for fault in faults]
+            return ServedProvider(stack.enter_context(serve_provider(provider, struck)), provider)
 
         yield serve

@@ -1,7 +1,7 @@
 """Upstreams without sockets: the strict provider with every fault there is, and a script of given replies.
 
-Both send as ``holdfast.engine.upstream.upstream.Http`` does, errors too, and wait with ``anyio.sleep``: on a fake clock
-(``holdfast.testing.clock``) a stall of ten minutes costs nothing.
+Both send as ``holdfast.engine.upstream.upstream.HttpUpstream`` does, errors too, and wait with ``anyio.sleep``: on a
+fake clock (``holdfast.testing.clock``) a stall of ten minutes costs nothing.
 """
 
 from __future__ import annotations
@@ -17,22 +17,29 @@ from anyio.lowlevel import checkpoint
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.engine.upstream.upstream import CONNECT, PATIENCE, Reply, Sent
-from holdfast.errors import ConfigError, UpstreamError, check_types
-from holdfast.providers.common.json.raw_json import write
-from holdfast.testing.provider.answers.saying import Setting, fit
-from holdfast.testing.provider.answers.saying import speak as spoken_parts
-from holdfast.testing.provider.calls import Answered, Asked, Refusal, Said, Used
-from holdfast.testing.provider.faults.faults import KINDS, Fault, checked, striking
-from holdfast.testing.provider.faults.struck import is_told, judged, wants_events
-from holdfast.testing.provider.judge.counting import words
-from holdfast.testing.provider.server.app import Answering
-from holdfast.testing.provider.server.incoming import discreet
-from holdfast.testing.provider.server.steps import Bare, Head, Leave, Step, Wait, steps
-from holdfast.testing.provider.voices.speaking import Call, late, speak
-from holdfast.testing.provider.voices.voice import JSON
+from holdfast.engine.upstream.upstream import CONNECT_TIMEOUT, READ_TIMEOUT, Reply, UpstreamRequest
+from holdfast.errors import ConfigError, UpstreamError, raise_if_wrong_type
+from holdfast.providers.common.json.raw_json import encode_json
+from holdfast.testing.provider.answers.saying import AnswerSettings, fit_answer
+from holdfast.testing.provider.answers.saying import sign_answer as spoken_parts
+from holdfast.testing.provider.calls import IncomingRequest, ModelAnswer, RefusalReply, ScriptedAnswer, TokenUse
+from holdfast.testing.provider.faults.faults import FAULT_KINDS, Fault, complete_fault, find_due_fault
+from holdfast.testing.provider.faults.struck import answer_with_faults, is_status_fault, is_stream_requested
+from holdfast.testing.provider.judge.counting import count_word_pieces
+from holdfast.testing.provider.server.app import ProviderProtocol
+from holdfast.testing.provider.server.incoming import redact_secret_headers
+from holdfast.testing.provider.server.steps import (
+    CloseStep,
+    HeadStep,
+    RawBytesStep,
+    ServerStep,
+    WaitStep,
+    plan_server_steps,
+)
+from holdfast.testing.provider.voices.speaking import ApiCall, encode_late_error, encode_reply
+from holdfast.testing.provider.voices.voice import JSON_TYPE
 
-CONNECTING: Mapping[str, str] = {
+CONNECT_FAULTS: Mapping[str, str] = {
     "refused": "ConnectError: All connection attempts failed",
     "reset": "ConnectError: [Errno 104] Connection reset by peer",
     "tls": "ConnectError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate",
@@ -40,11 +47,11 @@ CONNECTING: Mapping[str, str] = {
     "stall": "ConnectTimeout",
 }
 """What can go wrong at stage ``connect``, before anything is sent; the strict provider's server cannot do these."""
-_BROKEN_OFF = "RemoteProtocolError: peer closed connection without sending complete message body"
-_NOT_HTTP = "RemoteProtocolError: illegal status line"
-_RESET = "ReadError: [Errno 104] Connection reset by peer"
+_CLOSED_EARLY = "RemoteProtocolError: peer closed connection without sending complete message body"
+_BAD_STATUS_LINE = "RemoteProtocolError: illegal status line"
+_CONNECTION_RESET = "ReadError: [Errno 104] Connection reset by peer"
 
-Striking: TypeAlias = Sequence[Fault] | Callable[[Sent, int], Fault | None]
+FaultPlan: TypeAlias = Sequence[Fault] | Callable[[UpstreamRequest, int], Fault | None]
 """Faults by the number of the request, or what says which fault strikes a request; its number counts from 1."""
 
 
@@ -56,131 +63,149 @@ class ProviderUpstream:
     """
 
     def __init__(
-        self, provider: Answering, faults: Striking = (), *, patience: float = PATIENCE, latency: float = 0.0
+        self,
+        provider: ProviderProtocol,
+        faults: FaultPlan = (),
+        *,
+        patience: float = READ_TIMEOUT,
+        latency: float = 0.0,
     ) -> None:
-        check_types(ConfigError, faults=(faults, Sequence | Callable))
+        raise_if_wrong_type(ConfigError, faults=(faults, Sequence | Callable))
         self.provider = provider
         self.patience = patience
         self.latency = latency
-        self.sent: list[Sent] = []
-        self._faults: Striking = faults if callable(faults) else [_checked(fault) for fault in faults]
+        self.sent: list[UpstreamRequest] = []
+        self._faults: FaultPlan = faults if callable(faults) else [_complete_fault(fault) for fault in faults]
         self._tickets, self._answers = count(1), count(1)
 
     @asynccontextmanager
-    async def send(self, sent: Sent) -> AsyncIterator[Reply]:
-        """Return the provider's reply to ``sent``; ``UpstreamError`` of kind ``network`` where a fault takes it."""
-        self.sent.append(sent)
-        fault = self._fault(sent)
+    async def send(self, upstream_request: UpstreamRequest) -> AsyncIterator[Reply]:
+        """Return the provider's reply to ``upstream_request``; ``UpstreamError`` of kind ``network`` where a fault
+        takes it.
+        """
+        self.sent.append(upstream_request)
+        fault = self._choose_fault(upstream_request)
         await anyio.sleep(self.latency)
-        await self._connected(fault)
-        async with aclosing(_played(await self._steps(sent, fault), self.patience)) as played:
-            head = await anext(played)
-            assert isinstance(head, Head)
-            yield _reply(head, played)
+        await self._connect(fault)
+        async with aclosing(_play_steps(await self._make_steps(upstream_request, fault), self.patience)) as pieces:
+            head = await anext(pieces)
+            assert isinstance(head, HeadStep)
+            yield _make_upstream_reply(head, pieces)
 
-    def _fault(self, sent: Sent) -> Fault | None:
-        if sent.endpoint == "count":
+    def _choose_fault(self, upstream_request: UpstreamRequest) -> Fault | None:
+        if upstream_request.endpoint == "count":
             return None
         number = next(self._answers)
         if not callable(self._faults):
-            return striking(self._faults, number)
-        found = self._faults(sent, number)
-        return _checked(found) if found is not None else None
+            return find_due_fault(self._faults, number)
+        fault = self._faults(upstream_request, number)
+        return _complete_fault(fault) if fault is not None else None
 
-    async def _connected(self, fault: Fault | None) -> None:
+    async def _connect(self, fault: Fault | None) -> None:
         if fault is None or fault.stage != "connect":
             return
         if fault.kind == "stall":
-            await _pause(fault.seconds or 0, CONNECT, CONNECTING["stall"])
+            await _wait_or_time_out(fault.seconds or 0, CONNECT_TIMEOUT, CONNECT_FAULTS["stall"])
             return
-        raise _lost(CONNECTING[fault.kind])
+        raise _make_network_error(CONNECT_FAULTS[fault.kind])
 
-    async def _steps(self, sent: Sent, fault: Fault | None) -> list[Step]:
+    async def _make_steps(self, upstream_request: UpstreamRequest, fault: Fault | None) -> list[ServerStep]:
         """Return what the provider does once the request is there."""
         struck = None if fault is None or fault.stage == "connect" else fault
-        call = Call(sent.api, sent.endpoint, f"req_{next(self._tickets):024}", struck)
-        asked = _asked(sent)
-        if struck is not None and struck.stage == "body" and not is_told(struck):
-            await self._interrupted(struck)
-        spoken = speak(call, asked, judged(self.provider.answer, call, asked))
-        return steps(spoken, struck, lambda before: late(call, asked, spoken, before))
+        call = ApiCall(upstream_request.api, upstream_request.endpoint, f"req_{next(self._tickets):024}", struck)
+        incoming = _to_incoming_request(upstream_request)
+        if struck is not None and struck.stage == "body" and not is_status_fault(struck):
+            await self._interrupt_request(struck)
+        response = encode_reply(call, incoming, answer_with_faults(self.provider.answer, call, incoming))
+        return plan_server_steps(response, struck, lambda before: encode_late_error(call, incoming, response, before))
 
-    async def _interrupted(self, fault: Fault) -> None:
+    async def _interrupt_request(self, fault: Fault) -> None:
         """Raise where the request does not arrive; return once it has."""
         if fault.kind != "stall":
-            raise _lost("WriteError: [Errno 32] Broken pipe" if fault.kind == "cut" else _RESET)
-        await _pause(fault.seconds or 0, self.patience)
+            raise _make_network_error(
+                "WriteError: [Errno 32] Broken pipe" if fault.kind == "cut" else _CONNECTION_RESET
+            )
+        await _wait_or_time_out(fault.seconds or 0, self.patience)
 
 
-def _checked(fault: Fault) -> Fault:
+def _complete_fault(fault: Fault) -> Fault:
     """Return the fault with what is usual for its kind; one that strikes while connecting has its own names."""
-    check_types(ConfigError, fault=(fault, Fault))
-    early = fault.stage == "connect" or (fault.kind in CONNECTING and fault.kind not in KINDS)
+    raise_if_wrong_type(ConfigError, fault=(fault, Fault))
+    early = fault.stage == "connect" or (fault.kind in CONNECT_FAULTS and fault.kind not in FAULT_KINDS)
     if not early:
-        return checked(fault)
-    if fault.kind not in CONNECTING or fault.stage not in ("", "connect"):
-        raise ConfigError(f"the fault {fault.kind!r} cannot strike at 'connect'; {', '.join(CONNECTING)} can")
-    usual = KINDS["stall"].seconds if fault.kind == "stall" else None
+        return complete_fault(fault)
+    if fault.kind not in CONNECT_FAULTS or fault.stage not in ("", "connect"):
+        raise ConfigError(f"the fault {fault.kind!r} cannot strike at 'connect'; {', '.join(CONNECT_FAULTS)} can")
+    usual = FAULT_KINDS["stall"].seconds if fault.kind == "stall" else None
     return replace(fault, stage="connect", seconds=usual if fault.seconds is None else fault.seconds)
 
 
-def _asked(sent: Sent) -> Asked:
-    streams = sent.stream if sent.api == "gemini" else wants_events(sent.body)
-    model = sent.model.removeprefix("models/") if sent.api == "gemini" else ""
-    wants = streams and sent.endpoint == "generate"
-    return Asked(sent.api, sent.endpoint, sent.body, model, wants, discreet(sent.headers))
+def _to_incoming_request(upstream_request: UpstreamRequest) -> IncomingRequest:
+    streams = (
+        upstream_request.stream if upstream_request.api == "gemini" else is_stream_requested(upstream_request.body)
+    )
+    model = upstream_request.model.removeprefix("models/") if upstream_request.api == "gemini" else ""
+    wants = streams and upstream_request.endpoint == "generate"
+    return IncomingRequest(
+        upstream_request.api,
+        upstream_request.endpoint,
+        upstream_request.body,
+        model,
+        wants,
+        redact_secret_headers(upstream_request.headers),
+    )
 
 
 # -- playing -----------------------------------------------------------------------------------------------------------
 
 
-async def _played(doing: Sequence[Step], patience: float) -> AsyncGenerator[Head | bytes]:
+async def _play_steps(doing: Sequence[ServerStep], patience: float) -> AsyncGenerator[HeadStep | bytes]:
     """Yield the head and the pieces of a body as a client gets them; raises where the connection is lost."""
     for step in doing:
         match step:
-            case Wait():
-                await _pause(step.seconds, patience)
-            case Leave():
-                raise _lost(_RESET if step.reset else _BROKEN_OFF)
-            case Bare():
-                raise _lost(_NOT_HTTP)
+            case WaitStep():
+                await _wait_or_time_out(step.seconds, patience)
+            case CloseStep():
+                raise _make_network_error(_CONNECTION_RESET if step.reset else _CLOSED_EARLY)
+            case RawBytesStep():
+                raise _make_network_error(_BAD_STATUS_LINE)
             case _ if step:
                 yield step
 
 
-def _reply(head: Head, played: AsyncIterator[Head | bytes]) -> Reply:
+def _make_upstream_reply(head: HeadStep, pieces: AsyncIterator[HeadStep | bytes]) -> Reply:
     async def chunks() -> AsyncIterator[bytes]:
-        async for step in played:
+        async for step in pieces:
             assert isinstance(step, bytes)
             yield step
 
     return Reply(head.status, {name.lower(): value for name, value in head.headers.items()}, chunks())
 
 
-async def _pause(seconds: float, patience: float, lost: str = "ReadTimeout") -> None:
+async def _wait_or_time_out(seconds: float, patience: float, error_name: str = "ReadTimeout") -> None:
     """Return after so many seconds; the client has no more ``patience`` than that."""
     await anyio.sleep(min(seconds, patience))
     if seconds > patience:
-        raise _lost(lost)
+        raise _make_network_error(error_name)
 
 
-def _lost(what: str) -> UpstreamError:
-    text = f"no answer came from the provider ({what}); check the address and the connection, then try again"
+def _make_network_error(description: str) -> UpstreamError:
+    text = f"no answer came from the provider ({description}); check the address and the connection, then try again"
     return UpstreamError(text, "network")
 
 
 # -- given replies -----------------------------------------------------------------------------------------------------
 
 
-class Given(Struct, frozen=True):
+class ScriptedReply(Struct, frozen=True):
     """A reply as it comes over the wire."""
 
     chunks: tuple[bytes, ...] = ()
     status: int = 200
-    headers: Mapping[str, str] = MappingProxyType({"content-type": JSON})
+    headers: Mapping[str, str] = MappingProxyType({"content-type": JSON_TYPE})
 
 
-Scripted: TypeAlias = str | Said | Refusal | bytes | Mapping[str, Any] | Given | Exception
+ReplyScript: TypeAlias = str | ScriptedAnswer | RefusalReply | bytes | Mapping[str, Any] | ScriptedReply | Exception
 """Words or calls of the model, or a refusal, in the API's own form; a body as it is; a whole reply; or what is raised.
 """
 
@@ -191,54 +216,64 @@ class ScriptedUpstream:
     One request more than there are replies raises ``AssertionError``.
     """
 
-    def __init__(self, replies: Sequence[Scripted]) -> None:
-        check_types(ConfigError, replies=(replies, Sequence))
+    def __init__(self, replies: Sequence[ReplyScript]) -> None:
+        raise_if_wrong_type(ConfigError, replies=(replies, Sequence))
         self.replies = list(replies)
-        self.sent: list[Sent] = []
+        self.sent: list[UpstreamRequest] = []
 
     @asynccontextmanager
-    async def send(self, sent: Sent) -> AsyncIterator[Reply]:
+    async def send(self, upstream_request: UpstreamRequest) -> AsyncIterator[Reply]:
         """Return the next reply; what is given as an error is raised."""
-        self.sent.append(sent)
+        self.sent.append(upstream_request)
         await checkpoint()
         if len(self.sent) > len(self.replies):
             raise AssertionError(f"request {len(self.sent)} has no reply: {len(self.replies)} were given, give more")
-        given = _given(self.replies[len(self.sent) - 1], sent, len(self.sent))
-        async with aclosing(_chunks(given)) as chunks:
-            yield Reply(given.status, given.headers, chunks)
+        given_reply = _resolve_reply(self.replies[len(self.sent) - 1], upstream_request, len(self.sent))
+        async with aclosing(_iterate_chunks(given_reply)) as chunks:
+            yield Reply(given_reply.status, given_reply.headers, chunks)
 
 
-async def _chunks(given: Given) -> AsyncGenerator[bytes]:
-    for chunk in given.chunks:
+async def _iterate_chunks(reply: ScriptedReply) -> AsyncGenerator[bytes]:
+    for chunk in reply.chunks:
         yield chunk
 
 
-def _given(reply: Scripted, sent: Sent, number: int) -> Given:
+def _resolve_reply(reply: ReplyScript, upstream_request: UpstreamRequest, number: int) -> ScriptedReply:
     match reply:
         case Exception():
             raise reply
-        case Given():
+        case ScriptedReply():
             return reply
         case bytes():
-            return Given((reply,))
+            return ScriptedReply((reply,))
         case Mapping():
-            return Given((write(reply),))
+            return ScriptedReply((encode_json(reply),))
         case str():
-            return _said(Said(reply), sent, number)
+            return _render_reply(ScriptedAnswer(reply), upstream_request, number)
         case _:
-            return _said(reply, sent, number)
+            return _render_reply(reply, upstream_request, number)
 
 
-def _said(reply: Said | Refusal, sent: Sent, number: int) -> Given:
+def _render_reply(
+    reply: ScriptedAnswer | RefusalReply, upstream_request: UpstreamRequest, number: int
+) -> ScriptedReply:
     """Return a reply in the words of the API that it was asked in."""
-    asked = _asked(sent)
-    told = reply if isinstance(reply, Refusal) else _answered(reply, asked, sent.model, number)
-    spoken = speak(Call(sent.api, "generate", f"req_{number}"), asked, told)
-    return Given(spoken.pieces, spoken.status, spoken.headers)
+    incoming = _to_incoming_request(upstream_request)
+    answer = (
+        reply
+        if isinstance(reply, RefusalReply)
+        else _make_scripted_answer(reply, incoming, upstream_request.model, number)
+    )
+    response = encode_reply(ApiCall(upstream_request.api, "generate", f"req_{number}"), incoming, answer)
+    return ScriptedReply(response.pieces, response.status, response.headers)
 
 
-def _answered(said: Said, asked: Asked, model: str, number: int) -> Answered:
-    setting = Setting(asked.api, model, f"scripted {number}", number)
-    fitted = fit(said, None, words)
-    used = Used(words(asked.body.decode("utf-8", "replace")), fitted.output, reasoning=fitted.reasoning)
-    return Answered(setting.id("msg_"), model, spoken_parts(said, setting), fitted.stop, used)
+def _make_scripted_answer(answer: ScriptedAnswer, request: IncomingRequest, model: str, number: int) -> ModelAnswer:
+    setting = AnswerSettings(request.api, model, f"scripted {number}", number)
+    fitted_answer = fit_answer(answer, None, count_word_pieces)
+    used = TokenUse(
+        count_word_pieces(request.body.decode("utf-8", "replace")),
+        fitted_answer.output,
+        reasoning=fitted_answer.reasoning,
+    )
+    return ModelAnswer(setting.make_id("msg_"), model, spoken_parts(answer, setting), fitted_answer.stop, used)

@@ -9,30 +9,44 @@ from hypothesis import strategies as st
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.planning.summary import prompts
-from holdfast.planning.summary.judge import Told, Wanted, objections, tidy
-from holdfast.planning.summary.must_keep import exact, keywords, missing, newest_identifiers, newest_request, reflects
-from holdfast.planning.summary.prompts import HEADINGS, Order
+from holdfast.planning.summary.judge import (
+    SummaryAnswer,
+    SummaryRequirements,
+    find_summary_problems,
+    strip_fence_and_introduction,
+)
+from holdfast.planning.summary.must_keep import (
+    collect_newest_identifiers,
+    extract_keywords,
+    find_identifiers,
+    find_missing_identifiers,
+    find_newest_user_text,
+    has_request_keywords,
+)
+from holdfast.planning.summary.prompts import SUMMARY_HEADINGS, SummaryPromptOptions
 
-GOOD = "\n".join(f"## {name}\n- kelp" for name in HEADINGS)
-WANTED = Wanted(1_000)
+GOOD = "\n".join(f"## {name}\n- kelp" for name in SUMMARY_HEADINGS)
+WANTED = SummaryRequirements(1_000)
 
 # -- prompts -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_template_has_every_heading_in_order():
     """The form that is asked for holds the seven headings, once each, in their order."""
-    told = prompts.asked("record", Order(500))
-    places = [told.index(f"## {name}\n") for name in HEADINGS]
+    told = prompts.build_summary_prompt("record", SummaryPromptOptions(500))
+    places = [told.index(f"## {name}\n") for name in SUMMARY_HEADINGS]
     assert places == sorted(places)
-    assert [told.count(f"## {name}\n") for name in HEADINGS] == [1] * 7
+    assert [told.count(f"## {name}\n") for name in SUMMARY_HEADINGS] == [1] * 7
     for inner in ("### Done", "### In Progress", "### Blocked", "(none)", "500 words", "language", "letter by letter"):
         assert inner in told
 
 
 def test_what_stands_where():
     """The record and the earlier notes are data between tags, then come additions, the task, and the reasons."""
-    order = Order(500, "OLD", ("/srv/a/b",), "dwell on tests", ("from a hook",), reasons=("it was empty",))
-    told = prompts.asked("RECORD", order, prompts.place(2, 3))
+    order = SummaryPromptOptions(
+        500, "OLD", ("/srv/a/b",), "dwell on tests", ("from a hook",), rejection_reasons=("it was empty",)
+    )
+    told = prompts.build_summary_prompt("RECORD", order, prompts.format_part_label(2, 3))
     pieces = ["<previous-summary>\nOLD", "[Part 2 of 3]", "<conversation>\nRECORD", "<added-context>\nfrom a hook"]
     pieces += ["Bring them up to date", "## Goal", "/srv/a/b", "<user-focus>\ndwell on tests", "- it was empty"]
     places = [told.index(piece) for piece in pieces]
@@ -41,7 +55,7 @@ def test_what_stands_where():
 
 def test_parts_are_merged_oldest_first():
     """A merge names each part by its age and holds the earlier notes once."""
-    told = prompts.merging(["A", "B", "C"], Order(500, "OLD"))
+    told = prompts.build_merge_prompt(["A", "B", "C"], SummaryPromptOptions(500, "OLD"))
     pieces = [
         "OLD",
         "Part 1 of 3, the oldest",
@@ -54,18 +68,18 @@ def test_parts_are_merged_oldest_first():
     ]
     places = [told.index(piece) for piece in pieces]
     assert places == sorted(places)
-    assert prompts.place(1, 1) == "Part 1 of 1"
+    assert prompts.format_part_label(1, 1) == "Part 1 of 1"
 
 
 def test_a_wish_is_cut_between_characters():
     """The user's own instructions keep 800 characters, none of them torn."""
-    assert prompts.focused("a" * 799 + "👩\u200d🔬", 800) == "a" * 799
-    assert prompts.focused("  short ", 800) == "short"
+    assert prompts.clip_focus("a" * 799 + "👩\u200d🔬", 800) == "a" * 799
+    assert prompts.clip_focus("  short ", 800) == "short"
 
 
 def test_a_replaced_prompt_is_all_there_is():
     """A hook's prompt takes the place of task and form."""
-    told = prompts.appended(Order(500, prompt="Do it your way."))
+    told = prompts.build_inline_summary_prompt(SummaryPromptOptions(500, custom_prompt="Do it your way."))
     assert "Do it your way." in told
     assert "## Goal" not in told
 
@@ -88,28 +102,34 @@ def test_a_replaced_prompt_is_all_there_is():
 )
 def test_identifiers(text, found):
     """Addresses, hosts with ports, absolute paths, eight hexadecimal and six decimal digits."""
-    assert [*exact(text)] == found
+    assert [*find_identifiers(text)] == found
 
 
 def test_identifiers_of_the_newest_messages():
     """What user and agent said and called counts, newest first, as it was written; what tools gave back does not."""
     said = [
-        Message.of("user", "old 111111"),
-        Message.of("user", "new 222222"),
+        Message.from_text("user", "old 111111"),
+        Message.from_text("user", "new 222222"),
         Message("assistant", (Text("hash cafebabe12"), ToolCall("1", "read", '{"path": "/srv/a/b.py"}'))),
         Message("tool", (ToolResult("1", "read", (Text("333333 /etc/x/y"),)),)),
     ]
-    assert newest_identifiers(said, 3, 12) == ("cafebabe12", "/srv/a/b.py", "222222")
-    assert newest_identifiers(said, 3, 1) == ("cafebabe12",)
-    assert newest_identifiers(said, 0, 12) == ()
-    assert missing("CAFEBABE12 and /srv/a/b.py", newest_identifiers(said, 3, 12)) == ("222222",)
+    assert collect_newest_identifiers(said, 3, 12) == ("cafebabe12", "/srv/a/b.py", "222222")
+    assert collect_newest_identifiers(said, 3, 1) == ("cafebabe12",)
+    assert collect_newest_identifiers(said, 0, 12) == ()
+    assert find_missing_identifiers("CAFEBABE12 and /srv/a/b.py", collect_newest_identifiers(said, 3, 12)) == (
+        "222222",
+    )
 
 
 def test_the_newest_request():
     """The newest words of a user are the request; a message of results alone is none."""
-    said = [Message.of("user", "do it"), Message("user", (ToolResult("1", "", (Text("r"),)),)), Message.of("user", " ")]
-    assert newest_request(said) == "do it"
-    assert newest_request([]) == ""
+    said = [
+        Message.from_text("user", "do it"),
+        Message("user", (ToolResult("1", "", (Text("r"),)),)),
+        Message.from_text("user", " "),
+    ]
+    assert find_newest_user_text(said) == "do it"
+    assert find_newest_user_text([]) == ""
 
 
 @pytest.mark.parametrize(
@@ -126,22 +146,22 @@ def test_the_newest_request():
 )
 def test_a_request_is_reflected(request_, summary, told):
     """Two of three or more telling words must stand in a summary, one of fewer; what says nothing asks for nothing."""
-    assert reflects(summary, request_) is told
+    assert has_request_keywords(summary, request_) is told
 
 
 @given(st.text(max_size=80))
 def test_a_text_reflects_itself(text):
     """Whatever was asked, its own words reflect it, and hold its identifiers."""
-    assert reflects(text, text)
-    assert not missing(text, exact(text))
-    assert len(keywords(text)) <= 12
+    assert has_request_keywords(text, text)
+    assert not find_missing_identifiers(text, find_identifiers(text))
+    assert len(extract_keywords(text)) <= 12
 
 
 # -- what is taken -----------------------------------------------------------------------------------------------------
 
 
 def why(text, tokens=500, wanted=WANTED, **more):
-    return "; ".join(objections(Told(text, tokens, **more), wanted))
+    return "; ".join(find_summary_problems(SummaryAnswer(text, tokens, **more), wanted))
 
 
 def test_a_good_summary_is_taken():
@@ -158,8 +178,8 @@ def test_a_good_summary_is_taken():
         ("I'm sorry, but I can\u2019t do that.\n" + GOOD, "refusal"),
         ("As an AI I cannot", "refusal"),
         ("Rate limit reached, try again later", "message of a provider"),
-        (prompts.template(), "repeated"),
-        (prompts.asked("record", Order(9)), "repeated"),
+        (prompts.render_summary_template(), "repeated"),
+        (prompts.build_summary_prompt("record", SummaryPromptOptions(9)), "repeated"),
         ("[User]: hi\n\n[Assistant]: hi\n\n[Tool result]: x", "repeated"),
         (GOOD + "\n<tool_call>\n{}", "tool call"),
         ('{"name": "read", "arguments": {"path": "a"}}', "tool call"),
@@ -181,14 +201,14 @@ def test_words_about_limits_are_no_limits():
 
 def test_sizes_stops_and_calls():
     """Too short, too long, broken off and calling answers are refused with the numbers; what it kept is looked at."""
-    assert "it has 20 tokens, and at least 200" in why(GOOD, 20, Wanted(1_000, 200))
+    assert "it has 20 tokens, and at least 200" in why(GOOD, 20, SummaryRequirements(1_000, 200))
     assert "it has 1,001 tokens, and at most 1,000" in why(GOOD, 1_001)
     assert "'length'" in why(GOOD, stop="length")
     assert "'refusal'" in why(GOOD, stop="refusal")
     assert "'read'" in why(GOOD, calls=("read",), stop="tool")
-    assert "/srv/a/b" in why(GOOD, wanted=Wanted(1_000, identifiers=("/srv/a/b",)))
-    assert "asked for last" in why(GOOD, wanted=Wanted(1_000, request="paint the boat red"))
-    assert "word for word" in why(GOOD, wanted=Wanted(1_000, anchor=GOOD))
+    assert "/srv/a/b" in why(GOOD, wanted=SummaryRequirements(1_000, identifiers=("/srv/a/b",)))
+    assert "asked for last" in why(GOOD, wanted=SummaryRequirements(1_000, newest_request="paint the boat red"))
+    assert "word for word" in why(GOOD, wanted=SummaryRequirements(1_000, previous_summary=GOOD))
 
 
 @pytest.mark.parametrize(
@@ -205,4 +225,4 @@ def test_sizes_stops_and_calls():
 )
 def test_a_wrapping_is_taken_off(text, left):
     """A fence, a wrapping tag or a short introduction goes; what tells that it is no summary stays."""
-    assert tidy(text) == left
+    assert strip_fence_and_introduction(text) == left

@@ -5,10 +5,17 @@ from __future__ import annotations
 import httpx2
 import pytest
 
-from holdfast.messages.parts import Seal, Text, Thinking, ToolCall
-from holdfast.testing.provider.calls import Answered, Asked, Compacted, Counted, Refusal, Used
-from holdfast.testing.provider.server.serving import serving
-from holdfast.testing.provider.settings import Settings
+from holdfast.messages.parts import ProviderSignature, Text, Thinking, ToolCall
+from holdfast.testing.provider.calls import (
+    CompactReply,
+    IncomingRequest,
+    ModelAnswer,
+    RefusalReply,
+    TokenCountReply,
+    TokenUse,
+)
+from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.settings import ProviderSettings
 
 
 class Parrot:
@@ -17,32 +24,34 @@ class Parrot:
     said = "Kelp holds, 海藻 holds, and so does the rock beneath it."
 
     def __init__(self) -> None:
-        self.settings, self.requests = Settings(window=32_000, max_output=4_000), ()
-        self.seen: list[Asked] = []
-        self.refusal: Refusal | None = None
+        self.settings, self.requests = ProviderSettings(window=32_000, max_output=4_000), ()
+        self.seen: list[IncomingRequest] = []
+        self.refusal: RefusalReply | None = None
 
     def answer(self, asked):
         self.seen.append(asked)
         if self.refusal is not None:
             return self.refusal
         if asked.endpoint == "count":
-            return Counted(42)
+            return TokenCountReply(42)
         if asked.endpoint == "compact":
-            return Compacted("resp_2", (b'{"id":"cmp_1","type":"compaction","encrypted_content":"x"}',), Used(9, 4, 3))
-        seal = Seal(asked.api, "m", "c2VhbA==") if asked.api != "openai-chat" else None
+            return CompactReply(
+                "resp_2", (b'{"id":"cmp_1","type":"compaction","encrypted_content":"x"}',), TokenUse(9, 4, 3)
+            )
+        seal = ProviderSignature(asked.api, "m", "c2VhbA==") if asked.api != "openai-chat" else None
         parts = (
             Thinking("Rocks first.", seal),
             Text(self.said),
             ToolCall("call_1", "read", '{"path":"a.txt","n":[1,2]}'),
         )
-        return Answered("msg_1", "m", parts, "tool", Used(100, 50, 30, 20, 7, 5))
+        return ModelAnswer("msg_1", "m", parts, "tool", TokenUse(100, 50, 30, 20, 7, 5))
 
 
 @pytest.fixture(scope="module")
 def served():
     """A parrot, a client of it, and what an onlooker is told."""
     parrot, told = Parrot(), []
-    with serving(parrot, onlooker=told.append) as url, httpx2.Client(base_url=url, timeout=60) as client:
+    with serve_provider(parrot, on_request=told.append) as url, httpx2.Client(base_url=url, timeout=60) as client:
         yield parrot, client, told
 
 

@@ -16,11 +16,28 @@ from hypothesis import strategies as st
 
 from holdfast.errors import ConfigError
 from holdfast.messages.parts import Text, ToolCall
-from holdfast.testing.provider.calls import Answered, Counted, Used
-from holdfast.testing.provider.faults.faults import KINDS, STAGES, Fault, checked, parsed, striking
-from holdfast.testing.provider.server.serving import serving
-from holdfast.testing.provider.server.steps import ALERT, BITE, BROKEN, GARBAGE, Head, Leave, Outgoing, Wait, steps
-from holdfast.testing.provider.settings import Settings
+from holdfast.testing.provider.calls import ModelAnswer, TokenCountReply, TokenUse
+from holdfast.testing.provider.faults.faults import (
+    FAULT_KINDS,
+    FAULT_STAGES,
+    Fault,
+    complete_fault,
+    find_due_fault,
+    parse_fault,
+)
+from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.server.steps import (
+    DRIP_BYTES,
+    GARBAGE_BYTES,
+    INVALID_UTF8,
+    TLS_ALERT,
+    CloseStep,
+    HeadStep,
+    OutgoingResponse,
+    WaitStep,
+    plan_server_steps,
+)
+from holdfast.testing.provider.settings import ProviderSettings
 
 ADDRESSES = {
     "anthropic": "/v1/messages",
@@ -40,13 +57,13 @@ WORDS = "Tides move the kelp; the holdfast stays. 海藻 äöü"
 class Parrot:
     """Always the same words and one call."""
 
-    settings, requests = Settings(), ()
+    settings, requests = ProviderSettings(), ()
 
     def answer(self, asked):
         if asked.endpoint == "count":
-            return Counted(7)
+            return TokenCountReply(7)
         parts = (Text(WORDS), ToolCall("call_1", "read", '{"path":"a.txt"}'))
-        return Answered("msg_1", "m", parts, "tool", Used(10, 5))
+        return ModelAnswer("msg_1", "m", parts, "tool", TokenUse(10, 5))
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +101,7 @@ def post(client):
 )
 def test_a_fault_is_written_in_a_few_words(text, fault):
     """A fault is ``kind[:stage][:at][:seconds]``; what is left out is what is usual for the kind."""
-    assert parsed(text) == fault
+    assert parse_fault(text) == fault
 
 
 @pytest.mark.parametrize(
@@ -102,7 +119,7 @@ def test_a_fault_is_written_in_a_few_words(text, fault):
 def test_a_fault_that_cannot_be_is_refused(text, message):
     """A word that is no fault is an error that names what there is."""
     with pytest.raises(ConfigError, match=message):
-        parsed(text)
+        parse_fault(text)
 
 
 @pytest.mark.parametrize(
@@ -136,33 +153,33 @@ def test_a_fault_that_cannot_be_is_refused(text, message):
 )
 def test_what_clients_meet_can_be_had(met, text):
     """Every trouble that clients of real providers report has a fault."""
-    assert all(parsed(one).kind in KINDS for one in text.split()), met
+    assert all(parse_fault(one).kind in FAULT_KINDS for one in text.split()), met
 
 
 def test_each_kind_has_its_places():
     """A kind strikes at each of its stages and at no other; all stages are those of some kind."""
-    for kind, about in KINDS.items():
-        for stage in STAGES:
+    for kind, about in FAULT_KINDS.items():
+        for stage in FAULT_STAGES:
             if stage in about.stages:
-                assert parsed(f"{kind}:{stage}").stage == stage
+                assert parse_fault(f"{kind}:{stage}").stage == stage
             else:
                 with pytest.raises(ConfigError, match="cannot strike"):
-                    parsed(f"{kind}:{stage}")
-    assert {stage for about in KINDS.values() for stage in about.stages} == set(STAGES)
+                    parse_fault(f"{kind}:{stage}")
+    assert {stage for about in FAULT_KINDS.values() for stage in about.stages} == set(FAULT_STAGES)
 
 
 def test_a_fault_strikes_its_own_request():
     """A fault strikes the request of its number, number 0 every one, and the first that fits is taken."""
     faults = [Fault("cut", at=2), Fault("reset", at=0)]
-    assert [striking(faults, number).kind for number in (1, 2, 3)] == ["reset", "cut", "reset"]
-    assert striking([], 1) is None
+    assert [find_due_fault(faults, number).kind for number in (1, 2, 3)] == ["reset", "cut", "reset"]
+    assert find_due_fault([], 1) is None
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------
 
 answers = st.lists(st.binary(min_size=1, max_size=30), max_size=8).flatmap(
     lambda pieces: st.builds(
-        Outgoing,
+        OutgoingResponse,
         st.just(200),
         st.just({}),
         st.just(tuple(pieces)),
@@ -170,7 +187,9 @@ answers = st.lists(st.binary(min_size=1, max_size=30), max_size=8).flatmap(
         streamed=st.booleans(),
     )
 )
-strikes = st.sampled_from([(kind, stage) for kind, about in KINDS.items() for stage in about.stages if stage != "body"])
+strikes = st.sampled_from(
+    [(kind, stage) for kind, about in FAULT_KINDS.items() for stage in about.stages if stage != "body"]
+)
 
 
 def body(found) -> bytes:
@@ -180,19 +199,22 @@ def body(found) -> bytes:
 @given(answers)
 def test_without_a_fault_all_is_sent(spoken):
     """An answer that nothing strikes is its head and all its pieces."""
-    length = {} if spoken.streamed else {"content-length": str(len(b"".join(spoken.pieces)))}
-    assert steps(spoken) == [Head(200, length), *spoken.pieces]
+    length = {} if spoken.is_stream else {"content-length": str(len(b"".join(spoken.pieces)))}
+    assert plan_server_steps(spoken) == [HeadStep(200, length), *spoken.pieces]
 
 
 @given(answers, strikes)
 def test_what_is_sent_before_a_fault_is_the_answer(spoken, strike):
     """Up to the place where a fault strikes, a client gets the answer's own bytes; waiting changes none of them."""
     kind, stage = strike
-    whole, found = body(steps(spoken)), steps(spoken, checked(Fault(kind, stage)), lambda _: (b"late",))
-    if KINDS[kind].group == "status" or kind in ("stall", "drip", "empty", "unknown"):
+    whole, found = (
+        body(plan_server_steps(spoken)),
+        plan_server_steps(spoken, complete_fault(Fault(kind, stage)), lambda _: (b"late",)),
+    )
+    if FAULT_KINDS[kind].group == "status" or kind in ("stall", "drip", "empty", "unknown"):
         assert body(found) == whole
     elif kind in ("garbage", "utf8"):
-        mark = GARBAGE if kind == "garbage" else BROKEN
+        mark = GARBAGE_BYTES if kind == "garbage" else INVALID_UTF8
         assert len(body(found)) == len(whole) + len(mark)
         assert mark in body(found)
     else:
@@ -202,7 +224,10 @@ def test_what_is_sent_before_a_fault_is_the_answer(spoken, strike):
 @given(answers, st.sampled_from(["first", "middle", "end"]))
 def test_the_end_is_never_sent_before_the_stage_end(spoken, stage):
     """At every stage inside an answer the events that end it are still to come, and stages come in their order."""
-    sent = {name: len(body(steps(spoken, checked(Fault("cut", name))))) for name in ("first", "middle", "end")}
+    sent = {
+        name: len(body(plan_server_steps(spoken, complete_fault(Fault("cut", name)))))
+        for name in ("first", "middle", "end")
+    }
     closing = sum(map(len, spoken.pieces[-spoken.closing :]))
     assert sent["first"] == 0
     assert sent["end"] == max(0, len(b"".join(spoken.pieces)) - closing)
@@ -211,29 +236,29 @@ def test_the_end_is_never_sent_before_the_stage_end(spoken, stage):
 
 def test_a_drip_is_smaller_than_an_event():
     """A dripping answer comes in bites with a pause behind each."""
-    spoken = Outgoing(200, {}, (b"data: 0123456789\n\n",), streamed=True)
-    found = steps(spoken, checked(Fault("drip", seconds=3)))
-    assert found[1:3] == [b"data: 0", Wait(3)]
-    assert max(len(step) for step in found if isinstance(step, bytes)) == BITE
+    spoken = OutgoingResponse(200, {}, (b"data: 0123456789\n\n",), is_stream=True)
+    found = plan_server_steps(spoken, complete_fault(Fault("drip", seconds=3)))
+    assert found[1:3] == [b"data: 0", WaitStep(3)]
+    assert max(len(step) for step in found if isinstance(step, bytes)) == DRIP_BYTES
 
 
 def test_a_reset_is_a_step_of_its_own():
     """A reset and a cut end the connection; nothing is sent behind them."""
-    spoken = Outgoing(200, {}, (b"a", b"b"), streamed=True)
-    assert steps(spoken, checked(Fault("reset")))[-1] == Leave(reset=True)
-    assert steps(spoken, checked(Fault("cut", "head"))) == [Leave()]
+    spoken = OutgoingResponse(200, {}, (b"a", b"b"), is_stream=True)
+    assert plan_server_steps(spoken, complete_fault(Fault("reset")))[-1] == CloseStep(reset=True)
+    assert plan_server_steps(spoken, complete_fault(Fault("cut", "head"))) == [CloseStep()]
 
 
 # -- on the wire: statuses ---------------------------------------------------------------------------------------------
 
-STATUSES = [kind for kind, about in KINDS.items() if about.group == "status"]
+STATUSES = [kind for kind, about in FAULT_KINDS.items() if about.group == "status"]
 
 
 @pytest.mark.parametrize("api", ADDRESSES)
 def test_statuses(post, api):
     """Each status is told with its number, in the API's own shape or as the proxy in between tells it."""
     faults = [Fault(kind, at=number) for number, kind in enumerate(STATUSES, 1)]
-    with serving(Parrot(), faults) as url:
+    with serve_provider(Parrot(), faults) as url:
         found = {kind: post(url, api) for kind in STATUSES}
         assert post(url, api).status_code == 200
     for kind, answer in found.items():
@@ -253,7 +278,7 @@ def test_statuses(post, api):
 def test_when_to_come_again(post):
     """``429`` tells when to come again as its API does, ``429-tokens`` does not tell it."""
     faults = [Fault("429", at=1, seconds=1.5), Fault("429", at=2, seconds=1.5), Fault("429", at=3, seconds=1.5)]
-    with serving(Parrot(), [*faults, Fault("429-tokens", at=4)]) as url:
+    with serve_provider(Parrot(), [*faults, Fault("429-tokens", at=4)]) as url:
         first, second, third, fourth = (
             post(url, api) for api in ("anthropic", "openai-chat", "gemini", "openai-responses")
         )
@@ -282,7 +307,7 @@ def raw(url: str, path: str = "/v1/messages", body: bytes = b'{"stream":true}') 
 @pytest.mark.parametrize("stage", ["body", "head", "first", "middle", "end"])
 def test_a_reset_and_a_cut_end_the_connection(stage):
     """A reset is a reset of the socket and a cut an early end, each at its stage."""
-    with serving(Parrot(), [Fault("reset", stage, 1), Fault("cut", stage, 2)]) as url:
+    with serve_provider(Parrot(), [Fault("reset", stage, 1), Fault("cut", stage, 2)]) as url:
         with pytest.raises(ConnectionResetError):
             raw(url)
         try:
@@ -299,7 +324,7 @@ def test_a_reset_and_a_cut_end_the_connection(stage):
 @pytest.mark.parametrize("stage", ["body", "head", "first", "middle", "end"])
 def test_a_stall_ends_with_the_client_patience(post, stage):
     """A stall lets a client wait until it gives up; a stall of some seconds goes on behind them."""
-    with serving(Parrot(), [Fault("stall", stage, 1), Fault("stall", stage, 2, 0.05)]) as url:
+    with serve_provider(Parrot(), [Fault("stall", stage, 1), Fault("stall", stage, 2, 0.05)]) as url:
         with pytest.raises(httpx2.ReadTimeout):
             post(url, "anthropic", timeout=httpx2.Timeout(60, read=0.15))
         began = time.monotonic()
@@ -309,7 +334,7 @@ def test_a_stall_ends_with_the_client_patience(post, stage):
 
 def test_a_server_ends_with_answers_that_stall():
     """The end of the block ends the server, its thread and its connections, even those that wait for ever."""
-    with serving(Parrot(), [Fault("stall", "middle", 1), Fault("stall", "body", 2)]) as url:
+    with serve_provider(Parrot(), [Fault("stall", "middle", 1), Fault("stall", "body", 2)]) as url:
         host, port = url.removeprefix("http://").split(":")
         lines = [socket.create_connection((host, int(port)), timeout=60) for _ in range(3)]
         for line in lines[:2]:
@@ -324,16 +349,16 @@ def test_a_server_ends_with_answers_that_stall():
 
 def test_a_server_that_is_given_up_before_it_began_ends(monkeypatch):
     """Where it does not start in time that is said, and its thread ends as soon as it has started."""
-    monkeypatch.setattr("holdfast.testing.provider.server.serving.PATIENCE", 0)
-    with suppress(OSError), serving(Parrot()):
+    monkeypatch.setattr("holdfast.testing.provider.server.serving.START_TIMEOUT", 0)
+    with suppress(OSError), serve_provider(Parrot()):
         pass
     assert [thread for thread in threading.enumerate() if thread.name == "holdfast-provider"] == []
 
 
 def test_what_is_no_http(post):
     """``protocol`` answers with bytes that are no HTTP."""
-    with serving(Parrot(), [Fault("protocol", at=0)]) as url:
-        assert raw(url) == ALERT
+    with serve_provider(Parrot(), [Fault("protocol", at=0)]) as url:
+        assert raw(url) == TLS_ALERT
         with pytest.raises(httpx2.RemoteProtocolError):
             post(url, "anthropic")
 
@@ -345,7 +370,7 @@ def test_what_is_no_http(post):
 def test_contents(post, api):
     """Faults of the content come under HTTP 200, and each is what its line says."""
     kinds = ["unfinished", "error", "garbage", "utf8", "empty", "blank", "unknown", "drip"]
-    with serving(Parrot(), [Fault(kind, at=number, seconds=0) for number, kind in enumerate(kinds, 1)]) as url:
+    with serve_provider(Parrot(), [Fault(kind, at=number, seconds=0) for number, kind in enumerate(kinds, 1)]) as url:
         found = {kind: post(url, api) for kind in kinds}
         whole = post(url, api).content
     assert {answer.status_code for answer in found.values()} == {200}
@@ -354,7 +379,7 @@ def test_contents(post, api):
     assert ENDS[api] in whole
     assert ENDS[api] not in held["unfinished"] + held["error"]
     assert b"verload" in held["error"]
-    assert GARBAGE in held["garbage"]
+    assert GARBAGE_BYTES in held["garbage"]
     with pytest.raises(UnicodeDecodeError):
         held["utf8"].decode()
     assert ENDS[api] in held["empty"]
@@ -370,20 +395,20 @@ def test_faults_strike_documents_too(client, api):
     """An answer in one document can be cut, broken and dripped, and an error can stand in its place."""
     kinds = ["unfinished", "error", "garbage", "utf8", "drip"]
     path = ADDRESSES[api].replace("streamGenerateContent?alt=sse", "generateContent")
-    with serving(Parrot(), [Fault(kind, at=number, seconds=0) for number, kind in enumerate(kinds, 1)]) as url:
+    with serve_provider(Parrot(), [Fault(kind, at=number, seconds=0) for number, kind in enumerate(kinds, 1)]) as url:
         found = {kind: client.post(f"{url}{path}", json={}).content for kind in kinds}
         whole = client.post(f"{url}{path}", json={}).content
     assert whole.startswith(found["unfinished"])
     assert len(found["unfinished"]) < len(whole)
     assert json.loads(found["error"])["error"]["message"]
-    assert GARBAGE in found["garbage"]
-    assert BROKEN in found["utf8"]
+    assert GARBAGE_BYTES in found["garbage"]
+    assert INVALID_UTF8 in found["utf8"]
     assert found["drip"] == whole
 
 
 def test_counts_are_not_numbered(client, post):
     """Only requests for an answer are numbered: counts and lists of models between them move no fault."""
-    with serving(Parrot(), [Fault("500", at=2)]) as url:
+    with serve_provider(Parrot(), [Fault("500", at=2)]) as url:
         found = [post(url, "anthropic").status_code]
         found.append(client.post(f"{url}/v1/messages/count_tokens", json={}).status_code)
         found.append(client.get(f"{url}/v1/models").status_code)

@@ -11,12 +11,12 @@ import pytest
 from msgspec import Raw
 
 from holdfast.messages.parts import Opaque, Text
-from holdfast.testing.provider.calls import Answered, Asked, Refusal, Used
+from holdfast.testing.provider.calls import IncomingRequest, ModelAnswer, RefusalReply, TokenUse
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.server.app import Told
-from holdfast.testing.provider.server.serving import serving
-from holdfast.testing.provider.settings import Settings
-from holdfast.testing.provider.voices import VOICES
+from holdfast.testing.provider.server.app import RequestReport
+from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.settings import ProviderSettings
+from holdfast.testing.provider.voices import API_ENCODERS
 
 ADDRESSES = {
     "anthropic": "/v1/messages",
@@ -141,8 +141,8 @@ def test_models(client, headers, base, inside):
 
 def test_models_that_are_not_there():
     """Where the settings name models, these are listed and no other is there."""
-    provider = Provider(Settings(models=("only-1",)))
-    with serving(provider) as url, httpx2.Client(base_url=url) as client:
+    provider = Provider(ProviderSettings(models=("only-1",)))
+    with serve_provider(provider) as url, httpx2.Client(base_url=url) as client:
         assert [one["id"] for one in client.get("/v1/models").json()["data"]] == ["only-1"]
         assert client.get("/v1/models/only-1").status_code == 200
         assert client.get("/v1/models/other").json()["error"]["code"] == "model_not_found"
@@ -151,7 +151,7 @@ def test_models_that_are_not_there():
 def test_pages_of_models():
     """Anthropic and Gemini list as many models as are asked for and say where to go on; OpenAI lists all."""
     names = ("a", "b", "c")
-    with serving(Provider(Settings(models=names))) as url, httpx2.Client(base_url=url) as client:
+    with serve_provider(Provider(ProviderSettings(models=names))) as url, httpx2.Client(base_url=url) as client:
         client.headers["anthropic-version"] = "1"
         first = client.get("/v1/models?limit=2").json()
         assert ([one["id"] for one in first["data"]], first["has_more"]) == (["a", "b"], True)
@@ -162,13 +162,13 @@ def test_pages_of_models():
         rest = client.get("/v1beta/models", params={"pageSize": 2, "pageToken": found["nextPageToken"]}).json()
         assert [one["name"] for one in rest["models"]] == ["models/c"]
         assert "nextPageToken" not in rest
-    with serving(Provider(Settings(models=names))) as url:
+    with serve_provider(Provider(ProviderSettings(models=names))) as url:
         assert len(httpx2.get(f"{url}/v1/models?limit=1").json()["data"]) == 3
 
 
 def test_bytes_that_are_no_http(capfd, caplog):
     """What is no HTTP is answered with 400, and nothing is printed beside what the caller prints."""
-    with serving(Provider()) as url:
+    with serve_provider(Provider()) as url:
         place = url.removeprefix("http://").split(":")
         with socket.create_connection((place[0], int(place[1]))) as line:
             line.sendall(b"GARBAGE\r\n\r\n")
@@ -284,22 +284,23 @@ def test_counts_and_compactions(client):
 def test_a_block_has_its_own_bytes():
     """A part with bytes of its own goes out with them, also where it comes whole in a stream."""
     block = Raw(b'{"type":"compaction", "content":"S","encrypted_content":"E"}')
-    answered = Answered("msg_1", "m", (Opaque("compaction", block),), "compaction", Used(0, 0), Used(50, 9))
-    asked = Asked("anthropic", "generate", b"{}")
-    whole = VOICES["anthropic"].whole(asked, answered)
+    answered = ModelAnswer("msg_1", "m", (Opaque("compaction", block),), "compaction", TokenUse(0, 0), TokenUse(50, 9))
+    asked = IncomingRequest("anthropic", "generate", b"{}")
+    whole = API_ENCODERS["anthropic"].encode_answer(asked, answered)
     assert whole["content"] == [block]
     assert whole["usage"]["iterations"][0]["output_tokens"] == 9
-    told = b"".join(VOICES["anthropic"].stream(asked, answered).events)
+    told = b"".join(API_ENCODERS["anthropic"].encode_stream(asked, answered).events)
     assert b'"delta":{"type":"compaction_delta","content":"S","encrypted_content":"E"}' in told
 
 
 def test_reasoning_that_was_dropped_is_told():
     """Thinking that the model will not read is listed, in each API's words."""
-    answered = Answered(
-        "x_1", "m", (Text("a"),), "end", Used(1, 1), dropped=(("messages.1.content.0", "prefix_mismatch"),)
+    answered = ModelAnswer(
+        "x_1", "m", (Text("a"),), "end", TokenUse(1, 1), dropped_blocks=(("messages.1.content.0", "prefix_mismatch"),)
     )
     found = {
-        api: VOICES[api].whole(Asked(api, "generate", b"{}"), answered) for api in ("anthropic", "openai-responses")
+        api: API_ENCODERS[api].encode_answer(IncomingRequest(api, "generate", b"{}"), answered)
+        for api in ("anthropic", "openai-responses")
     }
     assert found["anthropic"]["input_transformations"][0]["reason"] == "prefix_binding_mismatch"
     assert found["openai-responses"]["input_transformations"][0]["reason"] == "prefix_mismatch"
@@ -308,12 +309,17 @@ def test_reasoning_that_was_dropped_is_told():
 def test_a_response_that_was_cut_short():
     """An answer that met its limit ends as incomplete, with the reason, and an event of that name."""
     answered, asked = (
-        Answered("resp_1", "m", (Text("a"),), "length", Used(1, 1)),
-        Asked("openai-responses", "generate", b""),
+        ModelAnswer("resp_1", "m", (Text("a"),), "length", TokenUse(1, 1)),
+        IncomingRequest("openai-responses", "generate", b""),
     )
-    whole = VOICES["openai-responses"].whole(asked, answered)
+    whole = API_ENCODERS["openai-responses"].encode_answer(asked, answered)
     assert whole["incomplete_details"] == {"reason": "max_output_tokens"}
-    assert VOICES["openai-responses"].stream(asked, answered).events[-1].startswith(b"event: response.incomplete\n")
+    assert (
+        API_ENCODERS["openai-responses"]
+        .encode_stream(asked, answered)
+        .events[-1]
+        .startswith(b"event: response.incomplete\n")
+    )
 
 
 @pytest.mark.parametrize("api", ["openai-chat", "openai-responses", "anthropic", "gemini"])
@@ -326,14 +332,20 @@ def test_each_stop_has_a_word(api, stop):
         "openai-responses": {"completed", "incomplete"},
         "gemini": {"STOP", "MAX_TOKENS", "SAFETY"},
     }[api]
-    answered, asked = Answered("x_1", "m", (Text("a"),), stop, Used(1, 1)), Asked(api, "generate", b"{}")
-    whole = VOICES[api].whole(asked, answered)
+    answered, asked = (
+        ModelAnswer("x_1", "m", (Text("a"),), stop, TokenUse(1, 1)),
+        IncomingRequest(api, "generate", b"{}"),
+    )
+    whole = API_ENCODERS[api].encode_answer(asked, answered)
     inner = (whole.get("choices") or whole.get("candidates") or [whole])[0]
     words = {inner.get(key) for key in ("stop_reason", "finish_reason", "status", "finishReason")} - {None}
     assert words <= known
     assert len(words) == 1
     assert (
-        words.pop().encode() in VOICES[api].stream(asked, answered).events[-VOICES[api].stream(asked, answered).closing]
+        words.pop().encode()
+        in API_ENCODERS[api]
+        .encode_stream(asked, answered)
+        .events[-API_ENCODERS[api].encode_stream(asked, answered).closing_events]
     )
 
 
@@ -343,7 +355,7 @@ def test_each_stop_has_a_word(api, stop):
 @pytest.mark.parametrize(("api", "path"), ADDRESSES.items())
 def test_a_refusal(parrot, client, api, path):
     """A refusal has its status, the judge's word and message in the API's shape, and the request's id in a header."""
-    parrot.refusal = Refusal(400, "some_code", "no and no", details={"param": "input"})
+    parrot.refusal = RefusalReply(400, "some_code", "no and no", details={"param": "input"})
     answer = client.post(path, json={})
     error = answer.json()["error"]
     assert answer.status_code == 400
@@ -361,7 +373,7 @@ def test_a_refusal_of_a_server_that_only_resembles(parrot, client):
         (b"<html>", "text/html"),
         (b"no", "text/plain; charset=utf-8"),
     ):
-        parrot.refusal = Refusal(400, "", "", body=body)
+        parrot.refusal = RefusalReply(400, "", "", body=body)
         answer = client.post("/v1/chat/completions", json={})
         assert (answer.content, answer.headers["content-type"]) == (body, mime)
 
@@ -369,7 +381,7 @@ def test_a_refusal_of_a_server_that_only_resembles(parrot, client):
 @pytest.mark.parametrize(("api", "path"), ADDRESSES.items())
 def test_a_refusal_inside_a_stream(parrot, client, api, path):
     """A refusal can come as an event after HTTP 200; a client that wants no events gets the status."""
-    parrot.refusal = Refusal(400, "some_code", "too long", in_stream=True)
+    parrot.refusal = RefusalReply(400, "some_code", "too long", in_stream=True)
     path = path.replace("generateContent", "streamGenerateContent?alt=sse")
     answer = client.post(path, json={"stream": True})
     assert answer.status_code == 200
@@ -391,9 +403,12 @@ def test_a_refusal_inside_a_stream(parrot, client, api, path):
 
 def test_an_onlooker_is_told_of_each_request():
     """Each request is told with its API, tokens and what became of it, models and lost addresses too."""
-    told: list[Told] = []
+    told: list[RequestReport] = []
     body = {"model": "claude-opus-5", "max_tokens": 10, "messages": [{"role": "user", "content": "hello"}]}
-    with serving(Provider(Settings(window=1_000)), onlooker=told.append) as url, httpx2.Client(base_url=url) as client:
+    with (
+        serve_provider(Provider(ProviderSettings(window=1_000)), on_request=told.append) as url,
+        httpx2.Client(base_url=url) as client,
+    ):
         client.post("/v1/messages", json=body)
         client.post("/v1/messages", json=body | {"messages": [{"role": "user", "content": "kelp " * 3_000}]})
         client.post("/v1/messages/count_tokens", json=body)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from holdfast.errors import FormatError
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.server.incoming import TooLarge, received, unpacked
-from holdfast.testing.provider.server.serving import serving
+from holdfast.testing.provider.server.incoming import IncomingBodyTooLarge, decompress_body, receive_request_body
+from holdfast.testing.provider.server.serving import serve_provider
 
 
 @pytest.mark.parametrize(
@@ -52,16 +52,16 @@ def test_bodies_that_are_not_what_they_say(parrot, client, encoding):
 def test_a_body_that_swells_is_stopped():
     """Unpacking ends at the limit, however small the packed body is."""
     for encoding, pack in (("gzip", gzip.compress), ("zstd", zstandard.compress), ("deflate", zlib.compress)):
-        assert unpacked(pack(bytes(1_000)), encoding, 1_000) == bytes(1_000)
-        with pytest.raises(TooLarge, match="more than 1,000 bytes"):
-            unpacked(pack(bytes(5_000_000)), encoding, 1_000)
+        assert decompress_body(pack(bytes(1_000)), encoding, 1_000) == bytes(1_000)
+        with pytest.raises(IncomingBodyTooLarge, match="more than 1,000 bytes"):
+            decompress_body(pack(bytes(5_000_000)), encoding, 1_000)
 
 
 @given(st.binary(max_size=60), st.lists(st.sampled_from(["gzip", "zstd", "deflate", "identity", "br", ""])))
 def test_unpacking_any_bytes(body, encodings):
     """Any bytes under any encoding are unpacked or refused with a typed error."""
     try:
-        assert isinstance(unpacked(body, ", ".join(encodings), 10_000), bytes)
+        assert isinstance(decompress_body(body, ", ".join(encodings), 10_000), bytes)
     except FormatError:
         return
 
@@ -79,10 +79,10 @@ def test_a_body_that_is_too_large_is_read_to_its_end():
 
     chunk = {"type": "http.request", "body": bytes(600), "more_body": True}
     last = chunk | {"more_body": False}
-    assert asyncio.run(received(coming(chunk, last), 1_200)) == bytes(1_200)
-    with pytest.raises(TooLarge):
-        asyncio.run(received(coming(chunk, chunk, last), 1_200))
-    assert asyncio.run(received(coming(chunk, {"type": "http.disconnect"}), 1_200)) is None
+    assert asyncio.run(receive_request_body(coming(chunk, last), 1_200)) == bytes(1_200)
+    with pytest.raises(IncomingBodyTooLarge):
+        asyncio.run(receive_request_body(coming(chunk, chunk, last), 1_200))
+    assert asyncio.run(receive_request_body(coming(chunk, {"type": "http.disconnect"}), 1_200)) is None
 
 
 def test_a_client_that_leaves_is_no_fault(served, parrot, client):
@@ -103,7 +103,7 @@ def test_a_client_that_leaves_is_no_fault(served, parrot, client):
 @pytest.fixture(scope="module")
 def strict():
     """A strict provider and a connection to it."""
-    with serving(Provider()) as url:
+    with serve_provider(Provider()) as url:
         line = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
         yield line
         line.close()

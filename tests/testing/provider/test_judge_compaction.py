@@ -5,34 +5,34 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.testing.provider.calls import Answered, Compacted, Counted, Refusal, Said
-from holdfast.testing.provider.client import Client
+from holdfast.testing.provider.calls import CompactReply, ModelAnswer, RefusalReply, ScriptedAnswer, TokenCountReply
+from holdfast.testing.provider.client import ProviderClient
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.settings import Settings
+from holdfast.testing.provider.settings import ProviderSettings
 
-WORDS = Settings(tokenizer="words")
+WORDS = ProviderSettings(tokenizer="words")
 DEMAND = "compact-2026-09-04"
 EDITS = "compact-2026-01-12"
 CALLS = [
-    Said("", (("ls", {}),), "hm"),
-    Said("done", (), "ha"),
-    Said("", (("ls", {}),), "so"),
-    Said("end"),
-    Said("more"),
+    ScriptedAnswer("", (("ls", {}),), "hm"),
+    ScriptedAnswer("done", (), "ha"),
+    ScriptedAnswer("", (("ls", {}),), "so"),
+    ScriptedAnswer("end"),
+    ScriptedAnswer("more"),
 ]
 LONG = "lorem ipsum " * 400
 
 
 def thinker():
     """Return a client with two turns of thinking and calls."""
-    client = Client(Provider(WORDS, CALLS), "anthropic", tools=["ls"], thinking={"type": "adaptive"})
-    client.answer(client.say("go " * 300))
-    client.answer(client.say("on " * 50))
+    client = ProviderClient(Provider(WORDS, CALLS), "anthropic", tools=["ls"], thinking={"type": "adaptive"})
+    client.send_results(client.send_user_text("go " * 300))
+    client.send_results(client.send_user_text("on " * 50))
     return client
 
 
 def block_of(reply):
-    assert isinstance(reply, Answered), reply
+    assert isinstance(reply, ModelAnswer), reply
     return msgspec.json.decode(reply.parts[0].raw)
 
 
@@ -40,7 +40,7 @@ def summarised(client, count):
     """Return the compaction of the first messages, and put it in their place."""
     whole = client.body
     client.body = whole | {"messages": whole["messages"][:count], "compaction": {"type": "summarize"}}
-    reply = client.send(anthropic_beta=DEMAND)
+    reply = client.send_history(anthropic_beta=DEMAND)
     client.body = whole | {
         "messages": [{"role": "assistant", "content": [block_of(reply)]}, *whole["messages"][count:]]
     }
@@ -56,11 +56,11 @@ def test_a_compaction_on_demand_is_one_signed_block():
     reply = summarised(client, 4)
     block = block_of(reply)
     assert (reply.stop, block["type"], bool(block["signature"])) == ("compaction", "compaction", True)
-    assert (reply.usage.counted, reply.usage.output) == (0, 0)
-    assert reply.compaction.counted > 50
+    assert (reply.usage.total_input, reply.usage.output) == (0, 0)
+    assert reply.compaction.total_input > 50
     assert reply.compaction.output > 0
-    after = client.say("next", anthropic_beta=DEMAND)
-    assert (after.parts[0].text, after.usage.counted < reply.compaction.counted) == ("more", True)
+    after = client.send_user_text("next", anthropic_beta=DEMAND)
+    assert (after.parts[0].text, after.usage.total_input < reply.compaction.total_input) == ("more", True)
 
 
 def test_kept_thinking_behind_a_compaction_stays_valid():
@@ -68,10 +68,10 @@ def test_kept_thinking_behind_a_compaction_stays_valid():
     client = thinker()
     summarised(client, 4)
     assert any(block.get("type") == "thinking" for block in client.history[2]["content"])
-    assert isinstance(client.say("next", anthropic_beta=DEMAND), Answered)
+    assert isinstance(client.send_user_text("next", anthropic_beta=DEMAND), ModelAnswer)
     client.body["system"] = "other"
-    reply = client.say("next", anthropic_beta=DEMAND)
-    assert isinstance(reply, Refusal)
+    reply = client.send_user_text("next", anthropic_beta=DEMAND)
+    assert isinstance(reply, RefusalReply)
     assert "bound to a different conversation" in reply.message
 
 
@@ -80,7 +80,7 @@ def test_a_compaction_of_a_compaction_goes_on():
     client = thinker()
     summarised(client, 4)
     summarised(client, 2)
-    assert isinstance(client.say("next", anthropic_beta=DEMAND), Answered)
+    assert isinstance(client.send_user_text("next", anthropic_beta=DEMAND), ModelAnswer)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_changed_block_is_refused(key, value, code):
     client = thinker()
     summarised(client, 4)
     client.history[0]["content"][0][key] = value
-    reply = client.say("next", anthropic_beta=DEMAND)
+    reply = client.send_user_text("next", anthropic_beta=DEMAND)
     assert (reply.status, reply.details.get("error_code")) == (400, code)
 
 
@@ -104,7 +104,7 @@ def test_a_block_in_the_wrong_place_has_its_code():
     client = thinker()
     summarised(client, 4)
     client.history.insert(0, {"role": "user", "content": "before"})
-    reply = client.say("next", anthropic_beta=DEMAND)
+    reply = client.send_user_text("next", anthropic_beta=DEMAND)
     assert reply.details == {"error_code": "compaction_block_misplaced"}
 
 
@@ -112,10 +112,10 @@ def test_a_count_knows_no_compaction():
     """The count of a request to compact is the count of the request."""
     client = thinker()
     client.history.append({"role": "user", "content": "next"})
-    plain = client.send("count")
-    assert isinstance(plain, Counted)
+    plain = client.send_history("count")
+    assert isinstance(plain, TokenCountReply)
     client.body["compaction"] = {"type": "summarize"}
-    assert client.send("count", anthropic_beta=DEMAND) == plain
+    assert client.send_history("count", anthropic_beta=DEMAND) == plain
 
 
 # -- Anthropic, at a threshold -----------------------------------------------------------------------------------------
@@ -128,31 +128,31 @@ def at_threshold(**fields):
 
 def test_above_the_threshold_the_block_comes_first():
     """Over the trigger the answer opens with a compaction; what lies before it is no longer read, or needed."""
-    client = Client(Provider(WORDS), "anthropic", **at_threshold())
-    client.say("short", anthropic_beta=EDITS)
-    before = client.say(LONG * 90, anthropic_beta=EDITS)
+    client = ProviderClient(Provider(WORDS), "anthropic", **at_threshold())
+    client.send_user_text("short", anthropic_beta=EDITS)
+    before = client.send_user_text(LONG * 90, anthropic_beta=EDITS)
     assert [type(part).__name__ for part in before.parts] == ["Opaque", "Text"]
-    assert before.compaction.counted > 50_000 > before.usage.counted
-    after = client.say("next", anthropic_beta=EDITS)
-    assert (after.compaction, after.usage.counted < 1_000) == (None, True)
+    assert before.compaction.total_input > 50_000 > before.usage.total_input
+    after = client.send_user_text("next", anthropic_beta=EDITS)
+    assert (after.compaction, after.usage.total_input < 1_000) == (None, True)
     client.history[:3] = []
-    assert client.say("cut", anthropic_beta=EDITS).usage.counted < 1_000
+    assert client.send_user_text("cut", anthropic_beta=EDITS).usage.total_input < 1_000
 
 
 def test_the_trigger_is_150_000_tokens_unless_it_is_said():
     """Without a trigger of its own the edit compacts above Anthropic's default."""
     edits = {"context_management": {"edits": [{"type": "compact_20260112"}]}}
     for times, compacts in ((180, False), (200, True)):
-        reply = Client(Provider(WORDS), "anthropic", **edits).say(LONG * times, anthropic_beta=EDITS)
+        reply = ProviderClient(Provider(WORDS), "anthropic", **edits).send_user_text(LONG * times, anthropic_beta=EDITS)
         assert (reply.compaction is not None) is compacts
 
 
 def test_a_pause_stops_after_the_block():
     """With pause_after_compaction nothing else is said until the request comes again."""
-    client = Client(Provider(WORDS), "anthropic", **at_threshold(pause_after_compaction=True))
-    paused = client.say(LONG * 90, anthropic_beta=EDITS)
+    client = ProviderClient(Provider(WORDS), "anthropic", **at_threshold(pause_after_compaction=True))
+    paused = client.send_user_text(LONG * 90, anthropic_beta=EDITS)
     assert (paused.stop, len(paused.parts)) == ("compaction", 1)
-    assert client.send(anthropic_beta=EDITS).parts[0].text == "ok 1"
+    assert client.send_history(anthropic_beta=EDITS).parts[0].text == "ok 1"
 
 
 # -- Responses ---------------------------------------------------------------------------------------------------------
@@ -160,42 +160,42 @@ def test_a_pause_stops_after_the_block():
 
 def test_the_endpoint_returns_the_users_words_and_an_item():
     """``/responses/compact`` returns all user messages and one sealed item, good as the next input."""
-    client = Client(Provider(WORDS), "openai-responses")
-    client.say("one " * 20)
-    whole = client.say("two").usage.counted
-    reply = client.send("compact")
-    assert isinstance(reply, Compacted)
+    client = ProviderClient(Provider(WORDS), "openai-responses")
+    client.send_user_text("one " * 20)
+    whole = client.send_user_text("two").usage.total_input
+    reply = client.send_history("compact")
+    assert isinstance(reply, CompactReply)
     items = [msgspec.json.decode(item) for item in reply.items]
     assert [item.get("role", item.get("type")) for item in items] == ["user", "user", "compaction"]
-    assert (reply.usage.counted, reply.usage.output > 0) == (whole + 5, True)
+    assert (reply.usage.total_input, reply.usage.output > 0) == (whole + 5, True)
     client.body["input"] = items
-    after = client.say("three").usage.counted
+    after = client.send_user_text("three").usage.total_input
     client.body["input"] = items[2:3]
-    assert client.say("three").usage.counted + 20 < after
+    assert client.send_user_text("three").usage.total_input + 20 < after
     client.body["input"] = items
     items[-2]["encrypted_content"] = "gAAA"
     items[2]["encrypted_content"] = "gAAA"
-    assert client.say("four").code == "invalid_encrypted_content"
+    assert client.send_user_text("four").code == "invalid_encrypted_content"
 
 
 def test_a_trigger_at_the_end_compacts():
     """A compaction_trigger as the last item is answered by a compaction item, whose hidden words are counted later."""
-    client = Client(Provider(WORDS), "openai-responses")
-    client.say(LONG)
+    client = ProviderClient(Provider(WORDS), "openai-responses")
+    client.send_user_text(LONG)
     client.history.append({"type": "compaction_trigger"})
-    reply = client.send()
+    reply = client.send_history()
     assert (reply.stop, block_of(reply)["type"]) == ("compaction", "compaction")
     item = block_of(reply)
     client.body["input"] = [item]
-    assert 10 < client.say("next").usage.counted < 1_000
+    assert 10 < client.send_user_text("next").usage.total_input < 1_000
 
 
 def test_a_threshold_compacts_in_the_middle():
     """Over compact_threshold the output opens with a compaction item and the answer follows."""
     options = {"context_management": [{"type": "compaction", "compact_threshold": 1_000}]}
-    client = Client(Provider(WORDS), "openai-responses", **options)
-    assert len(client.say("short").parts) == 1
-    reply = client.say(LONG * 2)
+    client = ProviderClient(Provider(WORDS), "openai-responses", **options)
+    assert len(client.send_user_text("short").parts) == 1
+    reply = client.send_user_text(LONG * 2)
     assert [type(part).__name__ for part in reply.parts] == ["Opaque", "Text"]
-    assert reply.usage.counted > 1_000
-    assert isinstance(client.say("next"), Answered)
+    assert reply.usage.total_input > 1_000
+    assert isinstance(client.send_user_text("next"), ModelAnswer)

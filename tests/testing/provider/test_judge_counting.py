@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigError
-from holdfast.testing.provider.blocks import blocks
-from holdfast.testing.provider.calls import Counted, Said
-from holdfast.testing.provider.client import Client
+from holdfast.testing.provider.blocks import split_into_blocks
+from holdfast.testing.provider.calls import ScriptedAnswer, TokenCountReply
+from holdfast.testing.provider.client import ProviderClient
 from holdfast.testing.provider.judge import counting
-from holdfast.testing.provider.judge.counting import Scale, counter, words
+from holdfast.testing.provider.judge.counting import RequestCounter, count_word_pieces, get_token_counter
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.rendering import DOCUMENT, IMAGE
-from holdfast.testing.provider.settings import Settings
+from holdfast.testing.provider.rendering import DOCUMENT_TOKENS, IMAGE_TOKENS
+from holdfast.testing.provider.settings import ProviderSettings
 
 PROSE = "The holdfast is the part of a kelp that keeps it on the rock, whatever the sea does. " * 40
 CODE = "def _pieces(request: Request, sums: Sequence[int]) -> Iterator[tuple[bytes, int]]:\n    return iter(())\n" * 40
@@ -25,8 +25,10 @@ PIXELS = base64.b64encode(bytes(30_000)).decode()
 
 def tokens(api, body, **fields):
     model = "gemini-3-pro" if api == "gemini" else ""
-    reply = Provider(Settings(tokenizer="words", **fields)).ask(api, body, endpoint="count", model=model)
-    assert isinstance(reply, Counted), reply
+    reply = Provider(ProviderSettings(tokenizer="words", **fields)).answer_body(
+        api, body, endpoint="count", model=model
+    )
+    assert isinstance(reply, TokenCountReply), reply
     return reply.tokens
 
 
@@ -42,34 +44,34 @@ def test_word_pieces_are_near_a_real_tokenizer():
     """Without the real tokenizer the count is some tenths higher on prose and code, never lower."""
     pytest.importorskip("bpe_openai")
     for sample in (PROSE, CODE):
-        assert 0.95 <= words(sample) / counter("o200k")(sample) <= 1.45
+        assert 0.95 <= count_word_pieces(sample) / get_token_counter("o200k")(sample) <= 1.45
 
 
 def test_a_tokenizer_that_is_not_there_is_an_error():
     """Asking for the real tokenizer where it is not installed says what to install."""
-    counting._o200k.cache_clear()
+    counting._load_o200k.cache_clear()
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(__import__("sys").modules, "bpe_openai", None)
             with pytest.raises(ConfigError, match="exact"):
-                counter("o200k")
-            assert counter("auto") is words
+                get_token_counter("o200k")
+            assert get_token_counter("auto") is count_word_pieces
     finally:
-        counting._o200k.cache_clear()
+        counting._load_o200k.cache_clear()
 
 
 @given(st.text(), st.text())
 def test_any_text_has_a_count(one, other):
     """Any text is counted, and two texts have at least the tokens of the larger one."""
-    assert words(one) >= 0
-    assert words(f"{one}\n{other}") >= max(words(one), words(other))
+    assert count_word_pieces(one) >= 0
+    assert count_word_pieces(f"{one}\n{other}") >= max(count_word_pieces(one), count_word_pieces(other))
 
 
 def test_a_long_text_is_counted_in_pieces():
     """A text that the tokenizer would refuse for its length has a count."""
     pytest.importorskip("bpe_openai")
-    assert counter("o200k")("\u4f60 " * 60_000) > 60_000
-    assert counter("o200k")("\ud83d") > 0
+    assert get_token_counter("o200k")("\u4f60 " * 60_000) > 60_000
+    assert get_token_counter("o200k")("\ud83d") > 0
 
 
 def test_the_factor_makes_other_tokens():
@@ -104,12 +106,12 @@ def test_media_are_counted_flat(factor):
     plain = tokens("anthropic", ask(text("x")))
     written = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": PROSE}}
     assert tokens("anthropic", ask(text("x"), written)) > plain + 600
-    assert tokens("anthropic", ask(text("x"), picture)) == plain + counting.PER_BLOCK + IMAGE["anthropic"]
-    assert tokens("anthropic", ask(text("x"), document)) == plain + counting.PER_BLOCK + DOCUMENT
+    assert tokens("anthropic", ask(text("x"), picture)) == plain + counting.BLOCK_OVERHEAD + IMAGE_TOKENS["anthropic"]
+    assert tokens("anthropic", ask(text("x"), document)) == plain + counting.BLOCK_OVERHEAD + DOCUMENT_TOKENS
     part = {"inlineData": {"mimeType": "image/png", "data": PIXELS * factor}}
     contents = {"contents": [{"parts": [{"text": "x"}]}]}
     both = {"contents": [{"parts": [{"text": "x"}, part]}]}
-    assert tokens("gemini", both) == tokens("gemini", contents) + counting.PER_BLOCK + IMAGE["gemini"]
+    assert tokens("gemini", both) == tokens("gemini", contents) + counting.BLOCK_OVERHEAD + IMAGE_TOKENS["gemini"]
     address = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXELS * factor}"}}
     chat = {"model": "gpt-5.5", "messages": [{"role": "user", "content": [text("x"), address]}]}
     assert tokens("openai-chat", chat) < 1_000
@@ -125,19 +127,23 @@ def test_hidden_reasoning_is_counted_once():
     """Encrypted reasoning has the tokens of its words, with its summary beside it or alone."""
     sizes = []
     for summary in (True, False):
-        client = Client(Provider(Settings(tokenizer="words"), [Said("y", (), PROSE)]), "openai-responses", store=False)
-        client.say("x")
+        client = ProviderClient(
+            Provider(ProviderSettings(tokenizer="words"), [ScriptedAnswer("y", (), PROSE)]),
+            "openai-responses",
+            store=False,
+        )
+        client.send_user_text("x")
         if not summary:
             client.history[1]["summary"] = []
-        sizes.append(client.say("z").usage.counted)
+        sizes.append(client.send_user_text("z").usage.total_input)
     assert sizes[0] == sizes[1]
-    assert words(PROSE) < sizes[0] < words(PROSE) + 30
+    assert count_word_pieces(PROSE) < sizes[0] < count_word_pieces(PROSE) + 30
 
 
 @given(st.lists(st.text(), max_size=8))
 def test_sums_grow_with_every_piece(texts):
     """The tokens of a beginning are never more than those of the whole."""
-    found = blocks("anthropic", ask(*(text(one) for one in texts)))
-    sums = Scale(words, 1.3).sums(found)
+    found = split_into_blocks("anthropic", ask(*(text(one) for one in texts)))
+    sums = RequestCounter(count_word_pieces, 1.3).sum_blocks(found)
     assert len(sums) == len(texts) + 1
     assert sums == sorted(sums)

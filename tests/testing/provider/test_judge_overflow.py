@@ -8,22 +8,22 @@ import msgspec
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.providers.overflow import ErrorReport, classify
-from holdfast.testing.provider.calls import Answered, Asked, Refusal, Said
-from holdfast.testing.provider.client import MODELS, Client
-from holdfast.testing.provider.judge.overflowing import NAMES, WORDINGS
+from holdfast.providers.overflow import ErrorReport, classify_error
+from holdfast.testing.provider.calls import IncomingRequest, ModelAnswer, RefusalReply, ScriptedAnswer
+from holdfast.testing.provider.client import STRICTEST_MODELS, ProviderClient
+from holdfast.testing.provider.judge.overflowing import OVERFLOW_NAMES, OVERFLOW_WORDINGS
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.settings import Settings
+from holdfast.testing.provider.settings import ProviderSettings
 
-SMALL = Settings(window=200, tokenizer="words")
+SMALL = ProviderSettings(window=200, tokenizer="words")
 LONG = "lorem ipsum " * 200
 
 
 def over(api, **fields):
     """Return the refusal of a long request, and its tokens."""
     provider = Provider(msgspec.structs.replace(SMALL, **fields))
-    reply = Client(provider, api).say(LONG)
-    assert isinstance(reply, Refusal), reply
+    reply = ProviderClient(provider, api).send_user_text(LONG)
+    assert isinstance(reply, RefusalReply), reply
     return reply, provider.requests[-1].tokens
 
 
@@ -50,14 +50,14 @@ def test_each_api_says_it_in_its_own_words(api):
         assert reply.code == "context_length_exceeded"
 
 
-@pytest.mark.parametrize("name", WORDINGS)
+@pytest.mark.parametrize("name", OVERFLOW_WORDINGS)
 def test_every_wording_is_an_overflow_to_the_classifier(name):
     """All variants are told apart from other errors by our own classifier, and no number is wrong."""
     reply, tokens = over("openai-chat", overflow=name)
-    assert reply.status == WORDINGS[name].status
+    assert reply.status == OVERFLOW_WORDINGS[name].status
     said = reply.body.decode() or reply.message
     estimate = 300_000 if name == "anthropic-tier" else tokens
-    found = classify(ErrorReport("", reply.status, reply.code, said, estimate=estimate, window=200))
+    found = classify_error(ErrorReport("", reply.status, reply.code, said, estimate=estimate, window=200))
     assert found.is_overflow, (name, said, found)
     assert found.limit in (None, 200)
     assert found.requested in (None, tokens)
@@ -82,7 +82,7 @@ def test_an_error_in_a_stream_needs_a_stream():
     provider = Provider(msgspec.structs.replace(SMALL, overflow="stream"))
     body = msgspec.json.encode({"model": "gpt-5.5", "input": LONG})
     for stream in (True, False):
-        reply = provider.answer(Asked("openai-responses", "generate", body, stream=stream))
+        reply = provider.answer(IncomingRequest("openai-responses", "generate", body, stream=stream))
         assert (reply.in_stream, reply.code) == (stream, "context_length_exceeded")
 
 
@@ -96,17 +96,17 @@ def test_an_error_in_a_stream_has_the_code_of_its_api(api):
 def test_settings_of_no_provider_are_refused(wrong):
     """Numbers that nothing can be counted with are told when the settings are made."""
     with pytest.raises(ConfigError, match="give"):
-        Settings(**wrong)
+        ProviderSettings(**wrong)
 
 
 def test_truncation_is_silent():
     """Dropped from the front: the request is answered, with the window as its usage and no cache."""
     for fields, options in (({"overflow": "silent"}, {}), ({}, {"truncation": "auto"})):
         provider = Provider(msgspec.structs.replace(SMALL, cache_minimum=1, **fields))
-        Client(provider, "openai-responses", **options).say(LONG)
-        reply = Client(provider, "openai-responses", **options).say(LONG)
-        assert isinstance(reply, Answered)
-        assert (reply.usage.counted, reply.usage.cache_read, reply.parts[0].text) == (200, 0, "ok 2")
+        ProviderClient(provider, "openai-responses", **options).send_user_text(LONG)
+        reply = ProviderClient(provider, "openai-responses", **options).send_user_text(LONG)
+        assert isinstance(reply, ModelAnswer)
+        assert (reply.usage.total_input, reply.usage.cache_read, reply.parts[0].text) == (200, 0, "ok 2")
 
 
 def test_output_counts_where_the_model_counts_it():
@@ -115,48 +115,55 @@ def test_output_counts_where_the_model_counts_it():
         ("anthropic", "claude-sonnet-4-5", "input length and `max_tokens` exceed context limit: {tokens} + 190 > 200"),
         ("openai-chat", "gpt-4o", "({tokens} in your prompt; 190 for the completion)"),
     ):
-        for chosen, kind in ((model, Refusal), (MODELS[api], Answered)):
+        for chosen, kind in ((model, RefusalReply), (STRICTEST_MODELS[api], ModelAnswer)):
             provider = Provider(SMALL)
-            client = Client(provider, api, model=chosen, max_tokens=190)
-            reply = client.say("lorem ipsum " * 10)
+            client = ProviderClient(provider, api, model=chosen, max_tokens=190)
+            reply = client.send_user_text("lorem ipsum " * 10)
             assert isinstance(reply, kind)
-            if isinstance(reply, Refusal):
+            if isinstance(reply, RefusalReply):
                 assert said.format(tokens=provider.requests[-1].tokens) in reply.message
     always = Provider(msgspec.structs.replace(SMALL, counts_output=True))
-    assert isinstance(Client(always, "anthropic", max_tokens=190).say("lorem ipsum " * 10), Refusal)
+    assert isinstance(
+        ProviderClient(always, "anthropic", max_tokens=190).send_user_text("lorem ipsum " * 10), RefusalReply
+    )
     never = Provider(msgspec.structs.replace(SMALL, counts_output=False))
-    assert isinstance(Client(never, "anthropic", model="claude-2.1", max_tokens=190).say("lorem ipsum " * 10), Answered)
+    assert isinstance(
+        ProviderClient(never, "anthropic", model="claude-2.1", max_tokens=190).send_user_text("lorem ipsum " * 10),
+        ModelAnswer,
+    )
 
 
 def test_an_answer_stops_at_the_end_of_the_window():
     """Newer Claude stops where the window ends, others because of their length."""
     for api, stop in (("anthropic", "window"), ("openai-chat", "length")):
-        client = Client(Provider(SMALL, [Said("word " * 500)]), api)
-        reply = client.say("hello")
+        client = ProviderClient(Provider(SMALL, [ScriptedAnswer("word " * 500)]), api)
+        reply = client.send_user_text("hello")
         assert reply.stop == stop
-        assert reply.usage.counted + reply.usage.output <= 200
+        assert reply.usage.total_input + reply.usage.output <= 200
 
 
 @pytest.mark.parametrize("name", ["native", "anthropic", "openai"])
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat"])
 def test_what_fits_but_for_its_output_is_not_told_as_too_long(api, name):
     """Also where the wording was chosen: no number that is below the limit is said to be above it."""
-    provider = Provider(Settings(window=200, tokenizer="words", counts_output=True, overflow=name))
-    client = Client(provider, api, max_tokens=199)
-    reply = client.say("hello there, and how are you today?")
-    assert isinstance(reply, Refusal)
-    found = classify(ErrorReport("", reply.status, reply.code, reply.message, estimate=30, window=200))
+    provider = Provider(ProviderSettings(window=200, tokenizer="words", counts_output=True, overflow=name))
+    client = ProviderClient(provider, api, max_tokens=199)
+    reply = client.send_user_text("hello there, and how are you today?")
+    assert isinstance(reply, RefusalReply)
+    found = classify_error(ErrorReport("", reply.status, reply.code, reply.message, estimate=30, window=200))
     assert (found.is_overflow, found.limit) == (True, 200)
     assert "prompt is too long" not in reply.message
     assert "resulted in" not in reply.message
 
 
-@pytest.mark.parametrize("name", sorted(WORDINGS))
+@pytest.mark.parametrize("name", sorted(OVERFLOW_WORDINGS))
 def test_no_wording_names_a_size_below_the_limit_alone(name):
     """Where the output is what does not fit, a server that names one size means both together."""
-    provider = Provider(Settings(window=2_000, tokenizer="words", counts_output=True, overflow=name))
-    reply = Client(provider, "openai-chat", max_tokens=1_999).say("hello there, and how are you today?")
-    assert isinstance(reply, Refusal)
+    provider = Provider(ProviderSettings(window=2_000, tokenizer="words", counts_output=True, overflow=name))
+    reply = ProviderClient(provider, "openai-chat", max_tokens=1_999).send_user_text(
+        "hello there, and how are you today?"
+    )
+    assert isinstance(reply, RefusalReply)
     tokens = provider.requests[-1].tokens
     told = {int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", reply.message)}
     assert not told & {tokens, 4 * tokens} or 1_999 in told
@@ -165,30 +172,36 @@ def test_no_wording_names_a_size_below_the_limit_alone(name):
 def test_the_last_token_fits():
     """A request of exactly the window is taken, one token more is not."""
     body = {"model": "gpt-5.5", "messages": [{"role": "user", "content": LONG}]}
-    size = Provider(Settings(tokenizer="words")).ask("openai-chat", body, endpoint="count").tokens
-    assert isinstance(Provider(Settings(tokenizer="words", window=size)).ask("openai-chat", body), Answered)
-    assert isinstance(Provider(Settings(tokenizer="words", window=size - 1)).ask("openai-chat", body), Refusal)
+    size = Provider(ProviderSettings(tokenizer="words")).answer_body("openai-chat", body, endpoint="count").tokens
+    assert isinstance(
+        Provider(ProviderSettings(tokenizer="words", window=size)).answer_body("openai-chat", body), ModelAnswer
+    )
+    assert isinstance(
+        Provider(ProviderSettings(tokenizer="words", window=size - 1)).answer_body("openai-chat", body), RefusalReply
+    )
 
 
 def test_too_many_bytes_are_refused_before_all_else():
     """A body over the limit is refused unread: 413, or 400 at Gemini."""
     for api, status in (("anthropic", 413), ("openai-chat", 413), ("gemini", 400)):
-        provider = Provider(Settings(max_bytes=10))
-        assert provider.ask(api, b"{" * 11, model="m").status == status
-        assert "JSON" in provider.ask(api, b"{" * 10, model="m").message
+        provider = Provider(ProviderSettings(max_bytes=10))
+        assert provider.answer_body(api, b"{" * 11, model="m").status == status
+        assert "JSON" in provider.answer_body(api, b"{" * 10, model="m").message
 
 
 def test_output_over_the_models_own_limit_is_refused():
     """max_tokens above what the model can say is an error of its own, no overflow."""
-    for api in MODELS:
+    for api in STRICTEST_MODELS:
         field = {"gemini": "generationConfig", "openai-responses": "max_output_tokens"}.get(api, "max_tokens")
         value = {"maxOutputTokens": 900} if api == "gemini" else 900
-        reply = Client(Provider(Settings(max_output=100, tokenizer="words")), api, **{field: value}).say("x")
-        assert isinstance(reply, Refusal)
+        reply = ProviderClient(
+            Provider(ProviderSettings(max_output=100, tokenizer="words")), api, **{field: value}
+        ).send_user_text("x")
+        assert isinstance(reply, RefusalReply)
         assert "900" in reply.message
         assert reply.code != "context_length_exceeded"
 
 
 def test_names_are_all_there():
     """What may be chosen is listed once."""
-    assert len(set(NAMES)) == len(NAMES) == len(WORDINGS) + 2
+    assert len(set(OVERFLOW_NAMES)) == len(OVERFLOW_NAMES) == len(OVERFLOW_WORDINGS) + 2

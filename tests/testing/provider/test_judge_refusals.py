@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.providers.rules import RULES, validate
-from holdfast.testing.provider.calls import Answered, Asked, Compacted, Counted, Refusal
-from holdfast.testing.provider.client import MODELS, Client
-from holdfast.testing.provider.judge.refusals import place
-from holdfast.testing.provider.judge.wordings import CODES, DETAILS, WORDS
+from holdfast.providers.rules import ALL_RULES, validate_request
+from holdfast.testing.provider.calls import CompactReply, IncomingRequest, ModelAnswer, RefusalReply, TokenCountReply
+from holdfast.testing.provider.client import STRICTEST_MODELS, ProviderClient
+from holdfast.testing.provider.judge.refusals import parse_json_place
+from holdfast.testing.provider.judge.wordings import ANTHROPIC_ERROR_CODES, OPENAI_ERROR_CODES, RULE_WORDINGS
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.settings import Settings
+from holdfast.testing.provider.settings import ProviderSettings
 
-APIS = tuple(MODELS)
+APIS = tuple(STRICTEST_MODELS)
 ODD = (
     None,
     True,
@@ -38,12 +38,12 @@ ODD = (
     2**70,
     "\u4f60",
 )
-SIMPLE = Settings(tokenizer="words", cache_minimum=1, window=5_000)
+SIMPLE = ProviderSettings(tokenizer="words", cache_minimum=1, window=5_000)
 
 
 def ask(api, body, **settings):
     model = "gemini-3-pro" if api == "gemini" else ""
-    return Provider(Settings(tokenizer="words", **settings)).ask(api, body, model=model)
+    return Provider(ProviderSettings(tokenizer="words", **settings)).answer_body(api, body, model=model)
 
 
 def messages(*turns, **fields):
@@ -92,24 +92,26 @@ def test_lint_and_the_provider_agree_on_what_is_required(api):
     whole = WHOLE[api]
     parts = [{key: value for key, value in whole.items() if key != gone} for gone in whole]
     for body in (whole, *parts, *({**whole, gone: None} for gone in whole)):
-        found = validate(body, api, model="gemini-3-pro" if api == "gemini" else "", whole=True)
-        assert bool(found) is isinstance(ask(api, body), Refusal) is (body is not whole), (body, found)
+        found = validate_request(body, api, model="gemini-3-pro" if api == "gemini" else "", complete=True)
+        assert bool(found) is isinstance(ask(api, body), RefusalReply) is (body is not whole), (body, found)
 
 
 def test_a_count_needs_no_limit():
     """max_tokens belongs to answers alone."""
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
-    assert isinstance(Provider(Settings(tokenizer="words")).ask("anthropic", body, endpoint="count"), Counted)
+    assert isinstance(
+        Provider(ProviderSettings(tokenizer="words")).answer_body("anthropic", body, endpoint="count"), TokenCountReply
+    )
 
 
 @pytest.mark.parametrize("api", APIS)
 def test_models_may_be_listed(api):
     """Any model exists, unless some are named: then others are not found."""
-    provider = Provider(Settings(tokenizer="words", models=("mine",)))
-    for model, kind in (("mine", Answered), ("yours", Refusal)):
-        reply = Client(provider, api, model=model).say("x")
+    provider = Provider(ProviderSettings(tokenizer="words", models=("mine",)))
+    for model, kind in (("mine", ModelAnswer), ("yours", RefusalReply)):
+        reply = ProviderClient(provider, api, model=model).send_user_text("x")
         assert isinstance(reply, kind)
-        assert isinstance(reply, Answered) or (reply.status, "yours" in reply.message) == (404, True)
+        assert isinstance(reply, ModelAnswer) or (reply.status, "yours" in reply.message) == (404, True)
 
 
 def test_a_field_that_stands_twice_is_refused():
@@ -122,7 +124,7 @@ def test_a_field_that_stands_twice_is_refused():
 
 def test_words_belong_to_rules():
     """Every wording, code and detail is of a rule that there is."""
-    assert {*WORDS, *CODES, *DETAILS} <= {rule.name for rule in RULES}
+    assert {*RULE_WORDINGS, *OPENAI_ERROR_CODES, *ANTHROPIC_ERROR_CODES} <= {rule.name for rule in ALL_RULES}
 
 
 def test_all_open_calls_are_named():
@@ -151,10 +153,10 @@ def test_a_deferred_server_call_is_answered():
         {"type": "tool_result", "tool_use_id": "t1"},
     )
     asked = (("user", "x"), ("assistant", [FETCH, use]), ("user", [result]))
-    assert isinstance(ask("anthropic", messages(*asked)), Answered)
+    assert isinstance(ask("anthropic", messages(*asked)), ModelAnswer)
     text = {"type": "text", "text": "so"}
-    assert isinstance(ask("anthropic", messages(*asked, ("assistant", [FETCHED, text]), ("user", "y"))), Answered)
-    assert isinstance(ask("anthropic", messages(*asked[:2], ("user", [result, text]))), Refusal)
+    assert isinstance(ask("anthropic", messages(*asked, ("assistant", [FETCHED, text]), ("user", "y"))), ModelAnswer)
+    assert isinstance(ask("anthropic", messages(*asked[:2], ("user", [result, text]))), RefusalReply)
 
 
 def test_open_calls_of_chat_are_named():
@@ -170,10 +172,13 @@ def test_open_calls_of_chat_are_named():
 def test_a_refusal_says_the_place_as_its_api_does():
     """A JSON path becomes ``messages.1.content.0.tool_use.id``, ``messages[1].content`` or snake case."""
     body = messages(("user", "x"), ("assistant", [{"type": "tool_use", "id": "a b"}]))
-    assert place("$.messages[1].content[0].id", body).named("anthropic") == "messages.1.content.0.tool_use.id"
-    assert place("$.messages[1].content", body).named("openai-chat") == "messages[1].content"
-    parts = place("$.contents[2].parts[0].functionResponse.response", {})
-    assert (parts.named("gemini"), parts.value()) == ("contents[2].parts[0].function_response.response", None)
+    assert (
+        parse_json_place("$.messages[1].content[0].id", body).format_path("anthropic")
+        == "messages.1.content.0.tool_use.id"
+    )
+    assert parse_json_place("$.messages[1].content", body).format_path("openai-chat") == "messages[1].content"
+    parts = parse_json_place("$.contents[2].parts[0].functionResponse.response", {})
+    assert (parts.format_path("gemini"), parts.get_value()) == ("contents[2].parts[0].function_response.response", None)
 
 
 def test_what_has_no_words_says_its_place():
@@ -185,7 +190,7 @@ def test_what_has_no_words_says_its_place():
 def test_a_warning_is_no_refusal():
     """What lint only infers is not refused."""
     unknown = {"type": "some_new_block"}
-    assert isinstance(ask("anthropic", messages(("user", [{"type": "text", "text": "x"}, unknown]))), Answered)
+    assert isinstance(ask("anthropic", messages(("user", [{"type": "text", "text": "x"}, unknown]))), ModelAnswer)
 
 
 def test_betas_come_in_the_header():
@@ -193,11 +198,13 @@ def test_betas_come_in_the_header():
     binding = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
     body = messages(("user", "x"), thinking=binding)
     beta = "thinking-binding-controls-2026-08-01"
-    provider = Provider(Settings(tokenizer="words"))
-    assert isinstance(provider.ask("anthropic", body), Refusal)
-    assert isinstance(provider.ask("anthropic", body, headers={"anthropic-beta": f"other, {beta}"}), Answered)
-    assert isinstance(provider.ask("anthropic", body | {"betas": [beta]}), Answered)
-    assert provider.ask("anthropic", body | {"betas": 1}).message == "betas: Input should be a valid list"
+    provider = Provider(ProviderSettings(tokenizer="words"))
+    assert isinstance(provider.answer_body("anthropic", body), RefusalReply)
+    assert isinstance(
+        provider.answer_body("anthropic", body, headers={"anthropic-beta": f"other, {beta}"}), ModelAnswer
+    )
+    assert isinstance(provider.answer_body("anthropic", body | {"betas": [beta]}), ModelAnswer)
+    assert provider.answer_body("anthropic", body | {"betas": 1}).message == "betas: Input should be a valid list"
 
 
 # -- anything at all ---------------------------------------------------------------------------------------------------
@@ -206,7 +213,7 @@ def test_betas_come_in_the_header():
 @given(st.sampled_from(APIS), st.binary(max_size=300), st.sampled_from(["generate", "count", "compact"]))
 def test_any_bytes_have_a_reply(api, data, endpoint):
     """Whatever the bytes are, there is a reply and nothing is raised."""
-    assert isinstance(Provider(SIMPLE).answer(Asked(api, endpoint, data, "gemini-3-pro")), Refusal)
+    assert isinstance(Provider(SIMPLE).answer(IncomingRequest(api, endpoint, data, "gemini-3-pro")), RefusalReply)
 
 
 def _spots(value, path=()):
@@ -234,14 +241,14 @@ def _mangled(body, chance):
 
 def _full(api):
     """Return a body with words, thinking, calls and results."""
-    client = Client(Provider(SIMPLE), api, tools=["ls"])
+    client = ProviderClient(Provider(SIMPLE), api, tools=["ls"])
     if api == "anthropic":
         client.body |= {"thinking": {"type": "adaptive"}, "system": "be brief", "cache_control": {"type": "ephemeral"}}
         client.body["betas"] = ["some-beta-2026-01-01"]
     if api == "openai-responses":
         client.body |= {"reasoning": {}, "include": ["reasoning.encrypted_content"], "instructions": "be brief"}
-    client.answer(client.say("call ls {}"))
-    client.say("and")
+    client.send_results(client.send_user_text("call ls {}"))
+    client.send_user_text("and")
     return client.body
 
 
@@ -255,6 +262,6 @@ def test_any_mangled_request_has_a_reply(api, seed, endpoint):
     body = FULL[api]
     for _ in range(chance.randint(1, 3)):
         body = _mangled(body, chance)
-    reply = Provider(SIMPLE).ask(api, body, endpoint=endpoint, model="gemini-3-pro")
-    assert isinstance(reply, Refusal | Answered | Counted | Compacted)
-    assert not isinstance(reply, Refusal) or (reply.message and msgspec.json.encode(reply))
+    reply = Provider(SIMPLE).answer_body(api, body, endpoint=endpoint, model="gemini-3-pro")
+    assert isinstance(reply, RefusalReply | ModelAnswer | TokenCountReply | CompactReply)
+    assert not isinstance(reply, RefusalReply) or (reply.message and msgspec.json.encode(reply))

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.testing.provider.calls import Answered, Refusal, Said
-from holdfast.testing.provider.client import Client
+from holdfast.testing.provider.calls import ModelAnswer, RefusalReply, ScriptedAnswer
+from holdfast.testing.provider.client import ProviderClient
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.seals.sealing import seal, unseal
-from holdfast.testing.provider.settings import Settings
+from holdfast.testing.provider.seals.sealing import make_provider_signature, open_provider_signature
+from holdfast.testing.provider.settings import ProviderSettings
 
-WORDS = Settings(tokenizer="words")
-TWICE = [Said("", (("ls", {}),), "hm"), Said("done", (), "ha"), Said("more")]
+WORDS = ProviderSettings(tokenizer="words")
+TWICE = [ScriptedAnswer("", (("ls", {}),), "hm"), ScriptedAnswer("done", (), "ha"), ScriptedAnswer("more")]
 DROPS = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
 BETA = "thinking-binding-controls-2026-08-01"
 BOUND = "The block is bound to a different conversation."
@@ -22,8 +22,8 @@ OLD = "claude-sonnet-4-5"
 
 def thinker(model="", settings=WORDS, **fields):
     """Return a client whose history has a call with thinking, its result, and an answer with thinking."""
-    client = Client(Provider(settings, TWICE), "anthropic", tools=["ls"], model=model, **fields)
-    client.answer(client.say("go"))
+    client = ProviderClient(Provider(settings, TWICE), "anthropic", tools=["ls"], model=model, **fields)
+    client.send_results(client.send_user_text("go"))
     return client
 
 
@@ -34,18 +34,18 @@ def swapped(signature):
 @given(st.dictionaries(st.text(), st.text()).filter(lambda about: "kind" not in about), st.data())
 def test_a_seal_opens_unless_a_bit_was_changed(about, data):
     """A seal gives back what it is about, under its kind only, in both alphabets of base64; else nothing."""
-    made = seal("thinking", **about)
-    assert unseal(made, "thinking") == {"kind": "thinking", **about}
-    assert unseal(made.replace("+", "-").replace("/", "_").rstrip("="), "thinking") is not None
-    assert unseal(made, "thought") is None
+    made = make_provider_signature("thinking", **about)
+    assert open_provider_signature(made, "thinking") == {"kind": "thinking", **about}
+    assert open_provider_signature(made.replace("+", "-").replace("/", "_").rstrip("="), "thinking") is not None
+    assert open_provider_signature(made, "thought") is None
     at = data.draw(st.integers(0, len(made.rstrip("=")) - 2))
-    assert unseal(made[:at] + ("A" if made[at] != "A" else "B") + made[at + 1 :], "thinking") is None
+    assert open_provider_signature(made[:at] + ("A" if made[at] != "A" else "B") + made[at + 1 :], "thinking") is None
 
 
 @given(st.one_of(st.text(), st.none(), st.integers()))
 def test_no_other_text_is_a_seal(text):
     """Anything else opens as nothing."""
-    assert unseal(text, "thinking") is None
+    assert open_provider_signature(text, "thinking") is None
 
 
 # -- Anthropic ---------------------------------------------------------------------------------------------------------
@@ -60,16 +60,16 @@ def test_what_does_not_change_the_meaning_is_no_edit():
     }
     client.history[1]["content"][1]["cache_control"] = {"type": "ephemeral"}
     client.history.append({"role": "user", "content": "and"})
-    assert isinstance(client.say("on"), Answered)
+    assert isinstance(client.send_user_text("on"), ModelAnswer)
 
 
 def test_tools_that_are_loaded_later_are_not_signed_over():
     """A deferred tool may come and go; any other changes the prefix."""
     client = thinker()
     client.body["tools"].append({"name": "later", "input_schema": {}, "defer_loading": True})
-    assert isinstance(client.say("on"), Answered)
+    assert isinstance(client.send_user_text("on"), ModelAnswer)
     client.body["tools"][1].pop("defer_loading")
-    assert isinstance(client.say("on"), Refusal)
+    assert isinstance(client.send_user_text("on"), RefusalReply)
 
 
 def edit_result(body):
@@ -100,8 +100,8 @@ def test_an_edit_before_thinking_is_refused(edit, at):
     """On a model that binds, nothing before a thinking block may change, the chain of thinking included."""
     client = thinker()
     edit(client.body)
-    reply = client.say("on")
-    assert isinstance(reply, Refusal)
+    reply = client.send_user_text("on")
+    assert isinstance(reply, RefusalReply)
     assert reply.message.startswith(f"messages.{at}.content.0: Invalid `signature` in `thinking` block. {BOUND}")
 
 
@@ -125,7 +125,7 @@ def test_any_changed_text_before_thinking_is_refused():
         for step in path[:-1]:
             owner = owner[step]
         owner[path[-1]] += "x"
-        assert isinstance(client.say("on"), Refusal), path
+        assert isinstance(client.send_user_text("on"), RefusalReply), path
 
 
 @pytest.mark.parametrize("edit", EDITS)
@@ -133,7 +133,7 @@ def test_older_models_bind_nothing(edit):
     """Up to Opus 5 the same edits pass."""
     client = thinker("claude-opus-5")
     edit(client.body)
-    assert isinstance(client.say("on"), Answered)
+    assert isinstance(client.send_user_text("on"), ModelAnswer)
 
 
 @pytest.mark.parametrize(("edit", "at"), EDITS.items())
@@ -142,10 +142,10 @@ def test_drop_block_drops_instead(edit, at):
     client = thinker()
     edit(client.body)
     client.body["thinking"] = DROPS
-    reply = client.say("on", anthropic_beta=BETA)
-    assert isinstance(reply, Answered)
+    reply = client.send_user_text("on", anthropic_beta=BETA)
+    assert isinstance(reply, ModelAnswer)
     paths = [("messages.1.content.0", "prefix_mismatch"), ("messages.3.content.0", "prefix_mismatch")]
-    assert reply.dropped == tuple(paths if at == 1 else paths[1:])
+    assert reply.dropped_blocks == tuple(paths if at == 1 else paths[1:])
 
 
 def test_thinking_made_after_a_drop_is_bound_to_what_was_read():
@@ -153,22 +153,22 @@ def test_thinking_made_after_a_drop_is_bound_to_what_was_read():
     client = thinker()
     edit_words(client.body)
     client.body["thinking"] = DROPS
-    reply = client.say("on", anthropic_beta=BETA)
+    reply = client.send_user_text("on", anthropic_beta=BETA)
     assert [type(part).__name__ for part in reply.parts] == ["Text"]
-    reply = client.say("think", anthropic_beta=BETA)
+    reply = client.send_user_text("think", anthropic_beta=BETA)
     assert [type(part).__name__ for part in reply.parts] == ["Thinking", "Text"]
-    assert len(client.say("again", anthropic_beta=BETA).dropped) == 2
+    assert len(client.send_user_text("again", anthropic_beta=BETA).dropped_blocks) == 2
     del client.body["thinking"], client.history[1]["content"][0], client.history[3]["content"][0]
-    assert isinstance(client.say("without"), Answered)
+    assert isinstance(client.send_user_text("without"), ModelAnswer)
 
 
 def test_thinking_may_be_omitted():
     """With display omitted the words stay with the provider and the signature alone goes out and back."""
     client = thinker(thinking={"type": "adaptive", "display": "omitted"})
     assert client.history[1]["content"][0]["thinking"] == ""
-    assert isinstance(client.say("on"), Answered)
+    assert isinstance(client.send_user_text("on"), ModelAnswer)
     client.history[1]["content"][0]["thinking"] = "hm"
-    assert isinstance(client.say("on"), Refusal)
+    assert isinstance(client.send_user_text("on"), RefusalReply)
 
 
 def test_dropping_all_thinking_behind_the_edit_is_allowed():
@@ -176,7 +176,7 @@ def test_dropping_all_thinking_behind_the_edit_is_allowed():
     client = thinker()
     edit_result(client.body)
     del client.history[3]["content"][0]
-    assert isinstance(client.say("on"), Answered)
+    assert isinstance(client.send_user_text("on"), ModelAnswer)
 
 
 @pytest.mark.parametrize("model", ["claude-opus-5-5", OLD])
@@ -187,8 +187,8 @@ def test_a_changed_signature_is_corrupt_everywhere(model):
     client.body["max_tokens"] = 4_000
     block = client.history[1]["content"][0]
     block["signature"] = swapped(block["signature"])
-    reply = client.say("on", anthropic_beta=BETA) if model != OLD else client.send()
-    assert isinstance(reply, Refusal)
+    reply = client.send_user_text("on", anthropic_beta=BETA) if model != OLD else client.send_history()
+    assert isinstance(reply, RefusalReply)
     assert "Invalid `signature` in `thinking` block" in reply.message
     assert BOUND not in reply.message
 
@@ -198,8 +198,8 @@ def test_changed_thinking_is_named_by_where_it_stands():
     for at, said in ((3, "cannot be modified"), (1, "Invalid `signature`")):
         client = thinker(OLD)
         client.history[at]["content"][0]["thinking"] = "other"
-        reply = client.say("on")
-        assert isinstance(reply, Refusal)
+        reply = client.send_user_text("on")
+        assert isinstance(reply, RefusalReply)
         assert reply.message.startswith(f"messages.{at}.content.0: ")
         assert said in reply.message
 
@@ -208,10 +208,10 @@ def test_thinking_of_another_model_is_bound_to_it():
     """A model that binds reads its own thinking only; a date in the name makes no other model."""
     client = thinker()
     client.body["model"] = "claude-opus-5-5-20261001"
-    assert isinstance(client.say("on"), Answered)
+    assert isinstance(client.send_user_text("on"), ModelAnswer)
     client.body["model"] = "claude-sonnet-5-5"
-    reply = client.say("on")
-    assert isinstance(reply, Refusal)
+    reply = client.send_user_text("on")
+    assert isinstance(reply, RefusalReply)
     assert BOUND in reply.message
 
 
@@ -220,29 +220,29 @@ def test_thinking_of_models_that_do_not_bind_may_be_replayed():
     client = thinker("claude-opus-5")
     edit_words(client.body)
     client.body["model"] = "claude-opus-5-5"
-    assert isinstance(client.say("on"), Answered)
+    assert isinstance(client.send_user_text("on"), ModelAnswer)
 
 
 def test_whose_signatures_are_taken_can_be_set():
     """A signature nobody here made is refused, or taken unread with ``seals="any"``; ``binds`` overrules the model."""
     block = {"type": "thinking", "thinking": "hm", "signature": "EqQBCg"}
-    for seals, kind in (("own", Refusal), ("any", Answered)):
-        client = Client(Provider(Settings(tokenizer="words", seals=seals)), "anthropic")
+    for seals, kind in (("own", RefusalReply), ("any", ModelAnswer)):
+        client = ProviderClient(Provider(ProviderSettings(tokenizer="words", accepted_seals=seals)), "anthropic")
         client.history.append({"role": "user", "content": "x"})
         client.history.append({"role": "assistant", "content": [block, {"type": "text", "text": "y"}]})
-        assert isinstance(client.say("z"), kind)
-    for binds, kind in (("always", Refusal), ("never", Answered)):
-        client = thinker("claude-opus-5", Settings(tokenizer="words", binds=binds))
+        assert isinstance(client.send_user_text("z"), kind)
+    for binds, kind in (("always", RefusalReply), ("never", ModelAnswer)):
+        client = thinker("claude-opus-5", ProviderSettings(tokenizer="words", binds_thinking=binds))
         edit_words(client.body)
-        assert isinstance(client.say("on"), kind)
+        assert isinstance(client.send_user_text("on"), kind)
 
 
 # -- Responses ---------------------------------------------------------------------------------------------------------
 
 
 def reasoner(**fields):
-    client = Client(Provider(WORDS, TWICE), "openai-responses", tools=["ls"], reasoning={}, **fields)
-    client.answer(client.say("go"))
+    client = ProviderClient(Provider(WORDS, TWICE), "openai-responses", tools=["ls"], reasoning={}, **fields)
+    client.send_results(client.send_user_text("go"))
     return client
 
 
@@ -251,12 +251,12 @@ def test_an_item_needs_the_reasoning_it_came_of():
     client = reasoner()
     at = next(at for at, item in enumerate(client.history) if item.get("type") == "reasoning")
     gone, item = client.history.pop(at), client.history[at]
-    reply = client.say("on")
-    assert isinstance(reply, Refusal)
+    reply = client.send_user_text("on")
+    assert isinstance(reply, RefusalReply)
     said = f"Item '{item['id']}' of type 'function_call' was provided without its required 'reasoning' item:"
     assert reply.message == f"{said} '{gone['id']}'."
     del item["id"]
-    assert isinstance(client.send(), Answered)
+    assert isinstance(client.send_history(), ModelAnswer)
 
 
 def test_without_storage_reasoning_needs_its_content():
@@ -264,29 +264,29 @@ def test_without_storage_reasoning_needs_its_content():
     client = reasoner(store=False)
     reasoning = [item for item in client.history if item.get("type") == "reasoning"]
     assert all(item["encrypted_content"] for item in reasoning)
-    assert isinstance(client.say("on"), Answered)
+    assert isinstance(client.send_user_text("on"), ModelAnswer)
     client.history[1] = {"type": "item_reference", "id": reasoning[0]["id"]}
-    reply = client.say("on")
+    reply = client.send_user_text("on")
     assert (reply.status, reply.message.startswith(f"Item with id '{reasoning[0]['id']}' not found.")) == (404, True)
     client.history[1] = reasoning[0] | {"encrypted_content": None}
     del client.body["store"]
-    assert client.say("on").status == 404
+    assert client.send_user_text("on").status == 404
 
 
 def test_stored_items_may_be_named_by_their_ids():
     """With storage an item may be sent as a reference, and one that nobody stored is not found."""
     client = reasoner()
     client.history[1] = {"type": "item_reference", "id": client.history[1]["id"]}
-    assert isinstance(client.say("on"), Answered)
+    assert isinstance(client.send_user_text("on"), ModelAnswer)
     client.history[1] = {"type": "item_reference", "id": "rs_nobody"}
-    assert client.say("on").status == 404
+    assert client.send_user_text("on").status == 404
 
 
 def test_changed_content_is_refused():
     """Encrypted content with one byte changed could not be verified."""
     client = reasoner(store=False)
     client.history[1]["encrypted_content"] = swapped(client.history[1]["encrypted_content"])
-    assert client.say("on").code == "invalid_encrypted_content"
+    assert client.send_user_text("on").code == "invalid_encrypted_content"
 
 
 def test_reasoning_of_another_history_is_left_out():
@@ -294,39 +294,39 @@ def test_reasoning_of_another_history_is_left_out():
     client = reasoner(store=False)
     client.history[3].pop("status", None)
     del client.history[2]["id"]
-    assert client.say("on").dropped == ()
+    assert client.send_user_text("on").dropped_blocks == ()
     client.history[0]["content"] = "gone"
-    reply = client.say("on")
-    assert isinstance(reply, Answered)
-    assert [why for _, why in reply.dropped] == ["prefix_mismatch"] * 2
+    reply = client.send_user_text("on")
+    assert isinstance(reply, ModelAnswer)
+    assert [why for _, why in reply.dropped_blocks] == ["prefix_mismatch"] * 2
 
 
 def test_an_answer_is_gone_on_from_by_its_id():
     """The history of a stored answer needs no resending and is counted; one that is not stored is not found."""
     provider = Provider(WORDS, TWICE)
-    client = Client(provider, "openai-responses", tools=["ls"])
-    first = client.say("go " * 50)
+    client = ProviderClient(provider, "openai-responses", tools=["ls"])
+    first = client.send_user_text("go " * 50)
     call = first.parts[1].id
     client.body["input"] = [{"type": "function_call_output", "call_id": call, "output": "x"}]
-    assert isinstance(client.send(), Refusal)
+    assert isinstance(client.send_history(), RefusalReply)
     client.body |= {"previous_response_id": first.id, "store": False}
-    second = client.send()
-    assert isinstance(second, Answered)
-    assert second.usage.counted > first.usage.counted
+    second = client.send_history()
+    assert isinstance(second, ModelAnswer)
+    assert second.usage.total_input > first.usage.total_input
     client.body["previous_response_id"] = second.id
-    assert client.send().code == "previous_response_not_found"
+    assert client.send_history().code == "previous_response_not_found"
 
 
 def test_a_conversation_goes_on_by_itself():
     """With a conversation only what is new is sent; beside previous_response_id it is refused."""
-    client = Client(Provider(WORDS), "openai-responses", conversation={"id": "conv_1"})
+    client = ProviderClient(Provider(WORDS), "openai-responses", conversation={"id": "conv_1"})
     sizes = []
     for text in ("one", "two"):
         client.body["input"] = []
-        sizes.append(client.say(text).usage.counted)
+        sizes.append(client.send_user_text(text).usage.total_input)
     assert sizes[1] > sizes[0]
     client.body["previous_response_id"] = "resp_1"
-    assert isinstance(client.say("x"), Refusal)
+    assert isinstance(client.send_user_text("x"), RefusalReply)
 
 
 # -- Gemini ------------------------------------------------------------------------------------------------------------
@@ -334,8 +334,8 @@ def test_a_conversation_goes_on_by_itself():
 
 def caller(model="gemini-3-pro"):
     """Return a client with an open call, its answer, and the part that was signed."""
-    client = Client(Provider(WORDS, TWICE), "gemini", tools=["ls"], model=model)
-    reply = client.say("go")
+    client = ProviderClient(Provider(WORDS, TWICE), "gemini", tools=["ls"], model=model)
+    reply = client.send_user_text("go")
     return client, reply, client.history[1]["parts"][-1]
 
 
@@ -343,14 +343,14 @@ def test_a_call_needs_its_signature_in_the_current_turn():
     """From Gemini 3 the first call of a step has its signature until the user speaks again; before, it needs none."""
     client, reply, part = caller()
     del part["thoughtSignature"]
-    refusal = client.answer(reply)
+    refusal = client.send_results(reply)
     assert (refusal.code, "missing a thought_signature" in refusal.message) == ("INVALID_ARGUMENT", True)
-    client.send()
+    client.send_history()
     client.history.append({"role": "model", "parts": [{"text": "so"}]})
-    assert isinstance(client.say("on"), Answered)
+    assert isinstance(client.send_user_text("on"), ModelAnswer)
     older, reply, part = caller("gemini-2.5-pro")
     del part["thoughtSignature"]
-    assert isinstance(older.answer(reply), Answered)
+    assert isinstance(older.send_results(reply), ModelAnswer)
 
 
 @pytest.mark.parametrize(
@@ -366,12 +366,12 @@ def test_a_signature_is_its_parts_own(change, said):
     """The documented dummy passes; other bytes are corrupt, and other arguments are another part's."""
     client, reply, part = caller()
     part |= change
-    refusal = client.answer(reply)
-    assert (refusal.message if isinstance(refusal, Refusal) else None) == said
+    refusal = client.send_results(reply)
+    assert (refusal.message if isinstance(refusal, RefusalReply) else None) == said
 
 
 def test_signatures_do_not_cross_models():
     """A signature of one model is invalid at another."""
     client, reply, _ = caller()
     client.model = "gemini-3.1-flash"
-    assert client.answer(reply).message.startswith("Invalid thought signature")
+    assert client.send_results(reply).message.startswith("Invalid thought signature")

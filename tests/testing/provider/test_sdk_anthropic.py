@@ -9,11 +9,11 @@ import pytest
 from anthropic.types import Message, ModelInfo, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
-from holdfast.testing.provider.calls import Said
+from holdfast.testing.provider.calls import ScriptedAnswer
 from holdfast.testing.provider.faults.faults import Fault
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.server.serving import serving
-from holdfast.testing.provider.settings import Settings
+from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.settings import ProviderSettings
 
 MODEL = "claude-opus-5-5"
 TOOL = {
@@ -23,14 +23,18 @@ TOOL = {
 }
 HELLO = [{"role": "user", "content": "hello"}]
 LONG = "Kelp grows where rock and light meet, 海藻 too; " * 40
-SCRIPT = [Said(LONG, (("read", {"path": "a/b.txt", "lines": [1, 2]}), ("read", {"path": "c"})), "Where is the file?")]
+SCRIPT = [
+    ScriptedAnswer(
+        LONG, (("read", {"path": "a/b.txt", "lines": [1, 2]}), ("read", {"path": "c"})), "Where is the file?"
+    )
+]
 PLAIN = {"model": MODEL, "max_tokens": 4_000, "messages": HELLO, "tools": [TOOL], "thinking": {"type": "adaptive"}}
 
 
 @pytest.fixture(scope="module")
 def url():
     """A strict provider with a small window."""
-    with serving(Provider(Settings(window=2_000))) as base:
+    with serve_provider(Provider(ProviderSettings(window=2_000))) as base:
         yield base
 
 
@@ -60,7 +64,7 @@ def scripted():
     """Return what a fresh provider that says the script answers to one question."""
 
     def ask(question):
-        with serving(Provider(script=SCRIPT)) as url, anthropic.Anthropic(base_url=url, api_key="k") as client:
+        with serve_provider(Provider(script=SCRIPT)) as url, anthropic.Anthropic(base_url=url, api_key="k") as client:
             return question(client)
 
     return ask
@@ -153,7 +157,7 @@ def test_models(client):
 def test_caching():
     """Cached tokens are reported as the SDK has them."""
     system = [{"type": "text", "text": "Rocks and kelp. " * 600, "cache_control": {"type": "ephemeral"}}]
-    with serving(Provider()) as url, anthropic.Anthropic(base_url=url, api_key="k") as client:
+    with serve_provider(Provider()) as url, anthropic.Anthropic(base_url=url, api_key="k") as client:
         first, second = (
             client.messages.create(model=MODEL, max_tokens=50, system=system, messages=HELLO).usage for _ in range(2)
         )
@@ -202,7 +206,10 @@ def test_async(url):
 def test_the_sdk_tries_again():
     """The SDK tries again after 529 as it does with the real provider, and tells what it could not use."""
     faults = [Fault("529", at=1), Fault("401", at=3)]
-    with serving(Provider(), faults) as url, anthropic.Anthropic(base_url=url, api_key="k", max_retries=1) as client:
+    with (
+        serve_provider(Provider(), faults) as url,
+        anthropic.Anthropic(base_url=url, api_key="k", max_retries=1) as client,
+    ):
         assert client.messages.create(model=MODEL, max_tokens=50, messages=HELLO).stop_reason == "end_turn"
         with pytest.raises(anthropic.AuthenticationError, match="invalid x-api-key"):
             client.messages.create(model=MODEL, max_tokens=50, messages=HELLO)

@@ -6,10 +6,10 @@ import pytest
 from google import genai
 from google.genai import errors, types
 
-from holdfast.testing.provider.calls import Said
+from holdfast.testing.provider.calls import ScriptedAnswer
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.server.serving import serving
-from holdfast.testing.provider.settings import Settings
+from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.settings import ProviderSettings
 
 MODEL = "gemini-3-pro"
 DECLARED = types.FunctionDeclaration(
@@ -21,7 +21,11 @@ TOOLS = types.GenerateContentConfig(
     tools=[types.Tool(function_declarations=[DECLARED])], thinking_config=types.ThinkingConfig(include_thoughts=True)
 )
 LONG = "Kelp grows where rock and light meet, 海藻 too; " * 40
-SCRIPT = [Said(LONG, (("read", {"path": "a/b.txt", "lines": [1, 2]}), ("read", {"path": "c"})), "Where is the file?")]
+SCRIPT = [
+    ScriptedAnswer(
+        LONG, (("read", {"path": "a/b.txt", "lines": [1, 2]}), ("read", {"path": "c"})), "Where is the file?"
+    )
+]
 CALL = 'call read {"path": "a.txt"}'
 
 
@@ -32,7 +36,7 @@ def sdk(url: str) -> genai.Client:
 @pytest.fixture(scope="module")
 def client():
     """The SDK, pointed at a strict provider with a small window."""
-    with serving(Provider(Settings(window=2_000))) as url, sdk(url) as one:
+    with serve_provider(Provider(ProviderSettings(window=2_000))) as url, sdk(url) as one:
         yield one
 
 
@@ -46,9 +50,9 @@ def test_plain(client):
 
 def test_a_stream_says_the_same():
     """The chunks of a stream, put together, are the answer in one piece: thoughts, text, calls, usage."""
-    with serving(Provider(script=SCRIPT)) as url, sdk(url) as client:
+    with serve_provider(Provider(script=SCRIPT)) as url, sdk(url) as client:
         plain = client.models.generate_content(model=MODEL, contents="hello", config=TOOLS)
-    with serving(Provider(script=SCRIPT)) as url, sdk(url) as client:
+    with serve_provider(Provider(script=SCRIPT)) as url, sdk(url) as client:
         chunks = list(client.models.generate_content_stream(model=MODEL, contents="hello", config=TOOLS))
     parts = [part for chunk in chunks for part in chunk.candidates[0].content.parts]
     whole = plain.candidates[0].content.parts

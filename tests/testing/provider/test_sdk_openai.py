@@ -8,10 +8,10 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from holdfast.testing.provider.calls import Said
+from holdfast.testing.provider.calls import ScriptedAnswer
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.server.serving import serving
-from holdfast.testing.provider.settings import Settings
+from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.settings import ProviderSettings
 
 MODEL = "gpt-5.6-sol"
 PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
@@ -19,7 +19,11 @@ CHAT_TOOL = {"type": "function", "function": {"name": "read", "description": "Re
 TOOL = {"type": "function", "name": "read", "description": "Read.", "parameters": PARAMETERS, "strict": False}
 HELLO = [{"role": "user", "content": "hello"}]
 LONG = "Kelp grows where rock and light meet, 海藻 too; " * 40
-SCRIPT = [Said(LONG, (("read", {"path": "a/b.txt", "lines": [1, 2]}), ("read", {"path": "c"})), "Where is the file?")]
+SCRIPT = [
+    ScriptedAnswer(
+        LONG, (("read", {"path": "a/b.txt", "lines": [1, 2]}), ("read", {"path": "c"})), "Where is the file?"
+    )
+]
 HUGE = "kelp " * 3_000
 CHAT = {"model": MODEL, "messages": HELLO, "tools": [CHAT_TOOL]}
 RESPONSES = {"model": MODEL, "input": "hello", "tools": [TOOL], "reasoning": {"effort": "low", "summary": "auto"}}
@@ -30,7 +34,7 @@ STATELESS = {"model": MODEL, "store": False, "include": ["reasoning.encrypted_co
 def client():
     """The SDK, pointed at a strict provider with a small window."""
     with (
-        serving(Provider(Settings(window=2_000))) as url,
+        serve_provider(Provider(ProviderSettings(window=2_000))) as url,
         openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as one,
     ):
         yield one
@@ -41,7 +45,7 @@ def scripted():
     """Return what a fresh provider that says the script answers to one question."""
 
     def ask(question):
-        with serving(Provider(script=SCRIPT)) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="k") as client:
+        with serve_provider(Provider(script=SCRIPT)) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="k") as client:
             return question(client)
 
     return ask
@@ -187,8 +191,8 @@ def test_a_response_overflow(client):
 
 def test_a_response_that_fails_in_its_stream():
     """An overflow that is told after HTTP 200 ends the stream with a response that failed."""
-    settings = Settings(window=2_000, overflow="stream")
-    with serving(Provider(settings)) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="k") as client:
+    settings = ProviderSettings(window=2_000, overflow="stream")
+    with serve_provider(Provider(settings)) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="k") as client:
         *_, last = client.responses.create(model=MODEL, input=HUGE, stream=True)
     assert (last.type, last.response.error.code) == ("response.failed", "context_length_exceeded")
 

@@ -13,19 +13,19 @@ import click
 from msgspec import Struct
 
 from holdfast import config
-from holdfast.agent.loop import STEPS, Outcome
-from holdfast.cli.agent.desk import Desk, Order, desk
-from holdfast.cli.agent.prompt import ended, talk
-from holdfast.cli.agent.screen import Screen
-from holdfast.cli.output.errors import INTERRUPTED, Stopped
-from holdfast.cli.output.ranges import Whole
-from holdfast.cli.output.terminal import clean, json_option, say_json
+from holdfast.agent.loop import MAX_AGENT_STEPS, TaskOutcome
+from holdfast.cli.agent.desk import AgentConfiguration, AgentTerminal, open_agent_terminal
+from holdfast.cli.agent.prompt import print_outcome, run_interactive_prompt
+from holdfast.cli.agent.screen import AgentScreen
+from holdfast.cli.output.errors import INTERRUPTED, CommandError
+from holdfast.cli.output.ranges import IntegerParamType
+from holdfast.cli.output.terminal import clean_single_line, make_json_option, print_json
 from holdfast.cli.places import store_option
-from holdfast.cli.providers import address, headers
+from holdfast.cli.providers import get_api_url, make_auth_headers
 from holdfast.config import Catalog
-from holdfast.providers.recognize import APIS
+from holdfast.providers.recognize import API_NAMES
 from holdfast.state.target import Target
-from holdfast.store import at_home
+from holdfast.store import expand_home
 
 EXAMPLES = """\
 \b
@@ -39,14 +39,14 @@ Examples:
   holdfast agent "" --session 4d56 --model gpt-5.1
   holdfast agent "Tidy the notes" --model qwen3 --base-url http://127.0.0.1:8080/v1 --window 32000
 """
-DEFAULT = "holdfast"
+DEFAULT_POLICY = "holdfast"
 """The policy, unless another one is named."""
-TITLE = 80
+TITLE_LENGTH = 80
 """Characters of the task that become the session's title."""
-_CODES = {"done": 0, "steps": 1, "repeating": 1, "error": 2, "aborted": INTERRUPTED}
+_EXIT_CODES = {"done": 0, "steps": 1, "repeating": 1, "error": 2, "aborted": INTERRUPTED}
 
 
-class Asked(Struct, frozen=True):
+class AgentOptions(Struct, frozen=True):
     """The command line."""
 
     task: str | None
@@ -71,21 +71,29 @@ class Asked(Struct, frozen=True):
 @click.option(
     "--base-url", metavar="URL", help="Where its API is. [default: as its SDK's variable says, else its maker]"
 )
-@click.option("--api", type=click.Choice(APIS), help="The API that is spoken. [default: the model's]")
+@click.option("--api", type=click.Choice(API_NAMES), help="The API that is spoken. [default: the model's]")
 @click.option(
     "--dir", "folder", metavar="DIR", default=".", help="The folder it works in, and never leaves. [default: this one]"
 )
 @click.option("--allow-bash", is_flag=True, help="Let it run any shell command; else each one is asked for.")
 @click.option("--session", metavar="KEY", help="Go on with this session, or give a new one this name.")
-@click.option("--policy", metavar="NAME", default=DEFAULT, show_default=True, help="Who keeps the context small.")
-@click.option("--window", type=Whole(1), help="The model's window in tokens. [default: the model's]")
-@click.option("--steps", type=Whole(1), default=STEPS, show_default=True, help="Answers that one task may take.")
+@click.option(
+    "--policy", metavar="NAME", default=DEFAULT_POLICY, show_default=True, help="Who keeps the context small."
+)
+@click.option("--window", type=IntegerParamType(1), help="The model's window in tokens. [default: the model's]")
+@click.option(
+    "--steps",
+    type=IntegerParamType(1),
+    default=MAX_AGENT_STEPS,
+    show_default=True,
+    help="Answers that one task may take.",
+)
 @click.option("--summary-model", metavar="NAME", help="The model that writes summaries. [default: none is needed]")
 @click.option(
     "--skills", metavar="DIR", multiple=True, help="A folder of skills beside the project's own. Again for more."
 )
 @store_option
-@json_option("how it ended")
+@make_json_option("how it ended")
 def command(**given: Any) -> None:
     """Let a model work on TASK in a folder, with tools for files, search and the shell.
 
@@ -93,44 +101,48 @@ def command(**given: Any) -> None:
     before it is sent, so that whatever ends the work, it goes on from there, and no tool runs twice. The context is
     kept inside of the window for as long as it takes. ^C stops what runs, a second one leaves.
     """
-    asked = Asked(**given)
-    if asked.as_json and asked.task is None:
-        raise Stopped("--json tells how a task ended; give a TASK too")
-    if asked.task == "" and not asked.session:
-        raise Stopped("an empty TASK goes on with a session; name one of `holdfast ls` with --session, or give a TASK")
-    order, screen = _order(asked), Screen(quiet=asked.as_json)
-    with desk(order, screen) as there:
-        if asked.task is None:
-            talk(there)
+    options = AgentOptions(**given)
+    if options.as_json and options.task is None:
+        raise CommandError("--json tells how a task ended; give a TASK too")
+    if options.task == "" and not options.session:
+        raise CommandError(
+            "an empty TASK goes on with a session; name one of `holdfast ls` with --session, or give a TASK"
+        )
+    agent_configuration, screen = _make_agent_setup(options), AgentScreen(quiet=options.as_json)
+    with open_agent_terminal(agent_configuration, screen) as there:
+        if options.task is None:
+            run_interactive_prompt(there)
             return
-        code = _once(there, asked.task, as_json=asked.as_json)
+        code = _run_task(there, options.task, as_json=options.as_json)
     click.get_current_context().exit(code)
 
 
-def _once(there: Desk, task: str, *, as_json: bool) -> int:
+def _run_task(terminal: AgentTerminal, task: str, *, as_json: bool) -> int:
     """Work on one task; return the exit code."""
-    if task and not there.session.journal.branch.slots:
-        there.store.describe(there.session.key, title=clean(task, TITLE), cwd=str(there.order.folder))
-    outcome = there.work(task)
+    if task and not terminal.session.journal.state.sized_messages:
+        terminal.store.update_session_info(
+            terminal.session.key, title=clean_single_line(task, TITLE_LENGTH), cwd=str(terminal.order.folder)
+        )
+    outcome = terminal.run_task(task)
     if as_json:
-        say_json(_record(there, outcome))
+        print_json(_make_outcome_record(terminal, outcome))
     else:
-        ended(there, outcome)
-        there.screen.note(f"session {there.session.key}")
-    return _CODES[outcome.stop]
+        print_outcome(terminal, outcome)
+        terminal.screen.print_note(f"session {terminal.session.key}")
+    return _EXIT_CODES[outcome.stop]
 
 
-def _record(there: Desk, outcome: Outcome) -> dict[str, Any]:
-    report, cost = there.session.report(), there.spent()
+def _make_outcome_record(terminal: AgentTerminal, outcome: TaskOutcome) -> dict[str, Any]:
+    report, cost = terminal.session.report(), terminal.get_cost()
     return {
-        "session": there.session.key,
+        "session": terminal.session.key,
         "outcome": outcome.stop,
         "steps": outcome.steps,
         "text": outcome.text,
-        "why": outcome.why,
+        "why": outcome.reason,
         "tokens": report.tokens,
         "window": report.window,
-        "compactions": report.compactions,
+        "compactions": report.compaction_count,
         "input": cost.input,
         "output": cost.output,
         "cache_hit": round(cost.cache_hit, 4),
@@ -141,77 +153,79 @@ def _record(there: Desk, outcome: Outcome) -> dict[str, Any]:
 # -- what is asked for -------------------------------------------------------------------------------------------------
 
 
-def _order(asked: Asked) -> Order:
-    known = config.configuration()
-    api = asked.api or _api(known.catalog, asked.model)
-    url = _address(api, asked.base_url)
-    key, folder = asked.session or uuid.uuid4().hex[:12], _folder(asked.folder, "--dir")
-    is_alone = asked.task is not None
-    return Order(
-        target=_target(api, asked.model, known.catalog, asked.window),
+def _make_agent_setup(options: AgentOptions) -> AgentConfiguration:
+    configuration = config.load_configuration()
+    api = options.api or _choose_api(configuration.catalog, options.model)
+    url = _get_server_url(api, options.base_url)
+    key, folder = options.session or uuid.uuid4().hex[:12], _resolve_folder(options.folder, "--dir")
+    is_alone = options.task is not None
+    return AgentConfiguration(
+        target=_get_agent_target(api, options.model, configuration.catalog, options.window),
         url=url,
-        headers=headers(api, url),
+        headers=make_auth_headers(api, url),
         folder=folder,
-        policy=known.policy(asked.policy),
-        key=key,
-        again=_again(asked, key, folder),
-        store=asked.store,
-        skills=tuple(str(_folder(one, "--skills")) for one in asked.skills),
-        writer=_target(api, asked.summary_model, known.catalog) if asked.summary_model else None,
-        catalog=known.catalog,
-        goes_on=asked.task == "",
-        has_task=bool(asked.task),
-        steps=asked.steps,
-        streams=not is_alone,
-        allow=asked.allow_bash,
-        asks=not asked.as_json and sys.stdin is not None and (sys.stdin.isatty() or not is_alone),
+        policy=configuration.build_policy(options.policy),
+        session_key=key,
+        resume_command=_make_resume_command(options, key, folder),
+        store=options.store,
+        skills=tuple(str(_resolve_folder(skill_path, "--skills")) for skill_path in options.skills),
+        summary_target=_get_agent_target(api, options.summary_model, configuration.catalog)
+        if options.summary_model
+        else None,
+        catalog=configuration.catalog,
+        must_exist=options.task == "",
+        has_task=bool(options.task),
+        steps=options.steps,
+        is_streaming=not is_alone,
+        allows_all=options.allow_bash,
+        can_ask=not options.as_json and sys.stdin is not None and (sys.stdin.isatty() or not is_alone),
     )
 
 
-def _again(asked: Asked, key: str, folder: Path) -> str:
+def _make_resume_command(options: AgentOptions, key: str, folder: Path) -> str:
     """Return the command that goes on with the session where and as it is now."""
-    wanted: dict[str, str | int | None] = {
+    option_values: dict[str, str | int | None] = {
         "--session": key,
-        "--model": asked.model,
-        "--api": asked.api,
-        "--base-url": asked.base_url,
+        "--model": options.model,
+        "--api": options.api,
+        "--base-url": options.base_url,
         "--dir": None if folder == Path.cwd() else str(folder),
-        "--window": asked.window,
-        "--policy": None if asked.policy == DEFAULT else asked.policy,
-        "--steps": None if asked.steps == STEPS else asked.steps,
-        "--summary-model": asked.summary_model,
-        "--store": asked.store,
+        "--window": options.window,
+        "--policy": None if options.policy == DEFAULT_POLICY else options.policy,
+        "--steps": None if options.steps == MAX_AGENT_STEPS else options.steps,
+        "--summary-model": options.summary_model,
+        "--store": options.store,
     }
-    words = [word for name, value in wanted.items() if value is not None for word in (name, str(value))]
-    words += [word for one in asked.skills for word in ("--skills", one)]
-    return shlex.join(["holdfast", "agent", *words, *(["--allow-bash"] if asked.allow_bash else [])])
+    words = [word for name, value in option_values.items() if value is not None for word in (name, str(value))]
+    words += [word for skill_path in options.skills for word in ("--skills", skill_path)]
+    return shlex.join(["holdfast", "agent", *words, *(["--allow-bash"] if options.allow_bash else [])])
 
 
-def _address(api: str, given: str | None) -> str:
-    """Return where ``api`` is reached. Raises ``Stopped`` for what is no address of a server."""
-    url = address(api, given)
+def _get_server_url(api: str, option: str | None) -> str:
+    """Return where ``api`` is reached. Raises ``CommandError`` for what is no address of a server."""
+    url = get_api_url(api, option)
     try:
         parts = urlsplit(url)
         is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # brackets without an end, a port that is none
         is_one = False
     if not is_one:
-        raise Stopped(f"{url!r} is no address; give one like http://127.0.0.1:8080")
+        raise CommandError(f"{url!r} is no address; give one like http://127.0.0.1:8080")
     return url
 
 
-def _api(catalog: Catalog, model: str) -> str:
+def _choose_api(catalog: Catalog, model: str) -> str:
     """Return the API that ``model`` is called by; one that nobody knows is served by what most servers speak."""
-    known = catalog.api(model)
-    return known if known in APIS else "openai-chat"
+    api = catalog.find_api(model)
+    return api if api in API_NAMES else "openai-chat"
 
 
-def _target(api: str, model: str, catalog: Catalog, window: int | None = None) -> Target:
-    return config.target(api, model, window=window, catalog=catalog)
+def _get_agent_target(api: str, model: str, catalog: Catalog, window: int | None = None) -> Target:
+    return config.get_target(api, model, window=window, catalog=catalog)
 
 
-def _folder(given: str, option: str) -> Path:
-    folder = at_home(given)
+def _resolve_folder(path: str, option: str) -> Path:
+    folder = expand_home(path)
     if not folder.is_dir():
-        raise Stopped(f"{given!r} is no folder; give one for {option}")
+        raise CommandError(f"{path!r} is no folder; give one for {option}")
     return folder.resolve()

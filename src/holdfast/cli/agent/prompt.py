@@ -8,169 +8,192 @@ from contextlib import suppress
 import click
 from rich.text import Text
 
-from holdfast.agent.loop import Outcome, is_answered
-from holdfast.cli.agent.desk import Desk
-from holdfast.cli.agent.meter import filled
-from holdfast.cli.output.errors import reason
-from holdfast.cli.output.terminal import clean, console, many, say_line
-from holdfast.cli.reports.describe import in_short
-from holdfast.cli.reports.history import SHORT, end_of, entry_named, read_log
-from holdfast.cli.reports.request_size import about
-from holdfast.engine.recall import line_of, reachable
+from holdfast.agent.loop import TaskOutcome, is_conversation_answered
+from holdfast.cli.agent.desk import AgentTerminal
+from holdfast.cli.agent.meter import format_window_fill
+from holdfast.cli.output.errors import describe_error
+from holdfast.cli.output.terminal import clean_single_line, format_count, make_console, print_line
+from holdfast.cli.reports.describe import summarize_message
+from holdfast.cli.reports.history import SHORT_ID, find_continuation_leaf, find_entry, load_branch_history
+from holdfast.cli.reports.request_size import format_tokens
+from holdfast.engine.recall import format_spill_line, list_spilled_texts
 from holdfast.errors import FormatError, HoldfastError
-from holdfast.events import Compacted
+from holdfast.events import CompactionEnded
 
-LISTED = 20
+LISTED_MESSAGES = 20
 """Messages that ``/branch`` lists, the newest."""
 _PROMPT = "> "
 
 
-def talk(desk: Desk) -> None:
+def run_interactive_prompt(agent_terminal: AgentTerminal) -> None:
     """Answer what is typed until ``/quit``, the end of the input, ^C twice, or the end of the program."""
-    _greet(desk)
+    _print_greeting(agent_terminal)
     leaving = False
-    while not desk.end.number:
+    while not agent_terminal.end.signal_number:
         try:
             line = input(_PROMPT)
         except EOFError:
             click.echo()
             return
         except KeyboardInterrupt:
-            if leaving or desk.end.number:
+            if leaving or agent_terminal.end.signal_number:
                 return
             leaving = True
-            desk.screen.note("^C again leaves, as /quit does")
+            agent_terminal.screen.print_note("^C again leaves, as /quit does")
             continue
         leaving = False
         if line.strip() in ("/quit", "/exit"):
             return
-        _answer(desk, line.strip())
+        _handle_line(agent_terminal, line.strip())
 
 
-def _greet(desk: Desk) -> None:
+def _print_greeting(agent_terminal: AgentTerminal) -> None:
     with suppress(ImportError):
         import readline  # noqa: F401 -- the prompt can then be edited, and knows what was typed before
-    branch = desk.session.journal.branch
-    told = f"goes on behind {many(len(branch.slots), 'message')}" if branch.slots else "begins"
-    desk.screen.note(f"session {desk.session.key} {told}; works in {desk.order.folder}; /help tells what can be typed")
-    if not is_answered(branch):
-        desk.screen.note("its work was not finished: an empty line goes on with it", "yellow")
+    state = agent_terminal.session.journal.state
+    start = f"goes on behind {format_count(len(state.sized_messages), 'message')}" if state.sized_messages else "begins"
+    agent_terminal.screen.print_note(
+        f"session {agent_terminal.session.key} {start}; works in {agent_terminal.order.folder}; /help tells what "
+        "can be typed"
+    )
+    if not is_conversation_answered(state):
+        agent_terminal.screen.print_note("its work was not finished: an empty line goes on with it", "yellow")
 
 
-def _answer(desk: Desk, line: str) -> None:
+def _handle_line(agent_terminal: AgentTerminal, line: str) -> None:
     """Do what one line says; what goes wrong is told and changes nothing."""
-    name, _, rest = line.partition(" ")
+    name, _, arguments = line.partition(" ")
     try:
         if line.startswith("/"):
-            _command(desk, name, rest.strip())
-        elif line or not is_answered(desk.session.journal.branch):
-            ended(desk, desk.work(line))
+            _run_slash_command(agent_terminal, name, arguments.strip())
+        elif line or not is_conversation_answered(agent_terminal.session.journal.state):
+            print_outcome(agent_terminal, agent_terminal.run_task(line))
     except HoldfastError as error:
-        desk.screen.note(reason(error), "red")
+        agent_terminal.screen.print_note(describe_error(error), "red")
 
 
-def ended(desk: Desk, outcome: Outcome) -> None:
+def print_outcome(agent_terminal: AgentTerminal, outcome: TaskOutcome) -> None:
     """Tell how the work ended, and how full the context is."""
-    if outcome.why:
-        desk.screen.note(f"{outcome.stop}: {outcome.why}", "red" if outcome.stop == "error" else "yellow")
-    desk.screen.note(desk.status())
+    if outcome.reason:
+        agent_terminal.screen.print_note(
+            f"{outcome.stop}: {outcome.reason}", "red" if outcome.stop == "error" else "yellow"
+        )
+    agent_terminal.screen.print_note(agent_terminal.format_status())
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 
-def _command(desk: Desk, name: str, rest: str) -> None:
-    found = _COMMANDS.get(name)
-    if found is None:
-        raise FormatError(f"there is no {name}; there are {', '.join(_COMMANDS)}, /quit")
-    found(desk, rest)
+def _run_slash_command(agent_terminal: AgentTerminal, name: str, arguments: str) -> None:
+    handler = _SLASH_COMMANDS.get(name)
+    if handler is None:
+        raise FormatError(f"there is no {name}; there are {', '.join(_SLASH_COMMANDS)}, /quit")
+    handler(agent_terminal, arguments)
 
 
-def _help(desk: Desk, _: str) -> None:
+def _run_help_command(agent_terminal: AgentTerminal, _: str) -> None:
     """Show this list."""
-    for name, found in _COMMANDS.items():
-        click.echo(f"  {name:10}{found.__doc__}")
-    click.echo(f"  {'/quit':10}Leave; the session stays: {clean(desk.order.again)}")
+    for name, handler in _SLASH_COMMANDS.items():
+        click.echo(f"  {name:10}{handler.__doc__}")
+    click.echo(f"  {'/quit':10}Leave; the session stays: {clean_single_line(agent_terminal.order.resume_command)}")
 
 
-def _context(desk: Desk, _: str) -> None:
+def _run_context_command(agent_terminal: AgentTerminal, _: str) -> None:
     """Tell what the next request would hold."""
-    report = desk.session.report()
-    kept = report.window - report.usable
+    report = agent_terminal.session.report()
+    reserve = report.window - report.usable_tokens
     rows = {
-        "next request": f"{about(report.tokens)} tokens ({filled(report)})",
-        "window": f"{report.window:,} tokens ({report.origin})",
-        "system, tools": f"{about(report.frame)} tokens",
-        "kept free": f"{kept:,} tokens for the answer",
-        "room left": f"{about(max(0, report.usable - report.tokens))} tokens",
-        "said": many(report.messages, "message"),
-        "in force": f"{many(report.compactions, 'compaction')}, {many(report.decisions, 'other decision')}",
+        "next request": f"{format_tokens(report.tokens)} tokens ({format_window_fill(report)})",
+        "window": f"{report.window:,} tokens ({report.window_source})",
+        "system, tools": f"{format_tokens(report.setup_tokens)} tokens",
+        "kept free": f"{reserve:,} tokens for the answer",
+        "room left": f"{format_tokens(max(0, report.usable_tokens - report.tokens))} tokens",
+        "said": format_count(report.message_count, "message"),
+        "in force": (
+            f"{format_count(report.compaction_count, 'compaction')}, "
+            f"{format_count(report.decision_count, 'other decision')}"
+        ),
         "policy": report.policy,
     }
     for name, value in rows.items():
         click.echo(f"  {name:14} {value}")
-    click.echo(f"  {desk.status()}")
+    click.echo(f"  {agent_terminal.format_status()}")
 
 
-def _compact(desk: Desk, focus: str) -> None:
+def _run_compact_command(agent_terminal: AgentTerminal, focus: str) -> None:
     """Compact now; /compact FOCUS says what a summary looks at above all."""
-    made = desk.stopped(lambda: desk.session.compact(focus))
-    if isinstance(made, Compacted) and made.outcome != "compacted":
-        desk.screen.note(f"not compacted: {made.why}", "yellow")
-    desk.screen.note(desk.status())
+    result = agent_terminal.run_stoppable(lambda: agent_terminal.session.compact(focus))
+    if isinstance(result, CompactionEnded) and result.outcome != "compacted":
+        agent_terminal.screen.print_note(f"not compacted: {result.why}", "yellow")
+    agent_terminal.screen.print_note(agent_terminal.format_status())
 
 
-def _branch(desk: Desk, entry: str) -> None:
+def _run_branch_command(agent_terminal: AgentTerminal, entry: str) -> None:
     """List the newest messages; /branch ID goes on behind one: a number, or the beginning of an id."""
-    store, key = desk.store, desk.session.key
-    log = read_log(store, key, desk.session.journal.leaf)
+    store, key = agent_terminal.store, agent_terminal.session.key
+    log = load_branch_history(store, key, agent_terminal.session.journal.leaf)
     if not entry:
-        out = console()
-        first = max(0, len(log.said) - LISTED)
-        if not log.said:
+        out = make_console()
+        first = max(0, len(log.message_entries) - LISTED_MESSAGES)
+        if not log.message_entries:
             click.echo("nothing was said yet")
-        for number, one in enumerate(log.said[first:], first):
-            message = log.branch.messages[number]
-            say_line(out, Text.assemble((f"#{number:<4} {clean(one.id)[:SHORT]} ", "dim"), in_short(message)))
+        for number, message_entry in enumerate(log.message_entries[first:], first):
+            message = log.state.messages[number]
+            print_line(
+                out,
+                Text.assemble(
+                    (f"#{number:<4} {clean_single_line(message_entry.id)[:SHORT_ID]} ", "dim"),
+                    summarize_message(message),
+                ),
+            )
         return
-    place = end_of(store, key, entry_named(store, key, log, entry))
-    with store.writing(key):
+    place = find_continuation_leaf(store, key, find_entry(store, key, log, entry))
+    with store.hold_lease(key):
         store.set_leaf(key, place.id)
-    forked = desk.stopped(lambda: desk.session.branch(place.id))
-    if forked is not None:
-        forked.journal.lead()
-        desk.session = forked
-        told = many(len(forked.journal.branch.slots), "message")
-        desk.screen.note(f"goes on behind {told}; what came after it stays in the log")
+    new_session = agent_terminal.run_stoppable(lambda: agent_terminal.session.branch(place.id))
+    if new_session is not None:
+        new_session.journal.take_session_leaf()
+        agent_terminal.session = new_session
+        count = format_count(len(new_session.journal.state.sized_messages), "message")
+        agent_terminal.screen.print_note(f"goes on behind {count}; what came after it stays in the log")
 
 
-def _undo(desk: Desk, entry: str) -> None:
+def _run_undo_command(agent_terminal: AgentTerminal, entry: str) -> None:
     """Take back the newest decision or compaction; /undo ID takes back that one."""
-    revoked = desk.stopped(lambda: desk.session.undo(entry or None))
-    if revoked is not None:
-        desk.screen.note(f"took back {clean(revoked)[:SHORT]}")
-    desk.screen.note(desk.status())
+    revoked_id = agent_terminal.run_stoppable(lambda: agent_terminal.session.undo(entry or None))
+    if revoked_id is not None:
+        agent_terminal.screen.print_note(f"took back {clean_single_line(revoked_id)[:SHORT_ID]}")
+    agent_terminal.screen.print_note(agent_terminal.format_status())
 
 
-def _recall(desk: Desk, rest: str) -> None:
+def _run_recall_command(agent_terminal: AgentTerminal, arguments: str) -> None:
     """List what was stored away; /recall ID [A-B] reads it back, or its lines A to B."""
-    id_, _, lines = rest.partition(" ")
+    id_, _, lines = arguments.partition(" ")
     if not id_:
-        spills = reachable(desk.store, desk.session.key)
-        click.echo("\n".join(clean(line_of(one)) for one in spills) or "nothing was stored away yet")
+        spills = list_spilled_texts(agent_terminal.store, agent_terminal.session.key)
+        click.echo(
+            "\n".join(clean_single_line(format_spill_line(spill)) for spill in spills) or "nothing was stored away yet"
+        )
         return
-    page = desk.stopped(lambda: desk.session.recall(id_, lines=lines.strip()))
+    page = agent_terminal.run_stoppable(lambda: agent_terminal.session.recall(id_, lines=lines.strip()))
     if page is not None:
-        desk.screen.text(page.text)
-        more = f"; /recall {id_} {page.last + 1}- goes on" if page.last < page.lines and page.next else ""
-        desk.screen.note(f"lines {page.first}-{page.last} of {page.lines}, {page.chars:,} characters in all{more}")
+        agent_terminal.screen.print_text(page.text)
+        hint = (
+            f"; /recall {id_} {page.last_line + 1}- goes on"
+            if page.last_line < page.total_lines and page.next_arguments
+            else ""
+        )
+        agent_terminal.screen.print_note(
+            f"lines {page.first_line}-{page.last_line} of {page.total_lines}, {page.total_chars:,} characters in "
+            f"all{hint}"
+        )
 
 
-_COMMANDS: Mapping[str, Callable[[Desk, str], None]] = {
-    "/context": _context,
-    "/compact": _compact,
-    "/branch": _branch,
-    "/undo": _undo,
-    "/recall": _recall,
-    "/help": _help,
+_SLASH_COMMANDS: Mapping[str, Callable[[AgentTerminal, str], None]] = {
+    "/context": _run_context_command,
+    "/compact": _run_compact_command,
+    "/branch": _run_branch_command,
+    "/undo": _run_undo_command,
+    "/recall": _run_recall_command,
+    "/help": _run_help_command,
 }

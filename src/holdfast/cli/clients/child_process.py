@@ -13,32 +13,32 @@ from anyio.abc import Process, TaskStatus
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.cli.clients.temporary_files import Started
-from holdfast.proxy.server import serve
+from holdfast.cli.clients.temporary_files import ClientCommand
+from holdfast.proxy.server import serve_proxy
 
 if TYPE_CHECKING:
     from holdfast.config import Configuration
     from holdfast.proxy.metrics.health import Health
     from holdfast.proxy.settings import Settings
 
-DRAIN = 5.0
+DRAIN_SECONDS = 5.0
 """[H] Seconds that answers may take when the program that asked for them has ended: nobody waits for them."""
-NOT_BEGUN = -1
+NOT_STARTED = -1
 """The code where nothing was started."""
-PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-_OF_TERMINAL = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGHUP})
+FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_TERMINAL_SIGNALS = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGHUP})
 """Signals that a terminal sends to all that it runs, so to the program as well."""
 
 
-class Served(Struct, frozen=True):
+class ClientProxyOptions(Struct, frozen=True):
     """The proxy that is to stand beside the program."""
 
     settings: Settings
-    known: Configuration
+    configuration: Configuration
     store: str
 
 
-class Ended(Struct, frozen=True):
+class ClientOutcome(Struct, frozen=True):
     """How it ended: the program's exit code as a shell tells it, what the proxy counted, what went wrong with it."""
 
     code: int
@@ -46,74 +46,80 @@ class Ended(Struct, frozen=True):
     failure: Exception | None = None
 
 
-class _Beside:
+class _ProxyTask:
     """What became of the proxy."""
 
     def __init__(self) -> None:
         self.health: Health | None = None
         self.failure: Exception | None = None
 
-    async def serve(self, served: Served, stop: Event, *, task_status: TaskStatus[str]) -> None:
+    async def serve_until(self, proxy: ClientProxyOptions, stop: Event, *, task_status: TaskStatus[str]) -> None:
         """Serve until ``stop``; what goes wrong is kept, for the program is to go on."""
-        settings = replace(served.settings, drain=min(served.settings.drain, DRAIN))
+        settings = replace(proxy.settings, drain=min(proxy.settings.drain, DRAIN_SECONDS))
         try:
-            self.health = await serve(settings, served.store, ready=task_status.started, stop=stop, known=served.known)
+            self.health = await serve_proxy(
+                settings, proxy.store, on_ready=task_status.started, stop=stop, loaded_configuration=proxy.configuration
+            )
         except Exception as error:  # noqa: BLE001  whatever it is, the program is not to be ended by it
             self.failure = error
             with suppress(RuntimeError):  # it had begun
                 task_status.started("")
 
 
-async def accompanied(served: Served, prepared: Callable[[str], AbstractContextManager[Started]]) -> Ended:
-    """Run a program to its end, a proxy beside it; ``prepared`` tells how it is started with the proxy's address.
+async def run_with_proxy(
+    proxy: ClientProxyOptions, prepare: Callable[[str], AbstractContextManager[ClientCommand]]
+) -> ClientOutcome:
+    """Run a program to its end, a proxy beside it; ``prepare`` tells how it is started with the proxy's address.
 
-    Where the proxy does not begin, nothing is started and the code is ``NOT_BEGUN``.
+    Where the proxy does not begin, nothing is started and the code is ``NOT_STARTED``.
     """
-    beside, stop, code = _Beside(), Event(), NOT_BEGUN
+    beside, stop, code = _ProxyTask(), Event(), NOT_STARTED
     async with create_task_group() as tasks:
-        address = await tasks.start(beside.serve, served, stop)
+        address = await tasks.start(beside.serve_until, proxy, stop)
         if address:
             try:
-                with prepared(address) as whole:
-                    code = await _run(whole)
+                with prepare(address) as whole:
+                    code = await _run_program(whole)
             except OSError as error:
                 beside.failure = error
         stop.set()
-    return Ended(code, beside.health, beside.failure)
+    return ClientOutcome(code, beside.health, beside.failure)
 
 
-async def alone(address: str, prepared: Callable[[str], AbstractContextManager[Started]]) -> Ended:
+async def run_with_existing_proxy(
+    address: str, prepare: Callable[[str], AbstractContextManager[ClientCommand]]
+) -> ClientOutcome:
     """Run a program to its end at the proxy that runs at ``address`` already."""
     try:
-        with prepared(address) as whole:
-            return Ended(await _run(whole))
+        with prepare(address) as whole:
+            return ClientOutcome(await _run_program(whole))
     except OSError as error:
-        return Ended(NOT_BEGUN, failure=error)
+        return ClientOutcome(NOT_STARTED, failure=error)
 
 
-async def _run(whole: Started) -> int:
+async def _run_program(whole: ClientCommand) -> int:
     """Return the exit code of a program that has the terminal; signals that come here reach it."""
-    with open_signal_receiver(*PASSED_ON) as signals:
+    with open_signal_receiver(*FORWARDED_SIGNALS) as signals:
         process = await open_process(
             [*whole.command], stdin=None, stdout=None, stderr=None, env=dict(whole.environment)
         )
         async with create_task_group() as tasks:
-            tasks.start_soon(_pass_on, signals, process)
+            tasks.start_soon(_forward_signals, signals, process)
             code = await process.wait()
             tasks.cancel_scope.cancel()
     return 128 - code if code < 0 else code
 
 
-async def _pass_on(signals: AsyncIterator[signal.Signals], process: Process) -> None:
+async def _forward_signals(signals: AsyncIterator[signal.Signals], process: Process) -> None:
     """Let the program have the signals that it does not get anyway."""
     async for number in signals:
-        if number in _OF_TERMINAL and _is_at_terminal():
+        if number in _TERMINAL_SIGNALS and _has_terminal():
             continue
         with suppress(ProcessLookupError):
             process.send_signal(number)
 
 
-def _is_at_terminal() -> bool:
+def _has_terminal() -> bool:
     """Return whether a terminal sends its signals to this process and to all that it started."""
     for stream in (0, 1, 2):
         with suppress(OSError):

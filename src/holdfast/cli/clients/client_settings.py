@@ -16,72 +16,84 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
-_TRAILING = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', re.DOTALL)
-API_BASE = re.compile(r"(?m)^(?P<before>[ \t-]*api_base:[ \t]*(?P<quote>[\"']?))(?P<url>https?://[^\s\"'#]+)(?P=quote)")
+_JSON_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_TRAILING_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', re.DOTALL)
+LLM_API_BASE = re.compile(
+    r"(?m)^(?P<before>[ \t-]*api_base:[ \t]*(?P<quote>[\"']?))(?P<url>https?://[^\s\"'#]+)(?P=quote)"
+)
 """An address in the models that are added to llm."""
-_AIDER = re.compile(r"(?m)^openai-api-base:[ \t]*[\"']?(https?://[^\s\"'#]+)")
+_AIDER_API_BASE = re.compile(r"(?m)^openai-api-base:[ \t]*[\"']?(https?://[^\s\"'#]+)")
 
 
-class Pointer(Struct, frozen=True):
+class ConfiguredUrl(Struct, frozen=True):
     """An address that a client's own settings name."""
 
-    where: str
+    path: str
     """The file that says so."""
     key: str
     """What it is the address of: a provider, a setting, a variable."""
     url: str
 
 
-class Place(Struct, frozen=True):
-    """Where a client is started. ``texts`` are its files that are there, by their paths."""
+class ClientEnvironment(Struct, frozen=True):
+    """Where a client is started. ``file_texts`` are its files that are there, by their paths."""
 
     environment: Mapping[str, str]
     home: str
     folder: str
-    texts: Mapping[str, str] = {}
-    root: str = ""
+    file_texts: Mapping[str, str] = {}
+    repository_root: str = ""
     """The top of the git repository that the folder is in, if it is in one."""
 
-    def at_home(self, variable: str, default: str) -> PurePath:
+    def resolve_folder(self, variable: str, default: str) -> PurePath:
         """Return the folder that ``variable`` names, else the one called ``default`` at home."""
-        told = self.environment.get(variable)
-        return PurePath(told) if told else PurePath(self.home, default)
+        path = self.environment.get(variable)
+        return PurePath(path) if path else PurePath(self.home, default)
 
 
-class Own(NamedTuple):
+class ClientSettingsSource(NamedTuple):
     """Where a client's settings are, the weakest first, and what reads the addresses in one of them."""
 
-    files: Callable[[Place], list[PurePath]]
+    files: Callable[[ClientEnvironment], list[PurePath]]
     addresses: Callable[[str], Iterator[tuple[str, str]]]
 
 
-def files(client: str, place: Place) -> tuple[str, ...]:
+def list_settings_files(client: str, environment: ClientEnvironment) -> tuple[str, ...]:
     """Return the files that may point ``client`` somewhere, the weakest first, whether they are there or not."""
-    return tuple(map(str, OWN[client].files(place))) if client in OWN else ()
+    return tuple(map(str, SETTINGS_READERS[client].files(environment))) if client in SETTINGS_READERS else ()
 
 
-def pointers(client: str, place: Place) -> tuple[Pointer, ...]:
+def find_configured_urls(client: str, environment: ClientEnvironment) -> tuple[ConfiguredUrl, ...]:
     """Return the addresses in the files of ``client`` that are there, the weakest first; a broken one has none."""
-    read = OWN[client].addresses if client in OWN else _nothing
-    found = ((path, place.texts[path]) for path in files(client, place) if path in place.texts)
-    return tuple(Pointer(path, key, url) for path, text in found for key, url in read(text))
+    read_urls = SETTINGS_READERS[client].addresses if client in SETTINGS_READERS else _read_no_urls
+    texts = (
+        (path, environment.file_texts[path])
+        for path in list_settings_files(client, environment)
+        if path in environment.file_texts
+    )
+    return tuple(ConfiguredUrl(path, key, url) for path, text in texts for key, url in read_urls(text))
 
 
-def folder_files(place: Place) -> tuple[str, ...]:
+def list_claude_folder_settings(environment: ClientEnvironment) -> tuple[str, ...]:
     """Return the files of the working folder that Claude Code goes by once its user believes the folder."""
-    return tuple([str(PurePath(place.folder, ".claude", name)) for name in ("settings.json", "settings.local.json")])
+    return tuple(
+        [str(PurePath(environment.folder, ".claude", name)) for name in ("settings.json", "settings.local.json")]
+    )
 
 
-def folder_pointers(place: Place) -> tuple[Pointer, ...]:
+def find_claude_folder_urls(environment: ClientEnvironment) -> tuple[ConfiguredUrl, ...]:
     """Return the addresses in them, the weakest first: nobody is led there, but it can be told."""
-    found = ((path, place.texts[path]) for path in folder_files(place) if path in place.texts)
-    return tuple(Pointer(path, key, url) for path, text in found for key, url in _claude(text))
+    texts = (
+        (path, environment.file_texts[path])
+        for path in list_claude_folder_settings(environment)
+        if path in environment.file_texts
+    )
+    return tuple(ConfiguredUrl(path, key, url) for path, text in texts for key, url in _read_claude_urls(text))
 
 
-def table(text: str) -> dict[str, Any]:
+def parse_lenient_json(text: str) -> dict[str, Any]:
     """Return the object that ``text`` is, JSON with comments and commas too many; an empty one if it is none."""
-    plain = _TRAILING.sub(lambda found: found[1] or "", _COMMENT.sub(lambda found: found[1] or "", text))
+    plain = _TRAILING_COMMA.sub(lambda match: match[1] or "", _JSON_COMMENT.sub(lambda match: match[1] or "", text))
     try:
         whole = msgspec.json.decode(plain)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -89,21 +101,21 @@ def table(text: str) -> dict[str, Any]:
     return whole if isinstance(whole, dict) else {}
 
 
-def inside(whole: object, *names: str) -> Any:
+def get_nested_value(whole: object, *names: str) -> Any:
     """Return what stands in ``whole`` under ``names``, one in the other, or nothing."""
     for name in names:
         whole = whole.get(name) if isinstance(whole, dict) else None
     return whole
 
 
-def _nothing(_: str) -> Iterator[tuple[str, str]]:
+def _read_no_urls(_: str) -> Iterator[tuple[str, str]]:
     yield from ()
 
 
-def _urls(whole: object, *names: str) -> Iterator[tuple[str, str]]:
+def _iterate_nested_urls(whole: object, *names: str) -> Iterator[tuple[str, str]]:
     """Yield for each key of ``whole`` the address that stands in it under ``names``."""
-    for key, one in whole.items() if isinstance(whole, dict) else ():
-        url = inside(one, *names)
+    for key, value in whole.items() if isinstance(whole, dict) else ():
+        url = get_nested_value(value, *names)
         if isinstance(url, str) and url:
             yield key, url
 
@@ -111,84 +123,103 @@ def _urls(whole: object, *names: str) -> Iterator[tuple[str, str]]:
 # -- each client -------------------------------------------------------------------------------------------------------
 
 
-def _claude(text: str) -> Iterator[tuple[str, str]]:
-    url = inside(table(text), "env", "ANTHROPIC_BASE_URL")
+def _read_claude_urls(text: str) -> Iterator[tuple[str, str]]:
+    url = get_nested_value(parse_lenient_json(text), "env", "ANTHROPIC_BASE_URL")
     if isinstance(url, str) and url:
         yield "ANTHROPIC_BASE_URL", url
 
 
-def _codex(text: str) -> Iterator[tuple[str, str]]:
+def _read_codex_urls(text: str) -> Iterator[tuple[str, str]]:
     try:
         whole = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError):
         return
     if isinstance(whole.get("openai_base_url"), str):
         yield "openai_base_url", whole["openai_base_url"]
-    for name, url in _urls(whole.get("model_providers"), "base_url"):
+    for name, url in _iterate_nested_urls(whole.get("model_providers"), "base_url"):
         yield f"model_providers.{name}.base_url", url
 
 
-def _opencode(text: str) -> Iterator[tuple[str, str]]:
-    yield from _urls(table(text).get("provider"), "options", "baseURL")
+def _read_opencode_urls(text: str) -> Iterator[tuple[str, str]]:
+    yield from _iterate_nested_urls(parse_lenient_json(text).get("provider"), "options", "baseURL")
 
 
-def _pi(text: str) -> Iterator[tuple[str, str]]:
-    yield from _urls(table(text).get("providers"), "baseUrl")
+def _read_pi_urls(text: str) -> Iterator[tuple[str, str]]:
+    yield from _iterate_nested_urls(parse_lenient_json(text).get("providers"), "baseUrl")
 
 
-def _llm(text: str) -> Iterator[tuple[str, str]]:
-    yield from (("api_base", found["url"]) for found in API_BASE.finditer(text))
+def _read_llm_urls(text: str) -> Iterator[tuple[str, str]]:
+    yield from (("api_base", match["url"]) for match in LLM_API_BASE.finditer(text))
 
 
-def _aider(text: str) -> Iterator[tuple[str, str]]:
-    yield from (("OPENAI_API_BASE", found[1]) for found in _AIDER.finditer(text))
-    yield from _variables(text)
+def _read_aider_urls(text: str) -> Iterator[tuple[str, str]]:
+    yield from (("OPENAI_API_BASE", match[1]) for match in _AIDER_API_BASE.finditer(text))
+    yield from _read_env_file_urls(text)
 
 
-def _variables(text: str) -> Iterator[tuple[str, str]]:
+def _read_env_file_urls(text: str) -> Iterator[tuple[str, str]]:
     """Yield the addresses of a file of variables."""
     pattern = r"(?m)^[ \t]*(?:export[ \t]+)?(\w+_(?:BASE_URL|API_BASE))[ \t]*=[ \t]*[\"']?(https?://[^\s\"'#]+)"
-    yield from ((found[1], found[2]) for found in re.finditer(pattern, text))
+    yield from ((match[1], match[2]) for match in re.finditer(pattern, text))
 
 
-def _opencode_files(place: Place) -> list[PurePath]:
-    own = place.at_home("XDG_CONFIG_HOME", ".config") / "opencode"
-    told = [PurePath(path) for name in ("OPENCODE_CONFIG",) if (path := place.environment.get(name))]
-    around = [one for folder in _upward(place) for one in (folder, folder / ".opencode")]
-    given = [PurePath(folder) for name in ("OPENCODE_CONFIG_DIR",) if (folder := place.environment.get(name))]
-    return [own / "config.json", *_configs(own), *told, *(one for at in (*around, *given) for one in _configs(at))]
+def _list_opencode_configs(environment: ClientEnvironment) -> list[PurePath]:
+    own = environment.resolve_folder("XDG_CONFIG_HOME", ".config") / "opencode"
+    env_files = [PurePath(path) for name in ("OPENCODE_CONFIG",) if (path := environment.environment.get(name))]
+    around = [location for folder in _list_ancestor_folders(environment) for location in (folder, folder / ".opencode")]
+    env_folders = [
+        PurePath(folder) for name in ("OPENCODE_CONFIG_DIR",) if (folder := environment.environment.get(name))
+    ]
+    return [
+        own / "config.json",
+        *_make_opencode_paths(own),
+        *env_files,
+        *(location for at in (*around, *env_folders) for location in _make_opencode_paths(at)),
+    ]
 
 
-def _configs(folder: PurePath) -> tuple[PurePath, ...]:
+def _make_opencode_paths(folder: PurePath) -> tuple[PurePath, ...]:
     return folder / "opencode.json", folder / "opencode.jsonc"
 
 
-def _upward(place: Place) -> list[PurePath]:
+def _list_ancestor_folders(environment: ClientEnvironment) -> list[PurePath]:
     """Return the working folder and those that it is in, the outermost first."""
-    here = PurePath(place.folder)
+    here = PurePath(environment.folder)
     return [*reversed(here.parents), here]
 
 
-def llm_home(place: Place) -> PurePath:
+def get_llm_cli_folder(environment: ClientEnvironment) -> PurePath:
     """Return where llm keeps its things."""
     at = "Library/Application Support" if sys.platform == "darwin" else ".config"
-    own = place.at_home("APPDATA" if sys.platform == "win32" else "XDG_CONFIG_HOME", at)
-    return place.at_home("LLM_USER_PATH", str(own / "io.datasette.llm"))
+    own = environment.resolve_folder("APPDATA" if sys.platform == "win32" else "XDG_CONFIG_HOME", at)
+    return environment.resolve_folder("LLM_USER_PATH", str(own / "io.datasette.llm"))
 
 
-def _mixed(place: Place) -> list[PurePath]:
+def _list_aider_files(environment: ClientEnvironment) -> list[PurePath]:
     """Return the files that aider takes its options and variables from: at home, of the repository, of the folder."""
-    homes = (PurePath(place.home), PurePath(place.root or place.folder), PurePath(place.folder))
+    homes = (
+        PurePath(environment.home),
+        PurePath(environment.repository_root or environment.folder),
+        PurePath(environment.folder),
+    )
     return [home / name for home in dict.fromkeys(homes) for name in (".env", ".aider.conf.yml")]
 
 
-OWN: dict[str, Own] = {
-    "claude": Own(lambda place: [place.at_home("CLAUDE_CONFIG_DIR", ".claude") / "settings.json"], _claude),
-    "codex": Own(lambda place: [place.at_home("CODEX_HOME", ".codex") / "config.toml"], _codex),
-    "opencode": Own(_opencode_files, _opencode),
-    "pi": Own(lambda place: [place.at_home("PI_CODING_AGENT_DIR", ".pi/agent") / "models.json"], _pi),
-    "gemini": Own(lambda place: [PurePath(place.home, name) for name in (".env", ".gemini/.env")], _variables),
-    "aider": Own(_mixed, _aider),
-    "llm": Own(lambda place: [llm_home(place) / "extra-openai-models.yaml"], _llm),
+SETTINGS_READERS: dict[str, ClientSettingsSource] = {
+    "claude": ClientSettingsSource(
+        lambda place: [place.resolve_folder("CLAUDE_CONFIG_DIR", ".claude") / "settings.json"], _read_claude_urls
+    ),
+    "codex": ClientSettingsSource(
+        lambda place: [place.resolve_folder("CODEX_HOME", ".codex") / "config.toml"], _read_codex_urls
+    ),
+    "opencode": ClientSettingsSource(_list_opencode_configs, _read_opencode_urls),
+    "pi": ClientSettingsSource(
+        lambda place: [place.resolve_folder("PI_CODING_AGENT_DIR", ".pi/agent") / "models.json"], _read_pi_urls
+    ),
+    "gemini": ClientSettingsSource(
+        lambda place: [PurePath(place.home, name) for name in (".env", ".gemini/.env")], _read_env_file_urls
+    ),
+    "aider": ClientSettingsSource(_list_aider_files, _read_aider_urls),
+    "llm": ClientSettingsSource(lambda place: [get_llm_cli_folder(place) / "extra-openai-models.yaml"], _read_llm_urls),
 }
 """The clients whose settings are known, by the names of their programs."""

@@ -13,16 +13,16 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.cli.clients.client_settings import Place
-from holdfast.cli.clients.launch import Launch, Order, launch, program, sources
+from holdfast.cli.clients.client_settings import ClientEnvironment
+from holdfast.cli.clients.launch import LaunchPlan, LaunchRequest, get_command_client, list_launch_files, plan_launch
 
-PATIENCE = 10.0
+LOGIN_STATUS_TIMEOUT = 10.0
 """[H] Seconds that Codex may take to say how it is logged in; it takes 0.1. [M]"""
-LARGEST = 20_000_000
+MAX_SETTINGS_BYTES = 20_000_000
 """[H] Bytes of a file of settings that is read; opencode's list of providers has 3 MB."""
 
 
-class Started(Struct, frozen=True):
+class ClientCommand(Struct, frozen=True):
     """A client that can be started: its command whole, its variables, and what it does past the proxy."""
 
     command: tuple[str, ...]
@@ -30,68 +30,78 @@ class Started(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def place_of(client: str) -> Place:
+def load_client_environment(client: str) -> ClientEnvironment:
     """Return where ``client`` is started, its files of settings read."""
     here = Path.cwd()
     root = next((str(folder) for folder in (here, *here.parents) if (folder / ".git").exists()), "")
-    place = Place(os.environ, str(Path.home()), str(here), root=root)
-    texts = {path: text for path in sources(client, place) if (text := _text(Path(path))) is not None}
-    return replace(place, texts=texts)
+    place = ClientEnvironment(os.environ, str(Path.home()), str(here), repository_root=root)
+    texts = {
+        path: text for path in list_launch_files(client, place) if (text := _read_settings_text(Path(path))) is not None
+    }
+    return replace(place, file_texts=texts)
 
 
-def _text(path: Path) -> str | None:
+def _read_settings_text(path: Path) -> str | None:
     """Return what is in a file; nothing for what is none, or cannot be read: its client will tell."""
     with suppress(OSError, UnicodeError):
-        if path.is_file() and path.stat().st_size <= LARGEST:
+        if path.is_file() and path.stat().st_size <= MAX_SETTINGS_BYTES:
             return path.read_text("utf-8-sig")
     return None
 
 
 @contextmanager
-def started(command: Sequence[str], path: str, proxy: str, fixed: frozenset[str], token: str = "") -> Iterator[Started]:
+def prepare_client(
+    command: Sequence[str], path: str, proxy: str, explicit_upstreams: frozenset[str], token: str = ""
+) -> Iterator[ClientCommand]:
     """Yield how ``command``, whose program is at ``path``, is started beside the proxy at the address ``proxy``.
 
-    ``fixed`` are the upstreams that were asked for, ``token`` is what the proxy wants to be told. The temporary folder
-    is there as long as the block lasts; what the client put into it goes where it belongs.
+    ``explicit_upstreams`` are the upstreams that were asked for, ``token`` is what the proxy wants to be told. The
+    temporary folder is there as long as the block lasts; what the client put into it goes where it belongs.
     """
-    client = program(command[0])
-    place = place_of(client)
+    client = get_command_client(command[0])
+    place = load_client_environment(client)
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
-        is_chatgpt = client == "codex" and _is_chatgpt(path, place.environment)
-        made = launch(client, Order(proxy, place, tuple(command[1:]), folder, fixed, is_chatgpt, token))
-        _laid_out(made, Path(folder))
+        is_chatgpt = client == "codex" and _is_chatgpt_login(path, place.environment)
+        plan = plan_launch(
+            client, LaunchRequest(proxy, place, tuple(command[1:]), folder, explicit_upstreams, is_chatgpt, token)
+        )
+        _write_temporary_files(plan, Path(folder))
         try:
-            whole = (path, *made.arguments, *command[1:])
-            yield Started(whole, {**place.environment, **made.environment}, made.notes)
+            whole = (path, *plan.arguments, *command[1:])
+            yield ClientCommand(whole, {**place.environment, **plan.environment}, plan.notes)
         finally:
-            _brought_home(made, Path(folder))
+            _move_new_files_back(plan, Path(folder))
 
 
-def _is_chatgpt(path: str, environment: Mapping[str, str]) -> bool:
+def _is_chatgpt_login(path: str, environment: Mapping[str, str]) -> bool:
     """Return whether Codex says that it is logged in with ChatGPT; its file of logins is not looked at."""
     if environment.get("CODEX_API_KEY"):
         return False
     with suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(  # noqa: S603  the client that the user asked for
-            [path, "login", "status"], stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, check=False
+        result = subprocess.run(  # noqa: S603  the client that the user asked for
+            [path, "login", "status"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=LOGIN_STATUS_TIMEOUT,
+            check=False,
         )
-        return done.returncode == 0 and b"ChatGPT" in done.stdout + done.stderr
+        return result.returncode == 0 and b"ChatGPT" in result.stdout + result.stderr
     return False
 
 
-def _laid_out(made: Launch, folder: Path) -> None:
+def _write_temporary_files(plan: LaunchPlan, folder: Path) -> None:
     """Write the temporary files, and links to what is mirrored."""
-    for name, text in made.files.items():
+    for name, text in plan.files.items():
         (folder / name).write_text(text, "utf-8")
-    if made.mirrored:
-        for one in Path(made.mirrored).iterdir():
-            if one.name not in made.files:
-                (folder / one.name).symlink_to(one)
+    if plan.mirrored_folder:
+        for path in Path(plan.mirrored_folder).iterdir():
+            if path.name not in plan.files:
+                (folder / path.name).symlink_to(path)
 
 
-def _brought_home(made: Launch, folder: Path) -> None:
+def _move_new_files_back(plan: LaunchPlan, folder: Path) -> None:
     """Move what is new in a mirrored folder to where it would be without us."""
-    for one in folder.iterdir() if made.mirrored else ():
-        if one.name not in made.files and not one.is_symlink():
+    for path in folder.iterdir() if plan.mirrored_folder else ():
+        if path.name not in plan.files and not path.is_symlink():
             with suppress(OSError):
-                shutil.move(one, Path(made.mirrored) / one.name)
+                shutil.move(path, Path(plan.mirrored_folder) / path.name)

@@ -9,24 +9,24 @@ import msgspec
 from msgspec import Struct
 
 from holdfast import config
-from holdfast.cli.output.errors import Stopped
+from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.terminal import (
-    LEAST,
-    Waiting,
-    clean,
-    console,
-    json_option,
-    many,
-    say_json,
-    say_line,
-    say_whole,
+    MIN_WRAP_WIDTH,
+    ProgressBar,
+    clean_single_line,
+    format_count,
+    make_console,
+    make_json_option,
+    print_json,
+    print_line,
+    print_wrapped,
 )
-from holdfast.cli.places import opened, store_option
-from holdfast.cli.reports.branches import branches_at
-from holdfast.cli.reports.describe import beginnings, in_short, session_line, when
-from holdfast.cli.reports.history import SHORT, end_of, entry_named, read_log
-from holdfast.cli.reports.request_size import Measured, Places, about, measured
-from holdfast.state.entries import Answer, BranchSummary, Entry, Note, Said
+from holdfast.cli.places import open_named_store, store_option
+from holdfast.cli.reports.branches import build_states_at_entries
+from holdfast.cli.reports.describe import format_session_line, format_time, shorten_entry_ids, summarize_message
+from holdfast.cli.reports.history import SHORT_ID, find_continuation_leaf, find_entry, load_branch_history
+from holdfast.cli.reports.request_size import RequestSize, TargetCache, format_tokens, measure_request
+from holdfast.state.entries import AnswerEntry, BranchSummaryEntry, Entry, MessageEntry, NoteEntry
 from holdfast.store.base import SessionInfo, SessionStore
 
 EXAMPLES = """\
@@ -38,16 +38,16 @@ Examples:
 """
 
 
-class Twig(Struct, frozen=True):
+class BranchSummary(Struct, frozen=True):
     """One branch of a session, told by its last entry."""
 
     leaf: str
     short: str
     """What names it: a beginning of the id of its last entry, or of the answer that this tells the cost of."""
-    active: bool
+    is_active: bool
     """Whether the session goes on here."""
     messages: int
-    apart: int
+    own_messages: int
     """How many of its messages lie on no branch listed before it."""
     tokens: int
     """What a request would take there, as ``holdfast context`` says it of that place."""
@@ -56,7 +56,7 @@ class Twig(Struct, frozen=True):
     """Its last message, in short."""
 
 
-class Named(Struct, frozen=True):
+class LabelledEntry(Struct, frozen=True):
     """An entry that has a name, and the message it is or comes after, on whichever branch that lies."""
 
     entry: str
@@ -64,12 +64,12 @@ class Named(Struct, frozen=True):
     message: int
 
 
-class Branches(Struct, frozen=True):
+class SessionBranches(Struct, frozen=True):
     """The branches of a session, and its named entries."""
 
     session: str
-    branches: tuple[Twig, ...]
-    named: tuple[Named, ...]
+    branches: tuple[BranchSummary, ...]
+    named_entries: tuple[LabelledEntry, ...]
 
 
 @click.command("branch", epilog=EXAMPLES)
@@ -77,7 +77,7 @@ class Branches(Struct, frozen=True):
 @click.argument("entry", required=False)
 @click.option("--name", metavar="LABEL", help="Name the place; any command takes the name. '' takes a name away.")
 @store_option
-@json_option("the branches")
+@make_json_option("the branches")
 def command(session: str, entry: str | None, name: str | None, store: str | None, *, as_json: bool) -> None:
     """List the branches of a session, or go on from another entry.
 
@@ -86,68 +86,80 @@ def command(session: str, entry: str | None, name: str | None, store: str | None
     of its own, and its decisions do not count here.
     """
     if entry is None and name is not None:
-        raise Stopped("--name needs an ENTRY to name; holdfast show lists them")
+        raise CommandError("--name needs an ENTRY to name; holdfast show lists them")
     if name and not name.strip():
-        raise Stopped("--name of blanks could not be seen; give a name with letters, or '' to take one away")
+        raise CommandError("--name of blanks could not be seen; give a name with letters, or '' to take one away")
     if name is not None and name.removeprefix("#").isdecimal():
-        raise Stopped(f"--name {clean(name, 40)} would mean the message of that number; give a name that is no number")
-    with opened(store, readonly=entry is None) as there, Waiting("branches", wanted=not as_json):
-        info = there.session(session)
+        raise CommandError(
+            f"--name {clean_single_line(name, 40)} would mean the message of that number; give a name that is no number"
+        )
+    with open_named_store(store, readonly=entry is None) as there, ProgressBar("branches", is_wanted=not as_json):
+        info = there.get_session(session)
         if entry is not None:
-            info = _move(there, info, entry, name)
-        found = branches(there, info)
+            info = _move_leaf(there, info, entry, name)
+        session_branches = list_branches(there, info)
     if as_json:
-        say_json(msgspec.to_builtins(found))
+        print_json(msgspec.to_builtins(session_branches))
     else:
-        _say(info, found)
+        _print_branches(info, session_branches)
 
 
-def _move(store: SessionStore, info: SessionInfo, entry: str, name: str | None) -> SessionInfo:
+def _move_leaf(store: SessionStore, info: SessionInfo, entry: str, name: str | None) -> SessionInfo:
     """Make the session go on behind ``entry``, which is then called ``name``."""
-    with store.writing(info.key):
-        place = entry_named(store, info.key, read_log(store, info.key), entry)
-        store.set_leaf(info.key, end_of(store, info.key, place).id)
+    with store.hold_lease(info.key):
+        place = find_entry(store, info.key, load_branch_history(store, info.key), entry)
+        store.set_leaf(info.key, find_continuation_leaf(store, info.key, place).id)
         if name is not None:
-            store.label(info.key, place.id, name)
-    return store.session(info.key)
+            store.label_entry(info.key, place.id, name)
+    return store.get_session(info.key)
 
 
-def branches(store: SessionStore, info: SessionInfo) -> Branches:
+def list_branches(store: SessionStore, info: SessionInfo) -> SessionBranches:
     """Return the branches of a session, and its named entries."""
-    leaves, labels = [entry.id for entry in store.leaves(info.key)], store.labels(info.key)
-    tree = _Tree(store.entries(info.key))  # last: what is talked on meanwhile lies behind all that is looked for
-    return Branches(info.key, tuple(tree.twigs(info, leaves)), tuple(tree.places(labels)))
+    leaves, labels = [entry.id for entry in store.read_tips(info.key)], store.read_labels(info.key)
+    tree = _EntryTree(
+        store.read_entries(info.key)
+    )  # last: what is talked on meanwhile lies behind all that is looked for
+    return SessionBranches(info.key, tuple(tree.list_branch_lines(info, leaves)), tuple(tree.iterate_labelled(labels)))
 
 
-class _Tree:
+class _EntryTree:
     """All entries of a session, each looked at once."""
 
     def __init__(self, entries: list[Entry]) -> None:
         self._entries = entries
         self._by_id = {entry.id: entry for entry in entries}
-        self._short = beginnings(self._by_id)
+        self._short = shorten_entry_ids(self._by_id)
         self._said: dict[str | None, tuple[int, Entry | None]] = {None: (0, None)}
         """How many messages there are up to an entry, and the newest of them."""
         for entry in entries:
             count, newest = self._said.get(entry.parent, (0, None))
-            is_said = isinstance(entry.body, Said | BranchSummary)
-            self._said[entry.id] = (count + is_said, entry if isinstance(entry.body, Said) else newest)
+            is_said = isinstance(entry.body, MessageEntry | BranchSummaryEntry)
+            self._said[entry.id] = (count + is_said, entry if isinstance(entry.body, MessageEntry) else newest)
 
-    def twigs(self, info: SessionInfo, leaves: list[str]) -> list[Twig]:
+    def list_branch_lines(self, info: SessionInfo, leaves: list[str]) -> list[BranchSummary]:
         """Return the branches to ``leaves``, and to the place where the session goes on if that is inside of one."""
-        if info.leaf is not None and info.leaf not in leaves:
-            leaves = [*leaves, info.leaf]
-        leaves = self._said_in(leaves, info.leaf)
-        grown, places = branches_at(self._entries, leaves), Places(config.configuration())
-        seen: set[str] = set()
-        return [self._twig(info, leaf, measured(grown[leaf], *places(info, grown[leaf])), seen) for leaf in leaves]
+        if info.leaf_id is not None and info.leaf_id not in leaves:
+            leaves = [*leaves, info.leaf_id]
+        leaves = self._filter_leaves(leaves, info.leaf_id)
+        states_by_leaf, places = (
+            build_states_at_entries(self._entries, leaves),
+            TargetCache(config.load_configuration()),
+        )
+        seen_ids: set[str] = set()
+        return [
+            self._describe_branch(
+                info, leaf, measure_request(states_by_leaf[leaf], *places(info, states_by_leaf[leaf])), seen_ids
+            )
+            for leaf in leaves
+        ]
 
-    def _said_in(self, leaves: list[str], goes_on: str | None) -> list[str]:
+    def _filter_leaves(self, leaves: list[str], goes_on: str | None) -> list[str]:
         """Return those of ``leaves`` that are branches: a note of a torn line, behind what goes on elsewhere, is none.
 
         The place where the session goes on is one in any case.
         """
-        ends = {leaf: leaf if leaf == goes_on else self._unnoted(leaf) for leaf in leaves}
+        ends = {leaf: leaf if leaf == goes_on else self._skip_notes(leaf) for leaf in leaves}
         inner: set[str | None] = set()
         for end in ends.values():
             at = self._by_id[end].parent
@@ -156,45 +168,60 @@ class _Tree:
                 at = self._by_id[at].parent
         return [leaf for leaf, end in ends.items() if leaf in {goes_on, end} or end not in {*inner, goes_on}]
 
-    def _unnoted(self, leaf: str) -> str:
+    def _skip_notes(self, leaf: str) -> str:
         """Return the last entry up to ``leaf`` that is no note; ``leaf`` where there is none."""
         at: str | None = leaf
-        while at in self._by_id and isinstance(self._by_id[at].body, Note):
+        while at in self._by_id and isinstance(self._by_id[at].body, NoteEntry):
             at = self._by_id[at].parent
         return leaf if at is None else at
 
-    def places(self, labels: Mapping[str, str]) -> Iterator[Named]:
+    def iterate_labelled(self, labels: Mapping[str, str]) -> Iterator[LabelledEntry]:
         """Yield the entries that ``labels`` name."""
         for entry, name in labels.items():
-            yield Named(entry, name, self._said[entry][0] - 1)
+            yield LabelledEntry(entry, name, self._said[entry][0] - 1)
 
-    def _twig(self, info: SessionInfo, leaf: str, size: Measured, seen: set[str]) -> Twig:
-        """Return the branch to ``leaf``; its entries are ``seen`` from then on."""
+    def _describe_branch(self, info: SessionInfo, leaf: str, size: RequestSize, seen_ids: set[str]) -> BranchSummary:
+        """Return the branch to ``leaf``; its entries are ``seen_ids`` from then on."""
         last, (count, newest), apart, at = self._by_id[leaf], self._said[leaf], 0, leaf
-        while at in self._by_id and at not in seen:
-            seen.add(at)
-            apart += isinstance(self._by_id[at].body, Said | BranchSummary)
+        while at in self._by_id and at not in seen_ids:
+            seen_ids.add(at)
+            apart += isinstance(self._by_id[at].body, MessageEntry | BranchSummaryEntry)
             at = self._by_id[at].parent or ""
-        text = in_short(newest.body.slot.message) if newest and isinstance(newest.body, Said) else ""
-        named = last.parent if isinstance(last.body, Answer) and last.parent else last.id
-        return Twig(last.id, self._short[named], last.id == info.leaf, count, apart, size.tokens, last.at, text)
+        text = (
+            summarize_message(newest.body.sized_message.message)
+            if newest and isinstance(newest.body, MessageEntry)
+            else ""
+        )
+        shown_id = last.parent if isinstance(last.body, AnswerEntry) and last.parent else last.id
+        return BranchSummary(
+            last.id, self._short[shown_id], last.id == info.leaf_id, count, apart, size.tokens, last.time_ms, text
+        )
 
 
-def _say(info: SessionInfo, found: Branches) -> None:
+def _print_branches(info: SessionInfo, branches: SessionBranches) -> None:
     from rich.text import Text
 
-    out = console()
-    say_line(out, session_line(info))
-    if not found.branches:
+    out = make_console()
+    print_line(out, format_session_line(info))
+    if not branches.branches:
         out.print("nothing was said in it yet")
-    for one in found.branches:
-        mark = ("* ", "green") if one.active else ("  ", "")
-        told = f"{many(one.messages, 'message')}, {one.apart:,} of its own, {about(one.tokens)} tokens"
-        line = Text.assemble(mark, (f"{clean(one.short)} {when(one.at):14} ", "dim"), told)
-        if line.cell_len < out.width - LEAST:
-            say_line(out, line.append(f": {clean(one.text)}"))
+    for branch in branches.branches:
+        mark = ("* ", "green") if branch.is_active else ("  ", "")
+        counts = (
+            f"{format_count(branch.messages, 'message')}, {branch.own_messages:,} of its own, "
+            f"{format_tokens(branch.tokens)} tokens"
+        )
+        line = Text.assemble(mark, (f"{clean_single_line(branch.short)} {format_time(branch.at):14} ", "dim"), counts)
+        if line.cell_len < out.width - MIN_WRAP_WIDTH:
+            print_line(out, line.append(f": {clean_single_line(branch.text)}"))
         else:
-            say_whole(out, line)
-    for named in found.named:
-        where = f"#{named.message}" if named.message >= 0 else "the beginning"
-        say_line(out, Text.assemble((f"  {clean(named.entry)[:SHORT]} ", "dim"), f"{clean(named.name)}: {where}"))
+            print_wrapped(out, line)
+    for named_entry in branches.named_entries:
+        where = f"#{named_entry.message}" if named_entry.message >= 0 else "the beginning"
+        print_line(
+            out,
+            Text.assemble(
+                (f"  {clean_single_line(named_entry.entry)[:SHORT_ID]} ", "dim"),
+                f"{clean_single_line(named_entry.name)}: {where}",
+            ),
+        )

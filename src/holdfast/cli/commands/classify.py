@@ -8,12 +8,18 @@ from typing import Any
 
 import click
 
-from holdfast.cli.files import cases, content
-from holdfast.cli.output.errors import Stopped
-from holdfast.cli.output.hints import session_of
-from holdfast.cli.output.ranges import Whole
-from holdfast.cli.output.terminal import as_json_bytes, clean, console, json_option, say_json
-from holdfast.providers.overflow import AnswerReport, ErrorReport, Report, Verdict, classify
+from holdfast.cli.files import iter_input_lines, read_input_file
+from holdfast.cli.output.errors import CommandError
+from holdfast.cli.output.hints import recognize_session_tool
+from holdfast.cli.output.ranges import IntegerParamType
+from holdfast.cli.output.terminal import (
+    clean_single_line,
+    encode_printable_json,
+    make_console,
+    make_json_option,
+    print_json,
+)
+from holdfast.providers.overflow import AnswerReport, ErrorReport, ProviderReport, Verdict, classify_error
 
 EXAMPLES = """\
 \b
@@ -22,11 +28,11 @@ Examples:
   curl … | holdfast classify - --status 429
   holdfast classify cases.jsonl --jsonl > verdicts.jsonl
 """
-_CASE = frozenset({"channel", "finish_reason", "usage"})
+_CASE_FIELDS = frozenset({"channel", "finish_reason", "usage"})
 """Fields of which a case has one and an error body none, at its top."""
-_ANSWER = "answer"
+_ANSWER_CHANNEL = "answer"
 
-_MEANINGS: dict[str, tuple[str, str]] = {
+_KIND_DESCRIPTIONS: dict[str, tuple[str, str]] = {
     "context_window": ("the prompt does not fit the context window", "send less: compact the conversation"),
     "input_plus_output": (
         "prompt and answer together do not fit the context window",
@@ -68,10 +74,10 @@ _MEANINGS: dict[str, tuple[str, str]] = {
 
 @click.command("classify", epilog=EXAMPLES)
 @click.argument("file", metavar="FILE|-")
-@click.option("--status", type=Whole(100, 599), help="The HTTP status it came with.")
+@click.option("--status", type=IntegerParamType(100, 599), help="The HTTP status it came with.")
 @click.option("--provider", default="", help="Who said it.")
 @click.option("--jsonl", is_flag=True, help="A case a line in, a verdict a line out, in order.")
-@json_option("the verdict")
+@make_json_option("the verdict")
 def command(file: str, status: int | None, provider: str, *, jsonl: bool, as_json: bool) -> None:
     """Tell what a provider's error is: an overflow, a rate limit, or else.
 
@@ -80,20 +86,20 @@ def command(file: str, status: int | None, provider: str, *, jsonl: bool, as_jso
     "window"}, with what is known of it; estimate and window are your own tokens.
     """
     if jsonl:
-        for line in cases(file):
-            click.echo(as_json_bytes(of_line(line)))
+        for line in iter_input_lines(file):
+            click.echo(encode_printable_json(classify_line(line)))
         return
-    data = content(file)
-    if tool := session_of(data):
-        raise Stopped(f"it is a session of {tool} and no error; give what the provider said")
-    verdict = classify(_report_of(data, status, provider))
+    data = read_input_file(file)
+    if tool := recognize_session_tool(data):
+        raise CommandError(f"it is a session of {tool} and no error; give what the provider said")
+    verdict = classify_error(_parse_report(data, status, provider))
     if as_json:
-        say_json(told(verdict))
+        print_json(encode_verdict(verdict))
     else:
-        _say(verdict)
+        _print_verdict(verdict)
 
 
-def told(verdict: Verdict) -> dict[str, Any]:
+def encode_verdict(verdict: Verdict) -> dict[str, Any]:
     """Return what ``--json`` and ``--jsonl`` print."""
     return {
         "is_overflow": verdict.is_overflow,
@@ -104,83 +110,94 @@ def told(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def of_line(line: bytes) -> dict[str, Any]:
+def classify_line(line: bytes) -> dict[str, Any]:
     """Return the verdict on one line; of one that is no case, ``unknown`` with the reason."""
     try:
         case = json.loads(line.decode("utf-8-sig", "surrogatepass"))
     except UnicodeDecodeError as error:
-        return _no_case(f"the line is not UTF-8 at byte {error.start}; encode it as UTF-8")
+        return _make_unknown_verdict(f"the line is not UTF-8 at byte {error.start}; encode it as UTF-8")
     except (RecursionError, ValueError) as error:
-        return _no_case(f"the line is no JSON: {clean(str(error), 200)}; give an object a line")
+        return _make_unknown_verdict(
+            f"the line is no JSON: {clean_single_line(str(error), 200)}; give an object a line"
+        )
     if not isinstance(case, dict):
-        return _no_case("the line is no JSON object; give one with 'message' or 'body'")
-    return told(classify(report(case)))
+        return _make_unknown_verdict("the line is no JSON object; give one with 'message' or 'body'")
+    return encode_verdict(classify_error(parse_error_case(case)))
 
 
-def _no_case(why: str) -> dict[str, Any]:
-    return told(Verdict("unknown")) | {"error": why}
+def _make_unknown_verdict(why: str) -> dict[str, Any]:
+    return encode_verdict(Verdict("unknown")) | {"error": why}
 
 
-def report(case: Mapping[str, Any]) -> Report:
+def parse_error_case(case: Mapping[str, Any]) -> ProviderReport:
     """Return the report that a case is; fields of a wrong type count as not given."""
-    provider, reason = _text(case.get("provider")), _text(case.get("finish_reason"))
-    estimate, window = _whole(case.get("estimate")), _whole(case.get("window"))
-    if case.get("channel", _ANSWER if reason and not case.get("message") else "") == _ANSWER:
-        return AnswerReport(provider, reason or _text(case.get("code")), _fields(case.get("usage")), estimate, window)
-    headers = {name: _text(value) for name, value in _fields(case.get("headers")).items()}
-    said = [case.get("body"), case.get("message")]
+    provider, reason = _get_text(case.get("provider")), _get_text(case.get("finish_reason"))
+    estimate, window = _get_whole_number(case.get("estimate")), _get_whole_number(case.get("window"))
+    if case.get("channel", _ANSWER_CHANNEL if reason and not case.get("message") else "") == _ANSWER_CHANNEL:
+        return AnswerReport(
+            provider, reason or _get_text(case.get("code")), _get_dict_or_empty(case.get("usage")), estimate, window
+        )
+    headers = {name: _get_text(value) for name, value in _get_dict_or_empty(case.get("headers")).items()}
+    contents = [case.get("body"), case.get("message")]
     return ErrorReport(
-        provider, _whole(case.get("status")), _text(case.get("code")), "", said, headers, estimate, window
+        provider,
+        _get_whole_number(case.get("status")),
+        _get_text(case.get("code")),
+        "",
+        contents,
+        headers,
+        estimate,
+        window,
     )
 
 
-def _text(value: Any) -> str:
+def _get_text(value: Any) -> str:
     return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
 
-def _whole(value: Any) -> int | None:
+def _get_whole_number(value: Any) -> int | None:
     """Return a whole number, also one written as text; None for anything else."""
     if isinstance(value, str) and len(value) < 16 and value.isascii() and value.isdecimal():
         return int(value)
     return int(value) if type(value) in {int, float} and 0 <= value < 10**15 else None
 
 
-def _fields(value: Any) -> dict[str, Any]:
+def _get_dict_or_empty(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _report_of(data: bytes, status: int | None, provider: str) -> Report:
+def _parse_report(data: bytes, status: int | None, provider: str) -> ProviderReport:
     """Return the report that a whole file is: a case, or an error body."""
     try:
         case = json.loads(data)
     except (RecursionError, ValueError):
         case = None
-    if isinstance(case, dict) and not _CASE.isdisjoint(case):
-        return report({"provider": provider, "status": status} | case)
+    if isinstance(case, dict) and not _CASE_FIELDS.isdisjoint(case):
+        return parse_error_case({"provider": provider, "status": status} | case)
     return ErrorReport(provider, status, body=data)
 
 
-def _say(verdict: Verdict) -> None:
+def _print_verdict(verdict: Verdict) -> None:
     from rich.text import Text
 
-    out = console()
-    what, cure = _MEANINGS[verdict.kind]
+    out = make_console()
+    meaning, cure = _KIND_DESCRIPTIONS[verdict.kind]
     style = "yellow" if verdict.is_overflow else "bold"
     name = "an overflow" if verdict.is_overflow else "no overflow"
-    out.print(Text.assemble((verdict.kind, style), f" ({name}): {what}"))
-    if numbers := _numbers(verdict):
+    out.print(Text.assemble((verdict.kind, style), f" ({name}): {meaning}"))
+    if numbers := _format_numbers(verdict):
         out.print(f"  numbers     {numbers}")
     if verdict.retry_after is not None:
         out.print(f"  come back   in {verdict.retry_after:g} seconds")
     out.print(f"  what to do  {cure}")
 
 
-def _numbers(verdict: Verdict) -> str:
+def _format_numbers(verdict: Verdict) -> str:
     """Return the numbers in words."""
-    limit, asked = verdict.limit, verdict.requested
-    if limit is not None and asked is not None:
-        over = f", {asked - limit:,} over" if asked > limit else ""
-        return f"{asked:,} tokens asked for, {limit:,} fit{over}"
+    limit, requested_tokens = verdict.limit, verdict.requested
+    if limit is not None and requested_tokens is not None:
+        over = f", {requested_tokens - limit:,} over" if requested_tokens > limit else ""
+        return f"{requested_tokens:,} tokens asked for, {limit:,} fit{over}"
     if limit is not None:
         return f"{limit:,} tokens fit"
-    return "" if asked is None else f"{asked:,} tokens asked for"
+    return "" if requested_tokens is None else f"{requested_tokens:,} tokens asked for"

@@ -14,36 +14,50 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast import config
-from holdfast.cli.output.errors import Stopped
-from holdfast.cli.output.ranges import Whole
+from holdfast.cli.output.errors import CommandError
+from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import (
-    GAP,
-    Waiting,
-    clean,
-    console,
-    json_option,
-    many,
-    say_command,
-    say_json,
-    say_line,
-    say_table,
-    say_whole,
+    COLUMN_GAP,
+    ProgressBar,
+    clean_single_line,
+    format_count,
+    make_console,
+    make_json_option,
+    print_command,
+    print_json,
+    print_line,
+    print_table,
+    print_wrapped,
 )
-from holdfast.cli.places import opened, store_option
-from holdfast.cli.reports.describe import beginnings, part_in_short, session_line
-from holdfast.cli.reports.history import SHORT, Log, branch_at, named, read_log
-from holdfast.cli.reports.next_plan import InForce, Prospect, in_force, in_words, prospect, recorded, world_of
-from holdfast.cli.reports.request_size import about, measured, settings_of, target_of
+from holdfast.cli.places import open_named_store, store_option
+from holdfast.cli.reports.describe import format_session_line, shorten_entry_ids, summarize_part
+from holdfast.cli.reports.history import (
+    SHORT_ID,
+    BranchHistory,
+    build_state_at_entry,
+    find_session_or_entry,
+    load_branch_history,
+)
+from holdfast.cli.reports.next_plan import (
+    ActiveDecision,
+    NextPlan,
+    describe_active_decisions,
+    describe_next_plan,
+    make_session_plan_inputs,
+    preview_next_plan,
+    record_next_plan,
+)
+from holdfast.cli.reports.request_size import format_tokens, get_session_settings, get_session_target, measure_request
 from holdfast.messages.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.size.tokens import count
-from holdfast.messages.sized_message import Slot
+from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.messages.sized_message import SizedMessage
 from holdfast.planning import budget as guard
 from holdfast.planning.pipeline import Policy
 from holdfast.planning.settings import Settings
-from holdfast.replay.tokenizer import part_tokens
-from holdfast.state.branch.branch import Branch
-from holdfast.state.branch.view import origins, project
-from holdfast.state.entries import Frame
+from holdfast.replay.tokenizer import count_part_tokens
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.branch.view import build_projection, list_projection_origins
+from holdfast.state.entries import RequestSetup
 from holdfast.state.target import Target
 from holdfast.store.base import SessionInfo, SessionStore
 
@@ -55,26 +69,38 @@ Examples:
   holdfast context 4d56 --policy holdfast
   holdfast context 4d56 --policy holdfast --window 96000 --record
 """
-REST = "rest"
+UNEXPLAINED = "rest"
 """What the provider reported beyond the messages: system prompt and tools, where the record has none."""
-_BAR = 40
+_MAX_BAR = 40
 """Columns of a bar that stands for the whole window, where there is room for as many."""
-_LISTED = 10
+_LISTED_DECISIONS = 10
 """How many of the newest entries in force are listed for a person."""
-_ORDER = ("frame", "system", "summary", "user", "assistant", "thinking", "calls", "results", "stubs", "media", "other")
+_KIND_ORDER = (
+    "frame",
+    "system",
+    "summary",
+    "user",
+    "assistant",
+    "thinking",
+    "calls",
+    "results",
+    "stubs",
+    "media",
+    "other",
+)
 
 
-class Piece(Struct, frozen=True):
-    """A part of a message in the request: ``slot`` is the message's number, -1 the summary."""
+class ContextPart(Struct, frozen=True):
+    """A part of a message in the request: ``message`` is the message's number, -1 the summary."""
 
-    slot: int
+    message: int
     kind: str
     tokens: int
     text: str
 
 
-class Context(Struct, frozen=True):
-    """What a request holds; tokens are estimates, but for ``tokens`` where the provider ``counted`` just these."""
+class ContextBreakdown(Struct, frozen=True):
+    """What a request holds; tokens are estimates, but for ``tokens`` where the provider ``is_counted`` just these."""
 
     session: str
     model: str
@@ -85,15 +111,15 @@ class Context(Struct, frozen=True):
     tokens: int
     messages: int
     kinds: dict[str, int]
-    largest: tuple[Piece, ...]
-    in_force: tuple[InForce, ...] = ()
-    decided: Prospect | None = None
+    largest: tuple[ContextPart, ...]
+    active_decisions: tuple[ActiveDecision, ...] = ()
+    next_plan: NextPlan | None = None
     """What the policy asked about would decide, or did."""
-    counted: bool = False
+    is_counted: bool = False
     """Whether ``tokens`` are the provider's, who counted just this request."""
 
 
-class Asked(Struct, frozen=True):
+class ContextOptions(Struct, frozen=True):
     """The command line."""
 
     session: str
@@ -109,12 +135,12 @@ class Asked(Struct, frozen=True):
 @click.command("context", epilog=EXAMPLES)
 @click.argument("session")
 @click.option("--model", help="The model it goes to. [default: the recorded one]")
-@click.option("--window", type=Whole(1), help="Its window in tokens. [default: the model's]")
-@click.option("--top", type=Whole(0), default=10, show_default=True, help="How many large parts to list.")
+@click.option("--window", type=IntegerParamType(1), help="Its window in tokens. [default: the model's]")
+@click.option("--top", type=IntegerParamType(0), default=10, show_default=True, help="How many large parts to list.")
 @click.option("--policy", metavar="NAME", help="Show what this policy would decide before the request.")
 @click.option("--record", is_flag=True, help="Decide it: spills, decisions and compaction go into the log.")
 @store_option
-@json_option("the figures")
+@make_json_option("the figures")
 def command(**given: Any) -> None:
     """Show what the next request of a session would hold: tokens by kind, and the largest parts.
 
@@ -124,161 +150,190 @@ def command(**given: Any) -> None:
     now; with --record as well that is done, as a real request would do it, so that holdfast export --reduced gives that
     session. Nothing is sent, and holdfast undo takes it back.
     """
-    asked = Asked(**given)
-    if asked.record and asked.policy is None:
-        raise Stopped("--record needs --policy NAME: whose decisions are to be recorded?")
-    with Waiting("reading", wanted=not asked.as_json):
-        found, info = _found(asked)
-    if asked.as_json:
-        say_json(msgspec.to_builtins(found))
+    options = ContextOptions(**given)
+    if options.record and options.policy is None:
+        raise CommandError("--record needs --policy NAME: whose decisions are to be recorded?")
+    with ProgressBar("reading", is_wanted=not options.as_json):
+        context, info = _load_context(options)
+    if options.as_json:
+        print_json(msgspec.to_builtins(context))
     else:
-        _say(found, info)
+        _print_context(context, info)
 
 
-def _found(asked: Asked) -> tuple[Context, SessionInfo]:
+def _load_context(options: ContextOptions) -> tuple[ContextBreakdown, SessionInfo]:
     """Return what the request holds, after what was to be recorded was."""
-    known = config.configuration()
-    with opened(asked.store, readonly=not asked.record) as there:
-        info, entry = named(there, asked.session)
+    configuration = config.load_configuration()
+    with open_named_store(options.store, readonly=not options.record) as there:
+        info, entry = find_session_or_entry(there, options.session)
         leaf = entry.id if entry is not None else None
-        if leaf is not None and asked.record:
-            raise Stopped(f"{asked.session} is an entry, and what is decided goes behind the last: name the session")
-        if asked.policy is None:
-            branch, told = branch_at(there, info.key, entry), None
-            settings = settings_of(branch, known)
-            place = target_of(info, branch, asked.model, asked.window, known.catalog)
+        if leaf is not None and options.record:
+            raise CommandError(
+                f"{options.session} is an entry, and what is decided goes behind the last: name the session"
+            )
+        if options.policy is None:
+            state, next_plan = build_state_at_entry(there, info.key, entry), None
+            settings = get_session_settings(state, configuration)
+            place = get_session_target(info, state, options.model, options.window, configuration.catalog)
         else:
-            log = read_log(there, info.key, leaf)
-            place = target_of(info, log.branch, asked.model, asked.window, known.catalog)
-            policy = known.policy(asked.policy).for_session(info.key)
+            log = load_branch_history(there, info.key, leaf)
+            place = get_session_target(info, log.state, options.model, options.window, configuration.catalog)
+            policy = configuration.build_policy(options.policy).for_session(info.key)
             settings = policy.settings
-            told, branch = _prospect(there, info.key, log, place, policy, record=asked.record)
-    return context_of(info.key, branch, place, asked.top, settings, told), info
+            next_plan, state = _preview_or_record(there, info.key, log, place, policy, record=options.record)
+    return describe_context(info.key, state, place, options.top, settings, next_plan), info
 
 
-def _prospect(
-    store: SessionStore, key: str, log: Log, place: Target, policy: Policy, *, record: bool
-) -> tuple[Prospect, Branch]:
+def _preview_or_record(
+    store: SessionStore, key: str, log: BranchHistory, target: Target, policy: Policy, *, record: bool
+) -> tuple[NextPlan, ConversationState]:
     """Return what is decided and the branch as the log holds it; with nothing to decide nothing is recorded."""
-    world = world_of(log, place)
-    told = prospect(log, place, policy, world)
-    return recorded(store, key, log, place, policy, world) if record and told.would else (told, log.branch)
-
-
-def context_of(
-    session: str, branch: Branch, place: Target, top: int, settings: Settings, decided: Prospect | None = None
-) -> Context:
-    """Return what the request that ``branch`` makes to ``place`` holds, in the window that overflows told of."""
-    place, size = guard.in_force(place, branch, settings), measured(branch, place, settings)
-    whole, frame = size.tokens, size.frame
-    told = branch.anchor is not None and branch.model in {"", place.model}
-    pieces = _within(list(_pieces(branch, size.scale)), whole - frame, exact=not told)
-    kinds = Counter({REST if branch.frame == Frame() else "frame": frame})  # nobody told it: it was measured
-    for piece in pieces:
-        kinds[piece.kind] += piece.tokens
-    kinds[REST] += max(0, whole - sum(kinds.values())) if told else 0
-    room = guard.measure_room(place, settings)
-    return Context(
-        session=session,
-        model=place.model,
-        window=room.window,
-        origin=place.limits.origin,
-        usable=max(0, room.usable),
-        tokens=whole,
-        messages=len(project(branch)),
-        kinds={kind: kinds[kind] for kind in (*_ORDER, REST) if kinds[kind]},
-        largest=tuple(sorted(pieces, key=lambda piece: -piece.tokens)[:top]),
-        in_force=in_force(branch),
-        decided=decided,
-        counted=size.is_counted,
+    inputs = make_session_plan_inputs(log, target)
+    next_plan = preview_next_plan(log, target, policy, inputs)
+    return (
+        record_next_plan(store, key, log, target, policy, inputs)
+        if record and next_plan.changes
+        else (next_plan, log.state)
     )
 
 
-def _pieces(branch: Branch, scale: float) -> Iterator[Piece]:
+def describe_context(
+    session: str,
+    state: ConversationState,
+    target: Target,
+    top: int,
+    settings: Settings,
+    next_plan: NextPlan | None = None,
+) -> ContextBreakdown:
+    """Return what the request that ``state`` makes to ``target`` holds, in the window that overflows told of."""
+    target, size = guard.compute_effective_target(target, state, settings), measure_request(state, target, settings)
+    whole, frame = size.tokens, size.setup_tokens
+    is_measured = state.valid_measured_request is not None and state.model in {"", target.model}
+    pieces = _fit_parts_to_total(list(_iterate_context_parts(state, size.scale)), whole - frame, exact=not is_measured)
+    kinds = Counter(
+        {UNEXPLAINED if state.setup == RequestSetup() else "frame": frame}
+    )  # nobody told it: it was measured
+    for piece in pieces:
+        kinds[piece.kind] += piece.tokens
+    kinds[UNEXPLAINED] += max(0, whole - sum(kinds.values())) if is_measured else 0
+    budget = guard.compute_budget(target, settings)
+    return ContextBreakdown(
+        session=session,
+        model=target.model,
+        window=budget.window,
+        origin=target.limits.window_source,
+        usable=max(0, budget.usable),
+        tokens=whole,
+        messages=len(build_projection(state)),
+        kinds={kind: kinds[kind] for kind in (*_KIND_ORDER, UNEXPLAINED) if kinds[kind]},
+        largest=tuple(sorted(pieces, key=lambda piece: -piece.tokens)[:top]),
+        active_decisions=describe_active_decisions(state),
+        next_plan=next_plan,
+        is_counted=size.is_counted,
+    )
+
+
+def _iterate_context_parts(state: ConversationState, scale: float) -> Iterator[ContextPart]:
     """Yield the parts of the request with their tokens; a message's tokens are shared out by the size of its parts."""
     names: dict[str, str] = {}
-    for slot, origin in zip(project(branch), origins(branch), strict=True):
-        names.update((call.id, call.name) for call in slot.message.calls)
-        sizes = [part_tokens(part, count) for part in slot.message.parts]
-        whole = scale * max(slot.size, sum(sizes)) / (sum(sizes) or 1)
-        for part, size in zip(slot.message.parts, sizes, strict=True):
+    for sized_message, origin in zip(build_projection(state), list_projection_origins(state), strict=True):
+        names.update((call.id, call.name) for call in sized_message.message.calls)
+        sizes = [count_part_tokens(part, estimate_text_tokens) for part in sized_message.message.parts]
+        whole = scale * max(sized_message.tokens, sum(sizes)) / (sum(sizes) or 1)
+        for part, size in zip(sized_message.message.parts, sizes, strict=True):
             name = names.get(part.call_id, "") if isinstance(part, ToolResult) else ""
-            yield Piece(origin, _kind(slot, origin, part), round(whole * size), part_in_short(part, name))
+            yield ContextPart(
+                origin, _classify_part(sized_message, origin, part), round(whole * size), summarize_part(part, name)
+            )
 
 
-def _within(pieces: list[Piece], room: int, *, exact: bool) -> list[Piece]:
-    """Return ``pieces`` with no more tokens than ``room`` together, and if ``exact`` with just as many."""
+def _fit_parts_to_total(pieces: list[ContextPart], budget: int, *, exact: bool) -> list[ContextPart]:
+    """Return ``pieces`` with no more tokens than ``budget`` together, and if ``exact`` with just as many."""
     sizes = sum(piece.tokens for piece in pieces)
-    if not sizes or sizes == room or (sizes < room and not exact):
+    if not sizes or sizes == budget or (sizes < budget and not exact):
         return pieces
-    ends = [end * room // sizes for end in accumulate(piece.tokens for piece in pieces)]
+    ends = [end * budget // sizes for end in accumulate(piece.tokens for piece in pieces)]
     sizes_within = (end - start for start, end in pairwise([0, *ends]))
     return [replace(piece, tokens=size) for piece, size in zip(pieces, sizes_within, strict=True)]
 
 
-def _kind(slot: Slot, origin: int, part: Part) -> str:
+def _classify_part(message: SizedMessage, origin: int, part: Part) -> str:
     if origin < 0:
         return "summary"
     if isinstance(part, Text):
-        return "results" if slot.message.role == "tool" else slot.message.role
+        return "results" if message.message.role == "tool" else message.message.role
     if isinstance(part, ToolResult):
-        return "stubs" if slot.raw is None and slot.base is not None else "results"
+        return "stubs" if message.raw is None and message.base_raw is not None else "results"
     kinds: tuple[tuple[type, str], ...] = ((Thinking, "thinking"), (ToolCall, "calls"), (Media, "media"))
     return next((name for type_, name in kinds if isinstance(part, type_)), "other")
 
 
-def _say(found: Context, info: SessionInfo) -> None:
+def _print_context(context: ContextBreakdown, info: SessionInfo) -> None:
     from rich.text import Text
 
-    out = console()
-    size, share = about(found.tokens, is_counted=found.counted), found.tokens / found.window
-    head = f"{size} of {found.window:,} tokens ({share:.0%})"
-    say_line(out, session_line(info))
-    where = f"{clean(found.model) or 'no model'}, window: {found.origin}; usable {found.usable:,}"
-    say_whole(out, Text.assemble((head, "red" if found.tokens > found.usable else "green"), (f"  {where}", "dim")))
+    out = make_console()
+    size, share = format_tokens(context.tokens, is_counted=context.is_counted), context.tokens / context.window
+    head = f"{size} of {context.window:,} tokens ({share:.0%})"
+    print_line(out, format_session_line(info))
+    where = f"{clean_single_line(context.model) or 'no model'}, window: {context.origin}; usable {context.usable:,}"
+    print_wrapped(
+        out, Text.assemble((head, "red" if context.tokens > context.usable else "green"), (f"  {where}", "dim"))
+    )
     out.print()
-    say_table(out, _table(found, out.width))
-    if REST in found.kinds:
-        say_whole(out, Text("rest: reported by the provider beyond these messages (system prompt, tools)", "dim"))
-    if found.largest:
+    print_table(out, _make_context_table(context, out.width))
+    if UNEXPLAINED in context.kinds:
+        print_wrapped(out, Text("rest: reported by the provider beyond these messages (system prompt, tools)", "dim"))
+    if context.largest:
         out.print()
         out.print(Text("the largest parts", style="dim"))
-    for piece in found.largest:
-        number = "summary" if piece.slot < 0 else f"#{piece.slot}"
-        say_line(out, Text(f"{piece.tokens:>9,}  {number:>7}  {piece.kind:9}  {clean(piece.text)}"))
-    _say_decided(out, found)
+    for piece in context.largest:
+        number = "summary" if piece.message < 0 else f"#{piece.message}"
+        print_line(out, Text(f"{piece.tokens:>9,}  {number:>7}  {piece.kind:9}  {clean_single_line(piece.text)}"))
+    _print_decisions_in_force(out, context)
 
 
-def _say_decided(out: Any, found: Context) -> None:
+def _print_decisions_in_force(console: Any, context: ContextBreakdown) -> None:
     """Print what is in force, and what is decided beside it."""
     from rich.text import Text
 
-    if found.in_force:
-        out.print()
-        out.print(Text(f"in force: {many(len(found.in_force), 'entry').replace('entrys', 'entries')}", style="dim"))
-    short = beginnings(one.id for one in found.in_force)
-    for one in found.in_force[-_LISTED:]:
-        rules = ", ".join(f"{clean(rule)} {count:,}" for rule, count in one.rules.items())
-        say_whole(out, Text(f"  {one.kind:10} {clean(short[one.id])} {rules}".rstrip()))
-    if found.decided is not None:
-        out.print()
-        for line in in_words(found.decided):
-            say_whole(out, Text(clean(line) if not line.startswith(" ") else f"  {clean(line)}"))
-        if found.decided.recorded:
-            ids = " ".join(one[:SHORT] for one in reversed(found.decided.recorded))
-            say_command(out, Text(f"to take it back: holdfast undo {quote(clean(found.session))} {ids}", style="dim"))
+    if context.active_decisions:
+        console.print()
+        console.print(
+            Text(
+                f"in force: {format_count(len(context.active_decisions), 'entry').replace('entrys', 'entries')}",
+                style="dim",
+            )
+        )
+    short = shorten_entry_ids(decision.id for decision in context.active_decisions)
+    for decision in context.active_decisions[-_LISTED_DECISIONS:]:
+        rules = ", ".join(f"{clean_single_line(rule)} {count:,}" for rule, count in decision.rules.items())
+        print_wrapped(console, Text(f"  {decision.kind:10} {clean_single_line(short[decision.id])} {rules}".rstrip()))
+    if context.next_plan is not None:
+        console.print()
+        for line in describe_next_plan(context.next_plan):
+            print_wrapped(
+                console, Text(clean_single_line(line) if not line.startswith(" ") else f"  {clean_single_line(line)}")
+            )
+        if context.next_plan.entry_ids:
+            ids = " ".join(decision[:SHORT_ID] for decision in reversed(context.next_plan.entry_ids))
+            print_command(
+                console,
+                Text(f"to take it back: holdfast undo {quote(clean_single_line(context.session))} {ids}", style="dim"),
+            )
 
 
-def _table(found: Context, width: int) -> Any:
+def _make_context_table(context: ContextBreakdown, width: int) -> Any:
     """Return the kinds with their tokens and shares; bars have what is left of ``width``."""
     from rich.table import Table
 
-    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, show_header=False)
+    table = Table(box=None, padding=(0, COLUMN_GAP, 0, 0), pad_edge=False, show_header=False)
     for name in ("kind", "tokens", "share", "bar"):
         table.add_column(name, justify="right" if name in {"tokens", "share"} else "left", no_wrap=True)
-    parts = (*found.kinds.items(), ("free", max(0, found.window - found.tokens)))
-    rows = [(kind, f"{tokens:,}", f"{tokens / found.window:.1%}") for kind, tokens in parts]
-    longest = max(0, min(_BAR, width - sum(max(map(len, column)) + GAP for column in zip(*rows, strict=True))))
+    parts = (*context.kinds.items(), ("free", max(0, context.window - context.tokens)))
+    rows = [(kind, f"{tokens:,}", f"{tokens / context.window:.1%}") for kind, tokens in parts]
+    longest = max(
+        0, min(_MAX_BAR, width - sum(max(map(len, column)) + COLUMN_GAP for column in zip(*rows, strict=True)))
+    )
     for row, (_, tokens) in zip(rows, parts, strict=True):
-        table.add_row(*row, "█" * min(longest, round(longest * tokens / found.window)))
+        table.add_row(*row, "█" * min(longest, round(longest * tokens / context.window)))
     return table

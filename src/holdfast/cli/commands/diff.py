@@ -9,16 +9,50 @@ import msgspec
 from msgspec import Struct
 
 from holdfast import config
-from holdfast.cli.output.errors import Stopped
-from holdfast.cli.output.ranges import Whole
-from holdfast.cli.output.terminal import Waiting, clean, console, json_option, many, say_json, say_line, say_whole
-from holdfast.cli.places import opened, store_option
-from holdfast.cli.reports.describe import session_line
-from holdfast.cli.reports.history import SHORT, Log, entry_named, log_of, named, read_log, through
-from holdfast.cli.reports.request_detail import OF_REQUESTS, as_sent, as_shown, request_of, sent
-from holdfast.cli.reports.request_diff import Change, Comparison, compare, runs, sized
-from holdfast.cli.reports.request_size import about, as_known_later, measured_in, requested
-from holdfast.state.entries import Compaction, Decision, Entry, Request, Revoke
+from holdfast.cli.output.errors import CommandError
+from holdfast.cli.output.ranges import IntegerParamType
+from holdfast.cli.output.terminal import (
+    ProgressBar,
+    clean_single_line,
+    format_count,
+    make_console,
+    make_json_option,
+    print_json,
+    print_line,
+    print_wrapped,
+)
+from holdfast.cli.places import open_named_store, store_option
+from holdfast.cli.reports.describe import format_session_line
+from holdfast.cli.reports.history import (
+    SHORT_ID,
+    BranchHistory,
+    build_branch_history,
+    find_entry,
+    find_session_or_entry,
+    load_branch_history,
+    load_history_through_entry,
+)
+from holdfast.cli.reports.request_detail import (
+    REQUEST_BODIES,
+    describe_request,
+    find_request_position,
+    format_client_size,
+    format_upstream_size,
+)
+from holdfast.cli.reports.request_diff import (
+    MessageChange,
+    RequestComparison,
+    compare_requests,
+    group_message_changes,
+    scale_comparison,
+)
+from holdfast.cli.reports.request_size import (
+    build_state_at_request,
+    copy_later_calibration,
+    format_tokens,
+    measure_session_request,
+)
+from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, RequestEntry, RevokeEntry
 from holdfast.store.base import SessionInfo, SessionStore
 
 EXAMPLES = """\
@@ -29,23 +63,23 @@ Examples:
   holdfast diff 4d56 120..e77b --lines 20
   holdfast diff 9c41d7e2            # a request: as its client sent it, and as it went up
 """
-_SIGNS = {"same": " ", "changed": "~", "hidden": "-", "new": "+", "back": "+"}
-_STYLES = {"same": "dim", "changed": "yellow", "hidden": "red", "new": "green", "back": "green"}
+_CHANGE_SIGNS = {"same": " ", "changed": "~", "hidden": "-", "new": "+", "back": "+"}
+_CHANGE_STYLES = {"same": "dim", "changed": "yellow", "hidden": "red", "new": "green", "back": "green"}
 
 
-class Side(Struct, frozen=True):
+class DiffSide(Struct, frozen=True):
     """One of the two moments: its name, and the log up to there."""
 
     name: str
-    log: Log
+    log: BranchHistory
 
 
 @click.command("diff", epilog=EXAMPLES)
 @click.argument("session")
 @click.argument("moments", metavar="[A..B]", required=False)
-@click.option("--lines", type=Whole(0), default=4, show_default=True, help="How many lines of each change.")
+@click.option("--lines", type=IntegerParamType(0), default=4, show_default=True, help="How many lines of each change.")
 @store_option
-@json_option("both requests, message by message,")
+@make_json_option("both requests, message by message,")
 def command(session: str, moments: str | None, lines: int, store: str | None, *, as_json: bool) -> None:
     """Show what the model saw before and after: replaced, hidden, said, back.
 
@@ -55,156 +89,204 @@ def command(session: str, moments: str | None, lines: int, store: str | None, *,
     with what went up. The size of B is that of the whole request, as holdfast context says it; that of A is by the same
     measure. Sizes with ~ are estimates, by what the provider counted in the session; others the provider counted.
     """
-    asked = _asked(moments) if moments is not None else None
-    with opened(store, readonly=True) as there, Waiting("comparing", wanted=not as_json):
-        info, entry = named(there, session)
-        log = read_log(there, info.key)
-        if asked is not None:
-            before, after = _sides(there, info.key, log, *asked)
+    endpoints = _parse_moments(moments) if moments is not None else None
+    with open_named_store(store, readonly=True) as there, ProgressBar("comparing", is_wanted=not as_json):
+        info, entry = find_session_or_entry(there, session)
+        log = load_branch_history(there, info.key)
+        if endpoints is not None:
+            before, after = _load_sides(there, info.key, log, *endpoints)
         elif entry is not None:
-            log = through(there, info.key, log, entry)
-            if isinstance(entry.body, OF_REQUESTS):
-                entry = _went_out(log.entries[request_of(log, entry)])
-            before, after = _reduced(_until(there, info.key, log, entry))
+            log = load_history_through_entry(there, info.key, log, entry)
+            if isinstance(entry.body, REQUEST_BODIES):
+                entry = _check_was_sent(log.entries[find_request_position(log, entry)])
+            before, after = _split_request_sides(_get_log_until(there, info.key, log, entry))
         else:
-            raise Stopped(_which(log))
-        if asked is None and entry is not None and isinstance(entry.body, Request):
-            found, sizes = _of_request(info, log, entry, compare(before.log, after.log))
+            raise CommandError(_suggest_moments(log))
+        if endpoints is None and entry is not None and isinstance(entry.body, RequestEntry):
+            comparison, sizes = _compare_request(info, log, entry, compare_requests(before.log, after.log))
         else:
-            found, sizes = _of_moments(info, before, after)
+            comparison, sizes = _compare_moments(info, before, after)
     if as_json:
-        told = {"session": info.key, "from": before.name, "to": after.name}
-        say_json(told | msgspec.to_builtins(found))
+        record = {"session": info.key, "from": before.name, "to": after.name}
+        print_json(record | msgspec.to_builtins(comparison))
     else:
-        _say(found, info, (f"{before.name}: {sizes[0]}", f"{after.name}: {sizes[1]}"), lines)
+        _print_diff(comparison, info, (f"{before.name}: {sizes[0]}", f"{after.name}: {sizes[1]}"), lines)
 
 
-def _which(log: Log) -> str:
+def _suggest_moments(log: BranchHistory) -> str:
     """Return what is said where no moments were given: the ones that somebody may have meant."""
-    newest = [f"..{clean(id_)[:SHORT]} for what the newest decision changed" for id_, _ in log.branch.law[-1:]]
-    told = ", ".join([*newest, "0.. for all since message 0"])
-    return f"give two moments behind the session: {told}, A..B for what is between; only a request's id stands alone"
+    newest = [
+        f"..{clean_single_line(id_)[:SHORT_ID]} for what the newest decision changed"
+        for id_, _ in log.state.active_decisions[-1:]
+    ]
+    examples = ", ".join([*newest, "0.. for all since message 0"])
+    return (
+        f"give two moments behind the session: {examples}, A..B for what is between; only a request's id stands alone"
+    )
 
 
-def _went_out(entry: Entry) -> Entry:
-    """Return ``entry``, a request; ``Stopped`` for one that was sent to nobody."""
-    if isinstance(entry.body, Request):
+def _check_was_sent(entry: Entry) -> Entry:
+    """Return ``entry``, a request; ``CommandError`` for one that was sent to nobody."""
+    if isinstance(entry.body, RequestEntry):
         return entry
-    short = clean(entry.id[:SHORT])
-    raise Stopped(f"request {short} was sent to nobody, so nothing stands beside it: holdfast why {short} tells why")
+    short = clean_single_line(entry.id[:SHORT_ID])
+    raise CommandError(
+        f"request {short} was sent to nobody, so nothing stands beside it: holdfast why {short} tells why"
+    )
 
 
-def _asked(moments: str) -> tuple[str, str]:
-    """Return both sides of ``A..B``; ``Stopped`` where that is not what was written."""
+def _parse_moments(moments: str) -> tuple[str, str]:
+    """Return both sides of ``A..B``; ``CommandError`` where that is not what was written."""
     first, dots, second = moments.partition("..")
     if not dots or ".." in second or not (first or second):
-        msg = f"{clean(moments, 60)!r} is not A..B: give two moments, or one as ..B (what B changed) or A.. (until now)"
-        raise Stopped(msg)
+        msg = (
+            f"{clean_single_line(moments, 60)!r} is not A..B: give two moments, or one as ..B (what B changed) "
+            "or A.. (until now)"
+        )
+        raise CommandError(msg)
     return first.strip(), second.strip()
 
 
-def _sides(store: SessionStore, key: str, log: Log, first: str, second: str) -> tuple[Side, Side]:
-    last = entry_named(store, key, log, second) if second else None
-    after = _until(store, key, log, last) if last else log
+def _load_sides(
+    store: SessionStore, key: str, log: BranchHistory, first: str, second: str
+) -> tuple[DiffSide, DiffSide]:
+    last = find_entry(store, key, log, second) if second else None
+    after = _get_log_until(store, key, log, last) if last else log
     if not first:
-        return Side(f"before {second}", log_of(after.entries[:-1])), Side(f"after {second}", after)
-    before = _until(store, key, log, entry_named(store, key, log, first))
-    return Side(f"after {first}", before), Side(f"after {second}" if second else "now", after)
+        return DiffSide(f"before {second}", build_branch_history(after.entries[:-1])), DiffSide(
+            f"after {second}", after
+        )
+    before = _get_log_until(store, key, log, find_entry(store, key, log, first))
+    return DiffSide(f"after {first}", before), DiffSide(f"after {second}" if second else "now", after)
 
 
-def _reduced(log: Log) -> tuple[Side, Side]:
+def _split_request_sides(log: BranchHistory) -> tuple[DiffSide, DiffSide]:
     """Return what a client sent, and what went up in its place."""
-    whole = log_of(one for one in log.entries if not isinstance(one.body, Decision | Compaction | Revoke))
-    return Side("as its client sent it", whole), Side("as it went up", log)
+    whole = build_branch_history(
+        entry for entry in log.entries if not isinstance(entry.body, DecisionEntry | CompactionEntry | RevokeEntry)
+    )
+    return DiffSide("as its client sent it", whole), DiffSide("as it went up", log)
 
 
-def _until(store: SessionStore, key: str, log: Log, entry: Entry) -> Log:
+def _get_log_until(store: SessionStore, key: str, log: BranchHistory, entry: Entry) -> BranchHistory:
     """Return the log up to ``entry``, on whichever branch it lies."""
-    at = next((number for number, one in enumerate(log.entries) if one.id == entry.id), None)
-    return read_log(store, key, entry.id) if at is None else log_of(log.entries[: at + 1])
+    at = next((number for number, log_entry in enumerate(log.entries) if log_entry.id == entry.id), None)
+    return load_branch_history(store, key, entry.id) if at is None else build_branch_history(log.entries[: at + 1])
 
 
-def _of_moments(info: SessionInfo, before: Side, after: Side) -> tuple[Comparison, tuple[str, str]]:
+def _compare_moments(info: SessionInfo, before: DiffSide, after: DiffSide) -> tuple[RequestComparison, tuple[str, str]]:
     """Return two moments compared, and how large a request was at either: at the first by what the second knows."""
-    size, found = measured_in(info, after.log.branch), compare(before.log, after.log)
-    first, second = before.log.branch, after.log.branch
-    earlier = size.tokens - size.of(found.after - found.before)
+    size, comparison = measure_session_request(info, after.log.state), compare_requests(before.log, after.log)
+    first, second = before.log.state, after.log.state
+    earlier = size.tokens - size.scale_tokens(comparison.after - comparison.before)
     if first.model == second.model:
-        earlier = measured_in(info, as_known_later(first, second)).tokens
-    found = sized(found, earlier, size.tokens, size)
-    is_same = size.is_counted and found.before == found.after
-    counts = about(found.before, is_counted=is_same), about(found.after, is_counted=size.is_counted)
-    return found, _sizes(found, *counts)
+        earlier = measure_session_request(info, copy_later_calibration(first, second)).tokens
+    comparison = scale_comparison(comparison, earlier, size.tokens, size)
+    is_same = size.is_counted and comparison.before == comparison.after
+    counts = (
+        format_tokens(comparison.before, is_counted=is_same),
+        format_tokens(comparison.after, is_counted=size.is_counted),
+    )
+    return comparison, _format_sides(comparison, *counts)
 
 
-def _of_request(info: SessionInfo, log: Log, entry: Entry, found: Comparison) -> tuple[Comparison, tuple[str, str]]:
+def _compare_request(
+    info: SessionInfo, log: BranchHistory, entry: Entry, comparison: RequestComparison
+) -> tuple[RequestComparison, tuple[str, str]]:
     """Return a request compared with what its client sent, and how large it was as either."""
-    at = request_of(log, entry)
-    told, size = sent(info, log, at, config.configuration()), measured_in(info, requested(log.entries, at))
-    found = sized(found, told.tokens, told.shown_tokens, size)
-    return found, _sizes(found, as_sent(told), as_shown(told))
+    at = find_request_position(log, entry)
+    detail, size = (
+        describe_request(info, log, at, config.load_configuration()),
+        measure_session_request(info, build_state_at_request(log.entries, at)),
+    )
+    comparison = scale_comparison(comparison, detail.tokens, detail.shown_tokens, size)
+    return comparison, _format_sides(comparison, format_client_size(detail), format_upstream_size(detail))
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
-def _say(found: Comparison, info: SessionInfo, heads: tuple[str, str], lines: int) -> None:
+def _print_diff(comparison: RequestComparison, info: SessionInfo, heads: tuple[str, str], lines: int) -> None:
     from rich.text import Text
 
-    out = console()
-    say_line(out, session_line(info))
-    more = found.after - found.before
-    say_whole(out, Text(f"--- {clean(heads[0])}", "red"))
-    say_whole(out, Text(f"+++ {clean(heads[1])} ({more:+,})", "green"))
-    for run in runs(found.changes):
-        _say_run(out, run, lines)
-    if all(one.kind == "same" for one in found.changes):
+    out = make_console()
+    print_line(out, format_session_line(info))
+    growth = comparison.after - comparison.before
+    print_wrapped(out, Text(f"--- {clean_single_line(heads[0])}", "red"))
+    print_wrapped(out, Text(f"+++ {clean_single_line(heads[1])} ({growth:+,})", "green"))
+    for run in group_message_changes(comparison.changes):
+        _print_change_group(out, run, lines)
+    if all(change.kind == "same" for change in comparison.changes):
         out.print("nothing changed in between")
 
 
-def _sizes(found: Comparison, before: str, after: str) -> tuple[str, str]:
-    messages = many(found.before_messages, "message"), many(found.after_messages, "message")
+def _format_sides(comparison: RequestComparison, before: str, after: str) -> tuple[str, str]:
+    messages = format_count(comparison.before_messages, "message"), format_count(comparison.after_messages, "message")
     return f"{messages[0]}, {before} tokens", f"{messages[1]}, {after} tokens"
 
 
-def _say_run(out: Any, run: list[Change], lines: int) -> None:
+def _print_change_group(console: Any, run: list[MessageChange], lines: int) -> None:
     from rich.text import Text
 
-    one = run[0]
-    sign, style = _SIGNS[one.kind], _STYLES[one.kind]
-    if len(run) == 1 and one.kind != "same":
-        say_whole(out, Text(f"{sign} {_name(one)} {_change(one)}{_because(one)}", style))
-        _say_lines(out, "-", one.gone, lines)
-        _say_lines(out, "+", one.come, lines)
+    first_change = run[0]
+    sign, style = _CHANGE_SIGNS[first_change.kind], _CHANGE_STYLES[first_change.kind]
+    if len(run) == 1 and first_change.kind != "same":
+        print_wrapped(
+            console,
+            Text(
+                f"{sign} {_name_message(first_change)} {_describe_change(first_change)}{_format_cause(first_change)}",
+                style,
+            ),
+        )
+        _print_change_lines(console, "-", first_change.removed_lines, lines)
+        _print_change_lines(console, "+", first_change.added_lines, lines)
         return
-    told = {"same": "as before", "hidden": "no longer shown", "new": "said", "back": "shown again"}[one.kind]
-    span = f"#{one.number} to #{run[-1].number}" if len(run) > 1 else _name(one)
-    tokens = about(sum(change.before or change.after for change in run))
-    say_whole(out, Text(f"{sign} {span}: {many(len(run), 'message')}, {tokens} tokens, {told}{_because(one)}", style))
+    description = {"same": "as before", "hidden": "no longer shown", "new": "said", "back": "shown again"}[
+        first_change.kind
+    ]
+    span = f"#{first_change.number} to #{run[-1].number}" if len(run) > 1 else _name_message(first_change)
+    tokens = format_tokens(sum(change.before or change.after for change in run))
+    print_wrapped(
+        console,
+        Text(
+            f"{sign} {span}: {format_count(len(run), 'message')}, {tokens} tokens, "
+            f"{description}{_format_cause(first_change)}",
+            style,
+        ),
+    )
 
 
-def _name(one: Change) -> str:
-    return f"#{one.number} {clean(one.entry)[:SHORT]} {one.role}" if one.number >= 0 else "summary"
+def _name_message(change: MessageChange) -> str:
+    return (
+        f"#{change.number} {clean_single_line(change.entry)[:SHORT_ID]} {change.role}"
+        if change.number >= 0
+        else "summary"
+    )
 
 
-def _change(one: Change) -> str:
-    if one.kind == "changed":
-        return f"{about(one.before)} → {about(one.after)} tokens"
-    if one.number < 0:
-        told = "gone" if one.kind == "hidden" else "in place of what is hidden"
+def _describe_change(change: MessageChange) -> str:
+    if change.kind == "changed":
+        return f"{format_tokens(change.before)} → {format_tokens(change.after)} tokens"
+    if change.number < 0:
+        description = "gone" if change.kind == "hidden" else "in place of what is hidden"
     else:
-        told = {"hidden": "no longer shown", "new": "said", "back": "shown again"}[one.kind]
-    return f"{about(one.before or one.after)} tokens, {told}"
+        description = {"hidden": "no longer shown", "new": "said", "back": "shown again"}[change.kind]
+    return f"{format_tokens(change.before or change.after)} tokens, {description}"
 
 
-def _because(one: Change) -> str:
-    return f"  {clean(one.rule)} ({clean(one.by)[:SHORT]}): {clean(one.why)}" if one.by else ""
+def _format_cause(change: MessageChange) -> str:
+    return (
+        f"  {clean_single_line(change.rule)} ({clean_single_line(change.decided_by)[:SHORT_ID]}): "
+        f"{clean_single_line(change.why)}"
+        if change.decided_by
+        else ""
+    )
 
 
-def _say_lines(out: Any, sign: str, text: tuple[str, ...], most: int) -> None:
+def _print_change_lines(console: Any, sign: str, text: tuple[str, ...], max_lines: int) -> None:
     from rich.text import Text
 
-    for line in text[:most]:
-        say_line(out, Text(f"    {sign} {clean(line)}", style="dim"))
-    if len(text) > most > 0:
-        out.print(Text(f"    {sign} … {many(len(text) - most, 'more line')}", style="dim"))
+    for line in text[:max_lines]:
+        print_line(console, Text(f"    {sign} {clean_single_line(line)}", style="dim"))
+    if len(text) > max_lines > 0:
+        console.print(Text(f"    {sign} … {format_count(len(text) - max_lines, 'more line')}", style="dim"))

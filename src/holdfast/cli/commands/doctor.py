@@ -20,22 +20,37 @@ from msgspec import Struct
 from platformdirs import user_config_path
 
 from holdfast import config
-from holdfast.cli.commands.ls import ago
-from holdfast.cli.output.errors import EXPECTED, reason
+from holdfast.cli.commands.ls import format_age
+from holdfast.cli.output.errors import EXPECTED_ERRORS, describe_error
 from holdfast.cli.output.terminal import (
-    GAP,
-    LEAST,
-    SET_IN,
-    Waiting,
-    clean,
-    console,
-    json_option,
-    many,
-    say_json,
-    say_table,
+    COLUMN_GAP,
+    MIN_WRAP_WIDTH,
+    WRAP_INDENT,
+    ProgressBar,
+    clean_single_line,
+    format_count,
+    make_console,
+    make_json_option,
+    print_json,
+    print_table,
 )
-from holdfast.cli.places import changed, file_of, own_sessions, store_option, store_place, tools, unwritable
-from holdfast.cli.proxy_options import NOTHING, address_of, in_force, mode, short_of_room, upstreams_of
+from holdfast.cli.places import (
+    explain_unwritable_store,
+    get_modification_sort_key,
+    get_store_path,
+    list_session_files,
+    list_session_tools,
+    locate_store,
+    store_option,
+)
+from holdfast.cli.proxy_options import (
+    MIN_FREE_BYTES,
+    describe_low_disk,
+    describe_proxy_mode,
+    get_upstream_urls,
+    load_effective_settings,
+    make_proxy_url,
+)
 from holdfast.errors import UnknownId
 from holdfast.planning.budget import DEFAULT_WINDOW
 from holdfast.planning.presets.presets import PRESETS
@@ -54,22 +69,22 @@ Examples:
   holdfast doctor --online
   holdfast doctor --json
 """
-OLDEST = (3, 11)
+MIN_PYTHON = (3, 11)
 """The oldest Python this runs on."""
-WRONG = 1
-_LITTLE = 100_000_000
+EXIT_WRONG = 1
+_LOW_DISK_BYTES = 100_000_000
 """[H] Bytes of free disk that are soon used up."""
-OTHERS = stat.S_IRWXG | stat.S_IRWXO
-_TO_POINT = "it prints how when it begins, and holdfast run -- CLIENT needs none"
-_STYLES = {"ok": "green", "note": "yellow", "wrong": "red"}
-_STATE, _READABLE = 7, 40
+GROUP_AND_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_POINTING_HINT = "it prints how when it begins, and holdfast run -- CLIENT needs none"
+_STATE_STYLES = {"ok": "green", "note": "yellow", "wrong": "red"}
+_STATE_WIDTH, _MIN_TEXT_WIDTH = 7, 40
 """Columns of the state, and columns that the text of a check has beside it, or it goes on below."""
 
 
-class Check(Struct, frozen=True):
+class DoctorCheck(Struct, frozen=True):
     """One thing that was looked at. A note is no fault: something more could be had."""
 
-    what: str
+    subject: str
     state: Literal["ok", "note", "wrong"]
     text: str
 
@@ -78,7 +93,7 @@ class Check(Struct, frozen=True):
 @click.option("--online", is_flag=True, help="Ask servers beyond this machine too, without a key.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the windows that are assumed of models, too.")
 @store_option
-@json_option("the checks and the table of windows")
+@make_json_option("the checks and the table of windows")
 @click.pass_context
 def command(ctx: click.Context, store: str | None, *, online: bool, verbose: bool, as_json: bool) -> None:
     """Check this installation: store, configuration, extras, recorded sessions, and where clients are pointed.
@@ -86,237 +101,259 @@ def command(ctx: click.Context, store: str | None, *, online: bool, verbose: boo
     Prints what is in force and why. Addresses in the variables of the SDKs and in the settings of clients are asked
     whether a proxy is there. Exit code 1 if something is wrong.
     """
-    checks = [*_checks(store, quiet=as_json), *_pointed(online=online)]
-    windows = _windows()
+    checks = [*_run_checks(store, quiet=as_json), *_check_clients(online=online)]
+    windows = _list_windows()
     if as_json:
-        say_json({"checks": msgspec.to_builtins(checks), "windows": windows})
+        print_json({"checks": msgspec.to_builtins(checks), "windows": windows})
     else:
-        _say(checks, windows if verbose else [])
+        _print_checks(checks, windows if verbose else [])
     if any(check.state == "wrong" for check in checks):
-        ctx.exit(WRONG)
+        ctx.exit(EXIT_WRONG)
 
 
-def _checks(store: str | None, *, quiet: bool) -> Iterator[Check]:
-    yield _python()
-    yield from _store(store, quiet=quiet)
-    yield from _configuration()
-    yield _extra("exact tokenizer", "bpe_openai", "replay counts with our estimate")
-    yield _extra("mcp", "mcp", "holdfast mcp cannot serve", "mcp")
-    yield _relay_stack()
-    yield from _tools()
+def _run_checks(store: str | None, *, quiet: bool) -> Iterator[DoctorCheck]:
+    yield _check_python()
+    yield from _check_store(store, quiet=quiet)
+    yield from _check_configuration()
+    yield _check_extra("exact tokenizer", "bpe_openai", "replay counts with our estimate")
+    yield _check_extra("mcp", "mcp", "holdfast mcp cannot serve", "mcp")
+    yield _check_relay_stack()
+    yield from _check_session_tools()
 
 
-def _python() -> Check:
+def _check_python() -> DoctorCheck:
     try:
         own = version("holdfast")
     except PackageNotFoundError:
         own = "not installed"
     text = f"holdfast {own}, Python {platform.python_version()} at {sys.executable}"
-    return Check("version", "ok" if sys.version_info >= OLDEST else "wrong", text)
+    return DoctorCheck("version", "ok" if sys.version_info >= MIN_PYTHON else "wrong", text)
 
 
-def _store(given: str | None, *, quiet: bool) -> Iterator[Check]:
+def _check_store(option: str | None, *, quiet: bool) -> Iterator[DoctorCheck]:
     """Yield where the store is, whether it can be read, and whether others could read it too."""
-    place = store_place(given)
+    place = locate_store(option)
     try:
-        with open_store(place.where, readonly=True) as there:
-            count = len(there.sessions())
-    except EXPECTED as error:
-        yield Check("store", "wrong", f"{place.where} ({place.origin}): {reason(error)}")
+        with open_store(place.url, readonly=True) as there:
+            count = len(there.list_sessions())
+    except EXPECTED_ERRORS as error:
+        yield DoctorCheck("store", "wrong", f"{place.url} ({place.origin}): {describe_error(error)}")
         return
-    if why := unwritable(place.where):
-        yield Check("store", "wrong", why)
+    if why := explain_unwritable_store(place.url):
+        yield DoctorCheck("store", "wrong", why)
         return
-    path = file_of(place.where)
-    yield from _room(path)
+    path = get_store_path(place.url)
+    yield from _check_disk_space(path)
     if not path.exists():
-        yield Check("store", "ok", f"{place.where} ({place.origin}), nothing in it yet")
+        yield DoctorCheck("store", "ok", f"{place.url} ({place.origin}), nothing in it yet")
         return
-    yield Check(
-        "store", "ok", f"{place.where} ({place.origin}), {many(count, 'session')}, {path.stat().st_size:,} bytes"
+    yield DoctorCheck(
+        "store", "ok", f"{place.url} ({place.origin}), {format_count(count, 'session')}, {path.stat().st_size:,} bytes"
     )
-    yield _permissions(path)
-    yield from _entries(place.where, quiet=quiet)
+    yield _check_permissions(path)
+    yield from _check_entries(place.url, quiet=quiet)
 
 
-def _room(path: Path) -> Iterator[Check]:
+def _check_disk_space(path: Path) -> Iterator[DoctorCheck]:
     """Yield that the disk of the store is full, or nearly, where it is."""
-    if text := short_of_room(path, _LITTLE):
-        yield Check("disk", "wrong" if short_of_room(path, NOTHING) else "note", text)
+    if text := describe_low_disk(path, _LOW_DISK_BYTES):
+        yield DoctorCheck("disk", "wrong" if describe_low_disk(path, MIN_FREE_BYTES) else "note", text)
 
 
-def _entries(where: str, *, quiet: bool) -> Iterator[Check]:
+def _check_entries(store_url: str, *, quiet: bool) -> Iterator[DoctorCheck]:
     """Yield which sessions have entries that cannot be read: every one is."""
-    damaged = False
-    with open_store(where, readonly=True) as there, Waiting(wanted=not quiet) as waiting:
-        sessions = there.sessions()
-        for info in waiting.over("reading", sessions):
-            if fault := _damage(there, info):
-                damaged = True
-                yield Check("entries", "wrong", f"session {info.key}: {fault}")
-    if not damaged:
-        count = sum(info.entries for info in sessions)
-        yield Check("entries", "ok", f"{count:,} of {many(len(sessions), 'session')}, and each can be read")
+    has_damage = False
+    with open_store(store_url, readonly=True) as there, ProgressBar(is_wanted=not quiet) as waiting:
+        sessions = there.list_sessions()
+        for info in waiting.track_items("reading", sessions):
+            if fault := _describe_session_damage(there, info):
+                has_damage = True
+                yield DoctorCheck("entries", "wrong", f"session {info.key}: {fault}")
+    if not has_damage:
+        count = sum(info.entry_count for info in sessions)
+        yield DoctorCheck(
+            "entries", "ok", f"{count:,} of {format_count(len(sessions), 'session')}, and each can be read"
+        )
 
 
-def _damage(store: SessionStore, info: SessionInfo) -> str:
+def _describe_session_damage(store: SessionStore, info: SessionInfo) -> str:
     """Return what of a session cannot be read and what to do, or nothing."""
     try:
-        found = store.damage(info.key)
+        problems = store.find_damage(info.key)
     except UnknownId:  # it was removed a moment ago
         return ""
-    except EXPECTED as error:
-        return reason(error)
-    if not found:
+    except EXPECTED_ERRORS as error:
+        return describe_error(error)
+    if not problems:
         return ""
-    first = found[0].partition(";")[0]
-    return f"{len(found):,} of {info.entries:,} cannot be read: {first}; holdfast repair puts it aside"
+    first = problems[0].partition(";")[0]
+    return f"{len(problems):,} of {info.entry_count:,} cannot be read: {first}; holdfast repair puts it aside"
 
 
-def _permissions(path: Path) -> Check:
-    open_ = [one for one in (path, path.with_name(path.name + ".blobs")) if one.exists() and _mode(one) & OTHERS]
+def _check_permissions(path: Path) -> DoctorCheck:
+    open_ = [
+        file
+        for file in (path, path.with_name(path.name + ".blobs"))
+        if file.exists() and _get_file_mode(file) & GROUP_AND_OTHERS
+    ]
     if not open_:
-        return Check("permissions", "ok", f"{path.name} is {_mode(path):04o}: its owner's alone")
-    told = ", ".join(f"{one} is {_mode(one):04o}" for one in open_)
-    return Check("permissions", "wrong", f"{told}: others can get at it; chmod go= {' '.join(map(str, open_))}")
+        return DoctorCheck("permissions", "ok", f"{path.name} is {_get_file_mode(path):04o}: its owner's alone")
+    modes = ", ".join(f"{file} is {_get_file_mode(file):04o}" for file in open_)
+    return DoctorCheck("permissions", "wrong", f"{modes}: others can get at it; chmod go= {' '.join(map(str, open_))}")
 
 
-def _mode(path: Path) -> int:
+def _get_file_mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def _configuration() -> Iterator[Check]:
+def _check_configuration() -> Iterator[DoctorCheck]:
     folders = (("project", Path()), ("user", user_config_path("holdfast", appauthor=False)))
-    fault = _fault(config.load)
-    told = False
-    for whose, folder in folders:
-        path = folder / config.FILE
+    fault = _catch_error(config.load_catalog)
+    is_reported = False
+    for scope, folder in folders:
+        path = folder / config.CONFIG_FILE_NAME
         if fault.startswith(f"{path}: "):
-            told = True
-            yield Check(f"configuration ({whose})", "wrong", f"{path.absolute()}{fault.removeprefix(str(path))}")
+            is_reported = True
+            yield DoctorCheck(f"configuration ({scope})", "wrong", f"{path.absolute()}{fault.removeprefix(str(path))}")
             continue
         text = "in force" if path.is_file() else "not there; the defaults are in force"
-        yield Check(f"configuration ({whose})", "ok", f"{path.absolute()}: {text}")
-    if fault and not told:
-        yield Check("configuration", "wrong", fault)
+        yield DoctorCheck(f"configuration ({scope})", "ok", f"{path.absolute()}: {text}")
+    if fault and not is_reported:
+        yield DoctorCheck("configuration", "wrong", fault)
     if not fault:
-        yield from _policies(config.configuration())
+        yield from _check_policies(config.load_configuration())
 
 
-def _policies(found: config.Configuration) -> Iterator[Check]:
+def _check_policies(configuration: config.Configuration) -> Iterator[DoctorCheck]:
     """Yield which settings the files change, and whether the policies can be had like that."""
-    faults = [fault for name in PRESETS if (fault := _fault(partial(found.policy, name)))]
+    faults = [fault for name in PRESETS if (fault := _catch_error(partial(configuration.build_policy, name)))]
     for fault in dict.fromkeys(faults):
-        yield Check("policies", "wrong", fault)
-    changed = dict.fromkeys(f"{one.table} {one.setting}" for one in found.overrides)
-    if changed and not faults:
-        yield Check("policies", "ok", f"{many(len(changed), 'setting')} changed: {', '.join(changed)}")
-    limits = [f"{name} {size:,}" for name, size in found.store.limits.items()]
+        yield DoctorCheck("policies", "wrong", fault)
+    setting_names = dict.fromkeys(f"{override.table_header} {override.setting}" for override in configuration.overrides)
+    if setting_names and not faults:
+        yield DoctorCheck(
+            "policies", "ok", f"{format_count(len(setting_names), 'setting')} changed: {', '.join(setting_names)}"
+        )
+    limits = [f"{name} {size:,}" for name, size in configuration.store.set_limits.items()]
     if limits:
-        yield Check("store limits", "ok", ", ".join(limits))
+        yield DoctorCheck("store limits", "ok", ", ".join(limits))
 
 
-def _fault(step: Callable[[], object]) -> str:
+def _catch_error(step: Callable[[], object]) -> str:
     """Return why ``step`` cannot be done, or nothing."""
     try:
         step()
-    except EXPECTED as error:
-        return reason(error)
+    except EXPECTED_ERRORS as error:
+        return describe_error(error)
     return ""
 
 
-def _extra(what: str, module: str, without: str, extra: str = "exact") -> Check:
+def _check_extra(description: str, module: str, without: str, extra: str = "exact") -> DoctorCheck:
     if find_spec(module) is not None:
-        return Check(what, "ok", f"{module} is installed")
-    told = f"uv tool install '.[{extra}]', or pip install '.[{extra}]', in the checkout of Holdfast brings it"
-    return Check(what, "note", f"{module} is not installed: {without}; {told}")
+        return DoctorCheck(description, "ok", f"{module} is installed")
+    hint = f"uv tool install '.[{extra}]', or pip install '.[{extra}]', in the checkout of Holdfast brings it"
+    return DoctorCheck(description, "note", f"{module} is not installed: {without}; {hint}")
 
 
-def _relay_stack() -> Check:
+def _check_relay_stack() -> DoctorCheck:
     """Return what the proxy parses HTTP with and runs on, and which of the faster ones are missing."""
     parser, loop = "httptools", "uvloop"
     missing = [name for name in (parser, loop) if find_spec(name) is None]
     text = f"the proxy runs with {'h11' if parser in missing else parser} on {'asyncio' if loop in missing else loop}"
     if not missing:
-        return Check("relay", "ok", text)
-    told = f"{' and '.join(missing)}, which come along where they have wheels (CPython on Linux and macOS), are faster"
-    return Check("relay", "note", f"{text}; {told}")
+        return DoctorCheck("relay", "ok", text)
+    hint = f"{' and '.join(missing)}, which come along where they have wheels (CPython on Linux and macOS), are faster"
+    return DoctorCheck("relay", "note", f"{text}; {hint}")
 
 
-def _tools() -> Iterator[Check]:
-    for tool in tools():
-        found = own_sessions(tool)
-        newest = f", the newest {ago(int(changed(found[0])[0] * 1_000))}" if found else ""
+def _check_session_tools() -> Iterator[DoctorCheck]:
+    for tool in list_session_tools():
+        session_files = list_session_files(tool)
+        newest = (
+            f", the newest {format_age(int(get_modification_sort_key(session_files[0])[0] * 1_000))}"
+            if session_files
+            else ""
+        )
         kind = "database" if tool.pattern.endswith(".db") else "session"
-        yield Check(tool.name, "ok", f"{many(len(found), kind)} in {tool.folder}{newest}")
+        yield DoctorCheck(tool.name, "ok", f"{format_count(len(session_files), kind)} in {tool.folder}{newest}")
 
 
-def _pointed(*, online: bool) -> Iterator[Check]:
+def _check_clients(*, online: bool) -> Iterator[DoctorCheck]:
     """Yield where clients are pointed and what is there; with ``online`` whether the providers can be reached."""
-    from holdfast.cli.clients.survey import behind, pointed, upstreams
+    from holdfast.cli.clients.survey import check_upstreams, find_embedded_upstreams, iter_client_urls
 
-    led: dict[str, list[str]] = {}
-    every, token = list(pointed()), _token()
-    for one in every:
-        found = one.check(token, online=online)
-        yield Check(one.what, found.state, found.text)
-        led.setdefault(found.proxy, []).append(one.what)
+    sources_by_proxy: dict[str, list[str]] = {}
+    every, token = list(iter_client_urls()), _load_proxy_token()
+    for client_url in every:
+        result = client_url.check_url(token, online=online)
+        yield DoctorCheck(client_url.source, result.state, result.text)
+        sources_by_proxy.setdefault(result.proxy, []).append(client_url.source)
     if not every:
-        yield Check("clients", "ok", "none is pointed anywhere; holdfast run -- CLIENT starts one with a proxy")
-    settings = _settings([name for address, names in led.items() if address for name in names])
+        yield DoctorCheck("clients", "ok", "none is pointed anywhere; holdfast run -- CLIENT starts one with a proxy")
+    settings = _load_settings([name for address, names in sources_by_proxy.items() if address for name in names])
     if isinstance(settings, str):
-        yield Check("proxy", "wrong", settings)
+        yield DoctorCheck("proxy", "wrong", settings)
         return
-    yield from _proxies(settings, led, token)
-    yield from _doubled(token)
-    addresses = upstreams_of(settings) | behind(every)
-    for what, answer in upstreams(addresses) if online else ():
-        yield Check(what, answer.state, answer.text)
+    yield from _check_proxies(settings, sources_by_proxy, token)
+    yield from _check_doubled_proxies(token)
+    addresses = get_upstream_urls(settings) | find_embedded_upstreams(every)
+    for subject, answer in check_upstreams(addresses) if online else ():
+        yield DoctorCheck(subject, answer.state, answer.text)
 
 
-def _token() -> str:
+def _load_proxy_token() -> str:
     """Return the token of the user's own proxy; nothing where it has none, or what is said of it cannot be."""
-    with suppress(*EXPECTED):
-        return in_force({}).settings.token
+    with suppress(*EXPECTED_ERRORS):
+        return load_effective_settings({}).settings.token
     return ""
 
 
-def _proxies(settings: Settings, led: dict[str, list[str]], token: str) -> Iterator[Check]:
+def _check_proxies(settings: Settings, sources_by_proxy: dict[str, list[str]], token: str) -> Iterator[DoctorCheck]:
     """Yield which proxies run and who is pointed at them; where none does, what one would do."""
-    from holdfast.cli.clients.survey import looked_at
+    from holdfast.cli.clients.survey import probe_url
 
-    address = address_of(settings)
-    running = {at: looked_at(at, token, online=False) for at in dict.fromkeys([*filter(None, led), address])}
-    for at, found in running.items():
-        if found.proxy:
-            who = f"pointed at it: {', '.join(led[at])}" if at in led else f"nobody is pointed at it: {_TO_POINT}"
-            yield Check("proxy", found.state, f"{at}: {found.text}; {who}")
-    if not any(found.proxy for found in running.values()):
-        told = ", ".join(f"{name} {url}" for name, url in upstreams_of(settings).items())
-        does = f"holdfast serve would be {mode(settings)}, with the upstreams {told}"
-        yield Check("proxy", "ok", f"none runs at {address}; {does}")
+    address = make_proxy_url(settings)
+    running = {
+        at: probe_url(at, token, online=False) for at in dict.fromkeys([*filter(None, sources_by_proxy), address])
+    }
+    for at, answer in running.items():
+        if answer.proxy:
+            clients_text = (
+                f"pointed at it: {', '.join(sources_by_proxy[at])}"
+                if at in sources_by_proxy
+                else f"nobody is pointed at it: {_POINTING_HINT}"
+            )
+            yield DoctorCheck("proxy", answer.state, f"{at}: {answer.text}; {clients_text}")
+    if not any(answer.proxy for answer in running.values()):
+        upstream_list = ", ".join(f"{name} {url}" for name, url in get_upstream_urls(settings).items())
+        does = f"holdfast serve would be {describe_proxy_mode(settings)}, with the upstreams {upstream_list}"
+        yield DoctorCheck("proxy", "ok", f"none runs at {address}; {does}")
 
 
-def _doubled(token: str) -> Iterator[Check]:
+def _check_doubled_proxies(token: str) -> Iterator[DoctorCheck]:
     """Yield which upstreams of a proxy that began here are proxies of ours: they may be meant for clients alone."""
-    from holdfast.cli.clients.survey import chained
+    from holdfast.cli.clients.survey import find_chained_proxies
 
-    for name, found in chained(upstreams_of(in_force({}).settings), token).items():
-        sends = f"holdfast serve would send on to {found.proxy}, {found.text}"
-        yield Check(f"upstream {name}", "note", f"{sends}: recorded and reduced twice; --upstream-{name} names another")
+    for name, answer in find_chained_proxies(get_upstream_urls(load_effective_settings({}).settings), token).items():
+        sends = f"holdfast serve would send on to {answer.proxy}, {answer.text}"
+        yield DoctorCheck(
+            f"upstream {name}", "note", f"{sends}: recorded and reduced twice; --upstream-{name} names another"
+        )
 
 
-def _settings(leading: Collection[str]) -> Settings | str:
+def _load_settings(leading: Collection[str]) -> Settings | str:
     """Return what a proxy would do, or why it cannot; variables ``leading`` to one that runs are for its clients."""
     try:
-        return in_force({}, {name: value for name, value in os.environ.items() if name not in leading}).settings
-    except EXPECTED as error:
-        return reason(error)
+        return load_effective_settings(
+            {}, {name: value for name, value in os.environ.items() if name not in leading}
+        ).settings
+    except EXPECTED_ERRORS as error:
+        return describe_error(error)
 
 
-def _windows() -> list[dict[str, object]]:
+def _list_windows() -> list[dict[str, object]]:
     """Return the windows in force in the order they are asked; the shipped ones where the user's cannot be read."""
-    catalog = config.shipped() if _fault(config.load) else config.load()
+    catalog = config.load_shipped_catalog() if _catch_error(config.load_catalog) else config.load_catalog()
     lines = [line for line in catalog.model if line.window is not None]
     table: list[dict[str, object]] = [
         {"models": [line.match] if isinstance(line.match, str) else list(line.match), "window": line.window}
@@ -325,57 +362,64 @@ def _windows() -> list[dict[str, object]]:
     return [*table, {"models": ["any other"], "window": DEFAULT_WINDOW}]
 
 
-def _plain(pattern: str) -> str:
+def _simplify_pattern(pattern: str) -> str:
     """Return a pattern of the catalogue as people write it."""
     return pattern.replace("[.-]", "-").replace("[.]", ".").replace("[[]", "[").replace("[]]", "]")
 
 
-def _say(checks: list[Check], windows: list[dict[str, object]]) -> None:
+def _print_checks(checks: list[DoctorCheck], windows: list[dict[str, object]]) -> None:
     from rich.text import Text
 
-    out = console()
-    widest = max(len(check.what) for check in checks)
+    out = make_console()
+    widest = max(len(check.subject) for check in checks)
     for check in checks:
-        _say_check(out, check, widest)
+        _print_check(out, check, widest)
     if windows:
         out.print()
-        say_table(out, _table_of(windows))
+        print_table(out, _make_windows_table(windows))
     wrong = sum(check.state == "wrong" for check in checks)
-    told = Text(f"{many(wrong, 'thing')} wrong", "red") if wrong else Text("everything is in order", "green")
+    summary = Text(f"{format_count(wrong, 'thing')} wrong", "red") if wrong else Text("everything is in order", "green")
     out.print()
-    out.print(told)
+    out.print(summary)
 
 
-def _say_check(out: Console, check: Check, widest: int) -> None:
+def _print_check(console: Console, check: DoctorCheck, widest: int) -> None:
     """Print a check, its text in a column of its own, or below where that were too narrow to be read."""
     from rich.text import Text
 
-    head = Text.assemble((f"{check.state:{_STATE}}", _STYLES[check.state]), f"{clean(check.what):{widest + GAP}}")
-    room = out.width - len(head)
-    is_wide = room >= _READABLE
-    lines = list(Text(clean(check.text)).wrap(out, room if is_wide else max(LEAST, out.width - SET_IN)))
+    head = Text.assemble(
+        (f"{check.state:{_STATE_WIDTH}}", _STATE_STYLES[check.state]),
+        f"{clean_single_line(check.subject):{widest + COLUMN_GAP}}",
+    )
+    room = console.width - len(head)
+    is_wide = room >= _MIN_TEXT_WIDTH
+    lines = list(
+        Text(clean_single_line(check.text)).wrap(
+            console, room if is_wide else max(MIN_WRAP_WIDTH, console.width - WRAP_INDENT)
+        )
+    )
     first = [head.append_text(lines.pop(0))] if is_wide else [head]
     for line in first:
         line.rstrip()
-        out.print(line, no_wrap=True)
+        console.print(line, no_wrap=True)
     for line in lines:
         line.rstrip()
-        line.pad_left(_STATE + widest + GAP if is_wide else SET_IN)
-        out.print(line, no_wrap=True)
+        line.pad_left(_STATE_WIDTH + widest + COLUMN_GAP if is_wide else WRAP_INDENT)
+        console.print(line, no_wrap=True)
 
 
-def _table_of(windows: list[dict[str, object]]) -> Table:
+def _make_windows_table(windows: list[dict[str, object]]) -> Table:
     """Return the windows, each with its models, as people read them."""
     from rich.table import Table
     from rich.text import Text
 
-    known = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    known.add_column("window", justify="right", no_wrap=True)
-    known.add_column("models")
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("window", justify="right", no_wrap=True)
+    table.add_column("models")
     by_size: dict[object, list[str]] = {}
     for line in windows:
         models = line["models"]
         by_size.setdefault(line["window"], []).extend(models if isinstance(models, list) else [])
     for window, models in by_size.items():
-        known.add_row(Text(f"{window:,}"), Text(", ".join(map(_plain, models)), style="dim"))
-    return known
+        table.add_row(Text(f"{window:,}"), Text(", ".join(map(_simplify_pattern, models)), style="dim"))
+    return table

@@ -9,15 +9,21 @@ import click
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.cli.commands.lint import FOUND, Case, betas_of, case_of
-from holdfast.cli.files import cases, content, new_file
-from holdfast.cli.output.hints import instead
-from holdfast.cli.output.terminal import as_json_bytes, clean, console, json_option, many
+from holdfast.cli.commands.lint import EXIT_FOUND, RequestCase, merge_betas, parse_request_case
+from holdfast.cli.files import iter_input_lines, open_output_file, read_input_file
+from holdfast.cli.output.hints import suggest_right_command
+from holdfast.cli.output.terminal import (
+    clean_single_line,
+    encode_printable_json,
+    format_count,
+    make_console,
+    make_json_option,
+)
 from holdfast.errors import FormatError, HoldfastError
-from holdfast.providers.convert import convert
-from holdfast.providers.fix import Mend, Mended, mend, readable
-from holdfast.providers.recognize import body_fields, recognise
-from holdfast.providers.registry import APIS
+from holdfast.providers.convert import convert_request
+from holdfast.providers.fix import FixResult, RequestFix, fix_lone_surrogates, fix_request
+from holdfast.providers.recognize import parse_body_fields, recognize_api
+from holdfast.providers.registry import API_NAMES
 
 EXAMPLES = """\
 \b
@@ -28,7 +34,7 @@ Examples:
 """
 
 
-class Wish(Struct, frozen=True):
+class FixOptions(Struct, frozen=True):
     """What is asked for: the API of the input, the API of the output, the model whose rules hold, beta headers."""
 
     api: str | None = None
@@ -39,14 +45,14 @@ class Wish(Struct, frozen=True):
 
 @click.command("fix", epilog=EXAMPLES)
 @click.argument("file", metavar="FILE|-")
-@click.option("--api", type=click.Choice(APIS), help="The API it is for. [default: told from the request]")
-@click.option("--to", type=click.Choice(APIS), help="The API it shall be for.")
+@click.option("--api", type=click.Choice(API_NAMES), help="The API it is for. [default: told from the request]")
+@click.option("--to", type=click.Choice(API_NAMES), help="The API it shall be for.")
 @click.option("--model", default="", help="The model it shall be for. [default: the request's own]")
 @click.option("--beta", "betas", metavar="NAME", multiple=True, help="A beta header it is sent with; may be repeated.")
 @click.option("-o", "--output", metavar="FILE", help="Where the request is written. [default: standard output]")
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
 @click.option("--jsonl", is_flag=True, help='A case a line in, {"api", "request"}; {"request", "edits"} a line out.')
-@json_option("request, edits and what is left")
+@make_json_option("request, edits and what is left")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -64,14 +70,18 @@ def command(
     A valid request comes back byte for byte. With --jsonl a line may be a part of a request. Exit code 1 when a rule is
     still broken: what it takes to mend it is told on standard error.
     """
-    wish = Wish(**asked)
-    with _opened(output, force=force) as out:
-        fine = _each(file, wish, out) if jsonl else _whole(file, wish, out, as_json=as_json, is_file=output is not None)
+    fix_options = FixOptions(**asked)
+    with _open_output(output, force=force) as out:
+        fine = (
+            _fix_lines(file, fix_options, out)
+            if jsonl
+            else _fix_file(file, fix_options, out, as_json=as_json, is_file=output is not None)
+        )
     if not fine:
-        ctx.exit(FOUND)
+        ctx.exit(EXIT_FOUND)
 
 
-class _Printed:
+class _StandardOutput:
     """Standard output, where there is one."""
 
     def write(self, data: bytes) -> None:
@@ -79,104 +89,113 @@ class _Printed:
         click.echo(data, nl=False)
 
 
-def _opened(output: str | None, *, force: bool) -> AbstractContextManager[_Printed | BinaryIO]:
+def _open_output(output: str | None, *, force: bool) -> AbstractContextManager[_StandardOutput | BinaryIO]:
     """Return where the request goes: standard output, or the file ``output``, there whole at the end or not at all."""
-    return nullcontext(_Printed()) if output is None else new_file(output, force=force)
+    return nullcontext(_StandardOutput()) if output is None else open_output_file(output, force=force)
 
 
-def _whole(file: str, wish: Wish, out: _Printed | BinaryIO, *, as_json: bool, is_file: bool) -> bool:
-    data = content(file)
+def _fix_file(
+    file: str, fix_options: FixOptions, output: _StandardOutput | BinaryIO, *, as_json: bool, is_file: bool
+) -> bool:
+    data = read_input_file(file)
     try:
-        made = fixed(data, wish, whole=True)
+        result = fix_request_body(data, fix_options, whole=True)
     except FormatError as error:
-        advice = instead(data)
+        advice = suggest_right_command(data)
         raise type(error)(f"{error}{advice and f' ({advice})'}") from None
     if is_file or not as_json:
-        out.write(made.body)
+        output.write(result.body)
     if as_json:
-        click.echo(told(made))
+        click.echo(encode_fix_result(result))
     else:
-        _say(made, is_same=made.body in data)
-    return made.is_valid
+        _print_fix_result(result, is_same=result.body in data)
+    return result.is_valid
 
 
-def fixed(data: bytes, wish: Wish, *, whole: bool = False) -> Mended:
-    """Return the request in ``data``, bare or in a ``Case``, repaired and, if that is wished, of another API.
+def fix_request_body(data: bytes, fix_options: FixOptions, *, whole: bool = False) -> FixResult:
+    """Return the request in ``data``, bare or in a ``RequestCase``, repaired and, if that is wished, of another API.
 
     A ``whole`` request is to have all that one must; without, it may be a part of one. Raises ``FormatError`` and
-    ``Unrecognised`` for what is no request.
+    ``UnrecognizedContent`` for what is no request.
     """
-    case = case_of(data)
-    body, halves = readable(bytes(case.request) or data)
-    api = wish.api or case.api or recognise(body_fields(body))
-    to = wish.to or api
-    made = Mended(api, body) if to == api else _mended(body, api, case.model, wish, case)
-    made = msgspec.structs.replace(made, edits=(*halves, *made.edits))
-    converted, lost = convert(made.body, to, wish.model, api=api)
-    if to == api and converted != made.body:
-        renamed = Mend("model", "the model that was asked for", "$.model")
-        made = msgspec.structs.replace(made, edits=(*made.edits, renamed))
-    last = _mended(converted, to, wish.model or case.model, wish, case, whole=whole)
-    return msgspec.structs.replace(last, edits=(*made.edits, *(Mend("convert", why) for why in lost), *last.edits))
+    case = parse_request_case(data)
+    body, halves = fix_lone_surrogates(bytes(case.request) or data)
+    api = fix_options.api or case.api or recognize_api(parse_body_fields(body))
+    to = fix_options.to or api
+    result = FixResult(api, body) if to == api else _fix_with_dialect(body, api, case.model, fix_options, case)
+    result = msgspec.structs.replace(result, fixes=(*halves, *result.fixes))
+    new_body, losses = convert_request(result.body, to, fix_options.model, api=api)
+    if to == api and new_body != result.body:
+        model_edit = RequestFix("model", "the model that was asked for", "$.model")
+        result = msgspec.structs.replace(result, fixes=(*result.fixes, model_edit))
+    last = _fix_with_dialect(new_body, to, fix_options.model or case.model, fix_options, case, whole=whole)
+    return msgspec.structs.replace(
+        last, fixes=(*result.fixes, *(RequestFix("convert", why) for why in losses), *last.fixes)
+    )
 
 
-def _mended(body: bytes, api: str, model: str, wish: Wish, case: Case, *, whole: bool = False) -> Mended:
-    from holdfast.config import load
+def _fix_with_dialect(
+    body: bytes, api: str, model: str, fix_options: FixOptions, case: RequestCase, *, whole: bool = False
+) -> FixResult:
+    from holdfast.config import load_catalog
 
-    betas = betas_of(case, wish.betas)
-    return mend(body, api, model=model, dialect=load().dialect, betas=betas, whole=whole)
+    betas = merge_betas(case, fix_options.betas)
+    return fix_request(body, api, model=model, dialect=load_catalog().get_dialect, betas=betas, complete=whole)
 
 
-def told(made: Mended) -> bytes:
+def encode_fix_result(result: FixResult) -> bytes:
     """Return what ``--json`` prints: the request as it stands, its edits, and all that is still found."""
-    return msgspec.json.encode({"request": Raw(made.body), "edits": made.edits, "findings": made.findings})
+    return msgspec.json.encode({"request": Raw(result.body), "edits": result.fixes, "findings": result.findings})
 
 
 # -- a case a line -----------------------------------------------------------------------------------------------------
 
 
-def _each(file: str, wish: Wish, out: _Printed | BinaryIO) -> bool:
+def _fix_lines(file: str, fix_options: FixOptions, output: _StandardOutput | BinaryIO) -> bool:
     """Write a repaired case for each line, in order; return whether all are valid."""
     every = True
-    for line in cases(file):
-        answer, fine = of_line(line, wish)
+    for line in iter_input_lines(file):
+        answer, fine = fix_line(line, fix_options)
         every = every and fine
-        out.write(answer + b"\n")
+        output.write(answer + b"\n")
     return every
 
 
-def of_line(line: bytes, wish: Wish = Wish()) -> tuple[bytes, bool]:
+def fix_line(line: bytes, fix_options: FixOptions = FixOptions()) -> tuple[bytes, bool]:
     """Return what is printed for one line, which is never an error of its own, and whether the request is valid."""
     try:
-        made = fixed(line, wish)
+        result = fix_request_body(line, fix_options)
     except (HoldfastError, RecursionError) as error:
-        return as_json_bytes({"request": None, "edits": [], "error": str(error)}), False
-    answer = {"request": Raw(made.body.strip()), "edits": list(made.edits)}
-    left = [finding for finding in made.findings if finding.level == "error"]
-    return msgspec.json.encode(answer | ({"findings": left} if left else {})), made.is_valid
+        return encode_printable_json({"request": None, "edits": [], "error": str(error)}), False
+    answer = {"request": Raw(result.body.strip()), "edits": list(result.fixes)}
+    errors = [finding for finding in result.findings if finding.level == "error"]
+    return msgspec.json.encode(answer | ({"findings": errors} if errors else {})), result.is_valid
 
 
 # -- for people --------------------------------------------------------------------------------------------------------
 
 
-def _say(made: Mended, *, is_same: bool) -> None:
+def _print_fix_result(result: FixResult, *, is_same: bool) -> None:
     """Tell what was changed, and what is left; ``is_same`` says that it has the bytes that came."""
     from rich.text import Text
 
-    out = console(stderr=True)
-    for edit in made.edits:
-        where = f"  {clean(edit.path)}" if edit.path else ""
+    out = make_console(stderr=True)
+    for edit in result.fixes:
+        where = f"  {clean_single_line(edit.path)}" if edit.path else ""
         line = Text.assemble(("changed  ", "green"), edit.rule, (where, "bold"))
-        out.print(line.append(f"\n         {clean(edit.why)}"), soft_wrap=True)
-    left = [finding for finding in made.findings if finding.level == "error"]
-    for finding in left:
-        line = Text.assemble(("left     ", "red"), finding.rule, (f"  {clean(finding.path)}", "bold"))
-        out.print(line.append(f"\n         {clean(finding.message)}"), soft_wrap=True)
-    if left:
-        out.print(f"{many(len(made.edits), 'change')}; {many(len(left), 'rule')} still broken", style="red")
-    elif made.edits:
-        out.print(f"valid now: {many(len(made.edits), 'change')}", style="green")
+        out.print(line.append(f"\n         {clean_single_line(edit.why)}"), soft_wrap=True)
+    errors = [finding for finding in result.findings if finding.level == "error"]
+    for finding in errors:
+        line = Text.assemble(("left     ", "red"), finding.rule, (f"  {clean_single_line(finding.path)}", "bold"))
+        out.print(line.append(f"\n         {clean_single_line(finding.message)}"), soft_wrap=True)
+    if errors:
+        out.print(
+            f"{format_count(len(result.fixes), 'change')}; {format_count(len(errors), 'rule')} still broken",
+            style="red",
+        )
+    elif result.fixes:
+        out.print(f"valid now: {format_count(len(result.fixes), 'change')}", style="green")
     elif is_same:
         out.print("valid as it was: nothing changed", style="green")
     else:
-        out.print(f"valid now: converted to {made.api}, and nothing was left out", style="green")
+        out.print(f"valid now: converted to {result.api}, and nothing was left out", style="green")

@@ -6,12 +6,19 @@ from typing import Any
 
 import click
 
-from holdfast.cli.commands.ls import ago
-from holdfast.cli.output.ranges import Measure
-from holdfast.cli.output.terminal import clean, console, json_option, many, say_json, say_line
-from holdfast.cli.places import absence, opened, store_option
-from holdfast.store.base import Held
-from holdfast.store.garbage import GRACE, Unused, collect, unused
+from holdfast.cli.commands.ls import format_age
+from holdfast.cli.output.ranges import FloatParamType
+from holdfast.cli.output.terminal import (
+    clean_single_line,
+    format_count,
+    make_console,
+    make_json_option,
+    print_json,
+    print_line,
+)
+from holdfast.cli.places import describe_missing_store, open_named_store, store_option
+from holdfast.store.base import BlobItem
+from holdfast.store.garbage import GRACE_SECONDS, UnusedBlobs, find_unused_blobs, remove_unused_blobs
 
 EXAMPLES = """\
 \b
@@ -25,56 +32,66 @@ Examples:
 @click.option("--dry-run", is_flag=True, help="Show what would go, and remove nothing.")
 @click.option(
     "--grace",
-    type=Measure(0),
-    default=GRACE,
+    type=FloatParamType(0),
+    default=GRACE_SECONDS,
     show_default=True,
     metavar="SECONDS",
     help="Leave alone what was stored so lately: a text is stored a moment before it is named.",
 )
 @store_option
-@json_option("what was removed")
+@make_json_option("what was removed")
 def command(store: str | None, grace: float, *, dry_run: bool, as_json: bool) -> None:
     """Remove texts that no session names any more, and what crashed writers left.
 
     Sessions are never touched; holdfast rm removes those.
     """
-    why = absence(store)
-    with opened(store, readonly=dry_run) as there:
-        found = Unused() if why else unused(there, grace)
-        gone = found if dry_run else collect(there, found)
+    why = describe_missing_store(store)
+    with open_named_store(store, readonly=dry_run) as there:
+        unused_blobs = UnusedBlobs() if why else find_unused_blobs(there, grace)
+        removed_blobs = unused_blobs if dry_run else remove_unused_blobs(there, unused_blobs)
     if why:
         click.echo(why, err=True)
     if as_json:
-        say_json(_told(gone, dry_run=dry_run))
+        print_json(_encode_collected(removed_blobs, dry_run=dry_run))
         return
-    _say(gone, "would go" if dry_run else "removed")
-    if gone.young:
-        click.echo(f"{gone.young:,} that nothing names stay: they were stored in the last {grace:,.0f} s (--grace)")
+    _print_collected(removed_blobs, "would go" if dry_run else "removed")
+    if removed_blobs.young_count:
+        click.echo(
+            f"{removed_blobs.young_count:,} that nothing names stay: they were stored in the last {grace:,.0f} s "
+            "(--grace)"
+        )
 
 
-def _say(gone: Unused, verb: str) -> None:
+def _print_collected(unused_blobs: UnusedBlobs, verb: str) -> None:
     from rich.text import Text
 
-    out = console()
-    for one in (*gone.blobs, *gone.drafts):
-        what = "draft" if one.is_draft else "text"
-        say_line(
-            out, Text(f"{clean(one.name)[:40]:40}  {what:5}  {one.size:>14,} bytes  {ago(int(one.at * 1_000)):>10}")
+    out = make_console()
+    for blob in (*unused_blobs.blobs, *unused_blobs.drafts):
+        kind = "draft" if blob.is_draft else "text"
+        print_line(
+            out,
+            Text(
+                f"{clean_single_line(blob.name)[:40]:40}  {kind:5}  {blob.size:>14,} bytes  "
+                f"{format_age(int(blob.stored_at * 1_000)):>10}"
+            ),
         )
-    drafts = f" and {many(len(gone.drafts), 'draft')}" if gone.drafts else ""
-    click.echo(f"{verb}: {many(len(gone.blobs), 'text')}{drafts}, {gone.bytes:,} bytes; in use: {gone.used:,}")
+    drafts = f" and {format_count(len(unused_blobs.drafts), 'draft')}" if unused_blobs.drafts else ""
+    click.echo(
+        f"{verb}: {format_count(len(unused_blobs.blobs), 'text')}{drafts}, {unused_blobs.bytes:,} bytes; in use: "
+        f"{unused_blobs.named_count:,}"
+    )
 
 
-def _told(gone: Unused, *, dry_run: bool) -> dict[str, Any]:
+def _encode_collected(unused_blobs: UnusedBlobs, *, dry_run: bool) -> dict[str, Any]:
     return {
         "dry_run": dry_run,
-        "bytes": gone.bytes,
-        "blobs": [_one(one) for one in gone.blobs],
-        "drafts": [_one(one) for one in gone.drafts],
-        "in_use": gone.used,
-        "young": gone.young,
+        "bytes": unused_blobs.bytes,
+        "blobs": [_encode_blob(blob) for blob in unused_blobs.blobs],
+        "drafts": [_encode_blob(blob) for blob in unused_blobs.drafts],
+        "in_use": unused_blobs.named_count,
+        "young": unused_blobs.young_count,
     }
 
 
-def _one(one: Held) -> dict[str, Any]:
-    return {"name": one.name, "bytes": one.size, "stored": int(one.at * 1_000)}
+def _encode_blob(blob: BlobItem) -> dict[str, Any]:
+    return {"name": blob.name, "bytes": blob.size, "stored": int(blob.stored_at * 1_000)}

@@ -10,15 +10,22 @@ import click
 import msgspec
 from msgspec.structs import asdict
 
-from holdfast.cli.output.terminal import clean, console, json_option, say_json, say_table, say_whole
-from holdfast.cli.reports.settings_table import constants, groups
-from holdfast.config import Configuration, configuration
+from holdfast.cli.output.terminal import (
+    clean_single_line,
+    make_console,
+    make_json_option,
+    print_json,
+    print_table,
+    print_wrapped,
+)
+from holdfast.cli.reports.settings_table import group_settings, list_constants
+from holdfast.config import Configuration, load_configuration
 from holdfast.planning.pipeline import Policy
 from holdfast.planning.presets.presets import PRESETS
-from holdfast.planning.presets.triggers import find_raised_reserves
-from holdfast.planning.settings import Settings, origin
+from holdfast.planning.presets.triggers import describe_raised_reserves
+from holdfast.planning.settings import Settings, get_setting_origin
 
-ABOUT = {
+POLICY_DESCRIPTIONS = {
     "append-only": "nothing is ever taken away; the baseline for cost",
     "sliding": "the oldest messages go when the window is full; nothing stands for them",
     "opencode": "as opencode does it: the last turns stay, a model summarises the rest",
@@ -34,7 +41,7 @@ Examples:
   holdfast policy show holdfast
   holdfast policy show pi --json
 """
-_WIDEST = 30
+_MAX_VALUE_WIDTH = 30
 """Columns of a value."""
 LIST_EXAMPLES = """\
 \b
@@ -44,7 +51,7 @@ Examples:
 """
 
 
-class _Policies(click.Group):
+class _PolicyGroup(click.Group):
     """The commands about policies; who names a policy alone is told how it is shown."""
 
     def resolve_command(
@@ -53,14 +60,14 @@ class _Policies(click.Group):
         """Return the command that ``args`` begin with; one that is not there is an error that says what to write."""
         name = args[0]
         if name not in self.commands and not name.startswith("-"):
-            known = (
+            hint = (
                 f"write: holdfast policy show {name}" if name in PRESETS else f"there are: {', '.join(self.commands)}"
             )
-            ctx.fail(f"no command of holdfast policy is called {name!r}; {known}")
+            ctx.fail(f"no command of holdfast policy is called {name!r}; {hint}")
         return super().resolve_command(ctx, args)
 
 
-@click.group("policy", cls=_Policies, invoke_without_command=True, epilog=SHOW_EXAMPLES)
+@click.group("policy", cls=_PolicyGroup, invoke_without_command=True, epilog=SHOW_EXAMPLES)
 @click.pass_context
 def command(ctx: click.Context) -> None:
     """Show the policies there are, and each of their numbers with its origin."""
@@ -69,52 +76,63 @@ def command(ctx: click.Context) -> None:
 
 
 @command.command("list", epilog=LIST_EXAMPLES)
-@json_option("names and what they do")
-def list_(*, as_json: bool) -> None:
+@make_json_option("names and what they do")
+def list_policies(*, as_json: bool) -> None:
     """List the policies."""
     if as_json:
-        say_json([{"policy": name, "about": ABOUT.get(name, "")} for name in PRESETS])
+        print_json([{"policy": name, "about": POLICY_DESCRIPTIONS.get(name, "")} for name in PRESETS])
         return
     from rich.text import Text
 
-    out = console()
+    out = make_console()
     for name in PRESETS:
-        say_whole(out, Text(f"{name:12}  {ABOUT.get(name, '')}"))
+        print_wrapped(out, Text(f"{name:12}  {POLICY_DESCRIPTIONS.get(name, '')}"))
 
 
 @command.command("show", epilog=SHOW_EXAMPLES)
 @click.argument("name")
-@json_option("every setting and constant with its value and origin")
-def show(name: str, *, as_json: bool) -> None:
+@make_json_option("every setting and constant with its value and origin")
+def show_policy(name: str, *, as_json: bool) -> None:
     """Show every setting of a policy and every constant: its value, ours where that differs, where it came from.
 
     Origins: [O] OpenClaw, [P] pi, [C] opencode, [K] Claude Code, [A] the auto-compaction pattern, [H] ours. A setting
     that holdfast.toml changes is shown as it is in force, with the file that says so.
     """
-    found = configuration()
-    rows = settings_of(name, found)
+    user_configuration = load_configuration()
+    rows = list_settings(name, user_configuration)
     if as_json:
-        told = [msgspec.to_builtins(one) for one in constants()]
-        say_json({"policy": name, "about": ABOUT.get(name, ""), "settings": rows, "constants": told})
+        constant_records = [msgspec.to_builtins(constant) for constant in list_constants()]
+        print_json(
+            {
+                "policy": name,
+                "about": POLICY_DESCRIPTIONS.get(name, ""),
+                "settings": rows,
+                "constants": constant_records,
+            }
+        )
     else:
-        _say(name, rows, find_raised_reserves(found.policy(name).settings, Policy.preset(name).settings))
+        _print_policy(
+            name,
+            rows,
+            describe_raised_reserves(user_configuration.build_policy(name).settings, Policy.preset(name).settings),
+        )
 
 
-def settings_of(name: str, found: Configuration) -> list[dict[str, Any]]:
+def list_settings(name: str, configuration: Configuration) -> list[dict[str, Any]]:
     """Return every setting of policy ``name``: the value in force, the preset's, ours, its origin, who changed it."""
-    own, preset = (asdict(policy.settings) for policy in (found.policy(name), Policy.preset(name)))
-    ours, changes = asdict(Settings()), found.changes(name)
+    own, preset = (asdict(policy.settings) for policy in (configuration.build_policy(name), Policy.preset(name)))
+    defaults, changes = asdict(Settings()), configuration.find_overrides(name)
     return [
         {
             "setting": key,
             "group": group,
             "value": msgspec.to_builtins(own[key]),
             "preset": msgspec.to_builtins(preset[key]),
-            "holdfast": msgspec.to_builtins(ours[key]),
-            "origin": origin(key),
-            "changed_by": f"{changes[key].file} {changes[key].table}" if key in changes else "",
+            "holdfast": msgspec.to_builtins(defaults[key]),
+            "origin": get_setting_origin(key),
+            "changed_by": f"{changes[key].file} {changes[key].table_header}" if key in changes else "",
         }
-        for group, keys in groups().items()
+        for group, keys in group_settings().items()
         for key in keys
     ]
 
@@ -122,40 +140,44 @@ def settings_of(name: str, found: Configuration) -> list[dict[str, Any]]:
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
-def _say(name: str, rows: list[dict[str, Any]], notes: Sequence[str]) -> None:
+def _print_policy(name: str, rows: list[dict[str, Any]], notes: Sequence[str]) -> None:
     from rich.text import Text
 
-    out = console()
-    out.print(Text.assemble((name, "bold"), f"  {ABOUT.get(name, '')}"))
+    out = make_console()
+    out.print(Text.assemble((name, "bold"), f"  {POLICY_DESCRIPTIONS.get(name, '')}"))
     for group, own in groupby(rows, key=lambda row: row["group"]):
         out.print(Text(f"\n{group}", style="bold"))
-        say_table(out, _table(("setting", "value", "ours", "origin"), [_row(row) for row in own]))
-    held = {row["setting"]: row["value"] for row in rows}
-    if (limit := held["history_turns"]) and held["history_hysteresis"]:
+        print_table(
+            out, _make_settings_table(("setting", "value", "ours", "origin"), [_make_setting_row(row) for row in own])
+        )
+    values = {row["setting"]: row["value"] for row in rows}
+    if (limit := values["history_turns"]) and values["history_hysteresis"]:
         out.print(Text(f"\nbetween {max(1, limit // 2)} and {limit} user turns are shown (history_hysteresis)"))
     for note in notes:
-        say_whole(out, Text(f"\n{note}"))
+        print_wrapped(out, Text(f"\n{note}"))
     out.print(Text("\nConstants, the same for every policy", style="bold"))
-    told = [(one.name, _written(one.value), one.module, one.about) for one in constants()]
-    say_table(out, _table(("name", "value", "in", "what it is"), told))
+    constant_rows = [
+        (constant.name, _format_value(constant.value), constant.module, constant.about) for constant in list_constants()
+    ]
+    print_table(out, _make_settings_table(("name", "value", "in", "what it is"), constant_rows))
 
 
-def _row(row: dict[str, Any]) -> tuple[str, ...]:
-    other = row["value"] != row["holdfast"]
+def _make_setting_row(row: dict[str, Any]) -> tuple[str, ...]:
+    is_different = row["value"] != row["holdfast"]
     about = row["origin"]
     if row["changed_by"]:
-        about = f"changed from {_written(row['preset'])} by {clean(row['changed_by'])}; {about}"
-    return row["setting"], _written(row["value"]), _written(row["holdfast"]) if other else "", about
+        about = f"changed from {_format_value(row['preset'])} by {clean_single_line(row['changed_by'])}; {about}"
+    return row["setting"], _format_value(row["value"]), _format_value(row["holdfast"]) if is_different else "", about
 
 
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Any:
+def _make_settings_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Any:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(head[0], no_wrap=True)
-    table.add_column(head[1], justify="right", overflow="fold", max_width=_WIDEST)
-    table.add_column(head[2], justify="right", style="dim", overflow="fold", max_width=_WIDEST)
+    table.add_column(head[1], justify="right", overflow="fold", max_width=_MAX_VALUE_WIDTH)
+    table.add_column(head[2], justify="right", style="dim", overflow="fold", max_width=_MAX_VALUE_WIDTH)
     table.add_column(head[3], style="dim")
     for first, value, third, about in rows:
         differs = "bold" if third and head[2] == "ours" else ""
@@ -163,11 +185,11 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Any:
     return table
 
 
-def _written(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ", ".join(map(_written, value)) or "-"
+        return ", ".join(map(_format_value, value)) or "-"
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_written(one)}" for key, one in value.items()) or "-"
-    return f"{value:,}" if isinstance(value, int) else clean(str(value)) or "-"
+        return ", ".join(f"{key} {_format_value(item)}" for key, item in value.items()) or "-"
+    return f"{value:,}" if isinstance(value, int) else clean_single_line(str(value)) or "-"

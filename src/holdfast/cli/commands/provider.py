@@ -12,29 +12,29 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from holdfast.cli.files import STDIN, content
-from holdfast.cli.output.errors import Stopped
-from holdfast.cli.output.ranges import Measure, Whole
-from holdfast.cli.output.terminal import as_json_bytes, clean, json_option, many
-from holdfast.config.providers import leading_to
+from holdfast.cli.files import STDIN, read_input_file
+from holdfast.cli.output.errors import CommandError
+from holdfast.cli.output.ranges import FloatParamType, IntegerParamType
+from holdfast.cli.output.terminal import clean_single_line, encode_printable_json, format_count, make_json_option
+from holdfast.config.providers import build_sdk_variables
 from holdfast.errors import FormatError
-from holdfast.providers.common.json.raw_json import fields
-from holdfast.state.codec.reading import decoder
-from holdfast.testing.provider.calls import Said
-from holdfast.testing.provider.faults.faults import KINDS, Fault, parsed
-from holdfast.testing.provider.settings import Settings
+from holdfast.providers.common.json.raw_json import decode_json_fields
+from holdfast.state.codec.reading import get_decoder
+from holdfast.testing.provider.calls import ScriptedAnswer
+from holdfast.testing.provider.faults.faults import FAULT_KINDS, Fault, parse_fault
+from holdfast.testing.provider.settings import ProviderSettings
 
 if TYPE_CHECKING:
     from holdfast.testing.provider.provider import Provider
-    from holdfast.testing.provider.server.app import Told
+    from holdfast.testing.provider.server.app import RequestReport
 
-FAULTS = "\n".join(f"  {name:13} {kind.about}: {', '.join(kind.stages)}" for name, kind in KINDS.items())
+FAULT_HELP = "\n".join(f"  {name:13} {kind.about}: {', '.join(kind.stages)}" for name, kind in FAULT_KINDS.items())
 EXAMPLES = f"""\
 \b
 Stages: body, while the request comes in; head, before the first byte of the answer;
 first, before its first event; middle, behind half of them; end, before those that end it.
 Faults, and where they can strike, the usual stage first:
-{FAULTS}
+{FAULT_HELP}
 
 \b
 Examples:
@@ -42,15 +42,17 @@ Examples:
   holdfast provider --fault 529:head:2 --fault stall:middle:4:30
   holdfast provider --script answers.jsonl --json > requests.jsonl
 """
-MOST_PORTS = 65_535
+MAX_PROVIDER_PORT = 65_535
 
 
 @click.command("provider", epilog=EXAMPLES)
-@click.option("--port", type=Whole(0, MOST_PORTS), default=0, help="Port of this machine. [default: a free one]")
+@click.option(
+    "--port", type=IntegerParamType(0, MAX_PROVIDER_PORT), default=0, help="Port of this machine. [default: a free one]"
+)
 @click.option(
     "--window",
-    type=Whole(min=1),
-    default=Settings().window,
+    type=IntegerParamType(min=1),
+    default=ProviderSettings().window,
     show_default=True,
     help="Tokens of the context window.",
 )
@@ -67,18 +69,18 @@ MOST_PORTS = 65_535
 @click.option(
     "--overflow",
     metavar="FAMILY",
-    default=Settings().overflow,
+    default=ProviderSettings().overflow,
     show_default=True,
     help="Whose words an overflow has; silent = none at all.",
 )
 @click.option(
     "--factor",
-    type=Measure(min=0, max=100, min_open=True),
-    default=Settings().factor,
+    type=FloatParamType(min=0, max=100, min_open=True),
+    default=ProviderSettings().factor,
     show_default=True,
     help="Tokens for one token of the tokenizer.",
 )
-@json_option("a line a request")
+@make_json_option("a line a request")
 def command(
     port: int, window: int, script: str | None, faults: Sequence[str], overflow: str, factor: float, *, as_json: bool
 ) -> None:
@@ -90,17 +92,17 @@ def command(
     """
     from holdfast.testing.provider.provider import Provider
 
-    struck = [parsed(fault) for fault in faults]
-    provider = Provider(Settings(window=window, factor=factor, overflow=overflow), _script(script))
-    lines: SimpleQueue[Told] = SimpleQueue()
-    with _ending(), _served(provider, struck, port, lines) as url:
-        _greet(url, window, as_json=as_json)
-        count = _follow(lines, as_json=as_json)
-    click.echo(f"stopped after {many(count, 'request')}", err=True)
+    struck = [parse_fault(fault) for fault in faults]
+    provider = Provider(ProviderSettings(window=window, factor=factor, overflow=overflow), _load_script(script))
+    lines: SimpleQueue[RequestReport] = SimpleQueue()
+    with _handle_sigterm(), _serve_provider(provider, struck, port, lines) as url:
+        _print_provider_url(url, window, as_json=as_json)
+        count = _print_requests(lines, as_json=as_json)
+    click.echo(f"stopped after {format_count(count, 'request')}", err=True)
 
 
 @contextmanager
-def _ending() -> Iterator[None]:
+def _handle_sigterm() -> Iterator[None]:
     """Let a request to terminate end the block as ^C does."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -110,23 +112,27 @@ def _ending() -> Iterator[None]:
 
 
 @contextmanager
-def _served(provider: Provider, faults: Sequence[Fault], port: int, lines: SimpleQueue[Told]) -> Iterator[str]:
-    from holdfast.testing.provider.server.serving import serving
+def _serve_provider(
+    provider: Provider, faults: Sequence[Fault], port: int, lines: SimpleQueue[RequestReport]
+) -> Iterator[str]:
+    from holdfast.testing.provider.server.serving import serve_provider
 
     try:
-        with serving(provider, faults, port=port, onlooker=lines.put) as url:
+        with serve_provider(provider, faults, port=port, on_request=lines.put) as url:
             yield url
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
-        raise Stopped(f"port {port} is taken by another program; give another --port, or 0 for a free one") from None
+        raise CommandError(
+            f"port {port} is taken by another program; give another --port, or 0 for a free one"
+        ) from None
 
 
-def _greet(url: str, window: int, *, as_json: bool) -> None:
+def _print_provider_url(url: str, window: int, *, as_json: bool) -> None:
     """Tell where the provider is, and how clients get there."""
-    variables = leading_to(url)
+    variables = build_sdk_variables(url)
     if as_json:
-        click.echo(as_json_bytes({"url": url, "window": window, "environment": variables}))
+        click.echo(encode_printable_json({"url": url, "window": window, "environment": variables}))
         return
     click.echo(f"strict provider at {url}, window {window:,} tokens; ends with ^C\n")
     for name, value in variables.items():
@@ -134,49 +140,51 @@ def _greet(url: str, window: int, *, as_json: bool) -> None:
     click.echo("\nAny API key is taken, but the SDKs want one to be set. Requests:\n")
 
 
-def _follow(lines: SimpleQueue[Told], *, as_json: bool) -> int:
+def _print_requests(lines: SimpleQueue[RequestReport], *, as_json: bool) -> int:
     """Tell each request until ^C, and those that were still to be told; return how many there were."""
     count = 0
     with suppress(KeyboardInterrupt):
         while True:
-            _tell(lines.get(), as_json=as_json)
+            _print_request(lines.get(), as_json=as_json)
             count += 1
     while not lines.empty():
-        _tell(lines.get(), as_json=as_json)
+        _print_request(lines.get(), as_json=as_json)
         count += 1
     return count
 
 
-def _tell(told: Told, *, as_json: bool) -> None:
-    click.echo(as_json_bytes(msgspec.to_builtins(told)) if as_json else _line(told))
+def _print_request(report: RequestReport, *, as_json: bool) -> None:
+    click.echo(encode_printable_json(msgspec.to_builtins(report)) if as_json else _format_request(report))
 
 
-def _line(told: Told) -> str:
+def _format_request(report: RequestReport) -> str:
     """Return a request on one line: what was asked, how large it was, what came of it."""
-    tokens = "" if told.tokens is None else f"{told.tokens:,} tokens"
-    cached = f", {told.cached:,} cached" if told.cached else ""
-    asked = f"{told.method:4} {told.api or '-':16} {clean(told.path, 60)}"
-    return f"{asked:64} {told.status or '---'}  {tokens + cached:32} {clean(told.verdict)}".rstrip()
+    tokens = "" if report.tokens is None else f"{report.tokens:,} tokens"
+    cached = f", {report.cached:,} cached" if report.cached else ""
+    request = f"{report.method:4} {report.api or '-':16} {clean_single_line(report.path, 60)}"
+    return f"{request:64} {report.status or '---'}  {tokens + cached:32} {clean_single_line(report.verdict)}".rstrip()
 
 
 # -- scripts -----------------------------------------------------------------------------------------------------------
 
 
-def _script(file: str | None) -> list[Said]:
+def _load_script(file: str | None) -> list[ScriptedAnswer]:
     """Return the answers in ``file``, one a line; raises ``FormatError`` with the number of a line that is none."""
     if file is None:
         return []
-    name = "the script" if file == STDIN else clean(file)
-    lines = enumerate(content(file).split(b"\n"), 1)
-    return [_said(line, f"{name}, line {number}") for number, line in lines if line.strip()]
+    name = "the script" if file == STDIN else clean_single_line(file)
+    lines = enumerate(read_input_file(file).split(b"\n"), 1)
+    return [_parse_script_line(line, f"{name}, line {number}") for number, line in lines if line.strip()]
 
 
-def _said(line: bytes, where: str) -> Said:
+def _parse_script_line(line: bytes, location: str) -> ScriptedAnswer:
     try:
-        unknown = set(fields(line, where)) - set(Said.__struct_fields__)
+        unknown = set(decode_json_fields(line, location)) - set(ScriptedAnswer.__struct_fields__)
         if unknown:
-            raise FormatError(f"{where}: no answer has {min(unknown)!r}; give {', '.join(Said.__struct_fields__)}")
-        return decoder(Said).decode(line)
+            raise FormatError(
+                f"{location}: no answer has {min(unknown)!r}; give {', '.join(ScriptedAnswer.__struct_fields__)}"
+            )
+        return get_decoder(ScriptedAnswer).decode(line)
     except (msgspec.MsgspecError, UnicodeError) as error:
         form = '{"text": "…", "calls": [["name", {"argument": 1}]]}'
-        raise FormatError(f"{where} is no answer: {error}; give {form}") from None
+        raise FormatError(f"{location} is no answer: {error}; give {form}") from None

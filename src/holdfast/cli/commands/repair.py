@@ -11,12 +11,20 @@ from typing import Any
 import click
 from msgspec import Struct
 
-from holdfast.cli.output.errors import EXPECTED, WRONG_USE, Stopped, of_file, reason
-from holdfast.cli.output.terminal import Waiting, clean, console, json_option, many, say_json, say_whole
-from holdfast.cli.places import file_of, store_option, store_place, stored
-from holdfast.cli.session_file import MISSING, FileRepaired, repair_file
-from holdfast.formats.repair import HEADER, TOOLS, Finding
-from holdfast.store.repair import Mended, Repaired, repair_store
+from holdfast.cli.output.errors import EXPECTED_ERRORS, WRONG_USE, CommandError, describe_error, prefix_file_name
+from holdfast.cli.output.terminal import (
+    ProgressBar,
+    clean_single_line,
+    format_count,
+    make_console,
+    make_json_option,
+    print_json,
+    print_wrapped,
+)
+from holdfast.cli.places import get_store_path, locate_store, store_option, suggest_export_for_session
+from holdfast.cli.session_file import FILE_MISSING, SessionFileRepair, repair_file_on_disk
+from holdfast.formats.repair import NO_HEADER_REASON, REPAIR_TOOLS, RepairFinding
+from holdfast.store.repair import StoreRepairFinding, StoreRepairReport, repair_store
 from holdfast.store.sql.migrations import MIGRATIONS
 
 EXAMPLES = """\
@@ -26,35 +34,35 @@ Examples:
   holdfast repair session.jsonl --dry-run         what would be done
   holdfast repair ~/.claude/projects/*/*.jsonl
 """
-FOUND = 1
-SHOWN = 20
+EXIT_DAMAGE_FOUND = 1
+LISTED_FINDINGS = 20
 """Findings of a file that are listed."""
-_UNCHANGED = "nothing was changed"
-_STORE = b"SQLite format 3\x00"
+_UNCHANGED_TEXT = "nothing was changed"
+_SQLITE_MAGIC = b"SQLite format 3\x00"
 
 
-class Failed(Struct, frozen=True):
+class RepairFailure(Struct, frozen=True):
     """A file that could not be repaired: it is as it was."""
 
     file: str
     error: str
 
 
-class StoreRepaired(Struct, frozen=True):
+class StoreRepair(Struct, frozen=True):
     """A store that was looked through."""
 
-    found: Repaired
-    before: int
-    after: int
+    repair: StoreRepairReport
+    schema_before: int
+    schema_after: int
     """The versions of its tables before and after: those of an older Holdfast are brought up to date."""
 
     @property
     def file(self) -> str:
         """Its file."""
-        return self.found.file
+        return self.repair.file
 
 
-Outcome = FileRepaired | StoreRepaired | Failed
+RepairOutcome = SessionFileRepair | StoreRepair | RepairFailure
 
 
 @click.command("repair", epilog=EXAMPLES)
@@ -63,11 +71,11 @@ Outcome = FileRepaired | StoreRepaired | Failed
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(list(TOOLS)),
+    type=click.Choice(list(REPAIR_TOOLS)),
     help="The tool that wrote the files. [default: told from them]",
 )
 @store_option
-@json_option("an object for each file, in one array,")
+@make_json_option("an object for each file, in one array,")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -85,189 +93,226 @@ def command(
     so does what had to be left out of it (.left-out-…, a JSON object a line). Close the tool that writes it first.
     """
     if files and store is not None:
-        raise Stopped("--store names the store to look through, and there are files too; give one of the two")
+        raise CommandError("--store names the store to look through, and there are files too; give one of the two")
     if "" in files:
-        raise Stopped("an empty text is no file's name; give the name of a file")
-    wanted = [(Path(file), not format_ and _is_store(file)) for file in files] or [(_store(store), True)]
-    outcomes = list(_outcomes(wanted, format_ or "", dry_run=dry_run, quiet=as_json))
+        raise CommandError("an empty text is no file's name; give the name of a file")
+    paths = [(Path(file), not format_ and _is_sqlite_file(file)) for file in files] or [
+        (_locate_store_file(store), True)
+    ]
+    outcomes = list(_repair_files(paths, format_ or "", dry_run=dry_run, quiet=as_json))
     if as_json:
-        say_json([_record(one, dry_run=dry_run) for one in outcomes])
+        print_json([_encode_repair(outcome, dry_run=dry_run) for outcome in outcomes])
     else:
-        for one in outcomes:
-            _say(one, dry_run=dry_run)
-    if any(map(_is_stuck, outcomes)):
+        for outcome in outcomes:
+            _print_repair(outcome, dry_run=dry_run)
+    if any(map(_is_unrepaired, outcomes)):
         ctx.exit(WRONG_USE)
-    if dry_run and any(map(_found, outcomes)):
-        ctx.exit(FOUND)
+    if dry_run and any(map(_has_findings, outcomes)):
+        ctx.exit(EXIT_DAMAGE_FOUND)
 
 
-def _store(given: str | None) -> Path:
+def _locate_store_file(option: str | None) -> Path:
     """Return the file of the store in use."""
-    where = store_place(given).where
+    where = locate_store(option).url
     if where == ":memory:":
-        raise Stopped("a store in memory ends with its process, so there is nothing to repair; give a file's path")
-    return file_of(where)
+        raise CommandError("a store in memory ends with its process, so there is nothing to repair; give a file's path")
+    return get_store_path(where)
 
 
-def _is_store(file: str) -> bool:
+def _is_sqlite_file(file: str) -> bool:
     """Return whether a file begins as a store does."""
     try:
         if not Path(file).is_file():
             return False
         with Path(file).open("rb") as content:
-            return content.read(len(_STORE)) == _STORE
+            return content.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
     except OSError:  # said where it is read
         return False
 
 
-def _outcomes(wanted: Iterable[tuple[Path, bool]], format_: str, *, dry_run: bool, quiet: bool) -> Iterator[Outcome]:
-    with Waiting(wanted=not quiet) as waiting:
-        for path, is_store in wanted:
+def _repair_files(
+    paths: Iterable[tuple[Path, bool]], format_: str, *, dry_run: bool, quiet: bool
+) -> Iterator[RepairOutcome]:
+    with ProgressBar(is_wanted=not quiet) as waiting:
+        for path, is_store in paths:
             try:
                 if is_store and path.is_dir():
-                    yield Failed(str(path), "it is a folder; give a file's path with --store")
+                    yield RepairFailure(str(path), "it is a folder; give a file's path with --store")
                 elif is_store:
-                    yield _looked_through(path, waiting, dry_run=dry_run)
+                    yield _repair_store_file(path, waiting, dry_run=dry_run)
                 else:
-                    yield _file(path, format_, waiting, dry_run=dry_run)
-            except EXPECTED as error:
-                yield Failed(str(path), reason(error))
+                    yield _repair_session_path(path, format_, waiting, dry_run=dry_run)
+            except EXPECTED_ERRORS as error:
+                yield RepairFailure(str(path), describe_error(error))
 
 
-def _looked_through(path: Path, waiting: Waiting, *, dry_run: bool) -> StoreRepaired:
-    before = _schema(path)
-    found = repair_store(path, dry_run=dry_run, tick=_Steps(waiting, f"looking through {path.name}"))
-    return StoreRepaired(found, before, _schema(path))
+def _repair_store_file(path: Path, waiting: ProgressBar, *, dry_run: bool) -> StoreRepair:
+    before = _read_schema_version(path)
+    repair = repair_store(path, dry_run=dry_run, tick=_ProgressSteps(waiting, f"looking through {path.name}"))
+    return StoreRepair(repair, before, _read_schema_version(path))
 
 
-def _schema(path: Path) -> int:
+def _read_schema_version(path: Path) -> int:
     """Return the version of a store's tables; 0 where it cannot be read."""
     with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
         return int(db.execute("PRAGMA user_version").fetchone()[0])
     return 0
 
 
-def _file(path: Path, format_: str, waiting: Waiting, *, dry_run: bool) -> FileRepaired:
+def _repair_session_path(path: Path, format_: str, waiting: ProgressBar, *, dry_run: bool) -> SessionFileRepair:
     size = path.stat().st_size if path.is_file() else 0
-    steps = _Steps(waiting, f"reading {path.name}")
-    return repair_file(path, format_=format_, dry_run=dry_run, read=lambda held: steps(size, held))
+    steps = _ProgressSteps(waiting, f"reading {path.name}")
+    return repair_file_on_disk(
+        path, format_=format_, dry_run=dry_run, on_line=lambda byte_count: steps(size, byte_count)
+    )
 
 
-class _Steps:
+class _ProgressSteps:
     """The steps of a bar: entries of a store, or a hundredth of a file."""
 
-    def __init__(self, waiting: Waiting, label: str) -> None:
+    def __init__(self, waiting: ProgressBar, label: str) -> None:
         self._waiting, self._label = waiting, label
         self._done, self._shown = 0, -1
 
-    def __call__(self, total: int, more: int = 1) -> None:
-        self._done += more
+    def __call__(self, total: int, amount: int = 1) -> None:
+        self._done += amount
         now = 100 * self._done // max(1, total)
         if self._shown < 0:
-            self._waiting.begin(self._label, 100)
+            self._waiting.begin_part(self._label, 100)
             self._shown = 0
         for _ in range(self._shown, now):
-            self._waiting.tick()
+            self._waiting.advance()
         self._shown = max(self._shown, now)
 
 
 # -- what is told ------------------------------------------------------------------------------------------------------
 
 
-def _found(one: Outcome) -> bool:
+def _has_findings(outcome: RepairOutcome) -> bool:
     """Return whether something was wrong."""
-    if isinstance(one, Failed):
+    if isinstance(outcome, RepairFailure):
         return True
-    return bool(one.findings) if isinstance(one, FileRepaired) else not one.found.is_fine
+    return bool(outcome.findings) if isinstance(outcome, SessionFileRepair) else not outcome.repair.is_undamaged
 
 
-def _is_stuck(one: Outcome) -> bool:
+def _is_unrepaired(outcome: RepairOutcome) -> bool:
     """Return whether a file could not be repaired."""
-    return isinstance(one, Failed) or (isinstance(one, FileRepaired) and bool(one.reason))
+    return isinstance(outcome, RepairFailure) or (isinstance(outcome, SessionFileRepair) and bool(outcome.reason))
 
 
-def _say(one: Outcome, *, dry_run: bool) -> None:
-    if isinstance(one, Failed):
-        told = clean(of_file(one.file, one.error))
-        click.echo(told if _UNCHANGED in told else f"{told}; {_UNCHANGED}", err=True)
-    elif isinstance(one, FileRepaired):
-        _say_file(one, dry_run=dry_run)
+def _print_repair(outcome: RepairOutcome, *, dry_run: bool) -> None:
+    if isinstance(outcome, RepairFailure):
+        message = clean_single_line(prefix_file_name(outcome.file, outcome.error))
+        click.echo(message if _UNCHANGED_TEXT in message else f"{message}; {_UNCHANGED_TEXT}", err=True)
+    elif isinstance(outcome, SessionFileRepair):
+        _print_file_repair(outcome, dry_run=dry_run)
     else:
-        _say_store(one, dry_run=dry_run)
+        _print_store_repair(outcome, dry_run=dry_run)
 
 
-def _say_file(one: FileRepaired, *, dry_run: bool) -> None:
-    name = clean(one.file)
-    if not one.findings and not one.reason:
-        click.echo(f"{name}: {one.format}: nothing is wrong")
+def _print_file_repair(repair: SessionFileRepair, *, dry_run: bool) -> None:
+    name = clean_single_line(repair.file)
+    if not repair.findings and not repair.reason:
+        click.echo(f"{name}: {repair.format}: nothing is wrong")
         return
-    if one.findings:
-        click.echo(f"{name}: {one.format}: {_count(len(one.findings))}")
-        _say_lines(f"line {finding.line}: {finding.what}: {finding.done}" for finding in one.findings)
-    if one.reason:
-        why = stored(one.file) if one.reason == MISSING else ""
-        click.echo(f"{name}: {why or _REASONS.get(one.reason, one.reason)}; nothing was changed", err=True)
+    if repair.findings:
+        click.echo(f"{name}: {repair.format}: {_format_thing_count(len(repair.findings))}")
+        _print_finding_lines(
+            f"line {finding.line}: {finding.description}: {finding.repair}" for finding in repair.findings
+        )
+    if repair.reason:
+        why = suggest_export_for_session(repair.file) if repair.reason == FILE_MISSING else ""
+        click.echo(f"{name}: {why or _REASON_TEXTS.get(repair.reason, repair.reason)}; nothing was changed", err=True)
     elif dry_run:
         click.echo("  nothing was changed; without --dry-run this is done")
     else:
-        click.echo(f"  mended; as it was: {clean(one.backup)}")
-        if one.left_out:
-            click.echo(f"  what was left out: {clean(one.left_out)}")
+        click.echo(f"  mended; as it was: {clean_single_line(repair.backup)}")
+        if repair.left_out:
+            click.echo(f"  what was left out: {clean_single_line(repair.left_out)}")
 
 
-_REASONS = {HEADER: f"{HEADER}, and its tool opens no file without one; put back the header from a copy"}
+_REASON_TEXTS = {
+    NO_HEADER_REASON: f"{NO_HEADER_REASON}, and its tool opens no file without one; put back the header from a copy"
+}
 
 
-def _say_store(store: StoreRepaired, *, dry_run: bool) -> None:
-    one, name = store.found, clean(store.found.file)
-    if one.is_fine:
-        told = f"{one.entries:,} entries, and nothing is wrong" if one.entries else "there is nothing in it yet"
-        click.echo(f"{name}: {told}{_renewed(store)}")
+def _print_store_repair(store: StoreRepair, *, dry_run: bool) -> None:
+    repair, name = store.repair, clean_single_line(store.repair.file)
+    if repair.is_undamaged:
+        summary = (
+            f"{repair.entry_count:,} entries, and nothing is wrong"
+            if repair.entry_count
+            else "there is nothing in it yet"
+        )
+        click.echo(f"{name}: {summary}{_describe_migration(store)}")
         return
-    click.echo(f"{name}: {one.entries:,} entries, {_count(len(one.found))}{_renewed(store)}")
-    _say_lines(f"{_where(mended)}{mended.what}: {mended.done}" for mended in one.found)
+    click.echo(
+        f"{name}: {repair.entry_count:,} entries, "
+        f"{_format_thing_count(len(repair.findings))}{_describe_migration(store)}"
+    )
+    _print_finding_lines(
+        f"{_format_location(repair_step)}{repair_step.problem}: {repair_step.action}" for repair_step in repair.findings
+    )
     if dry_run:
         click.echo("  nothing was changed; without --dry-run this is done")
-    elif one.backup:
-        click.echo(f"  as it was: {clean(one.backup)}")
+    elif repair.backup:
+        click.echo(f"  as it was: {clean_single_line(repair.backup)}")
 
 
-def _renewed(store: StoreRepaired) -> str:
+def _describe_migration(store: StoreRepair) -> str:
     """Return that the tables of an older Holdfast were brought up to date, or will be, where they are such."""
-    if store.after != store.before:
-        return f"; its tables were of schema {store.before} and are of {store.after} now"
-    if 0 < store.after < len(MIGRATIONS):
-        return f"; its tables are of schema {store.after}, which the first write makes {len(MIGRATIONS)}"
+    if store.schema_after != store.schema_before:
+        return f"; its tables were of schema {store.schema_before} and are of {store.schema_after} now"
+    if 0 < store.schema_after < len(MIGRATIONS):
+        return f"; its tables are of schema {store.schema_after}, which the first write makes {len(MIGRATIONS)}"
     return ""
 
 
-def _say_lines(lines: Iterable[str]) -> None:
+def _print_finding_lines(lines: Iterable[str]) -> None:
     from rich.text import Text
 
-    told, out = list(lines), console()
-    for line in told[:SHOWN]:
-        say_whole(out, Text(f"  {clean(line)}"))
-    if len(told) > SHOWN:
-        click.echo(f"  and {len(told) - SHOWN:,} more; --json lists them all")
+    all_lines, out = list(lines), make_console()
+    for line in all_lines[:LISTED_FINDINGS]:
+        print_wrapped(out, Text(f"  {clean_single_line(line)}"))
+    if len(all_lines) > LISTED_FINDINGS:
+        click.echo(f"  and {len(all_lines) - LISTED_FINDINGS:,} more; --json lists them all")
 
 
-def _count(found: int) -> str:
-    return f"{many(found, 'thing')} {'is' if found == 1 else 'are'} wrong"
+def _format_thing_count(count: int) -> str:
+    return f"{format_count(count, 'thing')} {'is' if count == 1 else 'are'} wrong"
 
 
-def _where(one: Mended) -> str:
-    entry = f", entry {one.entry}" if one.entry else ""
-    return f"session {one.session}{entry}: " if one.session else ""
+def _format_location(finding: StoreRepairFinding) -> str:
+    entry = f", entry {finding.entry_id}" if finding.entry_id else ""
+    return f"session {finding.session_key}{entry}: " if finding.session_key else ""
 
 
-def _record(one: Outcome, *, dry_run: bool) -> dict[str, Any]:
-    if isinstance(one, Failed):
-        return {"file": one.file, "error": one.error}
-    told: dict[str, Any] = {"file": one.file, "dry_run": dry_run, "fine": not _found(one) and not _is_stuck(one)}
-    if isinstance(one, StoreRepaired):
-        found = [{name: getattr(mended, name) for name in Mended.__struct_fields__} for mended in one.found.found]
-        told |= {"format": "holdfast", "entries": one.found.entries, "found": found, "backup": one.found.backup or None}
-        return told | {"schema_before": one.before, "schema": one.after}
-    found = [{name: getattr(finding, name) for name in Finding.__struct_fields__} for finding in one.findings]
-    left = {"reason": one.reason or None, "backup": one.backup or None, "left_out": one.left_out or None}
-    return told | {"format": one.format, "found": found} | left
+def _encode_repair(outcome: RepairOutcome, *, dry_run: bool) -> dict[str, Any]:
+    if isinstance(outcome, RepairFailure):
+        return {"file": outcome.file, "error": outcome.error}
+    record: dict[str, Any] = {
+        "file": outcome.file,
+        "dry_run": dry_run,
+        "fine": not _has_findings(outcome) and not _is_unrepaired(outcome),
+    }
+    if isinstance(outcome, StoreRepair):
+        findings = [
+            {name: getattr(repair_step, name) for name in StoreRepairFinding.__struct_fields__}
+            for repair_step in outcome.repair.findings
+        ]
+        record |= {
+            "format": "holdfast",
+            "entries": outcome.repair.entry_count,
+            "found": findings,
+            "backup": outcome.repair.backup or None,
+        }
+        return record | {"schema_before": outcome.schema_before, "schema": outcome.schema_after}
+    findings = [
+        {name: getattr(finding, name) for name in RepairFinding.__struct_fields__} for finding in outcome.findings
+    ]
+    outcome_record = {
+        "reason": outcome.reason or None,
+        "backup": outcome.backup or None,
+        "left_out": outcome.left_out or None,
+    }
+    return record | {"format": outcome.format, "found": findings} | outcome_record

@@ -16,36 +16,36 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeAlias
 import click
 from msgspec import to_builtins
 
-from holdfast.cli.clients.launch import program
-from holdfast.cli.clients.survey import Answer, led
-from holdfast.cli.clients.temporary_files import Started, started
-from holdfast.cli.output.errors import EXPECTED, Stopped, brief, reason
-from holdfast.cli.output.ranges import Whole
-from holdfast.cli.output.terminal import as_json_bytes, clean, json_option, many
-from holdfast.cli.places import is_missing, opened, store_option, store_place
+from holdfast.cli.clients.launch import get_command_client
+from holdfast.cli.clients.survey import UrlCheck, find_existing_proxy
+from holdfast.cli.clients.temporary_files import ClientCommand, prepare_client
+from holdfast.cli.output.errors import EXPECTED_ERRORS, CommandError, cut_long_words, describe_error
+from holdfast.cli.output.ranges import IntegerParamType
+from holdfast.cli.output.terminal import clean_single_line, encode_printable_json, format_count, make_json_option
+from holdfast.cli.places import is_store_missing, locate_store, open_named_store, store_option
 from holdfast.cli.proxy_options import (
-    MOST_PORTS,
-    asked,
-    done,
-    in_force,
-    looked_on,
-    mode,
-    proxy_options,
-    refused,
-    token_of,
-    total,
-    unrecorded,
-    upstreams_of,
+    MAX_PORT,
+    add_proxy_options,
+    count_proxy_requests,
+    describe_proxy_mode,
+    describe_recording_problem,
+    forecast_observed_sessions,
+    get_option_settings,
+    get_proxy_token,
+    get_upstream_urls,
+    load_effective_settings,
+    summarize_run,
+    translate_bind_error,
 )
-from holdfast.cli.reports.describe import shortest
-from holdfast.config.providers import VARIABLES
-from holdfast.proxy.modes import mode_of, switch_of
+from holdfast.cli.reports.describe import shorten_session_keys
+from holdfast.config.providers import ADDRESS_VARIABLES
+from holdfast.proxy.modes import get_bypass_file, get_proxy_mode
 
 if TYPE_CHECKING:
-    from holdfast.cli.clients.child_process import Ended, Served
-    from holdfast.cli.reports.dry_run import Foreseen
+    from holdfast.cli.clients.child_process import ClientOutcome, ClientProxyOptions
+    from holdfast.cli.reports.dry_run import PolicyForecast
 
-Prepared: TypeAlias = Callable[[str], AbstractContextManager[Started]]
+ClientPreparation: TypeAlias = Callable[[str], AbstractContextManager[ClientCommand]]
 """Tells how a client is started with a proxy at an address."""
 EXAMPLES = """\
 \b
@@ -54,17 +54,17 @@ Examples:
   holdfast run --observe -- codex exec "Tidy the notes"
   holdfast run --window 64000 --upstream-openai http://127.0.0.1:8080/v1 -- llm "Hello"
 """
-NOT_FOUND, NOT_STARTED = 127, 126
+EXIT_NOT_FOUND, EXIT_NOT_EXECUTABLE = 127, 126
 """Exit codes that shells have for a program that is not there, or is none."""
-OF_OUR_OWN = {"host": "127.0.0.1", "token": ""}
+PRIVATE_PROXY_SETTINGS = {"host": "127.0.0.1", "token": ""}
 """Settings of a proxy that only its client knows of."""
 
 
 @click.command("run", epilog=EXAMPLES, context_settings={"allow_interspersed_args": False})
-@proxy_options
-@click.option("--port", type=Whole(0, MOST_PORTS), help="The port of the proxy. [default: a free one]")
+@add_proxy_options
+@click.option("--port", type=IntegerParamType(0, MAX_PORT), help="The port of the proxy. [default: a free one]")
 @store_option
-@json_option("what was counted in the end, on standard error,")
+@make_json_option("what was counted in the end, on standard error,")
 @click.argument("client", nargs=-1, required=True, metavar="CLIENT [ARGS]...")
 @click.pass_context
 def command(ctx: click.Context, /, client: tuple[str, ...], store: str | None, *, as_json: bool, **given: Any) -> None:
@@ -77,68 +77,78 @@ def command(ctx: click.Context, /, client: tuple[str, ...], store: str | None, *
     """
     import anyio
 
-    from holdfast.cli.clients.child_process import NOT_BEGUN, Served, accompanied
-    from holdfast.proxy.server import backend
+    from holdfast.cli.clients.child_process import NOT_STARTED, ClientProxyOptions, run_with_proxy
+    from holdfast.proxy.server import get_loop_options
 
-    path = _path(ctx, client[0])
-    found = in_force(given | OF_OUR_OWN | {"port": given["port"] or 0}, _unpointed(os.environ))
-    prepared = partial(_prepared, client, path, found.fixed, sys.stderr)
-    token = token_of(found.known)
-    running = led(program(client[0]), upstreams_of(found.settings), token)
+    path = _find_program(ctx, client[0])
+    effective_settings = load_effective_settings(
+        given | PRIVATE_PROXY_SETTINGS | {"port": given["port"] or 0}, _drop_url_variables(os.environ)
+    )
+    prepare = partial(_prepare_with_notes, client, path, effective_settings.explicit_upstreams, sys.stderr)
+    token = get_proxy_token(effective_settings.configuration)
+    running = find_existing_proxy(get_command_client(client[0]), get_upstream_urls(effective_settings.settings), token)
     if running is not None:
-        joined = partial(prepared, token=token if running[1].wants_token else "")
-        _join(ctx, client[0], *running, joined, is_plain=not (asked(given) or store or as_json))
-    served = Served(found.settings, found.known, store_place(store).where)
-    switch = switch_of(served.store)
-    if mode_of(found.settings, switch) == "bypass":
-        _say(mode(found.settings, switch))
-    elif why := unrecorded(served.store):
-        _say(why)
-    with _quiet():
-        ended = anyio.run(accompanied, served, prepared, backend_options=backend())
-    if ended.code == NOT_BEGUN:
-        _not_begun(ctx, ended, found.settings.port, client[0])
-    _tell(ended, served, store, as_json=as_json)
-    ctx.exit(ended.code)
+        prepare_with_token = partial(prepare, token=token if running[1].was_sent_token else "")
+        _run_at_existing_proxy(
+            ctx, client[0], *running, prepare_with_token, is_plain=not (get_option_settings(given) or store or as_json)
+        )
+    proxy = ClientProxyOptions(effective_settings.settings, effective_settings.configuration, locate_store(store).url)
+    switch = get_bypass_file(proxy.store)
+    if get_proxy_mode(effective_settings.settings, switch) == "bypass":
+        _print_note(describe_proxy_mode(effective_settings.settings, switch))
+    elif why := describe_recording_problem(proxy.store):
+        _print_note(why)
+    with _silence_stderr():
+        outcome = anyio.run(run_with_proxy, proxy, prepare, backend_options=get_loop_options())
+    if outcome.code == NOT_STARTED:
+        _exit_proxy_failed(ctx, outcome, effective_settings.settings.port, client[0])
+    _print_run_summary(outcome, proxy, store, as_json=as_json)
+    ctx.exit(outcome.code)
 
 
-def _path(ctx: click.Context, client: str) -> str:
+def _find_program(ctx: click.Context, client: str) -> str:
     """Return where the program called ``client`` is; without one the command ends as a shell does."""
     path = shutil.which(client)
     if path is None and os.sep in client and Path(client).exists():
-        _say(f"{client} is no program; give the path of one")
-        ctx.exit(NOT_STARTED)
+        _print_note(f"{client} is no program; give the path of one")
+        ctx.exit(EXIT_NOT_EXECUTABLE)
     if path is None:
-        _say(f"{client or 'an empty name'} is not installed, or not in PATH; install it, or give its path")
-        ctx.exit(NOT_FOUND)
+        _print_note(f"{client or 'an empty name'} is not installed, or not in PATH; install it, or give its path")
+        ctx.exit(EXIT_NOT_FOUND)
     return path
 
 
-def _join(ctx: click.Context, client: str, what: str, told: Answer, prepared: Prepared, *, is_plain: bool) -> NoReturn:
-    """Have ``client`` at the proxy that ``what`` leads to: a second one before it would do and record all twice."""
+def _run_at_existing_proxy(
+    ctx: click.Context, client: str, description: str, check: UrlCheck, prepare: ClientPreparation, *, is_plain: bool
+) -> NoReturn:
+    """Have ``client`` at the proxy that ``description`` leads to: a second one before it would do and record all
+    twice.
+    """
     import anyio
 
-    from holdfast.cli.clients.child_process import NOT_BEGUN, alone
+    from holdfast.cli.clients.child_process import NOT_STARTED, run_with_existing_proxy
 
-    where = f"{what} leads to {told.proxy}, {told.text}"
-    if told.is_closed:
-        raise Stopped(f"{where}, and {client} is started there; or unset {what}")
+    where = f"{description} leads to {check.proxy}, {check.text}"
+    if check.needs_other_token:
+        raise CommandError(f"{where}, and {client} is started there; or unset {description}")
     if not is_plain:
-        raise Stopped(f"{where}; leave out the options of holdfast run, for they are not that proxy's, or unset {what}")
-    _say(f"{where}; {client} is started there, with no second proxy before it")
-    ended = anyio.run(alone, told.proxy, prepared)
-    if ended.code == NOT_BEGUN and ended.failure is not None:
-        _not_started(ctx, client, ended.failure)
-    ctx.exit(ended.code)
+        raise CommandError(
+            f"{where}; leave out the options of holdfast run, for they are not that proxy's, or unset {description}"
+        )
+    _print_note(f"{where}; {client} is started there, with no second proxy before it")
+    outcome = anyio.run(run_with_existing_proxy, check.proxy, prepare)
+    if outcome.code == NOT_STARTED and outcome.failure is not None:
+        _exit_client_failed(ctx, client, outcome.failure)
+    ctx.exit(outcome.code)
 
 
-def _unpointed(environment: Mapping[str, str]) -> dict[str, str]:
+def _drop_url_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables without those that point a client somewhere: its requests name that address themselves."""
-    return {name: value for name, value in environment.items() if name not in VARIABLES}
+    return {name: value for name, value in environment.items() if name not in ADDRESS_VARIABLES}
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_stderr() -> Iterator[None]:
     """Let nothing of ours reach the terminal while it is the client's; what went wrong is told in the end."""
     if sys.stderr is None:
         yield
@@ -148,85 +158,89 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _prepared(
-    client: Sequence[str], path: str, fixed: frozenset[str], to: TextIO | None, proxy: str, token: str = ""
-) -> Iterator[Started]:
+def _prepare_with_notes(
+    client: Sequence[str], path: str, explicit_upstreams: frozenset[str], to: TextIO | None, proxy: str, token: str = ""
+) -> Iterator[ClientCommand]:
     """Yield how the client is started; what it does past the proxy is told before."""
-    with started(client, path, proxy, fixed, token) as ready:
+    with prepare_client(client, path, proxy, explicit_upstreams, token) as ready:
         for note in ready.notes:
-            _say(note, to)
+            _print_note(note, to)
         yield ready
 
 
-def _not_begun(ctx: click.Context, ended: Ended, port: int, client: str) -> None:
+def _exit_proxy_failed(ctx: click.Context, outcome: ClientOutcome, port: int, client: str) -> None:
     """End with an error: the proxy, or the client, did not begin."""
-    error = ended.failure
+    error = outcome.failure
     assert error is not None
-    if ended.health is None:
-        raise refused(error, port)
-    _not_started(ctx, client, error)
+    if outcome.health is None:
+        raise translate_bind_error(error, port)
+    _exit_client_failed(ctx, client, error)
 
 
-def _not_started(ctx: click.Context, client: str, error: Exception) -> NoReturn:
+def _exit_client_failed(ctx: click.Context, client: str, error: Exception) -> NoReturn:
     """End with an error: the program is there, and cannot be run."""
-    _say(f"{client} cannot be started: {reason(error)}")
-    ctx.exit(NOT_STARTED)
+    _print_note(f"{client} cannot be started: {describe_error(error)}")
+    ctx.exit(EXIT_NOT_EXECUTABLE)
 
 
 # -- what it says in the end -------------------------------------------------------------------------------------------
 
 
-def _sessions(keys: Sequence[str], store: str | None) -> list[str]:
+def _shorten_stored_keys(keys: Sequence[str], store: str | None) -> list[str]:
     """Return how the sessions of ``keys`` are called that are in the store."""
-    with suppress(*EXPECTED):
-        if not is_missing(store_place(store).where):
-            with opened(store, readonly=True) as there:
-                short = shortest([info.key for info in there.sessions()])
+    with suppress(*EXPECTED_ERRORS):
+        if not is_store_missing(locate_store(store).url):
+            with open_named_store(store, readonly=True) as there:
+                short = shorten_session_keys([info.key for info in there.list_sessions()])
             return [short[key] for key in keys if key in short]
     return []
 
 
-def _tell(ended: Ended, served: Served, store: str | None, *, as_json: bool) -> None:
+def _print_run_summary(outcome: ClientOutcome, proxy: ClientProxyOptions, store: str | None, *, as_json: bool) -> None:
     """Tell on standard error what was done for the client."""
-    if ended.health is None:
-        error = ended.failure
-        _say(f"the proxy ended before the client: {reason(error) if error else 'nobody knows why'}; start again")
+    if outcome.health is None:
+        error = outcome.failure
+        _print_note(
+            f"the proxy ended before the client: {describe_error(error) if error else 'nobody knows why'}; start again"
+        )
         return
-    stats, keys = ended.health.stats(), ended.health.sessions.keys
-    sessions = _sessions(keys, store)
-    found = looked_on(served.settings, store, keys, served.known)
+    stats, keys = outcome.health.build_stats(), outcome.health.sessions.session_keys
+    sessions = _shorten_stored_keys(keys, store)
+    dry_run = forecast_observed_sessions(proxy.settings, store, keys, proxy.configuration)
     if as_json:
-        told = {"exit": ended.code, "sessions": sessions, "stats": stats}
-        _write(as_json_bytes(told | ({} if found is None else {"foreseen": to_builtins(found)})))
+        record = {"exit": outcome.code, "sessions": sessions, "stats": stats}
+        _write_to_stderr(
+            encode_printable_json(record | ({} if dry_run is None else {"foreseen": to_builtins(dry_run)}))
+        )
         return
-    livez = ended.health.livez()
+    livez = outcome.health.build_livez()
     for trouble in livez["troubles"]:
-        _say(f"{trouble['what']}, {many(trouble['times'], 'time')}: {trouble['why']}")
+        _print_note(f"{trouble['what']}, {format_count(trouble['times'], 'time')}: {trouble['why']}")
     for note in livez["notes"]:
-        _say(note)
-    _say(in_short(stats, found, sessions, store))
+        _print_note(note)
+    _print_note(format_run_summary(stats, dry_run, sessions, store))
 
 
-def in_short(
-    stats: Mapping[str, Any], found: Foreseen | None, sessions: Sequence[str], store: str | None = None
+def format_run_summary(
+    stats: Mapping[str, Any], dry_run: PolicyForecast | None, sessions: Sequence[str], store: str | None = None
 ) -> str:
     """Return on one line what was counted: requests, what was done about them or would have been, and where to look."""
-    count = total(stats)
+    count = count_proxy_requests(stats)
     if not count:
         return "no request came to the proxy; docs/clients.md tells how this client is pointed there"
-    parts = [many(count, "request"), *done(stats, found)]
+    parts = [format_count(count, "request"), *summarize_run(stats, dry_run)]
     if sessions:
         behind = f" --store {shlex.quote(store)}" if store else ""
-        others = f" (and {len(sessions) - 1} more)" if len(sessions) > 1 else ""
-        parts.append(f"holdfast show {sessions[0]}{behind}{others}")
+        more_sessions = f" (and {len(sessions) - 1} more)" if len(sessions) > 1 else ""
+        parts.append(f"holdfast show {sessions[0]}{behind}{more_sessions}")
     return " · ".join(parts)
 
 
-def _say(line: str, to: TextIO | None = None) -> None:
-    _write(f"holdfast: {clean(brief(line))}", to)
+def _print_note(line: str, to: TextIO | None = None) -> None:
+    _write_to_stderr(f"holdfast: {clean_single_line(cut_long_words(line))}", to)
 
 
-def _write(line: str | bytes, to: TextIO | None = None) -> None:
+def _write_to_stderr(line: str | bytes, to: TextIO | None = None) -> None:
     """Write ``line`` on standard error, or on ``to``; where nobody takes it the client ends as it does."""
     with suppress(OSError):
         click.echo(line, to, err=True)

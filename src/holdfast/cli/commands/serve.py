@@ -12,28 +12,28 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct, to_builtins
 
-from holdfast.cli.output.errors import Interrupted, reason
-from holdfast.cli.output.ranges import Whole
-from holdfast.cli.output.terminal import as_json_bytes, clean, json_option, many
-from holdfast.cli.places import Place, store_option, store_place
+from holdfast.cli.output.errors import CommandInterrupted, describe_error
+from holdfast.cli.output.ranges import IntegerParamType
+from holdfast.cli.output.terminal import clean_single_line, encode_printable_json, format_count, make_json_option
+from holdfast.cli.places import StoreLocation, locate_store, store_option
 from holdfast.cli.proxy_options import (
-    MOST_PORTS,
-    check_place,
-    done,
-    in_force,
-    looked_on,
-    mode,
-    proxy_options,
-    refused,
-    total,
-    unrecorded,
-    upstreams_of,
+    MAX_PORT,
+    add_proxy_options,
+    check_store_url,
+    count_proxy_requests,
+    describe_proxy_mode,
+    describe_recording_problem,
+    forecast_observed_sessions,
+    get_upstream_urls,
+    load_effective_settings,
+    summarize_run,
+    translate_bind_error,
 )
 from holdfast.config import Configuration
-from holdfast.config.addresses import from_elsewhere
-from holdfast.config.providers import PROVIDERS, leading_to
+from holdfast.config.addresses import get_external_address
+from holdfast.config.providers import PROVIDERS, build_sdk_variables
 from holdfast.errors import ConfigError
-from holdfast.proxy.modes import mode_of, switch_of
+from holdfast.proxy.modes import get_bypass_file, get_proxy_mode
 from holdfast.proxy.settings import Settings
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ Examples:
 """
 
 
-class Serving(Struct, frozen=True):
+class ProxyServeOptions(Struct, frozen=True):
     """A proxy that is to be served."""
 
     settings: Settings
-    known: Configuration
-    store: Place
-    given: Mapping[str, Any] = {}
+    configuration: Configuration
+    store: StoreLocation
+    options: Mapping[str, Any] = {}
     """What the command line says; it stays stronger than files that are read again."""
     as_json: bool = False
 
@@ -67,13 +67,13 @@ class Serving(Struct, frozen=True):
 @click.option(
     "--host", metavar="HOST", help="Where it listens; beyond this machine it wants a token. [default: 127.0.0.1]"
 )
-@click.option("--port", type=Whole(0, MOST_PORTS), help="Its port, 0 for a free one. [default: 8642]")
+@click.option("--port", type=IntegerParamType(0, MAX_PORT), help="Its port, 0 for a free one. [default: 8642]")
 @click.option(
     "--token", metavar="TOKEN", help="What clients must send in x-holdfast-token; better in $HOLDFAST_TOKEN, unseen."
 )
-@proxy_options
+@add_proxy_options
 @store_option
-@json_option("where it listens, and in the end what it counted,")
+@make_json_option("where it listens, and in the end what it counted,")
 def command(store: str | None, *, as_json: bool, **given: Any) -> None:
     """Serve the proxy: clients that are pointed at it never outgrow their window.
 
@@ -84,56 +84,58 @@ def command(store: str | None, *, as_json: bool, **given: Any) -> None:
     """
     import anyio
 
-    from holdfast.proxy.server import backend
+    from holdfast.proxy.server import get_loop_options
 
-    found = in_force(given)
-    serving = Serving(found.settings, found.known, store_place(store), given, as_json)
-    if mode_of(found.settings, switch_of(serving.store.where)) != "bypass":
-        check_place(serving.store.where)
-    health = anyio.run(_served, serving, backend_options=backend())
+    effective_settings = load_effective_settings(given)
+    serving = ProxyServeOptions(
+        effective_settings.settings, effective_settings.configuration, locate_store(store), given, as_json
+    )
+    if get_proxy_mode(effective_settings.settings, get_bypass_file(serving.store.url)) != "bypass":
+        check_store_url(serving.store.url)
+    health = anyio.run(_serve_proxy, serving, backend_options=get_loop_options())
     if health is None:
-        raise Interrupted("ended at once: answers under way were cut off, and nothing was left half-written")
-    _farewell(health, serving)
+        raise CommandInterrupted("ended at once: answers under way were cut off, and nothing was left half-written")
+    _print_final_counts(health, serving)
 
 
-async def _served(serving: Serving) -> Health | None:
+async def _serve_proxy(serving: ProxyServeOptions) -> Health | None:
     """Serve until a signal; return what was counted, or nothing where it was ended at once."""
     from anyio import Event, create_memory_object_stream, create_task_group
 
-    from holdfast.proxy.server import serve
+    from holdfast.proxy.server import serve_proxy
 
     health, failure, stop = None, None, Event()
     sends, changes = create_memory_object_stream[tuple[Settings, Configuration]](1)
     async with create_task_group() as tasks, sends, changes:
-        await tasks.start(_until_told, stop, tasks.cancel_scope)
-        await tasks.start(_reread, serving, sends)
+        await tasks.start(_wait_for_signals, stop, tasks.cancel_scope)
+        await tasks.start(_reload_on_hangup, serving, sends)
         try:
-            health = await serve(
+            health = await serve_proxy(
                 serving.settings,
-                serving.store.where,
-                ready=lambda address: _greet(address, serving),
+                serving.store.url,
+                on_ready=lambda address: _announce_proxy(address, serving),
                 stop=stop,
-                known=serving.known,
+                loaded_configuration=serving.configuration,
                 changes=changes,
             )
         except Exception as error:  # noqa: BLE001  a task group would wrap it
             failure = error
         tasks.cancel_scope.cancel()
     if failure is not None:
-        raise refused(failure, serving.settings.port)
+        raise translate_bind_error(failure, serving.settings.port)
     return health
 
 
-def _look_behind(settings: Settings) -> None:
+def _warn_chained_proxies(settings: Settings) -> None:
     """Tell which upstreams are proxies of ours, once they said so: nobody waits for one that says nothing."""
-    from holdfast.cli.clients.survey import chained
+    from holdfast.cli.clients.survey import find_chained_proxies
 
-    for name, there in chained(upstreams_of(settings), settings.token).items():
+    for name, there in find_chained_proxies(get_upstream_urls(settings), settings.token).items():
         twice = f"what goes there is recorded and reduced twice; use that one, or give --upstream-{name}"
-        _say(clean(f"upstream {name} leads to {there.proxy}, {there.text}: {twice}"))
+        _print_notice(clean_single_line(f"upstream {name} leads to {there.proxy}, {there.text}: {twice}"))
 
 
-async def _until_told(stop: Event, scope: CancelScope, *, task_status: TaskStatus[None]) -> None:
+async def _wait_for_signals(stop: Event, scope: CancelScope, *, task_status: TaskStatus[None]) -> None:
     """Set ``stop`` at the first signal, and cancel ``scope`` at the second."""
     from anyio import open_signal_receiver
 
@@ -145,8 +147,11 @@ async def _until_told(stop: Event, scope: CancelScope, *, task_status: TaskStatu
             stop.set()
 
 
-async def _reread(
-    serving: Serving, changed: MemoryObjectSendStream[tuple[Settings, Configuration]], *, task_status: TaskStatus[None]
+async def _reload_on_hangup(
+    serving: ProxyServeOptions,
+    updates: MemoryObjectSendStream[tuple[Settings, Configuration]],
+    *,
+    task_status: TaskStatus[None],
 ) -> None:
     """Send what the files say whenever the signal HUP asks for it; what they say wrong is told, and changes nothing."""
     from anyio import open_signal_receiver
@@ -155,22 +160,25 @@ async def _reread(
         task_status.started()
         async for _ in signals:
             try:
-                found = in_force(serving.given)
-                found.known.policy(found.settings.policy)
+                effective_settings = load_effective_settings(serving.options)
+                effective_settings.configuration.build_policy(effective_settings.settings.policy)
             except ConfigError as error:
-                _say(f"nothing was changed: {error}")
+                _print_notice(f"nothing was changed: {error}")
                 continue
-            await changed.send((found.settings, found.known))
-            told = mode(found.settings, switch_of(serving.store.where))
-            is_same = found.settings.token == serving.settings.token
-            _say(f"read again: {clean(told)}{'' if is_same else '; another token counts from the next start on'}")
+            await updates.send((effective_settings.settings, effective_settings.configuration))
+            mode_text = describe_proxy_mode(effective_settings.settings, get_bypass_file(serving.store.url))
+            is_same = effective_settings.settings.token == serving.settings.token
+            _print_notice(
+                f"read again: {clean_single_line(mode_text)}"
+                f"{'' if is_same else '; another token counts from the next start on'}"
+            )
 
 
 # -- what it says ------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _heard(otherwise: str = "") -> Iterator[None]:
+def _ignore_closed_output(otherwise: str = "") -> Iterator[None]:
     """Let what is said in the block end nothing where nobody takes it; ``otherwise`` is said on standard error then.
 
     A terminal that is gone ends the proxy.
@@ -181,66 +189,68 @@ def _heard(otherwise: str = "") -> Iterator[None]:
         if error.errno == errno.EIO:
             raise
         if otherwise:
-            _say(f"{otherwise}; standard output takes nothing ({reason(error)})")
+            _print_notice(f"{otherwise}; standard output takes nothing ({describe_error(error)})")
 
 
-def _say(line: str) -> None:
+def _print_notice(line: str) -> None:
     """Say ``line`` on standard error, if anybody takes it."""
-    with _heard():
+    with _ignore_closed_output():
         click.echo(f"holdfast: {line}", err=True)
 
 
-def _greet(address: str, serving: Serving) -> None:
+def _announce_proxy(address: str, serving: ProxyServeOptions) -> None:
     """Tell where the proxy is, where it leads, and how clients get there; and whether nothing can be recorded."""
-    switch = switch_of(serving.store.where)
-    if mode_of(serving.settings, switch) != "bypass":
-        Thread(target=_look_behind, args=(serving.settings,), daemon=True).start()
-        if why := unrecorded(serving.store.where):
-            _say(clean(why))
-    with _heard(f"proxy at {address}"):
-        _lead(address, serving)
+    switch = get_bypass_file(serving.store.url)
+    if get_proxy_mode(serving.settings, switch) != "bypass":
+        Thread(target=_warn_chained_proxies, args=(serving.settings,), daemon=True).start()
+        if why := describe_recording_problem(serving.store.url):
+            _print_notice(clean_single_line(why))
+    with _ignore_closed_output(f"proxy at {address}"):
+        _print_directions(address, serving)
 
 
-def _lead(address: str, serving: Serving) -> None:
+def _print_directions(address: str, serving: ProxyServeOptions) -> None:
     """Write on standard output where the proxy is and leads."""
-    switch = switch_of(serving.store.where)
+    switch = get_bypass_file(serving.store.url)
     if serving.as_json:
-        click.echo(as_json_bytes(record(address, serving)))
+        click.echo(encode_printable_json(encode_proxy_start(address, serving)))
         return
-    settings, store, reached = serving.settings, serving.store, from_elsewhere(address)
-    click.echo(f"proxy at {address}, {clean(mode(settings, switch))}; ends with ^C\n")
-    for name, url in upstreams_of(settings).items():
-        click.echo(f"  {PROVIDERS[name].answers:32} {clean(url)}")
-    other = "" if reached == address else ", with another name where it knows this machine by one"
-    click.echo(f"\nstore: {clean(store.where)} ({store.origin})")
-    click.echo(f"\nA client comes here with the variable of its SDK{other}:\n")
-    for name, value in leading_to(reached).items():
+    settings, store, external_address = serving.settings, serving.store, get_external_address(address)
+    click.echo(f"proxy at {address}, {clean_single_line(describe_proxy_mode(settings, switch))}; ends with ^C\n")
+    for name, url in get_upstream_urls(settings).items():
+        click.echo(f"  {PROVIDERS[name].answers:32} {clean_single_line(url)}")
+    host_note = "" if external_address == address else ", with another name where it knows this machine by one"
+    click.echo(f"\nstore: {clean_single_line(store.url)} ({store.origin})")
+    click.echo(f"\nA client comes here with the variable of its SDK{host_note}:\n")
+    for name, value in build_sdk_variables(external_address).items():
         click.echo(f"  export {name}={value}")
-    click.echo(f"\nAny other upstream: {reached}/u/https://… · each client by itself: holdfast run -- CLIENT")
+    click.echo(f"\nAny other upstream: {external_address}/u/https://… · each client by itself: holdfast run -- CLIENT")
     if settings.token:
         click.echo("Clients must send the token in the header x-holdfast-token.")
 
 
-def record(address: str, serving: Serving) -> dict[str, Any]:
+def encode_proxy_start(address: str, serving: ProxyServeOptions) -> dict[str, Any]:
     """Return the same for programs."""
     settings = serving.settings
     return {
         "url": address,
-        "mode": mode_of(settings, switch_of(serving.store.where)),
+        "mode": get_proxy_mode(settings, get_bypass_file(serving.store.url)),
         "policy": settings.policy,
-        "upstreams": upstreams_of(settings),
-        "environment": leading_to(from_elsewhere(address)),
-        "store": serving.store.where,
+        "upstreams": get_upstream_urls(settings),
+        "environment": build_sdk_variables(get_external_address(address)),
+        "store": serving.store.url,
     }
 
 
-def _farewell(health: Health, serving: Serving) -> None:
+def _print_final_counts(health: Health, serving: ProxyServeOptions) -> None:
     """Tell what was counted and, of a proxy that only looked on, what would have been done."""
-    stats = health.stats()
-    found = looked_on(serving.settings, serving.store.where, health.sessions.keys, serving.known)
-    told = f"stopped after {many(total(stats), 'request')}"
-    with _heard(told if serving.as_json else ""):
+    stats = health.build_stats()
+    dry_run = forecast_observed_sessions(
+        serving.settings, serving.store.url, health.sessions.session_keys, serving.configuration
+    )
+    summary = f"stopped after {format_count(count_proxy_requests(stats), 'request')}"
+    with _ignore_closed_output(summary if serving.as_json else ""):
         if serving.as_json:
-            click.echo(as_json_bytes(stats | ({} if found is None else {"foreseen": to_builtins(found)})))
+            click.echo(encode_printable_json(stats | ({} if dry_run is None else {"foreseen": to_builtins(dry_run)})))
         else:
-            click.echo(" · ".join([told, *done(stats, found)]), err=True)
+            click.echo(" · ".join([summary, *summarize_run(stats, dry_run)]), err=True)

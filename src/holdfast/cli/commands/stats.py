@@ -10,36 +10,42 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast import config
-from holdfast.cli.output.ranges import Whole
+from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import (
-    GAP,
-    Waiting,
-    clean,
-    console,
-    fitting,
-    json_option,
-    many,
-    say_json,
-    say_line,
-    say_more,
-    say_table,
-    say_whole,
+    COLUMN_GAP,
+    ProgressBar,
+    choose_columns,
+    clean_single_line,
+    format_count,
+    make_console,
+    make_json_option,
+    print_json,
+    print_line,
+    print_more_hint,
+    print_table,
+    print_wrapped,
 )
-from holdfast.cli.places import absence, opened, store_option
-from holdfast.cli.reports.account import Account, Rule, Size, account_and_branch, together
-from holdfast.cli.reports.describe import session_line, shortest
-from holdfast.cli.reports.dry_run import Foreseen, foreseen, in_words
-from holdfast.cli.reports.history import SHORT
-from holdfast.cli.reports.request_size import Measured, Places, about, measured
+from holdfast.cli.places import describe_missing_store, open_named_store, store_option
+from holdfast.cli.reports.account import (
+    LargestRequest,
+    RuleSavings,
+    SessionSavings,
+    compute_savings_and_state,
+    sum_savings,
+)
+from holdfast.cli.reports.describe import format_session_line, shorten_session_keys
+from holdfast.cli.reports.dry_run import PolicyForecast, describe_forecast, forecast_session
+from holdfast.cli.reports.history import SHORT_ID
+from holdfast.cli.reports.request_size import RequestSize, TargetCache, format_tokens, measure_request
 from holdfast.config import Catalog
 from holdfast.planning import budget as guard
 from holdfast.planning.settings import Settings
-from holdfast.state.branch.branch import Branch
-from holdfast.state.calibration.calibration import smaller
-from holdfast.state.entries import Entry, Frame
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.calibration.calibration import min_known_size
+from holdfast.state.entries import Entry, RequestSetup
 from holdfast.state.target import Target
 from holdfast.store.base import SessionInfo, SessionStore
-from holdfast.store.blobs.blob_names import named_blobs
+from holdfast.store.blobs.blob_names import collect_named_blobs
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,9 +57,9 @@ Examples:
   holdfast stats
   holdfast stats 4d56 --json
 """
-MOST = 100
+DEFAULT_STATS_LIMIT = 100
 """[H] Sessions that are listed for a person, unless another number is asked for."""
-FORESEEN_UNASKED = 5_000
+MAX_UNASKED_DRY_RUN = 5_000
 """[H] Requests of a session that are planned unasked to tell what its policy would have done, a second or two for all.
 At five times as many that took longer than all other figures, and of a long session they are what is looked for."""
 
@@ -61,16 +67,21 @@ At five times as many that took longer than all other figures, and of a long ses
 @click.command("stats", epilog=EXAMPLES)
 @click.argument("session", required=False)
 @click.option(
-    "-n", "--limit", type=Whole(1), help=f"How many, the last changed first; all count. [default: {MOST}, as JSON all]"
+    "-n",
+    "--limit",
+    type=IntegerParamType(1),
+    help=f"How many, the last changed first; all count. [default: {DEFAULT_STATS_LIMIT}, as JSON all]",
 )
 @click.option(
     "--foresee/--no-foresee",
     "wants_foresight",
     default=None,
-    help=f"Whether to plan what the policy of SESSION would have done. [default: up to {FORESEEN_UNASKED:,} requests]",
+    help=(
+        f"Whether to plan what the policy of SESSION would have done. [default: up to {MAX_UNASKED_DRY_RUN:,} requests]"
+    ),
 )
 @store_option
-@json_option("the figures")
+@make_json_option("the figures")
 def command(
     session: str | None, limit: int | None, store: str | None, *, wants_foresight: bool | None, as_json: bool
 ) -> None:
@@ -85,237 +96,305 @@ def command(
     """
     if session is None and wants_foresight is not None:
         raise click.UsageError("--foresee and --no-foresee are about one session; give the beginning of its id")
-    known = config.configuration()
-    with opened(store, readonly=True) as there, Waiting(wanted=not as_json) as waiting:
-        infos = [there.session(session)] if session is not None else there.sessions()
-        places = Places(known)
-        told, is_left_out = None, False
+    configuration = config.load_configuration()
+    with open_named_store(store, readonly=True) as there, ProgressBar(is_wanted=not as_json) as waiting:
+        infos = [there.get_session(session)] if session is not None else there.list_sessions()
+        places = TargetCache(configuration)
+        dry_run, is_left_out = None, False
         if session is None:
-            found = [account_of(there, info, known.catalog, places) for info in waiting.over("sessions", infos)]
+            accounts = [
+                load_session_savings(there, info, configuration.catalog, places)
+                for info in waiting.track_items("sessions", infos)
+            ]
         else:
-            waiting.begin("reading the log")
-            entries = there.entries(infos[0].key)
-            waiting.begin("what was sent and what it cost")
-            one, branch = _account_and_branch(there, infos[0], known.catalog, places, entries)
-            found = [one]
-            if one.requests and not one.rules:  # nothing was decided: it was only looked at
-                is_left_out = one.requests > FORESEEN_UNASKED if wants_foresight is None else not wants_foresight
+            waiting.begin_part("reading the log")
+            entries = there.read_entries(infos[0].key)
+            waiting.begin_part("what was sent and what it cost")
+            account, state = _compute_account_and_state(there, infos[0], configuration.catalog, places, entries)
+            accounts = [account]
+            if account.requests and not account.rules:  # nothing was decided: it was only looked at
+                is_left_out = account.requests > MAX_UNASKED_DRY_RUN if wants_foresight is None else not wants_foresight
                 if not is_left_out:
-                    waiting.begin("what its policy would have done", one.requests)
-                    policy = branch.policy or "holdfast"
-                    told = foreseen(infos[0], entries, known, policy, branch, waiting.tick)
-        total = together(found)
+                    waiting.begin_part("what its policy would have done", account.requests)
+                    policy = state.policy_name or "holdfast"
+                    dry_run = forecast_session(infos[0], entries, configuration, policy, state, waiting.advance)
+        total = sum_savings(accounts)
     if session is None:
-        why = "" if found else absence(store)
+        why = "" if accounts else describe_missing_store(store)
         if why:
             click.echo(why, err=True)
         if as_json:
-            say_json({"sessions": [*map(_told, found[:limit])], "all": _told(total)})
+            print_json({"sessions": [*map(_encode_account, accounts[:limit])], "all": _encode_account(total)})
         elif not why:
-            _say_all(found[: limit or MOST], total)
-            say_more(len(found[limit or MOST :]), "session", "--limit")
+            _print_accounts(accounts[: limit or DEFAULT_STATS_LIMIT], total)
+            print_more_hint(len(accounts[limit or DEFAULT_STATS_LIMIT :]), "session", "--limit")
     elif as_json:
-        foresight = {"foreseen": msgspec.to_builtins(told)} if told is not None or is_left_out else {}
-        say_json(_told(found[0]) | foresight)
+        foresight = {"foreseen": msgspec.to_builtins(dry_run)} if dry_run is not None or is_left_out else {}
+        print_json(_encode_account(accounts[0]) | foresight)
     else:
-        _say(found[0], infos[0], told, is_left_out=is_left_out)
+        _print_account(accounts[0], infos[0], dry_run, is_left_out=is_left_out)
 
 
-def account_of(store: SessionStore, info: SessionInfo, catalog: Catalog, places: Places) -> Account:
+def load_session_savings(
+    store: SessionStore, info: SessionInfo, catalog: Catalog, places: TargetCache
+) -> SessionSavings:
     """Return what was saved in a session, with the sizes of its spilled texts, in the window that it may use."""
-    return _account_and_branch(store, info, catalog, places, store.entries(info.key))[0]
+    return _compute_account_and_state(store, info, catalog, places, store.read_entries(info.key))[0]
 
 
-def _account_and_branch(
-    store: SessionStore, info: SessionInfo, catalog: Catalog, places: Places, entries: Sequence[Entry]
-) -> tuple[Account, Branch]:
-    """Return what ``account_of`` does of a session whose ``entries`` were read, and the branch on which it goes on."""
-    hashes = named_blobs(entries)
-    sizes = [store.blobs.size(hash_) for hash_ in hashes if store.blobs.has(hash_)]
+def _compute_account_and_state(
+    store: SessionStore, info: SessionInfo, catalog: Catalog, places: TargetCache, entries: Sequence[Entry]
+) -> tuple[SessionSavings, ConversationState]:
+    """Return what ``load_session_savings`` does of a session whose ``entries`` were read, and the branch on which it
+    goes on.
+    """
+    hashes = collect_named_blobs(entries)
+    sizes = [store.blobs.get_size(hash_) for hash_ in hashes if store.blobs.has_blob(hash_)]
 
-    known: dict[tuple[str, int, Frame, str], tuple[Target, Settings]] = {}  # of this session
+    targets: dict[tuple[str, int, RequestSetup, str], tuple[Target, Settings]] = {}  # of this session
 
-    def sized(branch: Branch) -> Measured:
-        asked = branch.model, branch.window, branch.frame, branch.policy
-        if asked not in known:
-            known[asked] = places(info, branch)
-        return measured(branch, *known[asked])
+    def sized(state: ConversationState) -> RequestSize:
+        key = state.model, state.configured_window, state.setup, state.policy_name
+        if key not in targets:
+            targets[key] = places(info, state)
+        return measure_request(state, *targets[key])
 
-    found, branch = account_and_branch(info.key, entries, info.leaf, catalog, info.model, sized)
-    avoided = 0 if info.format else found.avoided  # what another tool compacted is its merit
-    largest = _in_force(found.largest, branch, places, info) if found.largest.sent else found.largest
-    found = replace(found, largest=largest, spills=len(hashes), spill_bytes=sum(sizes), avoided=avoided)
-    return found, branch
+    account, state = compute_savings_and_state(info.key, entries, info.leaf_id, catalog, info.model, sized)
+    avoided_overflows = 0 if info.format else account.avoided_overflows  # what another tool compacted is its merit
+    largest = (
+        _apply_effective_window(account.largest, state, places, info)
+        if account.largest.from_client
+        else account.largest
+    )
+    account = replace(
+        account, largest=largest, spills=len(hashes), spill_bytes=sum(sizes), avoided_overflows=avoided_overflows
+    )
+    return account, state
 
 
-def _in_force(largest: Size, branch: Branch, places: Places, info: SessionInfo) -> Size:
+def _apply_effective_window(
+    largest: LargestRequest, state: ConversationState, places: TargetCache, info: SessionInfo
+) -> LargestRequest:
     """Return the size of the largest request in the window that the next one is planned for."""
-    place, settings = places(info, branch)
-    limits = guard.in_force(place, branch, settings).limits
-    capped = replace(largest, window=smaller(largest.window, settings.window_cap))
-    return capped.limited(limits.window) if limits.origin == guard.LEARNED else capped
+    place, settings = places(info, state)
+    limits = guard.compute_effective_target(place, state, settings).limits
+    capped_size = replace(largest, window=min_known_size(largest.window, settings.window_cap))
+    return (
+        capped_size.apply_window_limit(limits.window) if limits.window_source == guard.LEARNED_ORIGIN else capped_size
+    )
 
 
-_PAID = ("input", "output", "cache_read", "cache_write", "dollars", "cache_hit")
+_USAGE_FIGURES = ("input", "output", "cache_read", "cache_write", "dollars", "cache_hit")
 """Figures that answers tell."""
-_PRICED = ("dollars", "saved_dollars", "rewritten_dollars")
+_PRICE_FIGURES = ("dollars", "saved_dollars", "rewritten_dollars")
 """Figures that prices are needed for."""
 
 
-def _told(found: Account) -> dict[str, Any]:
+def _encode_account(account: SessionSavings) -> dict[str, Any]:
     """Return the figures for JSON; what no answer told is nothing."""
-    told: dict[str, Any] = msgspec.to_builtins(found) | {"cache_hit": found.cache_hit}
-    unknown = () if found.input else _PAID
-    unpriced = [name for name in _PRICED if found.unpriced and not told[name]]
-    return told | dict.fromkeys((*unknown, *unpriced)) | {"window_share": found.largest.share}
+    record: dict[str, Any] = msgspec.to_builtins(account) | {"cache_hit": account.cache_hit}
+    unknown = () if account.input else _USAGE_FIGURES
+    unpriced_fields = [name for name in _PRICE_FIGURES if account.unpriced_calls and not record[name]]
+    return record | dict.fromkeys((*unknown, *unpriced_fields)) | {"window_share": account.largest.share}
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
-def _say(found: Account, info: SessionInfo, foreseen: Foreseen | None, *, is_left_out: bool) -> None:
+def _print_account(
+    account: SessionSavings, info: SessionInfo, foreseen: PolicyForecast | None, *, is_left_out: bool
+) -> None:
     from rich.text import Text
 
-    out = console()
-    say_line(out, session_line(info))
-    if found.largest.sent:
-        say_whole(out, Text(_size(found)))
-    _say_rules(out, found)
+    out = make_console()
+    print_line(out, format_session_line(info))
+    if account.largest.from_client:
+        print_wrapped(out, Text(_format_largest(account)))
+    _print_rules(out, account)
     if foreseen is not None:
-        say_whole(out, Text(in_words(foreseen)))
+        print_wrapped(out, Text(describe_forecast(foreseen)))
     elif is_left_out:
-        requests = many(found.requests, "request")
-        command = f"holdfast stats {info.key[:SHORT]} --foresee"
-        say_whole(out, Text(f"what its policy would have done about {requests} tells {clean(command)}"))
-    _say_money(out, found)
+        requests = format_count(account.requests, "request")
+        command = f"holdfast stats {info.key[:SHORT_ID]} --foresee"
+        print_wrapped(out, Text(f"what its policy would have done about {requests} tells {clean_single_line(command)}"))
+    _print_costs(out, account)
 
 
-def _size(found: Account) -> str:
+def _format_largest(account: SessionSavings) -> str:
     """Return how large a conversation got, and what was done about it."""
-    largest = found.largest
+    largest = account.largest
     near = f", {largest.share:.0%} of a window of {largest.window:,}" if largest.share else ""
-    tokens = about(largest.up, is_counted=largest.is_up_counted)
-    up = f"{tokens} as it went up and was answered{near}" if largest.up else "none was answered"
-    sent = about(largest.sent, is_counted=largest.is_counted)
-    size = f"the largest request: {sent} tokens as its client sent it, {up}"
-    done = f"{many(found.compactions, 'compaction')}, {many(found.avoided, 'overflow')} avoided"
-    return f"{size}; {done}, {found.refused:,} refused by the provider"
+    tokens = format_tokens(largest.sent_upstream, is_counted=largest.is_upstream_counted)
+    up = f"{tokens} as it went up and was answered{near}" if largest.sent_upstream else "none was answered"
+    sent_tokens = format_tokens(largest.from_client, is_counted=largest.is_counted)
+    size = f"the largest request: {sent_tokens} tokens as its client sent it, {up}"
+    counts = (
+        f"{format_count(account.compactions, 'compaction')}, "
+        f"{format_count(account.avoided_overflows, 'overflow')} avoided"
+    )
+    return f"{size}; {counts}, {account.refusals:,} refused by the provider"
 
 
-def _say_rules(out: Any, found: Account) -> None:
+def _print_rules(console: Any, account: SessionSavings) -> None:
     from rich.text import Text
 
-    if not found.rules:
-        out.print("nothing was reduced in it")
+    if not account.rules:
+        console.print("nothing was reduced in it")
         return
-    told = f"the next request saves {about(found.saved)} of {about(found.said)} tokens said"
-    say_whole(out, Text(f"{told}; {many(found.requests, 'request')} so far saved {about(found.saved_since)}"))
-    out.print()
-    _say_table(out, _RULES, [_row(one) for one in found.rules])
-    out.print()
+    savings = (
+        f"the next request saves {format_tokens(account.saved_tokens)} of "
+        f"{format_tokens(account.said_tokens)} tokens said"
+    )
+    print_wrapped(
+        console,
+        Text(
+            f"{savings}; {format_count(account.requests, 'request')} so far saved "
+            f"{format_tokens(account.saved_in_total)}"
+        ),
+    )
+    console.print()
+    _print_stats_table(console, _RULE_COLUMNS, [_make_rule_row(rule) for rule in account.rules])
+    console.print()
 
 
-def _row(one: Rule) -> tuple[str, ...]:
-    return (clean(one.rule), f"{one.in_force:,}", f"{one.revoked:,}", f"{one.saved:,}", f"{one.saved_since:,}")
-
-
-def _say_money(out: Any, found: Account) -> None:
-    from rich.text import Text
-
-    if found.input:
-        hit = f"{found.cache_hit:.1%} of {found.input:,} tokens in came from the cache"
-        more = f"; {many(found.untold, 'answer')} more told no usage and are not in this" if found.untold else ""
-        say_whole(out, Text(f"{hit}; {found.output:,} tokens out; {_paid(found)}{more}"))
-    else:
-        out.print("no answer tells its usage; dollars are not known")
-    told = ", ".join(f"{clean(why)} {count:,}" for why, count in found.breaks.items())
-    if told:
-        cost = f"{about(found.rewritten)} tokens were written anew"
-        known = found.rewritten_dollars or not found.unpriced
-        more = f", ${found.rewritten_dollars:,.2f} more than reading them" if known else ""
-        say_whole(out, Text(f"breaks of the prefix: {told}; {cost}{more}"))
-    else:
-        out.print("the prefix never broke: every request extended the one before it")
-    if found.saved_since and (found.saved_dollars or not found.unpriced):
-        say_whole(out, Text(f"what was saved would have cost ${found.saved_dollars:,.2f} at the price of cached input"))
-    say_whole(out, Text(f"{many(found.spills, 'text')} spilled, {found.spill_bytes:,} bytes"))
-
-
-def _paid(found: Account) -> str:
-    """Return what the calls cost whose prices are known."""
-    if not found.unpriced:
-        return f"${found.dollars:,.2f}"
-    if not found.dollars:
-        return "dollars are not known: no price of the model is (holdfast.toml may say one)"
-    return f"${found.dollars:,.2f}, without {many(found.unpriced, 'call')} of models whose price is not known"
-
-
-def _say_all(found: list[Account], total: Account) -> None:
-    out = console()
-    if not found:
-        out.print("no sessions yet; holdfast import FILE takes one in")
-        return
-    short = shortest([one.session for one in found])
-    _say_table(out, _SIZES, [*(_sizes(clean(short[one.session]), one) for one in found), _sizes("all", total)])
-    out.print()
-    _say_table(out, _SAVED, [*(_line(clean(short[one.session]), one) for one in found), _line("all", total)])
-
-
-def _sizes(name: str, one: Account) -> tuple[str, ...]:
-    largest = one.largest
-    sizes = (largest.sent, largest.is_counted), (largest.up, largest.is_up_counted)
-    tokens = (about(size, is_counted=is_counted) if size else "-" for size, is_counted in sizes)
-    share = f"{largest.share:.0%}" if largest.share else "-"
-    return (name, *tokens, share, *(f"{count:,}" for count in (one.compactions, one.avoided, one.refused)))
-
-
-def _line(name: str, one: Account) -> tuple[str, ...]:
-    hit = f"{one.cache_hit:.1%}" if one.input else "-"
-    money = f"{one.dollars:,.2f}" if one.input and (one.dollars or not one.unpriced) else "-"
-    breaks = f"{sum(one.breaks.values()):,}"
+def _make_rule_row(rule: RuleSavings) -> tuple[str, ...]:
     return (
-        name,
-        f"{one.requests:,}",
-        f"{one.saved:,}",
-        f"{one.saved_since:,}",
-        hit,
-        money,
-        breaks,
-        f"{one.spill_bytes:,}",
+        clean_single_line(rule.rule),
+        f"{rule.in_force:,}",
+        f"{rule.revoked_edits:,}",
+        f"{rule.saved_tokens:,}",
+        f"{rule.saved_in_total:,}",
     )
 
 
-class _Columns(NamedTuple):
+def _print_costs(console: Any, account: SessionSavings) -> None:
+    from rich.text import Text
+
+    if account.input:
+        hit = f"{account.cache_hit:.1%} of {account.input:,} tokens in came from the cache"
+        suffix = (
+            f"; {format_count(account.answers_without_usage, 'answer')} more told no usage and are not in this"
+            if account.answers_without_usage
+            else ""
+        )
+        print_wrapped(console, Text(f"{hit}; {account.output:,} tokens out; {_format_call_costs(account)}{suffix}"))
+    else:
+        console.print("no answer tells its usage; dollars are not known")
+    breaks = ", ".join(f"{clean_single_line(why)} {count:,}" for why, count in account.breaks.items())
+    if breaks:
+        cost = f"{format_tokens(account.rewritten)} tokens were written anew"
+        has_price = account.rewritten_dollars or not account.unpriced_calls
+        suffix = f", ${account.rewritten_dollars:,.2f} more than reading them" if has_price else ""
+        print_wrapped(console, Text(f"breaks of the prefix: {breaks}; {cost}{suffix}"))
+    else:
+        console.print("the prefix never broke: every request extended the one before it")
+    if account.saved_in_total and (account.saved_dollars or not account.unpriced_calls):
+        print_wrapped(
+            console, Text(f"what was saved would have cost ${account.saved_dollars:,.2f} at the price of cached input")
+        )
+    print_wrapped(console, Text(f"{format_count(account.spills, 'text')} spilled, {account.spill_bytes:,} bytes"))
+
+
+def _format_call_costs(account: SessionSavings) -> str:
+    """Return what the calls cost whose prices are known."""
+    if not account.unpriced_calls:
+        return f"${account.dollars:,.2f}"
+    if not account.dollars:
+        return "dollars are not known: no price of the model is (holdfast.toml may say one)"
+    return (
+        f"${account.dollars:,.2f}, without {format_count(account.unpriced_calls, 'call')} of models whose "
+        "price is not known"
+    )
+
+
+def _print_accounts(accounts: list[SessionSavings], total: SessionSavings) -> None:
+    out = make_console()
+    if not accounts:
+        out.print("no sessions yet; holdfast import FILE takes one in")
+        return
+    short = shorten_session_keys([account.session for account in accounts])
+    _print_stats_table(
+        out,
+        _SIZE_COLUMNS,
+        [
+            *(_make_size_row(clean_single_line(short[account.session]), account) for account in accounts),
+            _make_size_row("all", total),
+        ],
+    )
+    out.print()
+    _print_stats_table(
+        out,
+        _SAVING_COLUMNS,
+        [
+            *(_make_savings_row(clean_single_line(short[account.session]), account) for account in accounts),
+            _make_savings_row("all", total),
+        ],
+    )
+
+
+def _make_size_row(name: str, account: SessionSavings) -> tuple[str, ...]:
+    largest = account.largest
+    sizes = (largest.from_client, largest.is_counted), (largest.sent_upstream, largest.is_upstream_counted)
+    tokens = (format_tokens(size, is_counted=is_counted) if size else "-" for size, is_counted in sizes)
+    share = f"{largest.share:.0%}" if largest.share else "-"
+    return (
+        name,
+        *tokens,
+        share,
+        *(f"{count:,}" for count in (account.compactions, account.avoided_overflows, account.refusals)),
+    )
+
+
+def _make_savings_row(name: str, account: SessionSavings) -> tuple[str, ...]:
+    hit = f"{account.cache_hit:.1%}" if account.input else "-"
+    money = f"{account.dollars:,.2f}" if account.input and (account.dollars or not account.unpriced_calls) else "-"
+    breaks = f"{sum(account.breaks.values()):,}"
+    return (
+        name,
+        f"{account.requests:,}",
+        f"{account.saved_tokens:,}",
+        f"{account.saved_in_total:,}",
+        hit,
+        money,
+        breaks,
+        f"{account.spill_bytes:,}",
+    )
+
+
+class _StatsColumns(NamedTuple):
     """The heads of a table, and which columns go where there is no room for all, in this order."""
 
     heads: tuple[str, ...]
     spare: tuple[int, ...]
 
 
-_RULES = _Columns(("rule", "in force", "undone", "saved now", "saved over all"), (2, 1, 4))
-_SIZES = _Columns(
+_RULE_COLUMNS = _StatsColumns(("rule", "in force", "undone", "saved now", "saved over all"), (2, 1, 4))
+_SIZE_COLUMNS = _StatsColumns(
     ("session", "largest sent", "went up", "of window", "compactions", "overflows avoided", "refused"), (6, 5, 4, 1)
 )
-_SAVED = _Columns(
+_SAVING_COLUMNS = _StatsColumns(
     ("session", "requests", "saved now", "saved over all", "cache hit", "dollars", "breaks", "spilled bytes"),
     (7, 6, 3, 4, 1),
 )
 
 
-def _say_table(out: Console, columns: _Columns, rows: list[tuple[str, ...]]) -> None:
+def _print_stats_table(console: Console, columns: _StatsColumns, rows: list[tuple[str, ...]]) -> None:
     """Print a table whose figures are whole; what there is no room for is named below."""
     from rich.table import Table
     from rich.text import Text
 
-    kept = fitting([columns.heads, *rows], columns.spare, out.width)
-    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False)
-    is_wide = sum(max(map(len, column)) + GAP for column in zip(columns.heads, *rows, strict=True)) - GAP <= out.width
-    for number, at in enumerate(kept):
+    column_indexes = choose_columns([columns.heads, *rows], columns.spare, console.width)
+    table = Table(box=None, padding=(0, COLUMN_GAP, 0, 0), pad_edge=False)
+    is_wide = (
+        sum(max(map(len, column)) + COLUMN_GAP for column in zip(columns.heads, *rows, strict=True)) - COLUMN_GAP
+        <= console.width
+    )
+    for number, at in enumerate(column_indexes):
         head = columns.heads[at] if is_wide else columns.heads[at].replace(" ", "\n")
         table.add_column(head, justify="right" if number else "left", vertical="bottom", overflow="fold")
     for row in rows:
-        table.add_row(*(row[at] for at in kept))
-    say_table(out, table)
-    left = [name for at, name in enumerate(columns.heads) if at not in kept]
-    if left:
-        say_whole(out, Text(f"in a wider terminal, or with --json: {', '.join(left)}", style="dim"))
+        table.add_row(*(row[at] for at in column_indexes))
+    print_table(console, table)
+    hidden_heads = [name for at, name in enumerate(columns.heads) if at not in column_indexes]
+    if hidden_heads:
+        print_wrapped(console, Text(f"in a wider terminal, or with --json: {', '.join(hidden_heads)}", style="dim"))

@@ -11,21 +11,38 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast import config
-from holdfast.cli.output.errors import Stopped
-from holdfast.cli.output.ranges import Whole
-from holdfast.cli.output.terminal import Waiting, clean, console, json_option, say_json, say_line, say_more, say_whole
-from holdfast.cli.places import opened, store_option
-from holdfast.cli.reports.describe import beginnings, session_line, when
-from holdfast.cli.reports.history import Log, State, acting, edits_shown, log_of, read_log, states
-from holdfast.cli.reports.request_size import about, as_asked, measured
-from holdfast.cli.reports.session_lock import at_leaf
+from holdfast.cli.output.errors import CommandError
+from holdfast.cli.output.ranges import IntegerParamType
+from holdfast.cli.output.terminal import (
+    ProgressBar,
+    clean_single_line,
+    make_console,
+    make_json_option,
+    print_json,
+    print_line,
+    print_more_hint,
+    print_wrapped,
+)
+from holdfast.cli.places import open_named_store, store_option
+from holdfast.cli.reports.describe import format_session_line, format_time, shorten_entry_ids
+from holdfast.cli.reports.history import (
+    BranchHistory,
+    MessageState,
+    build_branch_history,
+    list_active_decisions,
+    list_message_visibility,
+    list_shown_edits,
+    load_branch_history,
+)
+from holdfast.cli.reports.request_size import format_tokens, get_target_and_settings, measure_request
+from holdfast.cli.reports.session_lock import open_journal_at_leaf
 from holdfast.planning import budget as guard
 from holdfast.planning.settings import Settings
-from holdfast.state.branch.branch import Branch, extend
-from holdfast.state.branch.view import shown, shown_slots, slot_after
+from holdfast.state.branch.branch import ConversationState, apply_entry
+from holdfast.state.branch.view import get_next_shown_index, list_shown_indexes, list_shown_sized_messages_at
 from holdfast.state.edits import Edit
-from holdfast.state.entries import Compaction, Decision, Entry, Revoke
-from holdfast.state.target import Limits, Target
+from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, RevokeEntry
+from holdfast.state.target import ModelLimits, Target
 from holdfast.store.base import SessionInfo, SessionStore
 
 EXAMPLES = """\
@@ -37,11 +54,11 @@ Examples:
   holdfast undo 4d56 e77b 9c8f
   holdfast undo 4d56 --window
 """
-MOST = 20
+DEFAULT_UNDO_LIMIT = 20
 """[H] Decisions that a list shows, unless another number is asked for."""
 
 
-class Standing(Struct, frozen=True):
+class UndoableDecision(Struct, frozen=True):
     """A decision or compaction in force, and what would be if it were not. Tokens are estimates."""
 
     id: str
@@ -50,30 +67,30 @@ class Standing(Struct, frozen=True):
     at: int | None
     messages: int
     """Messages that would be shown again as they were said, or less reduced."""
-    tokens: int
+    token_growth: int
     """What the next request would grow by."""
 
 
-class Law(Struct, frozen=True):
+class UndoList(Struct, frozen=True):
     """What is in force in a session, the newest first."""
 
     session: str
-    in_force: tuple[Standing, ...]
+    in_force: tuple[UndoableDecision, ...]
 
 
-class Undone(Struct, frozen=True, omit_defaults=True):
+class UndoOutcome(Struct, frozen=True, omit_defaults=True):
     """What was revoked, and what that changed."""
 
     session: str
-    revoked: Standing
+    decision: UndoableDecision
     before: int
     after: int
     """Tokens of the next request, as ``holdfast context`` says them."""
-    also: tuple[Standing, ...] = ()
+    also: tuple[UndoableDecision, ...] = ()
     """What was revoked behind it, where more than one was named; each as it stood then."""
 
 
-class Forgotten(Struct, frozen=True):
+class WindowChange(Struct, frozen=True):
     """What a session's window was taken for, in tokens, and what it is taken for now."""
 
     session: str
@@ -88,9 +105,16 @@ class Forgotten(Struct, frozen=True):
 @click.argument("decisions", metavar="[DECISION...]", nargs=-1)
 @click.option("--window", is_flag=True, help="Forget what refusals told of its window: it is as configured again.")
 @click.option("--list", "listed", is_flag=True, help="Only list what is in force, the newest first.")
-@click.option("-n", "--limit", type=Whole(1), default=MOST, show_default=True, help="How many --list shows.")
+@click.option(
+    "-n",
+    "--limit",
+    type=IntegerParamType(1),
+    default=DEFAULT_UNDO_LIMIT,
+    show_default=True,
+    help="How many --list shows.",
+)
 @store_option
-@json_option("what was revoked, or all that is in force,")
+@make_json_option("what was revoked, or all that is in force,")
 def command(
     session: str,
     decisions: tuple[str, ...],
@@ -111,191 +135,247 @@ def command(
     or a larger request is taken. Where the provider takes more by now, --window makes that count no more.
     """
     if listed and decisions:
-        raise Stopped("--list lists everything in force; leave the decision out")
+        raise CommandError("--list lists everything in force; leave the decision out")
     if window and (listed or decisions):
-        raise Stopped("--window forgets what was learned of the window and nothing else; give it alone")
-    with opened(store, readonly=listed) as there:
-        info = there.session(session)
+        raise CommandError("--window forgets what was learned of the window and nothing else; give it alone")
+    with open_named_store(store, readonly=listed) as there:
+        info = there.get_session(session)
         if listed:
-            with Waiting("what is in force", wanted=not as_json):
-                log = read_log(there, info.key)
-                law = Law(info.key, tuple(standing(info, log, None if as_json else limit)))
-            _say_list(info, law, len(acting(log.branch)), as_json=as_json)
+            with ProgressBar("what is in force", is_wanted=not as_json):
+                log = load_branch_history(there, info.key)
+                law = UndoList(info.key, tuple(list_undoable(info, log, None if as_json else limit)))
+            _print_undoable(info, law, len(list_active_decisions(log.state)), as_json=as_json)
             return
-        with Waiting("undoing", wanted=not as_json):
-            found = forget(there, info) if window else undo(there, info, *decisions)
+        with ProgressBar("undoing", is_wanted=not as_json):
+            outcome = forget_window(there, info) if window else undo_decisions(there, info, *decisions)
     if as_json:
-        say_json(msgspec.to_builtins(found))
+        print_json(msgspec.to_builtins(outcome))
     else:
-        _say(info, found)
+        _print_undo(info, outcome)
 
 
-def standing(info: SessionInfo, log: Log, limit: int | None = None) -> list[Standing]:
+def list_undoable(info: SessionInfo, log: BranchHistory, limit: int | None = None) -> list[UndoableDecision]:
     """Return what is in force, the newest first, ``limit`` of it at most, each as if it alone were taken back."""
-    branch, times = log.branch, _times(log)
-    asked = as_asked(info, branch, config.configuration())
-    newest = list(reversed(acting(branch)))
-    there = set(shown_slots(branch, branch.keep))
-    last = _last_told(branch, newest, there)
+    state, times = log.state, _map_entry_times(log)
+    target_and_settings = get_target_and_settings(info, state, config.load_configuration())
+    newest = list(reversed(list_active_decisions(state)))
+    there = set(list_shown_indexes(state, state.first_kept))
+    last = _find_measured_decision(state, newest, there)
     return [
-        _standing(times, one, asked, branch, _undone(branch, *one, there, fold=one[0] == last))
-        for one in newest[:limit]
+        _describe_undo(
+            times,
+            decision,
+            target_and_settings,
+            state,
+            _remove_decision(state, *decision, there, fold=decision[0] == last),
+        )
+        for decision in newest[:limit]
     ]
 
 
-def _times(log: Log) -> dict[str, int | None]:
-    return {entry.id: entry.at for entry in log.entries}
+def _map_entry_times(log: BranchHistory) -> dict[str, int | None]:
+    return {entry.id: entry.time_ms for entry in log.entries}
 
 
-def _standing(
+def _describe_undo(
     times: dict[str, int | None],
-    one: tuple[str, Decision | Compaction],
-    asked: tuple[Target, Settings],
-    branch: Branch,
-    without: Branch,
-) -> Standing:
-    """Return what ``one`` of the law does in ``branch``; tokens are those of requests as they are ``asked``."""
-    id_, body = one
-    more = measured(without, *asked).tokens - measured(branch, *asked).tokens
-    if isinstance(body, Decision):
+    decision: tuple[str, DecisionEntry | CompactionEntry],
+    target_and_settings: tuple[Target, Settings],
+    state: ConversationState,
+    without: ConversationState,
+) -> UndoableDecision:
+    """Return what ``decision`` of the law does in ``state``; tokens are those of requests as they are
+    ``target_and_settings``.
+    """
+    id_, body = decision
+    growth = measure_request(without, *target_and_settings).tokens - measure_request(state, *target_and_settings).tokens
+    if isinstance(body, DecisionEntry):
         rules = tuple(dict.fromkeys(edit.rule for edit in body.edits))
-        spans = [edit.span for edit in edits_shown(branch, body)]
+        spans = [edit.span for edit in list_shown_edits(state, body)]
         messages = len({at for span in spans for at in range(span.start, span.stop)})
-        return Standing(id_, "decision", rules, times[id_], messages, more)
-    changed = sum(old != new for old, new in zip(_fates(branch), _fates(without), strict=True))
-    return Standing(id_, "compaction", ("compaction",), times[id_], changed, more)
+        return UndoableDecision(id_, "decision", rules, times[id_], messages, growth)
+    changed_count = sum(
+        old != new for old, new in zip(_list_message_fates(state), _list_message_fates(without), strict=True)
+    )
+    return UndoableDecision(id_, "compaction", ("compaction",), times[id_], changed_count, growth)
 
 
-def _revoked(branch: Branch, id_: str) -> Branch:
-    return extend(branch, Entry("", None, Revoke(id_)))
+def _fold_revoke(state: ConversationState, id_: str) -> ConversationState:
+    return apply_entry(state, Entry("", None, RevokeEntry(id_)))
 
 
-def _undone(branch: Branch, id_: str, body: Decision | Compaction, there: Container[int], *, fold: bool) -> Branch:
-    """Return ``branch`` without ``body``, of which no more is right than its size if it is not to ``fold`` all anew.
+def _remove_decision(
+    state: ConversationState,
+    id_: str,
+    body: DecisionEntry | CompactionEntry,
+    shown_indexes: Container[int],
+    *,
+    fold: bool,
+) -> ConversationState:
+    """Return ``state`` without ``body``, of which no more is right than its size if it is not to ``fold`` all anew.
 
     To fold costs all that is in force. A decision gives back what it saves, and nothing else.
     """
-    if fold or isinstance(body, Compaction):
-        return _revoked(branch, id_)
-    told = branch.measured
-    if told is not None and _first_changed(branch, body, there) < told.slots:
-        told = replace(told, mark=b"")  # what was counted had the decision
-    saved = sum(edit.saves for edit in edits_shown(branch, body))
-    return replace(branch, held=branch.held + saved, measured=told)
+    if fold or isinstance(body, CompactionEntry):
+        return _fold_revoke(state, id_)
+    measurement = state.measured_request
+    if measurement is not None and _find_first_changed_message(state, body, shown_indexes) < measurement.message_count:
+        measurement = replace(measurement, projection_digest=b"")  # what was counted had the decision
+    saved_tokens = sum(edit.saves for edit in list_shown_edits(state, body))
+    return replace(state, shown_tokens=state.shown_tokens + saved_tokens, measured_request=measurement)
 
 
-def _last_told(branch: Branch, newest: list[tuple[str, Decision | Compaction]], there: Container[int]) -> str:
+def _find_measured_decision(
+    state: ConversationState, newest: list[tuple[str, DecisionEntry | CompactionEntry]], shown_indexes: Container[int]
+) -> str:
     """Return the one decision without which the request that was counted last may stand again; or nothing.
 
     Whatever changed that came behind the count, so it is the newest that is about those messages.
     """
-    told = branch.measured
-    if told is None or branch.anchor is not None:
+    measurement = state.measured_request
+    if measurement is None or state.valid_measured_request is not None:
         return ""
-    return next((id_ for id_, body in newest if _first_changed(branch, body, there) < told.slots), "")
-
-
-def _first_changed(branch: Branch, body: Decision | Compaction, there: Container[int]) -> int:
-    """Return the first slot of those ``there`` that is shown otherwise without ``body``; the end where none is."""
-    groups: dict[int, list[Edit]] = {}
-    for edit in edits_shown(branch, body):
-        groups.setdefault(edit.span.start, []).append(edit)
-    return min(
-        (at for at, edits in groups.items() if at in there and _changes(branch, at, edits)), default=len(branch.slots)
+    return next(
+        (
+            id_
+            for id_, body in newest
+            if _find_first_changed_message(state, body, shown_indexes) < measurement.message_count
+        ),
+        "",
     )
 
 
-def _changes(branch: Branch, at: int, edits: list[Edit]) -> bool:
+def _find_first_changed_message(
+    state: ConversationState, body: DecisionEntry | CompactionEntry, shown_indexes: Container[int]
+) -> int:
+    """Return the first slot of those ``shown_indexes`` that is shown otherwise without ``body``; the end where none
+    is.
+    """
+    groups: dict[int, list[Edit]] = {}
+    for edit in list_shown_edits(state, body):
+        groups.setdefault(edit.span.start, []).append(edit)
+    return min(
+        (at for at, edits in groups.items() if at in shown_indexes and _is_shown_differently(state, at, edits)),
+        default=len(state.sized_messages),
+    )
+
+
+def _is_shown_differently(state: ConversationState, at: int, edits: list[Edit]) -> bool:
     """Return whether slot ``at`` is shown otherwise without ``edits``, which others may stand for as well."""
-    others = list(branch.edits[at])
+    other_edits = list(state.edits[at])
     for edit in edits:
-        others.remove(edit)
-    without = replace(branch, edits={at: tuple(others)} if others else {})
-    digests = ([slot.digest for slot in shown(one, at)] for one in (branch, without))
-    return slot_after(branch, at) != slot_after(without, at) or ne(*digests)
+        other_edits.remove(edit)
+    without = replace(state, edits={at: tuple(other_edits)} if other_edits else {})
+    digests = (
+        [sized_message.digest for sized_message in list_shown_sized_messages_at(variant, at)]
+        for variant in (state, without)
+    )
+    return get_next_shown_index(state, at) != get_next_shown_index(without, at) or ne(*digests)
 
 
-def _fates(branch: Branch) -> list[tuple[State, tuple[Edit, ...]]]:
+def _list_message_fates(conversation_state: ConversationState) -> list[tuple[MessageState, tuple[Edit, ...]]]:
     """Return how each message is shown, and by which edits."""
     return [
-        (state, () if state == "hidden" else branch.edits.get(index, ())) for index, state in enumerate(states(branch))
+        (state, () if state == "hidden" else conversation_state.edits.get(index, ()))
+        for index, state in enumerate(list_message_visibility(conversation_state))
     ]
 
 
-def undo(store: SessionStore, info: SessionInfo, *decisions: str) -> Undone:
+def undo_decisions(store: SessionStore, info: SessionInfo, *decisions: str) -> UndoOutcome:
     """Revoke decisions of a session, the newest where none is named, and return what that changed."""
     key = info.key
-    with at_leaf(store, key) as journal:
-        revoked = journal.revoke(*decisions or (None,))
-    path = store.path(key, journal.leaf)
-    logs = [log_of(path[: at - len(revoked)]) for at in range(len(revoked))]  # each as it was just before
-    asked = as_asked(info, logs[0].branch, config.configuration())
+    with open_journal_at_leaf(store, key) as journal:
+        revoked_ids = journal.revoke_decisions(*decisions or (None,))
+    path = store.read_path(key, journal.leaf)
+    logs = [
+        build_branch_history(path[: at - len(revoked_ids)]) for at in range(len(revoked_ids))
+    ]  # each as it was just before
+    target_and_settings = get_target_and_settings(info, logs[0].state, config.load_configuration())
     first, *also = [
-        _standing(_times(log), (id_, dict(log.branch.law)[id_]), asked, log.branch, _revoked(log.branch, id_))
-        for log, id_ in zip(logs, revoked, strict=True)
+        _describe_undo(
+            _map_entry_times(log),
+            (id_, dict(log.state.active_decisions)[id_]),
+            target_and_settings,
+            log.state,
+            _fold_revoke(log.state, id_),
+        )
+        for log, id_ in zip(logs, revoked_ids, strict=True)
     ]
-    before, after = (measured(branch, *asked).tokens for branch in (logs[0].branch, journal.branch))
-    return Undone(key, first, before, after, tuple(also))
+    before, after = (measure_request(state, *target_and_settings).tokens for state in (logs[0].state, journal.state))
+    return UndoOutcome(key, first, before, after, tuple(also))
 
 
-def forget(store: SessionStore, info: SessionInfo) -> Forgotten:
+def forget_window(store: SessionStore, info: SessionInfo) -> WindowChange:
     """Let nothing count any more that overflows told of a session's window, and return what that changed."""
-    with at_leaf(store, info.key) as journal:
-        before = _limits(info, journal.branch)
-        if before.origin != guard.LEARNED:
-            raise Stopped(f"no refusal told of a smaller window: it is {before.window:,} tokens ({before.origin})")
-        journal.forget()
-    after = _limits(info, journal.branch)
-    return Forgotten(info.key, before.window, after.window, after.origin)
+    with open_journal_at_leaf(store, info.key) as journal:
+        before = _get_effective_limits(info, journal.state)
+        if before.window_source != guard.LEARNED_ORIGIN:
+            raise CommandError(
+                f"no refusal told of a smaller window: it is {before.window:,} tokens ({before.window_source})"
+            )
+        journal.forget_learned_window()
+    after = _get_effective_limits(info, journal.state)
+    return WindowChange(info.key, before.window, after.window, after.window_source)
 
 
-def _limits(info: SessionInfo, branch: Branch) -> Limits:
-    place, settings = as_asked(info, branch, config.configuration())
-    return guard.in_force(place, branch, settings).limits
+def _get_effective_limits(info: SessionInfo, state: ConversationState) -> ModelLimits:
+    place, settings = get_target_and_settings(info, state, config.load_configuration())
+    return guard.compute_effective_target(place, state, settings).limits
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
-def _say(info: SessionInfo, found: Undone | Forgotten) -> None:
+def _print_undo(info: SessionInfo, outcome: UndoOutcome | WindowChange) -> None:
     from rich.text import Text
 
-    out = console()
-    say_line(out, session_line(info))
-    if isinstance(found, Forgotten):
-        told = f"the window is {found.after:,} tokens again ({found.origin}); it was learned to be {found.before:,}"
-        say_whole(out, Text(told, "green"))
+    out = make_console()
+    print_line(out, format_session_line(info))
+    if isinstance(outcome, WindowChange):
+        text = (
+            f"the window is {outcome.after:,} tokens again ({outcome.origin}); it was learned to be {outcome.before:,}"
+        )
+        print_wrapped(out, Text(text, "green"))
         return
-    undone = (found.revoked, *found.also)
-    ids = beginnings(one.id for one in undone)
-    for one in undone:
-        say_whole(out, Text(f"{_name(one, ids[one.id])} no longer counts: {_back(one)}", "green"))
-    say_whole(out, Text(f"the next request holds {about(found.after)} tokens; it was {about(found.before)}"))
+    undone = (outcome.decision, *outcome.also)
+    ids = shorten_entry_ids(decision.id for decision in undone)
+    for decision in undone:
+        print_wrapped(
+            out,
+            Text(
+                f"{_name_decision(decision, ids[decision.id])} no longer counts: {_format_undo_effect(decision)}",
+                "green",
+            ),
+        )
+    print_wrapped(
+        out,
+        Text(f"the next request holds {format_tokens(outcome.after)} tokens; it was {format_tokens(outcome.before)}"),
+    )
 
 
-def _name(one: Standing, id_: str) -> str:
-    rules = "" if one.rules == (one.kind,) else f" ({', '.join(map(clean, one.rules))})"
-    return f"{one.kind} {clean(id_)}{rules}"
+def _name_decision(decision: UndoableDecision, id_: str) -> str:
+    rules = "" if decision.rules == (decision.kind,) else f" ({', '.join(map(clean_single_line, decision.rules))})"
+    return f"{decision.kind} {clean_single_line(id_)}{rules}"
 
 
-def _back(one: Standing) -> str:
-    shown = "message is" if one.messages == 1 else "messages are"
-    size = f"{about(abs(one.tokens))} tokens {'more' if one.tokens >= 0 else 'fewer'}"
-    return f"{size}, {one.messages:,} {shown} shown otherwise"
+def _format_undo_effect(decision: UndoableDecision) -> str:
+    subject = "message is" if decision.messages == 1 else "messages are"
+    size = f"{format_tokens(abs(decision.token_growth))} tokens {'more' if decision.token_growth >= 0 else 'fewer'}"
+    return f"{size}, {decision.messages:,} {subject} shown otherwise"
 
 
-def _say_list(info: SessionInfo, found: Law, count: int, *, as_json: bool) -> None:
+def _print_undoable(info: SessionInfo, decisions: UndoList, count: int, *, as_json: bool) -> None:
     from rich.text import Text
 
     if as_json:
-        say_json(msgspec.to_builtins(found))
+        print_json(msgspec.to_builtins(decisions))
         return
-    out = console()
-    say_line(out, session_line(info))
-    if not found.in_force:
+    out = make_console()
+    print_line(out, format_session_line(info))
+    if not decisions.in_force:
         out.print("nothing is in force that could be undone")
-    ids = beginnings(one.id for one in found.in_force)
-    for one in found.in_force:
-        told = f"without it {_back(one)}: {_name(one, ids[one.id])}"
-        say_whole(out, Text.assemble((f"{when(one.at):14} ", "dim"), told))
-    say_more(count - len(found.in_force), "older one", "--limit")
+    ids = shorten_entry_ids(decision.id for decision in decisions.in_force)
+    for decision in decisions.in_force:
+        effect = f"without it {_format_undo_effect(decision)}: {_name_decision(decision, ids[decision.id])}"
+        print_wrapped(out, Text.assemble((f"{format_time(decision.at):14} ", "dim"), effect))
+    print_more_hint(count - len(decisions.in_force), "older one", "--limit")

@@ -12,42 +12,47 @@ import msgspec
 from msgspec import Struct
 
 from holdfast import config
-from holdfast.cli.output.errors import Stopped
-from holdfast.cli.output.ranges import Whole
+from holdfast.cli.output.errors import CommandError
+from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import (
-    Waiting,
-    clean,
-    console,
-    json_option,
-    many,
-    say_command,
-    say_json,
-    say_line,
-    say_more,
-    say_whole,
+    ProgressBar,
+    clean_single_line,
+    format_count,
+    make_console,
+    make_json_option,
+    print_command,
+    print_json,
+    print_line,
+    print_more_hint,
+    print_wrapped,
 )
-from holdfast.cli.places import opened, store_option
-from holdfast.cli.reports.describe import session_line, shortest, when, words
+from holdfast.cli.places import open_named_store, store_option
+from holdfast.cli.reports.describe import format_session_line, format_time, get_message_text_lines, shorten_session_keys
 from holdfast.cli.reports.history import (
-    SHORT,
-    Act,
-    Log,
-    State,
-    acts,
-    as_shown,
-    entry_named,
-    named,
-    read_log,
-    states,
-    through,
+    SHORT_ID,
+    BranchHistory,
+    MessageAction,
+    MessageState,
+    find_entry,
+    find_session_or_entry,
+    get_shown_messages,
+    iter_message_actions,
+    list_message_visibility,
+    load_branch_history,
+    load_history_through_entry,
 )
-from holdfast.cli.reports.history import tokens_of as size_of
-from holdfast.cli.reports.original_text import as_it_came, size_as_it_came
-from holdfast.cli.reports.request_detail import OF_REQUESTS, request_of, say, sent
-from holdfast.cli.reports.request_size import Measured, about, measured_in
-from holdfast.messages.sized_message import Slot
-from holdfast.state.branch.branch import Branch
-from holdfast.state.entries import BranchSummary, Compaction, Entry, Said
+from holdfast.cli.reports.history import sum_message_sizes as size_of
+from holdfast.cli.reports.original_text import count_original_characters, iter_original_text
+from holdfast.cli.reports.request_detail import (
+    REQUEST_BODIES,
+    describe_request,
+    find_request_position,
+    print_request_detail,
+)
+from holdfast.cli.reports.request_size import RequestSize, format_tokens, measure_session_request
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.entries import BranchSummaryEntry, CompactionEntry, Entry, MessageEntry
 from holdfast.store.base import SessionInfo
 
 EXAMPLES = """\
@@ -58,16 +63,16 @@ Examples:
   holdfast why 4d56 128 --said > result.txt
   holdfast why 9c41d7e2             # a request, by the id in x-holdfast-request
 """
-MOST = 20
+DEFAULT_ACTION_LIMIT = 20
 """[H] Decisions about a message that a person is told, the first and the last, unless another number is asked for."""
-_TOLD = {
+_STATE_TEXTS = {
     "whole": "it is sent as it was said",
     "reduced": "something shorter stands in its place",
     "hidden": "no request shows it any more",
 }
 
 
-class Stands(Struct, frozen=True, omit_defaults=True):
+class MessageReplacement(Struct, frozen=True, omit_defaults=True):
     """What a request holds in place of a message: itself, changed, or the summary of the compaction ``entry``."""
 
     tokens: int
@@ -75,7 +80,7 @@ class Stands(Struct, frozen=True, omit_defaults=True):
     entry: str = ""
 
 
-class Why(Struct, frozen=True):
+class MessageStory(Struct, frozen=True):
     """What happened to a message. Tokens are estimates, as ``holdfast context`` gives them."""
 
     session: str
@@ -88,20 +93,27 @@ class Why(Struct, frozen=True):
     characters: int
     """As it came, also where that was more than an entry may hold."""
     text: str
-    state: State
-    stands: Stands | None
+    state: MessageState
+    replacement: MessageReplacement | None
     """What a request shows for it; nothing where nothing stands for it."""
-    acts: tuple[Act, ...]
+    actions: tuple[MessageAction, ...]
 
 
 @click.command("why", epilog=EXAMPLES)
 @click.argument("session")
 @click.argument("message", required=False)
-@click.option("--lines", type=Whole(0), default=5, show_default=True, help="How many lines of each text.")
-@click.option("-n", "--limit", type=Whole(1), default=MOST, show_default=True, help="How many decisions about it.")
+@click.option("--lines", type=IntegerParamType(0), default=5, show_default=True, help="How many lines of each text.")
+@click.option(
+    "-n",
+    "--limit",
+    type=IntegerParamType(1),
+    default=DEFAULT_ACTION_LIMIT,
+    show_default=True,
+    help="How many decisions about it.",
+)
 @click.option("--said", is_flag=True, help="Print the message as it was said, whole, and nothing else.")
 @store_option
-@json_option("what happened")
+@make_json_option("what happened")
 def command(session: str, message: str | None, store: str | None, *, said: bool, as_json: bool, **given: int) -> None:
     """Tell what happened to a message: as it was said, as requests show it now, and each decision about it.
 
@@ -113,35 +125,43 @@ def command(session: str, message: str | None, store: str | None, *, said: bool,
     Of a request, by the id that the header x-holdfast-request of its answer tells: as its client sent it, as it went
     up, what was decided for it and before it, and what it cost.
     """
-    with opened(store, readonly=True) as there:
-        with Waiting("reading", wanted=not as_json):
-            info, entry = named(there, session)
-            log = read_log(there, info.key)
-            keys = [one.key for one in there.sessions()]
+    with open_named_store(store, readonly=True) as there:
+        with ProgressBar("reading", is_wanted=not as_json):
+            info, entry = find_session_or_entry(there, session)
+            log = load_branch_history(there, info.key)
+            keys = [session_info.key for session_info in there.list_sessions()]
             if message is not None:
-                entry = entry_named(there, info.key, log, message)
+                entry = find_entry(there, info.key, log, message)
             if entry is None:
-                raise Stopped("say which message of the session: a number as holdfast show prints it, or an entry's id")
-            log = through(there, info.key, log, entry)
-        if isinstance(entry.body, OF_REQUESTS) and not said:
-            _say_sent(info, log, entry, shortest(keys)[info.key], as_json=as_json)
+                raise CommandError(
+                    "say which message of the session: a number as holdfast show prints it, or an entry's id"
+                )
+            log = load_history_through_entry(there, info.key, log, entry)
+        if isinstance(entry.body, REQUEST_BODIES) and not said:
+            _print_request_story(info, log, entry, shorten_session_keys(keys)[info.key], as_json=as_json)
             return
-        number = _number(log, entry)
+        number = _get_message_number(log, entry)
         if said:
-            _say_said(info, number, entry, as_it_came(there, log, number), as_json=as_json)
+            _print_original(info, number, entry, iter_original_text(there, log, number), as_json=as_json)
             return
-        with Waiting("reading", wanted=not as_json):
-            found = why(info, log, number, size_as_it_came(there, log, number), measured_in(info, log.branch))
+        with ProgressBar("reading", is_wanted=not as_json):
+            story = explain_message(
+                info,
+                log,
+                number,
+                count_original_characters(there, log, number),
+                measure_session_request(info, log.state),
+            )
     if as_json:
-        say_json(msgspec.to_builtins(found))
+        print_json(msgspec.to_builtins(story))
     else:
-        _say(found, info, shortest(keys)[info.key], **given)
+        _print_story(story, info, shorten_session_keys(keys)[info.key], **given)
 
 
-def _say_said(info: SessionInfo, number: int, entry: Entry, pieces: Iterable[str], *, as_json: bool) -> None:
+def _print_original(info: SessionInfo, number: int, entry: Entry, pieces: Iterable[str], *, as_json: bool) -> None:
     """Print the words of a message as they are; a terminal gets the line end that they may lack."""
     if as_json:
-        say_json({"session": info.key, "message": number, "entry": entry.id, "text": "".join(pieces)})
+        print_json({"session": info.key, "message": number, "entry": entry.id, "text": "".join(pieces)})
         return
     for piece in pieces:
         click.echo(piece.encode("utf-8", "replace"), nl=False)
@@ -149,121 +169,149 @@ def _say_said(info: SessionInfo, number: int, entry: Entry, pieces: Iterable[str
         click.echo()
 
 
-def _say_sent(info: SessionInfo, log: Log, entry: Entry, short: str, *, as_json: bool) -> None:
+def _print_request_story(info: SessionInfo, log: BranchHistory, entry: Entry, short_key: str, *, as_json: bool) -> None:
     """Tell of the request that ``entry`` is, or that it tells the end of."""
-    with Waiting("reading", wanted=not as_json):
-        found = sent(info, log, request_of(log, entry), config.configuration())
+    with ProgressBar("reading", is_wanted=not as_json):
+        request_detail = describe_request(info, log, find_request_position(log, entry), config.load_configuration())
     if as_json:
-        say_json(msgspec.to_builtins(found))
+        print_json(msgspec.to_builtins(request_detail))
         return
-    out = console()
-    say_line(out, session_line(info))
-    say(out, found, quote(clean(short)))
+    out = make_console()
+    print_line(out, format_session_line(info))
+    print_request_detail(out, request_detail, quote(clean_single_line(short_key)))
 
 
-def _number(log: Log, entry: Entry) -> int:
-    """Return which message ``entry`` is; ``Stopped`` where it is none."""
-    if not isinstance(entry.body, Said | BranchSummary):
-        kind, short = entry.body.__struct_config__.tag, clean(entry.id[:SHORT])
-        more = f"; holdfast diff SESSION {short} shows what it changed" if kind in {"decision", "compaction"} else ""
-        raise Stopped(f"entry {short} is a {kind} and no message: give a number as holdfast show prints it{more}")
-    return next(number for number, one in enumerate(log.said) if one.id == entry.id)
+def _get_message_number(log: BranchHistory, entry: Entry) -> int:
+    """Return which message ``entry`` is; ``CommandError`` where it is none."""
+    if not isinstance(entry.body, MessageEntry | BranchSummaryEntry):
+        kind, short = entry.body.__struct_config__.tag, clean_single_line(entry.id[:SHORT_ID])
+        hint = f"; holdfast diff SESSION {short} shows what it changed" if kind in {"decision", "compaction"} else ""
+        raise CommandError(f"entry {short} is a {kind} and no message: give a number as holdfast show prints it{hint}")
+    return next(number for number, message_entry in enumerate(log.message_entries) if message_entry.id == entry.id)
 
 
-def why(info: SessionInfo, log: Log, number: int, characters: int, size: Measured) -> Why:
+def explain_message(
+    info: SessionInfo, log: BranchHistory, number: int, characters: int, size: RequestSize
+) -> MessageStory:
     """Return what happened to message ``number``, which had so many characters as it came; tokens are by ``size``."""
-    entry, slot = log.said[number], log.branch.slots[number]
-    state = states(log.branch)[number]
-    return Why(
+    entry, sized_message = log.message_entries[number], log.state.sized_messages[number]
+    state = list_message_visibility(log.state)[number]
+    return MessageStory(
         session=info.key,
         message=number,
         entry=entry.id,
-        role=slot.message.role,
-        at=entry.at,
-        tokens=size.of(slot.size),
+        role=sized_message.message.role,
+        at=entry.time_ms,
+        tokens=size.scale_tokens(sized_message.tokens),
         characters=characters,
-        text=_text([slot]),
+        text=_join_message_text([sized_message]),
         state=state,
-        stands=_stands(log, number, state, size),
-        acts=tuple(acts(log, number, info.format, size)),
+        replacement=_find_replacement(log, number, state, size),
+        actions=tuple(iter_message_actions(log, number, info.format, size)),
     )
 
 
-def _stands(log: Log, number: int, state: State, size: Measured) -> Stands | None:
+def _find_replacement(
+    log: BranchHistory, number: int, state: MessageState, size: RequestSize
+) -> MessageReplacement | None:
     if state != "hidden":
-        slots = as_shown(log.branch, number)
-        return Stands(size.of(size_of(slots)), _text(slots))
-    covered = _covering(log.branch, number)
-    if covered is not None:
-        slots = as_shown(log.branch, covered)
-        return Stands(size.of(size_of(slots)), _text(slots)) if slots else None
-    summaries = [(id_, body) for id_, body in log.branch.law if isinstance(body, Compaction)]
+        sized_messages = get_shown_messages(log.state, number)
+        return MessageReplacement(size.scale_tokens(size_of(sized_messages)), _join_message_text(sized_messages))
+    covering_index = _find_covering_message(log.state, number)
+    if covering_index is not None:
+        sized_messages = get_shown_messages(log.state, covering_index)
+        return (
+            MessageReplacement(size.scale_tokens(size_of(sized_messages)), _join_message_text(sized_messages))
+            if sized_messages
+            else None
+        )
+    summaries = [(id_, body) for id_, body in log.state.active_decisions if isinstance(body, CompactionEntry)]
     if not summaries or summaries[-1][1].summary is None:
         return None
     id_, body = summaries[-1]
-    return Stands(size.of(body.size), _text([Slot(body.summary)]) if body.summary else "", id_)
+    return MessageReplacement(
+        size.scale_tokens(body.head_tokens),
+        _join_message_text([SizedMessage(body.summary)]) if body.summary else "",
+        id_,
+    )
 
 
-def _covering(branch: Branch, number: int) -> int | None:
+def _find_covering_message(state: ConversationState, number: int) -> int | None:
     """Return the kept message whose edit stands for ``number`` too, if one does."""
-    edits = (edit for edits in branch.edits.values() for edit in edits if edit.span.part is None)
-    return next((e.span.start for e in edits if branch.keep <= e.span.start <= number < max(e.span.stop, 1)), None)
+    edits = (edit for edits in state.edits.values() for edit in edits if edit.span.part is None)
+    return next((e.span.start for e in edits if state.first_kept <= e.span.start <= number < max(e.span.stop, 1)), None)
 
 
-def _text(slots: list[Slot] | tuple[Slot, ...]) -> str:
-    return "\n".join(words(slots))
+def _join_message_text(messages: list[SizedMessage] | tuple[SizedMessage, ...]) -> str:
+    return "\n".join(get_message_text_lines(messages))
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
-def _say(found: Why, info: SessionInfo, short: str, lines: int, limit: int) -> None:
+def _print_story(story: MessageStory, info: SessionInfo, short_key: str, lines: int, limit: int) -> None:
     from rich.text import Text
 
-    out = console()
-    say_line(out, session_line(info))
-    head = f"#{found.message} {clean(found.entry)[:SHORT]} {when(found.at)} {found.role}"
-    out.print(Text.assemble((" ".join(head.split()), "bold"), f": {_TOLD[found.state]}"))
-    size = f"{about(found.tokens)} tokens, {len(found.text):,} characters"
-    cut = f"{found.characters:,} characters; its entry holds {size}" if found.characters != len(found.text) else size
-    _say_text(out, f"as it was said: {cut}", found.text, lines)
-    if found.stands is not None and found.state != "whole":
-        what = "in its place" if found.state == "reduced" else "what stands for it"
-        if found.stands.entry:
-            what = f"the summary that stands for it (compaction {clean(found.stands.entry)[:SHORT]})"
-        _say_text(out, f"{what}: {about(found.stands.tokens)} tokens", found.stands.text, lines)
-    if not found.acts:
+    out = make_console()
+    print_line(out, format_session_line(info))
+    head = f"#{story.message} {clean_single_line(story.entry)[:SHORT_ID]} {format_time(story.at)} {story.role}"
+    out.print(Text.assemble((" ".join(head.split()), "bold"), f": {_STATE_TEXTS[story.state]}"))
+    size = f"{format_tokens(story.tokens)} tokens, {len(story.text):,} characters"
+    lengths = (
+        f"{story.characters:,} characters; its entry holds {size}" if story.characters != len(story.text) else size
+    )
+    _print_text_block(out, f"as it was said: {lengths}", story.text, lines)
+    if story.replacement is not None and story.state != "whole":
+        title = "in its place" if story.state == "reduced" else "what stands for it"
+        if story.replacement.entry:
+            title = (
+                f"the summary that stands for it (compaction {clean_single_line(story.replacement.entry)[:SHORT_ID]})"
+            )
+        _print_text_block(
+            out, f"{title}: {format_tokens(story.replacement.tokens)} tokens", story.replacement.text, lines
+        )
+    if not story.actions:
         out.print("nothing was decided about it")
-    left = len(found.acts) - limit
-    for act in found.acts if left <= 0 else (*found.acts[: limit // 2], *found.acts[limit // 2 + left :]):
+    omitted_count = len(story.actions) - limit
+    for act in (
+        story.actions
+        if omitted_count <= 0
+        else (*story.actions[: limit // 2], *story.actions[limit // 2 + omitted_count :])
+    ):
         out.print()
-        _say_act(out, short, act)
-    say_more(left, "decision", "--limit")
+        _print_action(out, short_key, act)
+    print_more_hint(omitted_count, "decision", "--limit")
 
 
-def _say_text(out: Any, head: str, text: str, lines: int) -> None:
+def _print_text_block(console: Any, head: str, text: str, lines: int) -> None:
     from rich.text import Text
 
-    out.print(Text(head))
+    console.print(Text(head))
     every = text.split("\n")
     for line in every[:lines]:
-        say_line(out, Text(f"  | {clean(line)}", style="dim"))
+        print_line(console, Text(f"  | {clean_single_line(line)}", style="dim"))
     if len(every) > lines > 0:
-        out.print(Text(f"  | … {many(len(every) - lines, 'more line')}", style="dim"))
+        console.print(Text(f"  | … {format_count(len(every) - lines, 'more line')}", style="dim"))
 
 
-def _say_act(out: Any, session: str, act: Act) -> None:
+def _print_action(console: Any, session: str, act: MessageAction) -> None:
     from rich.text import Text
 
-    short, key = clean(act.entry)[:SHORT], quote(clean(session))
-    state = f"taken back by {clean(act.revoked)[:SHORT]}" if act.revoked else "in force"
-    by = f", by {clean(act.by)}" if act.by else ""
-    style = "dim" if act.revoked else "yellow"
-    out.print(Text.assemble((clean(act.rule), style), f"  {act.kind} {short} {when(act.at)}{by}: {state}"))
-    say_whole(
-        out, Text(f"  {clean(act.why)}{f'; it frees {about(act.saves)} tokens of this message' if act.saves else ''}")
+    short, key = clean_single_line(act.entry)[:SHORT_ID], quote(clean_single_line(session))
+    state = f"taken back by {clean_single_line(act.revoked_by)[:SHORT_ID]}" if act.revoked_by else "in force"
+    by = f", by {clean_single_line(act.decided_by)}" if act.decided_by else ""
+    style = "dim" if act.revoked_by else "yellow"
+    console.print(
+        Text.assemble((clean_single_line(act.rule), style), f"  {act.kind} {short} {format_time(act.at)}{by}: {state}")
+    )
+    print_wrapped(
+        console,
+        Text(
+            f"  {clean_single_line(act.why)}"
+            f"{f'; it frees {format_tokens(act.saves)} tokens of this message' if act.saves else ''}"
+        ),
     )
     for handle in act.recall:
-        say_command(out, Text(f"  read it back: holdfast recall {key} {handle}", style="dim"))
-    if not act.revoked and act.kind != "capped":
-        say_command(out, Text(f"  undo it: holdfast undo {key} {short}", style="dim"))
+        print_command(console, Text(f"  read it back: holdfast recall {key} {handle}", style="dim"))
+    if not act.revoked_by and act.kind != "capped":
+        print_command(console, Text(f"  undo it: holdfast undo {key} {short}", style="dim"))

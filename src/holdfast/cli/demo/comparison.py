@@ -10,30 +10,30 @@ from msgspec import Struct
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.demo.trial import KEY, MODEL, WINDOW, Run
-from holdfast.cli.demo.watcher import drawn
-from holdfast.cli.output.terminal import clean, many, say_command, say_whole
+from holdfast.cli.demo.trial import DEMO_SESSION, MODEL, WINDOW, DemoRun
+from holdfast.cli.demo.watcher import draw_run
+from holdfast.cli.output.terminal import clean_single_line, format_count, print_command, print_wrapped
 from holdfast.testing.task.routes import ROUTES
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-STORE = "session.db"
+DEMO_STORE_FILE = "session.db"
 """The file of the second run's session."""
-AGREED = "agreed surcharge"
+RECALL_PHRASE = "agreed surcharge"
 """What each line of the audit says that can be read back."""
-_FEW = 8
+_SMALL_PICTURE_ROWS = 8
 """Lines of the first picture, which only grows."""
-ROOMY, LEAST = 60, 12
+ROOMY_WIDTH, MIN_NAME_WIDTH = 60, 12
 """Columns from which on the table is not crowded, and those that the names of its figures have at least."""
-_OUTCOMES = {
+_OUTCOME_STYLES = {
     "finished": ("finished", "green"),
     "overflow": ("died of an overflow", "red"),
     "stopped": ("stopped", "red"),
 }
 
 
-class Recalled(Struct, frozen=True):
+class EarlyMessageRecall(Struct, frozen=True):
     """What was said early in a session and can still be read back."""
 
     messages: int = 0
@@ -45,87 +45,89 @@ class Recalled(Struct, frozen=True):
     """The id that it is read back by."""
 
 
-class Both(Struct, frozen=True):
+class DemoComparison(Struct, frozen=True):
     """Both runs, what can be read back of the second, and how long it all took."""
 
-    without: Run
-    aided: Run
-    recalled: Recalled
+    without: DemoRun
+    with_holdfast: DemoRun
+    recall: EarlyMessageRecall
     seconds: float
 
 
-def say_beginning(out: Console) -> None:
+def print_introduction(console: Console) -> None:
     """Print what is going to happen."""
-    said = (
+    text = (
         f"One task, twice: a scripted model puts {len(ROUTES)} files of a small project right, step by step, with real"
         f" tools. A strict provider on this machine refuses whatever does not fit in {WINDOW:,} tokens."
     )
-    say_whole(out, Text(said))
-    out.print()
+    print_wrapped(console, Text(text))
+    console.print()
 
 
-def say_without(out: Console, run: Run) -> None:
+def print_run_without_holdfast(console: Console, run: DemoRun) -> None:
     """Print how the first run went."""
-    out.print(drawn(out, "without Holdfast", run.points, _FEW, legend=False))
-    say_whole(out, Text.assemble(("the provider: ", "dim"), (clean(run.error), "red")))
-    out.print()
+    console.print(draw_run(console, "without Holdfast", run.points, _SMALL_PICTURE_ROWS, legend=False))
+    print_wrapped(console, Text.assemble(("the provider: ", "dim"), (clean_single_line(run.error), "red")))
+    console.print()
 
 
-def say_both(out: Console, both: Both, kept: Path | None) -> None:
+def print_demo_comparison(console: Console, comparison: DemoComparison, folder: Path | None) -> None:
     """Print the second run, both beside each other, what is still there, and how to go on."""
-    out.print(drawn(out, "with Holdfast", both.aided.points))
-    if both.aided.error:
-        say_whole(out, Text(clean(both.aided.error), style="red"))
-    out.print()
-    out.print(_table(both, gap=3 if out.width >= ROOMY else 1))
-    out.print()
-    _say_recalled(out, both)
-    _say_next(out, both, kept)
+    console.print(draw_run(console, "with Holdfast", comparison.with_holdfast.points))
+    if comparison.with_holdfast.error:
+        print_wrapped(console, Text(clean_single_line(comparison.with_holdfast.error), style="red"))
+    console.print()
+    console.print(_make_comparison_table(comparison, gap=3 if console.width >= ROOMY_WIDTH else 1))
+    console.print()
+    _print_recalled(console, comparison)
+    _print_next_commands(console, comparison, folder)
 
 
-def _table(both: Both, gap: int) -> Table:
+def _make_comparison_table(comparison: DemoComparison, gap: int) -> Table:
     table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False)
-    table.add_column("", min_width=LEAST, overflow="fold")
+    table.add_column("", min_width=MIN_NAME_WIDTH, overflow="fold")
     for title in ("without", "with Holdfast"):
         table.add_column(title, justify="right")
-    for name, *cells in _rows(both.without, both.aided):
+    for name, *cells in _make_comparison_rows(comparison.without, comparison.with_holdfast):
         table.add_row(Text(name, style="dim"), *cells)
     return table
 
 
-def _rows(one: Run, two: Run) -> list[tuple[str, Text, Text]]:
-    told: list[tuple[str, str, str]] = [
-        ("steps survived", f"{one.steps:,}", f"{two.steps:,}"),
-        (f"largest request, of {WINDOW:,}", f"{one.points[-1].tokens:,}", f"{two.totals.largest:,}"),
-        ("tokens, all requests", f"{one.totals.tokens:,}", f"{two.totals.tokens:,}"),
-        ("read from the cache", f"{one.totals.cache_hit:.1%}", f"{two.totals.cache_hit:.1%}"),
-        (f"dollars, {MODEL}", f"{one.totals.usd:.2f}", f"{two.totals.usd:.2f}"),
+def _make_comparison_rows(first_run: DemoRun, two: DemoRun) -> list[tuple[str, Text, Text]]:
+    rows: list[tuple[str, str, str]] = [
+        ("steps survived", f"{first_run.steps:,}", f"{two.steps:,}"),
+        (f"largest request, of {WINDOW:,}", f"{first_run.points[-1].tokens:,}", f"{two.totals.largest:,}"),
+        ("tokens, all requests", f"{first_run.totals.tokens:,}", f"{two.totals.tokens:,}"),
+        ("read from the cache", f"{first_run.totals.cache_hit:.1%}", f"{two.totals.cache_hit:.1%}"),
+        (f"dollars, {MODEL}", f"{first_run.totals.usd:.2f}", f"{two.totals.usd:.2f}"),
         ("compactions", "-", f"{two.compactions:,}"),
-        ("read back by the model", "-", many(two.recalled, "time")),
+        ("read back by the model", "-", format_count(two.recalls, "time")),
     ]
-    ended = ("the task", Text(*_OUTCOMES[one.outcome]), Text(*_OUTCOMES[two.outcome]))
-    return [ended, *((name, Text(left), Text(right)) for name, left, right in told)]
+    outcome_row = ("the task", Text(*_OUTCOME_STYLES[first_run.outcome]), Text(*_OUTCOME_STYLES[two.outcome]))
+    return [outcome_row, *((name, Text(left), Text(right)) for name, left, right in rows)]
 
 
-def _say_recalled(out: Console, both: Both) -> None:
-    found = both.recalled
-    say_whole(out, Text(f"Nothing was lost: all {found.messages:,} messages are in the session's log."))
-    if found.lines:
-        read = (f"{found.lines} of {len(ROUTES)} lines", "green")
-        said = Text.assemble("The audit of step 2, which no file has: ", read, f" are read back, such as {found.first}")
-        say_whole(out, said)
+def _print_recalled(console: Console, comparison: DemoComparison) -> None:
+    recall = comparison.recall
+    print_wrapped(console, Text(f"Nothing was lost: all {recall.messages:,} messages are in the session's log."))
+    if recall.lines:
+        lines_part = (f"{recall.lines} of {len(ROUTES)} lines", "green")
+        text = Text.assemble(
+            "The audit of step 2, which no file has: ", lines_part, f" are read back, such as {recall.first}"
+        )
+        print_wrapped(console, text)
 
 
-def _say_next(out: Console, both: Both, kept: Path | None) -> None:
-    out.print()
-    if kept is None:
-        say_whole(out, Text("To look into that session yourself: holdfast demo --keep DIR", style="dim"))
+def _print_next_commands(console: Console, comparison: DemoComparison, folder: Path | None) -> None:
+    console.print()
+    if folder is None:
+        print_wrapped(console, Text("To look into that session yourself: holdfast demo --keep DIR", style="dim"))
         return
-    where = f"--store {shlex.quote(str(kept / STORE))}"
-    for verb, rest in (
+    where = f"--store {shlex.quote(str(folder / DEMO_STORE_FILE))}"
+    for verb, options in (
         ("show", ""),
         ("context", f"--window {WINDOW} "),
         ("why", "4 "),
-        ("recall", f'{both.recalled.handle[:12]} --search "{AGREED}" '),
+        ("recall", f'{comparison.recall.handle[:12]} --search "{RECALL_PHRASE}" '),
     ):
-        say_command(out, Text(f"holdfast {verb} {KEY} {rest}{where}", style="dim"))
+        print_command(console, Text(f"holdfast {verb} {DEMO_SESSION} {options}{where}", style="dim"))

@@ -7,33 +7,33 @@ from typing import TYPE_CHECKING, Self
 
 from rich.text import Text
 
-from holdfast.cli.demo.trial import OUTPUT, WINDOW, Progress
-from holdfast.cli.output.terminal import clean, has_colours
-from holdfast.replay.measure import Point
-from holdfast.replay.picture import COMPACTED, picture
-from holdfast.replay.report import thousands
+from holdfast.cli.demo.trial import MAX_OUTPUT, WINDOW, RunProgress
+from holdfast.cli.output.terminal import clean_single_line, has_colors
+from holdfast.replay.measure import RequestPoint
+from holdfast.replay.picture import COMPACTION_EVENTS, draw_policy_picture
+from holdfast.replay.report import format_tokens_short
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
 
-EVERY = 25
+STEPS_PER_LINE = 25
 """Steps between two lines where there is no terminal."""
-PACE = 0.08
+REDRAW_SECONDS = 0.08
 """Seconds between two pictures: more often than the eye sees would only take time."""
-ROWS = 14
+PICTURE_ROWS = 14
 """Lines of a picture: two of them, and what is said around them, fit on a screen."""
-AROUND = 8
+ROWS_AROUND = 8
 """Lines for the head, the legend and the step around a picture that goes on; on a lower screen it has fewer rows."""
-USABLE = WINDOW - OUTPUT
+USABLE_WINDOW = WINDOW - MAX_OUTPUT
 """Tokens of the window that are not kept for an answer."""
 
 
-class Watcher:
-    """Shows how far the run called ``name`` is; use it as ``with``, and give ``see`` to the run."""
+class RunWatcher:
+    """Shows how far the run called ``name`` is; use it as ``with``, and give ``show_progress`` to the run."""
 
-    def __init__(self, out: Console, name: str, *, wanted: bool = True) -> None:
-        self._out, self._name, self._wanted = out, name, wanted
+    def __init__(self, console: Console, name: str, *, is_wanted: bool = True) -> None:
+        self._out, self._name, self._wanted = console, name, is_wanted
         self._live: Live | None = None
         self._last, self._told = 0.0, 0
 
@@ -50,36 +50,44 @@ class Watcher:
         if self._live is not None:
             self._live.stop()
 
-    def see(self, progress: Progress) -> None:
+    def show_progress(self, progress: RunProgress) -> None:
         """Show ``progress``, if it is time to."""
         if self._live is not None:
-            self._draw(self._live, progress)
+            self._draw_picture(self._live, progress)
         elif self._wanted:
-            self._say(progress)
+            self._print_progress_lines(progress)
 
-    def _draw(self, live: Live, progress: Progress) -> None:
+    def _draw_picture(self, live: Live, progress: RunProgress) -> None:
         now = time.monotonic()
-        if now - self._last < PACE:
+        if now - self._last < REDRAW_SECONDS:
             return
         self._last = now
-        line = Text(f"step {len(progress.points)}  {clean(progress.doing, self._out.width - 12)}", style="dim")
-        rows = max(1, min(ROWS, self._out.height - AROUND))
-        shown = drawn(self._out, self._name, progress.points, rows, legend=self._out.height > AROUND)
-        live.update(Text("\n").join([shown, line]), refresh=True)
+        line = Text(
+            f"step {len(progress.points)}  {clean_single_line(progress.activity, self._out.width - 12)}", style="dim"
+        )
+        rows = max(1, min(PICTURE_ROWS, self._out.height - ROWS_AROUND))
+        chart = draw_run(self._out, self._name, progress.points, rows, legend=self._out.height > ROWS_AROUND)
+        live.update(Text("\n").join([chart, line]), refresh=True)
 
-    def _say(self, progress: Progress) -> None:
+    def _print_progress_lines(self, progress: RunProgress) -> None:
         """Print a line for each compaction, and every so many steps."""
         new = progress.points[self._told :]
         self._told = len(progress.points)
         for point in new:
-            if point.event in COMPACTED or point.step % EVERY == EVERY - 1:
-                gone = f"  ⟱ {thousands(progress.points[point.step - 1].tokens)} before" if point.event else ""
+            if point.event in COMPACTION_EVENTS or point.step % STEPS_PER_LINE == STEPS_PER_LINE - 1:
+                suffix = (
+                    f"  ⟱ {format_tokens_short(progress.points[point.step - 1].tokens)} before" if point.event else ""
+                )
                 self._out.print(
-                    f"{self._name}  step {point.step + 1:>3}  {point.tokens:>6,} of {WINDOW:,} tokens{gone}"
+                    f"{self._name}  step {point.step + 1:>3}  {point.tokens:>6,} of {WINDOW:,} tokens{suffix}"
                 )
 
 
-def drawn(out: Console, name: str, points: tuple[Point, ...], rows: int = ROWS, *, legend: bool = True) -> Text:
+def draw_run(
+    console: Console, name: str, points: tuple[RequestPoint, ...], rows: int = PICTURE_ROWS, *, legend: bool = True
+) -> Text:
     """Return the picture of a run."""
-    letters = not has_colours(out)
-    return picture(name, points, WINDOW, USABLE, out.width, letters=letters, rows=rows, legend=legend)
+    letters = not has_colors(console)
+    return draw_policy_picture(
+        name, points, WINDOW, USABLE_WINDOW, console.width, letters=letters, rows=rows, legend=legend
+    )

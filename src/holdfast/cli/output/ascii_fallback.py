@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import codecs
 
-PLAINLY = "holdfast-plainly"
+ASCII_FALLBACK = "holdfast-plainly"
 """The name by which a stream asks for it."""
-_PLAIN = str.maketrans("…·•●○→←↺⟱✂✗×−–—━╸╺│█▇▆▅▄▃▂▁", ".-**o><^v/xx------|###++--_")
+_ASCII_SIGNS = str.maketrans("…·•●○→←↺⟱✂✗×−–—━╸╺│█▇▆▅▄▃▂▁", ".-**o><^v/xx------|###++--_")
 """One sign for one sign, so that columns stay where they are."""
-OTHER = "?"
+UNKNOWN_SIGN = "?"
 """What stands for any other sign."""
 
 
-def plainly(error: UnicodeError) -> tuple[str, int]:
+def replace_with_ascii(error: UnicodeError) -> tuple[str, int]:
     """Return what is written in place of that which cannot be, and where to go on."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    text = error.object[error.start : error.end].translate(_PLAIN)
-    return "".join(sign if sign.isascii() else OTHER for sign in text), error.end
+    text = error.object[error.start : error.end].translate(_ASCII_SIGNS)
+    return "".join(sign if sign.isascii() else UNKNOWN_SIGN for sign in text), error.end
 
 
-codecs.register_error(PLAINLY, plainly)
+codecs.register_error(ASCII_FALLBACK, replace_with_ascii)

@@ -17,16 +17,16 @@ from holdfast.errors import HoldfastError
 WRONG_USE = 2
 INTERRUPTED = 130
 """128 + SIGINT, as shells have it."""
-UNREAD = 141
+BROKEN_PIPE = 141
 """128 + SIGPIPE: who read what was printed ended before all of it was there."""
-EXPECTED = (HoldfastError, OSError, UnicodeError, RecursionError, MemoryError)
+EXPECTED_ERRORS = (HoldfastError, OSError, UnicodeError, RecursionError, MemoryError)
 """What input, disks and terminals can cause. Anything else is a fault of this program and keeps its traceback."""
 
-_LONG = re.compile(r"""(\S{80})\S{320,}?(?=['"):;,.]{0,3}(?:\s|$))""")
+_LONG_WORD = re.compile(r"""(\S{80})\S{320,}?(?=['"):;,.]{0,3}(?:\s|$))""")
 """A word that nobody wrote to be read, and what is told of it: no path that a disk takes has a longer name in it."""
-_NUMBER = re.compile(r"\[Errno \d+\] (.)")
+_ERRNO_PREFIX = re.compile(r"\[Errno \d+\] (.)")
 """How an error of the system begins inside of another."""
-_ADVICE = {
+_ADVICE_FOR_ERRNO = {
     errno.ENOENT: "check the path",
     errno.EACCES: "give yourself access to it, or choose another path",
     errno.EPERM: "give yourself access to it, or choose another path",
@@ -41,22 +41,22 @@ _ADVICE = {
 }
 
 
-class Stopped(click.ClickException):
+class CommandError(click.ClickException):
     """The command cannot go on: wrong use, or input, disk and the like that do not let it."""
 
     exit_code = WRONG_USE
 
 
-class Interrupted(click.ClickException):
+class CommandInterrupted(click.ClickException):
     """The user ended the command."""
 
     exit_code = INTERRUPTED
 
 
-class Unread(click.ClickException):
+class OutputClosed(click.ClickException):
     """Nobody reads what is printed any more, as behind ``| head -1``: the command ends, and says nothing of it."""
 
-    exit_code = UNREAD
+    exit_code = BROKEN_PIPE
 
     def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002
         """Let what is not printed yet go nowhere."""
@@ -65,30 +65,30 @@ class Unread(click.ClickException):
                 os.dup2(nowhere.fileno(), stream.fileno())
 
 
-def stopped(error: BaseException) -> BaseException:
+def translate_error(error: BaseException) -> BaseException:
     """Return what is to be raised for ``error``: a message for what can be expected, else the error itself."""
     if isinstance(error, KeyboardInterrupt):
-        return Interrupted("interrupted; nothing was left half-written")
+        return CommandInterrupted("interrupted; nothing was left half-written")
     if isinstance(error, OSError) and error.errno == errno.EPIPE:
-        return Unread("")
-    return Stopped(reason(error)) if isinstance(error, EXPECTED) else error
+        return OutputClosed("")
+    return CommandError(describe_error(error)) if isinstance(error, EXPECTED_ERRORS) else error
 
 
-def brief(message: str) -> str:
+def cut_long_words(message: str) -> str:
     """Return ``message`` with its endless words cut: whatever was given, an error is one that can be read."""
-    return _LONG.sub(r"\1…", message)
+    return _LONG_WORD.sub(r"\1…", message)
 
 
-def reason(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return what happened and one thing to do, in one line."""
-    return brief(_reason(error))
+    return cut_long_words(_describe_error_fully(error))
 
 
-def _reason(error: BaseException) -> str:
+def _describe_error_fully(error: BaseException) -> str:
     if isinstance(error, HoldfastError):
-        return _NUMBER.sub(lambda found: found[1].lower(), str(error))
+        return _ERRNO_PREFIX.sub(lambda match: match[1].lower(), str(error))
     if isinstance(error, OSError):
-        return _of_system(error)
+        return _describe_os_error(error)
     if isinstance(error, RecursionError):
         return "the input is nested too deeply to be read; give one with fewer levels"
     if isinstance(error, MemoryError):
@@ -96,16 +96,16 @@ def _reason(error: BaseException) -> str:
     return f"the text cannot be read or shown as it is: {error}; convert it to UTF-8"
 
 
-def of_file(file: str, message: str) -> str:
+def prefix_file_name(file: str, message: str) -> str:
     """Return ``message`` with ``file`` before it, once; one without a name has none."""
-    file = brief(file)
+    file = cut_long_words(file)
     return message if not file or message.startswith((f"{file}: ", f"{file} ")) else f"{file}: {message}"
 
 
-def _of_system(error: OSError) -> str:
+def _describe_os_error(error: OSError) -> str:
     if error.errno == errno.ENOENT and error.filename is None:  # so it is where the working folder is asked for
         return "the working folder is not there any more; change to one that is"
-    what = error.strerror or str(error)
+    description = error.strerror or str(error)
     where = f"{error.filename}: " if error.filename is not None else ""
-    advice = _ADVICE.get(error.errno or 0)
-    return f"{where}{what[:1].lower()}{what[1:]}" + (f"; {advice}" if advice else "")
+    advice = _ADVICE_FOR_ERRNO.get(error.errno or 0)
+    return f"{where}{description[:1].lower()}{description[1:]}" + (f"; {advice}" if advice else "")

@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
-_MEANT = re.compile(r"(\d[\d,_ ]*(?:\.\d+)?(?:e\d)?) ?([km]?)", re.IGNORECASE)
+_NUMBER_WITH_UNIT = re.compile(r"(\d[\d,_ ]*(?:\.\d+)?(?:e\d)?) ?([km]?)", re.IGNORECASE)
 
 
-class Whole(click.IntRange):
+class IntegerParamType(click.IntRange):
     """A whole number within bounds."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -22,14 +22,14 @@ class Whole(click.IntRange):
         except ValueError:
             if value.isdecimal():
                 self.fail(f"{value!r} has too many digits; give a smaller number", param, ctx)
-            meant = _meant(value)
-            hint = f"write {meant}" if meant is not None else "give digits alone"
+            suggestion = _guess_number(value)
+            hint = f"write {suggestion}" if suggestion is not None else "give digits alone"
             self.fail(f"{value!r} is no whole number; {hint}", param, ctx)
         number: int = super().convert(value, param, ctx)
         return number
 
 
-class Measure(click.FloatRange):
+class FloatParamType(click.FloatRange):
     """A number within bounds."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
@@ -44,10 +44,10 @@ class Measure(click.FloatRange):
         return number
 
 
-def _meant(text: str) -> int | None:
+def _guess_number(text: str) -> int | None:
     """Return the whole number that people write as ``200k``, ``1.5M``, ``2e5`` or ``200,000``."""
-    found = _MEANT.fullmatch(text.strip())
-    if found is None:
+    match = _NUMBER_WITH_UNIT.fullmatch(text.strip())
+    if match is None:
         return None
-    number = float(re.sub(r"[,_ ]", "", found[1])) * _UNITS[found[2].lower()]
+    number = float(re.sub(r"[,_ ]", "", match[1])) * _UNITS[match[2].lower()]
     return int(number) if number.is_integer() else None

@@ -12,20 +12,40 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast import config
-from holdfast.cli.output.errors import EXPECTED, Stopped, of_file, reason
-from holdfast.cli.output.ranges import Whole
-from holdfast.cli.output.terminal import Waiting, clean, console, has_colours, json_option, say_json, say_table
-from holdfast.cli.places import changed, own_sessions, stored, tools
-from holdfast.cli.recordings import Source, sources
-from holdfast.cli.replay.dump import Dump
-from holdfast.cli.replay.session_report import DEFAULT_FRAME, FailedPolicy, Order, Report, check, reported
+from holdfast.cli.output.errors import EXPECTED_ERRORS, CommandError, describe_error, prefix_file_name
+from holdfast.cli.output.ranges import IntegerParamType
+from holdfast.cli.output.terminal import (
+    ProgressBar,
+    clean_single_line,
+    has_colors,
+    make_console,
+    make_json_option,
+    print_json,
+    print_table,
+)
+from holdfast.cli.places import (
+    get_modification_sort_key,
+    list_session_files,
+    list_session_tools,
+    suggest_export_for_session,
+)
+from holdfast.cli.recordings import RecordingSource, iter_recordings
+from holdfast.cli.replay.dump import RequestDumpFolder
+from holdfast.cli.replay.session_report import (
+    DEFAULT_SETUP_TOKENS,
+    PolicyFailure,
+    ReplayJob,
+    ReplayReport,
+    check_replay_window,
+    replay_recording,
+)
 from holdfast.errors import UnknownPolicy
 from holdfast.planning.presets.presets import PRESETS
-from holdfast.providers.recognize import APIS
+from holdfast.providers.recognize import API_NAMES
 
 DEFAULT_WINDOW = 64_000
 """Tokens: small enough for most recorded sessions to outgrow it."""
-LARGEST = 1_000_000_000
+MAX_REPLAY_WINDOW = 1_000_000_000
 """Tokens: a hundred times the largest window of any model; more is a slip of the finger."""
 EXAMPLES = """\
 \b
@@ -48,7 +68,7 @@ Examples:
 """
 
 
-class Asked(Struct, frozen=True):
+class ReplayOptions(Struct, frozen=True):
     """The command line."""
 
     files: tuple[str, ...]
@@ -66,7 +86,7 @@ class Asked(Struct, frozen=True):
     as_json: bool
 
 
-class Failed(Struct, frozen=True):
+class ReplayFailure(Struct, frozen=True):
     """A file that could not be replayed, and why."""
 
     file: str
@@ -79,24 +99,24 @@ class Failed(Struct, frozen=True):
 @click.option("--all", "all_sessions", is_flag=True, help="All your sessions of these.")
 @click.option(
     "--window",
-    type=Whole(max=LARGEST),
+    type=IntegerParamType(max=MAX_REPLAY_WINDOW),
     default=DEFAULT_WINDOW,
     show_default=True,
     help="The context window, in tokens.",
 )
 @click.option(
     "--frame",
-    type=Whole(0),
-    help=f"Tokens of system prompt and tools. [default: as recorded, else {DEFAULT_FRAME}]",
+    type=IntegerParamType(0),
+    help=f"Tokens of system prompt and tools. [default: as recorded, else {DEFAULT_SETUP_TOKENS}]",
 )
 @click.option("--policy", default="all", show_default=True, help="Policies, with commas between them.")
-@click.option("--api", type=click.Choice(APIS), help="The API to make requests for. [default: the model's]")
+@click.option("--api", type=click.Choice(API_NAMES), help="The API to make requests for. [default: the model's]")
 @click.option("--model", default=config.DEFAULT_MODEL, show_default=True, help="The model whose prices count.")
 @click.option("--cuts/--no-cuts", default=None, help="Recall at cuts: three more runs. [default: with --json only]")
 @click.option("--show", metavar="POLICY", help="The policy whose picture is shown. [default: holdfast]")
 @click.option("--dump", metavar="DIR", help="Write every request there: {file, policy, step, request} a line.")
 @click.option("--session", default="", metavar="ID", help="Of a database this session alone; the beginning is enough.")
-@json_option("an object for each file and policy, in one array,")
+@make_json_option("an object for each file and policy, in one array,")
 def command(**given: Any) -> None:
     """Run a recorded session through policies: cost, cache, recall.
 
@@ -105,172 +125,213 @@ def command(**given: Any) -> None:
     sessions of Claude Code, Codex, Gemini CLI or pi, the database of opencode or what it exported, or request bodies.
     Nothing leaves this machine.
     """
-    asked = Asked(**given)
-    order = _order(asked)
-    check(order)
-    dump = Dump(asked.dump) if asked.dump else None
-    with Waiting(wanted=not asked.as_json) as waiting:
-        wanted = _wanted(asked)
-        outcomes = (one for file, session in wanted for one in _outcomes(file, session, order, waiting, dump))
-        if asked.as_json:
-            _say_json(list(outcomes))
+    options = ReplayOptions(**given)
+    replay_job = _make_replay_setup(options)
+    check_replay_window(replay_job)
+    dump = RequestDumpFolder(options.dump) if options.dump else None
+    with ProgressBar(is_wanted=not options.as_json) as waiting:
+        files = _list_files(options)
+        outcomes = (
+            outcome for file, session in files for outcome in _replay_file(file, session, replay_job, waiting, dump)
+        )
+        if options.as_json:
+            _print_reports_json(list(outcomes))
         else:
-            _say(asked, order, list(outcomes))
+            _print_reports(options, replay_job, list(outcomes))
 
 
-def _order(asked: Asked) -> Order:
-    names = list(dict.fromkeys(name for name in asked.policy.replace(" ", "").split(",") if name))
+def _make_replay_setup(options: ReplayOptions) -> ReplayJob:
+    names = list(dict.fromkeys(name for name in options.policy.replace(" ", "").split(",") if name))
     if not names:
-        raise UnknownPolicy(f"--policy {asked.policy!r} names none; there are all, {', '.join(PRESETS)}")
+        raise UnknownPolicy(f"--policy {options.policy!r} names none; there are all, {', '.join(PRESETS)}")
     names = list(PRESETS) if names == ["all"] else names
-    known = config.configuration()
-    return Order(
-        policies=tuple(known.policy(name) for name in names),
-        window=asked.window,
-        catalog=known.catalog,
-        model=asked.model,
-        frame=asked.frame,
-        api=asked.api,
-        cuts=asked.as_json if asked.cuts is None else asked.cuts,
-        points_of=None if asked.as_json else _shown(asked, names),
+    configuration = config.load_configuration()
+    return ReplayJob(
+        policies=tuple(configuration.build_policy(name) for name in names),
+        window=options.window,
+        catalog=configuration.catalog,
+        model=options.model,
+        setup_tokens=options.frame,
+        api=options.api,
+        measures_cuts=options.as_json if options.cuts is None else options.cuts,
+        pictured_policy=None if options.as_json else _choose_pictured_policy(options, names),
     )
 
 
-def _shown(asked: Asked, names: Sequence[str]) -> str:
+def _choose_pictured_policy(options: ReplayOptions, names: Sequence[str]) -> str:
     """Return the policy whose picture is shown."""
-    if asked.show is None:
+    if options.show is None:
         return "holdfast" if "holdfast" in names else names[-1]
-    if asked.show not in names:
-        raise UnknownPolicy(f"--show {asked.show!r} is none of the policies of this run: {', '.join(names)}")
-    return asked.show
+    if options.show not in names:
+        raise UnknownPolicy(f"--show {options.show!r} is none of the policies of this run: {', '.join(names)}")
+    return options.show
 
 
-def _wanted(asked: Asked) -> list[tuple[str, str]]:
+def _list_files(options: ReplayOptions) -> list[tuple[str, str]]:
     """Return the files to replay, those given first, each with the session wanted of a database.
 
-    ``Stopped`` where there are none.
+    ``CommandError`` where there are none.
     """
-    files = [(file, asked.session) for file in asked.files]
-    if asked.latest or asked.all_sessions:
-        places = tools()
-        found = sorted((path for tool in places for path in own_sessions(tool)), key=changed, reverse=True)
-        if not found:
-            looked = ", ".join(str(tool.folder) for tool in places)
-            raise Stopped(f"no recorded session was found; looked in {looked}. Give a file instead")
-        files += [(str(path), "") for path in found] if asked.all_sessions else [_newest(str(found[0]))]
+    files = [(file, options.session) for file in options.files]
+    if options.latest or options.all_sessions:
+        places = list_session_tools()
+        paths = sorted(
+            (path for tool in places for path in list_session_files(tool)), key=get_modification_sort_key, reverse=True
+        )
+        if not paths:
+            folders = ", ".join(str(tool.folder) for tool in places)
+            raise CommandError(f"no recorded session was found; looked in {folders}. Give a file instead")
+        files += [(str(path), "") for path in paths] if options.all_sessions else [_find_newest_session(str(paths[0]))]
     if not files:
-        raise Stopped("give a file to replay, or --latest for your newest session; see holdfast replay --help")
+        raise CommandError("give a file to replay, or --latest for your newest session; see holdfast replay --help")
     return files
 
 
-def _newest(file: str) -> tuple[str, str]:
+def _find_newest_session(file: str) -> tuple[str, str]:
     """Return ``file`` and, where it is a database, the id of the session in it that began last."""
     from holdfast.store.foreign import opencode as foreign
 
-    if not foreign.is_database(Path(file)):
+    if not foreign.is_sqlite_file(Path(file)):
         return file, ""
-    with foreign.opened(Path(file)) as there:
-        return file, next((one.id for one in reversed(there.roots())), "")
+    with foreign.open_opencode_database(Path(file)) as there:
+        return file, next((root.id for root in reversed(there.list_root_sessions())), "")
 
 
-def _outcomes(file: str, session: str, order: Order, waiting: Waiting, dump: Dump | None) -> Iterator[Report | Failed]:
+def _replay_file(
+    file: str, session: str, replay_job: ReplayJob, waiting: ProgressBar, dump: RequestDumpFolder | None
+) -> Iterator[ReplayReport | ReplayFailure]:
     """Yield what came of each session in a file."""
     try:
-        for source in sources(file, session):
-            yield _outcome(source, order, waiting, dump)
-    except Stopped:
+        for source in iter_recordings(file, session):
+            yield _replay_source(source, replay_job, waiting, dump)
+    except CommandError:
         raise
-    except EXPECTED as error:
-        yield Failed(file, reason(error))
+    except EXPECTED_ERRORS as error:
+        yield ReplayFailure(file, describe_error(error))
 
 
-def _outcome(source: Source, order: Order, waiting: Waiting, dump: Dump | None) -> Report | Failed:
+def _replay_source(
+    source: RecordingSource, replay_job: ReplayJob, waiting: ProgressBar, dump: RequestDumpFolder | None
+) -> ReplayReport | ReplayFailure:
     try:
-        return reported(source, order, waiting, dump)
-    except EXPECTED as error:
-        why = stored(source.name) if isinstance(error, FileNotFoundError) else ""
-        return Failed(source.name, why or reason(error))
+        return replay_recording(source, replay_job, waiting, dump)
+    except EXPECTED_ERRORS as error:
+        why = suggest_export_for_session(source.name) if isinstance(error, FileNotFoundError) else ""
+        return ReplayFailure(source.name, why or describe_error(error))
 
 
-def _say_json(outcomes: Sequence[Report | Failed]) -> None:
-    from holdfast.replay.report import record
+def _print_reports_json(outcomes: Sequence[ReplayReport | ReplayFailure]) -> None:
+    from holdfast.replay.report import encode_policy_row
 
     out: list[dict[str, Any]] = []
     for outcome in outcomes:
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, ReplayFailure):
             out.append({"file": outcome.file, "error": outcome.error})
         else:
-            out += [record(outcome.subject, row) for row in outcome.rows]
-            out += [{"file": outcome.subject.file, "policy": one.policy, "error": one.error} for one in outcome.failed]
-    say_json(out)
+            out += [encode_policy_row(outcome.subject, row) for row in outcome.rows]
+            out += [
+                {"file": outcome.subject.file, "policy": failure.policy, "error": failure.error}
+                for failure in outcome.failures
+            ]
+    print_json(out)
 
 
-def _say(asked: Asked, order: Order, outcomes: Sequence[Report | Failed]) -> None:
+def _print_reports(
+    options: ReplayOptions, replay_job: ReplayJob, outcomes: Sequence[ReplayReport | ReplayFailure]
+) -> None:
     """Print a table and a picture for each file, and a table for all together; stop where no file could be read."""
-    reports = [outcome for outcome in outcomes if isinstance(outcome, Report)]
-    told = [clean(of_file(one.file, one.error)) for one in outcomes if isinstance(one, Failed)]
-    if not reports and len(told) == 1:
-        raise Stopped(told[0])
-    for line in told:
+    reports = [outcome for outcome in outcomes if isinstance(outcome, ReplayReport)]
+    error_lines = [
+        clean_single_line(prefix_file_name(failure.file, failure.error))
+        for failure in outcomes
+        if isinstance(failure, ReplayFailure)
+    ]
+    if not reports and len(error_lines) == 1:
+        raise CommandError(error_lines[0])
+    for line in error_lines:
         click.echo(line, err=True)
     if not reports:
-        raise Stopped("no file could be replayed")
-    out = console()
-    wants_picture = len(reports) == 1 or asked.show is not None
+        raise CommandError("no file could be replayed")
+    out = make_console()
+    wants_picture = len(reports) == 1 or options.show is not None
     for number, report in enumerate(reports):
         if number:
             out.print()
-        _say_report(report, order, out, wants_picture=wants_picture)
+        _print_report(report, replay_job, out, wants_picture=wants_picture)
     if len(reports) > 1:
-        _say_pool(reports, order, out)
+        _print_pool(reports, replay_job, out)
 
 
-def _say_report(report: Report, order: Order, out: Any, *, wants_picture: bool) -> None:
-    from holdfast.replay.picture import picture
-    from holdfast.replay.report import cut_table, heading, policy_table, remarks, verdict
+def _print_report(report: ReplayReport, replay_job: ReplayJob, console: Any, *, wants_picture: bool) -> None:
+    from holdfast.replay.picture import draw_policy_picture
+    from holdfast.replay.report import (
+        make_cut_table,
+        make_policy_remarks,
+        make_policy_table,
+        make_policy_verdict,
+        make_session_heading,
+    )
 
-    subject, rows = replace(report.subject, file=clean(report.subject.file)), report.rows
-    parts: list[Any] = [heading(subject), policy_table(rows, out.width), cut_table(rows, width=out.width)]
-    parts += [remarks(rows), *map(_failure, report.failed), verdict(rows)]
-    drawn = next((row.measured for row in rows if row.measured.policy == order.points_of), None)
-    if wants_picture and drawn is not None:
-        letters = not has_colours(out)
-        parts.append(picture(drawn.policy, drawn.points, subject.window, subject.usable, out.width, letters=letters))
-    _print(out, parts)
+    subject, rows = replace(report.subject, file=clean_single_line(report.subject.file)), report.rows
+    parts: list[Any] = [
+        make_session_heading(subject),
+        make_policy_table(rows, console.width),
+        make_cut_table(rows, width=console.width),
+    ]
+    parts += [make_policy_remarks(rows), *map(_format_policy_failure, report.failures), make_policy_verdict(rows)]
+    measurement = next((row.figures for row in rows if row.figures.policy == replay_job.pictured_policy), None)
+    if wants_picture and measurement is not None:
+        letters = not has_colors(console)
+        parts.append(
+            draw_policy_picture(
+                measurement.policy, measurement.points, subject.window, subject.usable, console.width, letters=letters
+            )
+        )
+    _print_parts(console, parts)
 
 
-def _say_pool(reports: Sequence[Report], order: Order, out: Any) -> None:
-    from holdfast.replay.report import HEADLINE, cut_table, policy_table, pool_heading, pooled, remarks, verdict
+def _print_pool(reports: Sequence[ReplayReport], replay_job: ReplayJob, console: Any) -> None:
+    from holdfast.replay.report import (
+        HEADLINE_BUDGET,
+        make_cut_table,
+        make_policy_remarks,
+        make_policy_table,
+        make_policy_verdict,
+        make_pool_heading,
+        pool_policy_rows,
+    )
 
-    rows = pooled([(report.subject, report.rows) for report in reports])
+    rows = pool_policy_rows([(report.subject, report.rows) for report in reports])
     by_session: dict[str, list[tuple[int, int]]] = {}
-    for row in (row for report in reports for row in report.rows if order.cuts):
-        score = row.cuts_measured().get(HEADLINE)
+    for row in (row for report in reports for row in report.rows if replay_job.measures_cuts):
+        score = row.get_measured_cuts().get(HEADLINE_BUDGET)
         if score is not None:
-            by_session.setdefault(row.measured.policy, []).append((score.facts, score.dependencies))
-    parts: list[Any] = [pool_heading([report.subject for report in reports])]
+            by_session.setdefault(row.figures.policy, []).append((score.kept_facts, score.dependencies))
+    parts: list[Any] = [make_pool_heading([report.subject for report in reports])]
     if rows:
-        parts += [policy_table(rows, out.width), cut_table(rows, by_session, width=out.width)]
-        parts += [remarks(rows), _failures_in_pool(reports), verdict(rows)]
-    out.print()
-    _print(out, parts)
+        parts += [make_policy_table(rows, console.width), make_cut_table(rows, by_session, width=console.width)]
+        parts += [make_policy_remarks(rows), _format_pool_failures(reports), make_policy_verdict(rows)]
+    console.print()
+    _print_parts(console, parts)
 
 
-def _failure(failed: FailedPolicy) -> str:
+def _format_policy_failure(failure: PolicyFailure) -> str:
     """Return why there is no row of a policy; the others of its session stand."""
-    return clean(f"{failed.policy} could not be replayed: {failed.error}")
+    return clean_single_line(f"{failure.policy} could not be replayed: {failure.error}")
 
 
-def _failures_in_pool(reports: Sequence[Report]) -> str:
+def _format_pool_failures(reports: Sequence[ReplayReport]) -> str:
     """Return a line for each policy that misses sessions which others have; its figures are of the rest alone."""
-    missed = Counter(one.policy for report in reports for one in report.failed)
-    return "\n".join(f"{policy}: without {number} of {len(reports)} sessions" for policy, number in missed.items())
+    failure_counts = Counter(failure.policy for report in reports for failure in report.failures)
+    return "\n".join(
+        f"{policy}: without {number} of {len(reports)} sessions" for policy, number in failure_counts.items()
+    )
 
 
-def _print(out: Any, parts: Sequence[Any]) -> None:
+def _print_parts(console: Any, parts: Sequence[Any]) -> None:
     """Print what there is, an empty line between two parts."""
-    shown = [part for part in parts if part is not None and str(part)]
-    for number, part in enumerate(shown):
+    visible_parts = [part for part in parts if part is not None and str(part)]
+    for number, part in enumerate(visible_parts):
         if number:
-            out.print()
-        say_table(out, part)
+            console.print()
+        print_table(console, part)

@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.cli.files import private_file, private_folder
-from holdfast.cli.output.errors import Stopped, reason
+from holdfast.cli.files import make_private_folder, open_private_file
+from holdfast.cli.output.errors import CommandError, describe_error
 
-LONGEST = 100
+MAX_STEM_LENGTH = 100
 """Characters of a file's name that are kept."""
 
 
-class Line(Struct):
+class RequestDumpLine(Struct):
     """A request as it would have been sent, its body byte for byte. Steps count from 0."""
 
     file: str
@@ -26,58 +26,58 @@ class Line(Struct):
     request: Raw
 
 
-class Dump:
-    """A folder with one file of requests for each session and policy; ``Stopped`` where it cannot be written."""
+class RequestDumpFolder:
+    """A folder with one file of requests for each session and policy; ``CommandError`` where it cannot be written."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
         self._taken: dict[str, int] = {}
         probe = self._folder / ".holdfast"
         if self._folder.exists() and not self._folder.is_dir():
-            raise Stopped(f"requests cannot be written to {self._folder}: it is a file; give a folder with --dump")
-        with _naming(self._folder):
-            private_folder(self._folder)
-            with private_file(probe):
+            raise CommandError(f"requests cannot be written to {self._folder}: it is a file; give a folder with --dump")
+        with _stop_on_disk_error(self._folder):
+            make_private_folder(self._folder)
+            with open_private_file(probe):
                 pass
             probe.unlink()
 
-    def of(self, file: str) -> Bodies:
+    def open_session(self, file: str) -> SessionDump:
         """Return where the requests of ``file`` go; a name that is used again gets a number."""
-        stem = re.sub(r"[^\w.-]", "_", Path(file).stem, flags=re.ASCII)[:LONGEST] or "session"
+        stem = re.sub(r"[^\w.-]", "_", Path(file).stem, flags=re.ASCII)[:MAX_STEM_LENGTH] or "session"
         self._taken[stem] = number = self._taken.get(stem, 0) + 1
-        return Bodies(self._folder, file, stem if number == 1 else f"{stem}-{number}")
+        return SessionDump(self._folder, file, stem if number == 1 else f"{stem}-{number}")
 
 
-class Bodies:
+class SessionDump:
     """The requests of one session."""
 
     def __init__(self, folder: Path, file: str, stem: str) -> None:
         self._folder, self._file, self._stem = folder, file, stem
 
     @contextmanager
-    def of(self, policy: str) -> Iterator[Callable[[int, bytes], None]]:
+    def open_policy_file(self, policy: str) -> Iterator[Callable[[int, bytes], None]]:
         """Open the file of one policy for writing steps and bodies; it is there whole at the end or not at all."""
         path = self._folder / f"{self._stem}.{policy}.jsonl"
 
-        with _naming(path), private_file(path) as out:
+        with _stop_on_disk_error(path), open_private_file(path) as out:
 
             def write(step: int, body: bytes) -> None:
-                line = Line(self._file, policy, step, Raw(_on_one_line(body)))
-                with _naming(path):
+                line = RequestDumpLine(self._file, policy, step, Raw(_compact_body(body)))
+                with _stop_on_disk_error(path):
                     out.write(msgspec.json.encode(line) + b"\n")
 
             yield write
 
 
-def _on_one_line(body: bytes) -> bytes:
+def _compact_body(body: bytes) -> bytes:
     """Return ``body`` itself, or without the white space between its tokens where that holds a line end."""
     return msgspec.json.format(body, indent=-1) if b"\n" in body else body
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _stop_on_disk_error(path: Path) -> Iterator[None]:
     """End the command where the disk refuses: no file after this one would fare better."""
     try:
         yield
     except OSError as error:
-        raise Stopped(f"requests cannot be written to {path}: {reason(error)}") from error
+        raise CommandError(f"requests cannot be written to {path}: {describe_error(error)}") from error

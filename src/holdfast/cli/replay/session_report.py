@@ -9,240 +9,267 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.cli.files import content
-from holdfast.cli.output.errors import EXPECTED, reason
-from holdfast.cli.output.terminal import clean, many
-from holdfast.cli.recordings import Source
-from holdfast.cli.replay.dump import Bodies, Dump
-from holdfast.config import Catalog, target
+from holdfast.cli.files import read_input_file
+from holdfast.cli.output.errors import EXPECTED_ERRORS, describe_error
+from holdfast.cli.output.terminal import clean_single_line, format_count
+from holdfast.cli.recordings import RecordingSource
+from holdfast.cli.replay.dump import RequestDumpFolder, SessionDump
+from holdfast.config import Catalog, get_target
 from holdfast.errors import FormatError, WindowTooSmall
-from holdfast.formats import Recording, read
-from holdfast.planning.budget import guard, measure_room
-from holdfast.planning.builder import Draft
+from holdfast.formats import Recording, read_recording
+from holdfast.planning.budget import check_budget, compute_budget
+from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.pipeline import Policy
 from holdfast.planning.settings import Settings
-from holdfast.planning.stages.compaction import trigger
-from holdfast.providers.recognize import APIS
+from holdfast.planning.stages.compaction import compute_trigger_size
+from holdfast.providers.recognize import API_NAMES
 from holdfast.replay.measure import (
-    BUDGETS,
-    Setting,
-    Study,
+    CUT_BUDGETS,
+    MeasurementSettings,
+    SessionStudy,
+    change_target_window,
+    compute_usable_window,
+    make_target_at_cuts,
     measure_cuts,
     measure_policy,
-    target_at_cuts,
-    usable,
-    with_window,
 )
-from holdfast.replay.report import OURS, Row, Subject, strange_factor
-from holdfast.replay.session import Session, session_of
-from holdfast.replay.tokenizer import tokenizer
-from holdfast.state.branch.branch import Branch
-from holdfast.state.target import Target, World
+from holdfast.replay.report import OUR_POLICY, PolicyRow, ReportSubject, note_strange_factor
+from holdfast.replay.session import ReplaySession, make_replay_session
+from holdfast.replay.tokenizer import get_tokenizer
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.target import PlanInputs, Target
 
-DEFAULT_FRAME = 10_000
+DEFAULT_SETUP_TOKENS = 10_000
 """Tokens assumed of system prompt and tools where the record has none (METRICS, "Frame")."""
-_MANY = 5
+_LISTED_PROBLEMS = 5
 """Damaged lines that are told one by one."""
 
 
-class Order(Struct, frozen=True):
-    """What is asked for, beside the files. ``frame`` and ``api`` are nothing when the record decides."""
+class ReplayJob(Struct, frozen=True):
+    """What is asked for, beside the files. ``setup_tokens`` and ``api`` are nothing when the record decides."""
 
     policies: tuple[Policy, ...]
     window: int
     catalog: Catalog
     model: str
-    frame: int | None = None
+    setup_tokens: int | None = None
     api: str | None = None
-    cuts: bool = False
-    points_of: str | None = None
+    measures_cuts: bool = False
+    pictured_policy: str | None = None
     """The policy whose requests are kept for the picture."""
 
 
-class FailedPolicy(Struct, frozen=True):
+class PolicyFailure(Struct, frozen=True):
     """A policy that could not be replayed over a session that others could, and why."""
 
     policy: str
     error: str
 
 
-class Report(Struct, frozen=True):
+class ReplayReport(Struct, frozen=True):
     """What came of one file: a row for each policy, or why there is none."""
 
-    subject: Subject
-    rows: tuple[Row, ...]
-    failed: tuple[FailedPolicy, ...] = ()
+    subject: ReportSubject
+    rows: tuple[PolicyRow, ...]
+    failures: tuple[PolicyFailure, ...] = ()
 
 
-class Ticking(Protocol):
+class ProgressListener(Protocol):
     """Somebody who wants to know how far it is."""
 
-    def begin(self, label: str, total: int) -> None:
+    def begin_part(self, label: str, total: int) -> None:
         """Begin a part of ``total`` ticks."""
 
-    def tick(self) -> None:
+    def advance(self) -> None:
         """Tell that one more is done."""
 
 
-def check(order: Order) -> None:
+def check_replay_window(replay_job: ReplayJob) -> None:
     """Raise ``WindowTooSmall`` where no session at all could be replayed like this."""
-    place = target(order.api or APIS[0], order.model, catalog=order.catalog)
-    for policy in sorted(order.policies, key=lambda policy: policy.name != OURS):
+    place = get_target(replay_job.api or API_NAMES[0], replay_job.model, catalog=replay_job.catalog)
+    for policy in sorted(replay_job.policies, key=lambda policy: policy.name != OUR_POLICY):
         try:
-            fitted(policy, with_window(place, order.window, order.frame or 0))
+            fit_policy_to_window(policy, change_target_window(place, replay_job.window, replay_job.setup_tokens or 0))
         except WindowTooSmall:
-            usual = DEFAULT_FRAME if order.frame is None else order.frame
-            fitted(policy, with_window(place, order.window, usual))  # tells the numbers that most sessions have
+            usual = DEFAULT_SETUP_TOKENS if replay_job.setup_tokens is None else replay_job.setup_tokens
+            fit_policy_to_window(
+                policy, change_target_window(place, replay_job.window, usual)
+            )  # tells the numbers that most sessions have
             raise
 
 
-def replayed(file: str, order: Order, waiting: Ticking) -> Report:
+def replay_file(file: str, replay_job: ReplayJob, waiting: ProgressListener) -> ReplayReport:
     """Return the report on ``file``; raises ``HoldfastError`` or ``OSError`` where it cannot be replayed."""
-    return reported(Source(file, lambda: read(content(file))), order, waiting)
+    return replay_recording(RecordingSource(file, lambda: read_recording(read_input_file(file))), replay_job, waiting)
 
 
-def reported(source: Source, order: Order, waiting: Ticking, dump: Dump | None = None) -> Report:
-    """Return the report on one session of a file; raises as ``replayed`` does."""
+def replay_recording(
+    source: RecordingSource, replay_job: ReplayJob, waiting: ProgressListener, dump: RequestDumpFolder | None = None
+) -> ReplayReport:
+    """Return the report on one session of a file; raises as ``replay_file`` does."""
     file, recording = source.name, source.read()
-    api = order.api or _api(recording, order)
-    session = session_of(recording, api)
+    api = replay_job.api or _choose_replay_api(recording, replay_job)
+    session = make_replay_session(recording, api)
     if not session.steps:
-        said = many(len(session.slots), "message")
-        raise FormatError(f"no answer of a model is recorded in it ({said}); nothing to replay")
-    study = _study(session, api, order)
-    bodies = dump.of(file) if dump else None
-    rows: list[Row] = []
+        message_count = format_count(len(session.messages), "message")
+        raise FormatError(f"no answer of a model is recorded in it ({message_count}); nothing to replay")
+    study = _make_replay_study(session, api, replay_job)
+    bodies = dump.open_session(file) if dump else None
+    rows: list[PolicyRow] = []
     errors: list[tuple[str, Exception]] = []
-    for policy in order.policies:
-        waiting.begin(f"{Path(file).name}  {policy.name}", len(session.steps) * (4 if order.cuts else 1))
+    for policy in replay_job.policies:
+        waiting.begin_part(
+            f"{Path(file).name}  {policy.name}", len(session.steps) * (4 if replay_job.measures_cuts else 1)
+        )
         try:
-            rows.append(_row(study, policy, order, waiting, bodies))
-        except EXPECTED as error:
+            rows.append(_measure_row(study, policy, replay_job, waiting, bodies))
+        except EXPECTED_ERRORS as error:
             errors.append((policy.name, error))
     if not rows:
         raise errors[-1][1]  # ours is the last where all were asked for
-    failed = tuple([FailedPolicy(name, reason(error)) for name, error in errors])
-    return Report(_subject(file, recording, study), tuple(rows), failed)
+    failures = tuple([PolicyFailure(name, describe_error(error)) for name, error in errors])
+    return ReplayReport(_make_subject(file, recording, study), tuple(rows), failures)
 
 
-def _api(recording: Recording, order: Order) -> str:
+def _choose_replay_api(recording: Recording, replay_job: ReplayJob) -> str:
     """Return the API that the model is called by, else the recording's own, else the first we know."""
-    native = order.catalog.api(order.model)
+    native = replay_job.catalog.find_api(replay_job.model)
     if native is not None:
-        return native if native in APIS else "openai-chat"
-    return recording.api if recording.api in APIS else APIS[0]
+        return native if native in API_NAMES else "openai-chat"
+    return recording.api if recording.api in API_NAMES else API_NAMES[0]
 
 
-def _study(session: Session, api: str, order: Order) -> Study:
-    frame = order.frame if order.frame is not None else session.frame.tokens or DEFAULT_FRAME
-    place = with_window(target(api, order.model, catalog=order.catalog), order.window, frame)
-    name, counter = tokenizer()
-    return Study(session, Setting(order.window, frame, place, name, counter))
+def _make_replay_study(session: ReplaySession, api: str, replay_job: ReplayJob) -> SessionStudy:
+    frame = (
+        replay_job.setup_tokens if replay_job.setup_tokens is not None else session.setup.tokens or DEFAULT_SETUP_TOKENS
+    )
+    place = change_target_window(
+        get_target(api, replay_job.model, catalog=replay_job.catalog), replay_job.window, frame
+    )
+    name, counter = get_tokenizer()
+    return SessionStudy(session, MeasurementSettings(replay_job.window, frame, place, name, counter))
 
 
-def _row(study: Study, policy: Policy, order: Order, waiting: Ticking, bodies: Bodies | None) -> Row:
+def _measure_row(
+    study: SessionStudy, policy: Policy, replay_job: ReplayJob, waiting: ProgressListener, bodies: SessionDump | None
+) -> PolicyRow:
     """Return the row of ``policy``; raises where its requests cannot be made, but not for a figure at cuts alone."""
-    policy, notes = fitted(policy, study.setting.target)
+    policy, notes = fit_policy_to_window(policy, study.setting.target)
     numbers = {step.index: number for number, step in enumerate(study.session.steps)}
-    with bodies.of(policy.name) if bodies else nullcontext() as write:
+    with bodies.open_policy_file(policy.name) if bodies else nullcontext() as write:
         keep = (lambda step, body: write(numbers[step], body)) if write else None
-        measured = measure_policy(study, policy, waiting.tick, keep)
-    row = Row(replace(measured, points=measured.points if policy.name == order.points_of else ()), notes=notes)
-    return _with_cuts(row, study, policy, waiting) if order.cuts else row
+        measurement = measure_policy(study, policy, waiting.advance, keep)
+    row = PolicyRow(
+        replace(measurement, points=measurement.points if policy.name == replay_job.pictured_policy else ()),
+        notes=notes,
+    )
+    return _add_cut_scores(row, study, policy, waiting) if replay_job.measures_cuts else row
 
 
-def _with_cuts(row: Row, study: Study, policy: Policy, waiting: Ticking) -> Row:
+def _add_cut_scores(row: PolicyRow, study: SessionStudy, policy: Policy, waiting: ProgressListener) -> PolicyRow:
     """Return ``row`` with what the policy keeps at cuts, as far as that can be measured."""
-    kept = measure_cuts(study, _unguarded(policy), waiting.tick)
-    over = [f"over at {one.over} cuts of {int(budget):,}" for budget, one in kept.items() if one.over]
+    cut_results = measure_cuts(study, _drop_policy_minimum(policy), waiting.advance)
+    over = [
+        f"over at {cut_result.requests_over} cuts of {int(budget):,}"
+        for budget, cut_result in cut_results.items()
+        if cut_result.requests_over
+    ]
     return replace(
         row,
-        cuts={budget: one.score for budget, one in kept.items()},
-        notes=(*row.notes, *_degenerate_at_cuts(study, policy), *over),
-        missing={budget: one.missing for budget, one in kept.items() if one.missing},
+        cut_scores={budget: cut_result.score for budget, cut_result in cut_results.items()},
+        notes=(*row.notes, *_note_degenerate_cuts(study, policy), *over),
+        missing_budgets={
+            budget: cut_result.missing_reason for budget, cut_result in cut_results.items() if cut_result.missing_reason
+        },
     )
 
 
-def _subject(file: str, recording: Recording, study: Study) -> Subject:
+def _make_subject(file: str, recording: Recording, study: SessionStudy) -> ReportSubject:
     session, setting = study.session, study.setting
     last = session.steps[-1].index
-    return Subject(
+    return ReportSubject(
         file=file,
         format=recording.format,
         window=setting.window,
-        usable=usable(setting.window),
-        frame=setting.frame,
+        usable=compute_usable_window(setting.window),
+        setup_tokens=setting.frame,
         api=setting.target.api,
         model=setting.target.model,
         tokenizer=setting.tokenizer,
         factor=study.factor,
-        messages=len(session.slots),
+        messages=len(session.messages),
         steps=len(session.steps),
-        peak=setting.frame + sum(study.tokens(slot) for slot in session.slots[:last]),
-        damage=(*_damage(recording), *strange_factor(study.factor), *_unpriced(setting.target)),
+        peak_tokens=setting.frame
+        + sum(study.count_message(sized_message) for sized_message in session.messages[:last]),
+        problems=(*_list_problems(recording), *note_strange_factor(study.factor), *_note_missing_price(setting.target)),
     )
 
 
-def _unpriced(target: Target) -> tuple[str, ...]:
+def _note_missing_price(target: Target) -> tuple[str, ...]:
     """Return a note where nobody told what the model costs."""
-    if not target.prices.assumed:
+    if not target.prices.is_assumed:
         return ()
     return (
-        f"no price of {clean(target.model)} is known, so nothing is said of cost: a [[price]] in holdfast.toml is one",
+        (
+            f"no price of {clean_single_line(target.model)} is known, so nothing is said of cost: a [[price]] in "
+            "holdfast.toml is one"
+        ),
     )
 
 
-def _damage(recording: Recording) -> tuple[str, ...]:
+def _list_problems(recording: Recording) -> tuple[str, ...]:
     """Return what is wrong with the file, line by line as far as that is short."""
-    told = [clean(problem.told) for problem in recording.problems[:_MANY]]
-    more = len(recording.problems) - len(told)
-    return (*told, f"and {more} more lines") if more else tuple(told)
+    lines = [clean_single_line(problem.message) for problem in recording.problems[:_LISTED_PROBLEMS]]
+    hidden_count = len(recording.problems) - len(lines)
+    return (*lines, f"and {hidden_count} more lines") if hidden_count else tuple(lines)
 
 
 # -- policies under their own minimum ----------------------------------------------------------------------------------
 
 
-def fitted(policy: Policy, place: Target) -> tuple[Policy, tuple[str, ...]]:
+def fit_policy_to_window(policy: Policy, target: Target) -> tuple[Policy, tuple[str, ...]]:
     """Return ``policy`` as it can run in this window, with a note where it is below its own minimum.
 
     Ours refuses; a preset runs as it is, marked ``degenerate`` (METRICS). ``WindowTooSmall`` where nothing fits.
     """
     try:
-        guard(place, policy.settings)
+        check_budget(target, policy.settings)
     except WindowTooSmall as error:
-        if policy.name == OURS:
+        if policy.name == OUR_POLICY:
             raise
-        if measure_room(place, policy.settings).size <= 0:
-            window, frame = place.limits.window, place.frame.tokens
+        if compute_budget(target, policy.settings).message_tokens <= 0:
+            window, frame = target.limits.window, target.setup.tokens
             raise WindowTooSmall(
                 f"a window of {window:,} tokens has no room for messages beside a frame of {frame:,} and the answer; "
                 "give a larger --window or a smaller --frame"
             ) from None
-        return _unguarded(policy), (f"degenerate: {str(error).partition('. ')[0]}",)
-    why = _degenerate(policy.settings, place)
+        return _drop_policy_minimum(policy), (f"degenerate: {str(error).partition('. ')[0]}",)
+    why = _explain_degenerate(policy.settings, target)
     return policy, (f"degenerate: {why}",) if why else ()
 
 
-def _unguarded(policy: Policy) -> Policy:
+def _drop_policy_minimum(policy: Policy) -> Policy:
     """Return ``policy`` without a smallest window of its own."""
     return replace(policy, settings=replace(policy.settings, window_min=0, room_min=0))
 
 
-def _degenerate(settings: Settings, place: Target) -> str:
+def _explain_degenerate(settings: Settings, target: Target) -> str:
     """Return why the policy would have to compact all the time in this window, or nothing."""
     if settings.compact != "summary":
         return ""
-    limit = trigger(Draft(Branch(), place, settings, World(), measure_room(place, settings)))
-    room = limit - place.frame.tokens
+    limit = compute_trigger_size(
+        PlanBuilder(ConversationState(), target, settings, PlanInputs(), compute_budget(target, settings))
+    )
+    room = limit - target.setup.tokens
     if room <= 0:
-        return f"it compacts at {limit:,} tokens, and the frame alone is {place.frame.tokens:,}"
+        return f"it compacts at {limit:,} tokens, and the frame alone is {target.setup.tokens:,}"
     if settings.tail == "tokens" and settings.tail_tokens >= room:
         return f"it keeps {settings.tail_tokens:,} tokens, and compacts when there are {room:,} beside the frame"
     return ""
 
 
-def _degenerate_at_cuts(study: Study, policy: Policy) -> tuple[str, ...]:
+def _note_degenerate_cuts(study: SessionStudy, policy: Policy) -> tuple[str, ...]:
     """Return a note on the budgets of the cuts at which the policy is below its own minimum."""
-    places = {room: target_at_cuts(study.setting, room) for room in BUDGETS}
-    found = [f"{room:,}" for room, place in places.items() if _degenerate(policy.settings, place)]
-    return (f"degenerate at cuts of {', '.join(found)}",) if found else ()
+    places = {room: make_target_at_cuts(study.setting, room) for room in CUT_BUDGETS}
+    degenerate_budgets = [f"{room:,}" for room, place in places.items() if _explain_degenerate(policy.settings, place)]
+    return (f"degenerate at cuts of {', '.join(degenerate_budgets)}",) if degenerate_budgets else ()

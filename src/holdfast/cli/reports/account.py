@@ -9,80 +9,101 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.cli.reports.branches import over, refusals, repeated
-from holdfast.cli.reports.history import acting, edits_shown, folded
-from holdfast.cli.reports.request_size import PLAIN, Measured, counted, lacking, take_all_back
+from holdfast.cli.reports.branches import find_overflow_refusals, find_repeated_entries, fold_branches
+from holdfast.cli.reports.history import count_compacted_tokens, list_active_decisions, list_shown_edits
+from holdfast.cli.reports.request_size import (
+    ESTIMATOR_SIZE,
+    RequestSize,
+    count_omitted_tokens,
+    get_counted_tokens,
+    remove_all_decisions,
+)
 from holdfast.config import Catalog
-from holdfast.messages.size.tokens import measure
-from holdfast.providers.recognize import APIS
-from holdfast.state.branch.branch import Branch, extend
-from holdfast.state.branch.view import basis_at, shown, summary_size
-from holdfast.state.calibration.calibration import smaller
-from holdfast.state.costs import MILLION, broken, known_dollars, paid, share
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.providers.recognize import API_NAMES
+from holdfast.state.branch.branch import ConversationState, apply_entry
+from holdfast.state.branch.view import compute_prefix_digest_at, list_shown_sized_messages_at, measure_summary
+from holdfast.state.calibration.calibration import min_known_size
+from holdfast.state.costs import (
+    TOKENS_PER_PRICE,
+    compute_cache_break_cost,
+    compute_known_cost,
+    divide_or_zero,
+    read_summary_cost_note,
+)
 from holdfast.state.entries import (
-    AUTO,
-    OVERFLOW,
-    Answer,
-    Compaction,
-    Decision,
+    FAILURE_OVERFLOW,
+    TRIGGER_AUTO,
+    AnswerEntry,
+    CompactionEntry,
+    DecisionEntry,
     Entry,
-    Failure,
-    Frame,
-    Request,
-    Revoke,
-    Said,
+    FailureEntry,
+    MessageEntry,
+    RequestEntry,
+    RequestSetup,
+    RevokeEntry,
     Usage,
 )
 from holdfast.state.target import Prices
 
-UNPRICED = Prices(0.0, 0.0, 0.0, 0.0, assumed=True)
+UNKNOWN_PRICES = Prices(0.0, 0.0, 0.0, 0.0, is_assumed=True)
 """Stands for prices that nobody told."""
 
 
-class Rule(Struct, frozen=True):
+class RuleSavings(Struct, frozen=True):
     """What one rule did: how many of its edits are in force or were taken back, and the tokens it saved."""
 
     rule: str
     in_force: int = 0
-    revoked: int = 0
-    saved: int = 0
+    revoked_edits: int = 0
+    saved_tokens: int = 0
     """In the next request."""
-    saved_since: int = 0
+    saved_in_total: int = 0
     """Over all requests so far."""
 
 
-class Size(Struct, frozen=True):
+class LargestRequest(Struct, frozen=True):
     """How large requests got, in tokens as ``holdfast why`` says them of each; 0 where there was none."""
 
-    sent: int = 0
+    from_client: int = 0
     """The largest as its client sent it: what went up and an estimate of what that lacked."""
-    up: int = 0
+    sent_upstream: int = 0
     """The largest that went up and was answered."""
     window: int = 0
     """Of the request that took most of it; smaller where an overflow told so since."""
     is_counted: bool = False
-    """Whether ``sent`` is just what the provider counted: it lacked nothing."""
-    is_up_counted: bool = False
-    """Whether ``up`` is what the provider counted; else it is an estimate."""
+    """Whether ``from_client`` is just what the provider counted: it lacked nothing."""
+    is_upstream_counted: bool = False
+    """Whether ``sent_upstream`` is what the provider counted; else it is an estimate."""
 
     @property
     def share(self) -> float:
         """How much of the window the largest that went up took."""
-        return share(self.up, self.window)
+        return divide_or_zero(self.sent_upstream, self.window)
 
-    def beside(self, other: Size) -> Size:
+    def merge_larger(self, other: LargestRequest) -> LargestRequest:
         """Return the larger of both; the window is of the one that is nearer to it."""
-        nearer, larger = max(self, other, key=lambda one: one.share), max(self, other, key=lambda one: one.sent)
-        most = max(self, other, key=lambda one: one.up)
-        return Size(larger.sent, most.up, nearer.window, larger.is_counted, most.is_up_counted)
+        nearer, larger = (
+            max(self, other, key=lambda size: size.share),
+            max(self, other, key=lambda size: size.from_client),
+        )
+        largest_upstream = max(self, other, key=lambda size: size.sent_upstream)
+        return LargestRequest(
+            larger.from_client,
+            largest_upstream.sent_upstream,
+            nearer.window,
+            larger.is_counted,
+            largest_upstream.is_upstream_counted,
+        )
 
-    def limited(self, limit: int) -> Size:
+    def apply_window_limit(self, limit: int) -> LargestRequest:
         """Return this in the window of ``limit``, where that was told and no count disproves it."""
-        is_larger = self.is_up_counted and self.up > limit
-        return self if is_larger else replace(self, window=smaller(self.window, limit))
+        is_larger = self.is_upstream_counted and self.sent_upstream > limit
+        return self if is_larger else replace(self, window=min_known_size(self.window, limit))
 
 
-class Account(Struct, frozen=True):
+class SessionSavings(Struct, frozen=True):
     """What was saved in a session and what it cost.
 
     Tokens said, saved and rewritten are estimates, the others as reported: without any ``input`` nobody told them.
@@ -92,15 +113,15 @@ class Account(Struct, frozen=True):
     requests: int = 0
     answers: int = 0
     """Those whose usage is known."""
-    untold: int = 0
+    answers_without_usage: int = 0
     """Those whose usage nobody told."""
-    unpriced: int = 0
+    unpriced_calls: int = 0
     """Calls of models whose prices nobody told: no dollars are of them."""
-    said: int = 0
-    saved: int = 0
-    saved_since: int = 0
+    said_tokens: int = 0
+    saved_tokens: int = 0
+    saved_in_total: int = 0
     saved_dollars: float = 0.0
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[RuleSavings, ...] = ()
     input: int = 0
     output: int = 0
     cache_read: int = 0
@@ -114,113 +135,126 @@ class Account(Struct, frozen=True):
     """What that cost more than reading them."""
     spills: int = 0
     spill_bytes: int = 0
-    largest: Size = Size()
+    largest: LargestRequest = LargestRequest()
     compactions: int = 0
-    refused: int = 0
+    refusals: int = 0
     """Requests that the provider refused as too large."""
-    avoided: int = 0
+    avoided_overflows: int = 0
     """Answers to a request that had been refused so, or that a compaction made fit before it was sent."""
 
     @property
     def cache_hit(self) -> float:
         """The share of the input that came out of the cache."""
-        return share(self.cache_read, self.input)
+        return divide_or_zero(self.cache_read, self.input)
 
 
-def _plain(branch: Branch) -> Measured:
+def _measure_uncalibrated(state: ConversationState) -> RequestSize:
     """Return how large a request is, in the estimator's tokens where nobody counted it."""
-    told = counted(branch)
-    return replace(PLAIN, tokens=told or branch.held + branch.frame.tokens, is_counted=told > 0)
+    counted_tokens = get_counted_tokens(state)
+    return replace(
+        ESTIMATOR_SIZE, tokens=counted_tokens or state.shown_tokens + state.setup.tokens, is_counted=counted_tokens > 0
+    )
 
 
-def account_and_branch(
+def compute_savings_and_state(
     session: str,
     entries: Sequence[Entry],
     leaf: str | None,
     catalog: Catalog,
     model: str = "",
-    sized: Callable[[Branch], Measured] = _plain,
-) -> tuple[Account, Branch]:
+    measure_state: Callable[[ConversationState], RequestSize] = _measure_uncalibrated,
+) -> tuple[SessionSavings, ConversationState]:
     """Return the account of all branches of a session, and the branch at ``leaf``, which is folded for it anyway.
 
-    Each entry counts once; what is saved now is that of ``leaf``. ``sized`` says how large the request is that a branch
-    makes.
+    Each entry counts once; what is saved now is that of ``leaf``. ``measure_state`` says how large the request is that
+    a branch makes.
     """
-    last, others = over(entries, _Telling(session, catalog, model, sized, refusals(entries), repeated(entries)), leaf)
-    found = last.account()
-    now = sized(last.branch)
+    last, other_tellings = fold_branches(
+        entries,
+        _AccountFold(
+            session, catalog, model, measure_state, find_overflow_refusals(entries), find_repeated_entries(entries)
+        ),
+        leaf,
+    )
+    account = last.make_account()
+    now = measure_state(last.branch)
     gain = now.scale
-    if found.saved > 0:  # as much as the next request grows by once all of it is undone
-        gain = max(0, sized(take_all_back(last.branch)).tokens - now.tokens) / found.saved
-    total = _scaled(together((found, *(one.told_before() for one in others))), now.scale, gain)
-    if found.saved > 0:
-        total = replace(total, said=now.tokens + total.saved)
-    limit = min((one.limit for one in (last, *others) if one.limit), default=0)
-    return replace(total, session=session, largest=total.largest.limited(limit)), last.branch
+    if account.saved_tokens > 0:  # as much as the next request grows by once all of it is undone
+        gain = max(0, measure_state(remove_all_decisions(last.branch)).tokens - now.tokens) / account.saved_tokens
+    total = _scale_account(
+        sum_savings((account, *(telling.make_abandoned_account() for telling in other_tellings))), now.scale, gain
+    )
+    if account.saved_tokens > 0:
+        total = replace(total, said_tokens=now.tokens + total.saved_tokens)
+    limit = min((telling.limit for telling in (last, *other_tellings) if telling.limit), default=0)
+    return replace(total, session=session, largest=total.largest.apply_window_limit(limit)), last.branch
 
 
-def together(accounts: Iterable[Account]) -> Account:
+def sum_savings(accounts: Iterable[SessionSavings]) -> SessionSavings:
     """Return the account of all sessions as one."""
-    total = Account("")
-    for one in accounts:
-        sums = {name: getattr(total, name) + getattr(one, name) for name in _SUMMED}
-        rules, breaks = _added(total.rules, one.rules), _merged(total.breaks, one.breaks)
-        total = replace(total, **sums, rules=rules, breaks=breaks, largest=total.largest.beside(one.largest))
+    total = SessionSavings("")
+    for account in accounts:
+        sums = {name: getattr(total, name) + getattr(account, name) for name in _SUMMED_FIELDS}
+        rules, breaks = _add_rules(total.rules, account.rules), _add_counts(total.breaks, account.breaks)
+        total = replace(total, **sums, rules=rules, breaks=breaks, largest=total.largest.merge_larger(account.largest))
     return total
 
 
-def _scaled(one: Account, scale: float, gain: float) -> Account:
+def _scale_account(account: SessionSavings, scale: float, gain: float) -> SessionSavings:
     """Return an account in the estimator's tokens with ``scale`` of the model's for each, ``gain`` for those saved."""
     rules = tuple(
-        replace(rule, saved=round(gain * rule.saved), saved_since=round(gain * rule.saved_since)) for rule in one.rules
+        replace(rule, saved_tokens=round(gain * rule.saved_tokens), saved_in_total=round(gain * rule.saved_in_total))
+        for rule in account.rules
     )
-    tokens = {name: round(scale * getattr(one, name)) for name in ("said", "rewritten")}
-    dollars = {"saved_dollars": gain * one.saved_dollars, "rewritten_dollars": scale * one.rewritten_dollars}
-    saved, since = sum(rule.saved for rule in rules), sum(rule.saved_since for rule in rules)
-    return replace(one, rules=rules, saved=saved, saved_since=since, **tokens, **dollars)
+    tokens = {name: round(scale * getattr(account, name)) for name in ("said", "rewritten")}
+    dollars = {"saved_dollars": gain * account.saved_dollars, "rewritten_dollars": scale * account.rewritten_dollars}
+    saved_tokens, since = sum(rule.saved_tokens for rule in rules), sum(rule.saved_in_total for rule in rules)
+    return replace(account, rules=rules, saved_tokens=saved_tokens, saved_in_total=since, **tokens, **dollars)
 
 
-_SUMMED = tuple(name for name in Account.__struct_fields__ if isinstance(getattr(Account(""), name), int | float))
+_SUMMED_FIELDS = tuple(
+    name for name in SessionSavings.__struct_fields__ if isinstance(getattr(SessionSavings(""), name), int | float)
+)
 
 
-def _added(some: Iterable[Rule], more: Iterable[Rule]) -> tuple[Rule, ...]:
-    found = {one.rule: one for one in some}
-    for one in more:
-        old = found.get(one.rule, Rule(one.rule))
-        counts = {name: getattr(old, name) + getattr(one, name) for name in Rule.__struct_fields__[1:]}
-        found[one.rule] = Rule(one.rule, **counts)
-    return tuple(found.values())
+def _add_rules(rules: Iterable[RuleSavings], other_rules: Iterable[RuleSavings]) -> tuple[RuleSavings, ...]:
+    rules_by_name = {rule.rule: rule for rule in rules}
+    for rule in other_rules:
+        old = rules_by_name.get(rule.rule, RuleSavings(rule.rule))
+        counts = {name: getattr(old, name) + getattr(rule, name) for name in RuleSavings.__struct_fields__[1:]}
+        rules_by_name[rule.rule] = RuleSavings(rule.rule, **counts)
+    return tuple(rules_by_name.values())
 
 
-def _merged(some: dict[str, int], more: dict[str, int]) -> dict[str, int]:
-    return dict(Counter(some) + Counter(more))
+def _add_counts(counts: dict[str, int], other_counts: dict[str, int]) -> dict[str, int]:
+    return dict(Counter(counts) + Counter(other_counts))
 
 
-class _Telling:
-    """The fold behind ``account``, of one branch."""
+class _AccountFold:
+    """The fold behind ``make_account``, of one branch."""
 
     def __init__(
         self,
         session: str,
         catalog: Catalog,
         model: str,
-        sized: Callable[[Branch], Measured],
+        measure_state: Callable[[ConversationState], RequestSize],
         refusals: frozenset[str],
-        repeated: frozenset[str],
+        repeated_ids: frozenset[str],
     ) -> None:
         self._priced: dict[tuple[str, str], Prices] = {}
         """Prices that were looked up, by API and model."""
-        self._branch, self._found = Branch(), Account(session)
-        self._refusals, self._repeated = refusals, repeated
-        self._catalog, self._model, self._sized = catalog, model, sized
-        self._last: tuple[Branch, int, str] | None = None
+        self._branch, self._found = ConversationState(), SessionSavings(session)
+        self._refusals, self._repeated = refusals, repeated_ids
+        self._catalog, self._model, self._sized = catalog, model, measure_state
+        self._last: tuple[ConversationState, int, str] | None = None
         """The branch at the last request, how many slots that covered, and the digest of those."""
-        self._done: list[str] = []
+        self._changes_since_request: list[str] = []
         """What was done since the last request."""
-        self._now: Counter[str] = Counter()
-        self._since: Counter[str] = Counter()
+        self._saved_now: Counter[str] = Counter()
+        self._saved_in_total: Counter[str] = Counter()
         self._revoked: Counter[str] = Counter()
-        self._asked: Branch | None = None
+        self._open_request_state: ConversationState | None = None
         """The branch of the newest request as long as nothing tells its end."""
         self._is_refused = False
         """Whether the newest words were refused as too large."""
@@ -229,215 +263,257 @@ class _Telling:
         self._is_cached = False
         """Whether the newest answer told of a cache."""
 
-    def forget(self) -> None:
+    def start_branch(self) -> None:
         """Go on from here, with nothing told yet."""
-        self._found, self._done = Account(self._found.session), [*self._done]
-        self._since, self._revoked = Counter(), Counter()
+        self._found, self._changes_since_request = SessionSavings(self._found.session), [*self._changes_since_request]
+        self._saved_in_total, self._revoked = Counter(), Counter()
 
     @property
-    def branch(self) -> Branch:
+    def branch(self) -> ConversationState:
         """The branch of all that was taken."""
         return self._branch
 
     @property
     def limit(self) -> int:
         """The window as an overflow told it; 0 where none did."""
-        return self._branch.learned.limit
+        return self._branch.learned_limits.window_limit
 
-    def take(self, entry: Entry) -> None:
+    def add_entry(self, entry: Entry) -> None:
         """Take one more entry into account."""
         before, body = self._branch, entry.body
-        self._branch = extend(before, entry)
-        if isinstance(body, Decision | Compaction | Revoke | Frame) and self._branch is not before:
-            self._done += _names(body)
-            self._now = _saved(self._branch)
-            if isinstance(body, Revoke):
-                self._revoked.update(_count(body_ for id_, body_ in before.law if id_ == body.id))
-        if isinstance(body, Answer | Failure | Request | Decision | Compaction):
-            self._found = replace(self._found, largest=self._largest(entry))
-            self._asked = self._branch if isinstance(body, Request) else None
-        if isinstance(body, Request):
-            self._request(body)
-        elif isinstance(body, Said) and body.slot.message.role != "assistant":
+        self._branch = apply_entry(before, entry)
+        if (
+            isinstance(body, DecisionEntry | CompactionEntry | RevokeEntry | RequestSetup)
+            and self._branch is not before
+        ):
+            self._changes_since_request += _name_changes(body)
+            self._saved_now = _sum_saved_tokens(self._branch)
+            if isinstance(body, RevokeEntry):
+                self._revoked.update(
+                    _count_rule_edits(body_ for id_, body_ in before.active_decisions if id_ == body.revoked_id)
+                )
+        if isinstance(body, AnswerEntry | FailureEntry | RequestEntry | DecisionEntry | CompactionEntry):
+            self._found = replace(self._found, largest=self._measure_largest(entry))
+            self._open_request_state = self._branch if isinstance(body, RequestEntry) else None
+        if isinstance(body, RequestEntry):
+            self._add_request(body)
+        elif isinstance(body, MessageEntry) and body.sized_message.message.role != "assistant":
             self._is_saved, self._is_refused = self._is_saved and not self._is_refused, False
-        elif isinstance(body, Decision | Compaction) and entry.id not in self._repeated:
-            self._decided(body)
-        elif isinstance(body, Failure) and entry.id in self._refusals:
-            self._found = replace(self._found, refused=self._found.refused + 1)
+        elif isinstance(body, DecisionEntry | CompactionEntry) and entry.id not in self._repeated:
+            self._add_decision(body)
+        elif isinstance(body, FailureEntry) and entry.id in self._refusals:
+            self._found = replace(self._found, refusals=self._found.refusals + 1)
             self._is_refused = True
-        elif isinstance(body, Answer):
-            self._answered(body.usage)
-        elif (call := paid(body)) is not None:
-            prices = self._catalog.prices(call.api, call.model)
-            self._found = replace(self._found, unpriced=self._found.unpriced + prices.assumed)
-            self._paid(call.usage, prices)
+        elif isinstance(body, AnswerEntry):
+            self._add_answer(body.usage)
+        elif (call := read_summary_cost_note(body)) is not None:
+            prices = self._catalog.get_prices(call.api, call.model)
+            self._found = replace(self._found, unpriced_calls=self._found.unpriced_calls + prices.is_assumed)
+            self._add_usage(call.usage, prices)
 
-    def account(self) -> Account:
+    def make_account(self) -> SessionSavings:
         """Return the account of all that was taken."""
-        branch, in_force = self._branch, _in_force(self._branch)
-        names = dict.fromkeys((*in_force, *self._revoked, *self._since))
+        state, in_force = self._branch, _count_active_edits(self._branch)
+        names = dict.fromkeys((*in_force, *self._revoked, *self._saved_in_total))
         rules = tuple(
-            Rule(name, in_force[name], self._revoked[name], self._now[name], self._since[name]) for name in names
+            RuleSavings(name, in_force[name], self._revoked[name], self._saved_now[name], self._saved_in_total[name])
+            for name in names
         )
-        said = branch.sums[-1] if len(branch.slots) else 0
-        saved, since = sum(self._now.values()), sum(self._since.values())
-        return replace(self._found, said=said, saved=saved, saved_since=since, rules=rules, largest=self._largest())
+        said_tokens = state.cumulative_tokens[-1] if len(state.sized_messages) else 0
+        saved_tokens, since = sum(self._saved_now.values()), sum(self._saved_in_total.values())
+        return replace(
+            self._found,
+            said_tokens=said_tokens,
+            saved_tokens=saved_tokens,
+            saved_in_total=since,
+            rules=rules,
+            largest=self._measure_largest(),
+        )
 
-    def told_before(self) -> Account:
+    def make_abandoned_account(self) -> SessionSavings:
         """Return the account of all that was taken, but for what is in force: it is of a branch that does not go on."""
-        found = self.account()
-        rules = tuple(replace(one, in_force=0, saved=0) for one in found.rules)
-        return replace(found, said=0, saved=0, rules=tuple(one for one in rules if one != Rule(one.rule)))
+        account = self.make_account()
+        rules = tuple(replace(rule, in_force=0, saved_tokens=0) for rule in account.rules)
+        return replace(
+            account,
+            said_tokens=0,
+            saved_tokens=0,
+            rules=tuple(rule for rule in rules if rule != RuleSavings(rule.rule)),
+        )
 
-    def _decided(self, body: Decision | Compaction) -> None:
+    def _add_decision(self, body: DecisionEntry | CompactionEntry) -> None:
         self._is_saved = self._is_saved or self._is_refused
-        if isinstance(body, Compaction):
+        if isinstance(body, CompactionEntry):
             self._found = replace(self._found, compactions=self._found.compactions + 1)
             self._is_saved = self._is_saved or body.trigger != "manual"
 
-    def _prices(self) -> Prices:
+    def _get_prices(self) -> Prices:
         """Return the prices of the model that is talked to; all nothing where nobody told them."""
         model = self._branch.model or self._model
-        apis = [slot.api for slot in self._branch.slots.slice(0, 1) if slot.api in APIS]
+        apis = [
+            sized_message.api
+            for sized_message in self._branch.sized_messages.slice(0, 1)
+            if sized_message.api in API_NAMES
+        ]
         api = apis[0] if apis else ""
         if (api, model) not in self._priced:
-            found = self._catalog.prices(api or self._catalog.api(model) or APIS[0], model)
-            self._priced[api, model] = UNPRICED if found.assumed else found
+            prices = self._catalog.get_prices(api or self._catalog.find_api(model) or API_NAMES[0], model)
+            self._priced[api, model] = UNKNOWN_PRICES if prices.is_assumed else prices
         return self._priced[api, model]
 
-    def _request(self, body: Request) -> None:
-        found, prices = self._found, self._prices()
-        self._since.update(self._now)
-        money = sum(self._now.values()) * prices.read / MILLION
-        unpriced = found.unpriced + prices.assumed
-        found = replace(
-            found, requests=found.requests + 1, unpriced=unpriced, saved_dollars=found.saved_dollars + money
+    def _add_request(self, body: RequestEntry) -> None:
+        account, prices = self._found, self._get_prices()
+        self._saved_in_total.update(self._saved_now)
+        money = sum(self._saved_now.values()) * prices.cache_read / TOKENS_PER_PRICE
+        unpriced_calls = account.unpriced_calls + prices.is_assumed
+        account = replace(
+            account,
+            requests=account.requests + 1,
+            unpriced_calls=unpriced_calls,
+            saved_dollars=account.saved_dollars + money,
         )
-        if self._last is not None and (again := _written_anew(self._last, self._branch)):
-            why = " + ".join(dict.fromkeys(self._done)) or "else"
-            found = replace(
-                found,
-                breaks=found.breaks | {why: found.breaks.get(why, 0) + 1},
-                rewritten=found.rewritten + again,
-                rewritten_dollars=found.rewritten_dollars + self._lost(again, prices),
+        if self._last is not None and (again := _count_rewritten_tokens(self._last, self._branch)):
+            why = " + ".join(dict.fromkeys(self._changes_since_request)) or "else"
+            account = replace(
+                account,
+                breaks=account.breaks | {why: account.breaks.get(why, 0) + 1},
+                rewritten=account.rewritten + again,
+                rewritten_dollars=account.rewritten_dollars + self._price_rewrite(again, prices),
             )
-        self._found, self._done = found, []
-        self._last = self._branch, body.slots, basis_at(self._branch, min(body.slots, len(self._branch.slots)))
+        self._found, self._changes_since_request = account, []
+        self._last = (
+            self._branch,
+            body.message_count,
+            compute_prefix_digest_at(self._branch, min(body.message_count, len(self._branch.sized_messages))),
+        )
 
-    def _lost(self, tokens: int, prices: Prices) -> float:
+    def _price_rewrite(self, tokens: int, prices: Prices) -> float:
         """Return what writing ``tokens`` again costs more than reading them would; nothing where no cache had them."""
-        is_hour = self._branch.learned.hour
-        return tokens * broken(prices, is_hour=is_hour) / MILLION if self._is_cached else 0.0
+        is_hour = self._branch.learned_limits.uses_hour_cache
+        return tokens * compute_cache_break_cost(prices, is_hour=is_hour) / TOKENS_PER_PRICE if self._is_cached else 0.0
 
-    def _answered(self, usage: Usage) -> None:
-        self._found = replace(self._found, avoided=self._found.avoided + self._is_saved)
+    def _add_answer(self, usage: Usage) -> None:
+        self._found = replace(self._found, avoided_overflows=self._found.avoided_overflows + self._is_saved)
         self._is_saved = self._is_refused = False
         if usage.input:
             self._is_cached = usage.cache_read + usage.cache_write > 0
             self._found = replace(self._found, answers=self._found.answers + 1)
-            self._paid(usage, self._prices())
+            self._add_usage(usage, self._get_prices())
         else:
-            self._found = replace(self._found, untold=self._found.untold + 1)
+            self._found = replace(self._found, answers_without_usage=self._found.answers_without_usage + 1)
 
-    def _largest(self, end: Entry | None = None) -> Size:
+    def _measure_largest(self, end: Entry | None = None) -> LargestRequest:
         """Return how large requests got, with the newest one as its ``end`` tells it, if that does."""
-        if self._asked is None:
+        if self._open_request_state is None:
             return self._found.largest
-        told, is_answered = self._asked, end is not None and isinstance(end.body, Answer)
-        if end is not None and isinstance(end.body, Answer | Failure):
-            told = extend(told, end)
-        size, lacked = self._sized(told), lacking(told)
-        now = Size(
-            size.tokens + size.of(lacked),
+        state, is_answered = self._open_request_state, end is not None and isinstance(end.body, AnswerEntry)
+        if end is not None and isinstance(end.body, AnswerEntry | FailureEntry):
+            state = apply_entry(state, end)
+        size, omitted_tokens = self._sized(state), count_omitted_tokens(state)
+        now = LargestRequest(
+            size.tokens + size.scale_tokens(omitted_tokens),
             size.tokens if is_answered else 0,
-            smaller(told.window, told.learned.limit),
-            size.is_counted and not lacked,
+            min_known_size(state.configured_window, state.learned_limits.window_limit),
+            size.is_counted and not omitted_tokens,
             size.is_counted and is_answered,
         )
-        return self._found.largest.beside(now)
+        return self._found.largest.merge_larger(now)
 
-    def _paid(self, usage: Usage, prices: Prices) -> None:
-        found = self._found
+    def _add_usage(self, usage: Usage, prices: Prices) -> None:
+        account = self._found
         self._found = replace(
-            found,
-            input=found.input + usage.input,
-            output=found.output + usage.output,
-            cache_read=found.cache_read + usage.cache_read,
-            cache_write=found.cache_write + usage.cache_write,
-            dollars=found.dollars + (known_dollars(usage, prices) or 0.0),
+            account,
+            input=account.input + usage.input,
+            output=account.output + usage.output,
+            cache_read=account.cache_read + usage.cache_read,
+            cache_write=account.cache_write + usage.cache_write,
+            dollars=account.dollars + (compute_known_cost(usage, prices) or 0.0),
         )
 
 
-def _names(body: Decision | Compaction | Revoke | Frame) -> list[str]:
+def _name_changes(body: DecisionEntry | CompactionEntry | RevokeEntry | RequestSetup) -> list[str]:
     """Return the words for what an entry did to the prefix."""
-    if isinstance(body, Decision):
+    if isinstance(body, DecisionEntry):
         return [edit.rule for edit in body.edits]
-    if isinstance(body, Compaction):
-        return [_name(body)]
-    return ["undo" if isinstance(body, Revoke) else "system prompt or tools"]
+    if isinstance(body, CompactionEntry):
+        return [_name_compaction(body)]
+    return ["undo" if isinstance(body, RevokeEntry) else "system prompt or tools"]
 
 
-def _name(body: Compaction) -> str:
-    return "compaction" if body.trigger in {"", AUTO, OVERFLOW} else body.trigger
+def _name_compaction(body: CompactionEntry) -> str:
+    return "compaction" if body.trigger in {"", TRIGGER_AUTO, FAILURE_OVERFLOW} else body.trigger
 
 
-def _count(bodies: Iterable[Decision | Compaction]) -> Counter[str]:
+def _count_rule_edits(bodies: Iterable[DecisionEntry | CompactionEntry]) -> Counter[str]:
     """Return how many edits of each rule stand in ``bodies``; a compaction counts as one more."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for body in bodies:
-        found.update([_name(body)] if isinstance(body, Compaction) else [])
-        found.update(edit.rule for edit in body.edits)
-    return found
+        counts.update([_name_compaction(body)] if isinstance(body, CompactionEntry) else [])
+        counts.update(edit.rule for edit in body.edits)
+    return counts
 
 
-def _in_force(branch: Branch) -> Counter[str]:
+def _count_active_edits(state: ConversationState) -> Counter[str]:
     """Return how many edits of each rule the next request repeats; a compaction counts as one more."""
-    found: Counter[str] = Counter()
-    for _, body in acting(branch):
-        found.update([_name(body)] if isinstance(body, Compaction) and body == branch.compaction else [])
-        found.update(edit.rule for edit in edits_shown(branch, body))
-    return found
+    counts: Counter[str] = Counter()
+    for _, body in list_active_decisions(state):
+        counts.update(
+            [_name_compaction(body)] if isinstance(body, CompactionEntry) and body == state.compaction else []
+        )
+        counts.update(edit.rule for edit in list_shown_edits(state, body))
+    return counts
 
 
-def _saved(branch: Branch) -> Counter[str]:
+def _sum_saved_tokens(state: ConversationState) -> Counter[str]:
     """Return the tokens that a request lacks beside what was said, by rule; they add up to just that."""
-    found: Counter[str] = Counter()
-    for _, edits in branch.edits.find_from(branch.keep):
-        found.update({edit.rule: 0 for edit in edits})
+    tokens_by_rule: Counter[str] = Counter()
+    for _, edits in state.edits.iter_from(state.first_kept):
+        tokens_by_rule.update({edit.rule: 0 for edit in edits})
         for edit in edits:
-            found[edit.rule] += edit.saves
-    if branch.compaction is not None:
-        found[_name(branch.compaction)] += folded(branch)
-    return found
+            tokens_by_rule[edit.rule] += edit.saves
+    if state.compaction is not None:
+        tokens_by_rule[_name_compaction(state.compaction)] += count_compacted_tokens(state)
+    return tokens_by_rule
 
 
-def _written_anew(last: tuple[Branch, int, str], branch: Branch) -> int:
+def _count_rewritten_tokens(last: tuple[ConversationState, int, str], state: ConversationState) -> int:
     """Return the tokens of what a request had shown already and the next one shows behind a break; 0 without one."""
     before, count, basis = last
-    if basis_at(branch, min(count, len(branch.slots))) == basis:
+    if compute_prefix_digest_at(state, min(count, len(state.sized_messages))) == basis:
         return 0
-    same = _common(before, branch, count) if branch.compaction == before.compaction else branch.keep
-    anew = sum(_sizes(branch, same, count))
-    reframed = branch.frame != before.frame
-    if branch.compaction is not None and (reframed or branch.compaction != before.compaction):
-        anew += summary_size(branch.compaction, branch.model, branch.api)
-    if reframed:
-        anew += branch.frame.tokens + sum(slot.size for slot in branch.slots.slice(0, branch.pinned))
+    unchanged_count = (
+        _find_first_changed_message_index(before, state, count)
+        if state.compaction == before.compaction
+        else state.first_kept
+    )
+    anew = sum(_iterate_shown_sizes(state, unchanged_count, count))
+    has_new_setup = state.setup != before.setup
+    if state.compaction is not None and (has_new_setup or state.compaction != before.compaction):
+        anew += measure_summary(state.compaction, state.model, state.api)
+    if has_new_setup:
+        anew += state.setup.tokens + sum(
+            sized_message.tokens for sized_message in state.sized_messages.slice(0, state.pinned_count)
+        )
     return max(1, anew)
 
 
-def _common(before: Branch, branch: Branch, count: int) -> int:
+def _find_first_changed_message_index(before_state: ConversationState, state: ConversationState, count: int) -> int:
     """Return the first slot that two branches show otherwise: their digests are chained, so all behind it differ."""
-    if before.frame != branch.frame:
-        return branch.keep
-    every = range(branch.keep, min(count, len(branch.slots)))
-    return branch.keep + bisect_left(every, 1, key=lambda at: before.marks[at] != branch.marks[at])
+    if before_state.setup != state.setup:
+        return state.first_kept
+    every = range(state.first_kept, min(count, len(state.sized_messages)))
+    return state.first_kept + bisect_left(
+        every, 1, key=lambda at: before_state.projection_digests[at] != state.projection_digests[at]
+    )
 
 
-def _sizes(branch: Branch, start: int, stop: int) -> Iterator[int]:
+def _iterate_shown_sizes(state: ConversationState, start: int, stop: int) -> Iterator[int]:
     """Yield the sizes of what is shown of slots ``start`` to ``stop``."""
     index = start
     while index < stop:
-        edits = [edit for edit in branch.edits.get(index, ()) if edit.span.part is None]
-        yield from (slot.size or measure(slot.message).size for slot in shown(branch, index))
+        edits = [edit for edit in state.edits.get(index, ()) if edit.span.part is None]
+        yield from (
+            sized_message.tokens or build_sized_message(sized_message.message).tokens
+            for sized_message in list_shown_sized_messages_at(state, index)
+        )
         index = max([edit.span.stop for edit in edits], default=index + 1)

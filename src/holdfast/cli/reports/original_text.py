@@ -4,60 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.cli.reports.describe import words
-from holdfast.cli.reports.history import Log
+from holdfast.cli.reports.describe import get_message_text_lines
+from holdfast.cli.reports.history import BranchHistory
 from holdfast.errors import UnknownId
 from holdfast.messages.message import Message
-from holdfast.messages.sized_message import Slot
-from holdfast.planning.settings import HANDLE
-from holdfast.state.entries import BranchSummary, Note, Said
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.planning.settings import HANDLE_CHARS
+from holdfast.state.entries import BranchSummaryEntry, MessageEntry, NoteEntry
 from holdfast.store.base import SessionStore
-from holdfast.store.blobs.blob_names import blobs_of
+from holdfast.store.blobs.blob_names import iter_named_hashes
 
-PIECE = 1_000_000
+CHUNK_CHARACTERS = 1_000_000
 """Characters of a stored text that are held at once."""
 
 
-def as_it_came(store: SessionStore, log: Log, number: int) -> Iterator[str]:
+def iter_original_text(store: SessionStore, log: BranchHistory, number: int) -> Iterator[str]:
     """Yield the words of message ``number`` as it came, in pieces; raises ``UnknownId`` where a text of it is gone."""
-    for at, (text, hash_) in enumerate(_parts(log, number)):
+    for at, (text, hash_) in enumerate(_iterate_original_parts(log, number)):
         yield "\n" if at else ""
         if not hash_:
             yield text
             continue
-        for start in range(0, store.blobs.characters(hash_), PIECE):
-            yield store.blobs.text(hash_, start, start + PIECE)
+        for start in range(0, store.blobs.count_characters(hash_), CHUNK_CHARACTERS):
+            yield store.blobs.read_text(hash_, start, start + CHUNK_CHARACTERS)
 
 
-def size_as_it_came(store: SessionStore, log: Log, number: int) -> int:
+def count_original_characters(store: SessionStore, log: BranchHistory, number: int) -> int:
     """Return the characters of message ``number`` as it came; of a text that is gone, what its entry holds."""
-    parts = list(_parts(log, number))
-    return sum(_size(store, text, hash_) for text, hash_ in parts) + max(0, len(parts) - 1)
+    parts = list(_iterate_original_parts(log, number))
+    return sum(_count_characters(store, text, hash_) for text, hash_ in parts) + max(0, len(parts) - 1)
 
 
-def _size(store: SessionStore, text: str, hash_: str) -> int:
+def _count_characters(store: SessionStore, text: str, hash_: str) -> int:
     try:
-        return store.blobs.characters(hash_) if hash_ else len(text)
+        return store.blobs.count_characters(hash_) if hash_ else len(text)
     except UnknownId:
         return len(text)
 
 
-def _parts(log: Log, number: int) -> Iterator[tuple[str, str]]:
+def _iterate_original_parts(log: BranchHistory, number: int) -> Iterator[tuple[str, str]]:
     """Yield the words of each part, with the hash of the whole text where they are what was left of it."""
-    hashes, slot = _cut(log, number), log.branch.slots[number]
-    for part in slot.message.parts:
-        text = "\n".join(words([Slot(Message(slot.message.role, (part,)))]))
-        yield text, next((hash_ for hash_ in hashes if f'recall(id="{hash_[:HANDLE]}"' in text), "")
+    hashes, sized_message = _find_spilled_hashes(log, number), log.state.sized_messages[number]
+    for part in sized_message.message.parts:
+        text = "\n".join(get_message_text_lines([SizedMessage(Message(sized_message.message.role, (part,)))]))
+        yield text, next((hash_ for hash_ in hashes if f'recall(id="{hash_[:HANDLE_CHARS]}"' in text), "")
 
 
-def _cut(log: Log, number: int) -> list[str]:
+def _find_spilled_hashes(log: BranchHistory, number: int) -> list[str]:
     """Return the hashes of the texts that message ``number`` was too long for."""
     hashes: list[str] = []
     for entry in log.entries:
-        if entry.id == log.said[number].id:
+        if entry.id == log.message_entries[number].id:
             break
-        if isinstance(entry.body, Note):
-            hashes += blobs_of(entry.body)
-        elif isinstance(entry.body, Said | BranchSummary):
+        if isinstance(entry.body, NoteEntry):
+            hashes += iter_named_hashes(entry.body)
+        elif isinstance(entry.body, MessageEntry | BranchSummaryEntry):
             hashes = []
     return hashes

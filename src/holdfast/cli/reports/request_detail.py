@@ -8,26 +8,49 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.cli.commands.show import told
-from holdfast.cli.output.terminal import clean, many, say_command, say_whole
-from holdfast.cli.reports.branches import refusals
-from holdfast.cli.reports.describe import when
-from holdfast.cli.reports.history import SHORT, Log, acting, edits_shown, folded
-from holdfast.cli.reports.request_size import Measured, about, as_asked, ended, lacking, measured, requested
+from holdfast.cli.commands.show import describe_entry_body
+from holdfast.cli.output.terminal import clean_single_line, format_count, print_command, print_wrapped
+from holdfast.cli.reports.branches import find_overflow_refusals
+from holdfast.cli.reports.describe import format_time
+from holdfast.cli.reports.history import (
+    SHORT_ID,
+    BranchHistory,
+    count_compacted_tokens,
+    list_active_decisions,
+    list_shown_edits,
+)
+from holdfast.cli.reports.request_size import (
+    RequestSize,
+    build_state_at_request,
+    count_omitted_tokens,
+    find_answer_or_failure,
+    format_tokens,
+    get_target_and_settings,
+    measure_request,
+)
 from holdfast.config import Configuration
 from holdfast.errors import UnknownId
 from holdfast.planning import budget as guard
-from holdfast.state.branch.branch import Branch
-from holdfast.state.branch.view import project
-from holdfast.state.costs import known_dollars
-from holdfast.state.entries import UNANSWERED, Answer, Decision, Entry, Failure, Request, Said, Usage
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.branch.view import build_projection
+from holdfast.state.costs import compute_known_cost
+from holdfast.state.entries import (
+    FAILURE_UNANSWERED,
+    AnswerEntry,
+    DecisionEntry,
+    Entry,
+    FailureEntry,
+    MessageEntry,
+    RequestEntry,
+    Usage,
+)
 from holdfast.store.base import SessionInfo
 
-OF_REQUESTS = (Request, Answer, Failure)
+REQUEST_BODIES = (RequestEntry, AnswerEntry, FailureEntry)
 """Entries that are a request, or what became of one."""
 
 
-class Decided(Struct, frozen=True, omit_defaults=True):
+class RepeatedDecision(Struct, frozen=True, omit_defaults=True):
     """A decision or compaction that a request repeats, and the tokens that its request lacks by it."""
 
     entry: str
@@ -35,10 +58,10 @@ class Decided(Struct, frozen=True, omit_defaults=True):
     rules: dict[str, int]
     """How many edits of each rule are of messages that the request shows."""
     saves: int
-    told: str
+    description: str
 
 
-class Sent(Struct, frozen=True, omit_defaults=True):
+class RequestDetail(Struct, frozen=True, omit_defaults=True):
     """A request. Tokens are as the provider counted what went up, where that is believed, else estimates."""
 
     session: str
@@ -51,185 +74,224 @@ class Sent(Struct, frozen=True, omit_defaults=True):
     messages: int
     tokens: int
     """As its client sent it: what went up and an estimate of what that lacked; of its messages, where none went up."""
-    shown: int
+    shown_messages: int
     shown_tokens: int
     """Messages and tokens that went up; none where it was sent to nobody."""
     usage: Usage | None
     """What the provider told of it; nothing where it told nothing."""
     dollars: float | None
     """Nothing where ``usage`` is."""
-    decided: tuple[Decided, ...] = ()
+    new_decisions: tuple[RepeatedDecision, ...] = ()
     """What was decided for it."""
-    standing: tuple[Decided, ...] = ()
+    earlier_decisions: tuple[RepeatedDecision, ...] = ()
     """What had been decided before, and was done again."""
-    refused: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
     """How requests before it, with the same words, were refused as too large."""
     stop: str = ""
     failure: str = ""
     """Why it was not answered."""
-    counted: bool = False
+    is_counted: bool = False
     """Whether the provider counted what went up, and is believed."""
 
 
-def request_of(log: Log, entry: Entry) -> int:
+def find_request_position(log: BranchHistory, entry: Entry) -> int:
     """Return where in ``log`` the request is that ``entry`` is, or that it tells the end of.
 
     That is where ``entry`` itself is, where it tells why what was said behind the last answer was sent to nobody.
     """
     at = log.entries.index(entry)
-    found = next((place for place in range(at, -1, -1) if isinstance(log.entries[place].body, Request)), None)
-    since = log.entries[at if found is None else found + 1 : at]
-    if _is_unanswered(entry) and (found is None or any(isinstance(one.body, Said | Answer) for one in since)):
+    request_index = next(
+        (place for place in range(at, -1, -1) if isinstance(log.entries[place].body, RequestEntry)), None
+    )
+    since = log.entries[at if request_index is None else request_index + 1 : at]
+    if _is_unanswered_failure(entry) and (
+        request_index is None or any(isinstance(log_entry.body, MessageEntry | AnswerEntry) for log_entry in since)
+    ):
         return at
-    if found is None:
-        raise UnknownId(f"no request is recorded before entry {entry.id[:SHORT]}; holdfast show --all lists the log")
-    return found
+    if request_index is None:
+        raise UnknownId(f"no request is recorded before entry {entry.id[:SHORT_ID]}; holdfast show --all lists the log")
+    return request_index
 
 
-def _is_unanswered(entry: Entry) -> bool:
-    return isinstance(entry.body, Failure) and entry.body.kind == UNANSWERED
+def _is_unanswered_failure(entry: Entry) -> bool:
+    return isinstance(entry.body, FailureEntry) and entry.body.kind == FAILURE_UNANSWERED
 
 
-def sent(info: SessionInfo, log: Log, at: int, known: Configuration) -> Sent:
+def describe_request(info: SessionInfo, log: BranchHistory, at: int, configuration: Configuration) -> RequestDetail:
     """Return the request at place ``at`` of ``log``."""
-    entry, branch, end = log.entries[at], requested(log.entries, at), ended(log.entries[at + 1 :])
-    if not isinstance(entry.body, Request):
-        return _unsent(info, entry, branch)
-    answer = end.body if end is not None and isinstance(end.body, Answer) else None
+    entry, state, end = (
+        log.entries[at],
+        build_state_at_request(log.entries, at),
+        find_answer_or_failure(log.entries[at + 1 :]),
+    )
+    if not isinstance(entry.body, RequestEntry):
+        return _describe_unsent_request(info, entry, state)
+    answer = end.body if end is not None and isinstance(end.body, AnswerEntry) else None
     usage = answer.usage if answer is not None and answer.usage.input else None
-    place, settings = as_asked(info, branch, known)
-    size = measured(branch, place, settings)
-    before = {id_ for id_, _ in Branch.build(log.entries[: _begin(log.entries, at)]).law}
-    law = tuple(_in_force(branch, size))
-    return Sent(
+    place, settings = get_target_and_settings(info, state, configuration)
+    size = measure_request(state, place, settings)
+    before = {
+        id_
+        for id_, _ in ConversationState.from_entries(
+            log.entries[: _find_request_start(log.entries, at)]
+        ).active_decisions
+    }
+    law = tuple(_iterate_repeated_decisions(state, size))
+    return RequestDetail(
         session=info.key,
         request=entry.id,
-        at=entry.at,
+        at=entry.time_ms,
         model=entry.body.model,
-        policy=branch.policy or "holdfast",
-        window=guard.in_force(place, branch, settings).limits.window,
-        messages=len(branch.slots),
-        tokens=size.tokens + size.of(lacking(branch)),
-        shown=len(project(branch)),
+        policy=state.policy_name or "holdfast",
+        window=guard.compute_effective_target(place, state, settings).limits.window,
+        messages=len(state.sized_messages),
+        tokens=size.tokens + size.scale_tokens(count_omitted_tokens(state)),
+        shown_messages=len(build_projection(state)),
         shown_tokens=size.tokens,
-        decided=tuple(one for one in law if one.entry not in before),
-        standing=tuple(one for one in law if one.entry in before),
-        refused=tuple(_refused(log.entries, _begin(log.entries, at), at)),
+        new_decisions=tuple(decision for decision in law if decision.entry not in before),
+        earlier_decisions=tuple(decision for decision in law if decision.entry in before),
+        refusals=tuple(_list_refusal_reasons(log.entries, _find_request_start(log.entries, at), at)),
         usage=usage,
-        dollars=None if usage is None else known_dollars(usage, place.prices),
-        stop=answer.stop if answer is not None else "",
-        failure=_why_not(end),
-        counted=size.is_counted,
+        dollars=None if usage is None else compute_known_cost(usage, place.prices),
+        stop=answer.stop_reason if answer is not None else "",
+        failure=_explain_no_answer(end),
+        is_counted=size.is_counted,
     )
 
 
-def _unsent(info: SessionInfo, entry: Entry, branch: Branch) -> Sent:
+def _describe_unsent_request(info: SessionInfo, entry: Entry, state: ConversationState) -> RequestDetail:
     """Return a request that was sent to nobody, which ``entry`` tells of: its messages are what is known of it."""
-    return Sent(
+    return RequestDetail(
         session=info.key,
         request=entry.id,
-        at=entry.at,
-        model=branch.model or info.model or "",
-        policy=branch.policy or "holdfast",
+        at=entry.time_ms,
+        model=state.model or info.model or "",
+        policy=state.policy_name or "holdfast",
         window=0,
-        messages=len(branch.slots),
-        tokens=branch.sums[-1] if len(branch.slots) else 0,
-        shown=0,
+        messages=len(state.sized_messages),
+        tokens=state.cumulative_tokens[-1] if len(state.sized_messages) else 0,
+        shown_messages=0,
         shown_tokens=0,
         usage=None,
         dollars=None,
-        failure=entry.body.reason if isinstance(entry.body, Failure) else "",
+        failure=entry.body.reason if isinstance(entry.body, FailureEntry) else "",
     )
 
 
-def _in_force(branch: Branch, size: Measured) -> Iterator[Decided]:
+def _iterate_repeated_decisions(state: ConversationState, size: RequestSize) -> Iterator[RepeatedDecision]:
     """Yield what the request repeats, the oldest first; of compactions the newest stands for all."""
-    for id_, body in acting(branch):
-        there = edits_shown(branch, body)
-        rules, edits = Counter(edit.rule for edit in there), size.of(sum(edit.saves for edit in there))
-        if isinstance(body, Decision):
+    for id_, body in list_active_decisions(state):
+        there = list_shown_edits(state, body)
+        rules, edits = Counter(edit.rule for edit in there), size.scale_tokens(sum(edit.saves for edit in there))
+        if isinstance(body, DecisionEntry):
             words = ", ".join(f"{rule} {count:,}" for rule, count in rules.items())
-            yield Decided(id_, "decision", dict(rules), edits, f"{words}: {about(edits)} tokens less")
-        elif body == branch.compaction:
-            yield Decided(id_, "compaction", dict(rules), edits + size.of(folded(branch)), told(body, size))
+            yield RepeatedDecision(id_, "decision", dict(rules), edits, f"{words}: {format_tokens(edits)} tokens less")
+        elif body == state.compaction:
+            yield RepeatedDecision(
+                id_,
+                "compaction",
+                dict(rules),
+                edits + size.scale_tokens(count_compacted_tokens(state)),
+                describe_entry_body(body, size),
+            )
 
 
-def _begin(entries: Sequence[Entry], at: int) -> int:
+def _find_request_start(entries: Sequence[Entry], at: int) -> int:
     """Return the first entry behind the answer before the request at ``at``."""
-    return next((place + 1 for place in range(at - 1, -1, -1) if isinstance(entries[place].body, Answer)), 0)
+    return next((place + 1 for place in range(at - 1, -1, -1) if isinstance(entries[place].body, AnswerEntry)), 0)
 
 
-def _why_not(ended: Entry | None) -> str:
+def _explain_no_answer(end: Entry | None) -> str:
     """Return why a request that ended so was not answered; empty where it was."""
-    if ended is None:
+    if end is None:
         return "nothing tells that it was answered"
-    return f"{ended.body.kind}: {ended.body.reason}" if isinstance(ended.body, Failure) else ""
+    return f"{end.body.kind}: {end.body.reason}" if isinstance(end.body, FailureEntry) else ""
 
 
-def _refused(entries: Sequence[Entry], start: int, stop: int) -> list[str]:
+def _list_refusal_reasons(entries: Sequence[Entry], start: int, stop: int) -> list[str]:
     """Return how a provider refused the requests from ``start`` to ``stop``; what only teaches is no refusal."""
-    known = refusals(entries)
-    return [one.body.reason for one in entries[start:stop] if isinstance(one.body, Failure) and one.id in known]
+    refusal_ids = find_overflow_refusals(entries)
+    return [
+        entry.body.reason
+        for entry in entries[start:stop]
+        if isinstance(entry.body, FailureEntry) and entry.id in refusal_ids
+    ]
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
-def say(out: Any, found: Sent, session: str) -> None:
-    """Print ``found``; ``session`` is how its session is called in commands."""
+def print_request_detail(console: Any, request_detail: RequestDetail, session: str) -> None:
+    """Print ``request_detail``; ``session`` is how its session is called in commands."""
     from rich.text import Text
 
-    head = f"request {clean(found.request)[:SHORT]} {when(found.at)} to {clean(found.model) or 'an unnamed model'}"
-    out.print(Text(" ".join(head.split()), "bold"))
-    came = f"as its client sent it: {many(found.messages, 'message')}, {as_sent(found)} tokens"
-    if not found.window:
-        say_whole(out, Text(f"{came} without system and tools"))
-        say_whole(out, Text(f"sent to nobody: {clean(found.failure)}", "red"))
+    head = (
+        f"request {clean_single_line(request_detail.request)[:SHORT_ID]} {format_time(request_detail.at)} to "
+        f"{clean_single_line(request_detail.model) or 'an unnamed model'}"
+    )
+    console.print(Text(" ".join(head.split()), "bold"))
+    came = (
+        f"as its client sent it: {format_count(request_detail.messages, 'message')}, "
+        f"{format_client_size(request_detail)} tokens"
+    )
+    if not request_detail.window:
+        print_wrapped(console, Text(f"{came} without system and tools"))
+        print_wrapped(console, Text(f"sent to nobody: {clean_single_line(request_detail.failure)}", "red"))
         return
-    share = found.shown_tokens / max(1, found.window)
-    say_whole(out, Text(came))
-    told = f"as it went up: {many(found.shown, 'message')}, {as_shown(found)} tokens"
-    say_whole(out, Text(f"{told}, {share:.1%} of a window of {found.window:,}"))
-    for why in found.refused:
-        say_whole(out, Text(f"refused before: {clean(why)}", "red"))
-    _say_law(out, f"decided for it by policy {clean(found.policy)}", found.decided)
-    _say_law(out, "decided before, and done again", found.standing)
-    if not (found.decided or found.standing):
-        out.print("nothing was done to it: it went up as it came")
-    say_whole(out, Text(_cost(found)))
-    if found.decided or found.standing:
-        request = clean(found.request)[:SHORT]
-        say_command(out, Text(f"the whole change: holdfast diff {request}", style="dim"))
-        say_command(out, Text(f"what it held: holdfast context {request}", style="dim"))
-        say_command(out, Text(f"undo one: holdfast undo {session} ID", style="dim"))
+    share = request_detail.shown_tokens / max(1, request_detail.window)
+    print_wrapped(console, Text(came))
+    upstream_text = (
+        f"as it went up: {format_count(request_detail.shown_messages, 'message')}, "
+        f"{format_upstream_size(request_detail)} tokens"
+    )
+    print_wrapped(console, Text(f"{upstream_text}, {share:.1%} of a window of {request_detail.window:,}"))
+    for why in request_detail.refusals:
+        print_wrapped(console, Text(f"refused before: {clean_single_line(why)}", "red"))
+    _print_decisions(
+        console, f"decided for it by policy {clean_single_line(request_detail.policy)}", request_detail.new_decisions
+    )
+    _print_decisions(console, "decided before, and done again", request_detail.earlier_decisions)
+    if not (request_detail.new_decisions or request_detail.earlier_decisions):
+        console.print("nothing was done to it: it went up as it came")
+    print_wrapped(console, Text(_format_cost(request_detail)))
+    if request_detail.new_decisions or request_detail.earlier_decisions:
+        request = clean_single_line(request_detail.request)[:SHORT_ID]
+        print_command(console, Text(f"the whole change: holdfast diff {request}", style="dim"))
+        print_command(console, Text(f"what it held: holdfast context {request}", style="dim"))
+        print_command(console, Text(f"undo one: holdfast undo {session} ID", style="dim"))
 
 
-def as_sent(found: Sent) -> str:
+def format_client_size(request: RequestDetail) -> str:
     """Return how large a request was as its client sent it: what was taken from it nobody counted."""
-    return about(found.tokens, is_counted=found.counted and found.tokens == found.shown_tokens)
+    return format_tokens(request.tokens, is_counted=request.is_counted and request.tokens == request.shown_tokens)
 
 
-def as_shown(found: Sent) -> str:
+def format_upstream_size(request: RequestDetail) -> str:
     """Return how large a request was as it went up."""
-    return about(found.shown_tokens, is_counted=found.counted)
+    return format_tokens(request.shown_tokens, is_counted=request.is_counted)
 
 
-def _say_law(out: Any, head: str, law: Sequence[Decided]) -> None:
+def _print_decisions(console: Any, head: str, decisions: Sequence[RepeatedDecision]) -> None:
     from rich.text import Text
 
-    if law:
-        out.print(Text(f"{head}:"))
-    for one in law:
-        say_whole(out, Text(f"  {clean(one.entry)[:SHORT]} {clean(one.told)}", "yellow"))
+    if decisions:
+        console.print(Text(f"{head}:"))
+    for decision in decisions:
+        print_wrapped(
+            console,
+            Text(
+                f"  {clean_single_line(decision.entry)[:SHORT_ID]} {clean_single_line(decision.description)}", "yellow"
+            ),
+        )
 
 
-def _cost(found: Sent) -> str:
-    if found.failure:
-        return f"not answered: {clean(found.failure)}"
-    used, ended = found.usage, f", ended with {clean(found.stop, 40)}" if found.stop else ""
+def _format_cost(request: RequestDetail) -> str:
+    if request.failure:
+        return f"not answered: {clean_single_line(request.failure)}"
+    used, stop_text = request.usage, f", ended with {clean_single_line(request.stop, 40)}" if request.stop else ""
     if used is None:
-        return f"what it cost is not known: its answer tells no usage{ended}"
+        return f"what it cost is not known: its answer tells no usage{stop_text}"
     cached = f" ({used.cache_read:,} from the cache, {used.cache_write:,} written to it)"
-    money = "no price of the model is known" if found.dollars is None else f"${found.dollars:,.4f}"
-    doubt = "" if found.counted else ", by a count that is not taken for its size"
-    return f"what it cost{doubt}: {used.input:,} tokens in{cached}, {used.output:,} out, {money}{ended}"
+    money = "no price of the model is known" if request.dollars is None else f"${request.dollars:,.4f}"
+    doubt = "" if request.is_counted else ", by a count that is not taken for its size"
+    return f"what it cost{doubt}: {used.input:,} tokens in{cached}, {used.output:,} out, {money}{stop_text}"

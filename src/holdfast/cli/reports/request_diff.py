@@ -9,39 +9,39 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.cli.reports.describe import words
-from holdfast.cli.reports.history import Log
-from holdfast.cli.reports.request_size import Measured
-from holdfast.messages.size.tokens import measure
-from holdfast.messages.sized_message import Slot
-from holdfast.state.branch.view import origins, project
-from holdfast.state.entries import Compaction, Decision
+from holdfast.cli.reports.describe import get_message_text_lines
+from holdfast.cli.reports.history import BranchHistory
+from holdfast.cli.reports.request_size import RequestSize
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.state.branch.view import build_projection, list_projection_origins
+from holdfast.state.entries import CompactionEntry, DecisionEntry
 
-Kind: TypeAlias = Literal["same", "changed", "hidden", "new", "back"]
+ChangeKind: TypeAlias = Literal["same", "changed", "hidden", "new", "back"]
 """What became of a message; *hidden* is no longer shown, *back* was not shown and is again."""
-Key: TypeAlias = tuple[str, int]
+ShownKey: TypeAlias = tuple[str, int]
 """The entry that a shown message came from, and which of those it is that stand for it."""
 
 
-class Held(Struct, frozen=True):
+class ShownMessage(Struct, frozen=True):
     """A message as one of the two requests holds it. ``number`` is -1 for a summary."""
 
     number: int
     entry: str
-    place: float
+    position: float
     """Where it stands among the messages of the log."""
-    slot: Slot
+    sized_message: SizedMessage
 
     @property
     def tokens(self) -> int:
         """Its size in the estimator's tokens."""
-        return self.slot.size or measure(self.slot.message).size
+        return self.sized_message.tokens or build_sized_message(self.sized_message.message).tokens
 
 
-class Change(Struct, frozen=True, omit_defaults=True):
+class MessageChange(Struct, frozen=True, omit_defaults=True):
     """What became of one message between the two requests."""
 
-    kind: Kind
+    kind: ChangeKind
     number: int
     entry: str
     role: str
@@ -50,122 +50,136 @@ class Change(Struct, frozen=True, omit_defaults=True):
     """Tokens that it took before and after."""
     rule: str = ""
     why: str = ""
-    by: str = ""
+    decided_by: str = ""
     """The decision or compaction that did it, or is gone."""
-    gone: tuple[str, ...] = ()
+    removed_lines: tuple[str, ...] = ()
     """Lines that only the first request holds."""
-    come: tuple[str, ...] = ()
+    added_lines: tuple[str, ...] = ()
     """Lines that only the second holds."""
 
 
-class Comparison(Struct, frozen=True):
+class RequestComparison(Struct, frozen=True):
     """What the model saw in the first request and in the second."""
 
     before: int
     after: int
-    """Tokens of either: of the messages by the estimator, of the whole request once it is ``sized``."""
+    """Tokens of either: of the messages by the estimator, of the whole request once it is ``scale_comparison``."""
     before_messages: int
     after_messages: int
-    changes: tuple[Change, ...]
+    changes: tuple[MessageChange, ...]
 
 
-def compare(first: Log, second: Log) -> Comparison:
+def compare_requests(first: BranchHistory, second: BranchHistory) -> RequestComparison:
     """Return what became of each message from the request that ``first`` makes to that of ``second``."""
-    old, new, causes = held(first), held(second), _Causes(first, second)
-    known = {one.id for one in first.said}
-    places = sorted({**old, **new}.items(), key=lambda one: (one[1].place, one[0] in new, one[0][1]))
-    changes = tuple(_change(old.get(key), new.get(key), causes, known) for key, _ in places)
-    return Comparison(
-        sum(one.tokens for one in old.values()), sum(one.tokens for one in new.values()), len(old), len(new), changes
+    old, new, causes = list_shown_messages(first), list_shown_messages(second), _ChangeCauses(first, second)
+    known_entries = {item.id for item in first.message_entries}
+    places = sorted({**old, **new}.items(), key=lambda item: (item[1].position, item[0] in new, item[0][1]))
+    changes = tuple(_compare_message(old.get(key), new.get(key), causes, known_entries) for key, _ in places)
+    return RequestComparison(
+        sum(item.tokens for item in old.values()),
+        sum(item.tokens for item in new.values()),
+        len(old),
+        len(new),
+        changes,
     )
 
 
-def sized(found: Comparison, before: int, after: int, size: Measured) -> Comparison:
-    """Return ``found`` of requests of so many tokens, what is in them by ``size``."""
-    changes = (replace(one, before=size.of(one.before), after=size.of(one.after)) for one in found.changes)
-    return replace(found, before=before, after=after, changes=tuple(changes))
+def scale_comparison(comparison: RequestComparison, before: int, after: int, size: RequestSize) -> RequestComparison:
+    """Return ``comparison`` of requests of so many tokens, what is in them by ``size``."""
+    changes = (
+        replace(change, before=size.scale_tokens(change.before), after=size.scale_tokens(change.after))
+        for change in comparison.changes
+    )
+    return replace(comparison, before=before, after=after, changes=tuple(changes))
 
 
-def held(log: Log) -> dict[Key, Held]:
+def list_shown_messages(log: BranchHistory) -> dict[ShownKey, ShownMessage]:
     """Return what the request of ``log`` holds, in its order."""
-    out, shown = dict[Key, Held](), Counter[str]()
-    for slot, number in zip(project(log.branch), origins(log.branch), strict=True):
-        entry = log.said[number].id if number >= 0 else _summary(log)
-        place = number if number >= 0 else log.branch.keep - 0.5
-        out[entry, shown[entry]] = Held(number, entry, place, slot)
-        shown[entry] += 1
+    out, counts = dict[ShownKey, ShownMessage](), Counter[str]()
+    for sized_message, number in zip(build_projection(log.state), list_projection_origins(log.state), strict=True):
+        entry = log.message_entries[number].id if number >= 0 else _get_summary_entry(log)
+        place = number if number >= 0 else log.state.first_kept - 0.5
+        out[entry, counts[entry]] = ShownMessage(number, entry, place, sized_message)
+        counts[entry] += 1
     return out
 
 
-def _summary(log: Log) -> str:
+def _get_summary_entry(log: BranchHistory) -> str:
     """Return the compaction whose summary stands in the request."""
-    return next((id_ for id_, body in reversed(log.branch.law) if isinstance(body, Compaction)), "")
+    return next((id_ for id_, body in reversed(log.state.active_decisions) if isinstance(body, CompactionEntry)), "")
 
 
-def _change(old: Held | None, new: Held | None, causes: _Causes, known: set[str]) -> Change:
+def _compare_message(
+    old: ShownMessage | None, new: ShownMessage | None, causes: _ChangeCauses, known_entries: set[str]
+) -> MessageChange:
     """Return what became of a message that one of the two requests holds at least."""
-    one = new or old
-    assert one is not None
-    role = one.slot.message.role
+    message = new or old
+    assert message is not None
+    role = message.sized_message.message.role
     before, after = old.tokens if old else 0, new.tokens if new else 0
-    if old is not None and new is not None and old.slot.digest == new.slot.digest:
-        return Change("same", one.number, one.entry, role, before, after)
-    kind: Kind = "changed" if old and new else "hidden" if old else "back" if one.entry in known else "new"
-    rule, why, by = causes.of(one.number) if kind != "new" else ("", "", "")
-    gone, come = _apart(words([old.slot]) if old else [], words([new.slot]) if new else [])
-    return Change(kind, one.number, one.entry, role, before, after, rule, why, by, gone, come)
+    if old is not None and new is not None and old.sized_message.digest == new.sized_message.digest:
+        return MessageChange("same", message.number, message.entry, role, before, after)
+    kind: ChangeKind = (
+        "changed" if old and new else "hidden" if old else "back" if message.entry in known_entries else "new"
+    )
+    rule, why, by = causes.get_cause(message.number) if kind != "new" else ("", "", "")
+    removed_lines, come = _strip_common_lines(
+        get_message_text_lines([old.sized_message]) if old else [],
+        get_message_text_lines([new.sized_message]) if new else [],
+    )
+    return MessageChange(kind, message.number, message.entry, role, before, after, rule, why, by, removed_lines, come)
 
 
-class _Causes:
+class _ChangeCauses:
     """Why messages are shown otherwise: what is in force on one side only, the newest of the second side first."""
 
-    def __init__(self, first: Log, second: Log) -> None:
-        sides = [{id_ for id_, _ in log.branch.law} for log in (first, second)]
+    def __init__(self, first: BranchHistory, second: BranchHistory) -> None:
+        sides = [{id_ for id_, _ in log.state.active_decisions} for log in (first, second)]
         self._edits: dict[int, tuple[str, str, str]] = {}
-        self._folds: list[tuple[int, tuple[str, str, str]]] = []
+        self._compactions: list[tuple[int, tuple[str, str, str]]] = []
         """Of compactions that concern more than those before them, where the first message stands that they leave."""
-        for log, other in zip((second, first), sides, strict=True):
-            for id_, body in reversed(log.branch.law):
-                if id_ not in other:
-                    self._take(id_, body)
+        for log, other_ids in zip((second, first), sides, strict=True):
+            for id_, body in reversed(log.state.active_decisions):
+                if id_ not in other_ids:
+                    self._add_decision(id_, body)
 
-    def of(self, number: int) -> tuple[str, str, str]:
+    def get_cause(self, number: int) -> tuple[str, str, str]:
         """Return rule, reason and entry of what concerns message ``number``; a summary is -1."""
-        folds = (told for keep, told in self._folds if number < keep)
+        folds = (cause for keep, cause in self._compactions if number < keep)
         return self._edits.get(number) or next(folds, ("", "", ""))
 
-    def _take(self, id_: str, body: Decision | Compaction) -> None:
+    def _add_decision(self, id_: str, body: DecisionEntry | CompactionEntry) -> None:
         """Let ``body`` concern those messages that nothing taken before it does."""
-        folded = self._folds[-1][0] if self._folds else -1
+        previous_keep = self._compactions[-1][0] if self._compactions else -1
         for edit in body.edits:
-            for number in range(max(edit.span.start, folded), max(edit.span.stop, edit.span.start + 1)):
+            for number in range(max(edit.span.start, previous_keep), max(edit.span.stop, edit.span.start + 1)):
                 self._edits.setdefault(number, (edit.rule, edit.why, id_))
-        if isinstance(body, Compaction) and body.keep > folded:
+        if isinstance(body, CompactionEntry) and body.first_kept > previous_keep:
             why = "a summary stands for it" if body.summary else "nothing stands for it"
-            self._folds.append((body.keep, ("compaction", why, id_)))
+            self._compactions.append((body.first_kept, ("compaction", why, id_)))
 
 
-def _apart(old: list[str], new: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _strip_common_lines(old: list[str], new: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the lines of each side without those that both begin and end with."""
-    most = min(len(old), len(new))
-    start = next((at for at in range(most) if old[at] != new[at]), most)
-    end = next((at for at in range(most - start) if old[-1 - at] != new[-1 - at]), most - start)
+    max_common = min(len(old), len(new))
+    start = next((at for at in range(max_common) if old[at] != new[at]), max_common)
+    end = next((at for at in range(max_common - start) if old[-1 - at] != new[-1 - at]), max_common - start)
     return tuple(old[start : len(old) - end]), tuple(new[start : len(new) - end])
 
 
-def runs(changes: tuple[Change, ...]) -> Iterator[list[Change]]:
+def group_message_changes(changes: tuple[MessageChange, ...]) -> Iterator[list[MessageChange]]:
     """Yield the changes one by one, but neighbours that stayed, went, came or came back together as one."""
-    run: list[Change] = []
-    for one in changes:
+    run: list[MessageChange] = []
+    for change in changes:
         together = (
             run
-            and run[-1].kind == one.kind != "changed"
-            and run[-1].by == one.by
-            and min(run[-1].number, one.number) >= 0
+            and run[-1].kind == change.kind != "changed"
+            and run[-1].decided_by == change.decided_by
+            and min(run[-1].number, change.number) >= 0
         )
         if run and not together:
             yield run
             run = []
-        run.append(one)
+        run.append(change)
     if run:
         yield run

@@ -12,147 +12,183 @@ from holdfast.config import Catalog, Configuration
 from holdfast.planning import budget as guard
 from holdfast.planning.presets.presets import PRESETS
 from holdfast.planning.settings import Settings
-from holdfast.providers.recognize import APIS
-from holdfast.state.branch.branch import Branch, extend
-from holdfast.state.branch.view import mark_at, project
-from holdfast.state.calibration.token_estimate import cautious_ratio, estimate, is_same_model
-from holdfast.state.edit_map import Edits
-from holdfast.state.entries import Answer, Compaction, Decision, Entry, Failure, Request
+from holdfast.providers.recognize import API_NAMES
+from holdfast.state.branch.branch import ConversationState, apply_entry
+from holdfast.state.branch.view import build_projection, get_projection_digest_at
+from holdfast.state.calibration.token_estimate import estimate_request_tokens, get_planning_ratio, is_last_model
+from holdfast.state.edit_map import EditMap
+from holdfast.state.entries import AnswerEntry, CompactionEntry, DecisionEntry, Entry, FailureEntry, RequestEntry
 from holdfast.state.target import Target
 from holdfast.store.base import SessionInfo
 
 
-class Measured(Struct, frozen=True):
+class RequestSize(Struct, frozen=True):
     """How large the request is that a branch makes now, in tokens of the model."""
 
     tokens: int
-    frame: int
+    setup_tokens: int
     """Of system prompt and tools, as far as they are known."""
     scale: float
     """Tokens for one of the estimator's, in messages: by what was counted so far, and no more than ``tokens`` hold."""
     is_counted: bool
     """Whether ``tokens`` are what the provider counted of just this request."""
 
-    def of(self, size: int) -> int:
+    def scale_tokens(self, size: int) -> int:
         """Return the tokens of something that the estimator gives ``size``."""
         return round(self.scale * size)
 
 
-PLAIN = Measured(0, 0, 1.0, is_counted=False)
+ESTIMATOR_SIZE = RequestSize(0, 0, 1.0, is_counted=False)
 """The estimator's own tokens."""
 
 
-def target_of(info: SessionInfo, branch: Branch, model: str | None, window: int | None, catalog: Catalog) -> Target:
+def get_session_target(
+    info: SessionInfo, state: ConversationState, model: str | None, window: int | None, catalog: Catalog
+) -> Target:
     """Return where the next request of a stored session goes: to ``model``, or as it was recorded."""
-    place = config.target(
-        _api(branch), model or branch.model or info.model, window=window, frame=branch.frame, catalog=catalog
+    place = config.get_target(
+        _get_state_api(state), model or state.model or info.model, window=window, setup=state.setup, catalog=catalog
     )
-    if window is not None or not branch.window or place.model != branch.model:
+    if window is not None or not state.configured_window or place.model != state.model:
         return place
-    as_recorded = replace(place.limits, window=branch.window, origin="as it was asked last")
-    return place if place.limits.window == branch.window else replace(place, limits=as_recorded)
+    as_recorded = replace(place.limits, window=state.configured_window, window_source="as it was asked last")
+    return place if place.limits.window == state.configured_window else replace(place, limits=as_recorded)
 
 
-def _api(branch: Branch) -> str:
+def _get_state_api(state: ConversationState) -> str:
     """Return the API of the first message that came over one."""
-    return next((slot.api for slot in project(branch) if slot.api in APIS), APIS[0])
+    return next(
+        (sized_message.api for sized_message in build_projection(state) if sized_message.api in API_NAMES), API_NAMES[0]
+    )
 
 
-def measured(branch: Branch, place: Target, settings: Settings = Settings()) -> Measured:
-    """Return how large the request is that ``branch`` makes to ``place`` now."""
-    place, anchor = guard.in_force(place, branch, settings), branch.anchor
-    whole, frame, scale = estimate(branch, place), estimate(branch, place, 0), cautious_ratio(branch, place)
-    is_counted = counted(branch) > 0 and is_same_model(branch, place)
-    if anchor is not None and branch.held:
-        scale = min(scale, max(0, whole - frame) / branch.held)
-    return Measured(whole, frame, scale, is_counted)
+def measure_request(state: ConversationState, target: Target, settings: Settings = Settings()) -> RequestSize:
+    """Return how large the request is that ``state`` makes to ``target`` now."""
+    target, measured_request = guard.compute_effective_target(target, state, settings), state.valid_measured_request
+    whole, frame, scale = (
+        estimate_request_tokens(state, target),
+        estimate_request_tokens(state, target, 0),
+        get_planning_ratio(state, target),
+    )
+    is_counted = get_counted_tokens(state) > 0 and is_last_model(state, target)
+    if measured_request is not None and state.shown_tokens:
+        scale = min(scale, max(0, whole - frame) / state.shown_tokens)
+    return RequestSize(whole, frame, scale, is_counted)
 
 
-def counted(branch: Branch) -> int:
-    """Return the tokens that the provider counted of just the request that ``branch`` makes now; 0 where it did not."""
-    anchor = branch.anchor
-    return anchor.tokens if anchor is not None and anchor.held == branch.held else 0
+def get_counted_tokens(state: ConversationState) -> int:
+    """Return the tokens that the provider counted of just the request that ``state`` makes now; 0 where it did not."""
+    measured_request = state.valid_measured_request
+    return (
+        measured_request.reported_tokens
+        if measured_request is not None and measured_request.shown_tokens == state.shown_tokens
+        else 0
+    )
 
 
-def lacking(branch: Branch) -> int:
-    """Return what the request that ``branch`` makes lacks of all that was said, in the estimator's tokens."""
-    return (branch.sums[-1] if len(branch.slots) else 0) - branch.held
+def count_omitted_tokens(state: ConversationState) -> int:
+    """Return what the request that ``state`` makes lacks of all that was said, in the estimator's tokens."""
+    return (state.cumulative_tokens[-1] if len(state.sized_messages) else 0) - state.shown_tokens
 
 
-def take_all_back(branch: Branch) -> Branch:
-    """Return ``branch`` as far as its size goes, with every decision and compaction taken back at once.
+def remove_all_decisions(state: ConversationState) -> ConversationState:
+    """Return ``state`` as far as its size goes, with every decision and compaction taken back at once.
 
     The request that was counted last stands again where it showed everything that was said, as it does after an undo.
     Its messages are not shown anew: that would cost the whole history, and no size needs it. So ``keep`` is the end,
     and what stands before it has one digest.
     """
-    count = len(branch.slots)
-    whole = branch.sums[-1] if count else 0
-    plain = replace(branch, edits=Edits(), compaction=None, keep=count, held=whole, native=0)
-    told = branch.measured
-    if told is None:
+    count = len(state.sized_messages)
+    whole = state.cumulative_tokens[-1] if count else 0
+    plain = replace(state, edits=EditMap(), compaction=None, first_kept=count, shown_tokens=whole, native_tokens=0)
+    measurement = state.measured_request
+    if measurement is None:
         return plain
-    showed_all = 0 < told.slots <= count and told.held == branch.sums[told.slots - 1]
-    mark = mark_at(plain, told.slots) if showed_all else b""
-    return replace(plain, measured=replace(told, mark=mark, native=0 if showed_all else told.native))
+    showed_all = (
+        0 < measurement.message_count <= count
+        and measurement.shown_tokens == state.cumulative_tokens[measurement.message_count - 1]
+    )
+    mark = get_projection_digest_at(plain, measurement.message_count) if showed_all else b""
+    return replace(
+        plain,
+        measured_request=replace(
+            measurement, projection_digest=mark, native_tokens=0 if showed_all else measurement.native_tokens
+        ),
+    )
 
 
-def as_known_later(before: Branch, after: Branch) -> Branch:
-    """Return ``before`` with what was learned of the model's tokens until ``after``, to compare the sizes of the two.
+def copy_later_calibration(before_state: ConversationState, after_state: ConversationState) -> ConversationState:
+    """Return ``before_state`` with what was learned of the model's tokens until ``after_state``, to compare the sizes
+    of the two.
 
-    What was counted of a request that still stands at ``before`` is its size; else the estimate is that of ``after``.
+    What was counted of a request that still stands at ``before_state`` is its size; else the estimate is that of
+    ``after_state``.
     """
-    told = after.measured
-    if before.anchor is not None:
-        told = before.measured
-    elif told is not None:
-        told = replace(told, mark=b"")
-    return replace(before, gauge=after.gauge, learned=after.learned, aside=after.aside, measured=told)
+    measurement = after_state.measured_request
+    if before_state.valid_measured_request is not None:
+        measurement = before_state.measured_request
+    elif measurement is not None:
+        measurement = replace(measurement, projection_digest=b"")
+    return replace(
+        before_state,
+        calibration=after_state.calibration,
+        learned_limits=after_state.learned_limits,
+        other_model_stats=after_state.other_model_stats,
+        measured_request=measurement,
+    )
 
 
-def settings_of(branch: Branch, known: Configuration) -> Settings:
-    """Return the settings that requests of ``branch`` are planned by: of its own policy where that is a known one."""
-    return known.policy(branch.policy if branch.policy in PRESETS else "holdfast").settings
+def get_session_settings(state: ConversationState, configuration: Configuration) -> Settings:
+    """Return the settings that requests of ``state`` are planned by: of its own policy where that is a known one."""
+    return configuration.build_policy(state.policy_name if state.policy_name in PRESETS else "holdfast").settings
 
 
-def as_asked(info: SessionInfo, branch: Branch, known: Configuration) -> tuple[Target, Settings]:
+def get_target_and_settings(
+    info: SessionInfo, state: ConversationState, configuration: Configuration
+) -> tuple[Target, Settings]:
     """Return where the next request of a stored session goes, as its last one did, and what it is planned by."""
-    return target_of(info, branch, None, None, known.catalog), settings_of(branch, known)
+    return get_session_target(info, state, None, None, configuration.catalog), get_session_settings(
+        state, configuration
+    )
 
 
-class Places:
+class TargetCache:
     """Where the next requests of many stored sessions go; what is alike is found out once, for it takes a while."""
 
-    def __init__(self, known: Configuration) -> None:
-        self._known = known
+    def __init__(self, configuration: Configuration) -> None:
+        self._known = configuration
         self._found: dict[tuple[object, ...], tuple[Target, Settings]] = {}
 
-    def __call__(self, info: SessionInfo, branch: Branch) -> tuple[Target, Settings]:
-        """Return what ``as_asked`` does."""
-        asked = _api(branch), info.model, branch.model, branch.window, branch.frame, branch.policy
-        if asked not in self._found:
-            self._found[asked] = as_asked(info, branch, self._known)
-        return self._found[asked]
+    def __call__(self, info: SessionInfo, state: ConversationState) -> tuple[Target, Settings]:
+        """Return what ``get_target_and_settings`` does."""
+        key = _get_state_api(state), info.model, state.model, state.configured_window, state.setup, state.policy_name
+        if key not in self._found:
+            self._found[key] = get_target_and_settings(info, state, self._known)
+        return self._found[key]
 
 
-def measured_in(info: SessionInfo, branch: Branch) -> Measured:
+def measure_session_request(info: SessionInfo, state: ConversationState) -> RequestSize:
     """Return how large the next request of a stored session is that goes where its last one went."""
-    return measured(branch, *as_asked(info, branch, config.configuration()))
+    return measure_request(state, *get_target_and_settings(info, state, config.load_configuration()))
 
 
-def ended(behind: Sequence[Entry]) -> Entry | None:
+def find_answer_or_failure(later_entries: Sequence[Entry]) -> Entry | None:
     """Return the answer to a request, or its failure, from the entries behind it; nothing where neither is told."""
-    ends = (one for one in behind if isinstance(one.body, Answer | Failure | Request | Decision | Compaction))
-    found = next(ends, None)
-    return found if found is not None and isinstance(found.body, Answer | Failure) else None
+    ends = (
+        entry
+        for entry in later_entries
+        if isinstance(entry.body, AnswerEntry | FailureEntry | RequestEntry | DecisionEntry | CompactionEntry)
+    )
+    end = next(ends, None)
+    return end if end is not None and isinstance(end.body, AnswerEntry | FailureEntry) else None
 
 
-def requested(entries: Sequence[Entry], at: int) -> Branch:
+def build_state_at_request(entries: Sequence[Entry], at: int) -> ConversationState:
     """Return the branch of the request at place ``at`` of ``entries``, with what its end told of its size."""
-    branch, end = Branch.build(entries[: at + 1]), ended(entries[at + 1 :])
-    return branch if end is None else extend(branch, end)
+    state, end = ConversationState.from_entries(entries[: at + 1]), find_answer_or_failure(entries[at + 1 :])
+    return state if end is None else apply_entry(state, end)
 
 
-def about(tokens: int, *, is_counted: bool = False) -> str:
+def format_tokens(tokens: int, *, is_counted: bool = False) -> str:
     """Return a size as people read it; one that nobody counted has ``~`` before it."""
     return f"{tokens:,}" if is_counted else f"~{tokens:,}"

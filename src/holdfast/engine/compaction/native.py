@@ -12,139 +12,192 @@ from anyio import move_on_after
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.engine.compaction.summary_writer import Terms
-from holdfast.engine.log.journal import Prepared
-from holdfast.engine.requests import Request
-from holdfast.engine.upstream.replies import ask as asked
-from holdfast.engine.upstream.upstream import Sent, Upstream
+from holdfast.engine.compaction.summary_writer import CompactionContext
+from holdfast.engine.log.journal import PreparedRequest
+from holdfast.engine.requests import RequestTemplate
+from holdfast.engine.upstream.replies import ask_upstream as asked
+from holdfast.engine.upstream.upstream import Upstream, UpstreamRequest
 from holdfast.errors import CompactionFailed, HoldfastError, UpstreamError
 from holdfast.messages.message import Message
-from holdfast.messages.sized_message import Slot
-from holdfast.planning.budget import guard, in_window, learned
-from holdfast.planning.builder import Draft
-from holdfast.planning.extract.summary_builder import stand_in, told
-from holdfast.planning.extract.user_words import user_words
-from holdfast.planning.pipeline import Policy, advance
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.planning.budget import apply_learned_limits, apply_window_cap, check_budget
+from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.extract.summary_builder import build_compaction, build_head_messages
+from holdfast.planning.extract.user_words import quote_user_messages
+from holdfast.planning.pipeline import Policy, plan_request
 from holdfast.planning.settings import Settings
-from holdfast.planning.stages.compaction import summary_share
-from holdfast.planning.summary.prompts import focused
-from holdfast.providers.common.native_compaction import Made, Unmade, asking, brought, by_itself, made
-from holdfast.providers.common.server_compaction import ANTHROPIC, betas, headers
-from holdfast.state.branch.branch import Branch
-from holdfast.state.branch.view import origins, patched, project
-from holdfast.state.entries import PASSING, Compaction
-from holdfast.state.plan import Ask, Plan
-from holdfast.state.target import Target, World
+from holdfast.planning.stages.compaction import compute_summary_share
+from holdfast.planning.summary.prompts import clip_focus
+from holdfast.providers.common.native_compaction import (
+    NativeCompactionFailure,
+    NativeCompactionResult,
+    build_compaction_from_answer,
+    build_native_compaction_request,
+    count_parts_before_compaction,
+    parse_native_compaction,
+)
+from holdfast.providers.common.server_compaction import ANTHROPIC_API, add_beta_header, find_required_betas
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.branch.view import apply_normalization, build_projection, list_projection_origins
+from holdfast.state.entries import TRANSIENT_ERROR_KINDS, CompactionEntry
+from holdfast.state.plan import Plan, SummaryRequest
+from holdfast.state.target import PlanInputs, Target
 
 
-async def compacted(
+async def compact_by_provider(
     upstream: Upstream,
-    sent: Sent,
-    terms: Terms = Terms(),
+    upstream_request: UpstreamRequest,
+    context: CompactionContext = CompactionContext(),
     *,
     instructions: str = "",
-    beside: Sequence[str] = (),
+    extra_texts: Sequence[str] = (),
 ) -> Raw:
-    """Return what the provider made of all that ``sent`` shows, as ``Compaction.native``.
+    """Return what the provider made of all that ``upstream_request`` shows, as ``CompactionEntry.native``.
 
-    The texts ``beside`` it follow as the user's. Raises ``CompactionFailed`` with what became of it:
+    The texts ``extra_texts`` it follow as the user's. Raises ``CompactionFailed`` with what became of it:
     ``nothing_to_compact``, ``summary_rejected``, ``provider_error``, ``cancelled``, or ``timed_out`` after
     ``summary_deadline`` seconds.
     """
-    settings = terms.settings
-    order = asking(sent.api, sent.body, instructions=focused(instructions, settings.summary_focus_chars))
-    needed = headers(sent.headers, betas(sent.api, order.body))
-    wanted = replace(sent, body=order.body, endpoint=order.endpoint, stream=False, headers=needed)
+    settings = context.settings
+    compaction_request = build_native_compaction_request(
+        upstream_request.api, upstream_request.body, instructions=clip_focus(instructions, settings.summary_focus_chars)
+    )
+    request_headers = add_beta_header(
+        upstream_request.headers, find_required_betas(upstream_request.api, compaction_request.body)
+    )
+    compact_request = replace(
+        upstream_request,
+        body=compaction_request.body,
+        endpoint=compaction_request.endpoint,
+        stream=False,
+        headers=request_headers,
+    )
     with move_on_after(settings.summary_deadline):
-        found = await _made(upstream, wanted, terms)
-        return found.beside(sent.api, beside).native(sent.api, sent.model)
+        result = await _compact_with_retries(upstream, compact_request, context)
+        return result.append_user_texts(upstream_request.api, extra_texts).to_stored_json(
+            upstream_request.api, upstream_request.model
+        )
     late = f"the provider did not compact in {settings.summary_deadline:g} s; raise summary_deadline, or go on without"
     raise CompactionFailed(late, "timed_out")
 
 
-async def _made(upstream: Upstream, sent: Sent, terms: Terms) -> Made:
+async def _compact_with_retries(
+    upstream: Upstream, upstream_request: UpstreamRequest, context: CompactionContext
+) -> NativeCompactionResult:
     """Return the compaction; where only the provider is at fault it is asked again, ``summary_tries`` times in all."""
     attempt = 1
     while True:
-        found = await _tried(upstream, sent, terms)
-        if isinstance(found, Made):
-            return found
-        if not found.again or attempt >= terms.settings.summary_tries:
-            raise CompactionFailed(found.why, found.outcome)
-        await terms.pause(found.outcome, attempt, found.retry_after)
+        result = await _try_compaction(upstream, upstream_request, context)
+        if isinstance(result, NativeCompactionResult):
+            return result
+        if not result.is_retryable or attempt >= context.settings.summary_tries:
+            raise CompactionFailed(result.reason, result.outcome)
+        await context.wait_before_retry(result.outcome, attempt, result.retry_after)
         attempt += 1
 
 
-async def _tried(upstream: Upstream, sent: Sent, terms: Terms) -> Made | Unmade:
+async def _try_compaction(
+    upstream: Upstream, upstream_request: UpstreamRequest, context: CompactionContext
+) -> NativeCompactionResult | NativeCompactionFailure:
     try:
-        async with terms.call():
-            told = await asked(upstream, sent)
-            terms.paid(sent, told)
-            return made(sent.api, told)
+        async with context.hold_permit():
+            answer = await asked(upstream, upstream_request)
+            context.record_cost(upstream_request, answer)
+            return parse_native_compaction(upstream_request.api, answer)
     except UpstreamError as error:
         why = f"the provider did not compact ({error.kind}): {error}"
-        return Unmade("provider_error", why, error.kind in PASSING, error.retry_after)
+        return NativeCompactionFailure("provider_error", why, error.kind in TRANSIENT_ERROR_KINDS, error.retry_after)
     except Exception as error:
         if isinstance(error, HoldfastError):
             raise
         why = f"the provider did not compact ({type(error).__name__}): {error}"
-        return Unmade("provider_error", why, again=isinstance(error, OSError))
+        return NativeCompactionFailure("provider_error", why, is_retryable=isinstance(error, OSError))
 
 
 # -- the request -------------------------------------------------------------------------------------------------------
 
 
-def head_request(branch: Branch, request: Request, stop: int, policy: Policy = Policy()) -> Sent:
-    """Return ``request`` as it shows the slots before ``stop`` and no more, just as they were shown before."""
-    plan = advance(branch, request.target, replace(policy, stages=()))
-    slots = _head(plan, stop)
-    last = len(slots) - 1
-    markers = (last, *[place for place in plan.options.markers if place < last]) if plan.options.markers else ()
-    options = replace(plan.options, markers=markers)
-    return request.sent(Prepared(replace(plan, options=options), slots, "", request.target))
+def build_head_request(
+    state: ConversationState, template: RequestTemplate, stop: int, policy: Policy = Policy()
+) -> UpstreamRequest:
+    """Return ``template`` as it shows the slots before ``stop`` and no more, just as they were shown before."""
+    plan = plan_request(state, template.target, replace(policy, stages=()))
+    sized_messages = _select_head_messages(plan, stop)
+    last = len(sized_messages) - 1
+    markers = (
+        (last, *[place for place in plan.options.cache_breakpoints if place < last])
+        if plan.options.cache_breakpoints
+        else ()
+    )
+    options = replace(plan.options, cache_breakpoints=markers)
+    return template.build_upstream_request(
+        PreparedRequest(replace(plan, options=options), sized_messages, "", template.target)
+    )
 
 
-def _head(plan: Plan, stop: int) -> tuple[Slot, ...]:
-    place = sum(index < stop for index in origins(plan.branch))
-    repairs = [edit for edit in plan.repair if edit.span.stop <= place]
-    return tuple(patched(project(plan.branch)[:place], repairs))
+def _select_head_messages(plan: Plan, stop: int) -> tuple[SizedMessage, ...]:
+    place = sum(index < stop for index in list_projection_origins(plan.state))
+    repairs = [edit for edit in plan.normalization if edit.span.stop <= place]
+    return tuple(apply_normalization(build_projection(plan.state)[:place], repairs))
 
 
-def quoted(branch: Branch, target: Target, ask: Ask, settings: Settings) -> str:
-    """Return the user's words before the slot where ``ask`` stops, as an extract quotes them.
+def quote_user_words(
+    state: ConversationState, target: Target, summary_request: SummaryRequest, settings: Settings
+) -> str:
+    """Return the user's words before the slot where ``summary_request`` stops, as an extract quotes them.
 
     They stand beside a compaction that keeps none of them: the request under way may be one, and rules are. Nothing
     where the provider keeps them itself.
     """
-    if target.api != ANTHROPIC:
+    if target.api != ANTHROPIC_API:
         return ""
-    draft = _draft(branch, target, settings)
-    is_open = not any(slot.message.starts_turn for slot in branch.slots.slice(ask.stop))
-    budget = int(draft.own(ask.cap) * settings.summary_user_share)
-    goal, others = user_words([slot.message for slot in told(draft, ask.stop)], budget, is_open=is_open)
-    return "\n\n".join([*goal, *others])
+    builder = _make_plan_builder(state, target, settings)
+    is_open = not any(
+        sized_message.message.is_turn_start for sized_message in state.sized_messages.slice(summary_request.stop)
+    )
+    budget = int(builder.to_estimator_tokens(summary_request.max_tokens) * settings.summary_user_share)
+    goal, other_words = quote_user_messages(
+        [sized_message.message for sized_message in build_head_messages(builder, summary_request.stop)],
+        budget,
+        is_open=is_open,
+    )
+    return "\n\n".join([*goal, *other_words])
 
 
 # -- what the provider compacted while it answered ---------------------------------------------------------------------
 
 
-def taken_over(branch: Branch, target: Target, settings: Settings) -> Compaction | None:
+def extract_server_compaction(state: ConversationState, target: Target, settings: Settings) -> CompactionEntry | None:
     """Return the compaction that the newest answer brought along, with its readable twin; nothing where it has none.
 
     Once it is in the log, no later request shows what lies before it.
     """
-    index = len(branch.slots) - 1
-    if index < 0 or not brought(branch.slots[index].message):
+    index = len(state.sized_messages) - 1
+    if index < 0 or not count_parts_before_compaction(state.sized_messages[index].message):
         return None
-    draft = _draft(branch, target, settings)
-    extract = stand_in(draft, index, draft.room.share(summary_share(draft.room, settings)))
+    builder = _make_plan_builder(state, target, settings)
+    extract = build_compaction(
+        builder, index, builder.budget.compute_share(compute_summary_share(builder.budget, settings))
+    )
     twin = extract.summary if extract is not None else None
-    taken = by_itself(target.api, target.model, branch.slots[index].message, index, twin or Message("user"))
-    if taken is None:
+    compaction = build_compaction_from_answer(
+        target.api, target.model, state.sized_messages[index].message, index, twin or Message("user")
+    )
+    if compaction is None:
         return None
-    return replace(taken, before=draft.estimate, after=draft.compact(taken).estimate)
+    return replace(
+        compaction,
+        tokens_before=builder.estimated_tokens,
+        tokens_after=builder.add_compaction(compaction).estimated_tokens,
+    )
 
 
-def _draft(branch: Branch, target: Target, settings: Settings) -> Draft:
-    known = learned(target, branch, settings)
-    return Draft(branch, in_window(known, settings), settings, World(), guard(known, settings)[0])
+def _make_plan_builder(state: ConversationState, target: Target, settings: Settings) -> PlanBuilder:
+    learned_target = apply_learned_limits(target, state, settings)
+    return PlanBuilder(
+        state,
+        apply_window_cap(learned_target, settings),
+        settings,
+        PlanInputs(),
+        check_budget(learned_target, settings)[0],
+    )

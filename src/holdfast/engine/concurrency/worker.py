@@ -16,39 +16,43 @@ from weakref import finalize
 from anyio import CancelScope
 
 T = TypeVar("T")
-Queue: TypeAlias = "SimpleQueue[Callable[[], None] | None]"
+WorkQueue: TypeAlias = "SimpleQueue[Callable[[], None] | None]"
 """What is to be done, in order; nothing ends its thread."""
 
-_beginning = Lock()
+_thread_start_lock = Lock()
 """Held while a thread begins, and while the process forks."""
-os.register_at_fork(before=_beginning.acquire, after_in_parent=_beginning.release, after_in_child=_beginning.release)
+os.register_at_fork(
+    before=_thread_start_lock.acquire,
+    after_in_parent=_thread_start_lock.release,
+    after_in_child=_thread_start_lock.release,
+)
 
 
-class Worker:
+class WorkerThread:
     """Does one thing at a time, in the order it came, in a thread that ends with it."""
 
     def __init__(self) -> None:
-        self._thread = _OneThread()
+        self._thread = _SingleThreadExecutor()
 
-    async def done(self, verb: Callable[[], T]) -> T:
+    async def run(self, verb: Callable[[], T]) -> T:
         """Return what ``verb`` returns; it is done when this ends, however its caller is cancelled.
 
         No scope shields from ``Task.cancel``, by which ``asyncio.timeout`` and ^C give up.
         """
-        job, context, loop = _Job(verb), copy_context(), get_running_loop()
+        job, context, loop = _OnceCall(verb), copy_context(), get_running_loop()
         given_up: BaseException | None = None
         with CancelScope(shield=True):
             while not job.is_over:
                 try:
-                    await loop.run_in_executor(self._thread, context.run, job.do)
+                    await loop.run_in_executor(self._thread, context.run, job.run)
                 except CancelledError as why:
                     given_up = why
         if given_up is not None:
             raise given_up
-        return job.told()
+        return job.take_result()
 
 
-class _OneThread(Executor):
+class _SingleThreadExecutor(Executor):
     """A thread that begins with the first call in each process, and ends with this.
 
     That of a ``ThreadPoolExecutor`` is missing in a child that is forked, and takes nothing more once the main thread
@@ -56,34 +60,34 @@ class _OneThread(Executor):
     """
 
     def __init__(self) -> None:
-        self._queue: Queue = SimpleQueue()
+        self._queue: WorkQueue = SimpleQueue()
         self._process = 0
         """That in which the thread is."""
 
-    def submit(self, call: Callable[..., T], /, *args: Any, **named: Any) -> Future[T]:
+    def submit(self, call: Callable[..., T], /, *args: Any, **keywords: Any) -> Future[T]:
         """Return what becomes of a call."""
         future: Future[T] = Future()
-        self._begun().put(partial(_do, future, partial(call, *args, **named)))
+        self._ensure_thread().put(partial(_complete_future, future, partial(call, *args, **keywords)))
         return future
 
-    def _begun(self) -> Queue:
+    def _ensure_thread(self) -> WorkQueue:
         if self._process != os.getpid():
-            with _beginning:
+            with _thread_start_lock:
                 if self._process != os.getpid():
                     self._queue, self._process = SimpleQueue(), os.getpid()
-                    Thread(target=_work, args=(self._queue,), name="worker of holdfast", daemon=True).start()
+                    Thread(target=_run_queue, args=(self._queue,), name="worker of holdfast", daemon=True).start()
                     finalize(self, self._queue.put, None).atexit = False
         return self._queue
 
 
-def _work(queue: Queue) -> None:
+def _run_queue(queue: WorkQueue) -> None:
     """Do what comes, until nothing does."""
     while (call := queue.get()) is not None:
         call()
         del call  # it holds on to what came of it
 
 
-def _do(future: Future[T], call: Callable[[], T]) -> None:
+def _complete_future(future: Future[T], call: Callable[[], T]) -> None:
     """Let ``future`` know what becomes of ``call``."""
     if future.set_running_or_notify_cancel():
         try:
@@ -92,30 +96,30 @@ def _do(future: Future[T], call: Callable[[], T]) -> None:
             future.set_exception(error)
 
 
-class _Job(Generic[T]):
+class _OnceCall(Generic[T]):
     """Something that is done once, however often it is asked for."""
 
-    _found: T
+    _result: T
 
     def __init__(self, verb: Callable[[], T]) -> None:
-        self._verb = verb
+        self._function = verb
         self._error: BaseException | None = None
         self.is_over = False
 
-    def do(self) -> None:
+    def run(self) -> None:
         """Do it, where it was not done."""
         if not self.is_over:
             try:
-                self._found = self._verb()
+                self._result = self._function()
             except BaseException as error:  # noqa: BLE001 -- it is raised where it is waited for
                 self._error = error
             self.is_over = True
 
-    def told(self) -> T:
+    def take_result(self) -> T:
         """Return what came of it, or raise that, once."""
         try:
             if self._error is not None:
                 raise self._error
-            return self._found
+            return self._result
         finally:
             self._error = None  # an error holds on to all that was there when it was raised

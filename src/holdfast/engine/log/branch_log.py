@@ -6,22 +6,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 
-from holdfast.engine.log.conversation_diff import reworded
-from holdfast.engine.log.queue import is_queued
-from holdfast.messages.sized_message import Slot
-from holdfast.state.branch.branch import Branch, extended
-from holdfast.state.entries import Answer, Body, BranchSummary, Entry, Said
-from holdfast.state.sequence import Seq
-from holdfast.store.base import Decode, SessionStore
-from holdfast.store.reading import read_repaired
+from holdfast.engine.log.conversation_diff import replace_with_client_bytes
+from holdfast.engine.log.queue import is_queued_note
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.state.branch.branch import ConversationState, apply_entries
+from holdfast.state.entries import AnswerEntry, BranchSummaryEntry, Entry, EntryBody, MessageEntry
+from holdfast.state.sequence import PersistentSequence
+from holdfast.store.base import MessageDecoder, SessionStore
+from holdfast.store.reading import read_with_repair
 
-_WORDS = Said | BranchSummary | Answer
+_SPOKEN_ENTRIES = MessageEntry | BranchSummaryEntry | AnswerEntry
 """What is said, or was an answer to it."""
-NOWHERE = ""
+NO_LEAF = ""
 """No entry: who expects the session's leaf there does not move it."""
 
 
-class Strand:
+class BranchLog:
     """One branch of one stored session, used by one thread at a time: what is in the log up to its leaf.
 
     What somebody else decided or took back behind the same entry counts here too. Where they *said* something there,
@@ -32,7 +32,7 @@ class Strand:
         self,
         store: SessionStore,
         key: str,
-        branch: Branch,
+        state: ConversationState,
         leaf: str | None,
         clock: Callable[[], int],
         ids: Callable[[int], list[str]],
@@ -41,105 +41,107 @@ class Strand:
     ) -> None:
         self.store = store
         self.key = key
-        self.branch = branch
+        self.state = state
         self.leaf = leaf
         self._clock, self._ids = clock, ids
         self.moves_leaf = moves_leaf
         """Whether the session's leaf goes on with this branch."""
-        self.heard: Callable[[str, Sequence[Entry]], object] = lambda _key, _entries: None
+        self.append_listener: Callable[[str, Sequence[Entry]], object] = lambda _key, _entries: None
         """Who is told which entries were appended here, and to which session."""
-        self._said: Seq[Slot] = Seq()
+        self._client_messages: PersistentSequence[SizedMessage] = PersistentSequence()
         """What its client said last, in its own words."""
-        self._is_held = self._is_current = False
+        self._has_lease = self._is_current = False
         """Whether the lease is held, and nobody else can have written since the log was looked at."""
         self.repairs: list[str] = []
         """What was damaged in the session, and repaired without loss before it was read; emptied by who tells it."""
-        self._gathers = False
+        self._is_batching = False
         """Whether what is written waits for the end of a block."""
-        self._gathered: list[Entry] = []
-        self._decode: Decode | None = None
+        self._batched_entries: list[Entry] = []
+        self._decode: MessageDecoder | None = None
         """Who made the messages that were gathered of their bytes."""
-        self._before = branch, leaf
+        self._before_batch = state, leaf
         """What stood before what was gathered."""
 
     @contextmanager
-    def leased(self) -> Iterator[None]:
+    def hold_lease(self) -> Iterator[None]:
         """Hold the session's lease; all that is done inside finds the log as it was at the first look, and its own."""
-        if self._is_held:
+        if self._has_lease:
             yield
             return
-        with self.store.writing(self.key):
-            self._is_held = True
+        with self.store.hold_lease(self.key):
+            self._has_lease = True
             try:
                 yield
             finally:
-                self._is_held = self._is_current = False
+                self._has_lease = self._is_current = False
 
     @contextmanager
-    def one_write(self) -> Iterator[None]:
+    def batch_writes(self) -> Iterator[None]:
         """Hold the lease; what is written inside is in the log behind the block: in one transaction, or none of it.
 
         Where the block raises, what was written before that is there. A block inside another is part of it.
         """
-        if self._gathers:
+        if self._is_batching:
             yield
             return
-        with self.leased():
+        with self.hold_lease():
             self._catch_up()
-            self._gathers = True
+            self._is_batching = True
             try:
                 yield
             finally:
-                self._gathers = False
-                self._settle()
+                self._is_batching = False
+                self._flush_batch()
 
-    def lead(self) -> None:
+    def take_session_leaf(self) -> None:
         """Let the session's leaf go on with this branch from here on."""
         self.moves_leaf = True
 
-    def join(self) -> None:
+    def join_session(self) -> None:
         """Go on where the session does, whatever others said meanwhile, and lead it."""
-        with self.leased():
-            leaf = self.store.session(self.key).leaf
+        with self.hold_lease():
+            leaf = self.store.get_session(self.key).leaf_id
             if leaf is not None and leaf != self.leaf:
-                self.branch, self.leaf = self._read(self._path_to(leaf)), leaf
-                self._turned()
+                self.state, self.leaf = self._fold_path(self._read_path_to(leaf)), leaf
+                self._on_branch_changed()
             self.moves_leaf = self._is_current = True
 
-    def go_along(self) -> bool:
+    def join_if_extended(self) -> bool:
         """Join the session where it went on behind the leaf, with nothing said beside; return whether it did."""
-        with self.leased():
-            there = self.store.session(self.key).leaf
+        with self.hold_lease():
+            there = self.store.get_session(self.key).leaf_id
             if there is None or there == self.leaf:
                 return False
-            if self.leaf is not None and all(entry.id != self.leaf for entry in self._path_to(there)):
+            if self.leaf is not None and all(entry.id != self.leaf for entry in self._read_path_to(there)):
                 return False
-            self.join()
+            self.join_session()
         return True
 
     # -- what is written -----------------------------------------------------------------------------------------------
 
-    def _write(self, bodies: Sequence[Body], decode: Decode | None = None) -> list[Entry]:
+    def _append_bodies(self, bodies: Sequence[EntryBody], decode: MessageDecoder | None = None) -> list[Entry]:
         """Append an entry for each body behind the leaf, in one transaction, and fold them in.
 
         Bodies may be made before the catch-up: what is decided or undone is made behind one, under the same lease; the
         rest is what was said, failed or cost, and as true whatever others decided meanwhile.
         """
-        entries = self._written(bodies, decode, onward=self.moves_leaf and not self._is_current)
+        entries = self._append_or_batch(bodies, decode, onward=self.moves_leaf and not self._is_current)
         if not entries:
             self._catch_up()
-            entries = self._written(bodies, decode)
+            entries = self._append_or_batch(bodies, decode)
         if entries:
-            self._is_current = self._is_held
+            self._is_current = self._has_lease
             self.leaf = entries[-1].id
-            self.branch = extended(self.branch, entries)
-            self._turned(entries)
+            self.state = apply_entries(self.state, entries)
+            self._on_branch_changed(entries)
         return entries
 
-    def _written(self, bodies: Sequence[Body], decode: Decode | None, *, onward: bool = False) -> list[Entry]:
+    def _append_or_batch(
+        self, bodies: Sequence[EntryBody], decode: MessageDecoder | None, *, onward: bool = False
+    ) -> list[Entry]:
         """Return an entry for each body, in the log behind the leaf; none ``onward`` of a leaf that somebody moved.
 
-        Inside ``one_write`` they are gathered.
+        Inside ``batch_writes`` they are gathered.
         """
         if not bodies:
             return []
@@ -147,77 +149,81 @@ class Strand:
         parents = [self.leaf, *ids[:-1]]
         places = zip(ids, parents, bodies, strict=True)
         entries = [Entry(id_, parent, body, 0, now) for id_, parent, body in places]
-        if not self._gathers:
-            there = self._append(entries, decode, onward=onward)
+        if not self._is_batching:
+            there = self._append_to_store(entries, decode, onward=onward)
             if there:
-                self.heard(self.key, entries)
+                self.append_listener(self.key, entries)
             return entries if there else []
-        if not self._gathered:
-            self._before = self.branch, self.leaf
-        self._gathered += entries
+        if not self._batched_entries:
+            self._before_batch = self.state, self.leaf
+        self._batched_entries += entries
         self._decode = decode or self._decode
         return entries
 
-    def _settle(self) -> None:
+    def _flush_batch(self) -> None:
         """Let what was gathered be in the log; where that takes it not, all is as it was before."""
-        gathered, decode, self._gathered, self._decode = self._gathered, self._decode, [], None
-        if not gathered:
+        entries, decode, self._batched_entries, self._decode = self._batched_entries, self._decode, [], None
+        if not entries:
             return
         try:
-            self._append(gathered, decode)
+            self._append_to_store(entries, decode)
         except BaseException:
-            self.branch, self.leaf = self._before
-            self._turned()
+            self.state, self.leaf = self._before_batch
+            self._on_branch_changed()
             raise
-        self.heard(self.key, gathered)
+        self.append_listener(self.key, entries)
 
-    def _append(self, entries: Sequence[Entry], decode: Decode | None, *, onward: bool = False) -> bool:
+    def _append_to_store(
+        self, entries: Sequence[Entry], decode: MessageDecoder | None, *, onward: bool = False
+    ) -> bool:
         """Append ``entries`` in one transaction; return whether they are there."""
-        behind = None if self.moves_leaf else NOWHERE
-        told = self.store.append(self.key, entries, expected_leaf=behind, decode=decode, onward=onward)
-        return told.moved or not onward
+        behind = None if self.moves_leaf else NO_LEAF
+        result = self.store.append_entries(self.key, entries, expected_leaf=behind, decode=decode, onward=onward)
+        return result.is_leaf_moved or not onward
 
-    def _turned(self, new: Sequence[Entry] = ()) -> None:
+    def _on_branch_changed(self, new: Sequence[Entry] = ()) -> None:
         """Take note that the branch is another one: by ``new`` entries of its own, or else by what others did."""
 
     # -- what is read --------------------------------------------------------------------------------------------------
 
     def _catch_up(self) -> bool:
         """Fold in what others decided or took back behind the leaf; return whether there was anything."""
-        there = self.store.session(self.key).leaf if self.moves_leaf and not self._is_current else self.leaf
-        self._is_current = self._is_held
+        there = self.store.get_session(self.key).leaf_id if self.moves_leaf and not self._is_current else self.leaf
+        self._is_current = self._has_lease
         if there == self.leaf or there is None:
             return False
-        path = self._path_to(there)
-        behind = next((at + 1 for at, one in enumerate(path) if one.id == self.leaf), 0 if self.leaf is None else -1)
+        path = self._read_path_to(there)
+        behind = next(
+            (at + 1 for at, path_entry in enumerate(path) if path_entry.id == self.leaf), 0 if self.leaf is None else -1
+        )
         if behind < 0:
             self.moves_leaf = False
             return False
-        if any(isinstance(entry.body, _WORDS) for entry in path[behind:]):
+        if any(isinstance(entry.body, _SPOKEN_ENTRIES) for entry in path[behind:]):
             self.moves_leaf = False
-            path = [*path[:behind], *takewhile(_is_silent, path[behind:])]
+            path = [*path[:behind], *takewhile(_is_wordless, path[behind:])]
         if len(path) == behind:
             return False
-        self.branch, self.leaf = self._read(path), path[-1].id
-        self._turned()
+        self.state, self.leaf = self._fold_path(path), path[-1].id
+        self._on_branch_changed()
         return True
 
-    def _path(self) -> list[Entry]:
+    def _read_path(self) -> list[Entry]:
         """Return the entries up to the leaf, which are in the log then."""
-        self._settle()
-        return self._path_to(self.leaf)
+        self._flush_batch()
+        return self._read_path_to(self.leaf)
 
-    def _path_to(self, leaf: str | None) -> list[Entry]:
+    def _read_path_to(self, leaf: str | None) -> list[Entry]:
         """Return the entries up to ``leaf`` as the log has them; what is damaged is repaired first, if it can be."""
-        return read_repaired(self.store, self.key, lambda: self.store.path(self.key, leaf), self.repairs.extend)
+        return read_with_repair(self.store, self.key, lambda: self.store.read_path(self.key, leaf), self.repairs.extend)
 
-    def _reread(self) -> None:
-        self.branch = Branch() if self.leaf is None else self._read(self._path())
+    def _rebuild_state(self) -> None:
+        self.state = ConversationState() if self.leaf is None else self._fold_path(self._read_path())
 
-    def _read(self, path: Sequence[Entry]) -> Branch:
-        return reworded(Branch.build(path), self._said)
+    def _fold_path(self, path: Sequence[Entry]) -> ConversationState:
+        return replace_with_client_bytes(ConversationState.from_entries(path), self._client_messages)
 
 
-def _is_silent(entry: Entry) -> bool:
+def _is_wordless(entry: Entry) -> bool:
     """Whether ``entry`` says nothing, and holds nothing that is to be said."""
-    return not isinstance(entry.body, _WORDS) and not is_queued(entry)
+    return not isinstance(entry.body, _SPOKEN_ENTRIES) and not is_queued_note(entry)

@@ -8,113 +8,136 @@ from collections.abc import Sequence
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.messages.equality import alike, is_beside, stream
+from holdfast.messages.equality import encode_comparable_bytes, is_equivalent_message, is_message_field
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Part, Thinking
-from holdfast.messages.signatures import sealed_as, signatures
-from holdfast.messages.sized_message import Slot
-from holdfast.providers.openai_responses.items import item_of, items_of
-from holdfast.providers.openai_responses.messages import API as RESPONSES
-from holdfast.providers.registry import FORMS
+from holdfast.messages.signatures import copy_signing_models, list_non_thinking_signatures
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.providers.openai_responses.items import decode_item, split_response_items
+from holdfast.providers.openai_responses.messages import API_NAME as RESPONSES
+from holdfast.providers.registry import API_SPECS
 
 
-def as_said(slot: Slot, said: Slot) -> Slot:
-    """Return ``slot`` in the bytes of ``said``, unless it was cut when it was appended, or they lack what they need.
+def adopt_client_bytes(logged: SizedMessage, client_message: SizedMessage) -> SizedMessage:
+    """Return ``logged`` in the bytes of ``client_message``, unless it was cut when it was appended, or they lack what
+    they need.
 
-    Where both are equal it is ``said`` itself, which its client's next request holds, too.
+    Where both are equal it is ``client_message`` itself, which its client's next request holds, too.
     """
-    if said.raw is None or (said.api == slot.api and said.raw == slot.raw):
-        return said if said == slot else slot
-    if said.digest != slot.digest and not alike(slot.message, said.message):
-        return slot
-    shown = _in_bytes_of(slot, said.message, said.api, said.raw)
-    whole = (slot.size, slot.digest, None) == (said.size, said.digest, said.base)
-    return said if whole and shown.message is said.message else shown
+    if client_message.raw is None or (client_message.api == logged.api and client_message.raw == logged.raw):
+        return client_message if client_message == logged else logged
+    if client_message.digest != logged.digest and not is_equivalent_message(logged.message, client_message.message):
+        return logged
+    result = _replace_bytes(logged, client_message.message, client_message.api, client_message.raw)
+    whole = (logged.tokens, logged.digest, None) == (
+        client_message.tokens,
+        client_message.digest,
+        client_message.base_raw,
+    )
+    return client_message if whole and result.message is client_message.message else result
 
 
-def pieces_of(slot: Slot, run: Sequence[Slot]) -> list[Slot]:
-    """Return those of ``run``, from the first on, that may be what ``slot`` came back as: they say as much together."""
-    left = len(stream(slot.message))
-    for at, one in enumerate(run):
-        said = len(stream(one.message))
-        if said > left:
-            return [*run[:at]] if not left else []
-        left -= said
-    return [] if left else [*run]
+def find_message_pieces(message: SizedMessage, messages: Sequence[SizedMessage]) -> list[SizedMessage]:
+    """Return those of ``messages``, from the first on, that may be what ``message`` came back as: they say as much
+    together.
+    """
+    remaining = len(encode_comparable_bytes(message.message))
+    for at, piece in enumerate(messages):
+        piece_length = len(encode_comparable_bytes(piece.message))
+        if piece_length > remaining:
+            return [*messages[:at]] if not remaining else []
+        remaining -= piece_length
+    return [] if remaining else [*messages]
 
 
-def in_pieces(slot: Slot, pieces: Sequence[Slot]) -> Slot:
-    """Return ``slot`` in the bytes of ``pieces``, which it came back as.
+def adopt_piece_bytes(message: SizedMessage, messages: Sequence[SizedMessage]) -> SizedMessage:
+    """Return ``message`` in the bytes of ``messages``, which it came back as.
 
     They stay apart where their API takes them so: Gemini takes no call behind another answer.
     """
-    form, raws = FORMS.get(pieces[0].api), [slot.raw for slot in pieces if slot.raw is not None]
-    if form is None or len(raws) < len(pieces):
-        return slot
-    said, raw = joined(pieces), Raw(b",".join(raws))
-    if form.dialect("").calls_after_user and any(slot.message.calls for slot in pieces[1:]):
-        raw = Raw(b",".join(form.encode(said, None)))
-        said = form.decode(raw)
-    return _in_bytes_of(slot, said, form.api, raw)
+    spec, raws = API_SPECS.get(messages[0].api), [message.raw for message in messages if message.raw is not None]
+    if spec is None or len(raws) < len(messages):
+        return message
+    joined_message, raw = join_message_run(messages), Raw(b",".join(raws))
+    if spec.get_dialect("").calls_follow_user and any(message.message.calls for message in messages[1:]):
+        raw = Raw(b",".join(spec.encode_message(joined_message, None)))
+        joined_message = spec.decode_message(raw)
+    return _replace_bytes(message, joined_message, spec.api, raw)
 
 
-def joined(run: Sequence[Slot]) -> Message:
-    """Return the messages of ``run`` as one."""
-    return Message(run[0].message.role, tuple([part for slot in run for part in slot.message.parts]))
+def join_message_run(messages: Sequence[SizedMessage]) -> Message:
+    """Return the messages of ``messages`` as one."""
+    return Message(
+        messages[0].message.role, tuple([part for sized_message in messages for part in sized_message.message.parts])
+    )
 
 
-def _in_bytes_of(slot: Slot, said: Message, api: str, raw: Raw) -> Slot:
-    """Return ``slot`` in the bytes ``raw`` of ``said``, which is alike; ``slot`` where they lack what they need.
+def _replace_bytes(message: SizedMessage, echoed_message: Message, api: str, raw: Raw) -> SizedMessage:
+    """Return ``message`` in the bytes ``raw`` of ``echoed_message``, which is alike; ``message`` where they lack what
+    they need.
 
     Its parts stay as many and in the places that they have in the log, which decisions are about.
     """
-    bare, mine, theirs = replace(slot, api=api, raw=raw, base=None), slot.message.parts, said.parts
-    if list(map(type, mine)) == list(map(type, theirs)):
-        return replace(bare, message=sealed_as(said, slot.message))
-    if not _stands_alone(bare, said):
-        return slot
-    parts = _in_place(mine, theirs)
-    return bare if parts is None else replace(bare, message=sealed_as(Message(said.role, parts), slot.message))
+    bare, own_parts, echoed_parts = (
+        replace(message, api=api, raw=raw, base_raw=None),
+        message.message.parts,
+        echoed_message.parts,
+    )
+    if list(map(type, own_parts)) == list(map(type, echoed_parts)):
+        return replace(bare, message=copy_signing_models(echoed_message, message.message))
+    if not _is_self_contained(bare, echoed_message):
+        return message
+    parts = _align_parts(own_parts, echoed_parts)
+    return (
+        bare
+        if parts is None
+        else replace(bare, message=copy_signing_models(Message(echoed_message.role, parts), message.message))
+    )
 
 
-def _stands_alone(slot: Slot, said: Message) -> bool:
-    """Whether the bytes of ``slot``, which are those of ``said``, need nothing that it has in the log and not there.
+def _is_self_contained(message: SizedMessage, echoed_message: Message) -> bool:
+    """Whether the bytes of ``message``, which are those of ``echoed_message``, need nothing that it has in the log and
+    not there.
 
     A signature on what is no reasoning does, and an item of Responses does by its id where anything is left out. Else
     what a client leaves out it does not want to be sent.
     """
-    if signatures(slot.message) != signatures(said):
+    if list_non_thinking_signatures(message.message) != list_non_thinking_signatures(echoed_message):
         return False
-    if _beside(slot.message) == _beside(said):
+    if _count_side_parts(message.message) == _count_side_parts(echoed_message):
         return True
-    return slot.api != RESPONSES or slot.raw is None or all(item_of(raw).id is None for raw in items_of(slot.raw))
+    return (
+        message.api != RESPONSES
+        or message.raw is None
+        or all(decode_item(raw).id is None for raw in split_response_items(message.raw))
+    )
 
 
-def _beside(message: Message) -> int:
+def _count_side_parts(message: Message) -> int:
     """Return how many parts of ``message`` stand beside what it says: reasoning, above all."""
-    return sum(isinstance(part, Thinking) or is_beside(part) for part in message.parts)
+    return sum(isinstance(part, Thinking) or is_message_field(part) for part in message.parts)
 
 
-def _in_place(mine: Sequence[Part], theirs: Sequence[Part]) -> tuple[Part, ...] | None:
-    """Return each of ``theirs`` in the place of its own among ``mine``, where some of these were left out.
+def _align_parts(own_parts: Sequence[Part], echoed_parts: Sequence[Part]) -> tuple[Part, ...] | None:
+    """Return each of ``echoed_parts`` in the place of its own among ``own_parts``, where some of these were left out.
 
     Nothing where they are cut otherwise.
     """
-    rest, out = deque(theirs), list[Part]()
-    for part in mine:
-        if rest and _is_of(part, rest[0]):
-            out.append(rest.popleft())
-        elif isinstance(part, Thinking) or is_beside(part):
+    remaining_parts, out = deque(echoed_parts), list[Part]()
+    for part in own_parts:
+        if remaining_parts and _is_same_part(part, remaining_parts[0]):
+            out.append(remaining_parts.popleft())
+        elif isinstance(part, Thinking) or is_message_field(part):
             out.append(part)
         else:
             return None
-    return None if rest else tuple(out)
+    return None if remaining_parts else tuple(out)
 
 
-def _is_of(part: Part, said: Part) -> bool:
-    """Whether ``said`` is what became of ``part``, in messages that are alike."""
-    if isinstance(part, Thinking) and isinstance(said, Thinking):
-        return part.text == said.text
-    if isinstance(part, Opaque) and isinstance(said, Opaque):
-        return part.kind == said.kind
-    return type(part) is type(said)
+def _is_same_part(part: Part, echoed_part: Part) -> bool:
+    """Whether ``echoed_part`` is what became of ``part``, in messages that are alike."""
+    if isinstance(part, Thinking) and isinstance(echoed_part, Thinking):
+        return part.text == echoed_part.text
+    if isinstance(part, Opaque) and isinstance(echoed_part, Opaque):
+        return part.kind == echoed_part.kind
+    return type(part) is type(echoed_part)

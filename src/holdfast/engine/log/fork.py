@@ -10,96 +10,106 @@ from itertools import takewhile
 
 from msgspec.structs import replace
 
-from holdfast.state.branch.branch import Branch
-from holdfast.state.branch.fork import within
-from holdfast.state.calibration.model_stats import Known, all_known, noted
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.branch.fork import clip_decision
+from holdfast.state.calibration.model_stats import ModelStats, build_model_stats_note, list_nonempty_model_stats
 from holdfast.state.calibration.token_estimate import PRIOR_WEIGHT
 from holdfast.state.entries import (
-    HISTORY,
-    Body,
-    BranchSummary,
-    Compaction,
-    Decision,
+    TRIGGER_HISTORY,
+    BranchSummaryEntry,
+    CompactionEntry,
+    DecisionEntry,
     Entry,
-    Frame,
-    Note,
-    Request,
-    Revoke,
-    Said,
+    EntryBody,
+    MessageEntry,
+    NoteEntry,
+    RequestEntry,
+    RequestSetup,
+    RevokeEntry,
 )
 
-NEARLY = 0.05
+MAX_RATIO_DIFFERENCE = 0.05
 """[H] Ratios of a model's tokens to ours that differ by less make no other plan worth a note."""
 
-_SHOWING = Request | Decision | Compaction | Revoke
+_VIEW_ENTRIES = RequestEntry | DecisionEntry | CompactionEntry | RevokeEntry
 """What says, or changes, what the next request shows."""
 
 
-def carried(branch: Branch, path: Sequence[Entry], start: int, count: int) -> list[Entry]:
-    """Return what ``path``, that of ``branch``, tells from entry ``start`` on of its first ``count`` slots, in order.
+def collect_decisions_to_copy(state: ConversationState, path: Sequence[Entry], start: int, count: int) -> list[Entry]:
+    """Return what ``path``, that of ``state``, tells from entry ``start`` on of its first ``count`` slots, in order.
 
     Where a conversation parts from its log before ``start``, it goes on with that: what was decided of them or taken
     back, and that requests showed them (whose basis is another one here). What was told there already, by an earlier
     branch from the same place, is not told again.
     """
-    law = {id_ for id_, _ in branch.law}
-    known = {entry.id for entry in path[:start]}
-    told, again = _bodies_there(path[:start]), list[Entry]()
-    framed = next((at for at, one in enumerate(path) if isinstance(one.body, Frame | Request)), -1)
+    law = {id_ for id_, _ in state.active_decisions}
+    known_ids = {entry.id for entry in path[:start]}
+    bodies, again = _collect_bodies_after_last_message(path[:start]), list[Entry]()
+    setup_index = next(
+        (at for at, path_entry in enumerate(path) if isinstance(path_entry.body, RequestSetup | RequestEntry)), -1
+    )
     for at, entry in enumerate(path[start:], start):
         body = entry.body
-        new: Body | None = None
-        if isinstance(body, Request):
-            new = _shown_again(body, told, count)
-        elif isinstance(body, Frame):
-            new = body if at == framed else None  # the first request had it: who parts here had no other
-        elif isinstance(body, Revoke):
-            new = body if body.id in known else None
-        elif isinstance(body, Decision | Compaction):
-            new = within(body, count) if entry.id in law else _undone(body, count)
+        new: EntryBody | None = None
+        if isinstance(body, RequestEntry):
+            new = _copy_request_entry(body, bodies, count)
+        elif isinstance(body, RequestSetup):
+            new = body if at == setup_index else None  # the first request had it: who parts here had no other
+        elif isinstance(body, RevokeEntry):
+            new = body if body.revoked_id in known_ids else None
+        elif isinstance(body, DecisionEntry | CompactionEntry):
+            new = clip_decision(body, count) if entry.id in law else _keep_undone_decision(body, count)
         if new is not None:
-            known.add(entry.id)
-            told.append(new)
+            known_ids.add(entry.id)
+            bodies.append(new)
             again.append(replace(entry, body=new))
     return again
 
 
-def told_there(body: Body, basis: str, ids: Mapping[str, str]) -> Body:
+def rebase_entry_body(body: EntryBody, basis: str, ids: Mapping[str, str]) -> EntryBody:
     """Return what was carried as it is told where requests have this ``basis``; ``ids`` are the new for the old."""
-    if isinstance(body, Request):
-        return replace(body, basis=basis)
-    return Revoke(ids.get(body.id, body.id)) if isinstance(body, Revoke) else body
+    if isinstance(body, RequestEntry):
+        return replace(body, prefix_digest=basis)
+    return RevokeEntry(ids.get(body.revoked_id, body.revoked_id)) if isinstance(body, RevokeEntry) else body
 
 
-def lessons(there: Branch, before: Branch) -> list[Note]:
+def make_learned_limits_notes(there: ConversationState, before: ConversationState) -> list[NoteEntry]:
     """Return the note by which ``there`` knows of models what ``before`` does; none where it nearly does."""
-    known, told = all_known(there), all_known(before)
-    same = len(known) == len(told) and all(_is_nearly(*pair) for pair in zip(known, told, strict=True))
-    return [] if same else [noted(before)]
+    own_stats, earlier_stats = list_nonempty_model_stats(there), list_nonempty_model_stats(before)
+    is_nearly_equal = len(own_stats) == len(earlier_stats) and all(
+        _is_nearly_equal(*pair) for pair in zip(own_stats, earlier_stats, strict=True)
+    )
+    return [] if is_nearly_equal else [build_model_stats_note(before)]
 
 
-def _is_nearly(known: Known, told: Known) -> bool:
-    ratios = [(one.gauge.true + PRIOR_WEIGHT) / (one.gauge.estimated + PRIOR_WEIGHT) for one in (known, told)]
-    return replace(known, gauge=told.gauge) == told and abs(ratios[0] - ratios[1]) < NEARLY
+def _is_nearly_equal(own_stats: ModelStats, earlier_stats: ModelStats) -> bool:
+    ratios = [
+        (stats.calibration.real_tokens + PRIOR_WEIGHT) / (stats.calibration.estimated_tokens + PRIOR_WEIGHT)
+        for stats in (own_stats, earlier_stats)
+    ]
+    return (
+        replace(own_stats, calibration=earlier_stats.calibration) == earlier_stats
+        and abs(ratios[0] - ratios[1]) < MAX_RATIO_DIFFERENCE
+    )
 
 
-def _undone(body: Decision | Compaction, count: int) -> Body | None:
+def _keep_undone_decision(body: DecisionEntry | CompactionEntry, count: int) -> EntryBody | None:
     """Return what a rule would do again to the first ``count`` slots, were it not known that ``body`` was undone."""
-    edits = within(Decision(body.edits), count)
-    if isinstance(body, Compaction) and body.trigger == HISTORY:
-        return Compaction(min(body.keep, count), edits=edits.edits if edits else (), trigger=HISTORY)
+    edits = clip_decision(DecisionEntry(body.edits), count)
+    if isinstance(body, CompactionEntry) and body.trigger == TRIGGER_HISTORY:
+        return CompactionEntry(min(body.first_kept, count), edits=edits.edits if edits else (), trigger=TRIGGER_HISTORY)
     return edits
 
 
-def _bodies_there(path: Sequence[Entry]) -> list[Body]:
+def _collect_bodies_after_last_message(path: Sequence[Entry]) -> list[EntryBody]:
     """Return what stands at the end of ``path`` behind the last message."""
-    behind = takewhile(lambda entry: not isinstance(entry.body, Said | BranchSummary), reversed(path))
+    behind = takewhile(lambda entry: not isinstance(entry.body, MessageEntry | BranchSummaryEntry), reversed(path))
     return [entry.body for entry in behind][::-1]
 
 
-def _shown_again(request: Request, told: Sequence[Body], count: int) -> Request | None:
-    """Return the request that showed the first ``count`` slots, unless ``told`` has it and nothing decided since."""
-    again = Request("", count, request.model, request.window, request.api)
-    newest = next((body for body in reversed(told) if isinstance(body, _SHOWING)), None)
-    is_told = isinstance(newest, Request) and replace(newest, basis="") == again
+def _copy_request_entry(request: RequestEntry, bodies: Sequence[EntryBody], count: int) -> RequestEntry | None:
+    """Return the request that showed the first ``count`` slots, unless ``bodies`` has it and nothing decided since."""
+    again = RequestEntry("", count, request.model, request.window, request.api)
+    newest = next((body for body in reversed(bodies) if isinstance(body, _VIEW_ENTRIES)), None)
+    is_told = isinstance(newest, RequestEntry) and replace(newest, prefix_digest="") == again
     return again if count and not is_told else None

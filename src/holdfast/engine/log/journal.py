@@ -11,65 +11,81 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.engine.log.branch_log import Strand
-from holdfast.engine.log.conversation_diff import Following, Repeated
-from holdfast.engine.log.fork import carried, lessons, told_there
-from holdfast.engine.log.new_entries import begun, cost, decided, is_pressed, meant, measured, sound, told
-from holdfast.engine.log.queue import delivered, is_of_user, is_queued, queued, undelivered, waiting_on
-from holdfast.errors import StoreError, UnknownId, check_types
+from holdfast.engine.log.branch_log import BranchLog
+from holdfast.engine.log.conversation_diff import ConversationMatcher, PrefixMatch
+from holdfast.engine.log.fork import collect_decisions_to_copy, make_learned_limits_notes, rebase_entry_body
+from holdfast.engine.log.new_entries import (
+    add_unstored_notice,
+    begin_session,
+    check_message_types,
+    convert_to_sized_message,
+    is_replan_forced,
+    make_answer_entry_body,
+    make_plan_entry_bodies,
+    resolve_decision_id,
+)
+from holdfast.engine.log.queue import (
+    decode_queued_messages,
+    is_queued_note,
+    is_user_message,
+    make_delivered_note,
+    make_queued_note,
+    read_queued_messages,
+)
+from holdfast.errors import StoreError, UnknownId, raise_if_wrong_type
 from holdfast.messages.message import Message
-from holdfast.messages.size.tokens import measure
-from holdfast.messages.sized_message import Slot, characters_at_most
-from holdfast.messages.text.cutting import one_line
-from holdfast.messages.user_text import first_words
-from holdfast.normalize.projection import send_slots
-from holdfast.planning.breaker import failed_often, is_closed
-from holdfast.planning.budget import in_force
-from holdfast.planning.pipeline import Policy, advance
-from holdfast.planning.stages.append_limit import cap
-from holdfast.state.branch.branch import Branch
-from holdfast.state.branch.fork import held_as, restated
-from holdfast.state.branch.view import prefix_basis
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.messages.sized_message import SizedMessage, bound_message_chars
+from holdfast.messages.text.cutting import flatten_to_line
+from holdfast.messages.user_text import find_first_user_text
+from holdfast.normalize.projection import build_messages_to_send
+from holdfast.planning.breaker import is_breaker_closed, is_breaker_tripped
+from holdfast.planning.budget import compute_effective_target
+from holdfast.planning.pipeline import Policy, plan_request
+from holdfast.planning.stages.append_limit import cap_message_texts
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.branch.fork import replace_raw_bytes, share_message_objects
+from holdfast.state.branch.view import compute_prefix_digest
 from holdfast.state.edits import Blob
 from holdfast.state.entries import (
-    FORGOTTEN,
-    FORM,
-    OVERFLOW,
-    UNANSWERED,
-    Answer,
-    Body,
-    BranchSummary,
-    Compaction,
+    FAILURE_OVERFLOW,
+    FAILURE_UNANSWERED,
+    NOTE_FORM,
+    NOTE_WINDOW_FORGOTTEN,
+    AnswerEntry,
+    BranchSummaryEntry,
+    CompactionEntry,
     Entry,
-    Failure,
-    Note,
-    Request,
-    Revoke,
-    Said,
+    EntryBody,
+    FailureEntry,
+    MessageEntry,
+    NoteEntry,
+    RequestEntry,
+    RevokeEntry,
     Usage,
 )
-from holdfast.state.plan import Plan, asked_for
-from holdfast.state.target import Target, World
-from holdfast.store.base import Decode, SessionStore
-from holdfast.store.blobs.blob_names import CAPPED
-from holdfast.store.reading import read_repaired
-from holdfast.store.tree.active import Gapped
-from holdfast.store.tree.tree import new_ids, now_ms
+from holdfast.state.plan import Plan, mark_compaction_manual
+from holdfast.state.target import PlanInputs, Target
+from holdfast.store.base import MessageDecoder, SessionStore
+from holdfast.store.blobs.blob_names import NOTE_CAPPED
+from holdfast.store.reading import read_with_repair
+from holdfast.store.tree.active import GappedSequence
+from holdfast.store.tree.tree import get_time_ms, make_entry_ids
 
-TITLE = 80
+MAX_TITLE_CHARS = 80
 """Characters of a session's title, if nobody gave it one."""
 
 
-class Prepared(Struct, frozen=True):
+class PreparedRequest(Struct, frozen=True):
     """A request that may be sent now: what it shows and why, and the id of its entry in the log."""
 
     plan: Plan
-    slots: tuple[Slot, ...]
-    request: str
+    messages: tuple[SizedMessage, ...]
+    request_id: str
     target: Target
 
 
-class Journal(Strand):
+class Journal(BranchLog):
     """One branch of one stored session, with the verbs that go on with it. What a fork appends is always a branch."""
 
     def __init__(
@@ -77,22 +93,22 @@ class Journal(Strand):
         store: SessionStore,
         key: str,
         policy: Policy,
-        branch: Branch,
+        state: ConversationState,
         leaf: str | None,
-        clock: Callable[[], int] = now_ms,
+        clock: Callable[[], int] = get_time_ms,
         *,
-        ids: Callable[[int], list[str]] = new_ids,
+        ids: Callable[[int], list[str]] = make_entry_ids,
         moves_leaf: bool = False,
     ) -> None:
-        super().__init__(store, key, branch, leaf, clock, ids, moves_leaf=moves_leaf)
+        super().__init__(store, key, state, leaf, clock, ids, moves_leaf=moves_leaf)
         self.policy = policy
-        self._last_sent = store.session(key).updated or clock()
+        self._last_sent_at = store.get_session(key).updated_at or clock()
         """When the last request went out or was answered, as far as that is known."""
-        self._ready: Prepared | None = None
-        self._following = Following()
-        self._described = ""
+        self._ready_request: PreparedRequest | None = None
+        self._matcher = ConversationMatcher()
+        self._described_model = ""
         """The model that the list of sessions shows, as far as this journal said so."""
-        self._waiting: list[tuple[str, Message]] | None = None
+        self._queued_messages: list[tuple[str, Message]] | None = None
         """What was said while a request was on its way, with the ids of its notes; nothing = not looked for yet."""
 
     @classmethod
@@ -103,8 +119,8 @@ class Journal(Strand):
         policy: Policy = Policy(),
         *,
         leaf: str | None = None,
-        clock: Callable[[], int] = now_ms,
-        ids: Callable[[int], list[str]] = new_ids,
+        clock: Callable[[], int] = get_time_ms,
+        ids: Callable[[int], list[str]] = make_entry_ids,
     ) -> Journal:
         """Return the journal at ``leaf`` of session ``key``; without one, at the session's leaf, created if need be.
 
@@ -113,228 +129,241 @@ class Journal(Strand):
         """
         policy = policy.for_session(key)
         if leaf is not None:
-            place: str | None = store.entry(key, leaf).id
+            place: str | None = store.get_entry(key, leaf).id
         else:
-            with store.writing(key):
-                place = begun(store, key, policy, clock, ids)
+            with store.hold_lease(key):
+                place = begin_session(store, key, policy, clock, ids)
         repairs: list[str] = []
-        branch = Branch()
+        state = ConversationState()
         if place is not None:
-            branch = read_repaired(store, key, lambda: store.branch(key, place), repairs.extend)
-        journal = cls(store, key, policy, branch, place, clock, ids=ids, moves_leaf=leaf is None)
-        journal._waiting = waiting_on(branch, key)
+            state = read_with_repair(store, key, lambda: store.open_state(key, place), repairs.extend)
+        journal = cls(store, key, policy, state, place, clock, ids=ids, moves_leaf=leaf is None)
+        journal._queued_messages = decode_queued_messages(state, key)
         journal.repairs = repairs
         return journal
 
     # -- what is said --------------------------------------------------------------------------------------------------
 
-    def append(self, *said: Message | Slot) -> list[str]:
+    def append(self, *messages: Message | SizedMessage) -> list[str]:
         """Append messages in one transaction and return the ids of their entries.
 
         A text that is longer than an entry may hold is stored apart; where that fails, the message stays whole.
         """
-        return self._appended(said)
+        return self._append_messages(messages)
 
-    def record(self, answer: Message | Slot, usage: Usage = Usage(), stop: str = "", *, as_planned: bool = True) -> str:
+    def record_answer(
+        self, answer: Message | SizedMessage, usage: Usage = Usage(), stop: str = "", *, as_planned: bool = True
+    ) -> str:
         """Append the answer to the last prepared request, with what it cost; return the id of the message.
 
         One without a word is no message: what it cost is written alone. What was said while the answer was on its way
         follows it. Where another request went out than the one that was planned, what it cost tells nothing of the
         size of that one.
         """
-        slot = measured(answer)
-        with self.leased():
-            said = self._entries_of(slot) if slot.message.parts else []
-            entries = self._write([*said, cost(self.branch, usage, stop, as_planned=as_planned)])
-            self._deliver()
-        return next((entry.id for entry in reversed(entries) if isinstance(entry.body, Said)), entries[0].id)
+        sized_message = convert_to_sized_message(answer)
+        with self.hold_lease():
+            message_entries = self._make_message_bodies(sized_message) if sized_message.message.parts else []
+            entries = self._append_bodies(
+                [*message_entries, make_answer_entry_body(self.state, usage, stop, as_planned=as_planned)]
+            )
+            self._deliver_queued()
+        return next((entry.id for entry in reversed(entries) if isinstance(entry.body, MessageEntry)), entries[0].id)
 
-    def fail(self, reason: str, kind: str = UNANSWERED) -> str:
+    def record_failure(self, reason: str, kind: str = FAILURE_UNANSWERED) -> str:
         """Append that an attempt failed, which changes no later request; return the entry's id.
 
-        ``kind`` is ``UNANSWERED`` for the last prepared request, else what became of a compaction.
+        ``kind`` is ``FAILURE_UNANSWERED`` for the last prepared request, else what became of a compaction.
         """
-        ready = self._ready
-        with self.leased():
-            entries = self._write([Failure(kind, reason)])
-        self._ready = ready
+        ready = self._ready_request
+        with self.hold_lease():
+            entries = self._append_bodies([FailureEntry(kind, reason)])
+        self._ready_request = ready
         return entries[0].id
 
-    def remark(self, *notes: Note) -> None:
+    def add_notes(self, *notes: NoteEntry) -> None:
         """Append ``notes`` that change no request."""
         if notes:
-            with self.leased():
-                self._write(notes)
+            with self.hold_lease():
+                self._append_bodies(notes)
 
-    def learn(
-        self, reason: str, limit: int = 0, requested: int = 0, most_bytes: int = 0, *, as_planned: bool = True
+    def record_overflow(
+        self, reason: str, limit: int = 0, requested_tokens: int = 0, most_bytes: int = 0, *, as_planned: bool = True
     ) -> str:
         """Append that the last prepared request was too large, by the provider's numbers; return the entry's id.
 
         Every later request knows it; the next one is planned anew. Of a request that was another than the planned one
         the limit alone counts. ``most_bytes`` is what a body may have, where that was what was wrong.
         """
-        size = requested if as_planned else 0
-        lesson = Failure(OVERFLOW, reason, limit, size, elsewhere=not as_planned, bytes=most_bytes)
-        with self.leased():
-            return self._write([lesson])[0].id
+        size = requested_tokens if as_planned else 0
+        lesson = FailureEntry(
+            FAILURE_OVERFLOW, reason, limit, size, is_other_branch=not as_planned, max_body_bytes=most_bytes
+        )
+        with self.hold_lease():
+            return self._append_bodies([lesson])[0].id
 
-    def form(self, *, mends: bool = False, judges: bool = False) -> None:
-        """Append which form the server of the model asked last wants (``Learned``), unless the log says so already.
+    def record_accepted_form(self, *, mends: bool = False, judges: bool = False) -> None:
+        """Append which form the server of the model asked last wants (``LearnedLimits``), unless the log says so
+        already.
 
         A request that is about to be sent again stays ready.
         """
-        ready, known = self._ready, self.branch.learned
-        if (known.mends, known.judges) != (mends, judges):
-            with self.leased():
-                self._write([Note(FORM, data={"mends": mends, "judges": judges})])
-            self._ready = ready
+        ready, learned_limits = self._ready_request, self.state.learned_limits
+        if (learned_limits.fixes_client_content, learned_limits.validates_client_content) != (mends, judges):
+            with self.hold_lease():
+                self._append_bodies([NoteEntry(NOTE_FORM, data={"mends": mends, "judges": judges})])
+            self._ready_request = ready
 
-    def describe(self, model: str) -> None:
+    def describe_session(self, model: str) -> None:
         """Let the list of sessions show which model this one asks, and the first words of its user as a title."""
-        if self._described == model:
+        if self._described_model == model:
             return
-        info = self.store.session(self.key)
-        asked = () if isinstance(self.branch.slots, Gapped) else self.branch.messages
-        title = None if info.title else one_line(first_words(asked), TITLE) or None
-        self.store.describe(self.key, title=title, model=model)
-        self._described = model
+        info = self.store.get_session(self.key)
+        messages = () if isinstance(self.state.sized_messages, GappedSequence) else self.state.messages
+        title = None if info.title else flatten_to_line(find_first_user_text(messages), MAX_TITLE_CHARS) or None
+        self.store.update_session_info(self.key, title=title, model=model)
+        self._described_model = model
 
-    def idle(self) -> int:
+    def get_idle_seconds(self) -> int:
         """Return the seconds since the last request went out or was answered."""
-        return max(0, (self._clock() - self._last_sent) // 1_000)
+        return max(0, (self._clock() - self._last_sent_at) // 1_000)
 
-    def is_cooled(self) -> bool:
+    def can_retry_compaction(self) -> bool:
         """Return whether compaction failed too often, and so long ago that it may be tried once more."""
-        branch, settings = self.branch, self.policy.settings
-        return failed_often(branch.failures, settings) and is_closed(
-            branch.failures, branch.failed_at, self._clock(), settings
+        state, settings = self.state, self.policy.settings
+        return is_breaker_tripped(state.failed_compactions, settings) and is_breaker_closed(
+            state.failed_compactions, state.compaction_failed_at, self._clock(), settings
         )
 
-    def stands(self) -> bool:
+    def is_still_stored(self) -> bool:
         """Return whether the store still has what this goes on behind: somebody may have removed the session."""
         try:
-            return self.leaf is None or bool(self.store.entry(self.key, self.leaf).id)
+            return self.leaf is None or bool(self.store.get_entry(self.key, self.leaf).id)
         except UnknownId:
             return False
 
-    def slots_said(self, start: int, stop: int) -> list[Slot]:
+    def read_messages(self, start: int, stop: int) -> list[SizedMessage]:
         """Return the slots from ``start`` to ``stop`` as they were said, read again where the branch has them not."""
         try:
-            return self.branch.slots.slice(start, stop)
+            return self.state.sized_messages.slice(start, stop)
         except LookupError:
-            self._reread()
-            return self.branch.slots.slice(start, stop)
+            self._rebuild_state()
+            return self.state.sized_messages.slice(start, stop)
 
     # -- what is said while a request is on its way --------------------------------------------------------------------
 
-    def wait(self, *said: Message | Slot) -> list[str]:
+    def queue_messages(self, *messages: Message | SizedMessage) -> list[str]:
         """Store messages while an answer is on its way, and return the ids of their entries.
 
         A user's words belong behind it: they are durable now and said when it is there. What else there is, as the
         results of calls, is said now.
         """
-        with self.leased():
-            bodies = [body for one in said for body in self._entries_of(one, waits=True)]
-            entries = [entry for entry in self._write(bodies) if isinstance(entry.body, Said) or is_queued(entry)]
-        if self._waiting is not None:
-            ids = [entry.id for entry in entries if is_queued(entry)]
-            self._waiting += zip(ids, filter(is_of_user, said), strict=True)
+        with self.hold_lease():
+            bodies = [body for message in messages for body in self._make_message_bodies(message, waits=True)]
+            entries = [
+                entry
+                for entry in self._append_bodies(bodies)
+                if isinstance(entry.body, MessageEntry) or is_queued_note(entry)
+            ]
+        if self._queued_messages is not None:
+            ids = [entry.id for entry in entries if is_queued_note(entry)]
+            self._queued_messages += zip(ids, filter(is_user_message, messages), strict=True)
         return [entry.id for entry in entries]
 
     @property
-    def may_wait(self) -> bool:
+    def can_have_queued(self) -> bool:
         """Whether something may wait for an answer that was not said yet."""
-        return self._waiting != []
+        return self._queued_messages != []
 
-    def deliver(self) -> list[str]:
+    def deliver_queued(self) -> list[str]:
         """Say what waited for an answer and was not said yet; return the ids of the messages."""
-        if not self.may_wait:
+        if not self.can_have_queued:
             return []
-        with self.leased():
-            return self._deliver()
+        with self.hold_lease():
+            return self._deliver_queued()
 
-    def _deliver(self) -> list[str]:
+    def _deliver_queued(self) -> list[str]:
         self._catch_up()
-        if self._waiting is None:
-            self._waiting = undelivered(self.store, self.key, self.leaf)
-        if not self._waiting:
+        if self._queued_messages is None:
+            self._queued_messages = read_queued_messages(self.store, self.key, self.leaf)
+        if not self._queued_messages:
             return []
-        bodies = [body for _, message in self._waiting for body in self._entries_of(message)]
-        entries = self._write([*bodies, delivered([id_ for id_, _ in self._waiting])])
-        self._waiting = []
-        return [entry.id for entry in entries if isinstance(entry.body, Said)]
+        bodies = [body for _, message in self._queued_messages for body in self._make_message_bodies(message)]
+        entries = self._append_bodies([*bodies, make_delivered_note([id_ for id_, _ in self._queued_messages])])
+        self._queued_messages = []
+        return [entry.id for entry in entries if isinstance(entry.body, MessageEntry)]
 
     # -- what is sent --------------------------------------------------------------------------------------------------
 
-    def prepare(self, target: Target, world: World = World()) -> Prepared:
+    def prepare_request(self, target: Target, inputs: PlanInputs = PlanInputs()) -> PreparedRequest:
         """Return the next request; what was decided for it is in the log, and so is that it is about to be sent.
 
-        A retry, with nothing said since, shows the same, also after a restart: only ``world.force`` or a ``rung`` and
+        A retry, with nothing said since, shows the same, also after a restart: only ``inputs.force`` or a ``rung`` and
         a target that it does not fit decide anew. Where a text cannot be stored away every text stays whole, and a
         notice says so. Nobody is asked for a summary: an extract is made. Raises ``WindowTooSmall`` before anything is
         written.
         """
-        alone = replace(world, writes=False)
-        while (prepared := self.commit(self.plan(target, alone), target, alone)) is None:
+        alone = replace(inputs, can_summarize=False)
+        while (prepared_request := self.commit_plan(self.plan_next(target, alone), target, alone)) is None:
             pass
-        return prepared
+        return prepared_request
 
-    def plan(self, target: Target, world: World = World()) -> Plan:
+    def plan_next(self, target: Target, inputs: PlanInputs = PlanInputs()) -> Plan:
         """Return the plan of the next request; nothing is written. It may ``ask`` for a summary."""
-        check_types(TypeError, target=(target, Target), world=(world, World))
+        raise_if_wrong_type(TypeError, target=(target, Target), inputs=(inputs, PlanInputs))
         self._catch_up()
-        if self._ready is not None and self._ready.target == target and not is_pressed(world):
-            return self._ready.plan
-        return self._retried(target, world) or self._plan(target, world)
+        if self._ready_request is not None and self._ready_request.target == target and not is_replan_forced(inputs):
+            return self._ready_request.plan
+        return self._plan_retry(target, inputs) or self._plan_anew(target, inputs)
 
-    def commit(self, plan: Plan, target: Target, world: World = World()) -> Prepared | None:
+    def commit_plan(self, plan: Plan, target: Target, inputs: PlanInputs = PlanInputs()) -> PreparedRequest | None:
         """Return the request of ``plan``, once what it decides is in the log; nothing where more was said since."""
-        if self._ready is not None and plan is self._ready.plan:
-            return self._ready
-        with self.leased():
-            if not self._stands(plan):
+        if self._ready_request is not None and plan is self._ready_request.plan:
+            return self._ready_request
+        with self.hold_lease():
+            if not self._is_plan_current(plan):
                 return None
-            plan = self._kept(plan, target, world)
-            entries = self._write(decided(self.branch, plan, target, self.policy.name))
-        self.branch = replace(self.branch, settled=plan.branch.settled)
-        plan = replace(plan, branch=self.branch)
-        prepared = Prepared(plan, tuple(send_slots(plan)), entries[-1].id, target)
-        self._ready = prepared
-        return prepared
+            plan = self._store_plan_blobs(plan, target, inputs)
+            entries = self._append_bodies(make_plan_entry_bodies(self.state, plan, target, self.policy.name))
+        self.state = replace(self.state, normalized_prefix=plan.state.normalized_prefix)
+        plan = replace(plan, state=self.state)
+        prepared_request = PreparedRequest(plan, tuple(build_messages_to_send(plan)), entries[-1].id, target)
+        self._ready_request = prepared_request
+        return prepared_request
 
-    def decide(self, plan: Plan, target: Target, world: World = World()) -> Plan | None:
+    def write_decision(self, plan: Plan, target: Target, inputs: PlanInputs = PlanInputs()) -> Plan | None:
         """Write what ``plan`` decides, with no request behind it (``/compact``).
 
         Returns the plan that is in the log, another where its texts cannot be stored; nothing where it stood no more.
         """
-        with self.leased():
-            if not self._stands(plan):
+        with self.hold_lease():
+            if not self._is_plan_current(plan):
                 return None
-            kept = self._kept(plan, target, world)
-            self._write(decided(self.branch, kept, target, self.policy.name)[:-1])
-        return kept
+            stored_plan = self._store_plan_blobs(plan, target, inputs)
+            self._append_bodies(make_plan_entry_bodies(self.state, stored_plan, target, self.policy.name)[:-1])
+        return stored_plan
 
-    def compact(self, made: Compaction) -> str:
+    def record_compaction(self, compaction: CompactionEntry) -> str:
         """Append a compaction that somebody else made of what was said here; return its id."""
-        with self.leased():
-            return self._write([made])[0].id
+        with self.hold_lease():
+            return self._append_bodies([compaction])[0].id
 
-    def _stands(self, plan: Plan) -> bool:
+    def _is_plan_current(self, plan: Plan) -> bool:
         """Whether ``plan`` was made for the branch as it is: nothing was said, decided or taken back since."""
-        if self._catch_up() or len(plan.branch.slots) != len(self.branch.slots):
+        if self._catch_up() or len(plan.state.sized_messages) != len(self.state.sized_messages):
             return False
         new = bool(plan.record) + (plan.compaction is not None)
-        return plan.branch.law[: len(plan.branch.law) - new] == self.branch.law
+        return plan.state.active_decisions[: len(plan.state.active_decisions) - new] == self.state.active_decisions
 
-    def _kept(self, plan: Plan, target: Target, world: World) -> Plan:
+    def _store_plan_blobs(self, plan: Plan, target: Target, inputs: PlanInputs) -> Plan:
         """Return ``plan`` with its texts stored away, or another where they cannot be."""
-        refused = self._stored(plan.blobs)
-        if refused is None:
+        store_error = self._store_blobs(plan.blobs)
+        if store_error is None:
             return plan
-        other = told(self._plan(target, replace(world, spill=False, writes=False)), refused)
+        unspilled_plan = add_unstored_notice(
+            self._plan_anew(target, replace(inputs, can_spill=False, can_summarize=False)), store_error
+        )
         was_asked_for = plan.compaction is not None and plan.compaction.trigger == "manual"
-        return asked_for(other) if was_asked_for else other
+        return mark_compaction_manual(unspilled_plan) if was_asked_for else unspilled_plan
 
     # -- other branches ------------------------------------------------------------------------------------------------
 
@@ -345,138 +374,159 @@ class Journal(Strand):
         then, and a compaction comes again where the request is over its trigger. Behind an undone limit of turns only
         the turns said since count.
         """
-        return self.revoke(id)[0]
+        return self.revoke_decisions(id)[0]
 
-    def revoke(self, *ids: str | None) -> list[str]:
+    def revoke_decisions(self, *ids: str | None) -> list[str]:
         """Undo each of what ``ids`` begin, or nothing of it where one means none; return their whole ids."""
-        with self.leased():
+        with self.hold_lease():
             self._catch_up()
-            if isinstance(self.branch.slots, Gapped):
-                self._reread()
-            law = [id_ for id_, _ in self.branch.law]
-            revoked = list(dict.fromkeys(meant(law, id_) for id_ in ids))
-            self._write([Revoke(id_) for id_ in revoked])
-        return revoked
+            if isinstance(self.state.sized_messages, GappedSequence):
+                self._rebuild_state()
+            law = [id_ for id_, _ in self.state.active_decisions]
+            revoked_ids = list(dict.fromkeys(resolve_decision_id(law, id_) for id_ in ids))
+            self._append_bodies([RevokeEntry(id_) for id_ in revoked_ids])
+        return revoked_ids
 
-    def forget(self) -> None:
+    def forget_learned_window(self) -> None:
         """Append that nothing counts any more that overflows told of the window: it is as configured again."""
-        with self.leased():
+        with self.hold_lease():
             self._catch_up()
-            self._write([Note(FORGOTTEN, data={"limit": self.branch.learned.limit, "behind": self.leaf or ""})])
+            self._append_bodies(
+                [
+                    NoteEntry(
+                        NOTE_WINDOW_FORGOTTEN,
+                        data={"limit": self.state.learned_limits.window_limit, "behind": self.leaf or ""},
+                    )
+                ]
+            )
 
-    def follow(self, said: Sequence[Slot], decode: Decode | None = None) -> list[str]:
-        """Go on where ``said``, a whole conversation, does: what is new is appended; return the ids of that.
+    def follow_conversation(self, messages: Sequence[SizedMessage], decode: MessageDecoder | None = None) -> list[str]:
+        """Go on where ``messages``, a whole conversation, does: what is new is appended; return the ids of that.
 
         The same words in other bytes are no other conversation; those bytes count from now on. Where it parts from the
         log its past was edited: this goes on beside what was said there, with the decisions about what stands, and the
         session's leaf stays. They are measured; ``decode`` made them of their bytes, each alone.
         """
-        if isinstance(self.branch.slots, Gapped):
-            self._reread()
-        said = tuple(said)
-        same = self.repeats(said)
-        parts = len(same.slots) < len(self.branch.slots)
+        if isinstance(self.state.sized_messages, GappedSequence):
+            self._rebuild_state()
+        messages = tuple(messages)
+        repeated_prefix = self.match_conversation(messages)
+        parts = len(repeated_prefix.messages) < len(self.state.sized_messages)
         if parts:
-            self._part(len(same.slots))
-        start = 0 if parts else same.standing
-        branch = restated(self.branch, same.slots, start)
-        if branch is not self.branch:
-            self._ready = None
-        self.branch = held_as(branch, same.slots, start)
-        ids = self._appended(said[same.count :], decode)
-        self._said = self.branch.slots
-        self._following.went_on(self._said, said, same)
+            self._fork_before(len(repeated_prefix.messages))
+        start = 0 if parts else repeated_prefix.unchanged_count
+        state = replace_raw_bytes(self.state, repeated_prefix.messages, start)
+        if state is not self.state:
+            self._ready_request = None
+        self.state = share_message_objects(state, repeated_prefix.messages, start)
+        ids = self._append_messages(messages[repeated_prefix.client_count :], decode)
+        self._client_messages = self.state.sized_messages
+        self._matcher.remember_match(self._client_messages, messages, repeated_prefix)
         return ids
 
-    def repeats(self, said: Sequence[Slot]) -> Repeated:
-        """Return what ``said``, a whole conversation, repeats of this branch."""
-        return self._following.repeated(self.branch.slots, tuple(said), self.policy.settings)
+    def match_conversation(self, messages: Sequence[SizedMessage]) -> PrefixMatch:
+        """Return what ``messages``, a whole conversation, repeats of this branch."""
+        return self._matcher.match_prefix(self.state.sized_messages, tuple(messages), self.policy.settings)
 
-    def _part(self, count: int) -> None:
+    def _fork_before(self, count: int) -> None:
         """Go back to just before message ``count`` was said."""
-        path, before = self._path(), self.branch
-        said = [at for at, entry in enumerate(path) if isinstance(entry.body, Said | BranchSummary)]
-        stop, ids = said[count], dict[str, str]()
-        self.branch, self.leaf = self._read(path[:stop]), path[stop].parent
-        self.moves_leaf, self._ready = False, None
-        for one in carried(before, path, stop, count):
-            (entry,) = self._write([told_there(one.body, prefix_basis(self.branch), ids)])
-            ids[one.id] = entry.id
-        self._write(lessons(self.branch, before))
+        path, before = self._read_path(), self.state
+        message_positions = [
+            at for at, entry in enumerate(path) if isinstance(entry.body, MessageEntry | BranchSummaryEntry)
+        ]
+        stop, ids = message_positions[count], dict[str, str]()
+        self.state, self.leaf = self._fold_path(path[:stop]), path[stop].parent
+        self.moves_leaf, self._ready_request = False, None
+        for carried_entry in collect_decisions_to_copy(before, path, stop, count):
+            (entry,) = self._append_bodies(
+                [rebase_entry_body(carried_entry.body, compute_prefix_digest(self.state), ids)]
+            )
+            ids[carried_entry.id] = entry.id
+        self._append_bodies(make_learned_limits_notes(self.state, before))
 
-    def fork(self, entry: str) -> Journal:
+    def fork_at(self, entry: str) -> Journal:
         """Return a journal that goes on behind ``entry``; this one, and the session's leaf, stay where they are."""
         return Journal.open(self.store, self.key, self.policy, leaf=entry, clock=self._clock, ids=self._ids)
 
-    def said_again(self, replacements: Callable[[Sequence[Entry]], Mapping[str, Message]]) -> int:
+    def rewrite_messages(self, replacements: Callable[[Sequence[Entry]], Mapping[str, Message]]) -> int:
         """Say the branch again on a copy, with other messages for some entries of its path, and go on there.
 
         The old branch stays whole. Returns how many say something else; 0 where nothing does, and nothing was copied.
         """
-        with self.leased():
-            found = replacements(self.store.path(self.key, self.leaf))
-            leaf = self.store.branch_with(self.key, found, self.leaf)
+        with self.hold_lease():
+            new_messages = replacements(self.store.read_path(self.key, self.leaf))
+            leaf = self.store.copy_branch(self.key, new_messages, self.leaf)
             if leaf is None:
                 return 0
-            self.leaf, self.branch, self._ready = leaf, self.store.branch(self.key, leaf), None
-        return len(found)
+            self.leaf, self.state, self._ready_request = leaf, self.store.open_state(self.key, leaf), None
+        return len(new_messages)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
-    def _appended(self, said: Iterable[Message | Slot], decode: Decode | None = None) -> list[str]:
-        with self.leased():
-            bodies = [body for one in said for body in self._entries_of(one)]
-            return [entry.id for entry in self._write(bodies, decode) if isinstance(entry.body, Said)]
+    def _append_messages(
+        self, messages: Iterable[Message | SizedMessage], decode: MessageDecoder | None = None
+    ) -> list[str]:
+        with self.hold_lease():
+            bodies = [body for message in messages for body in self._make_message_bodies(message)]
+            return [entry.id for entry in self._append_bodies(bodies, decode) if isinstance(entry.body, MessageEntry)]
 
-    def _entries_of(self, said: Message | Slot, *, waits: bool = False) -> list[Body]:
+    def _make_message_bodies(self, message: Message | SizedMessage, *, waits: bool = False) -> list[EntryBody]:
         """Return the entries of one message: capped, with a note that names the blobs behind it, or as it is.
 
         A user's words are a note where an answer ``waits`` to be said before them.
         """
-        if waits and is_of_user(said):
-            return [queued(sound(said))]
-        slot, settings = measured(said), self.policy.settings
-        if characters_at_most(slot) <= settings.append_chars:
-            return [Said(slot)]
-        short, blobs = cap(slot.message, settings)
-        if not blobs or self._stored(blobs) is not None:
-            return [Said(slot)]
-        named = Note(CAPPED, data={"blobs": [blob.hash for blob in blobs]})
-        return [named, Said(replace(measure(short), api=slot.api))]
+        if waits and is_user_message(message):
+            return [make_queued_note(check_message_types(message))]
+        sized_message, settings = convert_to_sized_message(message), self.policy.settings
+        if bound_message_chars(sized_message) <= settings.append_chars:
+            return [MessageEntry(sized_message)]
+        short, blobs = cap_message_texts(sized_message.message, settings)
+        if not blobs or self._store_blobs(blobs) is not None:
+            return [MessageEntry(sized_message)]
+        note = NoteEntry(NOTE_CAPPED, data={"blobs": [blob.hash for blob in blobs]})
+        return [note, MessageEntry(replace(build_sized_message(short), api=sized_message.api))]
 
-    def _stored(self, blobs: Iterable[Blob]) -> StoreError | None:
+    def _store_blobs(self, blobs: Iterable[Blob]) -> StoreError | None:
         """Store ``blobs``; return why one could not be, if so."""
         try:
             for blob in blobs:
-                self.store.blobs.put(blob.text)
+                self.store.blobs.store_content(blob.text)
         except StoreError as error:
             return error
         return None
 
-    def _retried(self, target: Target, world: World) -> Plan | None:
+    def _plan_retry(self, target: Target, inputs: PlanInputs) -> Plan | None:
         """Return the plan of the newest request again, where nothing was said or revoked since and it still fits."""
-        branch = self.branch
-        asked, now = (branch.seen, branch.model, branch.frame), (len(branch.slots), target.model, target.frame)
-        if is_pressed(world) or asked != now or not branch.seen or branch.basis != prefix_basis(branch):
+        state = self.state
+        last_request, now = (
+            (state.seen_count, state.model, state.setup),
+            (len(state.sized_messages), target.model, target.setup),
+        )
+        if (
+            is_replan_forced(inputs)
+            or last_request != now
+            or not state.seen_count
+            or state.last_prefix_digest != compute_prefix_digest(state)
+        ):
             return None
-        plan = advance(branch, target, replace(self.policy, stages=()), world)
-        most = in_force(target, branch, self.policy.settings).limits.window
-        return plan if plan.after <= most else None
+        plan = plan_request(state, target, replace(self.policy, stages=()), inputs)
+        window = compute_effective_target(target, state, self.policy.settings).limits.window
+        return plan if plan.after <= window else None
 
-    def _plan(self, target: Target, world: World) -> Plan:
+    def _plan_anew(self, target: Target, inputs: PlanInputs) -> Plan:
         """Return the plan of the next request; turns that gave way are read again only where it needs them."""
         try:
-            return advance(self.branch, target, self.policy, world)
+            return plan_request(self.state, target, self.policy, inputs)
         except LookupError:
-            if not isinstance(self.branch.slots, Gapped):
+            if not isinstance(self.state.sized_messages, GappedSequence):
                 raise
-        self._reread()
-        return advance(self.branch, target, self.policy, world)
+        self._rebuild_state()
+        return plan_request(self.state, target, self.policy, inputs)
 
-    def _turned(self, new: Sequence[Entry] = ()) -> None:
+    def _on_branch_changed(self, new: Sequence[Entry] = ()) -> None:
         """Make ready anew what was made for another branch; what others did may be that what waited was said."""
-        self._ready = None
+        self._ready_request = None
         if not new:
-            self._waiting = None
-        if not {Request, Answer}.isdisjoint([type(entry.body) for entry in new]):
-            self._last_sent = self._clock()
+            self._queued_messages = None
+        if not {RequestEntry, AnswerEntry}.isdisjoint([type(entry.body) for entry in new]):
+            self._last_sent_at = self._clock()

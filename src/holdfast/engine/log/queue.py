@@ -7,46 +7,46 @@ from typing import TypeGuard
 
 from holdfast.errors import StoreCorrupt
 from holdfast.messages.message import Message
-from holdfast.messages.sized_message import Slot
-from holdfast.state.branch.branch import Branch
-from holdfast.state.codec.packing import pack, unpack
-from holdfast.state.entries import DELIVERED, QUEUED, Entry, Note
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.codec.packing import pack_value, unpack_value
+from holdfast.state.entries import NOTE_DELIVERED, NOTE_QUEUED, Entry, NoteEntry
 from holdfast.store.base import SessionStore
 
 
-def queued(message: Message) -> Note:
+def make_queued_note(message: Message) -> NoteEntry:
     """Return the note that holds ``message``."""
-    return Note(QUEUED, pack(message))
+    return NoteEntry(NOTE_QUEUED, pack_value(message))
 
 
-def is_queued(entry: Entry) -> bool:
+def is_queued_note(entry: Entry) -> bool:
     """Return whether ``entry`` holds a message that waits."""
-    return isinstance(entry.body, Note) and entry.body.reason == QUEUED
+    return isinstance(entry.body, NoteEntry) and entry.body.reason == NOTE_QUEUED
 
 
-def is_of_user(said: Message | Slot) -> TypeGuard[Message]:
-    """Return whether ``said`` are a user's words: they wait, and what else there is does not."""
-    return isinstance(said, Message) and said.role == "user"
+def is_user_message(message: Message | SizedMessage) -> TypeGuard[Message]:
+    """Return whether ``message`` are a user's words: they wait, and what else there is does not."""
+    return isinstance(message, Message) and message.role == "user"
 
 
-def delivered(ids: Sequence[str]) -> Note:
+def make_delivered_note(ids: Sequence[str]) -> NoteEntry:
     """Return the note that says that the messages of those notes were said."""
-    return Note(DELIVERED, data={"notes": list(ids)})
+    return NoteEntry(NOTE_DELIVERED, data={"notes": list(ids)})
 
 
-def undelivered(store: SessionStore, key: str, leaf: str | None) -> list[tuple[str, Message]]:
+def read_queued_messages(store: SessionStore, key: str, leaf: str | None) -> list[tuple[str, Message]]:
     """Return the messages that wait on the branch at ``leaf``, oldest first, with the ids of their notes."""
-    return waiting_on(store.branch(key, leaf), key)
+    return decode_queued_messages(store.open_state(key, leaf), key)
 
 
-def waiting_on(branch: Branch, key: str) -> list[tuple[str, Message]]:
-    """Return the messages that wait on ``branch``, of session ``key``, oldest first, with the ids of their notes."""
-    return [(id_, _message(key, id_, raw)) for id_, raw in branch.waiting]
+def decode_queued_messages(state: ConversationState, key: str) -> list[tuple[str, Message]]:
+    """Return the messages that wait on ``state``, of session ``key``, oldest first, with the ids of their notes."""
+    return [(id_, _decode_queued_message(key, id_, raw)) for id_, raw in state.queued_messages]
 
 
-def _message(key: str, id_: str, raw: bytes) -> Message:
+def _decode_queued_message(key: str, id_: str, raw: bytes) -> Message:
     try:
-        return unpack(raw, Message)
+        return unpack_value(raw, Message)
     except ValueError as error:
         text = f"the message of {key!r} that waits in note {id_} cannot be read: {error}"
         raise StoreCorrupt(f"{text}; go on from an entry before it: engine.session({key!r}, leaf=…)") from error

@@ -5,20 +5,28 @@ from __future__ import annotations
 from msgspec import Struct
 
 from holdfast.engine.log.journal import Journal
-from holdfast.planning.budget import in_window
-from holdfast.planning.stages.truncate import bounds, entries_shown, is_oversized, messages_shown, truncated_entries
+from holdfast.planning.budget import apply_window_cap
+from holdfast.planning.stages.truncate import (
+    build_shown_entries,
+    compute_result_limits,
+    has_oversized_results,
+    map_shown_messages,
+    truncate_entry_messages,
+)
 from holdfast.state.target import Target
 
 
-class Shortened(Struct, frozen=True):
-    """What became of ``shorten``: the leaf of the copied branch and how many messages it says shorter, or why none."""
+class ShorteningOutcome(Struct, frozen=True):
+    """What became of ``shorten_long_results``: the leaf of the copied branch and how many messages it says shorter,
+    or why none.
+    """
 
     leaf: str | None = None
     messages: int = 0
     why: str = ""
 
 
-def shorten(journal: Journal, target: Target) -> Shortened:
+def shorten_long_results(journal: Journal, target: Target) -> ShorteningOutcome:
     """Say the branch of ``journal`` again with its results within the policy's limits, and go on there.
 
     What the next requests show is said shorter on a copy, from the first such message on; the old branch stays whole.
@@ -26,10 +34,14 @@ def shorten(journal: Journal, target: Target) -> Shortened:
     """
     settings = journal.policy.settings
     if not settings.truncate_share:
-        return Shortened(why=f"policy {journal.policy.name!r} sets no limit for one result (truncate_share is 0)")
-    limits = bounds(in_window(target, settings).limits.window, settings)
-    within = Shortened(why=f"no result is over its limit: {limits.each:,} weighted characters")
-    if not is_oversized(messages_shown(journal.branch).values(), limits):
+        return ShorteningOutcome(
+            why=f"policy {journal.policy.name!r} sets no limit for one result (truncate_share is 0)"
+        )
+    limits = compute_result_limits(apply_window_cap(target, settings).limits.window, settings)
+    within = ShorteningOutcome(why=f"no result is over its limit: {limits.per_result:,} weighted characters")
+    if not has_oversized_results(map_shown_messages(journal.state).values(), limits):
         return within
-    count = journal.said_again(lambda path: truncated_entries(entries_shown(path, journal.branch), limits))
-    return Shortened(journal.leaf, count) if count else within
+    count = journal.rewrite_messages(
+        lambda path: truncate_entry_messages(build_shown_entries(path, journal.state), limits)
+    )
+    return ShorteningOutcome(journal.leaf, count) if count else within

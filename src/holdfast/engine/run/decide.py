@@ -3,55 +3,63 @@
 from __future__ import annotations
 
 from holdfast.engine.compaction import compact as compacting
-from holdfast.engine.log.journal import Prepared
-from holdfast.engine.requests import Request
-from holdfast.engine.session_runtime import Course
+from holdfast.engine.log.journal import PreparedRequest
+from holdfast.engine.requests import RequestTemplate
+from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.state.plan import Plan
-from holdfast.state.target import World
+from holdfast.state.target import PlanInputs
 
 
-async def next_request(course: Course, request: Request, world: World, plan: Plan | None = None) -> Prepared:
-    """Return the next request for ``request``, decided and in the log; ``plan`` is the one to begin with."""
+async def decide_next_request(
+    runtime: SessionRuntime, template: RequestTemplate, plan_inputs: PlanInputs, plan: Plan | None = None
+) -> PreparedRequest:
+    """Return the next request for ``template``, decided and in the log; ``plan`` is the one to begin with."""
     while True:
-        plan, known = await compacting.planned(course, request, world, plan)
-        prepared = await _decided(course, request, plan, known)
-        if prepared is not None:
-            return prepared
+        plan, final_inputs = await compacting.plan_with_summary(runtime, template, plan_inputs, plan)
+        prepared_request = await _commit_and_announce(runtime, template, plan, final_inputs)
+        if prepared_request is not None:
+            return prepared_request
         plan = None
 
 
-async def smaller_request(course: Course, request: Request, world: World, rung: str) -> Prepared | str:
+async def decide_smaller_request(
+    runtime: SessionRuntime, template: RequestTemplate, plan_inputs: PlanInputs, overflow_step: str
+) -> PreparedRequest | str:
     """Return the request planned anew under pressure, or why it would not be smaller; then nothing is written.
 
     Where it compacts, who waits for compactions waits for the request too, until its run is answered or has failed.
     """
-    if rung == "compact":
-        course.inflight.expect_retry()
+    if overflow_step == "compact":
+        runtime.compaction_tracker.expect_retry()
     while True:
-        plan, known = await compacting.planned(course, request, world, trigger="overflow")
-        if stopped := compacting.summary_overflow(plan):
-            return stopped
-        useless = compacting.useless(plan, rung)
+        plan, final_inputs = await compacting.plan_with_summary(runtime, template, plan_inputs, trigger="overflow")
+        if stop_reason := compacting.get_summary_overflow_rule(plan):
+            return stop_reason
+        useless = compacting.find_shrink_failure(plan, overflow_step)
         if useless:
-            await compacting.made(course, plan, useless)
+            await compacting.emit_compaction(runtime, plan, useless)
             return useless
-        if plan.compaction is not None and plan.compaction is not course.journal.branch.compaction:
-            course.inflight.expect_retry()
-        prepared = await _decided(course, request, plan, known)
-        if prepared is not None:
-            return prepared
+        if plan.compaction is not None and plan.compaction is not runtime.journal.state.compaction:
+            runtime.compaction_tracker.expect_retry()
+        prepared_request = await _commit_and_announce(runtime, template, plan, final_inputs)
+        if prepared_request is not None:
+            return prepared_request
 
 
-async def announce(course: Course, plan: Plan, prepared: Prepared) -> None:
+async def emit_new_decisions(runtime: SessionRuntime, plan: Plan, prepared_request: PreparedRequest) -> None:
     """Tell what was decided, unless it is the same request again: that was told before."""
-    if prepared.plan is not plan:
-        await compacting.made(course, prepared.plan)
-        compacting.tell_decided(course, prepared.plan)
+    if prepared_request.plan is not plan:
+        await compacting.emit_compaction(runtime, prepared_request.plan)
+        compacting.emit_decisions(runtime, prepared_request.plan)
 
 
-async def _decided(course: Course, request: Request, plan: Plan, world: World) -> Prepared | None:
+async def _commit_and_announce(
+    runtime: SessionRuntime, template: RequestTemplate, plan: Plan, plan_inputs: PlanInputs
+) -> PreparedRequest | None:
     """Return the request of ``plan``, once what it decides is in the log and told; nothing where more was said."""
-    prepared = await course.means.in_worker(lambda: course.commit(plan, request.target, world))
-    if prepared is not None:
-        await announce(course, plan, prepared)
-    return prepared
+    prepared_request = await runtime.resources.run_in_worker(
+        lambda: runtime.commit_plan(plan, template.target, plan_inputs)
+    )
+    if prepared_request is not None:
+        await emit_new_decisions(runtime, plan, prepared_request)
+    return prepared_request

@@ -11,87 +11,124 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.engine.compaction import compact as compacting
-from holdfast.engine.log.conversation_diff import reframed
-from holdfast.engine.log.journal import Prepared
-from holdfast.engine.requests import Asked, Request, Way, of_body, of_words, opened, words
-from holdfast.engine.run.decide import announce, next_request
-from holdfast.engine.session_runtime import Course
+from holdfast.engine.log.conversation_diff import add_system_messages_to_setup
+from holdfast.engine.log.journal import PreparedRequest
+from holdfast.engine.requests import (
+    RequestInput,
+    RequestOptions,
+    RequestTemplate,
+    build_template_from_body,
+    build_template_from_fields,
+    coerce_messages,
+    parse_and_measure_body,
+)
+from holdfast.engine.run.decide import decide_next_request, emit_new_decisions
+from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
-from holdfast.messages.sized_message import Slot
-from holdfast.providers.common.json.surrogates import whole
-from holdfast.providers.request_body import Lens
-from holdfast.recovery.machine import Recovery, begin
-from holdfast.state.calibration.model_stats import known_of
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.providers.common.json.surrogates import replace_surrogates_in_bytes
+from holdfast.providers.request_body import ParsedRequest
+from holdfast.recovery.machine import RecoveryState, start_recovery
+from holdfast.state.calibration.model_stats import get_model_stats
 from holdfast.state.plan import Plan
-from holdfast.state.target import World
+from holdfast.state.target import PlanInputs
 
 
-class Begun(Struct, frozen=True):
+class PreparedRun(Struct, frozen=True):
     """A request whose words are in the log, and its plan."""
 
-    request: Request
-    state: Recovery
+    template: RequestTemplate
+    recovery: RecoveryState
     """What may be done where it fails, as the log was before it."""
-    world: World
+    plan_inputs: PlanInputs
     plan: Plan
-    prepared: Prepared | None
+    prepared_request: PreparedRequest | None
     """Nothing where somebody is to be asked or told first, or where more was said meanwhile."""
 
 
-def read(course: Course, asked: Asked) -> Lens | list[Message | Slot]:
+def parse_request_input(
+    runtime: SessionRuntime, request_input: RequestInput
+) -> ParsedRequest | list[Message | SizedMessage]:
     """Return a body opened, or the words to say; ``FormatError`` for what is neither."""
-    if not isinstance(asked, bytes | Mapping | Lens):
-        return words(asked)
-    own = course.means.target
-    asked = whole(asked) if isinstance(asked, bytes) else asked
-    lens = opened(asked, own.api if own is not None else None, is_told=False)
-    if not lens.slots:
+    if not isinstance(request_input, bytes | Mapping | ParsedRequest):
+        return coerce_messages(request_input)
+    own = runtime.resources.target
+    request_input = replace_surrogates_in_bytes(request_input) if isinstance(request_input, bytes) else request_input
+    parsed_request = parse_and_measure_body(request_input, own.api if own is not None else None, is_api_certain=False)
+    if not parsed_request.messages:
         raise FormatError("this body has no messages; send it with the whole conversation in it")
-    return lens
+    return parsed_request
 
 
-async def begun(course: Course, said: Lens | list[Message | Slot], way: Way = Way()) -> tuple[Begun, Prepared]:
+async def prepare_run(
+    runtime: SessionRuntime,
+    parsed_input: ParsedRequest | list[Message | SizedMessage],
+    request_options: RequestOptions = RequestOptions(),
+) -> tuple[PreparedRun, PreparedRequest]:
     """Return how the request of a body or of words begins, and what it shows, decided and in the log."""
-    if isinstance(said, Lens):
-        first = await course.means.in_worker(lambda: _followed(course, said, way))
+    if isinstance(parsed_input, ParsedRequest):
+        first = await runtime.resources.run_in_worker(
+            lambda: _prepare_from_body(runtime, parsed_input, request_options)
+        )
     else:
-        told = [await course.offered(one) for one in said]
-        first = await course.means.in_worker(lambda: _worded(course, told, way))
-    if first.prepared is None:
-        return first, await next_request(course, first.request, first.world, first.plan)
-    await announce(course, first.plan, first.prepared)
-    return first, first.prepared
+        messages = [await runtime.apply_append_hook(message) for message in parsed_input]
+        first = await runtime.resources.run_in_worker(
+            lambda: _prepare_from_messages(runtime, messages, request_options)
+        )
+    if first.prepared_request is None:
+        return first, await decide_next_request(runtime, first.template, first.plan_inputs, first.plan)
+    await emit_new_decisions(runtime, first.plan, first.prepared_request)
+    return first, first.prepared_request
 
 
-def _followed(course: Course, lens: Lens, way: Way) -> Begun:
-    journal, target = course.journal, course.means.target_of(lens.api, lens.model or way.model)
-    with journal.one_write():
-        journal.deliver()
-        journal.follow(lens.slots, lens.decode)
-        if known_of(journal.branch, target.model).learned.mends:
-            target = replace(target, dialect=replace(target.dialect, as_written=False))
-        request = of_body(target, lens, way)
-        frame = reframed(request.target.frame, journal.branch.slots.slice(0, journal.branch.pinned), lens.slots)
-        return _drafted(course, replace(request, target=replace(request.target, frame=frame)))
+def _prepare_from_body(
+    runtime: SessionRuntime, parsed_body: ParsedRequest, request_options: RequestOptions
+) -> PreparedRun:
+    journal, target = (
+        runtime.journal,
+        runtime.resources.resolve_target(parsed_body.api, parsed_body.model or request_options.model),
+    )
+    with journal.batch_writes():
+        journal.deliver_queued()
+        journal.follow_conversation(parsed_body.messages, parsed_body.decode_message)
+        if get_model_stats(journal.state, target.model).learned_limits.fixes_client_content:
+            target = replace(target, dialect=replace(target.dialect, keeps_client_content=False))
+        request = build_template_from_body(target, parsed_body, request_options)
+        setup = add_system_messages_to_setup(
+            request.target.setup,
+            journal.state.sized_messages.slice(0, journal.state.pinned_count),
+            parsed_body.messages,
+        )
+        return _plan_run(runtime, replace(request, target=replace(request.target, setup=setup)))
 
 
-def _worded(course: Course, said: list[Message | Slot], way: Way) -> Begun:
-    journal = course.journal
-    with journal.one_write():
-        journal.deliver()
-        journal.append(*said)
-        if not len(journal.branch.slots):
+def _prepare_from_messages(
+    runtime: SessionRuntime, messages: list[Message | SizedMessage], request_options: RequestOptions
+) -> PreparedRun:
+    journal = runtime.journal
+    with journal.batch_writes():
+        journal.deliver_queued()
+        journal.append(*messages)
+        if not len(journal.state.sized_messages):
             raise FormatError("nothing was said in this session yet; say something first")
-        return _drafted(course, of_words(course.target(), course.fields(), way))
+        return _plan_run(
+            runtime,
+            build_template_from_fields(runtime.get_default_target(), runtime.get_default_fields(), request_options),
+        )
 
 
-def _drafted(course: Course, request: Request) -> Begun:
-    """Return the plan of ``request``, and the request itself where it can go out as planned."""
-    journal, target = course.journal, request.target
-    journal.describe(target.model)
-    state = begin(journal.branch, course.settings, changes=not request.way.as_it_is, cooled=journal.is_cooled())
-    world = compacting.world(course, request)
-    plan = journal.plan(target, world)
-    waits = plan.ask is not None or plan.compaction is not None
-    return Begun(request, state, world, plan, None if waits else course.commit(plan, target, world))
+def _plan_run(runtime: SessionRuntime, template: RequestTemplate) -> PreparedRun:
+    """Return the plan of ``template``, and the request itself where it can go out as planned."""
+    journal, target = runtime.journal, template.target
+    journal.describe_session(target.model)
+    state = start_recovery(
+        journal.state,
+        runtime.settings,
+        can_change_request=not template.request_options.observe_only,
+        is_breaker_cooled=journal.can_retry_compaction(),
+    )
+    inputs = compacting.make_runtime_plan_inputs(runtime, template)
+    plan = journal.plan_next(target, inputs)
+    waits = plan.summary_request is not None or plan.compaction is not None
+    return PreparedRun(template, state, inputs, plan, None if waits else runtime.commit_plan(plan, target, inputs))

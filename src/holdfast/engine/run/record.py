@@ -5,234 +5,309 @@ from __future__ import annotations
 from anyio import CancelScope
 
 from holdfast import events
-from holdfast.engine.compaction.native import taken_over
-from holdfast.engine.log.journal import Journal, Prepared
-from holdfast.engine.run.attempt import Attempt, said_by
-from holdfast.engine.session_runtime import Course
-from holdfast.engine.upstream.replies import as_said
+from holdfast.engine.compaction.native import extract_server_compaction
+from holdfast.engine.log.journal import Journal, PreparedRequest
+from holdfast.engine.run.attempt import Attempt, describe_error_report
+from holdfast.engine.session_runtime import SessionRuntime
+from holdfast.engine.upstream.replies import convert_answer_for_log
 from holdfast.errors import StoreError
-from holdfast.messages.message import Message, media_of
+from holdfast.messages.message import Message, collect_media_in_messages
 from holdfast.messages.parts import Opaque, Thinking
-from holdfast.messages.size.tokens import measure
-from holdfast.messages.text.cutting import one_line
-from holdfast.normalize.roles import GO_ON
-from holdfast.planning.budget import least_window
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.messages.text.cutting import flatten_to_line
+from holdfast.normalize.roles import CONTINUE_TEXT
+from holdfast.planning.budget import compute_min_window
 from holdfast.planning.settings import Settings
-from holdfast.providers.overflow import ErrorReport, Verdict, classify
-from holdfast.providers.overflow.answers import UNSEEN
-from holdfast.providers.responses import Answer
-from holdfast.state.branch.branch import Branch
-from holdfast.state.branch.view import project
-from holdfast.state.calibration.calibration import FEWEST, LEAST_LIMIT, LOWEST, has_grown, is_whole
-from holdfast.state.calibration.token_estimate import estimate
-from holdfast.state.calibration.usage import cut_at, fresh, is_absurd
+from holdfast.providers.overflow import ErrorReport, Verdict, classify_error
+from holdfast.providers.overflow.answers import UNREAD_PROMPT_SHARE
+from holdfast.providers.responses import ParsedAnswer
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.branch.view import build_projection
+from holdfast.state.calibration.calibration import (
+    MIN_CALIBRATION_RATIO,
+    MIN_COUNT_SHARE,
+    MIN_WINDOW_LIMIT,
+    has_count_grown,
+    is_whole_prompt_count,
+)
+from holdfast.state.calibration.token_estimate import estimate_request_tokens
+from holdfast.state.calibration.usage import find_plateau_count, is_impossible_count, measure_new_content
 
-ABORTED = "aborted"
+ABORTED_STOP = "aborted"
 """How an answer ends that was not told to its end."""
-SMALL = 4
+MESSAGES_TO_SETUP_RATIO = 4
 """[H] Times that the messages must be as large as system and tools, for a limit of bytes to be one of messages."""
-OF_BYTES = frozenset({"request_bytes", "oversized_part"})
+BYTE_OVERFLOWS = frozenset({"request_bytes", "oversized_part"})
 """Overflows that say nothing of tokens, unless they name some: a client is told of them as they came."""
-WHY = 200
+MAX_ERROR_CHARS = 200
 """Characters that the log repeats of an error that is none of ours."""
 
-UNWRITTEN = "unwritten"
+UNWRITTEN_RULE = "unwritten"
 """The rule of a notice that what broke off could not be written down."""
 
-_UNBELIEVED = (
+_DOUBTED_USAGE_NOTICE = (
     "the provider counts more tokens than the window holds, for requests that it takes and that have a fraction of it "
     "by our estimate: such counts are not believed"
 )
 
 
-async def answered(course: Course, attempt: Attempt, prepared: Prepared, *, ours: bool = True) -> Answer:
+async def record_answer(
+    runtime: SessionRuntime, attempt: Attempt, prepared_request: PreparedRequest, *, is_own_conversation: bool = True
+) -> ParsedAnswer:
     """Return the answer of ``attempt``, once it is in the log with what it cost, and what its size teaches.
 
-    ``ours`` is false where a client sends the whole conversation: what it goes on with is its own to say.
+    ``is_own_conversation`` is false where a client sends the whole conversation: what it goes on with is its own to
+    say.
     """
-    told, journal, as_planned = attempt.answer, course.journal, attempt.as_planned
-    slot, usage, stop = as_said(told, prepared.target.api, prepared.target.model)
-    doubted = journal.branch.learned.doubted
-    await course.means.in_worker(lambda: journal.record(slot, usage, stop, as_planned=as_planned))
-    if doubted and journal.branch.learned.doubted and is_absurd(journal.branch, usage.input):
-        course.tell(events.Noticed(course.key, "usage", _UNBELIEVED))
-    verdict = await _window_learned(course, attempt, prepared, usage.input)
-    course.prefix = attempt.prefix
-    await _taken_over(course, prepared)
-    if verdict.kind == "context_window" and ours:
-        await _continued(course)
-    course.tell(events.Answered(course.key, stop, usage.input, usage.output, usage.cache_read, usage.cache_write))
-    return told
+    answer, journal, as_planned = attempt.answer, runtime.journal, attempt.is_as_planned
+    sized_message, usage, stop = convert_answer_for_log(
+        answer, prepared_request.target.api, prepared_request.target.model
+    )
+    was_doubted = journal.state.learned_limits.doubted_tokens
+    await runtime.resources.run_in_worker(
+        lambda: journal.record_answer(sized_message, usage, stop, as_planned=as_planned)
+    )
+    if was_doubted and journal.state.learned_limits.doubted_tokens and is_impossible_count(journal.state, usage.input):
+        runtime.emit_event(events.NoticeGiven(runtime.key, "usage", _DOUBTED_USAGE_NOTICE))
+    verdict = await _learn_window_from_answer(runtime, attempt, prepared_request, usage.input)
+    runtime.cached_request = attempt.cached_request
+    await _record_server_compaction(runtime, prepared_request)
+    if verdict.kind == "context_window" and is_own_conversation:
+        await _append_continue_message(runtime)
+    runtime.emit_event(
+        events.AnswerRecorded(runtime.key, stop, usage.input, usage.output, usage.cache_read, usage.cache_write)
+    )
+    return answer
 
 
-async def refused(course: Course, attempt: Attempt) -> None:
+async def record_refusal(runtime: SessionRuntime, attempt: Attempt) -> None:
     """Write down that an attempt failed, and what an overflow teaches."""
-    verdict, why, journal = attempt.verdict, attempt.why, course.journal
-    told = events.Refused(course.key, verdict.kind, why, verdict.limit or 0, verdict.requested or 0)
-    course.tell(told)
+    verdict, why, journal = attempt.verdict, attempt.failure_text, runtime.journal
+    event = events.RequestRefused(runtime.key, verdict.kind, why, verdict.limit or 0, verdict.requested or 0)
+    runtime.emit_event(event)
     if verdict.is_overflow:
-        await course.hooked("on_overflow", told)
-    as_planned = attempt.as_planned
-    if _teaches(verdict, journal.branch):
-        await course.means.in_worker(lambda: _written(journal, verdict, why, as_planned=as_planned))
-        await _interrupted(course, attempt, is_kept=attempt.seen)
-    elif not await _interrupted(course, attempt, is_kept=attempt.seen):
-        await course.means.in_worker(lambda: _written(journal, verdict, why))
+        await runtime.call_hook("on_overflow", event)
+    as_planned = attempt.is_as_planned
+    if _has_size_lesson(verdict, journal.state):
+        await runtime.resources.run_in_worker(lambda: _write_refusal(journal, verdict, why, as_planned=as_planned))
+        await _record_partial_answer(runtime, attempt, is_kept=attempt.has_delivered)
+    elif not await _record_partial_answer(runtime, attempt, is_kept=attempt.has_delivered):
+        await runtime.resources.run_in_worker(lambda: _write_refusal(journal, verdict, why))
 
 
-async def broken(course: Course, attempt: Attempt, error: BaseException) -> None:
+async def record_interruption(runtime: SessionRuntime, attempt: Attempt, error: BaseException) -> None:
     """Record what was said before the caller left or an upstream raised what it may not, or that nothing was.
 
     Nothing is tried again then: what came stays, also where it was not given out. Where it cannot be written down that
     is told, and raised to a caller who simply read no further; what else broke it off is what is raised.
     """
-    why = one_line(f"{type(error).__name__}: {error}", WHY) if isinstance(error, Exception) else "the caller left"
+    why = (
+        flatten_to_line(f"{type(error).__name__}: {error}", MAX_ERROR_CHARS)
+        if isinstance(error, Exception)
+        else "the caller left"
+    )
     try:
         with CancelScope(shield=True):
-            if not await _interrupted(course, attempt, is_kept=attempt.is_begun):
-                await course.means.in_worker(lambda: course.journal.fail(f"{why} before the answer"))
+            if not await _record_partial_answer(runtime, attempt, is_kept=attempt.has_started):
+                await runtime.resources.run_in_worker(
+                    lambda: runtime.journal.record_failure(f"{why} before the answer")
+                )
     except StoreError as unwritten:
         if isinstance(error, GeneratorExit):
             raise
-        tell_unwritten(course, unwritten)
+        emit_unwritten(runtime, unwritten)
 
 
-def tell_unwritten(course: Course, why: StoreError) -> None:
+def emit_unwritten(runtime: SessionRuntime, why: StoreError) -> None:
     """Tell that what broke off could not be written down, where something else is raised."""
-    course.tell(events.Noticed(course.key, UNWRITTEN, f"what broke off is in no log: {why}"))
+    runtime.emit_event(events.NoticeGiven(runtime.key, UNWRITTEN_RULE, f"what broke off is in no log: {why}"))
 
 
-def handed_in(journal: Journal, prepared: Prepared, answer: Answer) -> str:
+def record_caller_answer(journal: Journal, prepared_request: PreparedRequest, answer: ParsedAnswer) -> str:
     """Record what came of a request that the caller sent; return the id of the message, or of what it is else."""
     if answer.error is None:
-        slot, usage, stop = as_said(answer, prepared.target.api, prepared.target.model)
-        return journal.record(slot, usage, stop)
-    report = answer.report(prepared.plan.after)
-    verdict = classify(report)
-    return _written(journal, verdict, said_by(report, verdict) if isinstance(report, ErrorReport) else verdict.kind)
+        sized_message, usage, stop = convert_answer_for_log(
+            answer, prepared_request.target.api, prepared_request.target.model
+        )
+        return journal.record_answer(sized_message, usage, stop)
+    report = answer.to_report(prepared_request.plan.after)
+    verdict = classify_error(report)
+    return _write_refusal(
+        journal, verdict, describe_error_report(report, verdict) if isinstance(report, ErrorReport) else verdict.kind
+    )
 
 
 # -- what an answer teaches --------------------------------------------------------------------------------------------
 
 
-async def _window_learned(course: Course, attempt: Attempt, prepared: Prepared, read: int) -> Verdict:
+async def _learn_window_from_answer(
+    runtime: SessionRuntime, attempt: Attempt, prepared_request: PreparedRequest, prompt_tokens: int
+) -> Verdict:
     """Return what the answer is to be taken for, once the window that its count tells of is in the log, and told."""
-    journal, verdict, as_planned = course.journal, attempt.verdict, attempt.as_planned
-    is_believed = verdict.is_overflow and not journal.branch.learned.doubted
-    limit = _learned(prepared, verdict, read, course.settings) if is_believed else 0
-    if not limit and (limit := _flat(prepared, journal.branch, course.settings)):
+    journal, verdict, as_planned = runtime.journal, attempt.verdict, attempt.is_as_planned
+    is_believed = verdict.is_overflow and not journal.state.learned_limits.doubted_tokens
+    limit = _infer_window_from_usage(prepared_request, verdict, prompt_tokens, runtime.settings) if is_believed else 0
+    if not limit and (limit := _infer_window_from_flat_usage(prepared_request, journal.state, runtime.settings)):
         verdict = Verdict("silent_truncation")
     if limit:
-        requested = verdict.requested or 0
-        await course.means.in_worker(lambda: journal.learn(verdict.kind, limit, requested, as_planned=as_planned))
-        course.tell(events.Noticed(course.key, verdict.kind.replace("_", "-"), _noticed(prepared, read, limit)))
+        requested_tokens = verdict.requested or 0
+        await runtime.resources.run_in_worker(
+            lambda: journal.record_overflow(verdict.kind, limit, requested_tokens, as_planned=as_planned)
+        )
+        runtime.emit_event(
+            events.NoticeGiven(
+                runtime.key,
+                verdict.kind.replace("_", "-"),
+                _describe_learned_window(prepared_request, prompt_tokens, limit),
+            )
+        )
     return verdict
 
 
-def _learned(prepared: Prepared, verdict: Verdict, read: int, settings: Settings) -> int:
+def _infer_window_from_usage(
+    prepared_request: PreparedRequest, verdict: Verdict, prompt_tokens: int, settings: Settings
+) -> int:
     """Return the window that an answer tells of without saying so, or 0.
 
     What was taken before fits too, and no guess ends a session.
     """
     if verdict.kind != "silent_truncation":
         return verdict.limit or 0
-    branch = prepared.plan.branch
-    if read < LEAST_LIMIT or not _is_cut(branch, prepared.plan.after, read):
+    state = prepared_request.plan.state
+    if prompt_tokens < MIN_WINDOW_LIMIT or not _is_prompt_truncated(state, prepared_request.plan.after, prompt_tokens):
         return 0
-    if read >= UNSEEN * estimate(branch, prepared.target, branch.held - _left_out(branch)):
+    if prompt_tokens >= UNREAD_PROMPT_SHARE * estimate_request_tokens(
+        state, prepared_request.target, state.shown_tokens - _measure_hidden_parts(state)
+    ):
         return 0
-    anchor = branch.anchor
-    return _unknown(branch, max(read, anchor.tokens if anchor else 0, least_window(prepared.target, settings)))
+    measured_request = state.valid_measured_request
+    return _drop_known_limit(
+        state,
+        max(
+            prompt_tokens,
+            measured_request.reported_tokens if measured_request else 0,
+            compute_min_window(prepared_request.target, settings),
+        ),
+    )
 
 
-def _is_cut(branch: Branch, size: int, read: int) -> bool:
+def _is_prompt_truncated(state: ConversationState, size: int, prompt_tokens: int) -> bool:
     """Whether a prompt far smaller than its estimate of ``size`` was cut by the provider.
 
     Or else nothing has proven the estimate yet, or it is the count of what no cache held: at first all messages, later
     what is new.
     """
-    anchor, asked = branch.anchor, branch.asked
-    if anchor is None:
-        return branch.found[0] == 0 and read < min(FEWEST * size, LOWEST * asked)
-    is_proven = branch.gauge.estimated > 0 or read < FEWEST * size
-    is_new = has_grown(anchor, asked, read) or not is_whole(anchor, asked, branch.frame.tokens, fresh(branch), read)
+    measured_request, request_tokens = state.valid_measured_request, state.last_request_tokens
+    if measured_request is None:
+        return state.previous_coverage[0] == 0 and prompt_tokens < min(
+            MIN_COUNT_SHARE * size, MIN_CALIBRATION_RATIO * request_tokens
+        )
+    is_proven = state.calibration.estimated_tokens > 0 or prompt_tokens < MIN_COUNT_SHARE * size
+    is_new = has_count_grown(measured_request, request_tokens, prompt_tokens) or not is_whole_prompt_count(
+        measured_request, request_tokens, state.setup.tokens, measure_new_content(state), prompt_tokens
+    )
     return is_proven and not is_new
 
 
-def _flat(prepared: Prepared, branch: Branch, settings: Settings) -> int:
+def _infer_window_from_flat_usage(
+    prepared_request: PreparedRequest, state: ConversationState, settings: Settings
+) -> int:
     """Return the window that counts tell of which stand still while the conversation grows, or 0."""
-    if not cut_at(branch, 0):
+    if not find_plateau_count(state, 0):
         return 0
-    most = cut_at(branch, _left_out(branch))
-    return _unknown(branch, max(most, least_window(prepared.target, settings))) if most else 0
+    flat_tokens = find_plateau_count(state, _measure_hidden_parts(state))
+    return (
+        _drop_known_limit(state, max(flat_tokens, compute_min_window(prepared_request.target, settings)))
+        if flat_tokens
+        else 0
+    )
 
 
-def _left_out(branch: Branch) -> int:
+def _measure_hidden_parts(state: ConversationState) -> int:
     """Return the size of reasoning, and of what is opaque: a provider may leave it out of older turns.
 
     Nothing of it is taken for read, and what is another model's never was.
     """
-    shown = branch.messages.slice(branch.keep)
-    aside = [part for message in shown for part in message.parts if isinstance(part, Thinking | Opaque)]
-    return measure(Message("assistant", tuple(aside))).size
+    shown_messages = state.messages.slice(state.first_kept)
+    aside = [part for message in shown_messages for part in message.parts if isinstance(part, Thinking | Opaque)]
+    return build_sized_message(Message("assistant", tuple(aside))).tokens
 
 
-def _unknown(branch: Branch, limit: int) -> int:
+def _drop_known_limit(state: ConversationState, limit: int) -> int:
     """Return ``limit``, or 0 where as little was learned before: a policy that removes nothing meets it each time."""
-    return 0 if 0 < branch.learned.limit <= limit else limit
+    return 0 if 0 < state.learned_limits.window_limit <= limit else limit
 
 
-def _noticed(prepared: Prepared, read: int, limit: int) -> str:
+def _describe_learned_window(prepared_request: PreparedRequest, prompt_tokens: int, limit: int) -> str:
     """Return what is told of a window that an answer taught."""
-    plan = prepared.plan
-    size = max(plan.after, estimate(plan.branch, prepared.target, plan.branch.held))  # the last count may be a cut one
-    return f"the provider counted {read:,} tokens of a request of about {size:,}: {limit:,} count as its window now"
+    plan = prepared_request.plan
+    size = max(
+        plan.after, estimate_request_tokens(plan.state, prepared_request.target, plan.state.shown_tokens)
+    )  # the last count may be a cut one
+    return (
+        f"the provider counted {prompt_tokens:,} tokens of a request of about {size:,}: {limit:,} count as its "
+        "window now"
+    )
 
 
-async def _taken_over(course: Course, prepared: Prepared) -> None:
+async def _record_server_compaction(runtime: SessionRuntime, prepared_request: PreparedRequest) -> None:
     """Write down the compaction that the answer brought along, where the provider compacted by itself."""
-    journal, target = course.journal, prepared.target
-    taken = taken_over(journal.branch, target, course.settings)
-    if taken is not None:
-        await course.means.in_worker(lambda: journal.compact(taken))
-        await course.tell_compacted(events.Compacted(course.key, "compacted", "native", taken.before, taken.after))
+    journal, target = runtime.journal, prepared_request.target
+    compaction = extract_server_compaction(journal.state, target, runtime.settings)
+    if compaction is not None:
+        await runtime.resources.run_in_worker(lambda: journal.record_compaction(compaction))
+        await runtime.emit_compacted(
+            events.CompactionEnded(
+                runtime.key, "compacted", "native", compaction.tokens_before, compaction.tokens_after
+            )
+        )
 
 
-async def _continued(course: Course) -> None:
+async def _append_continue_message(runtime: SessionRuntime) -> None:
     """Let the next request go on where the window cut this answer, unless a hook says no."""
-    if await course.hooked("autocontinue") is not False:
-        await course.means.in_worker(lambda: course.journal.append(Message.of("user", GO_ON)))
+    if await runtime.call_hook("autocontinue") is not False:
+        await runtime.resources.run_in_worker(lambda: runtime.journal.append(Message.from_text("user", CONTINUE_TEXT)))
 
 
 # -- what a refusal leaves ---------------------------------------------------------------------------------------------
 
 
-async def _interrupted(course: Course, attempt: Attempt, *, is_kept: bool) -> bool:
+async def _record_partial_answer(runtime: SessionRuntime, attempt: Attempt, *, is_kept: bool) -> bool:
     """Return whether there is a part of an answer to keep; it is then in the log, as one that was interrupted."""
-    said, usage, _ = as_said(attempt.so_far, attempt.target.api, attempt.target.model)
-    if not (is_kept and said.message.parts):
+    partial_message, usage, _ = convert_answer_for_log(attempt.partial_answer, attempt.target.api, attempt.target.model)
+    if not (is_kept and partial_message.message.parts):
         return False
-    journal, as_planned = course.journal, attempt.as_planned
-    await course.means.in_worker(lambda: journal.record(said, usage, ABORTED, as_planned=as_planned))
+    journal, as_planned = runtime.journal, attempt.is_as_planned
+    await runtime.resources.run_in_worker(
+        lambda: journal.record_answer(partial_message, usage, ABORTED_STOP, as_planned=as_planned)
+    )
     return True
 
 
-def _written(journal: Journal, verdict: Verdict, why: str, *, as_planned: bool = True) -> str:
+def _write_refusal(journal: Journal, verdict: Verdict, why: str, *, as_planned: bool = True) -> str:
     """Write a refusal into the log, as a lesson where it teaches one; return the entry's id."""
     reason = f"{verdict.kind}: {why}"
-    if not _teaches(verdict, journal.branch):
-        return journal.fail(reason)
-    numbers = (verdict.limit or 0, verdict.requested or 0, verdict.bytes or 0)
-    return journal.learn(reason, *numbers, as_planned=as_planned)
+    if not _has_size_lesson(verdict, journal.state):
+        return journal.record_failure(reason)
+    numbers = (verdict.limit or 0, verdict.requested or 0, verdict.max_bytes or 0)
+    return journal.record_overflow(reason, *numbers, as_planned=as_planned)
 
 
-def _teaches(verdict: Verdict, branch: Branch) -> bool:
-    """Whether a refusal of what ``branch`` shows says something of its tokens, or how many bytes it may have.
+def _has_size_lesson(verdict: Verdict, state: ConversationState) -> bool:
+    """Whether a refusal of what ``state`` shows says something of its tokens, or how many bytes it may have.
 
     Of tokens bytes say something where all they are is words, and most of them the conversation's.
     """
-    if not verdict.is_overflow or verdict.kind not in OF_BYTES or verdict.limit or verdict.requested or verdict.bytes:
+    if (
+        not verdict.is_overflow
+        or verdict.kind not in BYTE_OVERFLOWS
+        or verdict.limit
+        or verdict.requested
+        or verdict.max_bytes
+    ):
         return verdict.is_overflow
-    shows_media = branch.media and any(media_of(slot.message) for slot in project(branch))
-    is_talk = SMALL * branch.frame.tokens <= branch.held
+    shows_media = state.media_count and any(
+        collect_media_in_messages(sized_message.message) for sized_message in build_projection(state)
+    )
+    is_talk = MESSAGES_TO_SETUP_RATIO * state.setup.tokens <= state.shown_tokens
     return verdict.kind == "request_bytes" and is_talk and not shows_media

@@ -9,184 +9,219 @@ from msgspec.structs import replace
 
 from holdfast import events
 from holdfast.engine.compaction import compact as compacting
-from holdfast.engine.log.journal import Prepared
-from holdfast.engine.requests import Request
+from holdfast.engine.log.journal import PreparedRequest
+from holdfast.engine.requests import RequestTemplate
 from holdfast.engine.run import drop_signatures as unsealing
 from holdfast.engine.run import record as recording
 from holdfast.engine.run.attempt import Attempt
-from holdfast.engine.run.check_request import checked
-from holdfast.engine.run.decide import next_request, smaller_request
-from holdfast.engine.session_runtime import Course
+from holdfast.engine.run.check_request import check_request
+from holdfast.engine.run.decide import decide_next_request, decide_smaller_request
+from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.errors import ContextOverflow, InvalidRequest, UpstreamError
-from holdfast.planning.budget import in_force
-from holdfast.planning.stages.smallest_request import floor
+from holdfast.planning.budget import compute_effective_target
+from holdfast.planning.stages.smallest_request import estimate_irreducible_tokens
 from holdfast.providers.overflow import Verdict
-from holdfast.providers.request_body import open_body
+from holdfast.providers.request_body import parse_request
 from holdfast.recovery.machine import (
-    ENTRY,
-    OVERFLOWED,
-    Press,
-    Recovery,
-    Refused,
+    CONTEXT_OVERFLOW_KIND,
+    FIRST_STEP_BY_KIND,
+    DropSignatures,
+    NoProgress,
+    ProviderRefusal,
+    RecoveryState,
     Retry,
+    Shrink,
     Stop,
-    Unseal,
-    Useless,
-    after,
-    counted,
+    decide_next_action,
+    subtract_used_steps,
 )
-from holdfast.recovery.messages import explain
-from holdfast.state.calibration.token_estimate import estimate
-from holdfast.state.plan import Options
-from holdfast.state.target import World
+from holdfast.recovery.messages import format_stop_message
+from holdfast.state.calibration.token_estimate import estimate_request_tokens
+from holdfast.state.plan import PlanOptions
+from holdfast.state.target import PlanInputs
 
-_FORM = frozenset({"invalid_history", "invalid_request", "unknown"})
+_FORM_REFUSALS = frozenset({"invalid_history", "invalid_request", "unknown"})
 """Kinds of refusals that may be about the form of a request."""
-_AS_MADE = "the server refused a conversation as its client wrote it; it goes out by the rules of the API's maker"
+_STRICT_FORM_NOTICE = (
+    "the server refused a conversation as its client wrote it; it goes out by the rules of the API's maker"
+)
 
 
-def may_help(verdict: Verdict) -> bool:
+def can_recover(verdict: Verdict) -> bool:
     """Whether something else may be asked in place of a request that was refused like this."""
-    return verdict.is_overflow or verdict.kind in _FORM or verdict.kind in ENTRY
+    return verdict.is_overflow or verdict.kind in _FORM_REFUSALS or verdict.kind in FIRST_STEP_BY_KIND
 
 
-async def recovered(
-    course: Course, request: Request, prepared: Prepared, state: Recovery, attempt: Attempt
-) -> tuple[Request, Prepared, Recovery]:
+async def decide_next_attempt(
+    runtime: SessionRuntime,
+    template: RequestTemplate,
+    prepared_request: PreparedRequest,
+    state: RecoveryState,
+    attempt: Attempt,
+) -> tuple[RequestTemplate, PreparedRequest, RecoveryState]:
     """Return what is sent next after an attempt that failed: the same again, or less. Raises where nothing is left.
 
     Where nothing was said, and nothing smaller can be asked, the same is asked once more: what comes then is taken.
     """
-    refused = attempt.refused
-    request = replace(request, takes_silence=request.takes_silence or attempt.is_silent)
-    await recording.refused(course, attempt)
-    mended = await _mended(course, request, prepared, refused)
-    if mended is not None:
-        return *mended, state
-    event: Refused | Useless = refused
+    refusal = attempt.refusal
+    template = replace(template, accepts_empty_answer=template.accepts_empty_answer or attempt.is_silent_overflow)
+    await recording.record_refusal(runtime, attempt)
+    fixed_request = await _retry_with_strict_form(runtime, template, prepared_request, refusal)
+    if fixed_request is not None:
+        return *fixed_request, state
+    event: ProviderRefusal | NoProgress = refusal
     while True:
-        before, (state, action) = state, after(counted(state, course.journal.branch), event)
-        if isinstance(action, Stop) and attempt.is_silent:
-            return request, prepared, before
+        before, (state, action) = state, decide_next_action(subtract_used_steps(state, runtime.journal.state), event)
+        if isinstance(action, Stop) and attempt.is_silent_overflow:
+            return template, prepared_request, before
         if isinstance(action, Stop):
-            await course.means.in_worker(course.journal.form)
-            if refused.sealed and not request.way.as_it_is:
-                await unsealing.show_again(course)
-            raise stopped(course, prepared, action, attempt)
+            await runtime.resources.run_in_worker(runtime.journal.record_accepted_form)
+            if refusal.is_signature_error and not template.request_options.observe_only:
+                await unsealing.restore_signatures(runtime)
+            raise make_final_error(runtime, prepared_request, action, attempt)
         if isinstance(action, Retry):
-            attempts = course.settings.retries_most - state.retries
-            course.tell(events.Retrying(course.key, refused.kind, action.seconds, attempts))
+            attempts = runtime.settings.retries_most - state.retries
+            runtime.emit_event(events.RetryScheduled(runtime.key, refusal.kind, action.seconds, attempts))
             await sleep(action.seconds)
-            return request, prepared, state
-        if isinstance(action, Unseal):
-            without = await unsealed(course, request)
+            return template, prepared_request, state
+        if isinstance(action, DropSignatures):
+            without = await commit_without_signatures(runtime, template)
             if without is not None:
-                return request, without, state
-            event = refused  # said again: now that nothing is sealed, it stops
+                return template, without, state
+            event = refusal  # said again: now that nothing is sealed, it stops
         else:
-            course.tell(events.Pressed(course.key, action.rung, course.journal.branch.compactions))
-            smaller = await pressed(course, _in_half(request, attempt, action), prepared, action)
+            runtime.emit_event(
+                events.ShrinkStarted(runtime.key, action.step, runtime.journal.state.compactions_since_answer)
+            )
+            smaller = await shrink_request(
+                runtime, _halve_byte_limit(template, attempt, action), prepared_request, action
+            )
             if not isinstance(smaller, str):
                 return *smaller, state
-            event = Useless(smaller)
+            event = NoProgress(smaller)
 
 
-async def _mended(
-    course: Course, request: Request, prepared: Prepared, refused: Refused
-) -> tuple[Request, Prepared] | None:
+async def _retry_with_strict_form(
+    runtime: SessionRuntime, template: RequestTemplate, prepared_request: PreparedRequest, refusal: ProviderRefusal
+) -> tuple[RequestTemplate, PreparedRequest] | None:
     """Return what went out as its client wrote it and was refused for its form, made what the API's maker takes.
 
     Nothing where it has that form already. What comes next in this session goes out like that too.
     """
-    written = request.target.dialect
-    if refused.seen or refused.kind not in _FORM or request.way.as_it_is:
+    dialect = template.target.dialect
+    if refusal.has_answer_started or refusal.kind not in _FORM_REFUSALS or template.request_options.observe_only:
         return None
-    if not written.as_written:
-        return await _judged_now(course, request, prepared)
-    strict = replace(request, target=replace(request.target, dialect=replace(written, as_written=False)))
-    world = await course.means.in_worker(lambda: compacting.world(course, strict))
-    plan = await course.means.in_worker(lambda: course.journal.plan(strict.target, world))
-    if plan.repair == prepared.plan.repair:
+    if not dialect.keeps_client_content:
+        return await _retry_with_checks(runtime, template, prepared_request)
+    strict = replace(template, target=replace(template.target, dialect=replace(dialect, keeps_client_content=False)))
+    inputs = await runtime.resources.run_in_worker(lambda: compacting.make_runtime_plan_inputs(runtime, strict))
+    plan = await runtime.resources.run_in_worker(lambda: runtime.journal.plan_next(strict.target, inputs))
+    if plan.normalization == prepared_request.plan.normalization:
         return None
-    await course.means.in_worker(lambda: course.journal.form(mends=True, judges=course.judges))
-    course.tell(events.Noticed(course.key, "form", _AS_MADE))
-    return strict, await next_request(course, strict, world, plan)
+    await runtime.resources.run_in_worker(
+        lambda: runtime.journal.record_accepted_form(mends=True, judges=runtime.requires_check)
+    )
+    runtime.emit_event(events.NoticeGiven(runtime.key, "form", _STRICT_FORM_NOTICE))
+    return strict, await decide_next_request(runtime, strict, inputs, plan)
 
 
-async def _judged_now(course: Course, request: Request, prepared: Prepared) -> tuple[Request, Prepared] | None:
+async def _retry_with_checks(
+    runtime: SessionRuntime, template: RequestTemplate, prepared_request: PreparedRequest
+) -> tuple[RequestTemplate, PreparedRequest] | None:
     """Return the same, to be mended as it goes out, where it went as its client wrote it and breaks a known rule.
 
     Nothing where it was judged before, or breaks no rule that can be kept here.
     """
-    if course.judges or course.means.check != "changed":
+    if runtime.requires_check or runtime.resources.check_mode != "changed":
         return None
-    sent = request.sent(prepared)
-    if not request.is_own(sent.body):
+    upstream_request = template.build_upstream_request(prepared_request)
+    if not template.is_client_body(upstream_request.body):
         return None
     with suppress(InvalidRequest):
-        if checked(sent)[1]:
-            await course.means.in_worker(lambda: course.journal.form(mends=course.mends, judges=True))
-    return (request, prepared) if course.judges else None
+        if check_request(upstream_request)[1]:
+            await runtime.resources.run_in_worker(
+                lambda: runtime.journal.record_accepted_form(mends=runtime.requires_strict_form, judges=True)
+            )
+    return (template, prepared_request) if runtime.requires_check else None
 
 
-async def unsealed(course: Course, request: Request) -> Prepared | None:
+async def commit_without_signatures(runtime: SessionRuntime, template: RequestTemplate) -> PreparedRequest | None:
     """Return the request without what the provider sealed, decided and in the log; nothing where nothing is."""
-    target = request.target
-    return await unsealing.leave_out(course, target, lambda plan: course.commit(plan, target, World()))
+    target = template.target
+    return await unsealing.drop_signatures(
+        runtime, target, lambda plan: runtime.commit_plan(plan, target, PlanInputs())
+    )
 
 
-def _in_half(request: Request, attempt: Attempt, press: Press) -> Request:
-    """Return ``request`` for half the bytes of a body that had too many, where nobody said how many it may have."""
-    verdict, dialect = attempt.verdict, request.target.dialect
-    if press.rung != "media" or verdict.kind != "request_bytes" or verdict.bytes:
-        return request
-    least = replace(dialect, max_bytes=min(dialect.max_bytes, attempt.size // 2))
-    return replace(request, target=replace(request.target, dialect=least))
+def _halve_byte_limit(template: RequestTemplate, attempt: Attempt, shrink: Shrink) -> RequestTemplate:
+    """Return ``template`` for half the bytes of a body that had too many, where nobody said how many it may have."""
+    verdict, dialect = attempt.verdict, template.target.dialect
+    if shrink.step != "media" or verdict.kind != "request_bytes" or verdict.max_bytes:
+        return template
+    smaller_dialect = replace(dialect, max_bytes=min(dialect.max_bytes, attempt.body_size // 2))
+    return replace(template, target=replace(template.target, dialect=smaller_dialect))
 
 
-async def pressed(course: Course, request: Request, prepared: Prepared, press: Press) -> tuple[Request, Prepared] | str:
-    """Return the request made smaller as ``press`` says, or why it does not get smaller."""
-    world = await course.means.in_worker(lambda: compacting.world(course, request))
-    if press.rung == "output":
-        lower = _with_less_output(course, request, prepared)
-        return lower if isinstance(lower, str) else (lower, await next_request(course, lower, world))
-    writes = world.writes and press.rung == "compact"
-    harder = replace(world, rung=press.rung, writes=writes)
-    smaller = await smaller_request(course, request, harder, press.rung)
-    return smaller if isinstance(smaller, str) else (request, smaller)
+async def shrink_request(
+    runtime: SessionRuntime, template: RequestTemplate, prepared_request: PreparedRequest, shrink: Shrink
+) -> tuple[RequestTemplate, PreparedRequest] | str:
+    """Return the request made smaller as ``shrink`` says, or why it does not get smaller."""
+    inputs = await runtime.resources.run_in_worker(lambda: compacting.make_runtime_plan_inputs(runtime, template))
+    if shrink.step == "output":
+        lower = _lower_output_limit(runtime, template, prepared_request)
+        return lower if isinstance(lower, str) else (lower, await decide_next_request(runtime, lower, inputs))
+    writes = inputs.can_summarize and shrink.step == "compact"
+    harder = replace(inputs, overflow_step=shrink.step, can_summarize=writes)
+    smaller = await decide_smaller_request(runtime, template, harder, shrink.step)
+    return smaller if isinstance(smaller, str) else (template, smaller)
 
 
-def _with_less_output(course: Course, request: Request, prepared: Prepared) -> Request | str:
-    """Return ``request`` with a lower limit for the answer, or why that would not help."""
-    branch, settings = course.journal.branch, course.settings
-    target = in_force(request.target, branch, settings)
-    left, asked = target.limits.window - estimate(branch, target), _output(request, prepared, prepared.plan.options)
-    if asked is None:
+def _lower_output_limit(
+    runtime: SessionRuntime, template: RequestTemplate, prepared_request: PreparedRequest
+) -> RequestTemplate | str:
+    """Return ``template`` with a lower limit for the answer, or why that would not help."""
+    state, settings = runtime.journal.state, runtime.settings
+    target = compute_effective_target(template.target, state, settings)
+    remaining_tokens, current_output = (
+        target.limits.window - estimate_request_tokens(state, target),
+        _get_rendered_max_output(template, prepared_request, prepared_request.plan.options),
+    )
+    if current_output is None:
         return "not_smaller"
-    wanted = max(settings.reserve_min, min(asked // 2, left))
-    lower = _output(request, prepared, Options(max_tokens=wanted)) or wanted
-    if lower >= asked:
+    new_output = max(settings.reserve_min, min(current_output // 2, remaining_tokens))
+    lower = _get_rendered_max_output(template, prepared_request, PlanOptions(max_tokens=new_output)) or new_output
+    if lower >= current_output:
         return "not_smaller"
-    if left < lower:
+    if remaining_tokens < lower:
         return "too_large_without_it"
-    limits = replace(request.target.limits, asked_output=lower)
-    return replace(request, target=replace(request.target, limits=limits), output=lower)
+    limits = replace(template.target.limits, requested_output=lower)
+    return replace(template, target=replace(template.target, limits=limits), max_output=lower)
 
 
-def _output(request: Request, prepared: Prepared, options: Options) -> int | None:
+def _get_rendered_max_output(
+    template: RequestTemplate, prepared_request: PreparedRequest, options: PlanOptions
+) -> int | None:
     """Return the tokens that the body asks for with ``options``: always more than its model may think in.
 
     What it may think in is not lowered: with it the provider's cache of all messages would be gone.
     """
-    shown = replace(prepared, plan=replace(prepared.plan, options=options))
-    return open_body(request.body(shown, ()), request.target.api).asked_output
+    request_with_options = replace(prepared_request, plan=replace(prepared_request.plan, options=options))
+    return parse_request(template.render_body(request_with_options, ()), template.target.api).requested_max_tokens
 
 
-def stopped(course: Course, prepared: Prepared, stop: Stop, attempt: Attempt) -> UpstreamError:
+def make_final_error(
+    runtime: SessionRuntime, prepared_request: PreparedRequest, stop: Stop, attempt: Attempt
+) -> UpstreamError:
     """Return the error that ends a run: what was measured, and what can be done."""
-    verdict, target = attempt.verdict, prepared.target
-    if stop.kind != OVERFLOWED:
-        return UpstreamError(explain(stop, attempt.refused, said=attempt.why), verdict.kind, verdict.retry_after)
-    least = floor(course.journal.branch, target, course.settings)
-    text = explain(stop, attempt.refused, window=target.limits.window, floor=least, said=attempt.why)
+    verdict, target = attempt.verdict, prepared_request.target
+    if stop.kind != CONTEXT_OVERFLOW_KIND:
+        return UpstreamError(
+            format_stop_message(stop, attempt.refusal, provider_message=attempt.failure_text),
+            verdict.kind,
+            verdict.retry_after,
+        )
+    min_tokens = estimate_irreducible_tokens(runtime.journal.state, target, runtime.settings)
+    text = format_stop_message(
+        stop, attempt.refusal, window=target.limits.window, min_tokens=min_tokens, provider_message=attempt.failure_text
+    )
     return ContextOverflow(text, verdict.kind)

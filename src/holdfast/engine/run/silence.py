@@ -11,90 +11,112 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from holdfast import events
-from holdfast.engine.session_runtime import Course
+from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.messages.parts import Text
 from holdfast.providers.overflow import Verdict
-from holdfast.providers.overflow.answers import TELLING
-from holdfast.providers.responses import Answer
-from holdfast.state.branch.branch import Branch
-from holdfast.state.calibration.calibration import HIGHEST, LOWEST
-from holdfast.state.calibration.usage import fresh
+from holdfast.providers.overflow.answers import MIN_COMPARED_TOKENS
+from holdfast.providers.responses import ParsedAnswer
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.calibration.calibration import MAX_CALIBRATION_RATIO, MIN_CALIBRATION_RATIO
+from holdfast.state.calibration.usage import measure_new_content
 from holdfast.state.plan import Plan
 
-Silence: TypeAlias = Literal["", "counted", "guessed"]
+SilenceKind: TypeAlias = Literal["", "counted", "guessed"]
 """The model's own, if it is silence at all · of a server that counts, and does not count this · by its size alone."""
-LARGE = 0.5
+LARGE_REQUEST_SHARE = 0.5
 """[H] Share of the room for a conversation from which it may be too large for a server that counts nothing."""
-_PASSED_ON = (
+_ACCEPTED_SILENCE_NOTICE = (
     "an answer says nothing, and by what was counted its request may be too large for the server; the answer is passed "
     "on as it came"
 )
 """What is told of such an answer where nothing smaller is asked."""
-_FIRST = 16
+_MAX_FIRST_TOKENS = 16
 """[H] Most tokens of an answer that ended before a word: how one begins. No API takes a limit for all of it under that
 but Chat and Messages, whose request says so then."""
-_NO_COUNT = 1
+_MAX_UNCOUNTED_TOKENS = 1
 """Most tokens that are told of a prompt that nobody counted: there is none so short (LiteLLM says 1, others 0)."""
 
 
-def silence(told: Answer, verdict: Verdict, plan: Plan, most: int | None) -> Silence:
-    """Return whether ``told``, an answer to what ``plan`` shows, says nothing because that was too large.
+def classify_empty_answer(answer: ParsedAnswer, verdict: Verdict, plan: Plan, max_output: int | None) -> SilenceKind:
+    """Return whether ``answer``, an answer to what ``plan`` shows, says nothing because that was too large.
 
     A server that counted the request before counts this one too, if it reads it. Of one that did not, only a large
-    request may be one too large. No few words are. ``most`` are the tokens that the answer may have, where any limit
-    was asked for.
+    request may be one too large. No few words are. ``max_output`` are the tokens that the answer may have, where any
+    limit was asked for.
     """
-    branch, read = plan.branch, told.asked.input if told.asked is not None else 0
-    size, room = plan.after - branch.frame.tokens, plan.window - branch.frame.tokens
-    if size < TELLING or not (is_cut_short(told, most) or (says_nothing(told) and _is_unread(read, verdict, branch))):
+    state, prompt_tokens = plan.state, answer.request_usage.input if answer.request_usage is not None else 0
+    size, room = plan.after - state.setup.tokens, plan.window - state.setup.tokens
+    if size < MIN_COMPARED_TOKENS or not (
+        is_cut_short(answer, max_output)
+        or (is_empty_answer(answer) and _is_prompt_unread(prompt_tokens, verdict, state))
+    ):
         return ""
-    if verdict.limit or _was_counted(branch, read):
+    if verdict.limit or _has_counted_before(state, prompt_tokens):
         return "counted"
-    return "guessed" if size >= LARGE * room else ""
+    return "guessed" if size >= LARGE_REQUEST_SHARE * room else ""
 
 
-def unread(told: Answer, plan: Plan) -> str:
-    """Return why ``told``, to what ``plan`` shows, counts as an overflow."""
-    counted = f"{told.asked.input:,}" if told.asked is not None else "none"
-    how = "the answer says nothing" if told.stop == "end" else "the answer ended before a word"
-    return f"{how}, and counts {counted} of the request's tokens, about {plan.after:,}"
+def describe_silent_overflow(answer: ParsedAnswer, plan: Plan) -> str:
+    """Return why ``answer``, to what ``plan`` shows, counts as an overflow."""
+    token_count = f"{answer.request_usage.input:,}" if answer.request_usage is not None else "none"
+    how = "the answer says nothing" if answer.stop_reason == "end" else "the answer ended before a word"
+    return f"{how}, and counts {token_count} of the request's tokens, about {plan.after:,}"
 
 
-async def passed_on(course: Course) -> None:
+async def accept_empty_answer(runtime: SessionRuntime) -> None:
     """Tell that such an answer is passed on; a window that was learned from it in vain counts no more."""
-    course.tell(events.Noticed(course.key, "silence", _PASSED_ON))
-    if course.journal.branch.learned.overflows:
-        await course.means.in_worker(course.journal.forget)
+    runtime.emit_event(events.NoticeGiven(runtime.key, "silence", _ACCEPTED_SILENCE_NOTICE))
+    if runtime.journal.state.learned_limits.overflows_since_answer:
+        await runtime.resources.run_in_worker(runtime.journal.forget_learned_window)
 
 
-def says_nothing(told: Answer) -> bool:
+def is_empty_answer(answer: ParsedAnswer) -> bool:
     """Return whether an answer that ended as its model wanted has no word, no call and no thought."""
-    return told.stop == "end" and _is_blank(told) and not (told.usage is not None and told.usage.reasoning)
+    return (
+        answer.stop_reason == "end"
+        and _is_blank_answer(answer)
+        and not (answer.usage is not None and answer.usage.reasoning)
+    )
 
 
-def is_cut_short(told: Answer, most: int | None) -> bool:
-    """Return whether an answer ended before a word because it got too long, as far short of ``most`` tokens.
+def is_cut_short(answer: ParsedAnswer, max_output: int | None) -> bool:
+    """Return whether an answer ended before a word because it got too long, as far short of ``max_output`` tokens.
 
     That is not the limit that was asked for: no room was left.
     """
-    made = told.usage.output if told.usage is not None else None
-    is_short = made is not None and made <= _FIRST and (most is None or made < most)
-    return told.stop == "length" and is_short and _is_blank(told)
+    output_tokens = answer.usage.output if answer.usage is not None else None
+    is_short = (
+        output_tokens is not None
+        and output_tokens <= _MAX_FIRST_TOKENS
+        and (max_output is None or output_tokens < max_output)
+    )
+    return answer.stop_reason == "length" and is_short and _is_blank_answer(answer)
 
 
-def _is_blank(told: Answer) -> bool:
+def _is_blank_answer(answer: ParsedAnswer) -> bool:
     """Return whether an answer that was told to its end has no word, no call and no thought to show."""
-    shows = any(not isinstance(part, Text) or part.text.strip() for part in told.message.parts)
-    return told.complete and told.error is None and not shows
+    shows = any(not isinstance(part, Text) or part.text.strip() for part in answer.message.parts)
+    return answer.is_complete and answer.error is None and not shows
 
 
-def _is_unread(read: int, verdict: Verdict, branch: Branch) -> bool:
-    """Return whether ``read`` tokens are neither the newest request of ``branch`` nor what no cache held of it."""
-    new = fresh(branch)
-    return read <= _NO_COUNT or (verdict.kind == "silent_truncation" and not LOWEST * new <= read <= HIGHEST * new)
+def _is_prompt_unread(prompt_tokens: int, verdict: Verdict, state: ConversationState) -> bool:
+    """Return whether ``prompt_tokens`` tokens are neither the newest request of ``state`` nor what no cache held of
+    it.
+    """
+    new = measure_new_content(state)
+    return prompt_tokens <= _MAX_UNCOUNTED_TOKENS or (
+        verdict.kind == "silent_truncation"
+        and not MIN_CALIBRATION_RATIO * new <= prompt_tokens <= MAX_CALIBRATION_RATIO * new
+    )
 
 
-def _was_counted(branch: Branch, read: int) -> bool:
-    """Return whether the request before the newest one was counted, by a server that does not always say ``read``."""
-    before = branch.measured
-    return before is not None and before.slots == branch.found[0] and before.tokens != read
+def _has_counted_before(state: ConversationState, prompt_tokens: int) -> bool:
+    """Return whether the request before the newest one was counted, by a server that does not always say
+    ``prompt_tokens``.
+    """
+    before = state.measured_request
+    return (
+        before is not None
+        and before.message_count == state.previous_coverage[0]
+        and before.reported_tokens != prompt_tokens
+    )

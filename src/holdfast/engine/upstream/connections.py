@@ -20,47 +20,47 @@ import httpcore2
 import httpx2
 from anyio import CancelScope, Event, create_task_group, move_on_after
 
-SENT_AT_ONCE = 65_536
+UNLISTENED_BYTES = 65_536
 """[H] Bytes of a request that are written without listening: the buffers of any connection take as much, so that the
 write cannot wait for a server that has stopped reading. Most requests are smaller, and cost nothing more."""
-HEARD_AT_MOST = 262_144
+MAX_EARLY_ANSWER_BYTES = 262_144
 """[H] Bytes of an answer that are held while its request is being sent: a refusal is far smaller, and memory stays flat
 where a server answers at length before it has read everything."""
 ANSWER_BEGAN = "holdfast.answer_began"
 """The extension of a request whose answer broke off after its first byte: the server has taken it, so that sending it
 again would have a model called twice. The transports of this project set it."""
-_REQUEST: ContextVar[httpx2.Request | None] = ContextVar("request", default=None)
+_CURRENT_REQUEST: ContextVar[httpx2.Request | None] = ContextVar("request", default=None)
 """The request whose head is waited for, for the stream that it goes over: httpcore2 does not tell which that is."""
-PIECE = 65_536
+READ_SIZE = 65_536
 """Bytes that are read at a time: as many as httpcore2 asks for."""
-SETTLING = 0.05
+SETTLE_SECONDS = 0.05
 """[H] Seconds for bytes that have arrived to come through the event loop. On an encrypted connection they may be none
 of an answer (a session ticket), so nobody waits longer for one."""
-REFUSAL = re.compile(rb"(?:HTTP/1\.\d 1\d\d[^\n]*\n(?:[^\r\n][^\n]*\n)*\r?\n)*HTTP/1\.\d [345]\d\d")
+REFUSAL_PATTERN = re.compile(rb"(?:HTTP/1\.\d 1\d\d[^\n]*\n(?:[^\r\n][^\n]*\n)*\r?\n)*HTTP/1\.\d [345]\d\d")
 """The beginning of an answer, behind interim ones such as 100 Continue, that is no success. A server that has begun a
 success may still read, so it is sent the rest."""
 
 
-class ListeningStream(httpcore2.AsyncNetworkStream):
+class FullDuplexStream(httpcore2.AsyncNetworkStream):
     """A connection that keeps what arrives while it is written to, for whoever reads next."""
 
     def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
         self._stream = stream
-        self._sent = 0
+        self._written_bytes = 0
         """Bytes written since the last read: of the request that is on its way."""
-        self._heard = b""
+        self._early_bytes = b""
         """What arrived meanwhile."""
         self.is_spoiled = False
         """Whether more was read than the answer that was asked for: the next answer would begin with it."""
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 -- as it is called
         """Return what arrived while the request was sent, then what arrives now; nothing at the end."""
-        self._sent = 0
-        if self._heard:
-            data, self._heard = self._heard[:max_bytes], self._heard[max_bytes:]
+        self._written_bytes = 0
+        if self._early_bytes:
+            data, self._early_bytes = self._early_bytes[:max_bytes], self._early_bytes[max_bytes:]
         else:
             data = await self._stream.read(max_bytes, timeout)
-        request = _REQUEST.get()
+        request = _CURRENT_REQUEST.get()
         if data and request is not None:
             request.extensions[ANSWER_BEGAN] = True
         return data
@@ -70,9 +70,9 @@ class ListeningStream(httpcore2.AsyncNetworkStream):
 
         httpcore2 takes that as a reason to stop sending, and to read the answer.
         """
-        is_first, self._sent = not self._sent, self._sent + len(buffer)
+        is_first, self._written_bytes = not self._written_bytes, self._written_bytes + len(buffer)
         has_arrived = not is_first and self._stream.get_extra_info("is_readable")
-        if is_first or (self._sent <= SENT_AT_ONCE and not has_arrived):
+        if is_first or (self._written_bytes <= UNLISTENED_BYTES and not has_arrived):
             await self._stream.write(buffer, timeout)
             return
         failure: Exception | None = None
@@ -82,12 +82,12 @@ class ListeningStream(httpcore2.AsyncNetworkStream):
             try:
                 with writing:
                     if has_arrived:  # to write now may be what closes the connection, with all that it holds
-                        with move_on_after(SETTLING):
+                        with move_on_after(SETTLE_SECONDS):
                             await something.wait()
                     await self._stream.write(buffer, timeout)
             except Exception as error:  # noqa: BLE001 -- it is raised behind the group, which would wrap it
                 failure = error
-                with move_on_after(SETTLING):
+                with move_on_after(SETTLE_SECONDS):
                     await over.wait()
             tasks.cancel_scope.cancel()
         if failure is not None:
@@ -98,12 +98,12 @@ class ListeningStream(httpcore2.AsyncNetworkStream):
     async def _listen(self, writing: CancelScope, something: Event, over: Event) -> None:
         """Keep what arrives until the connection ends; a refusal cancels ``writing``."""
         try:
-            while len(self._heard) < HEARD_AT_MOST:
-                data = await self._stream.read(PIECE)
+            while len(self._early_bytes) < MAX_EARLY_ANSWER_BYTES:
+                data = await self._stream.read(READ_SIZE)
                 if not data:
                     return
-                self._heard += data
-                if REFUSAL.match(self._heard):
+                self._early_bytes += data
+                if REFUSAL_PATTERN.match(self._early_bytes):
                     writing.cancel()
                     return
                 something.set()
@@ -124,19 +124,19 @@ class ListeningStream(httpcore2.AsyncNetworkStream):
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> httpcore2.AsyncNetworkStream:
         """Return the same connection, encrypted."""
-        return ListeningStream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
+        return FullDuplexStream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
 
     def get_extra_info(self, info: str) -> Any:
         """Return what is asked of the connection; it is readable, too, where something was heard or read too much.
 
         The pool takes a connection that is readable before a request for one that has ended.
         """
-        if info == "is_readable" and (self._heard or self.is_spoiled):
+        if info == "is_readable" and (self._early_bytes or self.is_spoiled):
             return True
         return self._stream.get_extra_info(info)
 
 
-class ListeningBackend(httpcore2.AsyncNetworkBackend):
+class FullDuplexBackend(httpcore2.AsyncNetworkBackend):
     """Opens connections that listen while they are written to."""
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ class ListeningBackend(httpcore2.AsyncNetworkBackend):
     ) -> httpcore2.AsyncNetworkStream:
         """Return a connection to ``port`` of ``host``."""
         stream = await self._network.connect_tcp(host, port, timeout, local_address, socket_options)
-        return ListeningStream(stream)
+        return FullDuplexStream(stream)
 
     async def connect_unix_socket(
         self,
@@ -161,14 +161,14 @@ class ListeningBackend(httpcore2.AsyncNetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         """Return a connection to the socket at ``path``."""
-        return ListeningStream(await self._network.connect_unix_socket(path, timeout, socket_options))
+        return FullDuplexStream(await self._network.connect_unix_socket(path, timeout, socket_options))
 
     async def sleep(self, seconds: float) -> None:
         """Wait between two tries to connect."""
         await self._network.sleep(seconds)
 
 
-class ListeningTransport(httpx2.AsyncBaseTransport):
+class FullDuplexTransport(httpx2.AsyncBaseTransport):
     """The transport of an ``httpx2.AsyncClient`` over connections that listen."""
 
     def __init__(self, limits: httpx2.Limits) -> None:
@@ -177,7 +177,7 @@ class ListeningTransport(httpx2.AsyncBaseTransport):
             max_connections=limits.max_connections,
             max_keepalive_connections=limits.max_keepalive_connections,
             keepalive_expiry=limits.keepalive_expiry,
-            network_backend=ListeningBackend(),
+            network_backend=FullDuplexBackend(),
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -185,17 +185,17 @@ class ListeningTransport(httpx2.AsyncBaseTransport):
         url = httpcore2.URL(
             scheme=request.url.raw_scheme, host=request.url.raw_host, port=request.url.port, target=request.url.raw_path
         )
-        asked = httpcore2.Request(
+        pool_request = httpcore2.Request(
             request.method, url, headers=request.headers.raw, content=request.stream, extensions=request.extensions
         )
-        token = _REQUEST.set(request)
+        token = _CURRENT_REQUEST.set(request)
         try:
-            with _errors_of_httpx2():
-                answer = await self._pool.handle_async_request(asked)
+            with _translate_errors():
+                answer = await self._pool.handle_async_request(pool_request)
         finally:
-            _REQUEST.reset(token)
+            _CURRENT_REQUEST.reset(token)
         return httpx2.Response(
-            answer.status, headers=answer.headers, stream=_Answered(answer), extensions=answer.extensions
+            answer.status, headers=answer.headers, stream=_ResponseStream(answer), extensions=answer.extensions
         )
 
     async def aclose(self) -> None:
@@ -207,20 +207,20 @@ class ListeningTransport(httpx2.AsyncBaseTransport):
         return self
 
 
-class _Answered(httpx2.AsyncByteStream):
+class _ResponseStream(httpx2.AsyncByteStream):
     """The body of an answer, as httpx2 reads it."""
 
     def __init__(self, answer: httpcore2.Response) -> None:
         self._answer = answer
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        with _errors_of_httpx2():
+        with _translate_errors():
             async for piece in self._answer.aiter_stream():
                 yield piece
 
     async def aclose(self) -> None:
         connection = self._answer.extensions.get("network_stream")
-        if isinstance(connection, ListeningStream) and _has_read_too_much(self._answer):
+        if isinstance(connection, FullDuplexStream) and _has_read_too_much(self._answer):
             connection.is_spoiled = True
         await self._answer.aclose()
 
@@ -237,7 +237,7 @@ def _has_read_too_much(answer: httpcore2.Response) -> bool:
     return bool(data)
 
 
-_SAME_NAME = {
+_ERROR_CLASSES = {
     error: getattr(httpx2, name)
     for name in httpcore2.__all__
     if isinstance(error := getattr(httpcore2, name), type) and issubclass(error, Exception) and hasattr(httpx2, name)
@@ -246,16 +246,16 @@ _SAME_NAME = {
 
 
 @contextmanager
-def _errors_of_httpx2() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
-    except tuple(_SAME_NAME) as error:
-        raise _SAME_NAME[type(error)](str(error)) from error
+    except tuple(_ERROR_CLASSES) as error:
+        raise _ERROR_CLASSES[type(error)](str(error)) from error
 
 
-def mount_listening(limits: httpx2.Limits = httpx2.Limits()) -> dict[str, httpx2.AsyncBaseTransport | None]:
+def make_full_duplex_mounts(limits: httpx2.Limits = httpx2.Limits()) -> dict[str, httpx2.AsyncBaseTransport | None]:
     """Return the ``mounts`` with which an ``httpx2.AsyncClient`` listens on every connection of its own.
 
     Connections through a proxy of the network (``HTTPS_PROXY``, ``ALL_PROXY``) stay those of httpx2.
     """
-    return {} if getproxies().get("all") else {"all://": ListeningTransport(limits)}
+    return {} if getproxies().get("all") else {"all://": FullDuplexTransport(limits)}

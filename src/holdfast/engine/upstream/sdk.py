@@ -18,15 +18,15 @@ import msgspec
 from anyio import CancelScope, CapacityLimiter, fail_after, to_thread
 from msgspec import Struct
 
-from holdfast.engine.upstream.redact import redacted, secrets
-from holdfast.engine.upstream.upstream import PATIENCE, Endpoint, Http, Reply, Sent, Upstream
+from holdfast.engine.upstream.redact import find_secrets, redact_text
+from holdfast.engine.upstream.upstream import READ_TIMEOUT, Endpoint, HttpUpstream, Reply, Upstream, UpstreamRequest
 from holdfast.errors import ConfigError, FormatError, UpstreamError
 
 T = TypeVar("T")
 
-_RAW = {"x-stainless-raw-response": "stream"}
+_RAW_RESPONSE_HEADER = {"x-stainless-raw-response": "stream"}
 """The header by which the SDKs of Anthropic and OpenAI return an answer unread (their ``with_streaming_response``)."""
-_PATHS: Mapping[tuple[str, Endpoint], str] = {
+_SDK_PATHS: Mapping[tuple[str, Endpoint], str] = {
     ("anthropic", "generate"): "/v1/messages",
     ("anthropic", "count"): "/v1/messages/count_tokens",
     ("openai-chat", "generate"): "/chat/completions",
@@ -37,14 +37,14 @@ _PATHS: Mapping[tuple[str, Endpoint], str] = {
     ("gemini", "count"): "{model}:countTokens",
 }
 """Addresses as the SDKs name them, behind their own base address."""
-_STREAMED = "{model}:streamGenerateContent?alt=sse"
-_LOST = frozenset({"APIConnectionError", "APITimeoutError"})
+_SDK_GEMINI_STREAM_PATH = "{model}:streamGenerateContent?alt=sse"
+_CONNECTION_ERRORS = frozenset({"APIConnectionError", "APITimeoutError"})
 """What the SDKs call a request that got no answer."""
-_TRANSPORTS = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "aiohttp"})
+_TRANSPORT_PACKAGES = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "aiohttp"})
 """Packages whose errors come from the connection."""
 
 
-class _Opened(Struct, frozen=True):
+class _OpenReply(Struct, frozen=True):
     """A reply whose body is still to be read."""
 
     status: int
@@ -53,60 +53,63 @@ class _Opened(Struct, frozen=True):
     close: Callable[[], Awaitable[object]]
     secrets: Sequence[str] = ()
     """What must stand in no log."""
-    patience: float = inf
+    byte_timeout: float = inf
     """Seconds that may pass without a byte, where the client itself waits for ever."""
 
 
-_Opening: TypeAlias = Callable[[Any, Sent, str], Awaitable[_Opened]]
+_Opener: TypeAlias = Callable[[Any, UpstreamRequest, str], Awaitable[_OpenReply]]
 """Sends a request by a client to an address of its own."""
 
 
-class Sdk:
+class SdkUpstream:
     """A client of an official SDK as an upstream; it stays yours, and open."""
 
-    def __init__(self, client: Any, name: str, apis: tuple[str, ...], opening: _Opening) -> None:
+    def __init__(self, client: Any, name: str, apis: tuple[str, ...], opening: _Opener) -> None:
         self.apis = apis
         self._client = client
         self._name = name
-        self._opening = opening
+        self._open_reply = opening
 
     @asynccontextmanager
-    async def send(self, sent: Sent) -> AsyncIterator[Reply]:
-        """Return the reply to ``sent`` as it comes; ``UpstreamError`` where none does.
+    async def send(self, request: UpstreamRequest) -> AsyncIterator[Reply]:
+        """Return the reply to ``request`` as it comes; ``UpstreamError`` where none does.
 
-        ``FormatError`` where the client does not speak the API of ``sent``, or the API has no such endpoint.
+        ``FormatError`` where the client does not speak the API of ``request``, or the API has no such endpoint.
         """
-        opened = await self._opened(sent, self._path(sent))
+        open_reply = await self._open(request, self._get_path(request))
         try:
-            yield Reply(opened.status, opened.headers, self._read(opened), secrets=opened.secrets)
+            yield Reply(
+                open_reply.status, open_reply.headers, self._read_chunks(open_reply), secrets=open_reply.secrets
+            )
         finally:
             with CancelScope(shield=True):
-                await opened.close()
+                await open_reply.close()
 
-    def _path(self, sent: Sent) -> str:
-        path = _PATHS.get((sent.api, sent.endpoint))
-        if path is None or sent.api not in self.apis:
+    def _get_path(self, upstream_request: UpstreamRequest) -> str:
+        path = _SDK_PATHS.get((upstream_request.api, upstream_request.endpoint))
+        if path is None or upstream_request.api not in self.apis:
             raise FormatError(
-                f"{self._name} has no address for {sent.endpoint!r} of {sent.api}; it speaks {', '.join(self.apis)}"
+                f"{self._name} has no address for {upstream_request.endpoint!r} of {upstream_request.api}; it "
+                f"speaks {', '.join(self.apis)}"
             )
-        return _STREAMED if sent.stream and path == _PATHS["gemini", "generate"] else path
+        return _SDK_GEMINI_STREAM_PATH if upstream_request.stream and path == _SDK_PATHS["gemini", "generate"] else path
 
-    async def _opened(self, sent: Sent, path: str) -> _Opened:
+    async def _open(self, upstream_request: UpstreamRequest, path: str) -> _OpenReply:
         try:
-            return await self._opening(self._client, sent, path)
+            return await self._open_reply(self._client, upstream_request, path)
         except Exception as error:
-            refused = _refused(error)
-            if refused is None:
-                raise _unanswered(self._name, error) from error
-            return refused
+            refusal = _reply_from_error(error)
+            if refusal is None:
+                raise _make_no_answer_error(self._name, error) from error
+            return refusal
 
-    async def _read(self, opened: _Opened) -> AsyncIterator[bytes]:
+    async def _read_chunks(self, open_reply: _OpenReply) -> AsyncIterator[bytes]:
         while True:
             try:
-                with fail_after(opened.patience):
-                    chunk = await anext(opened.chunks, None)
+                with fail_after(open_reply.byte_timeout):
+                    chunk = await anext(open_reply.chunks, None)
             except Exception as error:
-                raise _unanswered(self._name, error) from error
+                raise _make_no_answer_error(self._name, error) from error
             if chunk is None:
                 return
             yield chunk
@@ -115,87 +118,95 @@ class Sdk:
 # -- what an SDK raises ------------------------------------------------------------------------------------------------
 
 
-def _refused(error: Exception) -> _Opened | None:
+def _reply_from_error(error: Exception) -> _OpenReply | None:
     """Return the reply that ``error`` was made of, if it was."""
     response = getattr(error, "response", None)
-    if response is None or type(error).__name__ in _LOST:
+    if response is None or type(error).__name__ in _CONNECTION_ERRORS:
         return None
     body = getattr(response, "content", None)
     if not isinstance(body, bytes):
         body = msgspec.json.encode(getattr(error, "details", {}), enc_hook=str)
-    return _Opened(_status(response), _headers(response), _once(body), _nothing, _secrets(response))
+    return _OpenReply(
+        _get_status(response), _get_headers(response), _iter_once(body), _close_nothing, _find_request_secrets(response)
+    )
 
 
-def _unanswered(name: str, error: Exception) -> UpstreamError:
+def _make_no_answer_error(name: str, error: Exception) -> UpstreamError:
     """Return the error of a request without an answer: lost on its way, or not sent for what the client lacks."""
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    why = f"{said} ({error.__cause__})" if error.__cause__ is not None and str(error.__cause__) else said
-    why = redacted(why, _secrets(error))
-    if _is_lost(error):
+    error_text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    why = f"{error_text} ({error.__cause__})" if error.__cause__ is not None and str(error.__cause__) else error_text
+    why = redact_text(why, _find_request_secrets(error))
+    if _is_connection_error(error):
         return UpstreamError(f"no answer came to {name} ({why}); check its address and the connection", "network")
     return UpstreamError(f"{name} did not send the request ({why}); check how it was made", "config")
 
 
-def _is_lost(error: BaseException) -> bool:
+def _is_connection_error(error: BaseException) -> bool:
     package = type(error).__module__.partition(".")[0]
-    if type(error).__name__ in _LOST:
+    if type(error).__name__ in _CONNECTION_ERRORS:
         return type(error.__cause__) is not RuntimeError  # that is how a client says that it was closed
-    return package in _TRANSPORTS or isinstance(error, OSError)
+    return package in _TRANSPORT_PACKAGES or isinstance(error, OSError)
 
 
-async def _once(body: bytes) -> AsyncIterator[bytes]:
+async def _iter_once(body: bytes) -> AsyncIterator[bytes]:
     yield body
 
 
-async def _nothing() -> None:
+async def _close_nothing() -> None:
     """Return: there is nothing to close."""
 
 
 # -- clients of Anthropic and OpenAI -----------------------------------------------------------------------------------
 
 
-def _asked(sent: Sent, path: str) -> dict[str, Any]:
+def _build_post_arguments(upstream_request: UpstreamRequest, path: str) -> dict[str, Any]:
     """Return how ``client.post`` is called."""
-    options = {"headers": {**_RAW, **sent.headers}, "max_retries": 0}
-    return {"path": path, "cast_to": object, "content": sent.body, "options": options}
+    options = {"headers": {**_RAW_RESPONSE_HEADER, **upstream_request.headers}, "max_retries": 0}
+    return {"path": path, "cast_to": object, "content": upstream_request.body, "options": options}
 
 
-async def _posted(client: Any, sent: Sent, path: str) -> _Opened:
-    response = (await client.post(**_asked(sent, path))).http_response
-    chunks, keys = response.aiter_bytes(), _secrets(response)
-    return _Opened(response.status_code, _headers(response), chunks, response.aclose, keys)
+async def _post_async(client: Any, upstream_request: UpstreamRequest, path: str) -> _OpenReply:
+    response = (await client.post(**_build_post_arguments(upstream_request, path))).http_response
+    chunks, keys = response.aiter_bytes(), _find_request_secrets(response)
+    return _OpenReply(response.status_code, _get_headers(response), chunks, response.aclose, keys)
 
 
-async def _posted_beside(client: Any, sent: Sent, path: str) -> _Opened:
+async def _post_in_thread(client: Any, upstream_request: UpstreamRequest, path: str) -> _OpenReply:
     """Return the reply to a client that waits: every step of it is done in a worker thread."""
-    beside = _Beside(partial(client.post, **_asked(sent, path)))
+    beside = _ThreadedRequest(partial(client.post, **_build_post_arguments(upstream_request, path)))
     try:
-        response = await beside.run(beside.open)
+        response = await beside.run_step(beside.send)
     except BaseException:
-        await beside.leave()
+        await beside.close()
         raise
-    return _Opened(response.status_code, _headers(response), beside.chunks(), beside.leave, _secrets(response))
+    return _OpenReply(
+        response.status_code,
+        _get_headers(response),
+        beside.iter_chunks(),
+        beside.close,
+        _find_request_secrets(response),
+    )
 
 
-async def _deployed(client: Any, sent: Sent, path: str) -> _Opened:
-    return await _posted(client, sent, _place_on_azure(client, sent, path))
+async def _post_azure_async(client: Any, upstream_request: UpstreamRequest, path: str) -> _OpenReply:
+    return await _post_async(client, upstream_request, _get_azure_path(client, upstream_request, path))
 
 
-async def _deployed_beside(client: Any, sent: Sent, path: str) -> _Opened:
-    return await _posted_beside(client, sent, _place_on_azure(client, sent, path))
+async def _post_azure_in_thread(client: Any, upstream_request: UpstreamRequest, path: str) -> _OpenReply:
+    return await _post_in_thread(client, upstream_request, _get_azure_path(client, upstream_request, path))
 
 
-def _place_on_azure(client: Any, sent: Sent, path: str) -> str:
+def _get_azure_path(client: Any, upstream_request: UpstreamRequest, path: str) -> str:
     """Return where Azure has ``path``: on Chat Completions at a deployment, which is called like the model if unsaid.
 
     The SDK reads that off a body that it wrote itself.
     """
-    if sent.api != "openai-chat" or "/deployments" in client.base_url.path:
+    if upstream_request.api != "openai-chat" or "/deployments" in client.base_url.path:
         return path
-    return f"/deployments/{quote(sent.model, safe='')}{path}"
+    return f"/deployments/{quote(upstream_request.model, safe='')}{path}"
 
 
-class _Beside:
+class _ThreadedRequest:
     """One request of a client that waits. Given up in the middle of a step, it is closed when the step ends."""
 
     def __init__(self, post: Callable[[], Any]) -> None:
@@ -205,38 +216,38 @@ class _Beside:
         self._step, self._left = Lock(), False
         self._limiter = CapacityLimiter(1)
 
-    def open(self) -> Any:
+    def send(self) -> Any:
         """Return the response, unread."""
         self._response = self._post().http_response
         self._chunks = self._response.iter_bytes()
         return self._response
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def iter_chunks(self) -> AsyncIterator[bytes]:
         """Yield the body."""
-        while (chunk := await self.run(lambda: next(self._chunks, None))) is not None:
+        while (chunk := await self.run_step(lambda: next(self._chunks, None))) is not None:
             yield chunk
 
-    async def run(self, work: Callable[[], T]) -> T:
+    async def run_step(self, work: Callable[[], T]) -> T:
         """Return what ``work`` returns, done in a worker thread; who gives up does not wait for its end."""
-        return await to_thread.run_sync(self._done, work, abandon_on_cancel=True, limiter=self._limiter)
+        return await to_thread.run_sync(self._run_locked, work, abandon_on_cancel=True, limiter=self._limiter)
 
-    def _done(self, work: Callable[[], T]) -> T:
+    def _run_locked(self, work: Callable[[], T]) -> T:
         try:
             with self._step:
                 return work()
         finally:
             if self._left:
-                self._close()
+                self._close_response()
 
-    async def leave(self) -> None:
+    async def close(self) -> None:
         """Close the response now; where a step is still under way, at its end."""
         self._left = True
         if self._step.acquire(blocking=False):
             self._step.release()
             with CancelScope(shield=True):
-                await to_thread.run_sync(self._close)
+                await to_thread.run_sync(self._close_response)
 
-    def _close(self) -> None:
+    def _close_response(self) -> None:
         if self._response is not None:
             self._response.close()
 
@@ -244,106 +255,110 @@ class _Beside:
 # -- clients of Google -------------------------------------------------------------------------------------------------
 
 
-async def _generated(client: Any, sent: Sent, path: str) -> _Opened:
+async def _generate_by_google(client: Any, upstream_request: UpstreamRequest, path: str) -> _OpenReply:
     """Return the reply to Google's client, by the one door of it that takes bytes."""
     inside = client._api_client  # noqa: SLF001 -- the public methods take no body of ours
-    request = inside._build_request("post", path.format(model=_place(inside, sent.model)), {})  # noqa: SLF001
-    request.headers.update(sent.headers)
-    request.data = sent.body
-    patience = PATIENCE if request.timeout is None else inf
+    request = inside._build_request(  # noqa: SLF001
+        "post", path.format(model=_get_google_model_path(inside, upstream_request.model)), {}
+    )
+    request.headers.update(upstream_request.headers)
+    request.data = upstream_request.body
+    patience = READ_TIMEOUT if request.timeout is None else inf
     with fail_after(patience):
-        told = await inside._async_request_once(request, stream=True, implicit_retry=False)  # noqa: SLF001
-    response = told.response_stream
-    keys, close = _secrets(response), partial(_closed, response)
-    return _Opened(_status(response), _headers(response), _bytes(response), close, keys, patience)
+        raw_response = await inside._async_request_once(request, stream=True, implicit_retry=False)  # noqa: SLF001
+    response = raw_response.response_stream
+    keys, close = _find_request_secrets(response), partial(_close_google_response, response)
+    return _OpenReply(
+        _get_status(response), _get_headers(response), _iter_response_bytes(response), close, keys, patience
+    )
 
 
-def _place(inside: Any, model: str) -> str:
+def _get_google_model_path(inside: Any, model: str) -> str:
     """Return the model's name as an address has it: on Vertex with its publisher."""
     folder = "publishers/google/models/" if inside.vertexai else "models/"
     is_whole = model.startswith(("models/", "tunedModels/", "publishers/", "projects/"))
     return quote(model if is_whole else folder + model, safe="/")
 
 
-def _bytes(response: Any) -> AsyncIterator[bytes]:
+def _iter_response_bytes(response: Any) -> AsyncIterator[bytes]:
     """Return the chunks of a response of httpx, or of aiohttp where that is installed."""
     chunks = response.aiter_bytes() if hasattr(response, "aiter_bytes") else response.content.iter_any()
     return aiter(chunks)
 
 
-async def _closed(response: Any) -> None:
+async def _close_google_response(response: Any) -> None:
     if hasattr(response, "aclose"):
         await response.aclose()
     else:
         response.close()
 
 
-def _status(response: Any) -> int:
+def _get_status(response: Any) -> int:
     return int(response.status_code if hasattr(response, "status_code") else response.status)
 
 
-def _headers(response: Any) -> dict[str, str]:
+def _get_headers(response: Any) -> dict[str, str]:
     return {str(name).lower(): str(value) for name, value in response.headers.items()}
 
 
-def _secrets(thing: Any) -> tuple[str, ...]:
+def _find_request_secrets(thing: Any) -> tuple[str, ...]:
     """Return the keys of the request that a response, or an error of the connection, belongs to."""
     request = getattr(thing, "request", None) or getattr(thing, "request_info", None)
-    return () if request is None else secrets(request.headers.items(), str(request.url))
+    return () if request is None else find_secrets(request.headers.items(), str(request.url))
 
 
 # -- which client it is ------------------------------------------------------------------------------------------------
 
 _OPENAI = ("openai-chat", "openai-responses")
-_CLIENTS: Mapping[str, tuple[tuple[str, ...], _Opening]] = {
-    "anthropic.AsyncAnthropic": (("anthropic",), _posted),
-    "anthropic.Anthropic": (("anthropic",), _posted_beside),
-    "openai.AsyncOpenAI": (_OPENAI, _posted),
-    "openai.OpenAI": (_OPENAI, _posted_beside),
-    "openai.AsyncAzureOpenAI": (_OPENAI, _deployed),
-    "openai.AzureOpenAI": (_OPENAI, _deployed_beside),
-    "google.genai.Client": (("gemini",), _generated),
-    "google.genai.AsyncClient": (("gemini",), _generated),
+_SDK_CLIENTS: Mapping[str, tuple[tuple[str, ...], _Opener]] = {
+    "anthropic.AsyncAnthropic": (("anthropic",), _post_async),
+    "anthropic.Anthropic": (("anthropic",), _post_in_thread),
+    "openai.AsyncOpenAI": (_OPENAI, _post_async),
+    "openai.OpenAI": (_OPENAI, _post_in_thread),
+    "openai.AsyncAzureOpenAI": (_OPENAI, _post_azure_async),
+    "openai.AzureOpenAI": (_OPENAI, _post_azure_in_thread),
+    "google.genai.Client": (("gemini",), _generate_by_google),
+    "google.genai.AsyncClient": (("gemini",), _generate_by_google),
 }
 """Clients by package and class, with what they speak and how they are asked; subclasses count as what they extend."""
 
 
-def as_upstream(client: object, api: str = "") -> Upstream:
+def wrap_upstream(client: object, api: str = "") -> Upstream:
     """Return ``client`` as an upstream: one of anthropic, openai or google.genai, async or not; an upstream as it is.
 
     ``api`` says what it is to speak: OpenAI's clients speak Chat Completions and Responses, and without it each request
     says which. ``ConfigError`` for any other object, and for an API that the client does not speak.
     """
     if _is_upstream(client):
-        if isinstance(client, Http):
-            _spoken(f"the upstream at {client.base_url}", (client.api,), api)
+        if isinstance(client, HttpUpstream):
+            _check_api(f"the upstream at {client.base_url}", (client.api,), api)
         return client
-    name = next(filter(None, map(_named, type(client).__mro__)), "")
+    name = next(filter(None, map(_find_client_name, type(client).__mro__)), "")
     if name:
-        apis, opening = _CLIENTS[name]
-        return Sdk(client, name, _spoken(name, apis, api), opening)
+        apis, opening = _SDK_CLIENTS[name]
+        return SdkUpstream(client, name, _check_api(name, apis, api), opening)
     raise ConfigError(
         f"{type(client).__module__}.{type(client).__qualname__} is no client known here; give one of"
-        f" {', '.join(_CLIENTS)}, or holdfast.engine.upstream.upstream.Http(base_url, api)"
+        f" {', '.join(_SDK_CLIENTS)}, or holdfast.engine.upstream.upstream.Http(base_url, api)"
     )
 
 
 def _is_upstream(thing: object) -> TypeGuard[Upstream]:
     """Return whether ``thing`` sends requests of ours; clients of plain HTTP send others."""
     package = type(thing).__module__.partition(".")[0]
-    return callable(getattr(thing, "send", None)) and not isinstance(thing, type) and package not in _TRANSPORTS
+    return callable(getattr(thing, "send", None)) and not isinstance(thing, type) and package not in _TRANSPORT_PACKAGES
 
 
-def _named(kind: type) -> str:
+def _find_client_name(kind: type) -> str:
     """Return what a class is called here, or nothing."""
-    for name in _CLIENTS:
+    for name in _SDK_CLIENTS:
         package, _, own = name.rpartition(".")
         if kind.__name__ == own and f"{kind.__module__}.".startswith(f"{package}."):
             return name
     return ""
 
 
-def _spoken(name: str, apis: tuple[str, ...], api: str) -> tuple[str, ...]:
+def _check_api(name: str, apis: tuple[str, ...], api: str) -> tuple[str, ...]:
     if api and api not in apis:
         raise ConfigError(f"{name} does not speak {api!r}; it speaks {', '.join(apis)}: name one of those")
     return (api,) if api else apis

@@ -12,20 +12,20 @@ from urllib.parse import quote
 import httpx2
 from msgspec import Struct
 
-from holdfast.engine.upstream.connections import mount_listening
-from holdfast.engine.upstream.redact import redacted, secrets
+from holdfast.engine.upstream.connections import make_full_duplex_mounts
+from holdfast.engine.upstream.redact import find_secrets, redact_text
 from holdfast.errors import ConfigError, FormatError, UpstreamError
-from holdfast.providers.registry import form_of
+from holdfast.providers.registry import get_api_spec
 
-PATIENCE = 600.0
+READ_TIMEOUT = 600.0
 """Seconds without a byte after which a provider counts as gone: the SDKs of Anthropic and OpenAI wait as long."""
-CONNECT = 15.0
+CONNECT_TIMEOUT = 15.0
 """Seconds that connecting may take."""
-LAST_PORT = 65_535
+LARGEST_PORT = 65_535
 """The largest number that a port can have."""
 Endpoint: TypeAlias = Literal["generate", "compact", "count"]
 """An answer, a compaction (an address of its own on Responses alone), or a count of the prompt's tokens."""
-_PATHS: dict[tuple[str, Endpoint], str] = {
+_ENDPOINT_PATHS: dict[tuple[str, Endpoint], str] = {
     ("anthropic", "generate"): "/v1/messages",
     ("anthropic", "count"): "/v1/messages/count_tokens",
     ("openai-chat", "generate"): "/v1/chat/completions",
@@ -35,17 +35,17 @@ _PATHS: dict[tuple[str, Endpoint], str] = {
     ("gemini", "generate"): "/v1beta/models/{model}:generateContent",
     ("gemini", "count"): "/v1beta/models/{model}:countTokens",
 }
-_STREAMED = "/v1beta/models/{model}:streamGenerateContent?alt=sse"
+_GEMINI_STREAM_PATH = "/v1beta/models/{model}:streamGenerateContent?alt=sse"
 """Gemini says in the address whether it streams; the others say it in the body."""
-_USUAL: Mapping[str, Mapping[str, str]] = {"anthropic": {"anthropic-version": "2023-06-01"}}
+_DEFAULT_HEADERS: Mapping[str, Mapping[str, str]] = {"anthropic": {"anthropic-version": "2023-06-01"}}
 """Headers that an API wants of every request, as it is spoken here; those that are given take their places."""
-_FEATURES = "anthropic-beta"
+_ANTHROPIC_BETA_HEADER = "anthropic-beta"
 """The header that lists the beta features asked for."""
-_VERSION = re.compile(r"/v\d\w*$")
+_VERSION_SUFFIX_PATTERN = re.compile(r"/v\d\w*$")
 """A base address that names a version of its own (``…/v1``, ``…/paas/v4``) gets none of ours."""
 
 
-class Sent(Struct, frozen=True):
+class UpstreamRequest(Struct, frozen=True):
     """One request: its body, and what the address and the headers say."""
 
     api: str
@@ -71,17 +71,17 @@ class Reply:
         self.status = status
         self.headers = headers
         self.chunks = chunks
-        self.raw = raw
+        self.raw_headers = raw
         """The headers as they came, where somebody relays them."""
         self.secrets = secrets
         """What the request was sent with that must stand in no log, also where the reply repeats it."""
 
     @property
-    def is_fine(self) -> bool:
+    def is_success(self) -> bool:
         """Whether the status tells of no error."""
         return 200 <= self.status < 300
 
-    async def read(self) -> bytes:
+    async def read_body(self) -> bytes:
         """Return the rest of the body."""
         return b"".join([chunk async for chunk in self.chunks])
 
@@ -89,14 +89,14 @@ class Reply:
 class Upstream(Protocol):
     """Whoever answers requests: a provider over HTTP, an SDK's client, or one of your own."""
 
-    def send(self, sent: Sent) -> AbstractAsyncContextManager[Reply]:
-        """Return the reply to ``sent``, whatever its status, open as long as the block lasts.
+    def send(self, request: UpstreamRequest) -> AbstractAsyncContextManager[Reply]:
+        """Return the reply to ``request``, whatever its status, open as long as the block lasts.
 
         ``UpstreamError`` of kind ``network`` where none came, or where it breaks off while its chunks are read.
         """
 
 
-class Http:
+class HttpUpstream:
     """A provider at ``base_url`` that speaks ``api``; ``headers`` carry its key. Use it as ``async with``.
 
     ``anthropic-version`` is sent where ``headers`` name none.
@@ -111,59 +111,69 @@ class Http:
         *,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        self.api = form_of(api).api
-        self.base_url = _checked(base_url).rstrip("/")
+        self.api = get_api_spec(api).api
+        self.base_url = _check_base_url(base_url).rstrip("/")
         try:
-            known = httpx2.Headers({"content-type": "application/json", **_USUAL.get(self.api, {})})
-            known.update(headers)  # in any case of letters
+            default_headers = httpx2.Headers({"content-type": "application/json", **_DEFAULT_HEADERS.get(self.api, {})})
+            default_headers.update(headers)  # in any case of letters
             self._client = httpx2.AsyncClient(
-                headers=known,
-                timeout=httpx2.Timeout(PATIENCE, connect=CONNECT),
+                headers=default_headers,
+                timeout=httpx2.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT),
                 transport=transport,
-                mounts=mount_listening() if transport is None else None,
+                mounts=make_full_duplex_mounts() if transport is None else None,
             )
         except (TypeError, ValueError) as error:
             why = f"{type(error).__name__}; their names and values are texts of ASCII letters"
             raise ConfigError(f"these headers cannot be sent ({why}); look for a key that was copied badly") from None
 
-    def address(self, sent: Sent) -> str:
-        """Return where ``sent`` goes; ``FormatError`` where its API has no such endpoint."""
-        known = _PATHS.get((sent.api, sent.endpoint))
-        if known is None:
-            raise FormatError(f"{sent.api} has no address for {sent.endpoint!r}; ask it for an answer")
-        streamed = sent.api == "gemini" and sent.endpoint == "generate" and sent.stream
-        path = (_STREAMED if streamed else known).format(model=quote(sent.model.removeprefix("models/"), safe=""))
-        if _VERSION.search(self.base_url):
+    def build_url(self, upstream_request: UpstreamRequest) -> str:
+        """Return where ``upstream_request`` goes; ``FormatError`` where its API has no such endpoint."""
+        path_template = _ENDPOINT_PATHS.get((upstream_request.api, upstream_request.endpoint))
+        if path_template is None:
+            raise FormatError(
+                f"{upstream_request.api} has no address for {upstream_request.endpoint!r}; ask it for an answer"
+            )
+        is_streamed = (
+            upstream_request.api == "gemini" and upstream_request.endpoint == "generate" and upstream_request.stream
+        )
+        path = (_GEMINI_STREAM_PATH if is_streamed else path_template).format(
+            model=quote(upstream_request.model.removeprefix("models/"), safe="")
+        )
+        if _VERSION_SUFFIX_PATTERN.search(self.base_url):
             path = "/" + path.split("/", 2)[2]
         return self.base_url + path
 
     @asynccontextmanager
-    async def send(self, sent: Sent) -> AsyncIterator[Reply]:
-        """Return the reply to ``sent`` as it comes; ``UpstreamError`` of kind ``network`` where none does."""
+    async def send(self, request: UpstreamRequest) -> AsyncIterator[Reply]:
+        """Return the reply to ``request`` as it comes; ``UpstreamError`` of kind ``network`` where none does."""
         if self._client.is_closed:
             raise UpstreamError(f"the upstream at {self.base_url} was closed; make another for this engine", "config")
         try:
             async with self._client.stream(
-                "POST", self.address(sent), content=sent.body, headers=self._headers(sent)
+                "POST", self.build_url(request), content=request.body, headers=self._merge_headers(request)
             ) as reply:
-                keys = secrets(reply.request.headers.items())
-                yield Reply(reply.status_code, dict(reply.headers), self._read(reply), secrets=keys)
+                keys = find_secrets(reply.request.headers.items())
+                yield Reply(reply.status_code, dict(reply.headers), self._read_chunks(reply), secrets=keys)
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
-            why = redacted(_unreached(self.base_url, error), secrets(self._client.headers.items()))
+            why = redact_text(_describe_no_answer(self.base_url, error), find_secrets(self._client.headers.items()))
             raise UpstreamError(why, "network") from error
 
-    def _headers(self, sent: Sent) -> dict[str, str]:
+    def _merge_headers(self, upstream_request: UpstreamRequest) -> dict[str, str]:
         """Return the headers of one request; a list of features is added to ours and does not replace it."""
-        own = self._client.headers.get(_FEATURES, "")
-        added = sent.headers.get(_FEATURES, "")
-        return {**sent.headers, _FEATURES: f"{own},{added}"} if own and added else dict(sent.headers)
+        own = self._client.headers.get(_ANTHROPIC_BETA_HEADER, "")
+        added = upstream_request.headers.get(_ANTHROPIC_BETA_HEADER, "")
+        return (
+            {**upstream_request.headers, _ANTHROPIC_BETA_HEADER: f"{own},{added}"}
+            if own and added
+            else dict(upstream_request.headers)
+        )
 
-    async def _read(self, reply: httpx2.Response) -> AsyncIterator[bytes]:
+    async def _read_chunks(self, reply: httpx2.Response) -> AsyncIterator[bytes]:
         try:
             async for chunk in reply.aiter_bytes():
                 yield chunk
         except (httpx2.HTTPError, httpx2.StreamError) as error:
-            raise UpstreamError(_unreached(self.base_url, error), "network") from error
+            raise UpstreamError(_describe_no_answer(self.base_url, error), "network") from error
 
     async def close(self) -> None:
         """Close every connection; the upstream cannot be used afterwards."""
@@ -177,17 +187,17 @@ class Http:
         await self.close()
 
 
-def _checked(base_url: str) -> str:
+def _check_base_url(base_url: str) -> str:
     """Return an address that something can be sent to; ``ConfigError`` for any other."""
     try:
         url = httpx2.URL(base_url)
     except (httpx2.InvalidURL, TypeError, ValueError):
         url = httpx2.URL("")
-    if url.scheme not in {"http", "https"} or not url.host or (url.port or 0) > LAST_PORT:
+    if url.scheme not in {"http", "https"} or not url.host or (url.port or 0) > LARGEST_PORT:
         raise ConfigError(f"{base_url!r} is no address of a provider; give one such as https://api.anthropic.com")
     return base_url
 
 
-def _unreached(place: str, error: Exception) -> str:
-    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return f"no answer came from {place} ({what}); check the address and the connection, then try again"
+def _describe_no_answer(place: str, error: Exception) -> str:
+    error_text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return f"no answer came from {place} ({error_text}); check the address and the connection, then try again"

@@ -7,20 +7,32 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Raw, Struct
 
-from holdfast.errors import Unrecognised
-from holdfast.formats.common.lines import BOM, Shape, clean, compact, elements, fields
+from holdfast.errors import UnrecognizedContent
+from holdfast.formats.common.lines import (
+    BOM,
+    LenientDecoder,
+    decode_raw_elements,
+    decode_raw_fields,
+    replace_bad_escapes,
+    strip_json_whitespace,
+)
 from holdfast.providers.anthropic import messages as anthropic
-from holdfast.providers.common.json.raw_json import write
+from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses
-from holdfast.providers.registry import FORMS
+from holdfast.providers.registry import API_SPECS
 
-_OPENS, _EMPTY = (re.compile(rb"(?:\xef\xbb\xbf)?\s*\[" + rest) for rest in (b"", rb"\s*\]\s*"))
-_A, _C, _R, _G = anthropic.API, openai_chat.API, openai_responses.API, gemini.API
+_ARRAY_START, _EMPTY_ARRAY = (re.compile(rb"(?:\xef\xbb\xbf)?\s*\[" + suffix) for suffix in (b"", rb"\s*\]\s*"))
+_ANTHROPIC, _CHAT, _RESPONSES, _GEMINI = (
+    anthropic.API_NAME,
+    openai_chat.API_NAME,
+    openai_responses.API_NAME,
+    gemini.API_NAME,
+)
 
 
-class _Message(Struct):
+class _MessageProbe(Struct):
     role: str = ""
     type: str = ""
     content: Raw = Raw()
@@ -28,124 +40,140 @@ class _Message(Struct):
     tool_calls: Raw = Raw()
 
 
-class _Block(Struct):
+class _BlockProbe(Struct):
     type: str = ""
     source: Raw = Raw()
     cache_control: Raw = Raw()
 
 
-class _Info(Struct, rename={"session": "sessionID"}):
+class _OpencodeInfo(Struct, rename={"session": "sessionID"}):
     session: str = ""
 
 
-_MESSAGE, _BLOCK, _INFO = Shape(_Message), Shape(_Block), Shape(_Info)
-_BLOCKS = {
-    **dict.fromkeys(("tool_use", "tool_result", "server_tool_use"), _A),
-    **dict.fromkeys(("image_url", "input_audio", "file"), _C),
-    **dict.fromkeys(("input_text", "output_text", "input_image", "input_file"), _R),
+_MESSAGE_PROBE, _BLOCK_PROBE, _OPENCODE_INFO = (
+    LenientDecoder(_MessageProbe),
+    LenientDecoder(_BlockProbe),
+    LenientDecoder(_OpencodeInfo),
+)
+_API_OF_BLOCK = {
+    **dict.fromkeys(("tool_use", "tool_result", "server_tool_use"), _ANTHROPIC),
+    **dict.fromkeys(("image_url", "input_audio", "file"), _CHAT),
+    **dict.fromkeys(("input_text", "output_text", "input_image", "input_file"), _RESPONSES),
 }
 """Kinds of blocks that only one API has; an image is Anthropic's when it has a ``source``."""
-_TAKEN = frozenset({"thinking", "redacted_thinking", "document"})
+_ANTHROPIC_HINT_BLOCKS = frozenset({"thinking", "redacted_thinking", "document"})
 """Blocks of Anthropic's that routers take in Chat too."""
-_ITEMS = frozenset({"reasoning", "compaction", "item_reference", "mcp_list_tools", "mcp_approval_request"})
-_ENDS = ("_call", "_call_output", "_approval_response")
+_RESPONSES_ITEM_TYPES = frozenset(
+    {"reasoning", "compaction", "item_reference", "mcp_list_tools", "mcp_approval_request"}
+)
+_RESPONSES_ITEM_SUFFIXES = ("_call", "_call_output", "_approval_response")
 """Types of the items of Responses that have no role, and how the others end."""
-_ASKED = "give a list of messages as a request of one API has them, or the tool's own session file"
+_WANTED_INPUT_TEXT = "give a list of messages as a request of one API has them, or the tool's own session file"
 
 
-def listed(data: bytes) -> list[Raw]:
+def read_array_elements(data: bytes) -> list[Raw]:
     """Return the elements of a file that is one JSON array; nothing for any other file."""
-    if not _OPENS.match(data):
+    if not _ARRAY_START.match(data):
         return []
     text = data.removeprefix(BOM)
-    return elements(text) or elements(clean(text))
+    return decode_raw_elements(text) or decode_raw_elements(replace_bad_escapes(text))
 
 
-def is_list(data: bytes) -> bool:
+def is_json_array(data: bytes) -> bool:
     """Return whether a file is one JSON array."""
-    return bool(listed(data)) or _EMPTY.fullmatch(data) is not None
+    return bool(read_array_elements(data)) or _EMPTY_ARRAY.fullmatch(data) is not None
 
 
-def as_lines(data: bytes, is_line: Callable[[Raw], bool]) -> bytes:
+def convert_array_to_lines(data: bytes, is_line: Callable[[Raw], bool]) -> bytes:
     """Return ``data`` as the file that its tool writes where it is an array of what would be lines there.
 
     ``is_line`` tells whether an element is one. The messages that opencode's server returns become what it exports.
     """
-    raws = listed(data)
-    whole = sum({"info", "messages"} <= fields(raw).keys() for raw in raws)
+    raws = read_array_elements(data)
+    whole = sum({"info", "messages"} <= decode_raw_fields(raw).keys() for raw in raws)
     if whole > 1:
-        raise Unrecognised(f"the list holds {whole:,} sessions; give each in a file of its own")
+        raise UnrecognizedContent(f"the list holds {whole:,} sessions; give each in a file of its own")
     if any(map(is_line, raws)):
-        return b"".join(compact(bytes(raw)) + b"\n" for raw in raws)
-    infos = [found["info"] for raw in raws if {"info", "parts"} <= (found := fields(raw)).keys()]
+        return b"".join(strip_json_whitespace(bytes(raw)) + b"\n" for raw in raws)
+    infos = [row_fields["info"] for raw in raws if {"info", "parts"} <= (row_fields := decode_raw_fields(raw)).keys()]
     if not infos:
         return data
-    return write({"info": {"id": _INFO.of(infos[0]).session}, "messages": Raw(data.removeprefix(BOM).strip())})
+    return encode_json(
+        {
+            "info": {"id": _OPENCODE_INFO.decode_or_default(infos[0]).session},
+            "messages": Raw(data.removeprefix(BOM).strip()),
+        }
+    )
 
 
-def in_a_body(data: bytes) -> bytes:
+def wrap_array_in_body(data: bytes) -> bytes:
     """Return an array of messages in the field that a request of its API has for them.
 
-    Raises ``Unrecognised`` where no element is a message, or where two APIs each wrote some of them.
+    Raises ``UnrecognizedContent`` where no element is a message, or where two APIs each wrote some of them.
     """
-    raws = listed(data)
-    if not any(_is_message(_MESSAGE.of(raw)) for raw in raws):
-        raise Unrecognised(f"no element of the list is a message with a role{_instead(raws)}; {_ASKED}")
-    marks, hints = marked(raws)
+    raws = read_array_elements(data)
+    if not any(_is_message_like(_MESSAGE_PROBE.decode_or_default(raw)) for raw in raws):
+        raise UnrecognizedContent(
+            f"no element of the list is a message with a role{_describe_first_element(raws)}; {_WANTED_INPUT_TEXT}"
+        )
+    marks, hints = detect_array_apis(raws)
     if len(marks) > 1:
-        told = " and ".join(f"[{at}] is of {api}" for api, at in marks.items())
-        raise Unrecognised(f"the list holds messages of several APIs: {told}; {_ASKED}")
-    field = FORMS[next(iter(marks or hints), _C)].field
-    return write({field: Raw(b"[" + b",".join(map(bytes, raws)) + b"]")})
+        apis = " and ".join(f"[{at}] is of {api}" for api, at in marks.items())
+        raise UnrecognizedContent(f"the list holds messages of several APIs: {apis}; {_WANTED_INPUT_TEXT}")
+    field = API_SPECS[next(iter(marks or hints), _CHAT)].messages_field
+    return encode_json({field: Raw(b"[" + b",".join(map(bytes, raws)) + b"]")})
 
 
-def marked(raws: Iterable[Raw]) -> tuple[dict[str, int], dict[str, int]]:
+def detect_array_apis(raws: Iterable[Raw]) -> tuple[dict[str, int], dict[str, int]]:
     """Return who alone writes such messages, and who likely does: each API with the first element that tells."""
     marks: dict[str, int] = {}
     hints: dict[str, int] = {}
     for at, raw in enumerate(raws):
-        peek = _MESSAGE.of(raw)
-        for api in _marks(peek):
+        peek = _MESSAGE_PROBE.decode_or_default(raw)
+        for api in _iterate_certain_apis(peek):
             marks.setdefault(api, at)
-        for api in _hints(peek):
+        for api in _iterate_likely_apis(peek):
             hints.setdefault(api, at)
     return marks, hints
 
 
-def _instead(raws: Sequence[Raw]) -> str:
+def _describe_first_element(raws: Sequence[Raw]) -> str:
     """Return what the first element is instead."""
     if not raws:
         return ": it is empty"
-    keys = [*fields(raws[0])]
+    keys = [*decode_raw_fields(raws[0])]
     return f": the first has {', '.join(keys[:6])}" if keys else ": the first is no object"
 
 
-def _is_message(peek: _Message) -> bool:
-    return bool(peek.role or elements(peek.parts)) or _is_item(peek.type)
+def _is_message_like(peek: _MessageProbe) -> bool:
+    return bool(peek.role or decode_raw_elements(peek.parts)) or _is_responses_item_type(peek.type)
 
 
-def _is_item(type_: str) -> bool:
-    return type_ in _ITEMS or type_.endswith(_ENDS)
+def _is_responses_item_type(type_: str) -> bool:
+    return type_ in _RESPONSES_ITEM_TYPES or type_.endswith(_RESPONSES_ITEM_SUFFIXES)
 
 
-def _marks(peek: _Message) -> Iterator[str]:
+def _iterate_certain_apis(peek: _MessageProbe) -> Iterator[str]:
     """Yield the API that alone writes a message like this one, as often as it shows."""
-    if elements(peek.parts):
-        yield _G
-    if not peek.role and _is_item(peek.type):
-        yield _R
-    if elements(peek.tool_calls) or peek.role in ("tool", "function"):
-        yield _C
-    for block in map(_BLOCK.of, elements(peek.content)):
-        if block.type in _BLOCKS:
-            yield _BLOCKS[block.type]
+    if decode_raw_elements(peek.parts):
+        yield _GEMINI
+    if not peek.role and _is_responses_item_type(peek.type):
+        yield _RESPONSES
+    if decode_raw_elements(peek.tool_calls) or peek.role in ("tool", "function"):
+        yield _CHAT
+    for block in map(_BLOCK_PROBE.decode_or_default, decode_raw_elements(peek.content)):
+        if block.type in _API_OF_BLOCK:
+            yield _API_OF_BLOCK[block.type]
         elif block.type == "image" and block.source:
-            yield _A
+            yield _ANTHROPIC
 
 
-def _hints(peek: _Message) -> Iterator[str]:
+def _iterate_likely_apis(peek: _MessageProbe) -> Iterator[str]:
     """Yield the API that likely wrote a message, though another one takes it too."""
-    if any(block.cache_control or block.type in _TAKEN for block in map(_BLOCK.of, elements(peek.content))):
-        yield _A
+    if any(
+        block.cache_control or block.type in _ANTHROPIC_HINT_BLOCKS
+        for block in map(_BLOCK_PROBE.decode_or_default, decode_raw_elements(peek.content))
+    ):
+        yield _ANTHROPIC
     if peek.type == "message":
-        yield _R
+        yield _RESPONSES

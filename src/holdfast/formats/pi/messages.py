@@ -10,15 +10,15 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from holdfast.errors import FormatError
-from holdfast.formats.common.lines import UNREADABLE, Shape
-from holdfast.formats.common.writing import redacted
-from holdfast.messages.message import Message, Role, placeholder
-from holdfast.messages.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.providers.common.json.raw_json import as_object, decoded_size
+from holdfast.formats.common.lines import DECODE_ERRORS, LenientDecoder
+from holdfast.formats.common.writing import get_redacted_thinking
+from holdfast.messages.message import Message, Role, format_part_placeholder
+from holdfast.messages.parts import Media, Opaque, Part, ProviderSignature, Text, Thinking, ToolCall, ToolResult
+from holdfast.providers.common.json.raw_json import count_base64_bytes, wrap_call_arguments
 from holdfast.state.entries import Usage
 
 API = "pi"
-APIS = {
+API_OF_PI_NAME = {
     "anthropic-messages": "anthropic",
     "openai-completions": "openai-chat",
     "openai-responses": "openai-responses",
@@ -28,7 +28,7 @@ APIS = {
     "google-vertex": "gemini",
 }
 """pi's names of the APIs, and ours."""
-REDACTED = "[Reasoning redacted]"
+REDACTED_TEXT = "[Reasoning redacted]"
 """[M] pi's words for thinking that nobody is shown."""
 
 
@@ -56,35 +56,35 @@ class PiMessage(Struct, rename="camel"):
     summary: str = ""
 
 
-class _Text(Struct, tag_field="type", tag="text", rename="camel"):
+class _PiText(Struct, tag_field="type", tag="text", rename="camel"):
     text: str
     text_signature: str | None = None
 
 
-class _Thinking(Struct, tag_field="type", tag="thinking", rename="camel"):
+class _PiThinking(Struct, tag_field="type", tag="thinking", rename="camel"):
     thinking: str
     thinking_signature: str | None = None
     redacted: bool = False
     """The signature is none then, but what stands for thinking that nobody is shown."""
 
 
-class _Image(Struct, tag_field="type", tag="image", rename="camel"):
+class _PiImage(Struct, tag_field="type", tag="image", rename="camel"):
     data: str
     mime_type: str = ""
 
 
-class _Call(Struct, tag_field="type", tag="toolCall", rename="camel"):
+class _PiToolCall(Struct, tag_field="type", tag="toolCall", rename="camel"):
     id: str
     name: str
     arguments: Raw = Raw(b"{}")
     thought_signature: str | None = None
 
 
-class _Kind(Struct):
+class _PiBlockType(Struct):
     type: str = "unknown"
 
 
-class _Tokens(Struct, rename="camel"):
+class _PiTokens(Struct, rename="camel"):
     input: int = 0
     output: int = 0
     cache_read: int = 0
@@ -92,137 +92,141 @@ class _Tokens(Struct, rename="camel"):
     total_tokens: int = 0
 
 
-MESSAGE = Shape(PiMessage)
-_TOKENS = Shape(_Tokens)
-_CONTENT: Decoder[str | list[Raw] | None] = Decoder(str | list[Raw] | None)
-_PART = Decoder(_Text | _Thinking | _Image | _Call)
-_KIND = Shape(_Kind)
+PI_MESSAGE = LenientDecoder(PiMessage)
+_PI_TOKENS = LenientDecoder(_PiTokens)
+_PI_CONTENT: Decoder[str | list[Raw] | None] = Decoder(str | list[Raw] | None)
+_PI_PART = Decoder(_PiText | _PiThinking | _PiImage | _PiToolCall)
+_PI_BLOCK_TYPE = LenientDecoder(_PiBlockType)
 
 
-def decode_message(raw: Raw | bytes) -> Message:
+def decode_pi_message(raw: Raw | bytes) -> Message:
     """Return the ``message`` of a line as values; ``FormatError`` for an unknown role or a broken content."""
     try:
-        return message_of(MESSAGE.fit(raw))
-    except UNREADABLE as error:
+        return convert_pi_message(PI_MESSAGE.decode_strict(raw))
+    except DECODE_ERRORS as error:
         raise FormatError(f"the message cannot be read: {error}") from None
 
 
-def message_of(found: PiMessage) -> Message:
+def convert_pi_message(message: PiMessage) -> Message:
     """Return a message that was read already."""
-    if found.role == "assistant":
-        return Message("assistant", _parts(found))
-    if found.role == "toolResult":
-        inner = tuple([part for part in _parts(found) if isinstance(part, Text | Media | Opaque)])
-        return Message("tool", (ToolResult(found.tool_call_id, found.tool_name, inner, found.is_error),))
-    if found.role == "bashExecution":
-        return Message.of("user", bash_text(found))
-    if found.role in ("branchSummary", "compactionSummary"):
-        return Message.of("user", found.summary)
-    role = _ROLES.get(found.role)
+    if message.role == "assistant":
+        return Message("assistant", _decode_pi_parts(message))
+    if message.role == "toolResult":
+        inner = tuple([part for part in _decode_pi_parts(message) if isinstance(part, Text | Media | Opaque)])
+        return Message("tool", (ToolResult(message.tool_call_id, message.tool_name, inner, message.is_error),))
+    if message.role == "bashExecution":
+        return Message.from_text("user", format_bash_execution(message))
+    if message.role in ("branchSummary", "compactionSummary"):
+        return Message.from_text("user", message.summary)
+    role = _ROLE_OF_PI_ROLE.get(message.role)
     if role is None:
-        known = "user, assistant, toolResult, bashExecution, custom, system"
-        raise FormatError(f"the message has the role {found.role!r}; known are {known}")
-    return Message(role, _parts(found))
+        role_names = "user, assistant, toolResult, bashExecution, custom, system"
+        raise FormatError(f"the message has the role {message.role!r}; known are {role_names}")
+    return Message(role, _decode_pi_parts(message))
 
 
-_ROLES: dict[str, Role] = {"user": "user", "custom": "user", "hookMessage": "user", "system": "system"}
+_ROLE_OF_PI_ROLE: dict[str, Role] = {"user": "user", "custom": "user", "hookMessage": "user", "system": "system"}
 
 
-def bash_text(found: PiMessage) -> str:
+def format_bash_execution(message: PiMessage) -> str:
     """Return a command that the user ran, with its output, as the words the model sees."""
-    said = f"Ran `{found.command}`\n" + (f"```\n{found.output}\n```" if found.output else "(no output)")
-    if found.cancelled:
-        said += "\n\n(command cancelled)"
-    elif found.exit_code:
-        said += f"\n\nCommand exited with code {found.exit_code}"
-    if found.truncated and found.full_output_path:
-        said += f"\n\n[Output truncated. Full output: {found.full_output_path}]"
-    return said
+    text = f"Ran `{message.command}`\n" + (f"```\n{message.output}\n```" if message.output else "(no output)")
+    if message.cancelled:
+        text += "\n\n(command cancelled)"
+    elif message.exit_code:
+        text += f"\n\nCommand exited with code {message.exit_code}"
+    if message.truncated and message.full_output_path:
+        text += f"\n\n[Output truncated. Full output: {message.full_output_path}]"
+    return text
 
 
-def content_parts(content: Raw, api: str = "", model: str = "") -> tuple[Part, ...]:
+def decode_pi_content(content: Raw, api: str = "", model: str = "") -> tuple[Part, ...]:
     """Return a ``content`` (text or a list) as parts, sealed for ``api`` and ``model``."""
-    found = _CONTENT.decode(content)
-    if found is None or isinstance(found, str):
-        return () if found is None else (Text(found),)
-    return tuple([_part(raw, api, model) for raw in found])
+    decoded_content = _PI_CONTENT.decode(content)
+    if decoded_content is None or isinstance(decoded_content, str):
+        return () if decoded_content is None else (Text(decoded_content),)
+    return tuple([_decode_pi_part(raw, api, model) for raw in decoded_content])
 
 
-def _parts(found: PiMessage) -> tuple[Part, ...]:
-    return content_parts(found.content, APIS.get(found.api, found.api), found.model)
+def _decode_pi_parts(message: PiMessage) -> tuple[Part, ...]:
+    return decode_pi_content(message.content, API_OF_PI_NAME.get(message.api, message.api), message.model)
 
 
-def _part(raw: Raw, api: str, model: str) -> Part:
+def _decode_pi_part(raw: Raw, api: str, model: str) -> Part:
     try:
-        part = _PART.decode(raw)
+        part = _PI_PART.decode(raw)
     except msgspec.ValidationError:
-        return Opaque(_KIND.of(raw).type, raw)
-    if isinstance(part, _Image):
-        return Media("image", part.mime_type, decoded_size(part.data), "", part.data)
-    if isinstance(part, _Text):
-        return Text(part.text, _seal(api, model, part.text_signature))
-    if isinstance(part, _Thinking):
-        return Thinking(part.thinking, None if part.redacted else _seal(api, model, part.thinking_signature))
-    seal = _seal(api, model, part.thought_signature)
-    return ToolCall(part.id, part.name, bytes(part.arguments).decode(), seal)
+        return Opaque(_PI_BLOCK_TYPE.decode_or_default(raw).type, raw)
+    if isinstance(part, _PiImage):
+        return Media("image", part.mime_type, count_base64_bytes(part.data), "", part.data)
+    if isinstance(part, _PiText):
+        return Text(part.text, _make_signature(api, model, part.text_signature))
+    if isinstance(part, _PiThinking):
+        return Thinking(part.thinking, None if part.redacted else _make_signature(api, model, part.thinking_signature))
+    signature = _make_signature(api, model, part.thought_signature)
+    return ToolCall(part.id, part.name, bytes(part.arguments).decode(), signature)
 
 
-def _seal(api: str, model: str, data: str | None) -> Seal | None:
-    return Seal(api, model, data) if data else None
+def _make_signature(api: str, model: str, data: str | None) -> ProviderSignature | None:
+    return ProviderSignature(api, model, data) if data else None
 
 
-def usage_of(found: PiMessage) -> Usage | None:
+def decode_pi_usage(message: PiMessage) -> Usage | None:
     """Return the usage of an answer, if one is recorded; ``input`` is the whole prompt."""
-    tokens = _TOKENS.of(found.usage)
-    if tokens == _Tokens():
+    tokens = _PI_TOKENS.decode_or_default(message.usage)
+    if tokens == _PiTokens():
         return None
-    read, written = tokens.cache_read, tokens.cache_write
-    prompt, total = tokens.input + read + written, tokens.total_tokens
-    return Usage(prompt, tokens.output, read, written, told=0 if total == prompt + tokens.output else total)
+    cache_read, cache_write = tokens.cache_read, tokens.cache_write
+    prompt, total = tokens.input + cache_read + cache_write, tokens.total_tokens
+    return Usage(
+        prompt, tokens.output, cache_read, cache_write, reported_total=0 if total == prompt + tokens.output else total
+    )
 
 
 # -- to pi -------------------------------------------------------------------------------------------------------------
 
 
-def encode_message(message: Message) -> list[dict[str, Any]]:
+def encode_pi_messages(message: Message) -> list[dict[str, Any]]:
     """Return ``message`` as pi messages, without times and usage: one for each tool result, then one for the rest."""
     out: list[dict[str, Any]] = [
         {
             "role": "toolResult",
             "toolCallId": result.call_id,
             "toolName": result.name,
-            "content": _written(result.content),
+            "content": _encode_pi_blocks(result.content),
             "isError": result.is_error,
         }
         for result in message.results
     ]
-    rest = [part for part in message.parts if not isinstance(part, ToolResult)]
-    if rest or not out:
+    other_parts = [part for part in message.parts if not isinstance(part, ToolResult)]
+    if other_parts or not out:
         role = "assistant" if message.role == "assistant" else "system" if message.role == "system" else "user"
-        out.append({"role": role, "content": _written(rest)})
+        out.append({"role": role, "content": _encode_pi_blocks(other_parts)})
     return out
 
 
-def _written(parts: Sequence[Part]) -> list[object]:
-    return [block for block in map(_block, parts) if block is not None]
+def _encode_pi_blocks(parts: Sequence[Part]) -> list[object]:
+    return [block for block in map(_encode_pi_block, parts) if block is not None]
 
 
-def _block(part: Part) -> object:
+def _encode_pi_block(part: Part) -> object:
     if isinstance(part, Text):
-        return {"type": "text", "text": part.text} | _signed("textSignature", part.seal)
-    if isinstance(part, Thinking) and (data := redacted(part)):
-        return {"type": "thinking", "thinking": REDACTED, "thinkingSignature": data, "redacted": True}
+        return {"type": "text", "text": part.text} | _encode_signature_field("textSignature", part.signature)
+    if isinstance(part, Thinking) and (data := get_redacted_thinking(part)):
+        return {"type": "thinking", "thinking": REDACTED_TEXT, "thinkingSignature": data, "redacted": True}
     if isinstance(part, Thinking):
-        return {"type": "thinking", "thinking": part.text} | _signed("thinkingSignature", part.seal)
+        return {"type": "thinking", "thinking": part.text} | _encode_signature_field(
+            "thinkingSignature", part.signature
+        )
     if isinstance(part, ToolCall):
-        call = {"type": "toolCall", "id": part.id, "name": part.name, "arguments": as_object(part.arguments)}
-        return call | _signed("thoughtSignature", part.seal)
+        call = {"type": "toolCall", "id": part.id, "name": part.name, "arguments": wrap_call_arguments(part.arguments)}
+        return call | _encode_signature_field("thoughtSignature", part.signature)
     if isinstance(part, Media) and part.kind == "image" and part.form == "base64":
         return {"type": "image", "data": part.source, "mimeType": part.mime}
     if isinstance(part, Opaque):
         return part.raw
-    return {"type": "text", "text": placeholder(part)} if isinstance(part, Media) else None
+    return {"type": "text", "text": format_part_placeholder(part)} if isinstance(part, Media) else None
 
 
-def _signed(field: str, seal: Seal | None) -> dict[str, str]:
-    return {field: seal.data} if seal is not None and seal.data else {}
+def _encode_signature_field(field: str, signature: ProviderSignature | None) -> dict[str, str]:
+    return {field: signature.data} if signature is not None and signature.data else {}

@@ -9,102 +9,105 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import blake2b
 
-from holdfast.formats.repair.pairs import pair_in_order, pair_in_tree
-from holdfast.formats.repair.pieces import Line, Piece, lines_of
-from holdfast.formats.repair.tools import Sketch, Tool
-from holdfast.formats.repair.trees import Tree
-from holdfast.formats.repair.values import Finding, Survey, What
-from holdfast.formats.repair.work import Work
+from holdfast.formats.repair.pairs import pair_results_in_order, pair_results_in_tree
+from holdfast.formats.repair.pieces import LineInspection, ObjectPiece, inspect_lines
+from holdfast.formats.repair.tools import LineSummary, RepairTool
+from holdfast.formats.repair.trees import RepairTree
+from holdfast.formats.repair.values import DamageKind, RepairFinding, RepairSurvey
+from holdfast.formats.repair.work import RepairWork
 
-HEADER = "its first line is no session header"
+NO_HEADER_REASON = "its first line is no session header"
 """Why nothing of a file is rewritten whose tool wants a header: without one the tool does not open it."""
-NOTHING = "no line of it would be left"
+NOTHING_LEFT_REASON = "no line of it would be left"
 """Why nothing of a file is rewritten of which all is damaged: it may be worth more as it is than an empty one."""
-_DONE = {
+_REPAIR_OF_DAMAGE = {
     "torn": "left out",
     "welded": "parted",
     "encoding": "U+FFFD in its place",
     "characters": "U+FFFD or null in its place",
     "no object": "left out",
 }
-_LEFT = "left as it is"
+_LEFT_AS_IT_IS = "left as it is"
 
 
-def survey(raws: Iterable[bytes], tool: Tool) -> Survey:
+def survey_session_file(raws: Iterable[bytes], tool: RepairTool) -> RepairSurvey:
     """Return what a file of ``tool`` needs, its lines given with their ends."""
-    look = _Look(tool)
-    for line in lines_of(raws, tool.fits):
-        look.take(line)
-    return look.survey()
+    look = _SurveyPass(tool)
+    for line in inspect_lines(raws, tool.is_line):
+        look.add_line(line)
+    return look.finish_survey()
 
 
-class _Look:
+class _SurveyPass:
     """The walk."""
 
-    def __init__(self, tool: Tool) -> None:
+    def __init__(self, tool: RepairTool) -> None:
         self.tool = tool
-        self.work = Work()
+        self.work = RepairWork()
         self.header: bool | None = None
         """Whether the first object is the header; nothing before there is one."""
         self._seen: dict[bytes, int] = {}
-        self._open: Line | None = None
+        self._open: LineInspection | None = None
         """The newest line, where it has no end."""
 
-    def take(self, line: Line) -> None:
+    def add_line(self, line: LineInspection) -> None:
         """Take one line into account."""
-        if line.kind is not None:
-            self.work.found(line.number, line.kind, line.what, _done(line))
+        if line.damage is not None:
+            self.work.add_finding(line.number, line.damage, line.description, _describe_line_repair(line))
         for piece in line.pieces:
-            self._piece(line.number, piece)
-        self._open = line if line.pieces and line.kind is None and not line.raw.endswith(b"\n") else None
+            self._add_piece(line.number, piece)
+        self._open = line if line.pieces and line.damage is None and not line.raw.endswith(b"\n") else None
 
-    def _piece(self, number: int, piece: Piece) -> None:
-        said, tool = piece.said, self.tool
+    def _add_piece(self, number: int, piece: ObjectPiece) -> None:
+        value, tool = piece.value, self.tool
         if self.header is None:
-            self.header = tool.heads is None or (said is not None and tool.heads(said))
-        sketch = Sketch(number) if said is None else tool.sketch(number, said)
-        self.work.sketches.append(sketch)
-        if tool.orders and not tool.link and sketch.said and sketch.is_once:
-            self._copy(piece.raw)
+            self.header = tool.is_header is None or (value is not None and tool.is_header(value))
+        sketch = LineSummary(number) if value is None else tool.summarize_line(number, value)
+        self.work.summaries.append(sketch)
+        if tool.needs_order and not tool.parent_field and sketch.is_message and sketch.is_unique:
+            self._drop_if_copy(piece.raw)
 
-    def _copy(self, raw: bytes) -> None:
+    def _drop_if_copy(self, raw: bytes) -> None:
         """Leave a line out that says again, byte for byte, what an earlier one says, its time or id included."""
-        place = len(self.work.sketches) - 1
+        place = len(self.work.summaries) - 1
         first = self._seen.setdefault(blake2b(raw, digest_size=16).digest(), place)
         if first != place:
-            line = self.work.sketches[first].line
-            self.work.drop(place, "duplicate", f"the line is a copy of line {line:,}")
+            line = self.work.summaries[first].line
+            self.work.drop_line(place, "duplicate", f"the line is a copy of line {line:,}")
 
-    def survey(self) -> Survey:
+    def finish_survey(self) -> RepairSurvey:
         """Return what was found."""
         work, tool = self.work, self.tool
         if self._open is not None:
-            what = "the last line has no line end: the next one would be welded to it"
-            work.found(self._open.number, "no line end", what, "added")
-        if tool.heads is not None and not self.header:
-            return self._stuck(HEADER)
-        if tool.link:
-            tree = Tree(work, tool)
-            pair_in_tree(tree)
-            if tool.orders:
-                tree.put_in_order()
-        elif tool.orders:
-            pair_in_order(work)
-        if all(map(work.is_gone, range(len(work.sketches)))):
-            return self._stuck(NOTHING)
-        return Survey(tool.name, work.sorted(), work.changes)
+            message = "the last line has no line end: the next one would be welded to it"
+            work.add_finding(self._open.number, "no line end", message, "added")
+        if tool.is_header is not None and not self.header:
+            return self._give_up(NO_HEADER_REASON)
+        if tool.parent_field:
+            tree = RepairTree(work, tool)
+            pair_results_in_tree(tree)
+            if tool.needs_order:
+                tree.order_parents_first_in_file()
+        elif tool.needs_order:
+            pair_results_in_order(work)
+        if all(map(work.is_dropped, range(len(work.summaries)))):
+            return self._give_up(NOTHING_LEFT_REASON)
+        return RepairSurvey(tool.name, work.get_sorted_findings(), work.changes)
 
-    def _stuck(self, reason: str) -> Survey:
+    def _give_up(self, reason: str) -> RepairSurvey:
         """Return what was found, where nothing is done about it."""
-        findings = tuple(Finding(one.line, one.kind, one.what, _LEFT) for one in self.work.sorted())
-        return Survey(self.tool.name, findings, {}, reason)
+        findings = tuple(
+            RepairFinding(finding.line, finding.kind, finding.description, _LEFT_AS_IT_IS)
+            for finding in self.work.get_sorted_findings()
+        )
+        return RepairSurvey(self.tool.name, findings, {}, reason)
 
 
-def _done(line: Line) -> str:
+def _describe_line_repair(line: LineInspection) -> str:
     """Return what is done about a damaged line."""
-    kind: What = line.kind or "torn"
-    if kind == "welded" and line.loses:
+    kind: DamageKind = line.damage or "torn"
+    if kind == "welded" and line.loses_bytes:
         return "the half is left out"
-    if kind == "encoding" and not line.loses:
+    if kind == "encoding" and not line.loses_bytes:
         return "taken away"
-    return _DONE[kind]
+    return _REPAIR_OF_DAMAGE[kind]

@@ -9,73 +9,79 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from holdfast.formats.common.lines import edited
-from holdfast.formats.repair.pieces import Fits, Object
-from holdfast.providers.common.json.raw_json import write
+from holdfast.formats.common.lines import set_json_fields
+from holdfast.formats.repair.pieces import JsonObject, LineTest
+from holdfast.providers.common.json.raw_json import encode_json
 
-NO_RESULT = "No result was recorded: the session was damaged or interrupted. Whether the call ran is not known."
+MISSING_RESULT_TEXT = (
+    "No result was recorded: the session was damaged or interrupted. Whether the call ran is not known."
+)
 """[H] What stands for a result that is missing, where a tool cannot go on without one."""
 
 
-class Sketch(Struct):
+class LineSummary(Struct):
     """A line in a few words."""
 
     line: int
     """Its number in the file."""
     id: str | None = None
     parent: str | None = None
-    chain: str = ""
+    conversation: str = ""
     """Whose conversation it belongs to: a sub-agent's name, or nothing."""
     calls: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
     """The calls whose results it holds."""
-    alone: bool = True
+    is_only_results: bool = True
     """Whether it holds nothing beside those results."""
-    said: bool = False
+    is_message: bool = False
     """Whether it is a message."""
-    answer: str = ""
+    answer_key: str = ""
     """The answer it is a part of, where that can lie on several lines."""
-    is_once: bool = False
+    is_unique: bool = False
     """Whether something in it is said once alone: a time in parts of a second, an id."""
 
 
-class Tool(Struct, frozen=True):
+class RepairTool(Struct, frozen=True):
     """A tool's files. A tree has ids and links to parents; without, lines follow each other."""
 
     name: str
-    fits: Fits
+    is_line: LineTest
     """Whether an object is one of its lines, for certain."""
-    sketch: Callable[[int, Object], Sketch]
-    heads: Fits | None = None
+    summarize_line: Callable[[int, JsonObject], LineSummary]
+    is_header: LineTest | None = None
     """Whether an object is the header that the tool wants first; nothing: it wants none."""
-    link: str = ""
+    parent_field: str = ""
     """The field that names a line's parent."""
-    orders: bool = False
+    needs_order: bool = False
     """Whether the tool needs parents before their children, or calls before their results."""
-    answers: bool = False
+    needs_results: bool = False
     """Whether a call that was passed over without a result makes every later request fail."""
 
 
 # -- Claude Code -------------------------------------------------------------------------------------------------------
 
 
-def _fits_claude(said: Object) -> bool:
-    return "type" in said and bool({"uuid", "leafUuid", "messageId"} & said.keys()) and "sessionId" in said
+def _is_claude_object(value: JsonObject) -> bool:
+    return "type" in value and bool({"uuid", "leafUuid", "messageId"} & value.keys()) and "sessionId" in value
 
 
-def _claude(number: int, said: Object) -> Sketch:
-    message = _object(said.get("message"))
-    blocks = _blocks(message.get("content"))
-    kind = _text(said.get("type"))
-    results = tuple(_named(blocks, "tool_result", "tool_use_id"))
-    side = said.get("isSidechain") is True
-    answer = f"{_text(message.get('id'))}\n{_text(said.get('requestId'))}" if kind == "assistant" else ""
-    return Sketch(
+def _summarize_claude_line(number: int, value: JsonObject) -> LineSummary:
+    message = _get_object_or_empty(value.get("message"))
+    blocks = _get_list_or_empty(message.get("content"))
+    kind = _get_text_or_empty(value.get("type"))
+    results = tuple(_iterate_block_field(blocks, "tool_result", "tool_use_id"))
+    side = value.get("isSidechain") is True
+    answer = (
+        f"{_get_text_or_empty(message.get('id'))}\n{_get_text_or_empty(value.get('requestId'))}"
+        if kind == "assistant"
+        else ""
+    )
+    return LineSummary(
         number,
-        _text(said.get("uuid")) or None,
-        _text(said.get("parentUuid")) or None,
-        (_text(said.get("agentId")) or "sub-agent") if side else "",
-        tuple(_named(blocks, "tool_use", "id")) if kind == "assistant" else (),
+        _get_text_or_empty(value.get("uuid")) or None,
+        _get_text_or_empty(value.get("parentUuid")) or None,
+        (_get_text_or_empty(value.get("agentId")) or "sub-agent") if side else "",
+        tuple(_iterate_block_field(blocks, "tool_use", "id")) if kind == "assistant" else (),
         results if kind == "user" else (),
         len(results) == len(blocks),
         kind in ("user", "assistant"),
@@ -83,99 +89,130 @@ def _claude(number: int, said: Object) -> Sketch:
     )
 
 
-def without_results(line: bytes, ids: frozenset[str]) -> bytes:
+def remove_claude_results(line: bytes, ids: frozenset[str]) -> bytes:
     """Return a line of Claude Code without the results of the calls ``ids``."""
-    said = msgspec.json.decode(line)
-    message = said["message"]
-    kept = [block for block in message["content"] if not (isinstance(block, dict) and block.get("tool_use_id") in ids)]
-    return edited(line, {"message": message | {"content": kept}})
+    line_fields = msgspec.json.decode(line)
+    message = line_fields["message"]
+    blocks = [
+        block for block in message["content"] if not (isinstance(block, dict) and block.get("tool_use_id") in ids)
+    ]
+    return set_json_fields(line, {"message": message | {"content": blocks}})
 
 
-_ENVELOPE = ("isSidechain", "userType", "cwd", "sessionId", "version", "gitBranch", "agentId", "slug", "timestamp")
+_COPIED_CLAUDE_FIELDS = (
+    "isSidechain",
+    "userType",
+    "cwd",
+    "sessionId",
+    "version",
+    "gitBranch",
+    "agentId",
+    "slug",
+    "timestamp",
+)
 
 
-def answering(line: bytes, ids: tuple[str, ...], uuid: str) -> bytes:
+def make_claude_error_results(line: bytes, ids: tuple[str, ...], uuid: str) -> bytes:
     """Return a line of Claude Code with error results for the calls ``ids``, to stand behind ``line``."""
     before = msgspec.json.decode(line)
-    blocks = [{"type": "tool_result", "tool_use_id": id_, "content": NO_RESULT, "is_error": True} for id_ in ids]
-    told = {name: before[name] for name in _ENVELOPE if name in before}
-    said = {"parentUuid": before["uuid"]} | told | {"type": "user", "message": {"role": "user", "content": blocks}}
-    return write(said | {"uuid": uuid, "toolUseResult": f"Error: {NO_RESULT}"})
+    blocks = [
+        {"type": "tool_result", "tool_use_id": id_, "content": MISSING_RESULT_TEXT, "is_error": True} for id_ in ids
+    ]
+    envelope = {name: before[name] for name in _COPIED_CLAUDE_FIELDS if name in before}
+    new_line = (
+        {"parentUuid": before["uuid"]} | envelope | {"type": "user", "message": {"role": "user", "content": blocks}}
+    )
+    return encode_json(new_line | {"uuid": uuid, "toolUseResult": f"Error: {MISSING_RESULT_TEXT}"})
 
 
 # -- pi ----------------------------------------------------------------------------------------------------------------
 
 
-def _fits_pi(said: Object) -> bool:
-    return "type" in said and "id" in said and "timestamp" in said and ("parentId" in said or said["type"] == "session")
+def _is_pi_object(value: JsonObject) -> bool:
+    return (
+        "type" in value
+        and "id" in value
+        and "timestamp" in value
+        and ("parentId" in value or value["type"] == "session")
+    )
 
 
-def _heads_pi(said: Object) -> bool:
-    return said.get("type") == "session" and isinstance(said.get("id"), str)
+def _is_pi_header(value: JsonObject) -> bool:
+    return value.get("type") == "session" and isinstance(value.get("id"), str)
 
 
-def _pi(number: int, said: Object) -> Sketch:
-    message = _object(said.get("message"))
-    role = _text(message.get("role"))
-    answers = _text(message.get("toolCallId"))
-    is_header = said.get("type") == "session"
-    return Sketch(
+def _summarize_pi_line(number: int, value: JsonObject) -> LineSummary:
+    message = _get_object_or_empty(value.get("message"))
+    role = _get_text_or_empty(message.get("role"))
+    answers = _get_text_or_empty(message.get("toolCallId"))
+    is_header = value.get("type") == "session"
+    return LineSummary(
         number,
-        None if is_header else _text(said.get("id")) or None,
-        _text(said.get("parentId")) or None,
-        calls=tuple(_named(_blocks(message.get("content")), "toolCall", "id")) if role == "assistant" else (),
+        None if is_header else _get_text_or_empty(value.get("id")) or None,
+        _get_text_or_empty(value.get("parentId")) or None,
+        calls=tuple(_iterate_block_field(_get_list_or_empty(message.get("content")), "toolCall", "id"))
+        if role == "assistant"
+        else (),
         results=(answers,) if role == "toolResult" and answers else (),
-        said=bool(role),
+        is_message=bool(role),
     )
 
 
 # -- Codex -------------------------------------------------------------------------------------------------------------
 
 
-def _fits_codex(said: Object) -> bool:
-    return "type" in said and "timestamp" in said and "payload" in said
+def _is_codex_object(value: JsonObject) -> bool:
+    return "type" in value and "timestamp" in value and "payload" in value
 
 
-def _heads_codex(said: Object) -> bool:
-    return said.get("type") == "session_meta" or ("type" not in said and "id" in said and "timestamp" in said)
+def _is_codex_header(value: JsonObject) -> bool:
+    return value.get("type") == "session_meta" or ("type" not in value and "id" in value and "timestamp" in value)
 
 
-def _codex(number: int, said: Object) -> Sketch:
-    item = _object(said.get("payload")) if "payload" in said else said
-    is_item = said.get("type") == "response_item" or "payload" not in said
-    kind, id_ = _text(item.get("type")), _text(item.get("call_id"))
+def _summarize_codex_line(number: int, value: JsonObject) -> LineSummary:
+    item = _get_object_or_empty(value.get("payload")) if "payload" in value else value
+    is_item = value.get("type") == "response_item" or "payload" not in value
+    kind, id_ = _get_text_or_empty(item.get("type")), _get_text_or_empty(item.get("call_id"))
     if not is_item or not id_:
-        is_once = bool(_text(item.get("id")) or _PART_OF_A_SECOND.search(_text(said.get("timestamp"))))
-        return Sketch(number, said=is_item and bool(kind), is_once=is_once)
-    ends, made = kind.endswith("_call_output") or kind == "tool_search_output", kind.endswith("_call")
-    return Sketch(number, calls=(id_,) if made else (), results=(id_,) if ends else (), said=True, is_once=True)
+        is_once = bool(
+            _get_text_or_empty(item.get("id")) or _SUBSECOND.search(_get_text_or_empty(value.get("timestamp")))
+        )
+        return LineSummary(number, is_message=is_item and bool(kind), is_unique=is_once)
+    ends, is_call = kind.endswith("_call_output") or kind == "tool_search_output", kind.endswith("_call")
+    return LineSummary(
+        number, calls=(id_,) if is_call else (), results=(id_,) if ends else (), is_message=True, is_unique=True
+    )
 
 
-_PART_OF_A_SECOND = re.compile(r"\.0*[1-9]")
+_SUBSECOND = re.compile(r"\.0*[1-9]")
 
 
 # -- Gemini CLI --------------------------------------------------------------------------------------------------------
 
 
-def _fits_gemini(said: Object) -> bool:
-    return "$set" in said or {"sessionId", "projectHash"} <= said.keys() or {"id", "timestamp", "type"} <= said.keys()
+def _is_gemini_object(value: JsonObject) -> bool:
+    return (
+        "$set" in value or {"sessionId", "projectHash"} <= value.keys() or {"id", "timestamp", "type"} <= value.keys()
+    )
 
 
-def _heads_gemini(said: Object) -> bool:
-    return "sessionId" in said and "type" not in said
+def _is_gemini_header(value: JsonObject) -> bool:
+    return "sessionId" in value and "type" not in value
 
 
-def _gemini(number: int, said: Object) -> Sketch:
-    return Sketch(number, said="content" in said)
+def _summarize_gemini_line(number: int, value: JsonObject) -> LineSummary:
+    return LineSummary(number, is_message="content" in value)
 
 
-TOOLS = {
+REPAIR_TOOLS = {
     tool.name: tool
     for tool in (
-        Tool("claude-code", _fits_claude, _claude, link="parentUuid", answers=True),
-        Tool("pi", _fits_pi, _pi, _heads_pi, link="parentId", orders=True),
-        Tool("codex", _fits_codex, _codex, _heads_codex, orders=True),
-        Tool("gemini-cli", _fits_gemini, _gemini, _heads_gemini),
+        RepairTool(
+            "claude-code", _is_claude_object, _summarize_claude_line, parent_field="parentUuid", needs_results=True
+        ),
+        RepairTool("pi", _is_pi_object, _summarize_pi_line, _is_pi_header, parent_field="parentId", needs_order=True),
+        RepairTool("codex", _is_codex_object, _summarize_codex_line, _is_codex_header, needs_order=True),
+        RepairTool("gemini-cli", _is_gemini_object, _summarize_gemini_line, _is_gemini_header),
     )
 }
 """The tools whose session files can be repaired, by the name of their format."""
@@ -184,19 +221,19 @@ TOOLS = {
 # -- values of any shape -----------------------------------------------------------------------------------------------
 
 
-def _text(value: object) -> str:
+def _get_text_or_empty(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _object(value: object) -> Object:
+def _get_object_or_empty(value: object) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
-def _blocks(value: object) -> list[Any]:
+def _get_list_or_empty(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _named(blocks: list[Any], kind: str, field: str) -> Iterator[str]:
+def _iterate_block_field(blocks: list[Any], kind: str, field: str) -> Iterator[str]:
     """Yield what ``field`` says in each block of ``kind``."""
     for block in blocks:
         if isinstance(block, dict) and block.get("type") == kind and isinstance(block.get(field), str):

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from holdfast.formats.repair.tools import Sketch
-from holdfast.formats.repair.values import Change, Finding, What
+from holdfast.formats.repair.tools import LineSummary
+from holdfast.formats.repair.values import DamageKind, LineChange, RepairFinding
 
 
-class Work:
+class RepairWork:
     """A repair in the making. Lines are named by their place among the good ones."""
 
     def __init__(self) -> None:
-        self.sketches: list[Sketch] = []
-        self.changes: dict[int, Change] = {}
-        self.findings: list[Finding] = []
+        self.summaries: list[LineSummary] = []
+        self.changes: dict[int, LineChange] = {}
+        self.findings: list[RepairFinding] = []
 
-    def found(self, line: int, kind: What, what: str, done: str) -> None:
+    def add_finding(self, line: int, kind: DamageKind, description: str, repair: str) -> None:
         """Take down a finding."""
-        self.findings.append(Finding(line, kind, what, done))
+        self.findings.append(RepairFinding(line, kind, description, repair))
 
-    def change(self, place: int) -> Change:
+    def get_change(self, position: int) -> LineChange:
         """Return what becomes of a line, to be written into."""
-        return self.changes.setdefault(place, Change())
+        return self.changes.setdefault(position, LineChange())
 
-    def drop(self, place: int, kind: What, what: str) -> None:
+    def drop_line(self, position: int, kind: DamageKind, description: str) -> None:
         """Leave a line out."""
-        self.change(place).gone = what
-        self.found(self.sketches[place].line, kind, what, "left out")
+        self.get_change(position).drop_reason = description
+        self.add_finding(self.summaries[position].line, kind, description, "left out")
 
-    def is_gone(self, place: int) -> bool:
+    def is_dropped(self, position: int) -> bool:
         """Return whether a line is left out."""
-        change = self.changes.get(place)
-        return change is not None and bool(change.gone)
+        change = self.changes.get(position)
+        return change is not None and bool(change.drop_reason)
 
-    def sorted(self) -> tuple[Finding, ...]:
+    def get_sorted_findings(self) -> tuple[RepairFinding, ...]:
         """Return what was found in the order of the file."""
-        return tuple(sorted(self.findings, key=lambda one: one.line))
+        return tuple(sorted(self.findings, key=lambda finding: finding.line))

@@ -7,43 +7,43 @@ import struct
 
 from holdfast.messages.parts import Media
 
-_LOOK = (64, 4_096, 65_536)
+_PROBE_LENGTHS = (64, 4_096, 65_536)
 """Characters of base64 that are looked at, one after the other: a JPEG's size may stand behind its metadata."""
 
-_JPEG = b"\xff\xd8"
+_JPEG_MAGIC = b"\xff\xd8"
 
 
-def is_over(media: Media, most: int) -> bool:
-    """Return whether an image is more than ``most`` pixels wide or high; one that does not tell is not."""
-    size = pixels(media.source) if media.kind == "image" else None
-    return size is not None and max(size) > most
+def is_oversized_image(media: Media, max_pixels: int) -> bool:
+    """Return whether an image is more than ``max_pixels`` pixels wide or high; one that does not tell is not."""
+    size = read_image_size(media.source) if media.kind == "image" else None
+    return size is not None and max(size) > max_pixels
 
 
-def pixels(data: str) -> tuple[int, int] | None:
+def read_image_size(data: str) -> tuple[int, int] | None:
     """Return width and height of a PNG, GIF, JPEG or WebP, or nothing when they cannot be told."""
-    for look in _LOOK:
+    for look in _PROBE_LENGTHS:
         head = data[:look]
         try:
             raw = binascii.a2b_base64(head[: len(head) // 4 * 4])
-            found = _size(raw)
+            dimensions = _parse_image_size(raw)
         except (binascii.Error, struct.error, ValueError, IndexError):
             return None
-        if found is not None or not raw.startswith(_JPEG):
-            return found
+        if dimensions is not None or not raw.startswith(_JPEG_MAGIC):
+            return dimensions
     return None
 
 
-def _size(raw: bytes) -> tuple[int, int] | None:
+def _parse_image_size(raw: bytes) -> tuple[int, int] | None:
     if raw.startswith(b"\x89PNG"):
         return struct.unpack(">II", raw[16:24])
     if raw.startswith(b"GIF8"):
         return struct.unpack("<HH", raw[6:10])
     if raw.startswith(b"RIFF") and raw[8:12] == b"WEBP":
-        return _webp(raw)
-    return _jpeg(raw) if raw.startswith(_JPEG) else None
+        return _parse_webp_size(raw)
+    return _parse_jpeg_size(raw) if raw.startswith(_JPEG_MAGIC) else None
 
 
-def _webp(raw: bytes) -> tuple[int, int] | None:
+def _parse_webp_size(raw: bytes) -> tuple[int, int] | None:
     kind = raw[12:16]
     if kind == b"VP8X":
         return 1 + int.from_bytes(raw[24:27], "little"), 1 + int.from_bytes(raw[27:30], "little")
@@ -56,7 +56,7 @@ def _webp(raw: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _jpeg(raw: bytes) -> tuple[int, int] | None:
+def _parse_jpeg_size(raw: bytes) -> tuple[int, int] | None:
     """Return the size in the first frame header; segments before it are stepped over."""
     position = 2
     while position + 9 < len(raw) and raw[position] == 0xFF:

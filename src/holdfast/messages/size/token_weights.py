@@ -15,52 +15,60 @@ from zlib import adler32
 
 from msgspec import Struct
 
-UNIT = 128
+UNITS_PER_TOKEN = 128
 """Weights are in 128ths of a token: a byte can hold up to two."""
-BLOCK = 1 << 16
+BLOCK_BYTES = 1 << 16
 """Bytes weighed at a time: the numbers made of them stay in the processor's cache, and memory stays small."""
 _VOWELS = b"aeiou"
 _CONSONANTS = b"bcdfghjklmnpqrstvwxyz"
-_SELDOM = b"bcfqwxz"
+_RARE_LETTERS = b"bcfqwxz"
 """Small letters that begin a token inside a word more often than the others (merged by least loss on the corpus)."""
 _BLANKS = b" \t"
 _CAPITALS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _DIGITS = b"0123456789"
-_JOINING = b"._/\\(-'=[,?"
+_JOINING_MARKS = b"._/\\(-'=[,?"
 """Marks that mostly go into one token with the letters behind them; behind other marks a token mostly begins."""
-_MARKS = b"\"'`()[]{}<>:;,="
-_LEADS = b"\xc0\xc4\xd0\xd4\xd8\xe0\xe2\xe3\xea\xf0\xff"
+_PLAIN_MARKS = b"\"'`()[]{}<>:;,="
+_LEAD_BYTES = b"\xc0\xc4\xd0\xd4\xd8\xe0\xe2\xe3\xea\xf0\xff"
 """First bytes of the ranges told apart beyond ASCII: Latin-1, more Latin and Greek, Cyrillic, Hebrew, Arabic, Indic and
 Thai, signs, kana and Han, Hangul, emoji; and the end."""
 
 
-def _kinds(*named: bytes) -> tuple[bytes, ...]:
-    """Return ``named`` kinds of bytes and, as one more, the rest of ASCII."""
-    return (*named, bytes(range(0x80)).translate(None, b"".join(named)))
+def _with_rest_of_ascii(*byte_kinds: bytes) -> tuple[bytes, ...]:
+    """Return ``byte_kinds`` kinds of bytes and, as one more, the rest of ASCII."""
+    return (*byte_kinds, bytes(range(0x80)).translate(None, b"".join(byte_kinds)))
 
 
-def _leads() -> tuple[bytes, ...]:
-    """Return the bytes of each range of ``_LEADS``."""
-    return tuple(bytes(range(start, stop)) for start, stop in pairwise(_LEADS))
+def _list_lead_ranges() -> tuple[bytes, ...]:
+    """Return the bytes of each range of ``_LEAD_BYTES``."""
+    return tuple(bytes(range(start, stop)) for start, stop in pairwise(_LEAD_BYTES))
 
 
-HERE = (
-    *_kinds(
-        b"\n\r", _VOWELS, _CONSONANTS.translate(None, _SELDOM), _SELDOM, b"\t", b" ", _CAPITALS, _DIGITS, _MARKS,
+BYTE_KINDS = (
+    *_with_rest_of_ascii(
+        b"\n\r",
+        _VOWELS,
+        _CONSONANTS.translate(None, _RARE_LETTERS),
+        _RARE_LETTERS,
+        b"\t",
+        b" ",
+        _CAPITALS,
+        _DIGITS,
+        _PLAIN_MARKS,
     ),
     bytes(range(0x80, 0xC0)),
-    *_leads(),
-)  # fmt: skip
+    *_list_lead_ranges(),
+)
 """21 kinds a byte can be of."""
-BEFORE = (
-    *_kinds(b"\n\r", _VOWELS, _CONSONANTS, _BLANKS, _CAPITALS, _DIGITS, _JOINING),
+PRECEDING_KINDS = (
+    *_with_rest_of_ascii(b"\n\r", _VOWELS, _CONSONANTS, _BLANKS, _CAPITALS, _DIGITS, _JOINING_MARKS),
     bytes(range(0x80, 0x100)),
 )
 """9 kinds the byte before it can be of. Three more are a vowel or consonant that ends seven small letters in a row, and
 a blank that ends two in a row; before the first byte stands a line end."""
 
 
-def _marked(kinds: tuple[bytes, ...]) -> bytes:
+def _build_kind_table(kinds: tuple[bytes, ...]) -> bytes:
     """Return the table for ``bytes.translate`` that gives every byte the number of its kind."""
     table = bytearray(256)
     for number, members in enumerate(kinds):
@@ -69,13 +77,13 @@ def _marked(kinds: tuple[bytes, ...]) -> bytes:
     return bytes(table)
 
 
-def _table(rows: str) -> bytes:
+def _parse_weights(rows: str) -> bytes:
     """Return the weights as a table for ``bytes.translate``: the numbers of ``rows`` under the line of names."""
     _, *lines = rows.strip().splitlines()
     return bytes(int(number) for line in lines for number in line.split()[1:]).ljust(256, b"\0")
 
 
-WEIGHTS = _table("""
+TOKEN_WEIGHTS = _parse_weights("""
            ln vow con sel tab  sp CAP dig mrk sgn  tl  C0  C4  D0  D4  D8  E0  E2  E3  EA  F0
     ln      8 126 123 115 120 113 106 109 100 138   4  56  49  62  49  39  55  72 113  93 197
     vow   131   0   2   0  93 122 152 126 111 112   4  37 195  16  29  17   0  67  87  97 126
@@ -90,9 +98,10 @@ WEIGHTS = _table("""
     ..con 136  53  19 155  91 110  80  92 119 118   4  77 112  16  29  17  29  68  87  97 126
     ..sp    0 119 109 119   8   1 114 252 125 125   4  43  32  16  29  17  29  80  87  97 126
 """)
-"""What a byte weighs, by its own kind (a column for each of ``HERE``) and what stands before it (a row for each of
-``BEFORE``, then the runs), as ``bench/estimator.py`` fitted it to o200k; *tl* is the tail of a character beyond ASCII,
-C0 to F0 begin one."""
+"""What a byte weighs, by its own kind (a column for each of ``BYTE_KINDS``) and what stands before it (a row for
+each of ``PRECEDING_KINDS``, then the runs), as ``bench/estimator.py`` fitted it to o200k; *tl* is the tail of a
+character beyond ASCII, C0 to F0 begin one.
+"""
 
 
 # -- a number for each pair --------------------------------------------------------------------------------------------
@@ -100,136 +109,147 @@ C0 to F0 begin one."""
 # Rows and columns have numbers whose sum is one byte. They are added up for all bytes at once, on whole numbers as long
 # as the text, in which ``<< 8`` moves to the next byte.
 
-_COLUMNS, _ROWS = _marked(HERE), _marked(BEFORE)
-_RUN = 0x80
+_KIND_TABLE, _PRECEDING_TABLE = _build_kind_table(BYTE_KINDS), _build_kind_table(PRECEDING_KINDS)
+_RUN_BIT = 0x80
 """By so much the number of a row is higher where a run ends; the bit stands in whatever runs are made of."""
-_OF_RUNS = {1: _RUN | 0x20, 2: _RUN | 0x20, 3: _RUN | 0x40}
+_RUN_BITS_BY_ROW = {1: _RUN_BIT | 0x20, 2: _RUN_BIT | 0x20, 3: _RUN_BIT | 0x40}
 """Bits for the rows that have runs: of small letters, and of blanks."""
-_BELOW = 8
+_RUN_ROW_OFFSET = 8
 """In the table of weights the runs of a row stand so many rows below it."""
 
 
-class _Code(Struct, frozen=True):
+class _KindCode(Struct, frozen=True):
     """How kinds are numbered."""
 
-    here: bytes
+    column_table: bytes
     """For each byte its column, and the bits of runs."""
-    before: bytes
+    row_table: bytes
     """For each byte the number of its row; the same table where one number holds both."""
-    column: int
-    row: int
+    column_mask: int
+    row_mask: int
     """The bits that hold them, throughout a block."""
-    places: bytes
-    """For each sum its place in ``WEIGHTS``."""
+    weight_indexes: bytes
+    """For each sum its place in ``TOKEN_WEIGHTS``."""
     weights: bytes
     """For each sum the weight."""
 
 
-def _code(here: bytes, before: bytes, column: int, row: int, starts: Sequence[int]) -> _Code:
+def _build_code(here: bytes, before: bytes, column: int, row: int, starts: Sequence[int]) -> _KindCode:
     """Return the code whose rows have the numbers ``starts``; ``column`` and ``row`` are the bits of a byte."""
     places = bytearray(256)
-    width = min(column + 1, len(HERE))
-    runs = ((number + _BELOW, starts[number] + _RUN) for number in _OF_RUNS)
+    width = min(column + 1, len(BYTE_KINDS))
+    runs = ((number + _RUN_ROW_OFFSET, starts[number] + _RUN_BIT) for number in _RUN_BITS_BY_ROW)
     for number, start in (*enumerate(starts), *runs):
-        places[start : start + width] = range(number * len(HERE), number * len(HERE) + width)
+        places[start : start + width] = range(number * len(BYTE_KINDS), number * len(BYTE_KINDS) + width)
     table = bytes(places)
-    return _Code(here, before, _throughout(column), _throughout(row), table, table.translate(WEIGHTS))
+    return _KindCode(here, before, _repeat_byte(column), _repeat_byte(row), table, table.translate(TOKEN_WEIGHTS))
 
 
-def _throughout(byte: int) -> int:
+def _repeat_byte(byte: int) -> int:
     """Return the number that has ``byte`` in each byte of a block."""
-    return int.from_bytes(bytes([byte]) * BLOCK, "little")
+    return int.from_bytes(bytes([byte]) * BLOCK_BYTES, "little")
 
 
-def _by_row(numbers: Iterable[int]) -> bytes:
+def _build_row_table(numbers: Iterable[int]) -> bytes:
     """Return the table for ``bytes.translate`` that gives every byte one of ``numbers``, that of its row."""
-    return _ROWS.translate(bytes(numbers).ljust(256, b"\0"))
+    return _PRECEDING_TABLE.translate(bytes(numbers).ljust(256, b"\0"))
 
 
-def _of_ascii() -> _Code:
+def _build_ascii_code() -> _KindCode:
     """Return the code of ASCII alone, of so few kinds that one number holds both: reading it takes half the work."""
     starts = (0x00, 0x20, 0x30, 0x40, 0x10, 0x50, 0x60, 0x70)
-    both = bytes(map(or_, _COLUMNS, _by_row(start | _OF_RUNS.get(row, 0) for row, start in enumerate(starts))))
-    return _code(both, both, 0x0F, 0x70, starts)
+    columns = bytes(
+        map(
+            or_, _KIND_TABLE, _build_row_table(start | _RUN_BITS_BY_ROW.get(row, 0) for row, start in enumerate(starts))
+        )
+    )
+    return _build_code(columns, columns, 0x0F, 0x70, starts)
 
 
-def _of_any() -> _Code:
+def _build_full_code() -> _KindCode:
     """Return the code of all bytes."""
-    starts = (0, 21, 42, 63, 84, 105, _RUN, _RUN + 84, _RUN + 105)
-    marks = bytes(map(or_, _COLUMNS, _by_row(_OF_RUNS.get(row, 0) for row in range(len(BEFORE)))))
-    return _code(marks, _by_row(starts), 0x1F, 0xFF, starts)
+    starts = (0, 21, 42, 63, 84, 105, _RUN_BIT, _RUN_BIT + 84, _RUN_BIT + 105)
+    marks = bytes(
+        map(or_, _KIND_TABLE, _build_row_table(_RUN_BITS_BY_ROW.get(row, 0) for row in range(len(PRECEDING_KINDS))))
+    )
+    return _build_code(marks, _build_row_table(starts), 0x1F, 0xFF, starts)
 
 
-_ASCII, _ANY = _of_ascii(), _of_any()
-_RUNS = _throughout(_RUN)
+_ASCII_CODE, _FULL_CODE = _build_ascii_code(), _build_full_code()
+_RUN_MASK = _repeat_byte(_RUN_BIT)
 
 
-def pairs(data: bytes) -> bytes:
-    """Return the place in ``WEIGHTS`` of each byte of ``data``, which is a block at most."""
-    code = _code_of(data)
-    return _sums(data, code).translate(code.places)
+def get_weight_indexes(data: bytes) -> bytes:
+    """Return the place in ``TOKEN_WEIGHTS`` of each byte of ``data``, which is a block at most."""
+    code = _select_code(data)
+    return _number_byte_pairs(data, code).translate(code.weight_indexes)
 
 
-def _code_of(data: bytes) -> _Code:
-    return _ASCII if data.isascii() else _ANY
+def _select_code(data: bytes) -> _KindCode:
+    return _ASCII_CODE if data.isascii() else _FULL_CODE
 
 
-def _sums(data: bytes, code: _Code) -> bytes:
+def _number_byte_pairs(data: bytes, code: _KindCode) -> bytes:
     """Return the number of each byte of a block with the one before it; a line end stands before the first."""
-    here = int.from_bytes(data.translate(code.here), "little")
-    before = here if code.before is code.here else int.from_bytes(data.translate(code.before), "little")
+    here = int.from_bytes(data.translate(code.column_table), "little")
+    before = here if code.row_table is code.column_table else int.from_bytes(data.translate(code.row_table), "little")
     two = here & here << 8  # of a kind in a row end here
     seven = two & two << 16  # four
     seven &= seven << 24
-    runs = (two & two << 1 | seven & seven << 2) & _RUNS
-    return ((here & code.column) + ((before & code.row | runs) << 8)).to_bytes(len(data) + 1, "little")[:-1]
+    runs = (two & two << 1 | seven & seven << 2) & _RUN_MASK
+    return ((here & code.column_mask) + ((before & code.row_mask | runs) << 8)).to_bytes(len(data) + 1, "little")[:-1]
 
 
 # -- sums of weights ---------------------------------------------------------------------------------------------------
 
-_LONG = 64
+_LONG_RUN = 64
 """Letters of a run that is looked for: no word has so many, and looking takes a hundredth of the time. [M]"""
-_SELDOM_UNITS = WEIGHTS[10 * len(HERE) + 3 :][:1]
+_RARE_LETTER_WEIGHT = TOKEN_WEIGHTS[10 * len(BYTE_KINDS) + 3 :][:1]
 """What a seldom letter weighs behind seven small ones; in a long run it is one letter over and over."""
-_SELDOM_RUN, _SELDOM_RUNS = _SELDOM_UNITS * _LONG, re.compile(re.escape(_SELDOM_UNITS) + b"{%d,}" % _LONG)
-_IN_RUN = bytes([24])
+_RARE_RUN, _RARE_RUN_PATTERN = (
+    _RARE_LETTER_WEIGHT * _LONG_RUN,
+    re.compile(re.escape(_RARE_LETTER_WEIGHT) + b"{%d,}" % _LONG_RUN),
+)
+_LONG_RUN_WEIGHT = bytes([24])
 """What it weighs there: o200k has tokens of eight x or f, of four b or c, of two q, w or z. [M]"""
 
 
-def weight(pieces: Iterable[bytes]) -> int:
+def count_token_units(pieces: Iterable[bytes]) -> int:
     """Return the units that ``pieces`` weigh joined, without joining them: the same blocks are weighed."""
-    return sum(_sum(_weighed(block), 0, len(block)) for block in _blocks(pieces))
+    return sum(_sum_weights(_weigh_block(block), 0, len(block)) for block in _iter_blocks(pieces))
 
 
-def weights_of(texts: Sequence[bytes]) -> list[int]:
+def count_token_units_by_text(texts: Sequence[bytes]) -> list[int]:
     """Return the units that each of ``texts`` weighs for itself; with line ends between them they are a block.
 
     Nothing reaches over a line end, so that all are weighed at once.
     """
-    weights = _weighed(b"\n".join(texts))
+    weights = _weigh_block(b"\n".join(texts))
     starts = accumulate([len(text) + 1 for text in texts], initial=0)
-    return [_sum(weights, start, stop - 1) for start, stop in pairwise(starts)]
+    return [_sum_weights(weights, start, stop - 1) for start, stop in pairwise(starts)]
 
 
-def _weighed(block: bytes) -> bytes:
+def _weigh_block(block: bytes) -> bytes:
     """Return the units that each byte of a block weighs; a long run of one letter has few tokens, whichever it is."""
-    code = _code_of(block)
-    weights = _sums(block, code).translate(code.weights)
-    return _SELDOM_RUNS.sub(lambda run: _IN_RUN * len(run[0]), weights) if _SELDOM_RUN in weights else weights
+    code = _select_code(block)
+    weights = _number_byte_pairs(block, code).translate(code.weights)
+    return (
+        _RARE_RUN_PATTERN.sub(lambda run: _LONG_RUN_WEIGHT * len(run[0]), weights) if _RARE_RUN in weights else weights
+    )
 
 
-def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _iter_blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the bytes of ``pieces`` in blocks."""
-    held = b""
+    buffer = b""
     for piece in pieces:
-        held += piece
-        whole = len(held) - len(held) % BLOCK
-        yield from (held[at : at + BLOCK] for at in range(0, whole, BLOCK))
-        held = held[whole:]
-    yield held
+        buffer += piece
+        whole = len(buffer) - len(buffer) % BLOCK_BYTES
+        yield from (buffer[at : at + BLOCK_BYTES] for at in range(0, whole, BLOCK_BYTES))
+        buffer = buffer[whole:]
+    yield buffer
 
 
-def _sum(weights: bytes, start: int, stop: int) -> int:
+def _sum_weights(weights: bytes, start: int, stop: int) -> int:
     """Return the sum of the bytes from ``start`` to ``stop``, which are weights."""
     # The low half of an Adler-32 begun at 0 is the sum of the bytes; 256 bytes cannot reach its modulus, 65,521.
     units = 0

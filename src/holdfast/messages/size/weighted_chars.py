@@ -14,19 +14,19 @@ import msgspec
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.text.memo import remembered
+from holdfast.messages.text.memo import cache_by_text
 
-CHARS_A_TOKEN = 4
+CHARS_PER_TOKEN = 4
 """[O] Characters of plain text that count as a token."""
 IMAGE_CHARS = 8_000
 """[O] Weighted characters of an image."""
-KNOWN_BYTES = 64 << 20
+WEIGHT_CACHE_BYTES = 64 << 20
 """Bytes of the texts whose weights are remembered between requests. [H]"""
-_HALVES = 2
+_UNITS_PER_CHAR = 2
 """Weights are told in halves of a plain character's."""
-_WIDE, _DENSE = 8, 5
+_WIDE_UNITS, _BASE64_UNITS = 8, 5
 """Halves that a character of Chinese, Japanese or Korean weighs, and one of base64 (measured: 2.5 x plain text)."""
-_HEAVY = re.compile(
+_HEAVY_RUN = re.compile(
     "(?P<wide>[\\u1100-\\u11ff\\u2e80-\\ua4cf\\uac00-\\ud7af\\uf900-\\ufaff\\U00020000-\\U0002fa1f]+)"
     "|(?<![A-Za-z0-9+/])(?=[A-Za-z0-9+/]*[a-z])(?=[A-Za-z0-9+/]*[A-Z])(?=[A-Za-z0-9+/]*[0-9])"
     "[A-Za-z0-9+/]{64,}"
@@ -34,54 +34,59 @@ _HEAVY = re.compile(
 """Runs that weigh more than plain text: wide characters, and what has the looks of base64."""
 
 
-@remembered(lambda _: 0, KNOWN_BYTES)
-def weight(text: str) -> int:
+@cache_by_text(lambda _: 0, WEIGHT_CACHE_BYTES)
+def weigh_text(text: str) -> int:
     """Return the weighted characters of ``text``: never fewer than its characters."""
-    return math.ceil(sum((stop - start) * heavy for start, stop, heavy in _runs(text)) / _HALVES)
+    return math.ceil(sum((stop - start) * heavy for start, stop, heavy in _iter_weight_runs(text)) / _UNITS_PER_CHAR)
 
 
-def head_within(text: str, most: int) -> int:
-    """Return how many characters from the start of ``text`` weigh no more than ``most``."""
-    return _reach(((stop - start, heavy) for start, stop, heavy in _runs(text)), most)
+def count_start_chars(text: str, max_weight: int) -> int:
+    """Return how many characters from the start of ``text`` weigh no more than ``max_weight``."""
+    return _count_chars_within(((stop - start, heavy) for start, stop, heavy in _iter_weight_runs(text)), max_weight)
 
 
-def tail_within(text: str, most: int) -> int:
-    """Return how many characters from the end of ``text`` weigh no more than ``most``."""
-    return _reach(((stop - start, heavy) for start, stop, heavy in reversed(list(_runs(text)))), most)
+def count_end_chars(text: str, max_weight: int) -> int:
+    """Return how many characters from the end of ``text`` weigh no more than ``max_weight``."""
+    return _count_chars_within(
+        ((stop - start, heavy) for start, stop, heavy in reversed(list(_iter_weight_runs(text)))), max_weight
+    )
 
 
-def _runs(text: str) -> Iterator[tuple[int, int, int]]:
+def _iter_weight_runs(text: str) -> Iterator[tuple[int, int, int]]:
     """Yield the runs of ``text``: where each starts and stops, and the halves that its characters weigh."""
     at = 0
-    for found in _HEAVY.finditer(text):
-        yield at, found.start(), _HALVES
-        yield found.start(), found.end(), _WIDE if found["wide"] else _DENSE
-        at = found.end()
-    yield at, len(text), _HALVES
+    for match in _HEAVY_RUN.finditer(text):
+        yield at, match.start(), _UNITS_PER_CHAR
+        yield match.start(), match.end(), _WIDE_UNITS if match["wide"] else _BASE64_UNITS
+        at = match.end()
+    yield at, len(text), _UNITS_PER_CHAR
 
 
-def _reach(runs: Iterable[tuple[int, int]], most: int) -> int:
-    reached, left = 0, max(0, most) * _HALVES
+def _count_chars_within(runs: Iterable[tuple[int, int]], max_weight: int) -> int:
+    char_count, remaining = 0, max(0, max_weight) * _UNITS_PER_CHAR
     for length, heavy in runs:
-        fits = min(length, left // heavy)
-        reached += fits
-        left -= fits * heavy
+        fits = min(length, remaining // heavy)
+        char_count += fits
+        remaining -= fits * heavy
         if fits < length:
             break
-    return reached
+    return char_count
 
 
-def weigh(message: Message, tool: int = 1) -> int:
-    """Return the weighted characters of ``message``; those of results count ``tool`` times."""
-    return sum(weigh_part(part, tool) for part in message.parts)
+def weigh_message(message: Message, result_factor: int = 1) -> int:
+    """Return the weighted characters of ``message``; those of results count ``result_factor`` times."""
+    return sum(weigh_part(part, result_factor) for part in message.parts)
 
 
-def weigh_part(part: Part, tool: int = 1) -> int:
-    """Return the weighted characters of one part: its words, an image's size, a result's ``tool`` times."""
+def weigh_part(part: Part, result_factor: int = 1) -> int:
+    """Return the weighted characters of one part: its words, an image's size, a result's ``result_factor`` times."""
     if isinstance(part, Text | Thinking):
-        return weight(part.text)
+        return weigh_text(part.text)
     if isinstance(part, ToolCall):
-        return weight(part.name) + weight(part.arguments)
+        return weigh_text(part.name) + weigh_text(part.arguments)
     if isinstance(part, ToolResult):
-        return sum(tool * weight(one.text) if isinstance(one, Text) else weigh_part(one) for one in part.content)
+        return sum(
+            result_factor * weigh_text(inner.text) if isinstance(inner, Text) else weigh_part(inner)
+            for inner in part.content
+        )
     return IMAGE_CHARS if isinstance(part, Media) else len(msgspec.json.encode(part))

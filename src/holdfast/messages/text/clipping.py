@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from holdfast.messages.size.tokens import count
-from holdfast.messages.text.cutting import clip
+from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.messages.text.cutting import take_text_start
 
 
-def clipped(text: str, tokens: int, name: str) -> str:
+def clip_text_with_notice(text: str, tokens: int, name: str) -> str:
     """Return ``text``, or as much of it as about ``tokens`` tokens hold, with a line that says what is left out.
 
     ``name`` is what the text is called there. The line comes on top of the tokens.
     """
-    whole, most = count(text), max(0, tokens)
-    if whole <= most:
+    whole, max_tokens = estimate_text_tokens(text), max(0, tokens)
+    if whole <= max_tokens:
         return text
-    held = clip(text, len(text) * most // whole)
-    return f"{held}\n[{len(text) - len(held):,} characters of {name} are left out here]"
+    excerpt = take_text_start(text, len(text) * max_tokens // whole)
+    return f"{excerpt}\n[{len(text) - len(excerpt):,} characters of {name} are left out here]"

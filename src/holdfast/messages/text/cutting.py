@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from hashlib import sha256
 
-PIECE = 1 << 16
+ENCODE_PIECE_CHARS = 1 << 16
 """Characters that are encoded at a time where a text may be too long to be held twice."""
 
 
-def encoded(text: str) -> Iterator[bytes]:
+def encode_in_pieces(text: str) -> Iterator[bytes]:
     """Yield the bytes of ``text`` in pieces; a lone surrogate is three bytes, as it would be if it were a character."""
-    for start in range(0, len(text), PIECE):
-        yield text[start : start + PIECE].encode("utf-8", "surrogatepass")
+    for start in range(0, len(text), ENCODE_PIECE_CHARS):
+        yield text[start : start + ENCODE_PIECE_CHARS].encode("utf-8", "surrogatepass")
 
 
-def fingerprint(text: str) -> str:
+def hash_text(text: str) -> str:
     """Return the SHA-256 of the bytes of ``text``, which names its blob, in hexadecimal digits."""
-    made = sha256()
-    for piece in encoded(text):
-        made.update(piece)
-    return made.hexdigest()
+    hasher = sha256()
+    for piece in encode_in_pieces(text):
+        hasher.update(piece)
+    return hasher.hexdigest()
 
 
-def sound(text: str) -> str:
+def replace_surrogates_in_text(text: str) -> str:
     """Return ``text`` with every lone surrogate replaced, since no provider takes one."""
     return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def clip(text: str, limit: int) -> str:
+def take_text_start(text: str, limit: int) -> str:
     """Return ``text`` in at most ``limit`` characters, cut at a newline if one lies in the last fifth."""
     if len(text) <= limit:
         return text
@@ -36,7 +36,7 @@ def clip(text: str, limit: int) -> str:
     return text[: edge if edge > 0 else limit]
 
 
-def clip_start(text: str, limit: int) -> str:
+def take_text_end(text: str, limit: int) -> str:
     """Return the end of ``text`` in at most ``limit`` characters, begun at a line if one starts in the first fifth."""
     if len(text) <= limit:
         return text
@@ -45,21 +45,23 @@ def clip_start(text: str, limit: int) -> str:
     return text[edge + 1 if edge >= 0 else start :]
 
 
-def head_and_tail(text: str, limit: int, tail_share: float) -> tuple[str, str]:
+def take_both_text_ends(text: str, limit: int, tail_share: float) -> tuple[str, str]:
     """Return a head and a tail of ``text``, together at most ``limit`` characters and never overlapping."""
-    tail = clip_start(text, int(limit * tail_share)) if tail_share > 0 else ""
-    left = limit - len(tail)
-    head = clip(text[: min(len(text) - len(tail), left + 1)], left)  # one more tells that it must be cut
+    tail = take_text_end(text, int(limit * tail_share)) if tail_share > 0 else ""
+    remaining = limit - len(tail)
+    head = take_text_start(
+        text[: min(len(text) - len(tail), remaining + 1)], remaining
+    )  # one more tells that it must be cut
     return head, tail
 
 
-_REACH = 8
-"""How much further than its limit ``one_line`` looks, in steps: what lies behind cannot show."""
+_LOOKAHEAD_FACTOR = 8
+"""How much further than its limit ``flatten_to_line`` looks, in steps: what lies behind cannot show."""
 
 
-def one_line(text: str, limit: int) -> str:
+def flatten_to_line(text: str, limit: int) -> str:
     """Return ``text`` on one line of at most ``limit`` characters, with an ellipsis where it was cut."""
-    reach = _REACH * (limit + 1)
+    reach = _LOOKAHEAD_FACTOR * (limit + 1)
     while len(flat := " ".join(text[:reach].split())) <= limit and reach < len(text):
-        reach *= _REACH
+        reach *= _LOOKAHEAD_FACTOR
     return flat if len(flat) <= limit else flat[: max(0, limit - 1)] + "…"

@@ -9,14 +9,14 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-KNOWN_BYTES = 16 << 20
+DEFAULT_CACHE_BYTES = 16 << 20
 """Bytes that one function remembers: what an extract reads of a head of 160,000 tokens takes some 6 MB [M]."""
 
-ENTRY_BYTES = 256
+CACHE_ENTRY_BYTES = 256
 """Bytes that holding one value takes beside it and its text. [M]"""
 
 
-class Remembered(Generic[T]):
+class CachedTextFunction(Generic[T]):
     """A pure function of a text that remembers what it gave, together within ``most`` bytes.
 
     ``size`` tells about how many bytes a value takes; its text is counted too. They are held in two halves: when the
@@ -24,8 +24,8 @@ class Remembered(Generic[T]):
     takes more than a half is made anew each time. Threads may use it at once: what is lost between them is made again.
     """
 
-    def __init__(self, make: Callable[[str], T], size: Callable[[T], int], most: int) -> None:
-        self._make, self._size, self._half = make, size, most // 2
+    def __init__(self, make: Callable[[str], T], size: Callable[[T], int], max_bytes: int) -> None:
+        self._make, self._size, self._half = make, size, max_bytes // 2
         self.cache_clear()
         update_wrapper(self, make)
 
@@ -37,17 +37,17 @@ class Remembered(Generic[T]):
 
     def __call__(self, text: str) -> T:
         """Return what the function gives for ``text``."""
-        found = self._young.get(text)
-        if found is None:
-            found = self._old.get(text) or self._made(text)
-            self._hold(text, *found)
-        return found[0]
+        entry = self._young.get(text)
+        if entry is None:
+            entry = self._old.get(text) or self._compute_value(text)
+            self._store_value(text, *entry)
+        return entry[0]
 
-    def _made(self, text: str) -> tuple[T, int]:
+    def _compute_value(self, text: str) -> tuple[T, int]:
         value = self._make(text)
-        return value, self._size(value) + getsizeof(text) + ENTRY_BYTES
+        return value, self._size(value) + getsizeof(text) + CACHE_ENTRY_BYTES
 
-    def _hold(self, text: str, value: T, size: int) -> None:
+    def _store_value(self, text: str, value: T, size: int) -> None:
         if size > self._half:
             return
         if self._bytes + size > self._half:
@@ -56,6 +56,10 @@ class Remembered(Generic[T]):
         self._bytes += size
 
 
-def remembered(size: Callable[[T], int], most: int = KNOWN_BYTES) -> Callable[[Callable[[str], T]], Remembered[T]]:
-    """Return what makes a function of a text remember within ``most`` bytes what it gave, of ``size`` bytes each."""
-    return partial(Remembered, size=size, most=most)
+def cache_by_text(
+    size: Callable[[T], int], max_bytes: int = DEFAULT_CACHE_BYTES
+) -> Callable[[Callable[[str], T]], CachedTextFunction[T]]:
+    """Return what makes a function of a text remember within ``max_bytes`` bytes what it gave, of ``size`` bytes
+    each.
+    """
+    return partial(CachedTextFunction, size=size, max_bytes=max_bytes)

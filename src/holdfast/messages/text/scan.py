@@ -11,70 +11,70 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-Read: TypeAlias = Callable[[int, int], str]
+TextReader: TypeAlias = Callable[[int, int], str]
 """Characters ``start`` to ``stop`` of a text, fewer where it ends."""
 
-PIECE = 1 << 16
+SCAN_PIECE_CHARS = 1 << 16
 """Characters that are read at once."""
 
 
-class Piece(NamedTuple):
+class TextPiece(NamedTuple):
     """A part of a text, and the character it begins at."""
 
     start: int
     text: str
 
 
-class Extent(Struct, frozen=True):
+class TextExtent(Struct, frozen=True):
     """How long a text is, and how many line ends stand before each of its pieces; the last number is of all."""
 
     chars: int
-    ends: tuple[int, ...]
+    line_ends_before: tuple[int, ...]
 
     @property
     def lines(self) -> int:
         """Lines, the one behind the last line end too: an empty text has one."""
-        return self.ends[-1] + 1
+        return self.line_ends_before[-1] + 1
 
 
-def reader(text: str) -> Read:
+def make_text_reader(text: str) -> TextReader:
     """Return ``text`` in the form in which it is read."""
     return lambda start, stop: text[start:stop]
 
 
-def extent(read: Read) -> Extent:
+def measure_extent(read_range: TextReader) -> TextExtent:
     """Return how long a text is; it is walked once, and one piece is held at a time."""
     chars, ends = 0, [0]
-    while text := read(chars, chars + PIECE):
+    while text := read_range(chars, chars + SCAN_PIECE_CHARS):
         chars += len(text)
         ends.append(ends[-1] + text.count("\n"))
-    return Extent(chars, tuple(ends))
+    return TextExtent(chars, tuple(ends))
 
 
-def pieces(read: Read, start: int, stop: int) -> Iterator[Piece]:
+def iter_text_pieces(read_range: TextReader, start: int, stop: int) -> Iterator[TextPiece]:
     """Yield characters ``start`` to ``stop`` in pieces."""
-    for at in range(start, stop, PIECE):
-        yield Piece(at, read(at, min(stop, at + PIECE)))
+    for at in range(start, stop, SCAN_PIECE_CHARS):
+        yield TextPiece(at, read_range(at, min(stop, at + SCAN_PIECE_CHARS)))
 
 
-def line_start(read: Read, held: Extent, number: int) -> int:
+def find_line_start(read_range: TextReader, extent: TextExtent, number: int) -> int:
     """Return the character that line ``number`` begins at, counted from 1; the end of the text where there is none."""
     if number <= 1:
         return 0
-    if number > held.lines:
-        return held.chars
+    if number > extent.lines:
+        return extent.chars
     ends = number - 1  # line ends before it
-    before = bisect_left(held.ends, ends) - 1
-    text = read(before * PIECE, (before + 1) * PIECE)
+    before = bisect_left(extent.line_ends_before, ends) - 1
+    text = read_range(before * SCAN_PIECE_CHARS, (before + 1) * SCAN_PIECE_CHARS)
     at = -1
-    for _ in range(ends - held.ends[before]):
+    for _ in range(ends - extent.line_ends_before[before]):
         at = text.index("\n", at + 1)
-    return before * PIECE + at + 1
+    return before * SCAN_PIECE_CHARS + at + 1
 
 
-def line_at(read: Read, held: Extent, char: int) -> int:
+def find_line_number(read_range: TextReader, extent: TextExtent, char: int) -> int:
     """Return the number of the line that character ``char`` belongs to."""
-    number = char // PIECE
-    if char >= held.chars:
-        return held.lines
-    return held.ends[number] + read(number * PIECE, char).count("\n") + 1
+    number = char // SCAN_PIECE_CHARS
+    if char >= extent.chars:
+        return extent.lines
+    return extent.line_ends_before[number] + read_range(number * SCAN_PIECE_CHARS, char).count("\n") + 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-_OPENING = re.compile(
+_NOTE_OPENING = re.compile(
     r"^[ \t]*(<(?:system-reminder|local-command-caveat|local-command-stdout|environment_context)>)",
     re.MULTILINE,
 )
@@ -16,13 +16,13 @@ _OPENING = re.compile(
 _LINE_END = re.compile(r"[ \t]*(?:\n|\Z)")
 
 
-def apart(text: str) -> tuple[str, str]:
+def split_client_notes(text: str) -> tuple[str, str]:
     """Return the words of ``text`` outside of its notes, and those inside.
 
     A note takes whole lines: what a user only names, or what has no end, is none.
     """
     own, notes, at = list[str](), list[str](), 0
-    while (opening := _OPENING.search(text, at)) is not None:
+    while (opening := _NOTE_OPENING.search(text, at)) is not None:
         end = opening[1].replace("<", "</")
         stop = text.find(end, opening.end())
         if stop < 0:

@@ -13,32 +13,45 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.messages.message import Message, result_text
+from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Part, ToolCall, ToolResult
-from holdfast.messages.references import Reference, part_words
-from holdfast.messages.size.tokens import count
-from holdfast.messages.sized_message import Slot
-from holdfast.messages.text.cutting import one_line
-from holdfast.messages.text_runs import parts_said
-from holdfast.planning.extract.ledger import Deed, command_lines, deed, deeds, file_lines
-from holdfast.planning.extract.max_coverage import lazy_greedy
-from holdfast.planning.extract.salience import Line, lines, message_refs, text_refs, traces, weigh
-from holdfast.planning.extract.user_words import user_words
-from holdfast.planning.settings import REACH, SCAN, Settings
+from holdfast.messages.references import Reference, iter_part_texts
+from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.messages.text.cutting import flatten_to_line
+from holdfast.messages.text_runs import merge_adjacent_texts
+from holdfast.planning.extract.ledger import (
+    ToolAction,
+    describe_tool_call,
+    format_command_lines,
+    format_file_lines,
+    list_tool_actions,
+)
+from holdfast.planning.extract.max_coverage import select_max_coverage
+from holdfast.planning.extract.salience import (
+    ReferenceLine,
+    find_distinctive_references,
+    find_message_references,
+    find_reference_lines,
+    trace_references,
+    weigh_reference,
+)
+from holdfast.planning.extract.user_words import quote_user_messages
+from holdfast.planning.settings import MAX_SCANNED_TOKENS, RECALL_POINTER_CHARS, Settings
 
-PREFACE = (
+EXTRACT_PREFACE = (
     "The conversation before this point was replaced by this extract of it ({messages} messages), made from the log "
     "without a model. Quoted lines are verbatim; whatever is not here can be read back with recall."
 )
-EXTRACT = PREFACE.partition("{")[0]
+EXTRACT_OPENING = EXTRACT_PREFACE.partition("{")[0]
 """How every extract begins."""
-BESIDE = "Beside the summary, from the log and verbatim:"
-_BELOW = "(continue from the messages below)"
-_NOTHING_BELOW = "(no messages follow: continue with the newest request above)"
+SUPPLEMENT_OPENING = "Beside the summary, from the log and verbatim:"
+_CONTINUE_BELOW_TEXT = "(continue from the messages below)"
+_NO_TAIL_TEXT = "(no messages follow: continue with the newest request above)"
 """What the section of next steps says, with a kept tail and without one."""
-LINE_TOKENS = 2
+LINE_OVERHEAD_TOKENS = 2
 """A line costs its own tokens and about this many for its bullet and newline."""
-_CUES = re.compile(
+_DECISION_CUES = re.compile(
     r"\b(?:decid|instead of|because|must not|must|never|always|root cause|the (?:fix|problem|issue|reason) is|"
     r"turns out|important|so (?:I|we)(?:'ll| will)|the plan|approach)|必须|不要|禁止|务必|优先|原因|决定|因此|修复",
     re.IGNORECASE,
@@ -46,68 +59,86 @@ _CUES = re.compile(
 _SENTENCE = re.compile(r"(?<=[.!?。!?])\s+|\n+")
 
 
-def extract(
-    head: Sequence[Slot], tail: Sequence[Slot], budget: int, settings: Settings = Settings(), told: str = ""
+def build_extract(
+    head: Sequence[SizedMessage],
+    tail: Sequence[SizedMessage],
+    budget: int,
+    settings: Settings = Settings(),
+    visible_text: str = "",
 ) -> str:
     """Return a summary of ``head`` in at most ``budget`` estimator tokens, the newest request apart.
 
-    The settings give each section a share; what one leaves over goes to the coverage lines. ``tail`` and ``told`` are
-    what stays visible behind it: a reference that stands there needs no line here.
+    The settings give each section a share; what one leaves over goes to the coverage lines. ``tail`` and
+    ``visible_text`` are what stays visible behind it: a reference that stands there needs no line here.
     """
-    return _render(len(head), _sections(head, tail, budget, settings, told), _BELOW if tail else _NOTHING_BELOW)
+    return _render_extract(
+        len(head),
+        _collect_extract_sections(head, tail, budget, settings, visible_text),
+        _CONTINUE_BELOW_TEXT if tail else _NO_TAIL_TEXT,
+    )
 
 
-def supplement(head: Sequence[Slot], tail: Sequence[Slot], told: str, budget: int, settings: Settings) -> str:
-    """Return what ``told``, a summary of ``head`` that somebody wrote, leaves uncovered, in about ``budget`` tokens.
+def build_supplement(
+    head: Sequence[SizedMessage], tail: Sequence[SizedMessage], written_summary: str, budget: int, settings: Settings
+) -> str:
+    """Return what ``written_summary``, a summary of ``head`` that somebody wrote, leaves uncovered, in about ``budget``
+    tokens.
 
     That is the user's words, the ledger and coverage lines for references that stand neither in it nor in ``tail``.
     """
-    return _render_beside(_sections(head, tail, budget, replace(settings, summary_decision_share=0.0), told))
+    return _render_supplement(
+        _collect_extract_sections(head, tail, budget, replace(settings, summary_decision_share=0.0), written_summary)
+    )
 
 
-def _sections(head: Sequence[Slot], tail: Sequence[Slot], budget: int, settings: Settings, told: str = "") -> Sections:
-    """Return what an extract says of ``head`` beside ``told``."""
-    every = [slot.message for slot in head]
-    head = newest(head, SCAN)
+def _collect_extract_sections(
+    head: Sequence[SizedMessage], tail: Sequence[SizedMessage], budget: int, settings: Settings, visible_text: str = ""
+) -> ExtractSections:
+    """Return what an extract says of ``head`` beside ``visible_text``."""
+    every = [sized_message.message for sized_message in head]
+    head = take_newest_messages(head, MAX_SCANNED_TOKENS)
     messages = every[len(every) - len(head) :]
-    done = list(deeds(messages))
+    actions = list(list_tool_actions(messages))
     ledger = budget * settings.summary_ledger_share
-    is_open = not any(slot.message.starts_turn for slot in tail)
-    goal, constraints = user_words(every, int(budget * settings.summary_user_share), is_open=is_open)
-    errors = [one_line(one.error, 200) for one in done[-30:] if one.failed and one.error][-3:]
-    said = Sections(
+    is_open = not any(sized_message.message.is_turn_start for sized_message in tail)
+    goal, constraints = quote_user_messages(every, int(budget * settings.summary_user_share), is_open=is_open)
+    errors = [flatten_to_line(action.error, 200) for action in actions[-30:] if action.has_failed and action.error][-3:]
+    sections = ExtractSections(
         goal=goal,
         constraints=constraints,
-        commands=_fill(command_lines(done), int(ledger * 0.4)),
+        commands=_take_within_budget(format_command_lines(actions), int(ledger * 0.4)),
         errors=errors,
-        decisions=_fill(_decisions(messages), int(budget * settings.summary_decision_share)),
-        files=_fill(file_lines(done), int(ledger * 0.6)),
+        decisions=_take_within_budget(_find_decisions(messages), int(budget * settings.summary_decision_share)),
+        files=_take_within_budget(format_file_lines(actions), int(ledger * 0.6)),
     )
-    spent = sum(count(text) + LINE_TOKENS for text in said.texts) + HEADINGS
+    spent = sum(estimate_text_tokens(text) + LINE_OVERHEAD_TOKENS for text in sections.texts) + HEADINGS_TOKENS
     spare = int(budget * settings.summary_index_share)
-    weights = _weights(
-        head, {ref for slot in tail for ref in message_refs(slot)}.union(*map(text_refs, [told, *said.texts]))
+    weights = _weigh_unshown_references(
+        head,
+        {ref for sized_message in tail for ref in find_message_references(sized_message)}.union(
+            *map(find_distinctive_references, [visible_text, *sections.texts])
+        ),
     )
-    quotes, covered = cover(head, weights, budget - spent - spare)
-    open_refs = {ref: weight for ref, weight in weights.items() if ref not in covered}
-    named = "\n".join([told, *said.texts, *quotes])
-    handles = _fill(pointers(head, done, open_refs, named), spare)
-    return replace(said, quotes=quotes, pointers=handles)
+    quotes, covered_refs = select_coverage_lines(head, weights, budget - spent - spare)
+    open_refs = {ref: weight for ref, weight in weights.items() if ref not in covered_refs}
+    all_text = "\n".join([visible_text, *sections.texts, *quotes])
+    handles = _take_within_budget(select_result_pointers(head, actions, open_refs, all_text), spare)
+    return replace(sections, quotes=quotes, pointers=handles)
 
 
-HEADINGS = 120
+HEADINGS_TOKENS = 120
 """Estimator tokens of the preface and the section headings."""
 
 
-def newest(slots: Sequence[Slot], size: int) -> Sequence[Slot]:
-    """Return the newest of ``slots`` that are together within ``size``; at least one."""
-    start = len(slots)
-    while start and (size := size - slots[start - 1].size) >= 0:
+def take_newest_messages(messages: Sequence[SizedMessage], size: int) -> Sequence[SizedMessage]:
+    """Return the newest of ``messages`` that are together within ``size``; at least one."""
+    start = len(messages)
+    while start and (size := size - messages[start - 1].tokens) >= 0:
         start -= 1
-    return slots[min(start, len(slots) - 1) :]
+    return messages[min(start, len(messages) - 1) :]
 
 
-class Sections(Struct, frozen=True):
+class ExtractSections(Struct, frozen=True):
     """What an extract says, section by section; each item is a line or a quoted text."""
 
     goal: list[str]
@@ -125,44 +156,44 @@ class Sections(Struct, frozen=True):
         return [*self.goal, *self.constraints, *self.commands, *self.errors, *self.decisions, *self.files]
 
 
-def _render(messages: int, said: Sections, next_steps: str) -> str:
+def _render_extract(messages: int, sections: ExtractSections, next_steps: str) -> str:
     return "\n".join(
         [
-            PREFACE.format(messages=messages),
-            "## Goal\n" + _list(said.goal, ""),
-            "## Constraints & Preferences\n" + _list(said.constraints, ""),
-            "## Progress\n### Done\n" + _list(said.commands),
-            "### In Progress\n(none)\n### Blocked\n" + _list(said.errors),
-            "## Key Decisions\n" + _list(said.decisions),
+            EXTRACT_PREFACE.format(messages=messages),
+            "## Goal\n" + _render_list(sections.goal, ""),
+            "## Constraints & Preferences\n" + _render_list(sections.constraints, ""),
+            "## Progress\n### Done\n" + _render_list(sections.commands),
+            "### In Progress\n(none)\n### Blocked\n" + _render_list(sections.errors),
+            "## Key Decisions\n" + _render_list(sections.decisions),
             f"## Next Steps\n{next_steps}",
-            "## Critical Context\n" + _list(said.quotes, ""),
-            "## Relevant Files\n" + _list([*said.files, *said.pointers]),
+            "## Critical Context\n" + _render_list(sections.quotes, ""),
+            "## Relevant Files\n" + _render_list([*sections.files, *sections.pointers]),
         ]
     )
 
 
-def _render_beside(said: Sections) -> str:
+def _render_supplement(sections: ExtractSections) -> str:
     """Return the sections that hold anything, each under its name."""
-    named = (
-        ("The user's words", [*said.goal, *said.constraints], ""),
-        ("Commands", said.commands, "- "),
-        ("Errors", said.errors, "- "),
-        ("Lines", said.quotes, ""),
-        ("Files", [*said.files, *said.pointers], "- "),
+    groups = (
+        ("The user's words", [*sections.goal, *sections.constraints], ""),
+        ("Commands", sections.commands, "- "),
+        ("Errors", sections.errors, "- "),
+        ("Lines", sections.quotes, ""),
+        ("Files", [*sections.files, *sections.pointers], "- "),
     )
-    told = [f"## {name}\n{_list(items, bullet)}" for name, items, bullet in named if items]
-    return "\n".join([BESIDE, *told]) if told else ""
+    blocks = [f"## {name}\n{_render_list(items, bullet)}" for name, items, bullet in groups if items]
+    return "\n".join([SUPPLEMENT_OPENING, *blocks]) if blocks else ""
 
 
-def _list(items: Iterable[str], bullet: str = "- ") -> str:
+def _render_list(items: Iterable[str], bullet: str = "- ") -> str:
     return "\n".join(bullet + item for item in items) or "(none)"
 
 
-def _fill(candidates: Iterable[str], budget: int) -> list[str]:
+def _take_within_budget(candidates: Iterable[str], budget: int) -> list[str]:
     """Return the first candidates that fit the budget together."""
     out: list[str] = []
     for text in candidates:
-        budget -= count(text) + LINE_TOKENS
+        budget -= estimate_text_tokens(text) + LINE_OVERHEAD_TOKENS
         if budget < 0:
             break
         out.append(text)
@@ -172,78 +203,88 @@ def _fill(candidates: Iterable[str], budget: int) -> list[str]:
 # -- decisions ---------------------------------------------------------------------------------------------------------
 
 
-def _decisions(messages: Sequence[Message]) -> list[str]:
+def _find_decisions(messages: Sequence[Message]) -> list[str]:
     """Return sentences of the agent that say why or what was decided, newest first."""
-    found: list[str] = []
+    decisions: list[str] = []
     for message in reversed(messages):
         if message.role == "assistant":
             sentences = _SENTENCE.split(message.text)
-            found += [one_line(s, 200) for s in reversed(sentences) if 30 <= len(s) <= 400 and _CUES.search(s)]
-    return list(dict.fromkeys(found))
+            decisions += [
+                flatten_to_line(s, 200) for s in reversed(sentences) if 30 <= len(s) <= 400 and _DECISION_CUES.search(s)
+            ]
+    return list(dict.fromkeys(decisions))
 
 
 # -- coverage lines ----------------------------------------------------------------------------------------------------
 
 
-class Quote(Struct, frozen=True):
+class QuotableLine(Struct, frozen=True):
     """A line of the head that may be quoted: where it stood, what it costs."""
 
     place: tuple[int, int, int]
-    line: Line
+    line: ReferenceLine
     cost: int
 
 
-def cover(head: Sequence[Slot], weights: dict[Reference, float], budget: int) -> tuple[list[str], set[Reference]]:
+def select_coverage_lines(
+    head: Sequence[SizedMessage], weights: dict[Reference, float], budget: int
+) -> tuple[list[str], set[Reference]]:
     """Return lines of ``head`` that cover the heaviest references, in order, and the references they cover.
 
     With the headings that tell where they stood they are within ``budget``.
     """
-    chosen = _greedy(_quotes(head, weights), weights, budget)
-    calls = {call.id: call for slot in head for call in slot.message.calls}
+    chosen = _select_quotes(_find_quotable_lines(head, weights), weights, budget)
+    calls = {call.id: call for sized_message in head for call in sized_message.message.calls}
 
     def told(number: int) -> list[str]:
-        return _by_source(head, calls, sorted(chosen[:number], key=lambda quote: quote.place))
+        return _group_quotes_by_source(head, calls, sorted(chosen[:number], key=lambda quote: quote.place))
 
     def size(number: int) -> int:
-        return count("\n".join(told(number)))
+        return estimate_text_tokens("\n".join(told(number)))
 
     every = len(chosen)
-    held = every if size(every) <= budget else bisect(range(1, every), budget, key=size)
-    return told(held), {ref for quote in chosen[:held] for ref in quote.line.refs if ref in weights}
+    quote_count = every if size(every) <= budget else bisect(range(1, every), budget, key=size)
+    return told(quote_count), {ref for quote in chosen[:quote_count] for ref in quote.line.refs if ref in weights}
 
 
-def _weights(head: Sequence[Slot], shown: set[Reference]) -> dict[Reference, float]:
-    length = sum(slot.size for slot in head)
-    return {ref: weigh(ref, trace, length) for ref, trace in traces(head).items() if ref not in shown}
+def _weigh_unshown_references(head: Sequence[SizedMessage], visible_refs: set[Reference]) -> dict[Reference, float]:
+    length = sum(sized_message.tokens for sized_message in head)
+    return {
+        ref: weigh_reference(ref, trace, length)
+        for ref, trace in trace_references(head).items()
+        if ref not in visible_refs
+    }
 
 
-def _quotes(head: Sequence[Slot], weights: dict[Reference, float]) -> list[Quote]:
+def _find_quotable_lines(head: Sequence[SizedMessage], weights: dict[Reference, float]) -> list[QuotableLine]:
     """Return each distinct line that holds a wanted reference, at its newest place."""
-    newest: dict[str, Quote] = {}
-    wanted = weights.keys()
-    for index, slot in enumerate(head):
-        for place, part in enumerate(parts_said(slot.message)):
+    newest: dict[str, QuotableLine] = {}
+    wanted_refs = weights.keys()
+    for index, sized_message in enumerate(head):
+        for place, part in enumerate(merge_adjacent_texts(sized_message.message)):
             number = 0
-            for text in part_words(part):
-                for line in lines(text):
+            for text in iter_part_texts(part):
+                for line in find_reference_lines(text):
                     number += 1
-                    if not wanted.isdisjoint(line.refs):
-                        newest[line.text] = Quote((index, place, number), line, line.cost + LINE_TOKENS)
+                    if not wanted_refs.isdisjoint(line.refs):
+                        newest[line.text] = QuotableLine((index, place, number), line, line.cost + LINE_OVERHEAD_TOKENS)
     return list(newest.values())
 
 
-def _greedy(quotes: list[Quote], weights: dict[Reference, float], budget: int) -> list[Quote]:
+def _select_quotes(quotes: list[QuotableLine], weights: dict[Reference, float], budget: int) -> list[QuotableLine]:
     """Return the quotes that cover most for their cost within the budget, the best first."""
-    taken = lazy_greedy([(quote.line.refs, quote.cost) for quote in quotes], dict(weights), budget)
-    return [quotes[number] for number in taken]
+    numbers = select_max_coverage([(quote.line.refs, quote.cost) for quote in quotes], dict(weights), budget)
+    return [quotes[number] for number in numbers]
 
 
-def _by_source(head: Sequence[Slot], calls: dict[str, ToolCall], quotes: Sequence[Quote]) -> list[str]:
+def _group_quotes_by_source(
+    head: Sequence[SizedMessage], calls: dict[str, ToolCall], quotes: Sequence[QuotableLine]
+) -> list[str]:
     """Return the lines in order, with a heading wherever they come from another result."""
     out: list[str] = []
     source = ""
     for quote in quotes:
-        heading = _heading(parts_said(head[quote.place[0]].message)[quote.place[1]], calls)
+        heading = _describe_source(merge_adjacent_texts(head[quote.place[0]].message)[quote.place[1]], calls)
         if heading and heading != source:
             out.append(f"[{heading}]")
             source = heading
@@ -251,37 +292,47 @@ def _by_source(head: Sequence[Slot], calls: dict[str, ToolCall], quotes: Sequenc
     return out
 
 
-def _heading(part: Part, calls: dict[str, ToolCall]) -> str:
+def _describe_source(part: Part, calls: dict[str, ToolCall]) -> str:
     call = calls.get(part.call_id) if isinstance(part, ToolResult) else part
     if not isinstance(call, ToolCall):
         return ""
-    one = deed(call)
-    return "/".join(one.what.split("/")[-2:]) if one.is_of_file else one_line(f"{one.tool} {one.what}", 48)
+    action = describe_tool_call(call)
+    return (
+        "/".join(action.subject.split("/")[-2:])
+        if action.is_file_action
+        else flatten_to_line(f"{action.tool} {action.subject}", 48)
+    )
 
 
 # -- pointers ----------------------------------------------------------------------------------------------------------
 
 
-def pointers(head: Sequence[Slot], done: Sequence[Deed], weights: dict[Reference, float], said: str) -> Iterator[str]:
+def select_result_pointers(
+    head: Sequence[SizedMessage], actions: Sequence[ToolAction], weights: dict[Reference, float], named_text: str
+) -> Iterator[str]:
     """Yield names of results worth reading again, best first: each covers references that nothing else does.
 
-    A result is named by its path where it has one, else by its call id. Those that ``said`` names already come for
-    nothing and are taken first.
+    A result is named by its path where it has one, else by its call id. Those that ``named_text`` names already come
+    for nothing and are taken first.
     """
-    left = dict(weights)
-    texts = {result.call_id: result_text(result)[:REACH] for slot in head for result in slot.message.results}
-    unnamed: list[tuple[Deed, list[Reference]]] = []
-    for one in done:
-        refs = [ref for ref in text_refs(texts.get(one.call_id, "")) if ref in left]
-        if _handle(one) in said:
+    remaining = dict(weights)
+    texts = {
+        result.call_id: get_result_text(result)[:RECALL_POINTER_CHARS]
+        for sized_message in head
+        for result in sized_message.message.results
+    }
+    candidates: list[tuple[ToolAction, list[Reference]]] = []
+    for action in actions:
+        refs = [ref for ref in find_distinctive_references(texts.get(action.call_id, "")) if ref in remaining]
+        if _get_recall_handle(action) in named_text:
             for ref in refs:
-                del left[ref]
+                del remaining[ref]
         elif refs:
-            unnamed.append((one, refs))
-    for number in lazy_greedy([(refs, 1) for _, refs in unnamed], left, len(unnamed)):
-        one = unnamed[number][0]
-        yield one.what if one.is_of_file else f"{one.call_id} {one_line(one.what, 30)}"
+            candidates.append((action, refs))
+    for number in select_max_coverage([(refs, 1) for _, refs in candidates], remaining, len(candidates)):
+        action = candidates[number][0]
+        yield action.subject if action.is_file_action else f"{action.call_id} {flatten_to_line(action.subject, 30)}"
 
 
-def _handle(one: Deed) -> str:
-    return one.what if one.is_of_file else one.call_id
+def _get_recall_handle(action: ToolAction) -> str:
+    return action.subject if action.is_file_action else action.call_id

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.messages.references import Reference, background, of_piece
-from holdfast.messages.text.cutting import one_line
-from holdfast.planning.extract.max_coverage import lazy_greedy
-from holdfast.planning.settings import KINDS, LONGEST_OUTLINE_LINE, OUTLINE_PLACES, OUTLINE_SCAN
+from holdfast.messages.references import Reference, extract_word_references, load_common_references
+from holdfast.messages.text.cutting import flatten_to_line
+from holdfast.planning.extract.max_coverage import select_max_coverage
+from holdfast.planning.settings import (
+    MAX_OUTLINE_LINE_CHARS,
+    MAX_OUTLINE_SCAN_CHARS,
+    OUTLINE_SAMPLES,
+    REFERENCE_KIND_WEIGHTS,
+)
 
 
-def outline(text: str, chars: int, first: int = 1, start: int = 0, stop: int | None = None) -> list[str]:
+def build_text_outline(text: str, chars: int, first: int = 1, start: int = 0, stop: int | None = None) -> list[str]:
     """Return lines of ``text`` as ``number: line``, in order, together within ``chars``.
 
     Only what lies between characters ``start`` and ``stop`` is looked at; ``first`` is the number of the line there.
@@ -19,27 +24,31 @@ def outline(text: str, chars: int, first: int = 1, start: int = 0, stop: int | N
     """
     if chars <= 0:
         return []
-    known = background()
+    background_names = load_common_references()
     candidates: list[tuple[list[Reference], int]] = []
-    shown: list[str] = []
+    numbered_lines: list[str] = []
     weights: dict[Reference, float] = {}
-    for number, line in _lines(text, first, start, len(text) if stop is None else stop):
-        short = one_line(line, LONGEST_OUTLINE_LINE)
-        refs = [ref for piece in short.split() for ref in of_piece(piece) if ref[1] not in known]
+    for number, line in _sample_numbered_lines(text, first, start, len(text) if stop is None else stop):
+        short = flatten_to_line(line, MAX_OUTLINE_LINE_CHARS)
+        refs = [
+            ref for piece in short.split() for ref in extract_word_references(piece) if ref[1] not in background_names
+        ]
         if refs:
-            weights.update((ref, KINDS.get(ref[0], 1.0)) for ref in refs)
-            shown.append(f"{number}: {short}")
-            candidates.append((refs, len(shown[-1]) + 1))
-    chosen = sorted(lazy_greedy(candidates, weights, chars))
-    return [shown[number] for number in chosen]
+            weights.update((ref, REFERENCE_KIND_WEIGHTS.get(ref[0], 1.0)) for ref in refs)
+            numbered_lines.append(f"{number}: {short}")
+            candidates.append((refs, len(numbered_lines[-1]) + 1))
+    chosen = sorted(select_max_coverage(candidates, weights, chars))
+    return [numbered_lines[number] for number in chosen]
 
 
-def _lines(text: str, first: int, start: int, stop: int) -> Iterator[tuple[int, str]]:
-    """Yield the lines between ``start`` and ``stop`` with their numbers; of more than ``OUTLINE_SCAN``, a sample."""
-    if stop - start <= OUTLINE_SCAN:
+def _sample_numbered_lines(text: str, first: int, start: int, stop: int) -> Iterator[tuple[int, str]]:
+    """Yield the lines between ``start`` and ``stop`` with their numbers; of more than ``MAX_OUTLINE_SCAN_CHARS``, a
+    sample.
+    """
+    if stop - start <= MAX_OUTLINE_SCAN_CHARS:
         yield from enumerate(text[start:stop].split("\n"), first)
         return
-    step, size = (stop - start) // OUTLINE_PLACES, OUTLINE_SCAN // OUTLINE_PLACES
+    step, size = (stop - start) // OUTLINE_SAMPLES, MAX_OUTLINE_SCAN_CHARS // OUTLINE_SAMPLES
     for at in range(start, stop - size, step):
         begin, end = text.find("\n", at, at + size) + 1, text.rfind("\n", at, at + size)
         if 0 < begin <= end:  # whole lines

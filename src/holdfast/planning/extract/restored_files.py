@@ -7,93 +7,96 @@ from collections.abc import Container, Mapping, Sequence
 from math import inf
 from typing import Any
 
-from holdfast.messages.message import Message, result_text
+from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolCall
-from holdfast.messages.references import arguments
-from holdfast.messages.size.tokens import count
-from holdfast.messages.text.clipping import clipped
-from holdfast.messages.text.cutting import one_line
-from holdfast.planning.extract.ledger import deeds
+from holdfast.messages.references import decode_call_arguments
+from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.messages.text.clipping import clip_text_with_notice
+from holdfast.messages.text.cutting import flatten_to_line
+from holdfast.planning.extract.ledger import list_tool_actions
 
-PLAN = "The plan as it stands:"
+PLAN_OPENING = "The plan as it stands:"
 """How the text begins that tells the plan, in every summary that has one."""
-ITEM_CHARS = 300
+MAX_PLAN_ITEM_CHARS = 300
 """Characters of one item of a plan. [H]"""
-_PLANNING = re.compile(r"todo|plan", re.IGNORECASE)
-_WORDS = ("content", "text", "step", "task", "title", "description")
-_DONE = frozenset({"done", "completed", "complete", "cancelled", "canceled"})
+_PLANNING_TOOL = re.compile(r"todo|plan", re.IGNORECASE)
+_ITEM_TEXT_KEYS = ("content", "text", "step", "task", "title", "description")
+_DONE_STATUSES = frozenset({"done", "completed", "complete", "cancelled", "canceled"})
 
 
-def restored(
-    head: Sequence[Message], most: int, tokens: int, scale: float = 1.0, together: float = inf
+def render_restored_files(
+    head: Sequence[Message], max_files: int, max_tokens: int, token_ratio: float = 1.0, total_tokens: float = inf
 ) -> tuple[str, ...]:
-    """Return the ``most`` files of ``head`` touched last, newest first, as they were read; longer ones only by name.
+    """Return the ``max_files`` files of ``head`` touched last, newest first, as they were read; longer ones only by
+    name.
 
-    Longer is what has more than ``tokens`` tokens, or more than newer ones leave of ``together``, where ``scale`` real
-    ones are one of the estimator. What the agent changed after it read it is told to be so.
+    Longer is what has more than ``max_tokens`` tokens, or more than newer ones leave of ``total_tokens``, where
+    ``token_ratio`` real ones are one of the estimator. What the agent changed after it read it is told to be so.
     """
-    if not most:
+    if not max_files:
         return ()
-    touched: dict[str, str] = {}
+    verbs: dict[str, str] = {}
     reads: dict[str, str] = {}
-    results = {result.call_id: result_text(result) for message in head for result in message.results}
-    for one in deeds(head):
-        if one.is_of_file and not one.failed:
-            touched.pop(one.what, None)
-            touched[one.what] = one.verb
-        if one.verb == "read" and not one.failed:
-            reads[one.what] = results.get(one.call_id, "")
-    found: list[str] = []
-    for path in [*reversed(touched)][:most]:
-        if together <= 0:
+    results = {result.call_id: get_result_text(result) for message in head for result in message.results}
+    for action in list_tool_actions(head):
+        if action.is_file_action and not action.has_failed:
+            verbs.pop(action.subject, None)
+            verbs[action.subject] = action.verb
+        if action.verb == "read" and not action.has_failed:
+            reads[action.subject] = results.get(action.call_id, "")
+    texts: list[str] = []
+    for path in [*reversed(verbs)][:max_files]:
+        if total_tokens <= 0:
             break
-        found.append(_told(path, touched[path], reads.get(path), min(tokens, together) / scale))
-        together -= scale * count(found[-1])
-    return tuple(found)
+        texts.append(_render_file(path, verbs[path], reads.get(path), min(max_tokens, total_tokens) / token_ratio))
+        total_tokens -= token_ratio * estimate_text_tokens(texts[-1])
+    return tuple(texts)
 
 
-def _told(path: str, verb: str, text: str | None, tokens: float) -> str:
+def _render_file(path: str, verb: str, text: str | None, tokens: float) -> str:
     if text is None:
         return f"{path} was changed and never read; read it to see it"
-    if count(text) > tokens:
+    if estimate_text_tokens(text) > tokens:
         return f"{path} was read; it is too long to show"
-    changed = ", and changed since" if verb == "edit" else ""
-    return f"{path} as it was last read{changed}:\n{text}"
+    change_note = ", and changed since" if verb == "edit" else ""
+    return f"{path} as it was last read{change_note}:\n{text}"
 
 
-def restored_plan(head: Sequence[Message], tokens: int) -> tuple[str, ...]:
+def render_restored_todos(head: Sequence[Message], tokens: int) -> tuple[str, ...]:
     """Return the plan of the newest call in ``head`` that makes one, in at most ``tokens``; nothing where all is done.
 
     A call makes a plan where its tool is named so, took it, and a list of items stands in it; an empty list takes the
     plan back. A plan that an earlier summary told counts as long as no newer one is made.
     """
-    refused = {result.call_id for message in head for result in message.results if result.is_error}
-    plan = next((told for message in reversed(head) if (told := _plan(message, refused)) is not None), "")
-    return (clipped(plan, tokens, "the plan"),) if plan and tokens else ()
+    failed_ids = {result.call_id for message in head for result in message.results if result.is_error}
+    plan = next(
+        (plan_text for message in reversed(head) if (plan_text := _find_plan(message, failed_ids)) is not None), ""
+    )
+    return (clip_text_with_notice(plan, tokens, "the plan"),) if plan and tokens else ()
 
 
-def _plan(message: Message, refused: Container[str]) -> str | None:
+def _find_plan(message: Message, failed_ids: Container[str]) -> str | None:
     """Return the plan that ``message`` makes or tells, empty where all of it is done; nothing where it has none."""
     for part in reversed(message.parts):
-        if isinstance(part, Text) and message.role == "user" and part.text.startswith(PLAN):
+        if isinstance(part, Text) and message.role == "user" and part.text.startswith(PLAN_OPENING):
             return part.text
-        if isinstance(part, ToolCall) and _PLANNING.search(part.name) and part.id not in refused:
-            items = _items(part)
+        if isinstance(part, ToolCall) and _PLANNING_TOOL.search(part.name) and part.id not in failed_ids:
+            items = _parse_plan_items(part)
             if items is not None:
-                is_done = all(item.get("status") in _DONE for item in items)
-                return "" if is_done else "\n".join([PLAN, *map(_line, items)])
+                is_done = all(item.get("status") in _DONE_STATUSES for item in items)
+                return "" if is_done else "\n".join([PLAN_OPENING, *map(_render_plan_item, items)])
     return None
 
 
-def _items(call: ToolCall) -> list[Mapping[str, Any]] | None:
+def _parse_plan_items(call: ToolCall) -> list[Mapping[str, Any]] | None:
     """Return the items of the first list in a call's arguments; nothing where there is none or it has others."""
-    given = arguments(call)
-    values = given.values() if isinstance(given, dict) else ()
+    call_arguments = decode_call_arguments(call)
+    values = call_arguments.values() if isinstance(call_arguments, dict) else ()
     first = next((value for value in values if isinstance(value, list)), None)
     items: list[Mapping[str, Any]] = [item for item in first or () if isinstance(item, dict)]
     return items if items or first == [] else None
 
 
-def _line(item: Mapping[str, Any]) -> str:
-    text = next((item[name] for name in _WORDS if isinstance(item.get(name), str)), "")
-    return f"- [{item.get('status') or 'open'}] {one_line(text, ITEM_CHARS)}"
+def _render_plan_item(item: Mapping[str, Any]) -> str:
+    text = next((item[name] for name in _ITEM_TEXT_KEYS if isinstance(item.get(name), str)), "")
+    return f"- [{item.get('status') or 'open'}] {flatten_to_line(text, MAX_PLAN_ITEM_CHARS)}"

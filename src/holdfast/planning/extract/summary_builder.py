@@ -12,163 +12,208 @@ from msgspec.structs import replace
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
-from holdfast.messages.size.tokens import count, measure
-from holdfast.messages.sized_message import Slot
-from holdfast.messages.text.clipping import clipped
-from holdfast.planning.builder import Draft
-from holdfast.planning.extract.carried_summary import LEAST, SHARE, carried
-from holdfast.planning.extract.extract import EXTRACT, extract, supplement
-from holdfast.planning.extract.previous_summary import CARRIED, is_summary, newest_summary, summaries, unwrapped
-from holdfast.planning.extract.restored_files import restored
-from holdfast.planning.presets.overflow_replay import continuation
-from holdfast.planning.settings import SCAN
-from holdfast.planning.stages.escape_tags import harmless_summary
-from holdfast.state.branch.branch import Branch
-from holdfast.state.branch.view import edited, native_of
+from holdfast.messages.size.tokens import build_sized_message, estimate_text_tokens
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.messages.text.clipping import clip_text_with_notice
+from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.extract.carried_summary import (
+    MIN_PREVIOUS_SUMMARY_TOKENS,
+    PREVIOUS_SUMMARY_SHARE,
+    render_previous_summary,
+)
+from holdfast.planning.extract.extract import EXTRACT_OPENING, build_extract, build_supplement
+from holdfast.planning.extract.previous_summary import (
+    PREVIOUS_SUMMARY_OPENING,
+    find_newest_client_summary,
+    is_client_summary_part,
+    iter_client_summaries,
+    unwrap_client_summary,
+)
+from holdfast.planning.extract.restored_files import render_restored_files
+from holdfast.planning.presets.overflow_replay import build_continue_text
+from holdfast.planning.settings import MAX_SCANNED_TOKENS
+from holdfast.planning.stages.escape_tags import escape_summary_look_alikes
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.branch.view import apply_part_edits, decode_native_summary
 from holdfast.state.edits import Edit
-from holdfast.state.entries import Compaction
-from holdfast.state.target import Written
+from holdfast.state.entries import CompactionEntry
+from holdfast.state.target import SummaryResult
 
-PREFACE = (
+SUMMARY_PREFACE = (
     "The conversation before this point was replaced by this summary of it ({messages} messages). Whatever is not here "
     "can be read back with recall."
 )
-LEAST_BESIDE = 200
+MIN_SUPPLEMENT_TOKENS = 200
 """Estimator tokens under which nothing but the user's newest words is put beside a written summary. [H]"""
-_LINE = 20
+_CLIP_LINE_TOKENS = 20
 """Estimator tokens of the line that says what of a text is left out."""
-WRITERS = frozenset({"model", "hook"})
+TEXT_WRITERS = frozenset({"model", "hook"})
 """Who writes a text that a later summary brings up to date."""
 
 
-def stand_in(draft: Draft, keep: int, cap: float, written: Written | None = None) -> Compaction | None:
-    """Return the compaction that keeps from slot ``keep`` on, its summary in at most about ``cap`` tokens.
+def build_compaction(
+    builder: PlanBuilder, keep: int, max_tokens: float, summary_result: SummaryResult | None = None
+) -> CompactionEntry | None:
+    """Return the compaction that keeps from slot ``keep`` on, its summary in at most about ``max_tokens`` tokens.
 
-    ``written`` is what somebody made for it; without, it is an extract. Nothing where nothing was really said.
+    ``summary_result`` is what somebody made for it; without, it is an extract. Nothing where nothing was really said.
     """
-    head = told(draft, keep)
-    if not any(slot.message.text.strip() or slot.message.calls or slot.message.results for slot in head):
+    head = build_head_messages(builder, keep)
+    if not any(
+        sized_message.message.text.strip() or sized_message.message.calls or sized_message.message.results
+        for sized_message in head
+    ):
         return None
-    files, sources = _files(draft, head), [*_sources(draft), *filter(None, [continuation(draft, keep)])]
-    counted = [*files, *sources] if draft.settings.goal_share else sources
-    budget = draft.own(cap) - sum(map(count, counted))
-    texts = [*_words(draft, head, keep, budget, written), *files, *sources]
-    summary = Message("user", tuple(map(Text, harmless_summary(texts, draft.branch))))
-    size = measure(summary).size
-    made = Compaction(keep, summary, size, before=draft.estimate)
-    if written is None:
-        return made
-    made = replace(made, by=written.by, native=written.native, twin=0 if written.native is None else size)
-    native = native_of(made)
-    return replace(made, size=draft.own(native.tokens)) if native is not None and native.tokens > 0 else made
+    files, sources = (
+        _get_restored_files(builder, head),
+        [*_get_restored_sources(builder), *filter(None, [build_continue_text(builder, keep)])],
+    )
+    counted_texts = [*files, *sources] if builder.settings.goal_share else sources
+    budget = builder.to_estimator_tokens(max_tokens) - sum(map(estimate_text_tokens, counted_texts))
+    texts = [*_build_summary_texts(builder, head, keep, budget, summary_result), *files, *sources]
+    summary = Message("user", tuple(map(Text, escape_summary_look_alikes(texts, builder.state))))
+    size = build_sized_message(summary).tokens
+    compaction = CompactionEntry(keep, summary, size, tokens_before=builder.estimated_tokens)
+    if summary_result is None:
+        return compaction
+    compaction = replace(
+        compaction,
+        author=summary_result.author,
+        native=summary_result.native,
+        readable_tokens=0 if summary_result.native is None else size,
+    )
+    native = decode_native_summary(compaction)
+    return (
+        replace(compaction, head_tokens=builder.to_estimator_tokens(native.tokens))
+        if native is not None and native.tokens > 0
+        else compaction
+    )
 
 
-def anchor_of(branch: Branch) -> str:
+def find_updatable_summary(state: ConversationState) -> str:
     """Return the text that a later summary brings up to date: what somebody wrote for the one in force, or nothing.
 
     Of an extract it is nothing as long as all that it stands for can be read again, which makes a better summary; what
-    is longer than ``SCAN`` would be read for ever, and the extract is the text.
+    is longer than ``MAX_SCANNED_TOKENS`` would be read for ever, and the extract is the text.
     """
-    made, texts = branch.compaction, _in_force(branch)
-    if made is None or not texts:
+    compaction, texts = state.compaction, _get_active_summary_texts(state)
+    if compaction is None or not texts:
         return ""
-    if made.by in WRITERS:
-        return _written(texts)
-    said, text = branch.slots.slice(branch.pinned, branch.keep), texts[0]
-    if not text.startswith(EXTRACT) or sum(slot.size for slot in said) <= SCAN:
+    if compaction.author in TEXT_WRITERS:
+        return _strip_summary_preface(texts)
+    head, text = state.sized_messages.slice(state.pinned_count, state.first_kept), texts[0]
+    if (
+        not text.startswith(EXTRACT_OPENING)
+        or sum(sized_message.tokens for sized_message in head) <= MAX_SCANNED_TOKENS
+    ):
         return ""
     behind_preface = text.partition("\n")[2]
-    return "\n\n".join([behind_preface, *(text for text in texts if text.startswith(CARRIED))])
+    return "\n\n".join([behind_preface, *(text for text in texts if text.startswith(PREVIOUS_SUMMARY_OPENING))])
 
 
-def earlier(branch: Branch, keep: int) -> str:
+def choose_carried_summary(state: ConversationState, keep: int) -> str:
     """Return the summary of what came before that an extract of all before slot ``keep`` carries on, or nothing.
 
     It is the newest: one that the client sent since the last compaction, else the one in force if somebody wrote it;
     under an extract of ours the newest that gave way to it, else the one that it carries on.
     """
-    texts = _in_force(branch)
-    newest = newest_summary(branch.messages.slice(branch.pinned, keep))
-    if not texts or texts[0].startswith(EXTRACT):
-        return newest or next(summaries(texts), "")
-    is_covered = newest == newest_summary(branch.messages.slice(branch.pinned, branch.keep))
-    return _written(texts) if is_covered else newest
+    texts = _get_active_summary_texts(state)
+    newest = find_newest_client_summary(state.messages.slice(state.pinned_count, keep))
+    if not texts or texts[0].startswith(EXTRACT_OPENING):
+        return newest or next(iter_client_summaries(texts), "")
+    is_covered = newest == find_newest_client_summary(state.messages.slice(state.pinned_count, state.first_kept))
+    return _strip_summary_preface(texts) if is_covered else newest
 
 
-def _written(texts: Sequence[str]) -> str:
+def _strip_summary_preface(texts: Sequence[str]) -> str:
     """Return what somebody wrote for a summary with these texts: behind our preface, as a client wraps it, or alone."""
-    if texts[0].startswith(PREFACE.partition("{")[0]):
+    if texts[0].startswith(SUMMARY_PREFACE.partition("{")[0]):
         return texts[1] if len(texts) > 1 else ""
-    return next(summaries(texts), "\n\n".join(texts))
+    return next(iter_client_summaries(texts), "\n\n".join(texts))
 
 
-def _in_force(branch: Branch) -> list[str]:
+def _get_active_summary_texts(state: ConversationState) -> list[str]:
     """Return the texts of the summary in force."""
-    made = branch.compaction
-    parts = made.summary.parts if made is not None and made.summary is not None else ()
+    compaction = state.compaction
+    parts = compaction.summary.parts if compaction is not None and compaction.summary is not None else ()
     return [part.text for part in parts if isinstance(part, Text)]
 
 
-def told(draft: Draft, keep: int) -> list[Slot]:
+def build_head_messages(builder: PlanBuilder, keep: int) -> list[SizedMessage]:
     """Return the whole head from the log, with long words of the user as they were shown: spilled, not whole.
 
     An earlier summary is what it says, and whole.
     """
-    branch = draft.branch
+    state = builder.state
     return [
-        _told(slot, branch.edits.get(index, ()))
-        for index, slot in enumerate(branch.slots.slice(branch.pinned, keep), branch.pinned)
+        _build_head_message(sized_message, state.edits.get(index, ()))
+        for index, sized_message in enumerate(state.sized_messages.slice(state.pinned_count, keep), state.pinned_count)
     ]
 
 
-def _told(slot: Slot, edits: Sequence[Edit]) -> Slot:
-    message = slot.message
-    if not message.starts_turn:
-        return slot
-    shown = [one for one in edits if one.span.part is None or not is_summary(message.parts[one.span.part])]
-    slot = edited(slot, shown) if shown else slot
-    said = unwrapped(slot.message)
-    return slot if said is slot.message else replace(slot, message=said)
+def _build_head_message(sized_message: SizedMessage, edits: Sequence[Edit]) -> SizedMessage:
+    message = sized_message.message
+    if not message.is_turn_start:
+        return sized_message
+    visible_edits = [
+        edit for edit in edits if edit.span.part is None or not is_client_summary_part(message.parts[edit.span.part])
+    ]
+    sized_message = apply_part_edits(sized_message, visible_edits) if visible_edits else sized_message
+    unwrapped_message = unwrap_client_summary(sized_message.message)
+    return (
+        sized_message
+        if unwrapped_message is sized_message.message
+        else replace(sized_message, message=unwrapped_message)
+    )
 
 
-def _words(draft: Draft, head: Sequence[Slot], keep: int, budget: int, written: Written | None) -> Iterator[str]:
+def _build_summary_texts(
+    builder: PlanBuilder, head: Sequence[SizedMessage], keep: int, budget: int, summary_result: SummaryResult | None
+) -> Iterator[str]:
     """Yield the texts of the summary: an extract, or a preface, what was written, and what that leaves out."""
-    tail, settings = draft.branch.slots.slice(keep), draft.settings
-    if written is None or not written.text.strip():
-        before = carried(earlier(draft.branch, keep), min(budget, max(LEAST, int(budget * SHARE))))
-        yield extract(head, tail, budget - count(before), settings, before)
+    tail, settings = builder.state.sized_messages.slice(keep), builder.settings
+    if summary_result is None or not summary_result.text.strip():
+        before = render_previous_summary(
+            choose_carried_summary(builder.state, keep),
+            min(budget, max(MIN_PREVIOUS_SUMMARY_TOKENS, int(budget * PREVIOUS_SUMMARY_SHARE))),
+        )
+        yield build_extract(head, tail, budget - estimate_text_tokens(before), settings, before)
         yield from [before] if before else []
         return
-    yield PREFACE.format(messages=len(head))
-    yield written.text.strip()
-    left = budget - count(written.text)
-    if left < LEAST_BESIDE and any(slot.message.starts_turn for slot in tail):
+    yield SUMMARY_PREFACE.format(messages=len(head))
+    yield summary_result.text.strip()
+    remaining = budget - estimate_text_tokens(summary_result.text)
+    if remaining < MIN_SUPPLEMENT_TOKENS and any(sized_message.message.is_turn_start for sized_message in tail):
         return
-    beside = supplement(head, tail, written.text, max(0, left), settings)
+    beside = build_supplement(head, tail, summary_result.text, max(0, remaining), settings)
     if beside:
         yield beside
 
 
-def _files(draft: Draft, head: Sequence[Slot]) -> tuple[str, ...]:
+def _get_restored_files(builder: PlanBuilder, head: Sequence[SizedMessage]) -> tuple[str, ...]:
     """Return the files of the head that the agent touched last, as it read them.
 
     They stay within a share of the room where a goal or an overflow says how small the request must get.
     """
-    settings, messages = draft.settings, [slot.message for slot in head]
-    is_bounded = settings.goal_share or draft.world.rung == "compact"
-    together = draft.share(settings.restore_share) if is_bounded else inf
-    return restored(messages, settings.restore_files, settings.restore_tokens, draft.scale, together)
+    settings, messages = builder.settings, [sized_message.message for sized_message in head]
+    is_bounded = settings.goal_share or builder.inputs.overflow_step == "compact"
+    together = builder.compute_compaction_share(settings.restore_share) if is_bounded else inf
+    return render_restored_files(
+        messages, settings.restore_files, settings.restore_tokens, builder.token_ratio, together
+    )
 
 
-def _sources(draft: Draft) -> Iterator[str]:
+def _get_restored_sources(builder: PlanBuilder) -> Iterator[str]:
     """Yield the texts from their source, as far as their budgets go: of each, and of all together."""
-    settings = draft.settings
-    left = draft.own(min(settings.restore_sources_together, draft.share(settings.restore_share)))
-    for text in draft.world.restored:
-        most = min(draft.own(settings.restore_source_tokens), left)
-        size = count(text)
-        shown = text if size <= most else clipped(text, most - _LINE, "this")
-        left -= count(shown)
-        if left < 0:
+    settings = builder.settings
+    remaining = builder.to_estimator_tokens(
+        min(settings.restore_sources_together, builder.compute_compaction_share(settings.restore_share))
+    )
+    for text in builder.inputs.restored_texts:
+        max_tokens = min(builder.to_estimator_tokens(settings.restore_source_tokens), remaining)
+        size = estimate_text_tokens(text)
+        excerpt = text if size <= max_tokens else clip_text_with_notice(text, max_tokens - _CLIP_LINE_TOKENS, "this")
+        remaining -= estimate_text_tokens(excerpt)
+        if remaining < 0:
             return
-        yield shown
+        yield excerpt

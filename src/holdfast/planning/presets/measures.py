@@ -10,56 +10,56 @@ from msgspec import Struct
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.text.cutting import sound
-from holdfast.planning.builder import Draft
-from holdfast.state.branch.branch import Branch
-from holdfast.state.branch.view import messages_at, slot_after
+from holdfast.messages.text.cutting import replace_surrogates_in_text
+from holdfast.planning.builder import PlanBuilder
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.branch.view import get_next_shown_index, list_shown_messages_at
 
-IMAGE_CHARS = 4_800
+PI_IMAGE_CHARS = 4_800
 """Characters that pi counts for a picture, which makes 1,200 tokens of it. [P]"""
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
-def estimate_tokens(message: Message, chars_per_token: int = 4) -> int:
+def estimate_pi_tokens(message: Message, chars_per_token: int = 4) -> int:
     """Return the tokens of ``message`` as pi estimates them: characters over four, rounded up."""
-    return math.ceil(sum(map(_chars, message.parts)) / max(1, chars_per_token))
+    return math.ceil(sum(map(_count_pi_chars, message.parts)) / max(1, chars_per_token))
 
 
-def json_tokens(message: Message) -> int:
+def estimate_opencode_tokens(message: Message) -> int:
     """Return the tokens of ``message`` as opencode estimates them: characters of its JSON over four, rounded."""
-    body = {"role": message.role, "content": [_block(part) for part in message.parts]}
-    return math.floor(utf16(msgspec.json.encode(body).decode(errors="replace")) / 4 + 0.5)
+    body = {"role": message.role, "content": [_to_ai_sdk_part(part) for part in message.parts]}
+    return math.floor(count_utf16_units(msgspec.json.encode(body).decode(errors="replace")) / 4 + 0.5)
 
 
-def text_tokens(text: str) -> int:
+def estimate_opencode_text_tokens(text: str) -> int:
     """Return the tokens of ``text`` as opencode estimates them: characters over four, rounded."""
-    return math.floor(utf16(text) / 4 + 0.5)
+    return math.floor(count_utf16_units(text) / 4 + 0.5)
 
 
-def utf16(text: str) -> int:
+def count_utf16_units(text: str) -> int:
     """Return the length of ``text`` as JavaScript tells it: what lies beyond the first plane counts twice."""
     return len(text) if text.isascii() else len(text) + sum(char > "\uffff" for char in text)
 
 
-def _chars(part: Part) -> int:
+def _count_pi_chars(part: Part) -> int:
     if isinstance(part, Text | Thinking):
-        return utf16(part.text)
+        return count_utf16_units(part.text)
     if isinstance(part, ToolCall):
-        return utf16(part.name) + utf16(_compact(part.arguments))
+        return count_utf16_units(part.name) + count_utf16_units(_minify_json(part.arguments))
     if isinstance(part, ToolResult):
-        return sum(map(_chars, part.content))
-    return IMAGE_CHARS if isinstance(part, Media) else len(part.raw or b"")
+        return sum(map(_count_pi_chars, part.content))
+    return PI_IMAGE_CHARS if isinstance(part, Media) else len(part.raw or b"")
 
 
-def _compact(arguments: str) -> str:
+def _minify_json(arguments: str) -> str:
     """Return JSON as JavaScript writes it, without blanks between; what is no JSON stays."""
-    value = _value(arguments)
+    value = _parse_json_or_keep(arguments)
     return arguments if value is arguments else msgspec.json.encode(value).decode()
 
 
-def _value(arguments: str) -> object:
+def _parse_json_or_keep(arguments: str) -> object:
     """Return what JSON says; what is no JSON as it is."""
     try:
         return msgspec.json.decode(arguments)
@@ -67,128 +67,146 @@ def _value(arguments: str) -> object:
         return arguments
 
 
-def _block(part: Part) -> dict[str, object]:
+def _to_ai_sdk_part(part: Part) -> dict[str, object]:
     """Return a part in the form in which opencode hands it to a model's library."""
     if isinstance(part, Text | Thinking):
-        return {"type": "text" if isinstance(part, Text) else "reasoning", "text": sound(part.text)}
+        return {
+            "type": "text" if isinstance(part, Text) else "reasoning",
+            "text": replace_surrogates_in_text(part.text),
+        }
     if isinstance(part, ToolCall):
-        given = _value(part.arguments)
-        return _of_tool("tool-call", part.id, part.name) | {
-            "input": sound(part.arguments) if given is part.arguments else given
+        parsed_arguments = _parse_json_or_keep(part.arguments)
+        return _to_ai_sdk_tool_part("tool-call", part.id, part.name) | {
+            "input": replace_surrogates_in_text(part.arguments)
+            if parsed_arguments is part.arguments
+            else parsed_arguments
         }
     if isinstance(part, ToolResult):
-        said = {"type": "content", "value": [_block(inner) for inner in part.content]}
-        return _of_tool("tool-result", part.call_id, part.name) | {"output": said}
+        output = {"type": "content", "value": [_to_ai_sdk_part(inner) for inner in part.content]}
+        return _to_ai_sdk_tool_part("tool-result", part.call_id, part.name) | {"output": output}
     if isinstance(part, Media):
-        return {"type": "file", "mediaType": part.mime, "data": sound(part.source)}
+        return {"type": "file", "mediaType": part.mime, "data": replace_surrogates_in_text(part.source)}
     return {"type": part.kind, "raw": part.raw}
 
 
-def _of_tool(kind: str, id_: str, name: str) -> dict[str, object]:
-    return {"type": kind, "toolCallId": sound(id_), "toolName": sound(name)}
+def _to_ai_sdk_tool_part(kind: str, id_: str, name: str) -> dict[str, object]:
+    return {"type": kind, "toolCallId": replace_surrogates_in_text(id_), "toolName": replace_surrogates_in_text(name)}
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-class Estimate(Struct, frozen=True):
+class UsageEstimate(Struct, frozen=True):
     """A request by usage and characters: what the last answer told, and what came behind it."""
 
-    usage: int
-    trailing: int
-    answer: int = -1
+    usage_tokens: int
+    trailing_tokens: int
+    answer_index: int = -1
     """Slot of the answer that told it; -1 where none counts."""
 
     @property
     def tokens(self) -> int:
         """Both together."""
-        return self.usage + self.trailing
+        return self.usage_tokens + self.trailing_tokens
 
 
-def usage_estimate(branch: Branch, chars_per_token: int = 4) -> Estimate:
-    """Return the size of what ``branch`` shows as pi estimates it: the usage of the last good answer, and characters.
+def estimate_pi_request(state: ConversationState, chars_per_token: int = 4) -> UsageEstimate:
+    """Return the size of what ``state`` shows as pi estimates it: the usage of the last good answer, and characters.
 
     Usage from before the last compaction, of another model or of another beginning counts for nothing; then
     everything that is shown is estimated.
     """
-    used = branch.used if branch.anchor is not None else None
+    used = state.valid_last_answer if state.valid_measured_request is not None else None
     if used is not None:
-        return Estimate(used.tokens, total_from(branch, used.slots, Tokens(chars_per_token)), used.slots - 1)
-    return Estimate(0, total_shown(branch, Tokens(chars_per_token)))
+        return UsageEstimate(
+            used.window_tokens,
+            sum_shown_messages_from(state, used.message_count, PiTokenMeasure(chars_per_token)),
+            used.message_count - 1,
+        )
+    return UsageEstimate(0, sum_shown_messages(state, PiTokenMeasure(chars_per_token)))
 
 
-class Tokens(Struct, frozen=True):
-    """The measure of ``estimate_tokens``."""
+class PiTokenMeasure(Struct, frozen=True):
+    """The measure of ``estimate_pi_tokens``."""
 
     chars_per_token: int
 
     def __call__(self, message: Message) -> int:
         """Return the tokens of ``message``."""
-        return estimate_tokens(message, self.chars_per_token)
+        return estimate_pi_tokens(message, self.chars_per_token)
 
 
-def request_size(draft: Draft) -> int:
+def measure_request_for_trigger(builder: PlanBuilder) -> int:
     """Return the size of the request as planned, as this policy measures it; -1 where nothing tells it."""
-    return _MEASURES[draft.settings.measure](draft)
+    return _REQUEST_MEASURES[builder.settings.measure](builder)
 
 
-def _by_request(draft: Draft) -> int:
+def _measure_planned_request(builder: PlanBuilder) -> int:
     """The exact request to be sent."""
-    return draft.at_most
+    return builder.upper_estimate
 
 
-def _by_usage(draft: Draft) -> int:
+def _measure_last_usage(builder: PlanBuilder) -> int:
     """The last good answer's usage, its output included; nothing before there is one."""
-    used = draft.branch.used
-    return -1 if used is None else used.tokens
+    used = builder.state.valid_last_answer
+    return -1 if used is None else used.window_tokens
 
 
-def _by_usage_and_chars(draft: Draft) -> int:
+def _measure_usage_and_chars(builder: PlanBuilder) -> int:
     """The last good answer's usage and characters for what came later; without usage the frame and characters."""
-    found = usage_estimate(draft.branch, draft.settings.chars_per_token)
-    return found.tokens + (draft.room.frame if found.answer < 0 else 0)
+    estimate = estimate_pi_request(builder.state, builder.settings.chars_per_token)
+    return estimate.tokens + (builder.budget.setup_tokens if estimate.answer_index < 0 else 0)
 
 
-_MEASURES: dict[str, Callable[[Draft], int]] = {
-    "request": _by_request,
-    "usage": _by_usage,
-    "usage+chars": _by_usage_and_chars,
+_REQUEST_MEASURES: dict[str, Callable[[PlanBuilder], int]] = {
+    "request": _measure_planned_request,
+    "usage": _measure_last_usage,
+    "usage+chars": _measure_usage_and_chars,
 }
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------------
 
 
-def shown_messages(branch: Branch, start: int) -> list[Message]:
+def list_shown_messages_from(state: ConversationState, start: int) -> list[Message]:
     """Return the messages from slot ``start`` on as the projection shows them, one for each slot."""
-    if not branch.edits:
-        return branch.messages.slice(start)
-    slots = [(index, messages_at(branch, index)) for index in range(start, len(branch.slots))]
-    return [found[0] if len(found) == 1 else branch.messages[index] for index, found in slots]
+    if not state.edits:
+        return state.messages.slice(start)
+    slots = [(index, list_shown_messages_at(state, index)) for index in range(start, len(state.sized_messages))]
+    return [
+        visible_messages[0] if len(visible_messages) == 1 else state.messages[index]
+        for index, visible_messages in slots
+    ]
 
 
-def shown_parts(branch: Branch, index: int) -> dict[int, Part]:
+def map_shown_parts(state: ConversationState, index: int) -> dict[int, Part]:
     """Return by its place what is shown of each part of a slot; nothing of those for which not one other stands."""
-    put = {edit.span.part: edit.put for edit in branch.edits.get(index, ())}
-    parts = enumerate(branch.messages[index].parts if None not in put else ())
-    shown = {place: put.get(place, (part,)) for place, part in parts}
-    return {place: one[0] for place, one in shown.items() if len(one) == 1 and not isinstance(one[0], Message)}
+    replacements = {edit.span.part: edit.replacement for edit in state.edits.get(index, ())}
+    parts = enumerate(state.messages[index].parts if None not in replacements else ())
+    parts_by_place = {place: replacements.get(place, (part,)) for place, part in parts}
+    return {
+        place: new_parts[0]
+        for place, new_parts in parts_by_place.items()
+        if len(new_parts) == 1 and not isinstance(new_parts[0], Message)
+    }
 
 
-def total_shown(branch: Branch, measure: Callable[[Message], int]) -> int:
-    """Return the sum of ``measure``, as ``Seq.total`` takes it, over the messages of the projection."""
-    summary = branch.compaction.summary if branch.compaction is not None else None
-    first = [*branch.messages.slice(0, branch.pinned), *([] if summary is None else [summary])]
-    return sum(map(measure, first)) + total_from(branch, branch.keep, measure)
+def sum_shown_messages(state: ConversationState, measure: Callable[[Message], int]) -> int:
+    """Return the sum of ``measure``, as ``PersistentSequence.sum_from`` takes it, over the messages of the
+    projection.
+    """
+    summary = state.compaction.summary if state.compaction is not None else None
+    first = [*state.messages.slice(0, state.pinned_count), *([] if summary is None else [summary])]
+    return sum(map(measure, first)) + sum_shown_messages_from(state, state.first_kept, measure)
 
 
-def total_from(branch: Branch, start: int, measure: Callable[[Message], int]) -> int:
+def sum_shown_messages_from(state: ConversationState, start: int, measure: Callable[[Message], int]) -> int:
     """Return the same of what stands for the slots from ``start`` on; only what is new or edited is measured."""
-    total = branch.messages.total(measure, start)
+    total = state.messages.sum_from(measure, start)
     after = start
-    for index, _ in branch.edits.find_from(start):
+    for index, _ in state.edits.iter_from(start):
         if index >= after:
-            after = slot_after(branch, index)
-            total += sum(map(measure, messages_at(branch, index)))
-            total -= sum(map(measure, branch.messages.slice(index, after)))
+            after = get_next_shown_index(state, index)
+            total += sum(map(measure, list_shown_messages_at(state, index)))
+            total -= sum(map(measure, state.messages.slice(index, after)))
     return total

@@ -12,130 +12,145 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from holdfast.messages.message import Message, media_of
+from holdfast.messages.message import Message, collect_media_in_messages
 from holdfast.messages.parts import Text
-from holdfast.planning.builder import Draft
-from holdfast.planning.extract.client_notes import apart
-from holdfast.planning.extract.previous_summary import said_by_user
-from holdfast.planning.stages.media import media_edits
-from holdfast.planning.stages.tail_selection import cuts, open_turn
-from holdfast.state.branch.branch import Branch
-from holdfast.state.entries import REPLAY, Compaction
+from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.extract.client_notes import split_client_notes
+from holdfast.planning.extract.previous_summary import iter_user_texts
+from holdfast.planning.stages.media import build_media_edits
+from holdfast.planning.stages.tail_selection import find_answer_with_unread_results, find_tail_cut_points
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.entries import TRIGGER_REPLAY, CompactionEntry
 
-CONTINUE = (
+CONTINUE_INSTRUCTION = (
     "Go on with the next steps if there are any; if something is unclear, or nothing is left to do, stop and ask."
 )
 """[C] The last words behind the summary of an automatic compaction that cut a turn; the wording is ours."""
-MEDIA_REMOVED = (
+MEDIA_REMOVED_TEXT = (
     "Images or documents were taken out of the conversation because they did not fit. If one of them is needed, say"
     " so and ask for a smaller one."
 )
-"""[C] Stands before ``CONTINUE``, but only where the compaction took media out of sight."""
-_CONTINUE_WITHOUT_MEDIA = f"{MEDIA_REMOVED}\n\n{CONTINUE}"
-_WHY = "the request was refused as too large: the message is said again without its media"
+"""[C] Stands before ``CONTINUE_INSTRUCTION``, but only where the compaction took media out of sight."""
+_MEDIA_REMOVED_AND_CONTINUE = f"{MEDIA_REMOVED_TEXT}\n\n{CONTINUE_INSTRUCTION}"
+_REPLAY_REASON = "the request was refused as too large: the message is said again without its media"
 
 
-def is_after_overflow(draft: Draft) -> bool:
+def is_overflow_replay(builder: PlanBuilder) -> bool:
     """Return whether this compaction answers an overflow, under a policy that says the newest message again."""
-    return draft.settings.overflow_replay and draft.world.rung == "compact"
+    return builder.settings.overflow_replay and builder.inputs.overflow_step == "compact"
 
 
-def find_replay(draft: Draft) -> int | None:
+def find_replayed_message(builder: PlanBuilder) -> int | None:
     """Return the slot of the user message that a compaction after an overflow says again, or None.
 
     There must be something before it to summarise, and it happens once between two answers: a message that was said
     again and refused once more gains nothing by a second time.
     """
-    branch = draft.branch
-    if not is_after_overflow(draft) or _was_replayed(branch):
+    state = builder.state
+    if not is_overflow_replay(builder) or _has_replayed(state):
         return None
-    newest = find_newest_user_message(branch, branch.keep)
-    return newest if newest > branch.keep and newest in cuts(branch) else None
+    newest = find_newest_user_content_index(state, state.first_kept)
+    return newest if newest > state.first_kept and newest in find_tail_cut_points(state) else None
 
 
-def add_overflow_places(draft: Draft, places: Sequence[int]) -> list[int]:
+def add_overflow_cut_points(builder: PlanBuilder, cut_points: Sequence[int]) -> list[int]:
     """Return where a compaction after an overflow may cut: at the message to be said again, else at unread results.
 
-    ``places`` are those of the policy's own rule; they come last, since they may fold what the model has not read.
+    ``cut_points`` are those of the policy's own rule; they come last, since they may fold what the model has not read.
     """
-    if not is_after_overflow(draft):
-        return list(places)
-    branch = draft.branch
-    unread = open_turn(branch)
-    first = [place for place in (find_replay(draft), unread) if place is not None and place in cuts(branch)]
-    first = [place for place in first if branch.keep < place < len(branch.slots)]
-    if _was_replayed(branch) and _waits_first(branch):
+    if not is_overflow_replay(builder):
+        return list(cut_points)
+    state = builder.state
+    unread = find_answer_with_unread_results(state)
+    first = [
+        place
+        for place in (find_replayed_message(builder), unread)
+        if place is not None and place in find_tail_cut_points(state)
+    ]
+    first = [place for place in first if state.first_kept < place < len(state.sized_messages)]
+    if _has_replayed(state) and _is_tail_unanswered(state):
         return first
-    return list(dict.fromkeys([*first, *places]))
+    return list(dict.fromkeys([*first, *cut_points]))
 
 
-def find_overflow_refusal(before: Draft, after: Draft, places: Sequence[int]) -> str:
+def explain_useless_overflow_cut(before: PlanBuilder, after: PlanBuilder, cut_points: Sequence[int]) -> str:
     """Return why a cut after an overflow is not made, or nothing: it is no help, or a later place leaves less."""
-    if not is_after_overflow(before):
+    if not is_overflow_replay(before):
         return ""
-    if after.estimate >= before.estimate:
-        return f"{after.estimate:,} tokens would be left of {before.estimate:,}: it would not get smaller"
-    if after.branch.keep != places[-1] and after.at_most > before.room.usable:
-        return f"{after.at_most:,} tokens would be left, and {before.room.usable:,} can be used"
+    if after.estimated_tokens >= before.estimated_tokens:
+        return (
+            f"{after.estimated_tokens:,} tokens would be left of {before.estimated_tokens:,}: it would not get smaller"
+        )
+    if after.state.first_kept != cut_points[-1] and after.upper_estimate > before.budget.usable:
+        return f"{after.upper_estimate:,} tokens would be left, and {before.budget.usable:,} can be used"
     return ""
 
 
-def as_replay(draft: Draft, made: Compaction) -> Compaction:
-    """Return ``made`` with the media of the message that it says again as words; any other compaction unchanged."""
-    if made.keep != find_replay(draft):
-        return made
-    return replace(made, edits=media_edits(draft, made.keep, _WHY), trigger=REPLAY)
+def replace_replayed_media(builder: PlanBuilder, compaction: CompactionEntry) -> CompactionEntry:
+    """Return ``compaction`` with the media of the message that it says again as words; any other compaction
+    unchanged.
+    """
+    if compaction.first_kept != find_replayed_message(builder):
+        return compaction
+    return replace(
+        compaction, edits=build_media_edits(builder, compaction.first_kept, _REPLAY_REASON), trigger=TRIGGER_REPLAY
+    )
 
 
-def continuation(draft: Draft, keep: int) -> str:
+def build_continue_text(builder: PlanBuilder, keep: int) -> str:
     """Return what tells the model to go on behind a summary of all before slot ``keep``; mostly nothing.
 
     Nothing where somebody asked for the compaction, where a hook does not want it, and where no turn is cut.
     """
-    world = draft.world
-    is_manual = world.force and world.rung != "compact"
-    if not draft.settings.auto_continue or not world.continues or is_manual or not _cuts_turn(draft.branch, keep):
+    inputs = builder.inputs
+    is_manual = inputs.force_compaction and inputs.overflow_step != "compact"
+    if (
+        not builder.settings.auto_continue
+        or not inputs.can_auto_continue
+        or is_manual
+        or not _is_turn_cut(builder.state, keep)
+    ):
         return ""
-    return _CONTINUE_WITHOUT_MEDIA if _hides_media(draft.branch, keep) else CONTINUE
+    return _MEDIA_REMOVED_AND_CONTINUE if _is_media_hidden(builder.state, keep) else CONTINUE_INSTRUCTION
 
 
-def tells_to_continue(made: Compaction) -> bool:
-    """Return whether the summary of ``made`` ends with what ``continuation`` returns."""
-    last = made.summary.parts[-1] if made.summary is not None and made.summary.parts else None
-    return isinstance(last, Text) and last.text in {CONTINUE, _CONTINUE_WITHOUT_MEDIA}
+def has_continue_text(compaction: CompactionEntry) -> bool:
+    """Return whether the summary of ``compaction`` ends with what ``build_continue_text`` returns."""
+    last = compaction.summary.parts[-1] if compaction.summary is not None and compaction.summary.parts else None
+    return isinstance(last, Text) and last.text in {CONTINUE_INSTRUCTION, _MEDIA_REMOVED_AND_CONTINUE}
 
 
-def find_newest_user_message(branch: Branch, start: int) -> int:
+def find_newest_user_content_index(state: ConversationState, start: int) -> int:
     """Return the slot of the newest message in which a user really says something, from slot ``start`` on, or -1."""
-    slots = range(len(branch.slots) - 1, start - 1, -1)
-    return next((slot for slot in slots if _is_of_user(branch.messages[slot])), -1)
+    slots = range(len(state.sized_messages) - 1, start - 1, -1)
+    return next((slot for slot in slots if _has_user_content(state.messages[slot])), -1)
 
 
-def _is_of_user(message: Message) -> bool:
+def _has_user_content(message: Message) -> bool:
     """Return whether a user speaks, or shows something: notes and summaries of a client are neither."""
-    if not message.starts_turn:
+    if not message.is_turn_start:
         return False
-    words = "\n".join(said_by_user([message]))
-    return bool(apart(words)[0]) or bool(media_of(message))
+    words = "\n".join(iter_user_texts([message]))
+    return bool(split_client_notes(words)[0]) or bool(collect_media_in_messages(message))
 
 
-def _was_replayed(branch: Branch) -> bool:
+def _has_replayed(state: ConversationState) -> bool:
     """Return whether the newest compaction said a message again, and no answer came since."""
-    made = branch.compaction
-    return branch.compactions > 0 and made is not None and made.trigger == REPLAY
+    compaction = state.compaction
+    return state.compactions_since_answer > 0 and compaction is not None and compaction.trigger == TRIGGER_REPLAY
 
 
-def _waits_first(branch: Branch) -> bool:
+def _is_tail_unanswered(state: ConversationState) -> bool:
     """Return whether the kept tail is what a user said last, and nothing of the agent's."""
-    return all(message.role == "user" for message in branch.messages.slice(branch.keep))
+    return all(message.role == "user" for message in state.messages.slice(state.first_kept))
 
 
-def _cuts_turn(branch: Branch, keep: int) -> bool:
+def _is_turn_cut(state: ConversationState, keep: int) -> bool:
     """Return whether a compaction at ``keep`` folds the words that the agent is at work on."""
-    last = branch.messages[len(branch.messages) - 1]
+    last = state.messages[len(state.messages) - 1]
     is_done = last.role == "assistant" and not last.calls
-    return not is_done and find_newest_user_message(branch, branch.pinned) < keep
+    return not is_done and find_newest_user_content_index(state, state.pinned_count) < keep
 
 
-def _hides_media(branch: Branch, keep: int) -> bool:
-    return any(branch.keep <= slot < keep for slot in branch.pictures)
+def _is_media_hidden(state: ConversationState, keep: int) -> bool:
+    return any(state.first_kept <= slot < keep for slot in state.media_indexes)

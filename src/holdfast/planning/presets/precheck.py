@@ -13,118 +13,135 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from holdfast.messages.message import Message, result_text
+from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import ToolResult
-from holdfast.messages.size.tokens import count
-from holdfast.messages.size.weighted_chars import CHARS_A_TOKEN, weigh
-from holdfast.planning.builder import Draft
-from holdfast.planning.presets.measures import request_size, total_shown
-from holdfast.planning.stages.spill import replaced
+from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.messages.size.weighted_chars import CHARS_PER_TOKEN, weigh_message
+from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.presets.measures import measure_request_for_trigger, sum_shown_messages
+from holdfast.planning.stages.spill import replace_result_text
 from holdfast.planning.stages.truncate import (
-    Held,
-    bounds,
-    cut_results,
-    held_results,
-    reducible,
-    text_weight,
-    truncate_result,
+    WeighedResult,
+    compute_result_limits,
+    count_reducible_chars,
+    truncate_result_to_weight,
+    truncate_results_to_limits,
+    weigh_result_text,
+    weigh_shown_results,
 )
 from holdfast.state.edits import Edit, Span
 
-Way: TypeAlias = Literal["fits", "compact_only", "truncate_tool_results_only", "compact_then_truncate"]
-SPARE = 2_048
+PrecheckOutcome: TypeAlias = Literal["fits", "compact_only", "truncate_tool_results_only", "compact_then_truncate"]
+MIN_SPARE_CHARS = 2_048
 """[O] Characters that cutting results must free beyond what is too much."""
-SPARE_SHARE = 1.5
+SPARE_FACTOR = 1.5
 """[O] Or so many times what is too much."""
 TOOL_WEIGHT = 2
 """[O] Words of tools count twice: code and logs have more tokens than prose."""
-LEAST = 1_024
+MIN_LOOP_LIMIT_CHARS = 1_024
 """[O] Characters that a budget of the guard has at least."""
-REMOVED = "[Older tool output removed: it no longer fits beside what came later]"
+REMOVED_RESULT_TEXT = "[Older tool output removed: it no longer fits beside what came later]"
 """What the guard inside the loop shows in place of a result."""
 
 
-class Route(Struct, frozen=True):
+class PrecheckDecision(Struct, frozen=True):
     """What to do before a request, and the tokens by which it is too big."""
 
-    way: Way
-    overflow: int = 0
+    outcome: PrecheckOutcome
+    excess_tokens: int = 0
 
 
-def route(estimated: int, window: int, reserve: int, reducible_chars: int) -> Route:
-    """Return the way to make a request of ``estimated`` tokens fit its window less the reserve."""
-    overflow = max(0, estimated - max(1, window - reserve))
-    chars = overflow * CHARS_A_TOKEN
+def decide_precheck(request_tokens: int, window: int, reserve: int, reducible_chars: int) -> PrecheckDecision:
+    """Return the way to make a request of ``request_tokens`` tokens fit its window less the reserve."""
+    overflow = max(0, request_tokens - max(1, window - reserve))
+    chars = overflow * CHARS_PER_TOKEN
     if not overflow:
-        return Route("fits")
+        return PrecheckDecision("fits")
     if reducible_chars <= 0:
-        return Route("compact_only", overflow)
-    enough = max(chars + SPARE, math.ceil(chars * SPARE_SHARE))
-    return Route("truncate_tool_results_only" if reducible_chars >= enough else "compact_then_truncate", overflow)
+        return PrecheckDecision("compact_only", overflow)
+    enough = max(chars + MIN_SPARE_CHARS, math.ceil(chars * SPARE_FACTOR))
+    return PrecheckDecision(
+        "truncate_tool_results_only" if reducible_chars >= enough else "compact_then_truncate", overflow
+    )
 
 
-def precheck(draft: Draft) -> Draft:
+def reduce_results_at_precheck(builder: PlanBuilder) -> PlanBuilder:
     """Return the draft with results cleared or cut as the policy does before it thinks of compacting."""
-    if not draft.may_make_room:
-        return draft
-    if draft.settings.loop_share:
-        draft = draft.decide(tuple(_guarded(draft)))
-    if not draft.settings.precheck or (size := request_size(draft)) <= draft.room.usable:
-        return draft
-    found = route(size, draft.room.window, draft.room.reserve, reducible(draft))
-    return cut_results(draft) if found.way == "truncate_tool_results_only" else draft
+    if not builder.can_reduce:
+        return builder
+    if builder.settings.loop_share:
+        builder = builder.add_edits(tuple(_limit_tool_loop(builder)))
+    if not builder.settings.precheck or (size := measure_request_for_trigger(builder)) <= builder.budget.usable:
+        return builder
+    decision = decide_precheck(size, builder.budget.window, builder.budget.reserve, count_reducible_chars(builder))
+    return truncate_results_to_limits(builder) if decision.outcome == "truncate_tool_results_only" else builder
 
 
-def _guarded(draft: Draft) -> Iterator[Edit]:
+def _limit_tool_loop(builder: PlanBuilder) -> Iterator[Edit]:
     """Yield the edits that bring results within what the guard inside the loop allows."""
-    settings, chars = draft.settings, draft.room.window * CHARS_A_TOKEN
-    most = max(LEAST, int(chars * settings.loop_share))
-    most_of_one = max(LEAST, int(chars * settings.loop_one_share / TOOL_WEIGHT))
+    settings, chars = builder.settings, builder.budget.window * CHARS_PER_TOKEN
+    max_chars = max(MIN_LOOP_LIMIT_CHARS, int(chars * settings.loop_share))
+    most_of_one = max(MIN_LOOP_LIMIT_CHARS, int(chars * settings.loop_one_share / TOOL_WEIGHT))
     # Half of the window, where words of tools count twice, is less than results may have under pressure. Nothing is
     # under pressure yet, so the guard does not cut deeper than that: a lower limit would leave the other without use.
-    most_of_one = max(most_of_one, bounds(draft.room.window, settings).each)
-    over = total_shown(draft.branch, _doubled) - most
-    if over <= 0 and not total_shown(draft.branch, _Long(most_of_one)):
+    most_of_one = max(most_of_one, compute_result_limits(builder.budget.window, settings).per_result)
+    over = sum_shown_messages(builder.state, _weigh_tools_double) - max_chars
+    if over <= 0 and not sum_shown_messages(builder.state, _OversizedCount(most_of_one)):
         return
-    held = list(held_results(draft.branch))
-    cut = [_shorter(one, most_of_one) for one in held]
-    over -= TOOL_WEIGHT * sum(one.weight - new.weight for one, new in zip(held, cut, strict=True))
-    for one, new in zip(held, _without_oldest(cut, over), strict=True):
-        if new.result is not one.result:
-            yield _edit(one, new)
+    results = list(weigh_shown_results(builder.state))
+    short_results = [_shorten_result(old, most_of_one) for old in results]
+    over -= TOOL_WEIGHT * sum(old.weight - new.weight for old, new in zip(results, short_results, strict=True))
+    for old, new in zip(results, _remove_oldest_results(short_results, over), strict=True):
+        if new.result is not old.result:
+            yield _build_tool_loop_edit(old, new)
 
 
-def _doubled(message: Message) -> int:
-    return weigh(message, TOOL_WEIGHT)
+def _weigh_tools_double(message: Message) -> int:
+    return weigh_message(message, TOOL_WEIGHT)
 
 
-class _Long(Struct, frozen=True):
+class _OversizedCount(Struct, frozen=True):
     """The measure that counts results over a limit."""
 
-    most: int
+    max_chars: int
 
     def __call__(self, message: Message) -> int:
-        return sum(text_weight(result) > self.most for result in message.results)
+        return sum(weigh_result_text(result) > self.max_chars for result in message.results)
 
 
-def _without_oldest(held: Sequence[Held], over: int) -> Iterator[Held]:
-    """Yield ``held``, the oldest of them as a line until ``over`` weighted characters are free."""
-    for one in held:
-        frees = TOOL_WEIGHT * (one.weight - len(REMOVED))
+def _remove_oldest_results(results: Sequence[WeighedResult], over: int) -> Iterator[WeighedResult]:
+    """Yield ``results``, the oldest of them as a line until ``over`` weighted characters are free."""
+    for result in results:
+        frees = TOOL_WEIGHT * (result.weight - len(REMOVED_RESULT_TEXT))
         if over > 0 and frees > 0:
             over -= frees
-            yield Held(one.slot, one.place, replaced(one.result, REMOVED), len(REMOVED))
+            yield WeighedResult(
+                result.message_index,
+                result.part_index,
+                replace_result_text(result.result, REMOVED_RESULT_TEXT),
+                len(REMOVED_RESULT_TEXT),
+            )
         else:
-            yield one
+            yield result
 
 
-def _shorter(one: Held, most: int) -> Held:
-    result = truncate_result(one.result, most)
-    return one if result is one.result else Held(one.slot, one.place, result, most)
+def _shorten_result(weighed: WeighedResult, max_chars: int) -> WeighedResult:
+    result = truncate_result_to_weight(weighed.result, max_chars)
+    return (
+        weighed
+        if result is weighed.result
+        else WeighedResult(weighed.message_index, weighed.part_index, result, max_chars)
+    )
 
 
-def _edit(old: Held, new: Held) -> Edit:
-    text, short = result_text(old.result), result_text(new.result)
+def _build_tool_loop_edit(old: WeighedResult, new: WeighedResult) -> Edit:
+    text, short = get_result_text(old.result), get_result_text(new.result)
     why = f"results took too much of the window: of {len(text):,} characters {len(short):,} stay"
-    put: tuple[ToolResult, ...] = (new.result,)
-    return Edit(Span(old.slot, old.slot + 1, old.place), put, "loop", why, count(text) - count(short))
+    replacement: tuple[ToolResult, ...] = (new.result,)
+    return Edit(
+        Span(old.message_index, old.message_index + 1, old.part_index),
+        replacement,
+        "loop",
+        why,
+        estimate_text_tokens(text) - estimate_text_tokens(short),
+    )

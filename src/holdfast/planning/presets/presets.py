@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.planning.settings import Settings
 
-_PLAIN = Settings(
+_BARE_SETTINGS = Settings(
     reserve_floor=0,
     room_min=0,
     history_hysteresis=False,
@@ -35,10 +35,10 @@ _CLEARED_TOOLS = ("Read", "Bash", "PowerShell", "Grep", "Glob", "WebSearch", "We
 """Tools whose old results Claude Code clears. [K]"""
 
 PRESETS: dict[str, Settings] = {
-    "append-only": replace(_PLAIN, compact="off", recovery_rungs=()),
-    "sliding": replace(_PLAIN, compact="slide", margin=0.05),
+    "append-only": replace(_BARE_SETTINGS, compact="off", recovery_rungs=()),
+    "sliding": replace(_BARE_SETTINGS, compact="slide", margin=0.05),
     "opencode": replace(
-        _PLAIN,
+        _BARE_SETTINGS,
         markers="frontier",
         measure="usage",
         trigger_share=0.0,
@@ -59,7 +59,7 @@ PRESETS: dict[str, Settings] = {
         summary_overflow="stop",
     ),
     "pi": replace(
-        _PLAIN,
+        _BARE_SETTINGS,
         markers="frontier",
         measure="usage+chars",
         trigger_share=0.0,
@@ -78,7 +78,7 @@ PRESETS: dict[str, Settings] = {
         retry_cap=60.0,
     ),
     "claude-code": replace(
-        _PLAIN,
+        _BARE_SETTINGS,
         markers="frontier",
         measure="usage+chars",
         trigger_share=0.0,
@@ -102,7 +102,7 @@ PRESETS: dict[str, Settings] = {
         summary_overflow="stop",
     ),
     "openclaw": replace(
-        _PLAIN,
+        _BARE_SETTINGS,
         markers="frontier",
         window_min=16_000,
         window_warn=32_000,

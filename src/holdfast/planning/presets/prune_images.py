@@ -4,52 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.messages.message import media_in, with_words
+from holdfast.messages.message import collect_media_in_parts, replace_media_with_text
 from holdfast.messages.parts import Media
-from holdfast.messages.size.tokens import IMAGE_TOKENS, count
-from holdfast.planning.builder import Draft
-from holdfast.planning.presets.measures import shown_parts
-from holdfast.state.branch.branch import Branch, is_spared
-from holdfast.state.branch.view import shown_slots
+from holdfast.messages.size.tokens import IMAGE_TOKENS, estimate_text_tokens
+from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.presets.measures import map_shown_parts
+from holdfast.state.branch.branch import ConversationState, is_protected_part
+from holdfast.state.branch.view import list_shown_indexes
 from holdfast.state.edits import Edit, Span
 
-SEEN = "[Image left out: the model has seen it and answered]"
+SEEN_IMAGE_TEXT = "[Image left out: the model has seen it and answered]"
 """What stands in place of an image that was processed."""
 
 
-def seen_images(draft: Draft) -> list[Edit]:
+def build_seen_image_edits(builder: PlanBuilder) -> list[Edit]:
     """Return the edits that leave out images behind the newest answered turns, so many as the policy keeps."""
-    branch, turns = draft.branch, draft.settings.image_turns
-    if turns < 0 or not branch.media:
+    state, turns = builder.state, builder.settings.image_turns
+    if turns < 0 or not state.media_count:
         return []
-    edge = _edge(branch, turns)
-    return [edit for index in shown_slots(branch, branch.keep) if index < edge for edit in _edits(branch, index)]
+    edge = _find_image_cutoff(state, turns)
+    return [
+        edit
+        for index in list_shown_indexes(state, state.first_kept)
+        if index < edge
+        for edit in _build_image_edits(state, index)
+    ]
 
 
-def _edge(branch: Branch, turns: int) -> int:
+def _find_image_cutoff(state: ConversationState, turns: int) -> int:
     """Return the slot of the newest answer, or where the newest ``turns`` answered turns begin, if there are more."""
     starts: list[int] = []
-    start = last = branch.keep
-    for index in range(branch.keep, len(branch.slots)):
-        message = branch.messages[index]
-        if message.starts_turn:
+    start = last = state.first_kept
+    for index in range(state.first_kept, len(state.sized_messages)):
+        message = state.messages[index]
+        if message.is_turn_start:
             start = index
         elif message.role == "assistant":
             last = index
             starts += [start] if start not in starts[-1:] else []
     if not turns:
         return last
-    return starts[-turns] if len(starts) >= turns else branch.keep
+    return starts[-turns] if len(starts) >= turns else state.first_kept
 
 
-def _edits(branch: Branch, index: int) -> Iterator[Edit]:
-    if branch.messages[index].role == "assistant":
+def _build_image_edits(state: ConversationState, index: int) -> Iterator[Edit]:
+    if state.messages[index].role == "assistant":
         return
-    for place, part in shown_parts(branch, index).items():
-        saves = sum(IMAGE_TOKENS - count(words) for words in map(_words, media_in(part)) if words)
-        if saves and not is_spared(branch, index, place):
-            yield Edit(Span(index, index + 1, place), (with_words(part, _words),), "image", "answered images", saves)
+    for place, part in map_shown_parts(state, index).items():
+        saves = sum(
+            IMAGE_TOKENS - estimate_text_tokens(words)
+            for words in map(_describe_seen_image, collect_media_in_parts(part))
+            if words
+        )
+        if saves and not is_protected_part(state, index, place):
+            yield Edit(
+                Span(index, index + 1, place),
+                (replace_media_with_text(part, _describe_seen_image),),
+                "image",
+                "answered images",
+                saves,
+            )
 
 
-def _words(media: Media) -> str:
-    return SEEN if media.kind == "image" else ""
+def _describe_seen_image(media: Media) -> str:
+    return SEEN_IMAGE_TEXT if media.kind == "image" else ""

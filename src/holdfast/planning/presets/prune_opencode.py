@@ -4,47 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.planning.builder import Draft
-from holdfast.planning.presets.measures import text_tokens
-from holdfast.planning.stages.prune.shown import CLEARED, Result, cleared, may_go, results_as_shown
-from holdfast.planning.stages.tool_results import tool_names
+from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.presets.measures import estimate_opencode_text_tokens
+from holdfast.planning.stages.prune.shown import (
+    CLEARED_RESULT_TEXT,
+    ShownResult,
+    build_clear_edit,
+    build_prune_filter,
+    find_shown_results,
+)
+from holdfast.planning.stages.tool_results import build_tool_name_lookup
 from holdfast.state.edits import Edit
 
 
-def opencode(draft: Draft) -> Draft:
+def prune_like_opencode(builder: PlanBuilder) -> PlanBuilder:
     """Return the draft with results cleared behind the newest tokens of them and the second user message, if enough go.
 
     Results of failed calls stay and do not count, nor do those of exempt tools; the first one that was cleared before
     ends the search. Tokens are characters over four.
     """
-    settings = draft.settings
-    keep = settings.prune_keep or draft.room.share(settings.prune_keep_share)
-    held = freed = 0
+    settings = builder.settings
+    keep = settings.prune_keep or builder.budget.compute_share(settings.prune_keep_share)
+    total_tokens = freed_tokens = 0
     edits: list[Edit] = []
-    for one in _finished(draft):
-        size = text_tokens(one.text)
-        held += size
-        if held > keep and (edit := cleared(one)) is not None:
-            freed += size
+    for result in _list_countable_results(builder):
+        size = estimate_opencode_text_tokens(result.text)
+        total_tokens += size
+        if total_tokens > keep and (edit := build_clear_edit(result)) is not None:
+            freed_tokens += size
             edits.append(edit)
-    return draft.decide(tuple(edits)) if freed > settings.prune_minimum else draft
+    return builder.add_edits(tuple(edits)) if freed_tokens > settings.prune_minimum else builder
 
 
-def _finished(draft: Draft) -> Iterator[Result]:
+def _list_countable_results(builder: PlanBuilder) -> Iterator[ShownResult]:
     """Yield the results that may be counted, newest first, back to one that was cleared."""
-    start, names, goes = _second_user(draft), tool_names(draft.branch), may_go(draft.settings)
-    for one in results_as_shown(draft.branch):
-        if one.text == CLEARED:
+    start, names, goes = (
+        _find_second_last_user_message(builder),
+        build_tool_name_lookup(builder.state),
+        build_prune_filter(builder.settings),
+    )
+    for result in find_shown_results(builder.state):
+        if result.text == CLEARED_RESULT_TEXT:
             return
-        if one.slot < start and not one.result.is_error and goes(names(one.slot, one.result)):
-            yield one
+        if (
+            result.message_index < start
+            and not result.result.is_error
+            and goes(names(result.message_index, result.result))
+        ):
+            yield result
 
 
-def _second_user(draft: Draft) -> int:
+def _find_second_last_user_message(builder: PlanBuilder) -> int:
     """Return the slot of the second user message from the end; 0 where there is none."""
-    branch, users = draft.branch, 0
-    for index in range(len(branch.slots) - 1, branch.keep - 1, -1):
-        users += branch.messages[index].starts_turn
+    state, users = builder.state, 0
+    for index in range(len(state.sized_messages) - 1, state.first_kept - 1, -1):
+        users += state.messages[index].is_turn_start
         if users == 2:
             return index
     return 0

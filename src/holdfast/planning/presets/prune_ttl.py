@@ -6,115 +6,129 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from holdfast.messages.message import result_text
+from holdfast.messages.message import get_result_text
 from holdfast.messages.parts import Media, Opaque, Text, ToolResult
-from holdfast.messages.size.tokens import IMAGE_TOKENS, count
-from holdfast.messages.size.weighted_chars import CHARS_A_TOKEN, weigh, weigh_part
-from holdfast.planning.builder import Draft
-from holdfast.planning.presets.measures import total_shown
+from holdfast.messages.size.tokens import IMAGE_TOKENS, estimate_text_tokens
+from holdfast.messages.size.weighted_chars import CHARS_PER_TOKEN, weigh_message, weigh_part
+from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.presets.measures import sum_shown_messages
 from holdfast.planning.settings import Settings
-from holdfast.planning.stages.prune.shown import CLEARED, may_go
-from holdfast.planning.stages.tool_results import tool_names
-from holdfast.planning.stages.truncate import Held, held_results
-from holdfast.state.branch.branch import Branch, is_spared
-from holdfast.state.branch.view import leading
+from holdfast.planning.stages.prune.shown import CLEARED_RESULT_TEXT, build_prune_filter
+from holdfast.planning.stages.tool_results import build_tool_name_lookup
+from holdfast.planning.stages.truncate import WeighedResult, weigh_shown_results
+from holdfast.state.branch.branch import ConversationState, is_protected_part
+from holdfast.state.branch.view import count_leading_messages
 from holdfast.state.edits import Edit, Span
 
-NO_IMAGE = "[Image removed with the middle of this result]"
+TRIMMED_IMAGE_TEXT = "[Image removed with the middle of this result]"
 """What stands in a trimmed result for an image."""
 
 
-class _Old(Struct, frozen=True):
+class _PrunableResult(Struct, frozen=True):
     """A result that may be pruned: as it is shown, as it would be shown, and under which rule."""
 
-    held: Held
-    now: ToolResult
+    weighed: WeighedResult
+    shortened: ToolResult
     rule: str = ""
 
 
-def ttl(draft: Draft) -> Draft:
+def prune_expired_results(builder: PlanBuilder) -> PlanBuilder:
     """Return the draft with old results trimmed or cleared when the cache is cold."""
-    return draft.decide(tuple(_pruned(draft))) if _is_cold(draft) else draft
+    return builder.add_edits(tuple(_build_ttl_edits(builder))) if _is_cache_cold(builder) else builder
 
 
-def _is_cold(draft: Draft) -> bool:
-    return draft.world.cache == "cold" or draft.world.idle >= draft.settings.prune_ttl
+def _is_cache_cold(builder: PlanBuilder) -> bool:
+    return builder.inputs.cache_state == "cold" or builder.inputs.idle_seconds >= builder.settings.prune_ttl
 
 
-def _pruned(draft: Draft) -> Iterator[Edit]:
+def _build_ttl_edits(builder: PlanBuilder) -> Iterator[Edit]:
     """Yield the edits of the results behind the newest answers, by how much of the window all characters take."""
-    settings, chars = draft.settings, draft.room.window * CHARS_A_TOKEN
-    total = total_shown(draft.branch, weigh)
+    settings, chars = builder.settings, builder.budget.window * CHARS_PER_TOKEN
+    total = sum_shown_messages(builder.state, weigh_message)
     if total < settings.prune_soft_share * chars:
         return
-    old = [_trimmed(one, settings) for one in _prunable(draft)]
-    total -= sum(weigh_part(one.held.result) - weigh_part(one.now) for one in old)
+    old = [_trim_result_middle(result, settings) for result in _find_prunable_results(builder)]
+    total -= sum(weigh_part(result.weighed.result) - weigh_part(result.shortened) for result in old)
     over = total - settings.prune_hard_share * chars
-    if over >= 0 and sum(weigh_part(one.now) for one in old) >= settings.prune_hard_chars:
-        old = list(_cleared(old, over))
-    for one in old:
-        if one.rule:
-            yield _edit(one)
+    if over >= 0 and sum(weigh_part(result.shortened) for result in old) >= settings.prune_hard_chars:
+        old = list(_clear_oldest_results(old, over))
+    for result in old:
+        if result.rule:
+            yield _build_ttl_edit(result)
 
 
-def _prunable(draft: Draft) -> Iterator[Held]:
+def _find_prunable_results(builder: PlanBuilder) -> Iterator[WeighedResult]:
     """Yield the results that may go: behind the first words of a user and before the newest answers, oldest first."""
-    branch, kept = draft.branch, draft.settings.prune_keep_answers
-    answers = [at for at in range(branch.keep, len(branch.slots)) if branch.messages[at].role == "assistant"]
-    if len(answers) < kept:
+    state, keep_answers = builder.state, builder.settings.prune_keep_answers
+    answers = [
+        at for at in range(state.first_kept, len(state.sized_messages)) if state.messages[at].role == "assistant"
+    ]
+    if len(answers) < keep_answers:
         return
-    first = _first_words(branch)
-    last, names, goes = answers[-kept] if kept else len(branch.slots), tool_names(branch), may_go(draft.settings)
-    for one in held_results(branch):
-        if is_spared(branch, one.slot, one.place):
+    first = _find_first_user_message(state)
+    last, names, goes = (
+        answers[-keep_answers] if keep_answers else len(state.sized_messages),
+        build_tool_name_lookup(state),
+        build_prune_filter(builder.settings),
+    )
+    for result in weigh_shown_results(state):
+        if is_protected_part(state, result.message_index, result.part_index):
             continue
-        if first < one.slot < last and goes(names(one.slot, one.result)):
-            yield one
+        if first < result.message_index < last and goes(names(result.message_index, result.result)):
+            yield result
 
 
-def _first_words(branch: Branch) -> int:
+def _find_first_user_message(state: ConversationState) -> int:
     """Return where a user first speaks in what is shown; a summary is a user's words too."""
-    if leading(branch) > branch.pinned:
-        return branch.keep - 1
-    slots = range(branch.keep, len(branch.slots))
-    return next((index for index in slots if branch.messages[index].starts_turn), len(branch.slots))
+    if count_leading_messages(state) > state.pinned_count:
+        return state.first_kept - 1
+    slots = range(state.first_kept, len(state.sized_messages))
+    return next((index for index in slots if state.messages[index].is_turn_start), len(state.sized_messages))
 
 
-def _trimmed(one: Held, settings: Settings) -> _Old:
+def _trim_result_middle(weighed: WeighedResult, settings: Settings) -> _PrunableResult:
     """Return a result with its middle trimmed, where it is long enough."""
     ends = settings.prune_trim_chars
-    text = "\n".join(map(_words, one.result.content))
+    text = "\n".join(map(_get_trimmed_text, weighed.result.content))
     if len(text) <= max(settings.prune_trim_over, 2 * ends):
-        return _Old(one, one.result)
+        return _PrunableResult(weighed, weighed.result)
     note = f"[Tool result trimmed: kept first {ends} chars and last {ends} chars of {len(text)} chars.]"
     head, tail = text[:ends], text[len(text) - ends :]
-    return _Old(one, _saying(one.result, f"{head}\n...\n{tail}\n\n{note}"), "trim")
+    return _PrunableResult(weighed, _replace_result_content(weighed.result, f"{head}\n...\n{tail}\n\n{note}"), "trim")
 
 
-def _words(part: Text | Media | Opaque) -> str:
-    return part.text if isinstance(part, Text) else NO_IMAGE if isinstance(part, Media) else ""
+def _get_trimmed_text(part: Text | Media | Opaque) -> str:
+    return part.text if isinstance(part, Text) else TRIMMED_IMAGE_TEXT if isinstance(part, Media) else ""
 
 
-def _cleared(old: list[_Old], over: float) -> Iterator[_Old]:
+def _clear_oldest_results(old: list[_PrunableResult], over: float) -> Iterator[_PrunableResult]:
     """Yield ``old``, the oldest cleared until less than the share of the window is taken."""
-    for one in old:
-        frees = weigh_part(one.now) - len(CLEARED)
+    for result in old:
+        frees = weigh_part(result.shortened) - len(CLEARED_RESULT_TEXT)
         if over >= 0 and frees > 0:
             over -= frees
-            yield _Old(one.held, _saying(one.held.result, CLEARED), "prune")
+            yield _PrunableResult(
+                result.weighed, _replace_result_content(result.weighed.result, CLEARED_RESULT_TEXT), "prune"
+            )
         else:
-            yield one
+            yield result
 
 
-def _saying(result: ToolResult, text: str) -> ToolResult:
+def _replace_result_content(result: ToolResult, text: str) -> ToolResult:
     """Return ``result`` with ``text`` for all its words and images."""
-    rest = tuple(part for part in result.content if isinstance(part, Opaque))
-    return ToolResult(result.call_id, result.name, (Text(text), *rest), result.is_error)
+    opaque_parts = tuple(part for part in result.content if isinstance(part, Opaque))
+    return ToolResult(result.call_id, result.name, (Text(text), *opaque_parts), result.is_error)
 
 
-def _edit(one: _Old) -> Edit:
-    text, short = result_text(one.held.result), result_text(one.now)
-    images = sum(isinstance(part, Media) for part in one.held.result.content)
-    saves = count(text) - count(short) + images * IMAGE_TOKENS
+def _build_ttl_edit(pruned: _PrunableResult) -> Edit:
+    text, short = get_result_text(pruned.weighed.result), get_result_text(pruned.shortened)
+    images = sum(isinstance(part, Media) for part in pruned.weighed.result.content)
+    saves = estimate_text_tokens(text) - estimate_text_tokens(short) + images * IMAGE_TOKENS
     why = f"an old result of {len(text):,} characters, {len(short):,} stay"
-    return Edit(Span(one.held.slot, one.held.slot + 1, one.held.place), (one.now,), one.rule, why, saves)
+    return Edit(
+        Span(pruned.weighed.message_index, pruned.weighed.message_index + 1, pruned.weighed.part_index),
+        (pruned.shortened,),
+        pruned.rule,
+        why,
+        saves,
+    )

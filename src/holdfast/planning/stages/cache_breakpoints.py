@@ -7,66 +7,70 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 
 from holdfast.planning.settings import Settings
-from holdfast.planning.stages.escape_tags import NEUTRALISE
-from holdfast.state.branch.branch import Branch
-from holdfast.state.branch.view import leading, origins, patched_position
+from holdfast.planning.stages.escape_tags import ESCAPE_RULE
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.branch.view import count_leading_messages, list_projection_origins, map_normalized_position
 from holdfast.state.edits import Edit
-from holdfast.state.plan import Options
+from holdfast.state.plan import PlanOptions
 from holdfast.state.target import Target
 
-AT_CREATION = frozenset({"spill", "lines", NEUTRALISE})
+CREATION_RULES = frozenset({"spill", "lines", ESCAPE_RULE})
 """Rules of edits on what no request had shown: what stands before them was never read otherwise."""
 
 
-def breakpoints(branch: Branch, repair: tuple[Edit, ...], target: Target, settings: Settings) -> Options:
+def choose_cache_breakpoints(
+    state: ConversationState, normalization: tuple[Edit, ...], target: Target, settings: Settings
+) -> PlanOptions:
     """Return the options with markers on the tail, where the last request still stands, the frontier, and between.
 
-    ``branch`` is as it was before this request. The marker where the last one still stands (its tail, as a
+    ``state`` is as it was before this request. The marker where the last one still stands (its tail, as a
     rule) hits the cache however many blocks were added since; the ones at the end of the frame and at the frontier
     survive the next change behind them. Most important first; none where the API has no explicit ones.
     """
-    most = target.dialect.markers
-    place = _placing(branch)
-    tail = place(len(branch.slots) - 1)
-    left = tail + 1 + sum(len(edit.put) - (edit.span.stop - edit.span.start) for edit in repair)
-    if most == 0 or left <= 0 or settings.markers == "none":
-        return Options()
+    max_markers = target.dialect.max_cache_breakpoints
+    place = _build_position_lookup(state)
+    tail = place(len(state.sized_messages) - 1)
+    message_count = tail + 1 + sum(len(edit.replacement) - (edit.span.stop - edit.span.start) for edit in normalization)
+    if max_markers == 0 or message_count <= 0 or settings.markers == "none":
+        return PlanOptions()
     if settings.markers == "tail":
-        return Options(markers=(patched_position(tail, repair),))
-    every = settings.markers_every if target.cache.lookback is not None else 0
-    others = (max(branch.standing, branch.keep) - 1, _frontier(branch))
-    wanted = chain((tail,), map(place, others), map(place, _between(branch, every)))
+        return PlanOptions(cache_breakpoints=(map_normalized_position(tail, normalization),))
+    every = settings.markers_every if target.cache_rules.lookback is not None else 0
+    other_indexes = (max(state.unchanged_until, state.first_kept) - 1, _find_mutation_frontier(state))
+    candidates = chain((tail,), map(place, other_indexes), map(place, _find_intermediate_indexes(state, every)))
     chosen: dict[int, None] = {}
-    while len(chosen) < max(1, most - 1) and (one := next(wanted, None)) is not None:
-        if one >= branch.pinned or one == tail:
-            chosen[patched_position(one, repair)] = None
-    return Options(markers=tuple(chosen), frame_marker=most > 1)
+    while len(chosen) < max(1, max_markers - 1) and (position := next(candidates, None)) is not None:
+        if position >= state.pinned_count or position == tail:
+            chosen[map_normalized_position(position, normalization)] = None
+    return PlanOptions(cache_breakpoints=tuple(chosen), setup_breakpoint=max_markers > 1)
 
 
-def _placing(branch: Branch) -> Callable[[int], int]:
+def _build_position_lookup(state: ConversationState) -> Callable[[int], int]:
     """Return what tells where in the projection the last of what stands for a slot, or before it, is."""
-    lead = leading(branch)
-    if not any(edit.span.part is None for _, edits in branch.edits.find_from(branch.keep) for edit in edits):
-        return lambda index: lead + max(index, branch.keep - 1) - branch.keep
-    homes = origins(branch)[lead:]
+    lead = count_leading_messages(state)
+    if not any(edit.span.part is None for _, edits in state.edits.iter_from(state.first_kept) for edit in edits):
+        return lambda index: lead + max(index, state.first_kept - 1) - state.first_kept
+    homes = list_projection_origins(state)[lead:]
     return lambda index: lead + bisect_right(homes, index) - 1
 
 
-def _frontier(branch: Branch) -> int:
+def _find_mutation_frontier(state: ConversationState) -> int:
     """Return the last slot in which something that had been shown was replaced, or the one before the kept ones."""
-    changed = (
+    changed_indexes = (
         index
-        for index, edits in branch.edits.find_from(branch.keep)
-        if any(edit.rule not in AT_CREATION for edit in edits)
+        for index, edits in state.edits.iter_from(state.first_kept)
+        if any(edit.rule not in CREATION_RULES for edit in edits)
     )
-    return max(changed, default=branch.keep - 1)
+    return max(changed_indexes, default=state.first_kept - 1)
 
 
-def _between(branch: Branch, every: int) -> Iterator[int]:
+def _find_intermediate_indexes(state: ConversationState, interval: int) -> Iterator[int]:
     """Yield slots from the newest back to what was seen, with at least so many blocks behind each; 0 is none."""
     blocks = 0
-    for index in range(len(branch.slots) - 1, max(branch.seen, branch.keep) - 1, -1) if every else ():
-        if blocks >= every:
+    for index in (
+        range(len(state.sized_messages) - 1, max(state.seen_count, state.first_kept) - 1, -1) if interval else ()
+    ):
+        if blocks >= interval:
             blocks = 0
             yield index
-        blocks += len(branch.messages[index].parts)
+        blocks += len(state.messages[index].parts)

@@ -6,258 +6,326 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from holdfast.messages.message import media_of
-from holdfast.messages.size.tokens import count
-from holdfast.messages.user_text import is_real
-from holdfast.planning.breaker import failed_often
-from holdfast.planning.budget import Room
-from holdfast.planning.builder import Draft
-from holdfast.planning.extract.summary_builder import anchor_of, stand_in
-from holdfast.planning.presets.measures import request_size, shown_messages
-from holdfast.planning.presets.overflow_replay import add_overflow_places, as_replay, find_overflow_refusal, find_replay
-from holdfast.planning.presets.triggers import is_over, line, passes
-from holdfast.planning.settings import LEAST_SUMMARY, SUMMARY_SLACK, Settings
-from holdfast.planning.stages.last_resort import RELIEF
-from holdfast.planning.stages.pending_results import shorten_unread
-from holdfast.planning.stages.smallest_request import told_unread
-from holdfast.planning.stages.spill import spill, wholes
-from holdfast.planning.stages.tail_selection import cuts, open_turn, tail_size, tails
-from holdfast.state.branch.branch import Branch, is_spared
-from holdfast.state.branch.turns import newest_answer
-from holdfast.state.branch.view import held_for, shown_slots, summary_size
-from holdfast.state.plan import Ask
-from holdfast.state.target import Written
+from holdfast.messages.message import collect_media_in_messages
+from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.messages.user_text import has_user_content
+from holdfast.planning.breaker import is_breaker_tripped
+from holdfast.planning.budget import TokenBudget
+from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.extract.summary_builder import build_compaction, find_updatable_summary
+from holdfast.planning.presets.measures import list_shown_messages_from, measure_request_for_trigger
+from holdfast.planning.presets.overflow_replay import (
+    add_overflow_cut_points,
+    explain_useless_overflow_cut,
+    find_replayed_message,
+    replace_replayed_media,
+)
+from holdfast.planning.presets.triggers import compute_rule_trigger, is_over_policy_limit, is_over_rule_trigger
+from holdfast.planning.settings import MIN_SUMMARY_SHARE, SUMMARY_SLACK_SHARE, Settings
+from holdfast.planning.stages.last_resort import LAST_RESORT_RULE
+from holdfast.planning.stages.pending_results import shorten_unread_results
+from holdfast.planning.stages.smallest_request import add_unread_notice
+from holdfast.planning.stages.spill import find_spillable_texts, spill_texts
+from holdfast.planning.stages.tail_selection import (
+    find_answer_with_unread_results,
+    find_tail_cut_points,
+    list_tail_starts,
+    measure_tail,
+)
+from holdfast.state.branch.branch import ConversationState, is_protected_part
+from holdfast.state.branch.turns import find_newest_answer_index
+from holdfast.state.branch.view import get_shown_tokens, list_shown_indexes, measure_summary
+from holdfast.state.plan import SummaryRequest
+from holdfast.state.target import SummaryResult
 
-GROWTH = 1.25
+EARLY_SUMMARY_GROWTH = 1.25
 """How much longer than the summary that it brings up to date one may be, if somebody asks for it early. [H]"""
 
 
-def compact(draft: Draft) -> Draft:
+def compact_conversation(builder: PlanBuilder) -> PlanBuilder:
     """Return the draft with its head summarised, if the request is too big (or it was asked for) and it helps.
 
     Where somebody writes summaries the draft asks for one, if an extract in its place would be committed. What is asked
     for before there is need is planned as if the room were full, so that it is worth having.
     """
-    if not draft.world.compacts or draft.branch.learned.overflows:
-        return _compact(draft)
-    return replace(_compact(replace(draft, full=_taken(draft))), full=0)
+    if not builder.inputs.is_compaction_requested or builder.state.learned_limits.overflows_since_answer:
+        return _compact_if_due(builder)
+    return replace(
+        _compact_if_due(replace(builder, assumed_full_tokens=_count_message_tokens(builder))), assumed_full_tokens=0
+    )
 
 
-def _taken(draft: Draft) -> int:
+def _count_message_tokens(builder: PlanBuilder) -> int:
     """Return the tokens that messages take, and once more those of a summary among them, so that it may stay."""
-    made, target = draft.branch.compaction, draft.target
-    earlier = summary_size(made, target.model, target.api) if made is not None else 0
-    return int(draft.scale * (held_for(draft.branch, target.model, target.api) + earlier))
+    compaction, target = builder.state.compaction, builder.target
+    earlier = measure_summary(compaction, target.model, target.api) if compaction is not None else 0
+    return int(builder.token_ratio * (get_shown_tokens(builder.state, target.model, target.api) + earlier))
 
 
-def _compact(draft: Draft) -> Draft:
-    if not _is_due(draft):
-        return draft
-    if not draft.world.compacts and (stopped := _stopped(draft)):
-        return draft.note("breaker", stopped)
-    if not _is_said(draft.branch):
-        return draft.note("nothing-to-compact", "nobody said anything yet: blanks and tool traffic are no conversation")
-    draft = _retaken(draft)
-    if not _is_due(draft):
-        return draft
-    made = _first(draft, _places(draft))
-    waits = draft.settings.tail == "share" and open_turn(draft.branch) < len(draft.branch.slots)
-    return _with_unread(draft) if waits and not (_helped(draft, made) or _is_usable(made)) else made
+def _compact_if_due(builder: PlanBuilder) -> PlanBuilder:
+    if not _is_compaction_due(builder):
+        return builder
+    if not builder.inputs.is_compaction_requested and (stop_reason := _explain_blocked_compaction(builder)):
+        return builder.add_notice("breaker", stop_reason)
+    if not _has_real_conversation(builder.state):
+        return builder.add_notice(
+            "nothing-to-compact", "nobody said anything yet: blanks and tool traffic are no conversation"
+        )
+    builder = _respill_restored_texts(builder)
+    if not _is_compaction_due(builder):
+        return builder
+    compacted_draft = _compact_at_first_useful_cut(builder, _list_allowed_tail_starts(builder))
+    waits = builder.settings.tail == "share" and find_answer_with_unread_results(builder.state) < len(
+        builder.state.sized_messages
+    )
+    return (
+        _compact_with_short_results(builder)
+        if waits and not (_has_compacted(builder, compacted_draft) or _is_within_budget(compacted_draft))
+        else compacted_draft
+    )
 
 
-def _with_unread(draft: Draft) -> Draft:
+def _compact_with_short_results(builder: PlanBuilder) -> PlanBuilder:
     """Return the draft with the results that the model waits for cut short, so that a request can show them.
 
     Only where that is not enough they give way as well, and a notice says so.
     """
-    room = draft.room
-    share = room.share(draft.settings.message_share or draft.settings.goal_share)
-    short = shorten_unread(draft, share, goal(draft) - room.share(LEAST_SUMMARY + 2 * SUMMARY_SLACK))
-    made = _first(short, _places(short)) if _is_due(short) else short
-    if _helped(short, made) or _is_usable(made):
-        return made
-    folded = _first(draft, [keep for keep in cuts(draft.branch)[-1:] if draft.branch.keep < keep <= _last_place(draft)])
-    return told_unread(draft, folded) if _helped(draft, folded) else made
+    budget = builder.budget
+    share = budget.compute_share(builder.settings.message_share or builder.settings.goal_share)
+    short = shorten_unread_results(
+        builder,
+        share,
+        compute_compaction_goal(builder) - budget.compute_share(MIN_SUMMARY_SHARE + 2 * SUMMARY_SLACK_SHARE),
+    )
+    compacted_draft = (
+        _compact_at_first_useful_cut(short, _list_allowed_tail_starts(short)) if _is_compaction_due(short) else short
+    )
+    if _has_compacted(short, compacted_draft) or _is_within_budget(compacted_draft):
+        return compacted_draft
+    folded_draft = _compact_at_first_useful_cut(
+        builder,
+        [
+            keep
+            for keep in find_tail_cut_points(builder.state)[-1:]
+            if builder.state.first_kept < keep <= _find_latest_tail_start(builder)
+        ],
+    )
+    return add_unread_notice(builder, folded_draft) if _has_compacted(builder, folded_draft) else compacted_draft
 
 
-def _helped(old: Draft, new: Draft) -> bool:
+def _has_compacted(old: PlanBuilder, new: PlanBuilder) -> bool:
     """Return whether ``new`` compacts what ``old`` did not, or waits for the summary with which it will."""
-    return new.ask is not None or new.compaction is not old.compaction
+    return new.summary_request is not None or new.compaction is not old.compaction
 
 
-def _is_usable(draft: Draft) -> bool:
-    return draft.at_most <= draft.room.usable
+def _is_within_budget(builder: PlanBuilder) -> bool:
+    return builder.upper_estimate <= builder.budget.usable
 
 
-def _first(draft: Draft, places: Sequence[int]) -> Draft:
-    """Return the draft compacted at the first of ``places`` where that helps; with a notice why not, if nowhere."""
+def _compact_at_first_useful_cut(builder: PlanBuilder, cut_points: Sequence[int]) -> PlanBuilder:
+    """Return the draft compacted at the first of ``cut_points`` where that helps; with a notice why not, if nowhere."""
     rule, why = "nothing-to-compact", "there is nothing before what is kept as it was said"
-    if draft.branch.compaction is not None:
+    if builder.state.compaction is not None:
         why = "everything that could be summarised already is"
-    written = draft.world.written
-    for keep in places:
-        planned = _compacted(draft, keep)
-        if planned is None:
+    written_summary = builder.inputs.summary
+    for keep in cut_points:
+        candidate = _compact_at(builder, keep)
+        if candidate is None:
             continue
-        why = _refusal(draft, planned) or find_overflow_refusal(draft, planned, places)
+        why = _explain_insufficient_gain(builder, candidate) or explain_useless_overflow_cut(
+            builder, candidate, cut_points
+        )
         if not why:
-            ask = _ask(draft, keep)
-            waits = draft.world.writes and ask.cap and not _fits(written, keep)
-            return draft.wait(ask) if waits else planned
+            ask = _build_summary_request(builder, keep)
+            waits = builder.inputs.can_summarize and ask.max_tokens and not _is_summary_for(written_summary, keep)
+            return builder.request_summary(ask) if waits else candidate
         rule = "not-smaller"
-    return draft.note(rule, why)
+    return builder.add_notice(rule, why)
 
 
-def _is_due(draft: Draft) -> bool:
+def _is_compaction_due(builder: PlanBuilder) -> bool:
     """Return whether this policy compacts now; the smallest request there is has a compaction of its own."""
-    settings, world = draft.settings, draft.world
-    if settings.compact != "summary" or world.rung == "fallback":
+    settings, inputs = builder.settings, builder.inputs
+    if settings.compact != "summary" or inputs.overflow_step == "fallback":
         return False
-    return world.compacts or (settings.auto and over_trigger(draft))
+    return inputs.is_compaction_requested or (settings.auto and is_over_trigger(builder))
 
 
-def _is_said(branch: Branch) -> bool:
+def _has_real_conversation(state: ConversationState) -> bool:
     """Return whether there is a real conversation, now or in what gave way before."""
-    return branch.compaction is not None or is_real(branch.messages.slice(branch.pinned))
+    return state.compaction is not None or has_user_content(state.messages.slice(state.pinned_count))
 
 
-def _retaken(draft: Draft) -> Draft:
+def _respill_restored_texts(builder: PlanBuilder) -> PlanBuilder:
     """Return the draft with texts that an undo brought back spilled again, where one alone is more than may be left."""
-    branch = draft.branch
-    if not (branch.spared and draft.settings.goal_share and draft.world.spill):
-        return draft
-    shown, most = wholes(branch, shown_slots(branch, branch.keep)), draft.own(goal(replace(draft, full=0)))
-    big = [one for one in shown if one.tokens > most and any(is_spared(branch, one.slot, at) for at in one.places)]
-    return spill(draft, big, RELIEF)
+    state = builder.state
+    if not (state.protected_parts and builder.settings.goal_share and builder.inputs.can_spill):
+        return builder
+    visible_texts, max_tokens = (
+        find_spillable_texts(state, list_shown_indexes(state, state.first_kept)),
+        builder.to_estimator_tokens(compute_compaction_goal(replace(builder, assumed_full_tokens=0))),
+    )
+    big = [
+        text
+        for text in visible_texts
+        if text.tokens > max_tokens
+        and any(is_protected_part(state, text.message_index, at) for at in text.all_part_indexes)
+    ]
+    return spill_texts(builder, big, LAST_RESORT_RULE)
 
 
-def _places(draft: Draft) -> list[int]:
+def _list_allowed_tail_starts(builder: PlanBuilder) -> list[int]:
     """Return where the kept tail may begin, best first: where it was written for, if it may begin there."""
-    branch, written = draft.branch, draft.world.written
-    if written is not None and branch.keep < written.stop and written.stop in cuts(branch):
-        return [written.stop]
-    last = _last_place(draft)
-    return add_overflow_places(draft, [keep for keep in tails(draft) if branch.keep < keep <= last])
+    state, written_summary = builder.state, builder.inputs.summary
+    if (
+        written_summary is not None
+        and state.first_kept < written_summary.stop
+        and written_summary.stop in find_tail_cut_points(state)
+    ):
+        return [written_summary.stop]
+    last = _find_latest_tail_start(builder)
+    return add_overflow_cut_points(
+        builder, [keep for keep in list_tail_starts(builder) if state.first_kept < keep <= last]
+    )
 
 
-def _last_place(draft: Draft) -> int:
+def _find_latest_tail_start(builder: PlanBuilder) -> int:
     """Return where the kept tail begins at the latest: at media of the user that were neither answered nor refused.
 
     What an image takes is reckoned high; only the provider knows whether it is too much.
     """
-    branch, end = draft.branch, len(draft.branch.slots)
-    new = newest_answer(branch, branch.keep) + 1
-    if branch.learned.overflows or not any(media_of(one) for one in shown_messages(branch, max(new, branch.keep))):
+    state, end = builder.state, len(builder.state.sized_messages)
+    new = find_newest_answer_index(state, state.first_kept) + 1
+    if state.learned_limits.overflows_since_answer or not any(
+        collect_media_in_messages(message) for message in list_shown_messages_from(state, max(new, state.first_kept))
+    ):
         return end
-    return next((at for at in range(max(new, branch.keep), end) if branch.messages[at].starts_turn), end)
+    return next((at for at in range(max(new, state.first_kept), end) if state.messages[at].is_turn_start), end)
 
 
-def _fits(written: Written | None, keep: int) -> bool:
-    return written is not None and written.stop == keep
+def _is_summary_for(written_summary: SummaryResult | None, keep: int) -> bool:
+    return written_summary is not None and written_summary.stop == keep
 
 
-def _ask(draft: Draft, keep: int) -> Ask:
+def _build_summary_request(builder: PlanBuilder, keep: int) -> SummaryRequest:
     """Return the request for a summary of all before ``keep`` that the one in force does not cover."""
-    settings, branch, anchor = draft.settings, draft.branch, anchor_of(draft.branch)
-    most = min(settings.summary_model_tokens, draft.room.share(settings.summary_model_share))
-    if draft.full:
-        least = max(3 * settings.summary_least, int(draft.scale * GROWTH * count(anchor)))
-        most = min(most, max(least, draft.share(settings.summary_written_share)))
-    return Ask(
-        branch.keep if anchor else branch.pinned,
+    settings, state, anchor = builder.settings, builder.state, find_updatable_summary(builder.state)
+    max_tokens = min(settings.summary_model_tokens, builder.budget.compute_share(settings.summary_model_share))
+    if builder.assumed_full_tokens:
+        min_tokens = max(
+            3 * settings.summary_least, int(builder.token_ratio * EARLY_SUMMARY_GROWTH * estimate_text_tokens(anchor))
+        )
+        max_tokens = min(max_tokens, max(min_tokens, builder.compute_compaction_share(settings.summary_written_share)))
+    return SummaryRequest(
+        state.first_kept if anchor else state.pinned_count,
         keep,
-        settings.summary_tokens or most,
+        settings.summary_tokens or max_tokens,
         anchor,
-        keep == find_replay(draft),
+        keep == find_replayed_message(builder),
     )
 
 
-def _stopped(draft: Draft) -> str:
+def _explain_blocked_compaction(builder: PlanBuilder) -> str:
     """Return why no automatic compaction may run now, or nothing."""
-    settings, branch = draft.settings, draft.branch
-    tired = failed_often(branch.failures, settings) and not draft.world.cooled
-    if not draft.world.breaker:
+    settings, state = builder.settings, builder.state
+    has_failed_often = is_breaker_tripped(state.failed_compactions, settings) and not builder.inputs.retry_compaction
+    if not builder.inputs.is_breaker_closed:
         return "the request is over its trigger, but no compaction may run by itself now"
-    if tired:
+    if has_failed_often:
         return "the request is over its trigger, but compaction failed too often to try again"
-    if branch.compactions >= settings.compactions_most:
-        return f"the request is over its trigger, but {branch.compactions} compactions ran since the last answer"
+    if state.compactions_since_answer >= settings.compactions_most:
+        return (
+            f"the request is over its trigger, but {state.compactions_since_answer} compactions ran since the "
+            "last answer"
+        )
     return ""
 
 
-def over_trigger(draft: Draft) -> bool:
+def is_over_trigger(builder: PlanBuilder) -> bool:
     """Return whether the request as planned is over the size at which this policy compacts."""
-    settings, size = draft.settings, request_size(draft)
+    settings, size = builder.settings, measure_request_for_trigger(builder)
     if settings.trigger_share:
-        return passes(size, trigger(draft), settings)
-    return is_over(size, draft.target.limits, settings)
+        return is_over_policy_limit(size, compute_trigger_size(builder), settings)
+    return is_over_rule_trigger(size, builder.target.limits, settings)
 
 
-def trigger(draft: Draft) -> int:
+def compute_trigger_size(builder: PlanBuilder) -> int:
     """Return the size in tokens at which this policy compacts; under the frame it can never be met."""
-    settings, room = draft.settings, draft.room
+    settings, budget = builder.settings, builder.budget
     if not settings.trigger_share:
-        return line(draft.target.limits, settings)
-    cold = draft.world.cache == "cold"
-    return room.frame + room.share(_within(draft, settings.trigger_cold_share if cold else settings.trigger_share))
+        return compute_rule_trigger(builder.target.limits, settings)
+    cold = builder.inputs.cache_state == "cold"
+    return budget.setup_tokens + budget.compute_share(
+        _limit_trigger_share(builder, settings.trigger_cold_share if cold else settings.trigger_share)
+    )
 
 
-def _within(draft: Draft, share: float) -> float:
+def _limit_trigger_share(builder: PlanBuilder, share: float) -> float:
     """Return ``share``, the trigger's, or that of written summaries where it is less and somebody writes them."""
-    written = draft.settings.trigger_written_share
-    return min(share, written) if written and _is_written(draft) else share
+    written_share = builder.settings.trigger_written_share
+    return min(share, written_share) if written_share and _has_summary_writer(builder) else share
 
 
-def _is_written(draft: Draft) -> bool:
+def _has_summary_writer(builder: PlanBuilder) -> bool:
     """Return whether somebody writes the summaries, or wrote this one."""
-    return draft.world.writes or draft.world.written is not None
+    return builder.inputs.can_summarize or builder.inputs.summary is not None
 
 
-def _compacted(draft: Draft, keep: int) -> Draft | None:
+def _compact_at(builder: PlanBuilder, keep: int) -> PlanBuilder | None:
     """Return the draft with everything before ``keep`` summarised; nothing when no summary would fit."""
-    settings, room, written = draft.settings, draft.room, draft.world.written
-    share = settings.summary_written_share if _is_written(draft) else summary_share(room, settings)
-    cap = settings.summary_tokens or draft.share(share)
+    settings, budget, written_summary = builder.settings, builder.budget, builder.inputs.summary
+    share = settings.summary_written_share if _has_summary_writer(builder) else compute_summary_share(budget, settings)
+    cap = settings.summary_tokens or builder.compute_compaction_share(share)
     if settings.goal_share:
-        tail = draft.scale * tail_size(draft.branch, keep)
-        left = int(goal(draft) - tail - draft.share(SUMMARY_SLACK))
-        if left < min(cap, draft.share(LEAST_SUMMARY)):
+        tail = builder.token_ratio * measure_tail(builder.state, keep)
+        remaining = int(compute_compaction_goal(builder) - tail - builder.compute_compaction_share(SUMMARY_SLACK_SHARE))
+        if remaining < min(cap, builder.compute_compaction_share(MIN_SUMMARY_SHARE)):
             return None
-        cap = min(cap, left)
-    made = stand_in(draft, keep, cap, written if _fits(written, keep) else None)
-    if made is None:
+        cap = min(cap, remaining)
+    compaction = build_compaction(
+        builder, keep, cap, written_summary if _is_summary_for(written_summary, keep) else None
+    )
+    if compaction is None:
         return None
-    made = as_replay(draft, made)
-    return draft.compact(replace(made, after=draft.compact(made).estimate))
+    compaction = replace_replayed_media(builder, compaction)
+    return builder.add_compaction(replace(compaction, tokens_after=builder.add_compaction(compaction).estimated_tokens))
 
 
-def goal(draft: Draft) -> int:
+def compute_compaction_goal(builder: PlanBuilder) -> int:
     """Return the tokens of messages that a compaction may leave: with its margin that is not over the trigger again."""
-    settings, room = draft.settings, draft.room
+    settings, budget = builder.settings, builder.budget
     if not settings.trigger_share:
-        return min(draft.share(settings.goal_share), max(0, int((trigger(draft) - room.frame) / (1 + settings.margin))))
-    return draft.share(min(settings.goal_share, _within(draft, settings.trigger_share) / (1 + settings.margin)))
+        return min(
+            builder.compute_compaction_share(settings.goal_share),
+            max(0, int((compute_trigger_size(builder) - budget.setup_tokens) / (1 + settings.margin))),
+        )
+    return builder.compute_compaction_share(
+        min(settings.goal_share, _limit_trigger_share(builder, settings.trigger_share) / (1 + settings.margin))
+    )
 
 
-def summary_share(room: Room, settings: Settings) -> float:
+def compute_summary_share(budget: TokenBudget, settings: Settings) -> float:
     """Return the share of the room an extract may take: what the agent needs grows more slowly than the room."""
     small, large = settings.summary_small_room, settings.summary_large_room
-    way = min(1.0, max(0.0, (room.size - small) / max(1, large - small)))
+    way = min(1.0, max(0.0, (budget.message_tokens - small) / max(1, large - small)))
     return settings.summary_share_small + way * (settings.summary_share - settings.summary_share_small)
 
 
-def _refusal(before: Draft, after: Draft) -> str:
+def _explain_insufficient_gain(before: PlanBuilder, after: PlanBuilder) -> str:
     """Return why the compaction is not worth committing, or nothing."""
-    settings, room = before.settings, before.room
-    old, new = before.estimate, after.estimate
-    if new >= old and (settings.goal_share or _is_written(before)):
+    settings, budget = before.settings, before.budget
+    old, new = before.estimated_tokens, after.estimated_tokens
+    if new >= old and (settings.goal_share or _has_summary_writer(before)):
         return f"{new:,} tokens would be left of {old:,}: it would not get smaller"
     if not settings.goal_share:
         return ""
-    most = room.frame + goal(before)
-    if new > most:
-        return f"{new:,} tokens would be left, over the goal of {most:,}"
-    gain = max(settings.gain_share * (old - room.frame), min(settings.gain_tokens, room.share(settings.gain_share)))
-    if old - new < gain and old <= room.usable and not before.world.compacts:
+    max_tokens = budget.setup_tokens + compute_compaction_goal(before)
+    if new > max_tokens:
+        return f"{new:,} tokens would be left, over the goal of {max_tokens:,}"
+    gain = max(
+        settings.gain_share * (old - budget.setup_tokens),
+        min(settings.gain_tokens, budget.compute_share(settings.gain_share)),
+    )
+    if old - new < gain and old <= budget.usable and not before.inputs.is_compaction_requested:
         return f"it would free {old - new} tokens; {int(gain)} are wanted"
     return ""

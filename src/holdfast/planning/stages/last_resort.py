@@ -5,31 +5,31 @@ The last resort before giving up: it needs no model, breaks the cached prefix, a
 
 from __future__ import annotations
 
-from holdfast.planning.builder import Draft
-from holdfast.planning.stages.spill import given_way, wholes
-from holdfast.state.branch.view import shown_slots
+from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.stages.spill import build_text_replacement, find_spillable_texts
+from holdfast.state.branch.view import list_shown_indexes
 from holdfast.state.edits import Blob, Edit
 
-RELIEF = "relief"
+LAST_RESORT_RULE = "relief"
 """Rule of the edits that spill what must fit."""
 
 
-def relieve(draft: Draft) -> Draft:
+def spill_largest_texts(builder: PlanBuilder) -> PlanBuilder:
     """Return the draft with the largest texts spilled until the request is usable, or nothing is left to spill.
 
     Where texts cannot be stored away every text stays whole, and so it does where nothing is to be done unasked.
     """
-    if not (draft.settings.goal_share and draft.world.spill and draft.may_make_room):
-        return draft
-    if draft.at_most <= draft.room.usable:
-        return draft
-    excess = draft.own(draft.at_most - draft.room.usable) + 1
+    if not (builder.settings.goal_share and builder.inputs.can_spill and builder.can_reduce):
+        return builder
+    if builder.upper_estimate <= builder.budget.usable:
+        return builder
+    excess = builder.to_estimator_tokens(builder.upper_estimate - builder.budget.usable) + 1
     pairs: list[tuple[Edit, Blob | None]] = []
-    shown = wholes(draft.branch, shown_slots(draft.branch, draft.branch.keep))
-    for one in sorted(shown, key=lambda one: (-one.tokens, one.slot, one.place)):
+    visible_texts = find_spillable_texts(builder.state, list_shown_indexes(builder.state, builder.state.first_kept))
+    for text in sorted(visible_texts, key=lambda text: (-text.tokens, text.message_index, text.part_index)):
         if excess <= 0:
             break
-        gone = given_way(draft, one, RELIEF)
-        pairs += gone
-        excess -= sum(edit.saves for edit, _ in gone)
-    return draft.give_way(pairs)
+        text_pairs = build_text_replacement(builder, text, LAST_RESORT_RULE)
+        pairs += text_pairs
+        excess -= sum(edit.saves for edit, _ in text_pairs)
+    return builder.replace_texts(pairs)

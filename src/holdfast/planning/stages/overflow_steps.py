@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.planning.builder import Draft
-from holdfast.planning.stages.media import drop_media
-from holdfast.planning.stages.smallest_request import smallest
-from holdfast.planning.stages.truncate import press_results
+from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.stages.media import drop_shown_media
+from holdfast.planning.stages.smallest_request import build_smallest_request
+from holdfast.planning.stages.truncate import truncate_results_after_overflow
 
 
-def climb(draft: Draft) -> Draft:
-    """Return the draft made smaller as ``World.rung`` says; where that decides nothing, a notice says so."""
-    step = _RUNGS.get(draft.world.rung)
+def apply_overflow_step(builder: PlanBuilder) -> PlanBuilder:
+    """Return the draft made smaller as ``PlanInputs.overflow_step`` says; where that decides nothing, a notice says
+    so.
+    """
+    step = _STEP_STAGES.get(builder.inputs.overflow_step)
     if step is None:
-        return draft
-    climbed = step(draft)
-    if climbed is draft:
-        return draft.note("not-smaller", _NOTHING[draft.world.rung])
-    return climbed
+        return builder
+    smaller_draft = step(builder)
+    if smaller_draft is builder:
+        return builder.add_notice("not-smaller", _NO_EFFECT_REASONS[builder.inputs.overflow_step])
+    return smaller_draft
 
 
-_RUNGS: dict[str, Callable[[Draft], Draft]] = {"truncate": press_results, "media": drop_media, "fallback": smallest}
-_NOTHING = {
+_STEP_STAGES: dict[str, Callable[[PlanBuilder], PlanBuilder]] = {
+    "truncate": truncate_results_after_overflow,
+    "media": drop_shown_media,
+    "fallback": build_smallest_request,
+}
+_NO_EFFECT_REASONS = {
     "truncate": "no result is over its limit, or they were cut since the last answer",
     "media": "no images or documents are shown",
     "fallback": "this is the smallest request there is",

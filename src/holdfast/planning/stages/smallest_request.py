@@ -10,190 +10,245 @@ from itertools import product
 
 from msgspec.structs import replace
 
-from holdfast.messages.cut_points import group_ends
-from holdfast.messages.message import part_text, placeholder
+from holdfast.messages.cut_points import find_call_group_ends
+from holdfast.messages.message import format_part_placeholder, get_part_text
 from holdfast.messages.parts import Media, Part, Text, ToolResult
-from holdfast.messages.size.tokens import count, media_tokens
-from holdfast.messages.size.weighted_chars import CHARS_A_TOKEN
-from holdfast.messages.text.cutting import fingerprint
-from holdfast.planning.budget import in_force, measure_room
-from holdfast.planning.builder import Draft
-from holdfast.planning.extract.summary_builder import stand_in
-from holdfast.planning.presets.measures import shown_parts
-from holdfast.planning.settings import HANDLE, LEAST_SUMMARY, Settings
-from holdfast.planning.stages.escape_tags import harmless
-from holdfast.planning.stages.multi_text import MANY, left_out, middle, words
-from holdfast.planning.stages.tail_selection import cuts, first_unseen, open_turn, tail_size
-from holdfast.planning.stages.truncate import truncate_text
-from holdfast.state.branch.branch import Branch
-from holdfast.state.branch.turns import newest_answer, newest_words
-from holdfast.state.branch.view import shown, shown_slots
+from holdfast.messages.size.tokens import estimate_media_tokens, estimate_text_tokens
+from holdfast.messages.size.weighted_chars import CHARS_PER_TOKEN
+from holdfast.messages.text.cutting import hash_text
+from holdfast.planning.budget import compute_budget, compute_effective_target
+from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.extract.summary_builder import build_compaction
+from holdfast.planning.presets.measures import map_shown_parts
+from holdfast.planning.settings import HANDLE_CHARS, MIN_SUMMARY_SHARE, Settings
+from holdfast.planning.stages.escape_tags import escape_look_alike_tags
+from holdfast.planning.stages.multi_text import (
+    MAX_SEPARATE_TEXTS,
+    get_part_text_or_placeholder,
+    replace_parts_with_line,
+    select_middle_texts,
+)
+from holdfast.planning.stages.tail_selection import (
+    find_answer_with_unread_results,
+    find_first_unseen_user_message,
+    find_tail_cut_points,
+    measure_tail,
+)
+from holdfast.planning.stages.truncate import truncate_text_to_weight
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.branch.turns import find_newest_answer_index, find_newest_user_index
+from holdfast.state.branch.view import list_shown_indexes, list_shown_sized_messages_at
 from holdfast.state.edits import Blob, Edit, Span
-from holdfast.state.entries import FALLBACK
-from holdfast.state.target import Target, World
+from holdfast.state.entries import TRIGGER_FALLBACK
+from holdfast.state.target import PlanInputs, Target
 
-LEVELS = ((500, 500), (500, 100), (200, 40))
+CUT_LEVELS = ((500, 500), (500, 100), (200, 40))
 """[H] Estimator tokens that a text of the user keeps, and a result; the next ones where those are too many."""
-TAIL_SHARE = 0.5
+MODEST_TAIL_SHARE = 0.5
 """[H] Of the room, for what is kept, before texts get shorter still."""
-NOTICE = 40
+NOTICE_TOKENS = 40
 """Estimator tokens of the line that says what is left out, about."""
-RULE = "fallback"
+SMALLEST_REQUEST_RULE = "fallback"
 """Rule of the edits of the smallest request."""
-UNREAD = "unread"
+UNREAD_RULE = "unread"
 """Rule of the notice that results gave way before the model read them, and of the edits that cut them before that."""
-_UNREAD = "results give way to the summary before the model read them: cut short they are still too much"
+_UNREAD_NOTICE_TEXT = "results give way to the summary before the model read them: cut short they are still too much"
 
 
-def smallest(draft: Draft) -> Draft:
+def build_smallest_request(builder: PlanBuilder) -> PlanBuilder:
     """Return the draft as the smallest request that shows the user's newest words and the calls that are open.
 
     Every medium is words, long texts are cut or spilled, all before the newest group is a short extract. It is as it
     was where that would not be smaller.
     """
-    best = draft
-    for keep, level in product(_places(draft), LEVELS):
-        made = _made(draft, keep, level)
-        if made.at_most <= draft.room.usable and _is_modest(made):
-            return told_unread(draft, made) if made.estimate < draft.estimate else draft
-        best = min(best, made, key=lambda one: one.estimate)
-    return told_unread(draft, best)
+    best = builder
+    for keep, level in product(_list_fallback_cuts(builder), CUT_LEVELS):
+        candidate = _build_smallest_at(builder, keep, level)
+        if candidate.upper_estimate <= builder.budget.usable and _has_modest_tail(candidate):
+            return (
+                add_unread_notice(builder, candidate)
+                if candidate.estimated_tokens < builder.estimated_tokens
+                else builder
+            )
+        best = min(best, candidate, key=lambda request: request.estimated_tokens)
+    return add_unread_notice(builder, best)
 
 
-def told_unread(before: Draft, after: Draft) -> Draft:
+def add_unread_notice(before: PlanBuilder, after: PlanBuilder) -> PlanBuilder:
     """Return ``after`` with a notice where results gave way in it that the model waits for in ``before``."""
-    return after.note(UNREAD, _UNREAD) if after.branch.keep > open_turn(before.branch) else after
+    return (
+        after.add_notice(UNREAD_RULE, _UNREAD_NOTICE_TEXT)
+        if after.state.first_kept > find_answer_with_unread_results(before.state)
+        else after
+    )
 
 
-def floor(branch: Branch, target: Target, settings: Settings) -> int:
+def estimate_irreducible_tokens(state: ConversationState, target: Target, settings: Settings) -> int:
     """Return the tokens of what can never be reduced: frame, the newest words cut short, the open calls cut short."""
-    target = in_force(target, branch, settings)
-    room = measure_room(target, settings)
-    draft = Draft(branch, target, settings, World(), room)
-    kept = {*shown_slots(branch, open_group(branch)), newest_words(branch, branch.keep)} - {-1}
-    size = sum(slot.size for slot in branch.slots.slice(0, branch.pinned))
-    size += sum(_size(branch, index) - _saved(draft, index, LEVELS[-1]) for index in kept)
-    return room.frame + round(draft.scale * size)
+    target = compute_effective_target(target, state, settings)
+    budget = compute_budget(target, settings)
+    builder = PlanBuilder(state, target, settings, PlanInputs(), budget)
+    kept_indexes = {
+        *list_shown_indexes(state, find_open_call_group(state)),
+        find_newest_user_index(state, state.first_kept),
+    } - {-1}
+    size = sum(sized_message.tokens for sized_message in state.sized_messages.slice(0, state.pinned_count))
+    size += sum(
+        _sum_shown_sizes(state, index) - _count_saved_tokens(builder, index, CUT_LEVELS[-1]) for index in kept_indexes
+    )
+    return budget.setup_tokens + round(builder.token_ratio * size)
 
 
-def open_group(branch: Branch) -> int:
+def find_open_call_group(state: ConversationState) -> int:
     """Return the slot of the message whose calls are not all answered; the end where there is none."""
-    newest, messages = newest_answer(branch, branch.keep), branch.messages.slice(branch.keep)
-    is_open = newest >= 0 and group_ends(messages)[newest - branch.keep] > len(messages)
-    return newest if is_open else len(branch.slots)
+    newest, messages = find_newest_answer_index(state, state.first_kept), state.messages.slice(state.first_kept)
+    is_open = newest >= 0 and find_call_group_ends(messages)[newest - state.first_kept] > len(messages)
+    return newest if is_open else len(state.sized_messages)
 
 
-def _places(draft: Draft) -> list[int]:
+def _list_fallback_cuts(builder: PlanBuilder) -> list[int]:
     """Return where the kept tail may begin: at words no request has shown, at the newest group, nowhere."""
-    legal = cuts(draft.branch)
+    legal = find_tail_cut_points(builder.state)
     if not legal:
-        return [draft.branch.keep]
-    unseen = first_unseen(draft)
-    wanted = [
-        *[cut for cut in legal if cut <= unseen][-1:],
-        *[cut for cut in legal if cut < len(draft.branch.slots)][-1:],
+        return [builder.state.first_kept]
+    unseen = find_first_unseen_user_message(builder)
+    candidates = [
+        *[position for position in legal if position <= unseen][-1:],
+        *[position for position in legal if position < len(builder.state.sized_messages)][-1:],
     ]
-    return sorted({*wanted, legal[-1]})
+    return sorted({*candidates, legal[-1]})
 
 
-def _made(draft: Draft, keep: int, level: tuple[int, int]) -> Draft:
+def _build_smallest_at(builder: PlanBuilder, keep: int, level: tuple[int, int]) -> PlanBuilder:
     """Return the draft with all before ``keep`` in a short extract, and every text behind it short.
 
     Where nothing was said before ``keep`` that an extract could tell, that stays, and is short as well.
     """
-    short = _cut_from(draft, keep, level)
-    if keep <= draft.branch.pinned:
+    short = _shorten_texts_from(builder, keep, level)
+    if keep <= builder.state.pinned_count:
         return short
-    alone = replace(short, settings=replace(draft.settings, restore_files=0), world=replace(draft.world, restored=()))
-    made = stand_in(alone, keep, draft.room.share(LEAST_SUMMARY))
-    if made is None:
-        return _cut_from(draft, draft.branch.keep, level)
-    made = replace(made, trigger=FALLBACK)
-    return short.compact(replace(made, after=short.compact(made).estimate))
+    alone = replace(
+        short, settings=replace(builder.settings, restore_files=0), inputs=replace(builder.inputs, restored_texts=())
+    )
+    compaction = build_compaction(alone, keep, builder.budget.compute_share(MIN_SUMMARY_SHARE))
+    if compaction is None:
+        return _shorten_texts_from(builder, builder.state.first_kept, level)
+    compaction = replace(compaction, trigger=TRIGGER_FALLBACK)
+    return short.add_compaction(replace(compaction, tokens_after=short.add_compaction(compaction).estimated_tokens))
 
 
-def _cut_from(draft: Draft, start: int, level: tuple[int, int]) -> Draft:
+def _shorten_texts_from(builder: PlanBuilder, start: int, level: tuple[int, int]) -> PlanBuilder:
     """Return the draft with every text from slot ``start`` on short, and the user's newest words wherever they are."""
-    branch = draft.branch
-    cut = {*shown_slots(branch, start), newest_words(branch, branch.pinned)} - {-1}
-    return draft.give_way(pair for index in sorted(cut) for pair in _shorter(draft, index, level))
+    state = builder.state
+    indexes = {*list_shown_indexes(state, start), find_newest_user_index(state, state.pinned_count)} - {-1}
+    return builder.replace_texts(
+        pair for index in sorted(indexes) for pair in _build_shortening_edits(builder, index, level)
+    )
 
 
-def _is_modest(draft: Draft) -> bool:
+def _has_modest_tail(builder: PlanBuilder) -> bool:
     """Return whether what is kept leaves as much room for what comes."""
-    return draft.scale * tail_size(draft.branch, draft.branch.keep) <= draft.room.share(TAIL_SHARE)
+    return builder.token_ratio * measure_tail(builder.state, builder.state.first_kept) <= builder.budget.compute_share(
+        MODEST_TAIL_SHARE
+    )
 
 
-def _size(branch: Branch, index: int) -> int:
-    return sum(slot.size for slot in shown(branch, index))
+def _sum_shown_sizes(state: ConversationState, index: int) -> int:
+    return sum(sized_message.tokens for sized_message in list_shown_sized_messages_at(state, index))
 
 
-def _saved(draft: Draft, index: int, level: tuple[int, int]) -> int:
-    return sum(edit.saves for edit, _ in _shorter(draft, index, level))
+def _count_saved_tokens(builder: PlanBuilder, index: int, level: tuple[int, int]) -> int:
+    return sum(edit.saves for edit, _ in _build_shortening_edits(builder, index, level))
 
 
-def _shorter(draft: Draft, index: int, level: tuple[int, int]) -> Iterator[tuple[Edit, Blob | None]]:
+def _build_shortening_edits(
+    builder: PlanBuilder, index: int, level: tuple[int, int]
+) -> Iterator[tuple[Edit, Blob | None]]:
     """Yield the edits that make what a slot shows short, with the texts to be stored; of an answer only the media."""
-    message, shown = draft.branch.messages[index], shown_parts(draft.branch, index)
+    message, visible_parts = builder.state.messages[index], map_shown_parts(builder.state, index)
     if message.role == "assistant":
-        shown = {place: part for place, part in shown.items() if isinstance(part, Media)}
-    gone = _middle(draft, shown, level[0])
-    yield from left_out(draft, index, gone, RULE)
-    for place in sorted(shown.keys() - gone):
-        part = shown[place]
-        put, blob = _short(draft, part, message.parts[place], level[isinstance(part, ToolResult)])
-        saves = _tokens(part) - _tokens(put)
-        if put is not part and saves > 0:
+        visible_parts = {place: part for place, part in visible_parts.items() if isinstance(part, Media)}
+    middle_places = _select_middle_parts(builder, visible_parts, level[0])
+    yield from replace_parts_with_line(builder, index, middle_places, SMALLEST_REQUEST_RULE)
+    for place in sorted(visible_parts.keys() - middle_places):
+        part = visible_parts[place]
+        replacement, blob = _shorten_part(builder, part, message.parts[place], level[isinstance(part, ToolResult)])
+        saves = _estimate_part_tokens(part) - _estimate_part_tokens(replacement)
+        if replacement is not part and saves > 0:
             why = "nothing else made the request small enough"
-            yield Edit(Span(index, index + 1, place), (put,), RULE, why, saves, blob.hash if blob else ""), blob
+            yield (
+                Edit(
+                    Span(index, index + 1, place),
+                    (replacement,),
+                    SMALLEST_REQUEST_RULE,
+                    why,
+                    saves,
+                    blob.hash if blob else "",
+                ),
+                blob,
+            )
 
 
-def _middle(draft: Draft, shown: Mapping[int, Part], most: int) -> Sequence[int]:
-    """Return which of the texts and media of a message go together: more than ``MANY`` are as large as so many."""
-    places = [place for place, part in shown.items() if isinstance(part, Text | Media)]
+def _select_middle_parts(builder: PlanBuilder, visible_parts: Mapping[int, Part], max_tokens: int) -> Sequence[int]:
+    """Return which of the texts and media of a message go together: more than ``MAX_SEPARATE_TEXTS`` are as large as
+    so many.
+    """
+    places = [place for place, part in visible_parts.items() if isinstance(part, Text | Media)]
 
     def size(at: int) -> int:
-        return min(count(words(shown[places[at]])), most + NOTICE)
+        return min(
+            estimate_text_tokens(get_part_text_or_placeholder(visible_parts[places[at]])), max_tokens + NOTICE_TOKENS
+        )
 
-    gone = middle(len(places), size, MANY * most, draft.settings.preview_tail) if len(places) > MANY else range(0)
-    return places[gone.start : gone.stop]
+    middle_range = (
+        select_middle_texts(len(places), size, MAX_SEPARATE_TEXTS * max_tokens, builder.settings.preview_tail)
+        if len(places) > MAX_SEPARATE_TEXTS
+        else range(0)
+    )
+    return places[middle_range.start : middle_range.stop]
 
 
-def _short(draft: Draft, part: Part, old: Part, most: int) -> tuple[Part, Blob | None]:
-    """Return what stands for ``part``, said as ``old``, in about ``most`` tokens, and the text to be stored for it."""
+def _shorten_part(builder: PlanBuilder, part: Part, old: Part, max_tokens: int) -> tuple[Part, Blob | None]:
+    """Return what stands for ``part``, said as ``old``, in about ``max_tokens`` tokens, and the text to be stored
+    for it.
+    """
     if isinstance(part, Media):
-        return Text(placeholder(part)), None
+        return Text(format_part_placeholder(part)), None
     if not isinstance(part, Text | ToolResult):
         return part, None
-    text = part_text(part)
-    short, blob = cut_text(draft, text, part_text(old) if type(old) is type(part) else text, most)
+    text = get_part_text(part)
+    short, blob = clip_text_with_blob(
+        builder, text, get_part_text(old) if type(old) is type(part) else text, max_tokens
+    )
     if isinstance(part, Text):
         return (Text(short), blob) if short != text else (part, None)
-    media = [Text(placeholder(one)) for one in part.content if isinstance(one, Media)]
+    media = [Text(format_part_placeholder(inner)) for inner in part.content if isinstance(inner, Media)]
     if short == text and not media:
         return part, None
     return ToolResult(part.call_id, part.name, (Text(short), *media), part.is_error), blob
 
 
-def cut_text(draft: Draft, text: str, whole: str, most: int) -> tuple[str, Blob | None]:
-    """Return ``text``, which shows ``whole``, in about ``most`` tokens, and the blob it points to where it is cut."""
-    if count(text) <= most:
+def clip_text_with_blob(builder: PlanBuilder, text: str, whole: str, max_tokens: int) -> tuple[str, Blob | None]:
+    """Return ``text``, which shows ``whole``, in about ``max_tokens`` tokens, and the blob it points to where it is
+    cut.
+    """
+    if estimate_text_tokens(text) <= max_tokens:
         return text, None
-    blob = Blob(fingerprint(whole), whole) if draft.world.spill else None
-    chars = most * CHARS_A_TOKEN
+    blob = Blob(hash_text(whole), whole) if builder.inputs.can_spill else None
+    chars = max_tokens * CHARS_PER_TOKEN
     short = ""
-    while chars >= most // 4:
-        short = harmless(truncate_text(whole, chars, blob.hash[:HANDLE] if blob else ""))
-        if count(short) <= most + NOTICE:
+    while chars >= max_tokens // 4:
+        short = escape_look_alike_tags(truncate_text_to_weight(whole, chars, blob.hash[:HANDLE_CHARS] if blob else ""))
+        if estimate_text_tokens(short) <= max_tokens + NOTICE_TOKENS:
             break
         chars //= 2
     return short, blob
 
 
-def _tokens(part: Part) -> int:
+def _estimate_part_tokens(part: Part) -> int:
     """Return the tokens of a part, as the estimator counts them."""
     if isinstance(part, Media):
-        return media_tokens(part)
+        return estimate_media_tokens(part)
     if isinstance(part, ToolResult):
-        return sum(map(_tokens, part.content))
-    return count(part.text) if isinstance(part, Text) else 0
+        return sum(map(_estimate_part_tokens, part.content))
+    return estimate_text_tokens(part.text) if isinstance(part, Text) else 0

@@ -9,22 +9,22 @@ from itertools import pairwise
 from msgspec import Struct
 
 from holdfast.errors import CompactionFailed
-from holdfast.messages.cut_points import legal_cuts
+from holdfast.messages.cut_points import find_cut_points
 from holdfast.messages.message import Message
-from holdfast.messages.size.tokens import count
+from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.settings import Settings
-from holdfast.planning.summary.grapheme_cuts import ends
-from holdfast.planning.summary.rendering import Style, rendered
+from holdfast.planning.summary.grapheme_cuts import take_both_grapheme_ends
+from holdfast.planning.summary.rendering import TranscriptStyle, render_transcript
 
-_JOINT = 2
+_SEPARATOR_TOKENS = 2
 """Tokens that the empty line between two blocks costs at most, with what rounding hides."""
-LEAST_ROOM = 500
+MIN_CHUNK_TOKENS = 500
 """Tokens under which a part holds too little to be worth a request. [H]"""
-_LEAST_CHARS = 40
+_MIN_TEXT_CHARS = 40
 """Characters that every text keeps while there is another way to make a part fit."""
 
 
-class Part(Struct, frozen=True):
+class HistoryChunk(Struct, frozen=True):
     """Messages ``start`` to ``stop`` of a head, as text."""
 
     start: int
@@ -34,79 +34,87 @@ class Part(Struct, frozen=True):
     """Of the estimator."""
 
 
-def room(window: int, output: int, fixed: int, scale: float, settings: Settings) -> int:
-    """Return the estimator tokens that one part may have in a ``window``, beside ``output`` and ``fixed`` ones.
+def compute_chunk_budget(
+    window: int, output: int, instruction_tokens: int, token_ratio: float, settings: Settings
+) -> int:
+    """Return the estimator tokens that one part may have in a ``window``, beside ``output`` and ``instruction_tokens``
+    ones.
 
-    ``scale`` real tokens are one of the estimator. Raises ``CompactionFailed`` where no useful part would fit.
+    ``token_ratio`` real tokens are one of the estimator. Raises ``CompactionFailed`` where no useful part would fit.
     """
     overhead = min(settings.summary_overhead, window // 8)
-    left = int((window - output - overhead) / settings.summary_safety / scale) - fixed
-    if left < LEAST_ROOM:
+    remaining = int((window - output - overhead) / settings.summary_safety / token_ratio) - instruction_tokens
+    if remaining < MIN_CHUNK_TOKENS:
         raise CompactionFailed(
-            f"a window of {window:,} tokens leaves {max(0, left):,} for what is to be summarised, beside {output:,} of"
-            f" output and {fixed:,} of instructions; let a model with a larger window write summaries"
+            f"a window of {window:,} tokens leaves {max(0, remaining):,} for what is to be summarised, beside "
+            f"{output:,} of"
+            f" output and {instruction_tokens:,} of instructions; let a model with a larger window write summaries"
         )
-    return left
+    return remaining
 
 
-def parts(head: Sequence[Message], size: int, style: Style = Style()) -> tuple[Part, ...]:
+def split_into_chunks(
+    head: Sequence[Message], size: int, style: TranscriptStyle = TranscriptStyle()
+) -> tuple[HistoryChunk, ...]:
     """Return ``head`` in parts of about equal size, each of at most ``size`` estimator tokens, every message in one.
 
     A call and its results are in the same part. What is longer than ``size`` alone is told shorter.
     """
-    atoms = [_part(head, start, stop, size, style) for start, stop in pairwise(_places(head))]
-    return tuple([_joined(group) for group in packed(atoms, size)])
+    atoms = [_build_chunk(head, start, stop, size, style) for start, stop in pairwise(_find_chunk_boundaries(head))]
+    return tuple([_merge_chunks(group) for group in pack_chunks(atoms, size)])
 
 
-def packed(atoms: Sequence[Part], size: int) -> Iterator[list[Part]]:
+def pack_chunks(atoms: Sequence[HistoryChunk], size: int) -> Iterator[list[HistoryChunk]]:
     """Yield neighbours together, each group within ``size`` and about as large as the others."""
-    costs = [one.tokens + _JOINT for one in atoms]
+    costs = [part.tokens + _SEPARATOR_TOKENS for part in atoms]
     share = sum(costs) / max(1, math.ceil(sum(costs) / max(1, size)))
-    held: list[Part] = []
+    group: list[HistoryChunk] = []
     tokens = 0
-    for one, cost in zip(atoms, costs, strict=True):
-        if held and (tokens + cost > size + _JOINT or tokens >= share):
-            yield held
-            held, tokens = [], 0
-        held.append(one)
+    for part, cost in zip(atoms, costs, strict=True):
+        if group and (tokens + cost > size + _SEPARATOR_TOKENS or tokens >= share):
+            yield group
+            group, tokens = [], 0
+        group.append(part)
         tokens += cost
-    if held:
-        yield held
+    if group:
+        yield group
 
 
-def _places(head: Sequence[Message]) -> list[int]:
-    return sorted({0, len(head), *legal_cuts(head)})
+def _find_chunk_boundaries(head: Sequence[Message]) -> list[int]:
+    return sorted({0, len(head), *find_cut_points(head)})
 
 
-def _part(head: Sequence[Message], start: int, stop: int, size: int, style: Style) -> Part:
-    text = told_within(head[start:stop], size, style)
-    return Part(start, stop, text, count(text))
+def _build_chunk(head: Sequence[Message], start: int, stop: int, size: int, style: TranscriptStyle) -> HistoryChunk:
+    text = render_messages_to_tokens(head[start:stop], size, style)
+    return HistoryChunk(start, stop, text, estimate_text_tokens(text))
 
 
-def _joined(group: Sequence[Part]) -> Part:
-    text = "\n\n".join([one.text for one in group if one.text])
-    return Part(group[0].start, group[-1].stop, text, count(text))
+def _merge_chunks(group: Sequence[HistoryChunk]) -> HistoryChunk:
+    text = "\n\n".join([part.text for part in group if part.text])
+    return HistoryChunk(group[0].start, group[-1].stop, text, estimate_text_tokens(text))
 
 
 # -- what is too long --------------------------------------------------------------------------------------------------
 
 
-def told_within(messages: Iterable[Message], size: int, style: Style = Style()) -> str:
+def render_messages_to_tokens(
+    messages: Iterable[Message], size: int, style: TranscriptStyle = TranscriptStyle()
+) -> str:
     """Return ``messages`` as text of at most ``size`` tokens: every text of theirs is cut shorter until all fit."""
-    held = list(messages)
-    text = rendered(held, style)
-    most = len(text)
-    while count(text) > size and most > _LEAST_CHARS:
-        most //= 2
-        text = rendered(held, style.at_most(max(_LEAST_CHARS, most)))
-    return shortened(text, size)
+    message_list = list(messages)
+    text = render_transcript(message_list, style)
+    max_chars = len(text)
+    while estimate_text_tokens(text) > size and max_chars > _MIN_TEXT_CHARS:
+        max_chars //= 2
+        text = render_transcript(message_list, style.cap_lengths(max(_MIN_TEXT_CHARS, max_chars)))
+    return clip_text_middle(text, size)
 
 
-def shortened(text: str, size: int) -> str:
+def clip_text_middle(text: str, size: int) -> str:
     """Return ``text`` in at most ``size`` tokens: its start, and its end."""
-    told, most = text, len(text)
-    while (tokens := count(told)) > size:
-        most = min(most * 3 // 4, most * max(0, size) // tokens)
-        head, end = ends(text, most, 0.5)
-        told = f"{head}\n[...]\n{end}" if most > _LEAST_CHARS else head
-    return told
+    excerpt, max_chars = text, len(text)
+    while (tokens := estimate_text_tokens(excerpt)) > size:
+        max_chars = min(max_chars * 3 // 4, max_chars * max(0, size) // tokens)
+        head, end = take_both_grapheme_ends(text, max_chars, 0.5)
+        excerpt = f"{head}\n[...]\n{end}" if max_chars > _MIN_TEXT_CHARS else head
+    return excerpt

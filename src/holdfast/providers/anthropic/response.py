@@ -10,12 +10,25 @@ from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from holdfast.providers.anthropic import messages as anthropic
-from holdfast.providers.common.json.lenient_json import Place, count_of, fields_of, given, items_of, text_of, usual
-from holdfast.providers.common.json.raw_json import as_object, write
-from holdfast.providers.responses.base import NOTHING, decoded, lookup, said
-from holdfast.providers.responses.values import Answer, Stop
+from holdfast.providers.common.json.lenient_json import (
+    ListIndex,
+    drop_null_fields,
+    read_json_count,
+    read_json_fields,
+    read_json_items,
+    read_json_text,
+    try_decode_json,
+)
+from holdfast.providers.common.json.raw_json import encode_json, wrap_call_arguments
+from holdfast.providers.responses.base import (
+    EMPTY_ANSWER,
+    build_parsed_answer,
+    decode_message_or_empty,
+    map_stop_reason,
+)
+from holdfast.providers.responses.values import ParsedAnswer, StopReason
 
-STOPS: dict[str, Stop] = {
+STOP_REASONS: dict[str, StopReason] = {
     "end_turn": "end",
     "tool_use": "tool",
     "max_tokens": "length",
@@ -28,51 +41,57 @@ STOPS: dict[str, Stop] = {
 """``stop_reason`` (SDK 2.12)."""
 
 
-def read(found: Mapping[str, Raw]) -> Answer:
+def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
     """Return the answer in the fields of a body."""
-    native = text_of(found.get("stop_reason"))
-    element = write({"role": "assistant", "content": found["content"]}) if "content" in found else b""
-    message = decoded(anthropic.decode, element) if element else NOTHING
-    answer = said(anthropic.API, found, message, (element,), (lookup(STOPS, native), native))
-    told = found.get("context_management")
-    return answer if told is None else replace(answer, cleared=_cleared(fields_of(told)))
+    native = read_json_text(fields.get("stop_reason"))
+    element = encode_json({"role": "assistant", "content": fields["content"]}) if "content" in fields else b""
+    message = decode_message_or_empty(anthropic.decode_message, element) if element else EMPTY_ANSWER
+    answer = build_parsed_answer(
+        anthropic.API_NAME, fields, message, (element,), (map_stop_reason(STOP_REASONS, native), native)
+    )
+    context_management = fields.get("context_management")
+    return (
+        answer
+        if context_management is None
+        else replace(answer, cleared_tokens=_count_cleared_tokens(read_json_fields(context_management)))
+    )
 
 
-def _cleared(told: Mapping[str, Raw]) -> int:
+def _count_cleared_tokens(context_management: Mapping[str, Raw]) -> int:
     """Return the tokens that context editing left out of the prompt."""
-    edits = map(fields_of, items_of(told.get("applied_edits")))
-    return sum(count_of(edit.get("cleared_input_tokens")) for edit in edits)
+    edits = map(read_json_fields, read_json_items(context_management.get("applied_edits")))
+    return sum(read_json_count(edit.get("cleared_input_tokens")) for edit in edits)
 
 
 # -- events ------------------------------------------------------------------------------------------------------------
 
 
-class _Text(Struct, tag="text_delta", forbid_unknown_fields=True):
+class _TextDelta(Struct, tag="text_delta", forbid_unknown_fields=True):
     key: ClassVar = "text"
-    words: str = field(name="text")
+    text: str = field(name="text")
 
 
-class _Thinking(Struct, tag="thinking_delta", forbid_unknown_fields=True):
+class _ThinkingDelta(Struct, tag="thinking_delta", forbid_unknown_fields=True):
     key: ClassVar = "thinking"
-    words: str = field(name="thinking")
+    text: str = field(name="thinking")
 
 
-class _Input(Struct, tag="input_json_delta", forbid_unknown_fields=True):
+class _InputDelta(Struct, tag="input_json_delta", forbid_unknown_fields=True):
     key: ClassVar = "partial_json"
-    words: str = field(name="partial_json")
+    text: str = field(name="partial_json")
 
 
-class _Delta(Struct, tag="content_block_delta", forbid_unknown_fields=True):
+class _ContentBlockDelta(Struct, tag="content_block_delta", forbid_unknown_fields=True):
     """The event that most are."""
 
-    index: Place
-    delta: _Text | _Thinking | _Input
+    index: ListIndex
+    delta: _TextDelta | _ThinkingDelta | _InputDelta
 
 
-_DELTA = Decoder(_Delta)
+_DELTA_DECODER = Decoder(_ContentBlockDelta)
 
 
-class _Block:
+class _GrowingBlock:
     """A block that grows: its fields as it began, and what deltas added to them."""
 
     __slots__ = ("fields", "grown", "lists")
@@ -82,26 +101,26 @@ class _Block:
         self.grown: dict[str, list[str]] = {}
         self.lists: dict[str, list[Raw]] = {}
 
-    def add(self, delta: Mapping[str, Raw]) -> None:
+    def add_delta(self, delta: Mapping[str, Raw]) -> None:
         """Take a delta: words are appended, a citation joins its list, all else stands in for what was there."""
-        kind = text_of(delta.get("type"))
+        kind = read_json_text(delta.get("type"))
         for key, raw in delta.items():
             if key == "type":
                 continue
             if key == "citation":
                 self.lists.setdefault("citations", []).append(raw)
-            elif kind in _WHOLE or not bytes(raw).startswith(b'"'):
+            elif kind in _COMPLETE_DELTA_KINDS or not bytes(raw).startswith(b'"'):
                 self.fields[key] = raw
             else:
-                self.grow(key, text_of(raw))
+                self.append_text(key, read_json_text(raw))
 
-    def grow(self, key: str, words: str) -> None:
+    def append_text(self, key: str, words: str) -> None:
         """Take words that go on."""
         if key not in self.grown:
-            self.grown[key] = [text_of(self.fields.get(key))]
+            self.grown[key] = [read_json_text(self.fields.get(key))]
         self.grown[key].append(words)
 
-    def whole(self) -> dict[str, Any]:
+    def build_block(self) -> dict[str, Any]:
         """Return the block as a body has it."""
         block: dict[str, Any] = dict(self.fields) | self.lists
         for key, pieces in self.grown.items():
@@ -109,89 +128,89 @@ class _Block:
             if key != "partial_json":
                 block[key] = words
             elif words.strip():
-                block["input"] = as_object(words)
+                block["input"] = wrap_call_arguments(words)
         return block
 
 
-_WHOLE = frozenset({"signature_delta", "compaction_delta"})
+_COMPLETE_DELTA_KINDS = frozenset({"signature_delta", "compaction_delta"})
 """Deltas that come once and hold all of it. Every other kind, of tomorrow too, adds words to what was said."""
-_WORDS = frozenset({"text", "thinking"})
+_TEXT_BLOCK_KINDS = frozenset({"text", "thinking"})
 """Blocks that say nothing before there are words in them."""
-_EMPTY = frozenset({b'""', b"{}", b"[]", b"null"})
+_EMPTY_JSON = frozenset({b'""', b"{}", b"[]", b"null"})
 
 
-class Folding:
+class AnthropicAccumulator:
     """The events of one answer."""
 
     def __init__(self) -> None:
-        self.complete = False
+        self.is_complete = False
         self._head: dict[str, Any] = {}
         self._usage: dict[str, Raw] = {}
-        self._blocks: dict[int, _Block] = {}
+        self._blocks: dict[int, _GrowingBlock] = {}
 
-    def add(self, name: str, found: Mapping[str, Raw]) -> bool:
+    def add_event(self, name: str, fields: Mapping[str, Raw]) -> bool:
         """Take the fields of one event; kinds nobody knows change nothing.
 
         What the model said is in a delta with content, or in a block that is no text.
         """
-        step = self._STEPS.get(text_of(found.get("type")) or name)
-        return step is not None and step(self, found)
+        step = self._HANDLERS.get(read_json_text(fields.get("type")) or name)
+        return step is not None and step(self, fields)
 
-    def go_on(self, data: bytes) -> bool | None:
+    def add_text_delta(self, data: bytes) -> bool | None:
         """Take a delta of words for a block that has begun; return whether it has any, nothing for what is none."""
-        told = usual(_DELTA, data)
-        block = None if told is None else self._blocks.get(told.index)
-        if told is None or block is None:
+        event = try_decode_json(_DELTA_DECODER, data)
+        block = None if event is None else self._blocks.get(event.index)
+        if event is None or block is None:
             return None
-        block.grow(told.delta.key, told.delta.words)
-        return bool(told.delta.words)
+        block.append_text(event.delta.key, event.delta.text)
+        return bool(event.delta.text)
 
-    def body(self) -> dict[str, Any]:
+    def build_body(self) -> dict[str, Any]:
         """Return the fields of the body so far."""
-        content = [self._blocks[index].whole() for index in sorted(self._blocks)]
+        content = [self._blocks[index].build_block() for index in sorted(self._blocks)]
         body = dict(self._head) | ({"content": content} if content or self._head else {})
         return body | ({"usage": self._usage} if self._usage else {})
 
-    def _start(self, found: Mapping[str, Raw]) -> bool:
-        message = fields_of(found.get("message"))
-        self._usage = fields_of(message.pop("usage", None))
+    def _on_message_start(self, fields: Mapping[str, Raw]) -> bool:
+        message = read_json_fields(fields.get("message"))
+        self._usage = read_json_fields(message.pop("usage", None))
         self._head = message
         return False
 
-    def _block(self, found: Mapping[str, Raw]) -> bool:
-        block = fields_of(found.get("content_block"))
-        self._blocks[count_of(found.get("index"))] = _Block(block)
-        kind = text_of(block.get("type"))
+    def _on_block_start(self, fields: Mapping[str, Raw]) -> bool:
+        block = read_json_fields(fields.get("content_block"))
+        self._blocks[read_json_count(fields.get("index"))] = _GrowingBlock(block)
+        kind = read_json_text(block.get("type"))
         if kind == "fallback":
-            to = fields_of(block.get("to"))
+            to = read_json_fields(block.get("to"))
             self._head |= {"model": to["model"]} if "model" in to else {}
-        return bool(block) and (kind not in _WORDS or bool(text_of(block.get("text"))))
+        return bool(block) and (kind not in _TEXT_BLOCK_KINDS or bool(read_json_text(block.get("text"))))
 
-    def _delta(self, found: Mapping[str, Raw]) -> bool:
-        delta, index = fields_of(found.get("delta")), count_of(found.get("index"))
-        kind = text_of(delta.get("type")).removesuffix("_delta")
+    def _on_block_delta(self, fields: Mapping[str, Raw]) -> bool:
+        delta, index = read_json_fields(fields.get("delta")), read_json_count(fields.get("index"))
+        kind = read_json_text(delta.get("type")).removesuffix("_delta")
         if index not in self._blocks and kind in ("text", "thinking"):
-            self._blocks[index] = _Block({"type": Raw(write(kind))})
+            self._blocks[index] = _GrowingBlock({"type": Raw(encode_json(kind))})
         if index in self._blocks:
-            self._blocks[index].add(delta)
-        return any(bytes(raw) not in _EMPTY for key, raw in delta.items() if key != "type")
+            self._blocks[index].add_delta(delta)
+        return any(bytes(raw) not in _EMPTY_JSON for key, raw in delta.items() if key != "type")
 
-    def _message(self, found: Mapping[str, Raw]) -> bool:
+    def _on_message_delta(self, fields: Mapping[str, Raw]) -> bool:
         """Take what the end of a message corrects: every field that is there counts in place of the first one."""
-        found = given(found)
-        self._usage |= given(fields_of(found.get("usage")))
-        self._head |= given(fields_of(found.get("delta")))
-        self._head |= {key: raw for key, raw in found.items() if key not in ("type", "delta", "usage")}
+        fields = drop_null_fields(fields)
+        self._usage |= drop_null_fields(read_json_fields(fields.get("usage")))
+        self._head |= drop_null_fields(read_json_fields(fields.get("delta")))
+        self._head |= {key: raw for key, raw in fields.items() if key not in ("type", "delta", "usage")}
         return False
 
-    def _stop(self, _found: Mapping[str, Raw]) -> bool:
-        self.complete = True
+    def _on_message_stop(self, _fields: Mapping[str, Raw]) -> bool:
+        self.is_complete = True
         return False
 
-    _STEPS: ClassVar[Mapping[str, Callable[[Folding, Mapping[str, Raw]], bool]]] = {
-        "message_start": _start,
-        "content_block_start": _block,
-        "content_block_delta": _delta,
-        "message_delta": _message,
-        "message_stop": _stop,
+    _HANDLERS: ClassVar[Mapping[str, Callable[[AnthropicAccumulator, Mapping[str, Raw]], bool]]] = {
+        "message_start": _on_message_start,
+        "content_block_start": _on_block_start,
+        "content_block_delta": _on_block_delta,
+        "message_delta": _on_message_delta,
+        "message_stop": _on_message_stop,
     }

@@ -8,31 +8,35 @@ from typing import TypeVar
 
 from holdfast.messages.parts import Media, Part, Text
 
-_Part = TypeVar("_Part", bound=Part)
-_WEB = ("https://", "http://")
-_WORDY = re.compile(
+_PartT = TypeVar("_PartT", bound=Part)
+_WEB_SCHEMES = ("https://", "http://")
+_TEXT_MIME_TYPE = re.compile(
     r"text/.+|application/(?:.+\+(?:json|xml|yaml)|(?:x-)?(?:csv|ecmascript|graphql|httpd-php|javascript|json|jsonl|jsonlines"
     r"|latex|markdown|ndjson|perl|python|python-code|ruby|rust|sh|sql|tex|toml|typescript|xml|yaml))"
 )
 """Types of files that are words to whoever opens them (the registered ones, and those in use for code)."""
 
 
-def is_web(part: Media) -> bool:
+def is_web_media(part: Media) -> bool:
     """Return whether ``part`` stands at an address that anybody may read."""
-    return part.form == "url" and part.source.startswith(_WEB)
+    return part.form == "url" and part.source.startswith(_WEB_SCHEMES)
 
 
-def as_words(part: _Part) -> _Part | Text:
+def convert_text_document(part: _PartT) -> _PartT | Text:
     """Return a document of plain words as these, in the bytes it came in; any other part as it is."""
-    words = told(part) if isinstance(part, Media) else None
+    words = format_text_document(part) if isinstance(part, Media) else None
     return part if not words or words.isspace() else Text(words, None, part.raw)
 
 
-def words_of(part: Media) -> str | None:
+def decode_text_document(part: Media) -> str | None:
     """Return what a document of plain text says; nothing for other media, and for bytes that are no text in UTF-8."""
     if part.form == "text":
         return part.source
-    if part.form != "base64" or part.kind != "document" or not _WORDY.fullmatch(part.mime.partition(";")[0].lower()):
+    if (
+        part.form != "base64"
+        or part.kind != "document"
+        or not _TEXT_MIME_TYPE.fullmatch(part.mime.partition(";")[0].lower())
+    ):
         return None
     try:
         words = b64decode(part.source).decode()
@@ -41,25 +45,25 @@ def words_of(part: Media) -> str | None:
     return None if "\0" in words else words
 
 
-def told(part: Media) -> str | None:
+def format_text_document(part: Media) -> str | None:
     """Return the words of a document of plain text under its name; nothing for other media."""
-    words = words_of(part)
-    return None if words is None else titled(part.name, words)
+    words = decode_text_document(part)
+    return None if words is None else add_document_title(part.name, words)
 
 
-def titled(name: str, words: str) -> str:
+def add_document_title(name: str, words: str) -> str:
     """Return the words of a document under its name, if it has one."""
     return f"[{name}]\n{words}" if name else words
 
 
-def packed(part: Media) -> str:
+def encode_media_base64(part: Media) -> str:
     """Return the base64 of what ``part`` holds itself; nothing when it only names where that is."""
     if part.form == "text":
         return b64encode(part.source.encode("utf-8", "replace")).decode()
     return part.source if part.form == "base64" else ""
 
 
-def data_url(part: Media) -> str:
+def build_data_url(part: Media) -> str:
     """Return what ``part`` holds itself as a data URL; nothing when it only names where that is."""
-    data = packed(part)
+    data = encode_media_base64(part)
     return f"data:{part.mime};base64,{data}" if data else ""

@@ -15,37 +15,37 @@ from msgspec import Raw, Struct
 from holdfast.errors import ConfigError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Part, Text
-from holdfast.messages.size.tokens import MESSAGE_OVERHEAD, count, measure
-from holdfast.providers.common.json.raw_json import decoded_size, fields, write
+from holdfast.messages.size.tokens import MESSAGE_OVERHEAD, build_sized_message, estimate_text_tokens
+from holdfast.providers.common.json.raw_json import count_base64_bytes, decode_json_fields, encode_json
 from holdfast.providers.common.server_compaction import (
-    ANTHROPIC,
-    KIND,
-    LEAST_THRESHOLD,
-    ON_DEMAND,
-    RESPONSES,
-    Json,
-    headers,
+    ANTHROPIC_API,
+    COMPACTION_KIND,
+    MIN_THRESHOLD_TOKENS,
+    ON_DEMAND_BETA,
+    RESPONSES_API,
+    JsonObject,
+    add_beta_header,
 )
-from holdfast.providers.overflow import ErrorReport, classify
-from holdfast.providers.registry import FORMS
-from holdfast.providers.responses import Answer
+from holdfast.providers.overflow import ErrorReport, classify_error
+from holdfast.providers.registry import API_SPECS
+from holdfast.providers.responses import ParsedAnswer
 from holdfast.state.edits import Edit, Span
-from holdfast.state.entries import PASSING, Compaction
+from holdfast.state.entries import TRANSIENT_ERROR_KINDS, CompactionEntry
 from holdfast.state.target import Target
 
-RULE = "native"
+NATIVE_RULE = "native"
 """Rule of the edits, and trigger of the compaction, by which the log takes over what a provider compacted by itself."""
 
 
-def can_compact(target: Target) -> bool:
+def can_compact_natively(target: Target) -> bool:
     """Return whether the provider of ``target`` compacts a conversation when it is asked to."""
-    return target.api in LEAST_THRESHOLD and target.dialect.compacts
+    return target.api in MIN_THRESHOLD_TOKENS and target.dialect.supports_compaction
 
 
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
-class Asking(Struct, frozen=True):
+class NativeCompactionRequest(Struct, frozen=True):
     """A request for nothing but a compaction."""
 
     endpoint: Literal["generate", "compact"]
@@ -53,16 +53,16 @@ class Asking(Struct, frozen=True):
     headers: Mapping[str, str] = {}
 
 
-_ENDPOINT = frozenset(
+_COMPACT_ENDPOINT_FIELDS = frozenset(
     {"model", "input", "instructions", "previous_response_id", "prompt_cache_key", "prompt_cache_options",
      "prompt_cache_retention", "service_tier", "image"}
 )  # fmt: skip
 """Fields that ``/responses/compact`` takes (SDK 3.54)."""
-_SHAPING = frozenset({"context_management", "stop_sequences", "output_format", "stream", KIND})
+_ANSWER_SHAPING_FIELDS = frozenset({"context_management", "stop_sequences", "output_format", "stream", COMPACTION_KIND})
 """Fields of the Messages API that only shape an answer, and are refused beside a compaction; its own goes with them."""
-_STREAMING = frozenset({"stream", "stream_options", "background", "context_management"})
-_TRIGGER = {"type": "compaction_trigger"}
-_PROMPT = (
+_DELIVERY_FIELDS = frozenset({"stream", "stream_options", "background", "context_management"})
+_COMPACTION_TRIGGER = {"type": "compaction_trigger"}
+_INSTRUCTED_PROMPT = (
     "Summarise this conversation so that the work can go on from the summary alone: the goal, what the user asked for, "
     "what was decided and why, what is done and what is open, and every path, command, name, number and error text "
     "that is still needed, word for word. Above all: {instructions}"
@@ -70,37 +70,59 @@ _PROMPT = (
 """What is asked where somebody says what counts; on the Messages API this takes the place of the provider's own."""
 
 
-def asking(api: str, body: bytes, *, instructions: str = "", inside: bool = False) -> Asking:
+def build_native_compaction_request(
+    api: str, body: bytes, *, instructions: str = "", in_band: bool = False
+) -> NativeCompactionRequest:
     """Return the request that asks for a compaction of all messages in ``body``, which is left as it is.
 
-    ``instructions`` say what counts above all. ``inside`` asks by a last input item instead of at the address that
+    ``instructions`` say what counts above all. ``in_band`` asks by a last input item instead of at the address that
     Responses has for it. ``ConfigError`` for an API without compaction.
     """
-    found = fields(body, "the body")
-    if api == ANTHROPIC:
-        return _on_demand(found, instructions.strip())
-    if api != RESPONSES:
+    raw_fields = decode_json_fields(body, "the body")
+    if api == ANTHROPIC_API:
+        return _build_anthropic_compaction_request(raw_fields, instructions.strip())
+    if api != RESPONSES_API:
         raise ConfigError(f"{api} compacts nothing on demand; let a model write the summary, or make an extract")
-    led: Json = {"instructions": _led(found, instructions.strip())} if instructions.strip() else {}
-    if inside:
-        kept = {key: raw for key, raw in found.items() if key not in _STREAMING}
-        return Asking("generate", write({**kept, **led, "input": [*_items(found.get("input")), _TRIGGER]}))
-    return Asking("compact", write({**{key: raw for key, raw in found.items() if key in _ENDPOINT}, **led}))
+    instruction_fields: JsonObject = (
+        {"instructions": _append_instructions(raw_fields, instructions.strip())} if instructions.strip() else {}
+    )
+    if in_band:
+        kept_fields = {key: raw for key, raw in raw_fields.items() if key not in _DELIVERY_FIELDS}
+        return NativeCompactionRequest(
+            "generate",
+            encode_json(
+                {
+                    **kept_fields,
+                    **instruction_fields,
+                    "input": [*_to_input_items(raw_fields.get("input")), _COMPACTION_TRIGGER],
+                }
+            ),
+        )
+    return NativeCompactionRequest(
+        "compact",
+        encode_json(
+            {**{key: raw for key, raw in raw_fields.items() if key in _COMPACT_ENDPOINT_FIELDS}, **instruction_fields}
+        ),
+    )
 
 
-def _on_demand(found: Mapping[str, Raw], instructions: str) -> Asking:
-    body: Json = {key: raw for key, raw in found.items() if key not in _SHAPING}
+def _build_anthropic_compaction_request(fields: Mapping[str, Raw], instructions: str) -> NativeCompactionRequest:
+    body: JsonObject = {key: raw for key, raw in fields.items() if key not in _ANSWER_SHAPING_FIELDS}
     for key in {"tool_choice", "output_config", "fallbacks"} & body.keys():
-        value = _unshaped(key, msgspec.json.decode(body.pop(key)))
+        value = _strip_answer_shaping(key, msgspec.json.decode(body.pop(key)))
         body |= {key: value} if value else {}
-    told = {"instructions": _PROMPT.format(instructions=instructions)} if instructions else {}
-    return Asking("generate", write({**body, KIND: {"type": "summarize", **told}}), headers({}, [ON_DEMAND]))
+    instruction_fields = {"instructions": _INSTRUCTED_PROMPT.format(instructions=instructions)} if instructions else {}
+    return NativeCompactionRequest(
+        "generate",
+        encode_json({**body, COMPACTION_KIND: {"type": "summarize", **instruction_fields}}),
+        add_beta_header({}, [ON_DEMAND_BETA]),
+    )
 
 
-def _unshaped(key: str, value: Any) -> Any:
+def _strip_answer_shaping(key: str, value: Any) -> Any:
     """Return an option without what only shapes an answer: forced calls, and its format."""
     if key == "fallbacks":
-        return [_unformatted(one) for one in value] if isinstance(value, list) else value
+        return [_strip_fallback_format(fallback) for fallback in value] if isinstance(value, list) else value
     if not isinstance(value, dict):
         return value
     if key == "tool_choice":
@@ -108,178 +130,210 @@ def _unshaped(key: str, value: Any) -> Any:
     return {name: inner for name, inner in value.items() if name != "format"}
 
 
-def _unformatted(fallback: Any) -> Any:
-    held = fallback.get("output_config") if isinstance(fallback, dict) else None
-    return fallback | {"output_config": _unshaped("output_config", held)} if held else fallback
+def _strip_fallback_format(fallback: Any) -> Any:
+    output_config = fallback.get("output_config") if isinstance(fallback, dict) else None
+    return (
+        fallback | {"output_config": _strip_answer_shaping("output_config", output_config)}
+        if output_config
+        else fallback
+    )
 
 
-def _led(found: Mapping[str, Raw], instructions: str) -> str:
+def _append_instructions(fields: Mapping[str, Raw], instructions: str) -> str:
     """Return the request's own instructions with those for the compaction behind them."""
-    own = msgspec.json.decode(found["instructions"]) if "instructions" in found else None
-    return "\n\n".join([*([own] if isinstance(own, str) and own else []), _PROMPT.format(instructions=instructions)])
+    own = msgspec.json.decode(fields["instructions"]) if "instructions" in fields else None
+    return "\n\n".join(
+        [*([own] if isinstance(own, str) and own else []), _INSTRUCTED_PROMPT.format(instructions=instructions)]
+    )
 
 
-def _items(raw: Raw | None) -> list[Any]:
+def _to_input_items(raw: Raw | None) -> list[Any]:
     """Return the input as a list."""
-    given = [] if raw is None else msgspec.json.decode(raw, type=str | list[Raw])
-    return [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
+    items = [] if raw is None else msgspec.json.decode(raw, type=str | list[Raw])
+    return [{"role": "user", "content": items}] if isinstance(items, str) else list(items)
 
 
 # -- what comes back ---------------------------------------------------------------------------------------------------
 
 
-class Made(Struct, frozen=True):
+class NativeCompactionResult(Struct, frozen=True):
     """A compaction: ``items`` as the next list of messages takes them, and about how many tokens they are there."""
 
     items: tuple[Raw, ...]
     tokens: int = 0
 
-    def beside(self, api: str, texts: Sequence[str]) -> Made:
+    def append_user_texts(self, api: str, texts: Sequence[str]) -> NativeCompactionResult:
         """Return it with ``texts`` behind it, as the user's."""
         if not texts:
             return self
-        said = FORMS[api].encode(Message("user", tuple(map(Text, texts))), None)
-        return Made((*self.items, *map(Raw, said)), self.tokens + sum(map(count, texts)))
+        user_items = API_SPECS[api].encode_message(Message("user", tuple(map(Text, texts))), None)
+        return NativeCompactionResult(
+            (*self.items, *map(Raw, user_items)), self.tokens + sum(map(estimate_text_tokens, texts))
+        )
 
-    def native(self, api: str, model: str) -> Raw:
-        """Return it as ``Compaction.native``."""
-        return Raw(write({"api": api, "model": model, "items": self.items, "tokens": self.tokens}))
+    def to_stored_json(self, api: str, model: str) -> Raw:
+        """Return it as ``CompactionEntry.native``."""
+        return Raw(encode_json({"api": api, "model": model, "items": self.items, "tokens": self.tokens}))
 
 
-class Unmade(Struct, frozen=True):
+class NativeCompactionFailure(Struct, frozen=True):
     """Why there is no compaction: ``outcome`` is a word of the events; the history stays as it is."""
 
     outcome: str
-    why: str
-    again: bool = False
+    reason: str
+    is_retryable: bool = False
     """Whether the same request may succeed a little later."""
     retry_after: float | None = None
     """Seconds after which the provider wants to be asked again, where it said so."""
 
 
-_NOTHING = "compaction_nothing_to_summarize"
-_LATER = "compaction_unavailable"
-_CODE = re.compile(rb'"error_code"\s*:\s*"(\w+)"')
+_NOTHING_TO_SUMMARIZE_CODE = "compaction_nothing_to_summarize"
+_UNAVAILABLE_CODE = "compaction_unavailable"
+_ERROR_CODE = re.compile(rb'"error_code"\s*:\s*"(\w+)"')
 
 
-def made(api: str, told: Answer) -> Made | Unmade:
-    """Return the compaction in ``told``, the answer to a request of ``asking``, or why there is none in it."""
-    if told.error is not None:
-        return _refused(told.error)
-    if told.damaged:
-        return Unmade("provider_error", "the compaction came damaged; the history stays as it is", again=True)
-    block = _newest(told.message)
+def parse_native_compaction(api: str, answer: ParsedAnswer) -> NativeCompactionResult | NativeCompactionFailure:
+    """Return the compaction in ``answer``, the answer to a request of ``build_native_compaction_request``, or why
+    there is none in it.
+    """
+    if answer.error is not None:
+        return _explain_refusal(answer.error)
+    if answer.is_damaged:
+        return NativeCompactionFailure(
+            "provider_error", "the compaction came damaged; the history stays as it is", is_retryable=True
+        )
+    block = _find_newest_compaction(answer.message)
     if block is None or block.raw is None:
-        return Unmade("summary_rejected", "the provider answered without a compaction; the history stays as it is")
-    if not _holds(block):
-        return Unmade("summary_rejected", "the provider's compaction is empty: it failed; the history stays as it is")
-    if api == ANTHROPIC:
-        return Made((_spoken([block.raw]),), max(_written(told), _weight(block)))
-    items = tuple(map(Raw, told.history))
-    return Made(items, (_written(told) or _weight(block)) + sum(_tokens(raw) for raw in items))
+        return NativeCompactionFailure(
+            "summary_rejected", "the provider answered without a compaction; the history stays as it is"
+        )
+    if not _has_compaction_content(block):
+        return NativeCompactionFailure(
+            "summary_rejected", "the provider's compaction is empty: it failed; the history stays as it is"
+        )
+    if api == ANTHROPIC_API:
+        return NativeCompactionResult(
+            (_wrap_in_assistant_message([block.raw]),),
+            max(_get_output_tokens(answer), _estimate_compaction_tokens(block)),
+        )
+    items = tuple(map(Raw, answer.history_elements))
+    return NativeCompactionResult(
+        items,
+        (_get_output_tokens(answer) or _estimate_compaction_tokens(block))
+        + sum(_estimate_user_item_tokens(raw) for raw in items),
+    )
 
 
-def _refused(error: ErrorReport) -> Unmade:
-    verdict = classify(error)
-    body = error.body if isinstance(error.body, bytes) else write(error.body)
-    code = found[1].decode() if (found := _CODE.search(body)) else ""
+def _explain_refusal(error: ErrorReport) -> NativeCompactionFailure:
+    verdict = classify_error(error)
+    body = error.body if isinstance(error.body, bytes) else encode_json(error.body)
+    code = match[1].decode() if (match := _ERROR_CODE.search(body)) else ""
     status = f"HTTP {error.status}, " if error.status else ""
-    why = f"the provider did not compact ({status}{code or verdict.kind}): {error.words[:_CUT]}"
-    if code == _NOTHING:
-        return Unmade("nothing_to_compact", why)
-    again = code == _LATER or (verdict.kind in PASSING and not code.startswith("compaction_"))
-    return Unmade("provider_error", why, again, verdict.retry_after)
+    why = f"the provider did not compact ({status}{code or verdict.kind}): {error.message_line[:_MAX_QUOTED_CHARS]}"
+    if code == _NOTHING_TO_SUMMARIZE_CODE:
+        return NativeCompactionFailure("nothing_to_compact", why)
+    again = code == _UNAVAILABLE_CODE or (verdict.kind in TRANSIENT_ERROR_KINDS and not code.startswith("compaction_"))
+    return NativeCompactionFailure("provider_error", why, again, verdict.retry_after)
 
 
-_CUT = 300
+_MAX_QUOTED_CHARS = 300
 """Characters of a provider's words that are repeated."""
 
 
-def _newest(message: Message) -> Opaque | None:
-    blocks = [part for part in message.parts if isinstance(part, Opaque) and part.kind == KIND]
+def _find_newest_compaction(message: Message) -> Opaque | None:
+    blocks = [part for part in message.parts if isinstance(part, Opaque) and part.kind == COMPACTION_KIND]
     return blocks[-1] if blocks else None
 
 
-def _holds(block: Opaque) -> bool:
+def _has_compaction_content(block: Opaque) -> bool:
     """Return whether a block, or item, says anything; null is a compaction that failed."""
-    said = _said(block)
-    return any(isinstance(said.get(key), str) and said[key] for key in ("content", "encrypted_content"))
+    block_fields = _decode_compaction(block)
+    return any(isinstance(block_fields.get(key), str) and block_fields[key] for key in ("content", "encrypted_content"))
 
 
-def _said(block: Opaque) -> Json:
+def _decode_compaction(block: Opaque) -> JsonObject:
     return msgspec.json.decode(block.raw or b"{}", type=dict)
 
 
-def _spoken(blocks: Sequence[Raw]) -> Raw:
+def _wrap_in_assistant_message(blocks: Sequence[Raw]) -> Raw:
     """Return blocks as a message of the assistant's."""
-    return Raw(write({"role": "assistant", "content": list(blocks)}))
+    return Raw(encode_json({"role": "assistant", "content": list(blocks)}))
 
 
-def _written(told: Answer) -> int:
+def _get_output_tokens(answer: ParsedAnswer) -> int:
     """Return the tokens that the compaction cost to write; a hidden text is about as long."""
-    return told.spent.output if told.spent is not None else 0
+    return answer.billed_usage.output if answer.billed_usage is not None else 0
 
 
-def _weight(block: Opaque) -> int:
+def _estimate_compaction_tokens(block: Opaque) -> int:
     """Return about how many tokens a compaction is: as its words have, or a sealed text as long as its seal."""
-    said = _said(block)
-    words = said.get("content")
-    return count(words) if isinstance(words, str) else decoded_size(str(said.get("encrypted_content"))) // _CHARS
+    block_fields = _decode_compaction(block)
+    words = block_fields.get("content")
+    return (
+        estimate_text_tokens(words)
+        if isinstance(words, str)
+        else count_base64_bytes(str(block_fields.get("encrypted_content"))) // _CHARS_PER_TOKEN
+    )
 
 
-_CHARS = 4
+_CHARS_PER_TOKEN = 4
 """Characters for one token of a text that nobody can see."""
 
 
-def _tokens(raw: Raw) -> int:
+def _estimate_user_item_tokens(raw: Raw) -> int:
     """Return the estimated tokens of a user's message beside a compaction, which nobody can read."""
     item = msgspec.json.decode(raw)
     content = item.get("content") if isinstance(item, dict) else None
     if isinstance(content, str):
-        return count(content)
-    texts = [one.get("text") for one in content or () if isinstance(one, dict)]
-    return sum(count(text) for text in texts if isinstance(text, str))
+        return estimate_text_tokens(content)
+    texts = [piece.get("text") for piece in content or () if isinstance(piece, dict)]
+    return sum(estimate_text_tokens(text) for text in texts if isinstance(text, str))
 
 
 # -- an answer that compacted by itself --------------------------------------------------------------------------------
 
 
-def brought(answer: Message) -> int:
+def count_parts_before_compaction(answer: Message) -> int:
     """Return how many parts of an answer its newest compaction ends; 0 where the provider compacted nothing."""
-    blocks = [(at, part) for at, part in enumerate(answer.parts) if isinstance(part, Opaque) and part.kind == KIND]
-    places = [at for at, block in blocks if _holds(block)]
+    blocks = [
+        (at, part) for at, part in enumerate(answer.parts) if isinstance(part, Opaque) and part.kind == COMPACTION_KIND
+    ]
+    places = [at for at, block in blocks if _has_compaction_content(block)]
     return places[-1] + 1 if places else 0
 
 
-def by_itself(api: str, model: str, answer: Message, index: int, twin: Message) -> Compaction | None:
+def build_compaction_from_answer(
+    api: str, model: str, answer: Message, index: int, readable_summary: Message
+) -> CompactionEntry | None:
     """Return the compaction that ``answer``, slot ``index`` of the log, brought along; nothing where it has none.
 
     All before the newest compaction in the answer gives way to it: the slots before ``index``, and the answer's own
-    parts up to it. ``twin`` says the former to those who cannot read it: other providers, other models, people.
+    parts up to it. ``readable_summary`` says the former to those who cannot read it: other providers, other models,
+    people.
     """
-    stop = brought(answer)
+    stop = count_parts_before_compaction(answer)
     block = answer.parts[stop - 1] if stop else None
     if not isinstance(block, Opaque) or block.raw is None:
         return None
-    said = [Text(part.text) for part in answer.parts[:stop] if isinstance(part, Text)]
-    told = Message(twin.role, (*twin.parts, *said))
-    items = (_spoken([block.raw]),) if api == ANTHROPIC else (block.raw,)
-    return Compaction(
+    texts = [Text(part.text) for part in answer.parts[:stop] if isinstance(part, Text)]
+    summary = Message(readable_summary.role, (*readable_summary.parts, *texts))
+    items = (_wrap_in_assistant_message([block.raw]),) if api == ANTHROPIC_API else (block.raw,)
+    return CompactionEntry(
         index,
-        told,
-        _weight(block),
-        edits=tuple([_without(index, at, part) for at, part in enumerate(answer.parts[:stop])]),
-        trigger=RULE,
-        by=RULE,
-        native=Made(items).native(api, model),
-        twin=measure(told).size,
+        summary,
+        _estimate_compaction_tokens(block),
+        edits=tuple([_build_removal_edit(index, at, part) for at, part in enumerate(answer.parts[:stop])]),
+        trigger=NATIVE_RULE,
+        author=NATIVE_RULE,
+        native=NativeCompactionResult(items).to_stored_json(api, model),
+        readable_tokens=build_sized_message(summary).tokens,
     )
 
 
-def _without(index: int, at: int, part: Part) -> Edit:
+def _build_removal_edit(index: int, at: int, part: Part) -> Edit:
     """Return the edit that leaves out part ``at`` of slot ``index``."""
-    size = measure(Message("assistant", (part,))).size - MESSAGE_OVERHEAD
-    return Edit(Span(index, index + 1, at), rule=RULE, why=_TAKEN, saves=size)
+    size = build_sized_message(Message("assistant", (part,))).tokens - MESSAGE_OVERHEAD
+    return Edit(Span(index, index + 1, at), rule=NATIVE_RULE, why=_REPLACED_REASON, saves=size)
 
 
-_TAKEN = "the provider compacted here, and that stands at the front now"
+_REPLACED_REASON = "the provider compacted here, and that stands at the front now"

@@ -7,38 +7,38 @@ from hashlib import blake2b
 
 from msgspec.structs import replace
 
-from holdfast.messages.message import Message, with_parts
+from holdfast.messages.message import Message, replace_all_parts
 from holdfast.messages.parts import Part, ToolCall, ToolResult
-from holdfast.normalize.parts import wire_name
+from holdfast.normalize.parts import encode_wire_tool_name
 from holdfast.state.dialect import Dialect
 
 
-def fitting(names: Iterable[str], dialect: Dialect) -> dict[str, str]:
+def map_invalid_tool_names(names: Iterable[str], dialect: Dialect) -> dict[str, str]:
     """Return, for each name that ``dialect`` does not take, one that it takes and that no other tool has."""
-    said = [name for name in dict.fromkeys(names) if name]
-    taken = {name for name in said if wire_name(name, dialect) == name}
+    unique_names = [name for name in dict.fromkeys(names) if name]
+    used_names = {name for name in unique_names if encode_wire_tool_name(name, dialect) == name}
     out: dict[str, str] = {}
-    for name in said:
-        if name not in taken:
-            out[name] = _free(name, taken | set(out.values()), dialect)
+    for name in unique_names:
+        if name not in used_names:
+            out[name] = _make_unique_name(name, used_names | set(out.values()), dialect)
     return out
 
 
-def _free(name: str, taken: set[str], dialect: Dialect) -> str:
+def _make_unique_name(name: str, used_names: set[str], dialect: Dialect) -> str:
     """Return the nearest name that is free: as it is written there, or with a digest of the whole name behind it."""
-    new = wire_name(name, dialect)
-    while new in taken:
+    new = encode_wire_tool_name(name, dialect)
+    while new in used_names:
         mark = blake2b(f"{new} {name}".encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
-        new = f"{wire_name(name, dialect)[: dialect.name_max - 9]}_{mark}"
+        new = f"{encode_wire_tool_name(name, dialect)[: dialect.name_max - 9]}_{mark}"
     return new
 
 
-def renamed(message: Message, names: Mapping[str, str]) -> Message:
+def rename_message_tools(message: Message, names: Mapping[str, str]) -> Message:
     """Return the message with its calls and results under the new names; the same object when none has one."""
-    return with_parts(message, [_renamed(part, names) for part in message.parts])
+    return replace_all_parts(message, [_rename_part_tool(part, names) for part in message.parts])
 
 
-def _renamed(part: Part, names: Mapping[str, str]) -> Part:
+def _rename_part_tool(part: Part, names: Mapping[str, str]) -> Part:
     if isinstance(part, ToolCall | ToolResult) and part.name in names:
         return replace(part, name=names[part.name], raw=None)
     return part

@@ -12,87 +12,106 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from holdfast.errors import FormatError, check_types
+from holdfast.errors import FormatError, raise_if_wrong_type
 from holdfast.providers.common.json import surrogates as halves
-from holdfast.providers.common.json.lenient_json import text_of
-from holdfast.providers.fix.foreign_messages import translated
-from holdfast.providers.fix.function_results import answered
-from holdfast.providers.fix.history import repaired
-from holdfast.providers.fix.message_list import framed
-from holdfast.providers.fix.message_shapes import reshaped
-from holdfast.providers.fix.options import mended_around
-from holdfast.providers.fix.output_limit import completed
-from holdfast.providers.fix.tools import offered
-from holdfast.providers.fix.word_guard import heard, lost
-from holdfast.providers.fix.work import Mend, Mended, Step, Work, refused
-from holdfast.providers.recognize import body_fields, recognise
-from holdfast.providers.registry import form_of
+from holdfast.providers.common.json.lenient_json import read_json_text
+from holdfast.providers.fix.foreign_messages import translate_foreign_messages
+from holdfast.providers.fix.function_results import name_function_results
+from holdfast.providers.fix.history import normalize_body_history
+from holdfast.providers.fix.message_list import fix_message_list
+from holdfast.providers.fix.message_shapes import reshape_messages
+from holdfast.providers.fix.options import fix_options_greedily
+from holdfast.providers.fix.output_limit import add_missing_max_tokens
+from holdfast.providers.fix.tools import translate_foreign_tools
+from holdfast.providers.fix.word_guard import count_user_texts, has_lost_text
+from holdfast.providers.fix.work import FixContext, FixResult, FixStep, RequestFix, select_error_findings
+from holdfast.providers.recognize import parse_body_fields, recognize_api
+from holdfast.providers.registry import get_api_spec
 from holdfast.providers.rules import Finding
 from holdfast.state.dialect import Dialect
 
-__all__ = ["Mend", "Mended", "mend", "readable"]
+__all__ = ["FixResult", "RequestFix", "fix_lone_surrogates", "fix_request"]
 
-_FORMING: tuple[Step, ...] = (framed, offered, translated, answered, reshaped)
-_REPAIRING: tuple[Step, ...] = (repaired, mended_around, completed)
-_ROUNDS = 6
+_FORMING_STEPS: tuple[FixStep, ...] = (
+    fix_message_list,
+    translate_foreign_tools,
+    translate_foreign_messages,
+    name_function_results,
+    reshape_messages,
+)
+_REPAIRING_STEPS: tuple[FixStep, ...] = (normalize_body_history, fix_options_greedily, add_missing_max_tokens)
+_MAX_ROUNDS = 6
 """Rounds before the rest stays as it is; one is enough unless mending one thing brings another to light."""
 
 
-def mend(
+def fix_request(
     body: bytes,
     api: str | None = None,
     *,
     model: str = "",
     dialect: Callable[[str, str], Dialect] | None = None,
     betas: Sequence[str] | None = None,
-    whole: bool = False,
-) -> Mended:
+    complete: bool = False,
+) -> FixResult:
     """Return ``body`` made valid for its API; the very same object when it is valid already.
 
     ``model`` is whose rules hold, also where the body names another one; ``dialect`` tells them from API and model;
-    ``betas`` are those of the request's headers; a ``whole`` request must name its model and its ``max_tokens`` too.
-    Raises ``FormatError`` for what is no JSON object, and ``Unrecognised`` for one of no API.
+    ``betas`` are those of the request's headers; a ``complete`` request must name its model and its ``max_tokens`` too.
+    Raises ``FormatError`` for what is no JSON object, and ``UnrecognizedContent`` for one of no API.
     """
-    check_types(FormatError, body=(body, bytes))
-    body, edits = readable(body)
-    found = body_fields(body)
-    api = api or recognise(found)
-    form, own = form_of(api), text_of(found.get("model"))
-    known = model or own
-    rules = dialect(api, known) if dialect is not None else form.dialect(known)
-    work = Work(form, known, tuple(betas) if betas is not None else None, rules, renamed=known != own, whole=whole)
-    findings = work.judge(body)
-    for _ in range(_ROUNDS):
-        errors = refused(findings)
-        made = _round(body, work, errors, (*_FORMING, *_REPAIRING)) or _round(body, work, errors, _REPAIRING)
-        if made is None:
+    raise_if_wrong_type(FormatError, body=(body, bytes))
+    body, edits = fix_lone_surrogates(body)
+    fields = parse_body_fields(body)
+    api = api or recognize_api(fields)
+    spec, own = get_api_spec(api), read_json_text(fields.get("model"))
+    model_name = model or own
+    rules = dialect(api, model_name) if dialect is not None else spec.get_dialect(model_name)
+    work = FixContext(
+        spec,
+        model_name,
+        tuple(betas) if betas is not None else None,
+        rules,
+        has_other_model=model_name != own,
+        complete=complete,
+    )
+    findings = work.validate_body(body)
+    for _ in range(_MAX_ROUNDS):
+        errors = select_error_findings(findings)
+        result = _run_steps(body, work, errors, (*_FORMING_STEPS, *_REPAIRING_STEPS)) or _run_steps(
+            body, work, errors, _REPAIRING_STEPS
+        )
+        if result is None:
             break
-        body, more = made
-        edits = (*edits, *more)
-        findings = work.judge(body)
-    return Mended(api, body, edits, findings)
+        body, new_edits = result
+        edits = (*edits, *new_edits)
+        findings = work.validate_body(body)
+    return FixResult(api, body, edits, findings)
 
 
-def readable(body: bytes) -> tuple[bytes, tuple[Mend, ...]]:
+def fix_lone_surrogates(body: bytes) -> tuple[bytes, tuple[RequestFix, ...]]:
     """Return the body with U+FFFD for halves of characters, and what is told of it; the same object without any."""
-    clean = halves.whole(body)
+    clean = halves.replace_surrogates_in_bytes(body)
     if clean is body:
         return body, ()
     why = "half of a character is no text: U+FFFD stands in its place"
-    return clean, (Mend("characters", why, halves.first(body)),)
+    return clean, (RequestFix("characters", why, halves.find_lone_surrogate_path(body)),)
 
 
-def _round(body: bytes, work: Work, errors: list[Finding], steps: Sequence[Step]) -> tuple[bytes, list[Mend]] | None:
+def _run_steps(
+    body: bytes, work: FixContext, errors: list[Finding], steps: Sequence[FixStep]
+) -> tuple[bytes, list[RequestFix]] | None:
     """Return the body after as many steps as leave the fewest rules broken; nothing unless those are fewer."""
-    best, least = None, len(errors)
-    told: list[Mend] = []
+    best, min_errors = None, len(errors)
+    edits: list[RequestFix] = []
     for step in steps if errors else ():
-        new, more = step(body, work, errors)
-        if new == body or lost(heard(body, work.form), heard(new, work.form), moved=True):
+        new, new_edits = step(body, work, errors)
+        if new == body or has_lost_text(
+            count_user_texts(body, work.spec), count_user_texts(new, work.spec), allow_merged=True
+        ):
             continue
-        body, told, errors = new, [*told, *more], work.errors(new)
-        if len(errors) < least:
-            best, least = (body, told), len(errors)
+        body, edits, errors = new, [*edits, *new_edits], work.list_errors(new)
+        if len(errors) < min_errors:
+            best, min_errors = (body, edits), len(errors)
         if not errors:
             break
     return best

@@ -6,23 +6,28 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Raw
 
-from holdfast.providers.common.json.json_path import opens
-from holdfast.providers.common.json.lenient_json import items_of, text_of
-from holdfast.providers.common.json.raw_json import fields, write
-from holdfast.providers.fix.word_guard import TEXTS
-from holdfast.providers.registry import Form
+from holdfast.providers.common.json.json_path import get_json_first_char
+from holdfast.providers.common.json.lenient_json import read_json_items, read_json_text
+from holdfast.providers.common.json.raw_json import decode_json_fields, encode_json
+from holdfast.providers.fix.word_guard import TEXT_BLOCK_TYPES
+from holdfast.providers.registry import ApiSpec
 
-_SHOWN = frozenset(
+_RESULT_BLOCK_TYPES = frozenset(
     {"image", "document", "search_result", "image_url", "input_image", "input_file", "input_audio", "file",
      "tool_reference", "browser_state", "computer_screenshot"}
 )  # fmt: skip
 """Types of blocks that may stand in what a tool gave back, beside words."""
-_WORDED = ("text", "content", "value")
+_TEXT_KEYS = ("text", "content", "value")
 """Keys under which blocks of words have them, the right one first."""
-_MEDIA = frozenset({"inlineData", "inline_data", "fileData", "file_data"})
-_DATA = _MEDIA | {"functionCall", "function_call", "functionResponse", "function_response"}
-_SIGNATURES = ("thoughtSignature", "thought_signature")
-_FOREIGN = {
+_GEMINI_MEDIA_FIELDS = frozenset({"inlineData", "inline_data", "fileData", "file_data"})
+_GEMINI_PAYLOAD_FIELDS = _GEMINI_MEDIA_FIELDS | {
+    "functionCall",
+    "function_call",
+    "functionResponse",
+    "function_response",
+}
+_SIGNATURE_FIELDS = ("thoughtSignature", "thought_signature")
+_FOREIGN_CALL_TYPES = {
     "anthropic": frozenset({"function_call", "function_call_output", "tool_call"}),
     "openai-chat": frozenset({"tool_use", "tool_result", "function_call", "function_call_output"}),
     "openai-responses": frozenset({"tool_use", "tool_result", "function_call", "function_call_output"}),
@@ -31,133 +36,147 @@ _FOREIGN = {
 """Calls and results of other APIs, which a block of this one cannot be."""
 
 
-def as_list(raw: Raw) -> list[Raw]:
+def wrap_in_list(raw: Raw) -> list[Raw]:
     """Return the elements of a list, any other value as a list of it, and nothing for ``null``."""
-    if opens(raw) == "[":
-        return items_of(raw)
-    return [] if opens(raw) == "n" else [raw]
+    if get_json_first_char(raw) == "[":
+        return read_json_items(raw)
+    return [] if get_json_first_char(raw) == "n" else [raw]
 
 
-def block_of(raw: Raw, form: Form, role: str) -> Iterator[Raw]:
+def iter_replacement_blocks(raw: Raw, spec: ApiSpec, role: str) -> Iterator[Raw]:
     """Yield what stands in the place of a block: itself, the same words in this API's form, or blocks of a list."""
-    kind = opens(raw)
+    kind = get_json_first_char(raw)
     if kind == '"':
-        yield words(text_of(raw), form, role)
+        yield build_text_block(read_json_text(raw), spec, role)
     elif kind == "[":
-        for one in _leaves(raw):
-            yield from block_of(one, form, role)
-    elif kind == "{" and form.field == "contents":
-        bare = _well_signed(raw)
-        yield from _apart(fields(bare)) or [_object(bare, form, role)]
+        for leaf in _iter_flat(raw):
+            yield from iter_replacement_blocks(leaf, spec, role)
+    elif kind == "{" and spec.messages_field == "contents":
+        bare = _drop_invalid_signature(raw)
+        yield from _split_text_part(decode_json_fields(bare)) or [_reshape_block(bare, spec, role)]
     elif kind == "{":
-        yield _object(raw, form, role)
+        yield _reshape_block(raw, spec, role)
     elif kind != "n":
-        yield words(bytes(raw).decode(), form, role)
+        yield build_text_block(bytes(raw).decode(), spec, role)
 
 
-def _leaves(raw: Raw) -> Iterator[Raw]:
+def _iter_flat(raw: Raw) -> Iterator[Raw]:
     waiting = [raw]
     while waiting:
-        one = waiting.pop()
-        if opens(one) == "[":
-            waiting += reversed(items_of(one))
+        element = waiting.pop()
+        if get_json_first_char(element) == "[":
+            waiting += reversed(read_json_items(element))
         else:
-            yield one
+            yield element
 
 
-def _well_signed(raw: Raw) -> Raw:
+def _drop_invalid_signature(raw: Raw) -> Raw:
     """Return a part of Gemini's without a signature that is no text; what it says stays."""
-    held = fields(raw)
-    odd = [key for key in _SIGNATURES if opens(held.get(key)) not in ("", '"', "n")]
-    return Raw(write({key: value for key, value in held.items() if key not in odd})) if odd else raw
+    raw_fields = decode_json_fields(raw)
+    odd = [key for key in _SIGNATURE_FIELDS if get_json_first_char(raw_fields.get(key)) not in ("", '"', "n")]
+    return Raw(encode_json({key: value for key, value in raw_fields.items() if key not in odd})) if odd else raw
 
 
-def _apart(held: Mapping[str, Raw]) -> list[Raw]:
+def _split_text_part(fields: Mapping[str, Raw]) -> list[Raw]:
     """Return a part of Gemini's that says words beside something else as two; nothing for any other."""
-    if not text_of(held.get("text")) or not any(key in _DATA for key in held):
+    if not read_json_text(fields.get("text")) or not any(key in _GEMINI_PAYLOAD_FIELDS for key in fields):
         return []
-    return [Raw(write({"text": held["text"]})), Raw(write({key: raw for key, raw in held.items() if key != "text"}))]
+    return [
+        Raw(encode_json({"text": fields["text"]})),
+        Raw(encode_json({key: raw for key, raw in fields.items() if key != "text"})),
+    ]
 
 
-def _object(raw: Raw, form: Form, role: str) -> Raw:
-    held = fields(raw)
-    kind = text_of(held.get("type"))
-    text = meant(held) if not kind or kind in TEXTS else ""
-    if kind in _FOREIGN[form.api]:
-        return words(told(held), form, role)
-    if not text or (_is_own(kind, form, role) and opens(held.get("text")) == '"'):
+def _reshape_block(raw: Raw, spec: ApiSpec, role: str) -> Raw:
+    raw_fields = decode_json_fields(raw)
+    kind = read_json_text(raw_fields.get("type"))
+    text = find_block_text(raw_fields) if not kind or kind in TEXT_BLOCK_TYPES else ""
+    if kind in _FOREIGN_CALL_TYPES[spec.api]:
+        return build_text_block(render_foreign_block(raw_fields), spec, role)
+    if not text or (_is_own_text_type(kind, spec, role) and get_json_first_char(raw_fields.get("text")) == '"'):
         return raw
-    kept = {"cache_control": held["cache_control"]} if form.markers and "cache_control" in held else {}
-    return Raw(write({**fields(words(text, form, role)), **kept}))
+    cache_control = (
+        {"cache_control": raw_fields["cache_control"]}
+        if spec.supports_cache_control and "cache_control" in raw_fields
+        else {}
+    )
+    return Raw(encode_json({**decode_json_fields(build_text_block(text, spec, role)), **cache_control}))
 
 
-def meant(held: Mapping[str, Raw]) -> str:
+def find_block_text(fields: Mapping[str, Raw]) -> str:
     """Return the words of a block, under whichever key it has them; empty where it has none."""
-    for key in _WORDED:
-        raw = held.get(key)
-        inner = [raw] if raw is not None and opens(raw) in '"{' else items_of(raw)
-        said = [text_of(one) if opens(one) == '"' else meant(fields(one)) for one in inner if opens(one) in '"{']
-        if text := "\n".join(one for one in said if one):
+    for key in _TEXT_KEYS:
+        raw = fields.get(key)
+        inner = [raw] if raw is not None and get_json_first_char(raw) in '"{' else read_json_items(raw)
+        texts = [
+            read_json_text(piece) if get_json_first_char(piece) == '"' else find_block_text(decode_json_fields(piece))
+            for piece in inner
+            if get_json_first_char(piece) in '"{'
+        ]
+        if text := "\n".join(piece for piece in texts if piece):
             return text
     return ""
 
 
-def _is_own(kind: str, form: Form, role: str) -> bool:
-    return kind == ("" if form.field == "contents" else text_kind(form, role))
+def _is_own_text_type(kind: str, spec: ApiSpec, role: str) -> bool:
+    return kind == ("" if spec.messages_field == "contents" else get_text_block_type(spec, role))
 
 
-def text_kind(form: Form, role: str) -> str:
+def get_text_block_type(spec: ApiSpec, role: str) -> str:
     """Return the type of a block of words by ``role``."""
-    if form.api != "openai-responses":
+    if spec.api != "openai-responses":
         return "text"
     return "output_text" if role == "assistant" else "input_text"
 
 
-def words(text: str, form: Form, role: str) -> Raw:
+def build_text_block(text: str, spec: ApiSpec, role: str) -> Raw:
     """Return a block of words."""
-    if form.field == "contents":
-        return Raw(write({"text": text}))
-    return Raw(write({"type": text_kind(form, role), "text": text}))
+    if spec.messages_field == "contents":
+        return Raw(encode_json({"text": text}))
+    return Raw(encode_json({"type": get_text_block_type(spec, role), "text": text}))
 
 
-def told(held: Mapping[str, Raw]) -> str:
+def render_foreign_block(fields: Mapping[str, Raw]) -> str:
     """Return in words what a call or a result of another API says."""
-    given = next((held[key] for key in ("content", "output") if key in held), None)
-    if given is not None:
-        parts = [fields(one) if opens(one) == "{" else {"text": one} for one in as_list(given)]
-        said = "\n".join(text for part in parts if (text := text_of(part.get("text"))))
-        return said or bytes(given).decode()
-    return write(
-        {key: raw for key, raw in held.items() if key not in ("type", "id", "call_id", "cache_control")}
+    output = next((fields[key] for key in ("content", "output") if key in fields), None)
+    if output is not None:
+        parts = [
+            decode_json_fields(block) if get_json_first_char(block) == "{" else {"text": block}
+            for block in wrap_in_list(output)
+        ]
+        output_text = "\n".join(text for part in parts if (text := read_json_text(part.get("text"))))
+        return output_text or bytes(output).decode()
+    return encode_json(
+        {key: raw for key, raw in fields.items() if key not in ("type", "id", "call_id", "cache_control")}
     ).decode()
 
 
-def given(raw: Raw, form: Form) -> Raw:
+def reshape_tool_output(raw: Raw, spec: ApiSpec) -> Raw:
     """Return what a tool gave back as text or blocks: any other value is told as JSON."""
-    kind = opens(raw)
+    kind = get_json_first_char(raw)
     if kind in ('"', "n", ""):
         return raw
-    if kind == "{" and not _is_shown(fields(raw)):
-        return Raw(write(bytes(raw).decode()))
+    if kind == "{" and not _is_result_block(decode_json_fields(raw)):
+        return Raw(encode_json(bytes(raw).decode()))
     if kind in "{[":
-        return Raw(write([new for one in as_list(raw) for new in _inside(one, form)]))
-    return Raw(write(bytes(raw).decode()))
+        return Raw(encode_json([new for block in wrap_in_list(raw) for new in _reshape_result_block(block, spec)]))
+    return Raw(encode_json(bytes(raw).decode()))
 
 
-def _is_shown(held: Mapping[str, Raw]) -> bool:
+def _is_result_block(fields: Mapping[str, Raw]) -> bool:
     """Return whether a block says words or shows something; all else that a tool gave back is JSON."""
-    kind = text_of(held.get("type"))
-    if kind in TEXTS or held.keys() == {"text"}:
-        return opens(held.get("text")) == '"'
-    return kind in _SHOWN or any(key in _MEDIA for key in held)
+    kind = read_json_text(fields.get("type"))
+    if kind in TEXT_BLOCK_TYPES or fields.keys() == {"text"}:
+        return get_json_first_char(fields.get("text")) == '"'
+    return kind in _RESULT_BLOCK_TYPES or any(key in _GEMINI_MEDIA_FIELDS for key in fields)
 
 
-def _inside(raw: Raw, form: Form) -> Iterator[Raw]:
+def _reshape_result_block(raw: Raw, spec: ApiSpec) -> Iterator[Raw]:
     """Yield what stands in the place of a block in a result; of a result inside it, the words, of all else the JSON."""
-    held = fields(raw) if opens(raw) == "{" else {}
-    if text_of(held.get("type")) in ("tool_result", "tool_use"):
-        yield words(told(held), form, "tool")
-    elif held and not _is_shown(held):
-        yield words(bytes(raw).decode(), form, "tool")
+    raw_fields = decode_json_fields(raw) if get_json_first_char(raw) == "{" else {}
+    if read_json_text(raw_fields.get("type")) in ("tool_result", "tool_use"):
+        yield build_text_block(render_foreign_block(raw_fields), spec, "tool")
+    elif raw_fields and not _is_result_block(raw_fields):
+        yield build_text_block(bytes(raw).decode(), spec, "tool")
     else:
-        yield from block_of(raw, form, "tool")
+        yield from iter_replacement_blocks(raw, spec, "tool")

@@ -6,42 +6,50 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Raw
 
-from holdfast.providers.common.json.json_path import opens
-from holdfast.providers.common.json.lenient_json import items_of, text_of
-from holdfast.providers.common.json.raw_json import fields, spliced, write
-from holdfast.providers.fix.work import Mend, Work, made
-from holdfast.providers.recognize import body_fields
+from holdfast.providers.common.json.json_path import get_json_first_char
+from holdfast.providers.common.json.lenient_json import read_json_items, read_json_text
+from holdfast.providers.common.json.raw_json import decode_json_fields, encode_json, replace_json_fields
+from holdfast.providers.fix.work import FixContext, RequestFix, build_request_fix
+from holdfast.providers.recognize import parse_body_fields
 from holdfast.providers.rules import Finding
 
-_RULE = "openai-chat.legacy-result"
+_RULE_NAME = "openai-chat.legacy-result"
 
 
-def answered(body: bytes, work: Work, errors: Sequence[Finding]) -> tuple[bytes, list[Mend]]:
+def name_function_results(body: bytes, work: FixContext, errors: Sequence[Finding]) -> tuple[bytes, list[RequestFix]]:
     """Return the body with each nameless result of a function under the name of the one call that waits for it.
 
     Where none does it is a tool's result without an id, which is tied to its call or told in words as those are.
     """
-    told = {error.path: made(error, "it has that of the call that waits") for error in errors if error.rule == _RULE}
-    if not told:
+    edits_by_path = {
+        error.path: build_request_fix(error, "it has that of the call that waits")
+        for error in errors
+        if error.rule == _RULE_NAME
+    }
+    if not edits_by_path:
         return body, []
-    field, found = work.form.field, body_fields(body)
-    new = list(_named(items_of(found.get(field))))
-    return spliced(body, found, {field: write(new)}), list(told.values())
+    field, raw_fields = work.spec.messages_field, parse_body_fields(body)
+    new = list(_iter_named_messages(read_json_items(raw_fields.get(field))))
+    return replace_json_fields(body, raw_fields, {field: encode_json(new)}), list(edits_by_path.values())
 
 
-def _named(raws: Sequence[Raw]) -> Iterator[Raw]:
+def _iter_named_messages(raws: Sequence[Raw]) -> Iterator[Raw]:
     """Yield the messages; the open call is that of the last answer, until a function answers it."""
     name = ""
     for raw in raws:
-        held = fields(raw) if opens(raw) == "{" else {}
-        role = text_of(held.get("role"))
-        nameless = role == "function" and not text_of(held.get("name"))
-        yield Raw(write({**held, "name": name} if name else {**held, "role": "tool"})) if nameless else raw
+        raw_fields = decode_json_fields(raw) if get_json_first_char(raw) == "{" else {}
+        role = read_json_text(raw_fields.get("role"))
+        nameless = role == "function" and not read_json_text(raw_fields.get("name"))
+        yield (
+            Raw(encode_json({**raw_fields, "name": name} if name else {**raw_fields, "role": "tool"}))
+            if nameless
+            else raw
+        )
         if role in ("assistant", "function"):
-            name = _called(held)
+            name = _get_called_function(raw_fields)
 
 
-def _called(held: Mapping[str, Raw]) -> str:
+def _get_called_function(fields: Mapping[str, Raw]) -> str:
     """Return the name of the function that a message calls; nothing where it calls none."""
-    call = held.get("function_call", Raw(b"null"))
-    return text_of(fields(call).get("name")) if opens(call) == "{" else ""
+    call = fields.get("function_call", Raw(b"null"))
+    return read_json_text(decode_json_fields(call).get("name")) if get_json_first_char(call) == "{" else ""

@@ -7,131 +7,174 @@ from typing import Any
 
 from msgspec import Raw
 
-from holdfast.providers.common.json.json_path import opens
-from holdfast.providers.common.json.lenient_json import items_of, text_of
-from holdfast.providers.common.json.raw_json import fields, spliced, write
-from holdfast.providers.fix.blocks import as_list, block_of
-from holdfast.providers.fix.word_guard import SYSTEMS
-from holdfast.providers.fix.work import Mend, Work, made
-from holdfast.providers.recognize import body_fields
-from holdfast.providers.registry import Form
+from holdfast.providers.common.json.json_path import get_json_first_char
+from holdfast.providers.common.json.lenient_json import read_json_items, read_json_text
+from holdfast.providers.common.json.raw_json import decode_json_fields, encode_json, replace_json_fields
+from holdfast.providers.fix.blocks import iter_replacement_blocks, wrap_in_list
+from holdfast.providers.fix.word_guard import SYSTEM_PROMPT_FIELDS
+from holdfast.providers.fix.work import FixContext, RequestFix, build_request_fix
+from holdfast.providers.recognize import parse_body_fields
+from holdfast.providers.registry import ApiSpec
 from holdfast.providers.rules import Finding
 
 
-def framed(body: bytes, work: Work, errors: Sequence[Finding]) -> tuple[bytes, list[Mend]]:
+def fix_message_list(body: bytes, work: FixContext, errors: Sequence[Finding]) -> tuple[bytes, list[RequestFix]]:
     """Return the body with a list as its list of messages, and the system prompt where it belongs."""
-    edits: list[Mend] = []
-    for step in (_listed, _system, _foreign_system, _hoisted):
-        body, more = step(body, work.form, errors)
-        edits += more
+    edits: list[RequestFix] = []
+    for step in (_wrap_messages, _rewrite_system_prompt, _move_foreign_system_prompt, _hoist_system_messages):
+        body, new_edits = step(body, work.spec, errors)
+        edits += new_edits
     return body, edits
 
 
 # -- the list ----------------------------------------------------------------------------------------------------------
 
 
-def _listed(body: bytes, form: Form, _errors: Sequence[Finding]) -> tuple[bytes, list[Mend]]:
+def _wrap_messages(body: bytes, spec: ApiSpec, _errors: Sequence[Finding]) -> tuple[bytes, list[RequestFix]]:
     """Return the body with messages in a list: one alone, a bare text, and lists inside the list too."""
-    found = body_fields(body)
-    raw = found.get(form.field)
-    kind = opens(raw)
-    if raw is None or kind not in ("[", "{", '"') or (kind == '"' and form.text):
+    raw_fields = parse_body_fields(body)
+    raw = raw_fields.get(spec.messages_field)
+    kind = get_json_first_char(raw)
+    if raw is None or kind not in ("[", "{", '"') or (kind == '"' and spec.accepts_plain_text):
         return body, []
-    raws = items_of(raw) if kind == "[" else [raw]
-    flat = _flat(raws)
-    if kind == "[" and len(flat) == len(raws) and not any(opens(one) == "[" for one in raws):
+    raws = read_json_items(raw) if kind == "[" else [raw]
+    flat = _flatten_lists(raws)
+    if kind == "[" and len(flat) == len(raws) and not any(get_json_first_char(element) == "[" for element in raws):
         return body, []
     why = f"the messages stand in one list: {len(flat)} of them"
-    return spliced(body, found, {form.field: write(flat)}), [Mend("form", why, f"$.{form.field}")]
+    return replace_json_fields(body, raw_fields, {spec.messages_field: encode_json(flat)}), [
+        RequestFix("form", why, f"$.{spec.messages_field}")
+    ]
 
 
-def _flat(raws: Sequence[Raw]) -> list[Raw]:
+def _flatten_lists(raws: Sequence[Raw]) -> list[Raw]:
     """Return the elements with those of lists among them in their place."""
     waiting, out = list(reversed(raws)), []
     while waiting:
-        one = waiting.pop()
-        if opens(one) == "[":
-            waiting += reversed(items_of(one))
+        element = waiting.pop()
+        if get_json_first_char(element) == "[":
+            waiting += reversed(read_json_items(element))
         else:
-            out.append(one)
+            out.append(element)
     return out
 
 
 # -- the system prompt -------------------------------------------------------------------------------------------------
 
 
-def _system(body: bytes, form: Form, errors: Sequence[Finding]) -> tuple[bytes, list[Mend]]:
+def _rewrite_system_prompt(body: bytes, spec: ApiSpec, errors: Sequence[Finding]) -> tuple[bytes, list[RequestFix]]:
     """Return the body with a system prompt that is refused written as this API writes it."""
-    found = body_fields(body)
-    name = next((name for name in form.system if name in found), None)
-    mine = [error for error in errors if name is not None and error.path.startswith(f"$.{name}")]
-    if name is None or not mine:
+    raw_fields = parse_body_fields(body)
+    name = next((name for name in spec.system_fields if name in raw_fields), None)
+    own_errors = [error for error in errors if name is not None and error.path.startswith(f"$.{name}")]
+    if name is None or not own_errors:
         return body, []
-    new = _written(form, _blocks(form, found[name]))
-    return spliced(body, found, {name: new}), [made(mine[0], f"written as {form.name} has it")]
+    new = _encode_system_prompt(spec, _parse_system_blocks(spec, raw_fields[name]))
+    return replace_json_fields(body, raw_fields, {name: new}), [
+        build_request_fix(own_errors[0], f"written as {spec.display_name} has it")
+    ]
 
 
-def _blocks(form: Form, raw: Raw) -> list[Raw]:
+def _parse_system_blocks(spec: ApiSpec, raw: Raw) -> list[Raw]:
     """Return what a system prompt of any form says, as blocks of this API."""
-    if opens(raw) == "{":
-        held = fields(raw)
-        inner = next((held[key] for key in ("parts", "content") if key in held), None)
+    if get_json_first_char(raw) == "{":
+        raw_fields = decode_json_fields(raw)
+        inner = next((raw_fields[key] for key in ("parts", "content") if key in raw_fields), None)
         raw = inner if inner is not None else raw
-    return [new for one in as_list(raw) if opens(one) != "n" for new in block_of(one, form, "system")]
+    return [
+        new
+        for element in wrap_in_list(raw)
+        if get_json_first_char(element) != "n"
+        for new in iter_replacement_blocks(element, spec, "system")
+    ]
 
 
-def _written(form: Form, blocks: Sequence[Raw]) -> bytes:
-    return write({"parts": blocks} if form.field == "contents" else blocks)
+def _encode_system_prompt(spec: ApiSpec, blocks: Sequence[Raw]) -> bytes:
+    return encode_json({"parts": blocks} if spec.messages_field == "contents" else blocks)
 
 
-def _foreign_system(body: bytes, form: Form, errors: Sequence[Finding]) -> tuple[bytes, list[Mend]]:
+def _move_foreign_system_prompt(
+    body: bytes, spec: ApiSpec, errors: Sequence[Finding]
+) -> tuple[bytes, list[RequestFix]]:
     """Return the body with the system prompt of another API's field in the place that this one has for it."""
     paths = {error.path: error for error in errors}
     edits = []
-    for name in SYSTEMS:
-        found = body_fields(body)
+    for name in SYSTEM_PROMPT_FIELDS:
+        raw_fields = parse_body_fields(body)
         error = paths.get(f"$.{name}")
-        if error is None or name in form.system or name not in found or not error.rule.endswith(".foreign-field"):
+        if (
+            error is None
+            or name in spec.system_fields
+            or name not in raw_fields
+            or not error.rule.endswith(".foreign-field")
+        ):
             continue
-        blocks = _blocks(form, found.pop(name))
-        body = write(_with_system(found, form, blocks))
-        edits.append(made(error, f"what it says stands where {form.name} has it"))
+        blocks = _parse_system_blocks(spec, raw_fields.pop(name))
+        body = encode_json(_append_system_blocks(raw_fields, spec, blocks))
+        edits.append(build_request_fix(error, f"what it says stands where {spec.display_name} has it"))
     return body, edits
 
 
-def _with_system(found: Mapping[str, Raw], form: Form, blocks: Sequence[Raw]) -> dict[str, Any]:
+def _append_system_blocks(fields: Mapping[str, Raw], spec: ApiSpec, blocks: Sequence[Raw]) -> dict[str, Any]:
     """Return the fields of a body with ``blocks`` at the end of its system prompt, or as its first message."""
-    if form.system:
-        name = next((name for name in form.system if name in found), form.system[0])
-        return {**found, name: Raw(_written(form, [*_blocks(form, found.get(name, Raw(b"[]"))), *blocks]))}
-    if form.text:
-        words = [text_of(found.get("instructions")), *(text_of(fields(one).get("text")) for one in blocks)]
-        return {**found, "instructions": "\n\n".join(word for word in words if word)}
-    return {**found, form.field: [{"role": "system", "content": blocks}, *items_of(found.get(form.field))]}
+    if spec.system_fields:
+        name = next((name for name in spec.system_fields if name in fields), spec.system_fields[0])
+        return {
+            **fields,
+            name: Raw(
+                _encode_system_prompt(spec, [*_parse_system_blocks(spec, fields.get(name, Raw(b"[]"))), *blocks])
+            ),
+        }
+    if spec.accepts_plain_text:
+        words = [
+            read_json_text(fields.get("instructions")),
+            *(read_json_text(decode_json_fields(block).get("text")) for block in blocks),
+        ]
+        return {**fields, "instructions": "\n\n".join(word for word in words if word)}
+    return {
+        **fields,
+        spec.messages_field: [{"role": "system", "content": blocks}, *read_json_items(fields.get(spec.messages_field))],
+    }
 
 
-def _hoisted(body: bytes, form: Form, _errors: Sequence[Finding]) -> tuple[bytes, list[Mend]]:
+def _hoist_system_messages(body: bytes, spec: ApiSpec, _errors: Sequence[Finding]) -> tuple[bytes, list[RequestFix]]:
     """Return the body with system messages that stand first in the field that is theirs, where there is one."""
-    found = body_fields(body)
-    raws = items_of(found.get(form.field)) if form.system else []
+    raw_fields = parse_body_fields(body)
+    raws = read_json_items(raw_fields.get(spec.messages_field)) if spec.system_fields else []
     blocks: list[Raw] = []
     lead = 0
-    while lead < len(raws) - 1 and (said := _said_by_system(raws[lead], form)):
-        blocks += said
+    while lead < len(raws) - 1 and (system_blocks := _get_system_message_blocks(raws[lead], spec)):
+        blocks += system_blocks
         lead += 1
     if not lead:
         return body, []
-    found[form.field] = Raw(write(raws[lead:]))
-    why = f"{lead} system message(s) at the start moved into {form.system[0]!r}"
-    return write(_with_system(found, form, blocks)), [Mend("system", why, f"$.{form.field}[0]")]
+    raw_fields[spec.messages_field] = Raw(encode_json(raws[lead:]))
+    why = f"{lead} system message(s) at the start moved into {spec.system_fields[0]!r}"
+    return encode_json(_append_system_blocks(raw_fields, spec, blocks)), [
+        RequestFix("system", why, f"$.{spec.messages_field}[0]")
+    ]
 
 
-def _said_by_system(raw: Raw, form: Form) -> list[Raw]:
+def _get_system_message_blocks(raw: Raw, spec: ApiSpec) -> list[Raw]:
     """Return the blocks of a system message that has words alone; none when it is no such message."""
-    held = fields(raw) if opens(raw) == "{" else {}
-    if text_of(held.get("role")).lower() not in {"system", "developer"}:
+    raw_fields = decode_json_fields(raw) if get_json_first_char(raw) == "{" else {}
+    if read_json_text(raw_fields.get("role")).lower() not in {"system", "developer"}:
         return []
-    content = next((held[key] for key in ("content", "parts", "text") if opens(held.get(key)) not in ("", "n")), None)
-    blocks = [] if content is None else [new for one in as_list(content) for new in block_of(one, form, "system")]
-    words = [text_of(fields(one).get("text")) if opens(one) == "{" else "" for one in blocks]
+    content = next(
+        (
+            raw_fields[key]
+            for key in ("content", "parts", "text")
+            if get_json_first_char(raw_fields.get(key)) not in ("", "n")
+        ),
+        None,
+    )
+    blocks = (
+        []
+        if content is None
+        else [new for block in wrap_in_list(content) for new in iter_replacement_blocks(block, spec, "system")]
+    )
+    words = [
+        read_json_text(decode_json_fields(block).get("text")) if get_json_first_char(block) == "{" else ""
+        for block in blocks
+    ]
     return blocks if all(word.strip() for word in words) else []

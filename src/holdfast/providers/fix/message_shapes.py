@@ -9,91 +9,114 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.errors import FormatError
-from holdfast.normalize.ids import minted_id
-from holdfast.providers.common.foreign.foreign_blocks import CALL, RESULT, kind_of
-from holdfast.providers.common.json.json_path import Tree, opens
-from holdfast.providers.common.json.lenient_json import items_of, text_of
-from holdfast.providers.common.json.raw_json import Bytes, fields, spliced, value, write
-from holdfast.providers.fix.blocks import as_list, block_of, given, meant, told, words
-from holdfast.providers.fix.word_guard import HOLDERS, TEXTS, texts
-from holdfast.providers.fix.work import Mend, Work, made
-from holdfast.providers.recognize import body_fields
-from holdfast.providers.registry import Form
+from holdfast.normalize.ids import mint_call_id
+from holdfast.providers.common.foreign.foreign_blocks import CALL_KIND, RESULT_KIND, classify_foreign_block
+from holdfast.providers.common.json.json_path import JsonTree, get_json_first_char
+from holdfast.providers.common.json.lenient_json import read_json_items, read_json_text
+from holdfast.providers.common.json.raw_json import (
+    JsonBytes,
+    decode_json_fields,
+    decode_json_value,
+    encode_json,
+    replace_json_fields,
+)
+from holdfast.providers.fix.blocks import (
+    build_text_block,
+    find_block_text,
+    iter_replacement_blocks,
+    render_foreign_block,
+    reshape_tool_output,
+    wrap_in_list,
+)
+from holdfast.providers.fix.word_guard import CONTENT_FIELDS, TEXT_BLOCK_TYPES, iter_block_texts
+from holdfast.providers.fix.work import FixContext, RequestFix, build_request_fix
+from holdfast.providers.recognize import parse_body_fields
+from holdfast.providers.registry import ApiSpec
 from holdfast.providers.rules import Finding
 
-_ROLES = {
+_ROLES_BY_API = {
     "anthropic": ("user", "assistant", "system"),
     "openai-chat": ("user", "assistant", "system", "developer", "tool", "function"),
     "openai-responses": ("user", "assistant", "system", "developer"),
     "gemini": ("user", "model", ""),
 }
-_SPEAKERS = {"assistant": "assistant", "model": "assistant", "ai": "assistant", "bot": "assistant",
+_ROLE_ALIASES = {"assistant": "assistant", "model": "assistant", "ai": "assistant", "bot": "assistant",
              "system": "system", "developer": "system"}  # fmt: skip
 """Roles that others use, and whose they are; all others are the user's."""
-_CALLS = frozenset({"function_call", "custom_tool_call"})
-_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
-_IDS = ("id", "tool_use_id", "call_id", "tool_call_id")
-_NUMBERED = re.compile(rb'"(?:id|tool_use_id|call_id|tool_call_id)"\s*:\s*-?\d')
+_CALL_TYPES = frozenset({"function_call", "custom_tool_call"})
+_OUTPUT_TYPES = frozenset({"function_call_output", "custom_tool_call_output"})
+_ID_FIELDS = ("id", "tool_use_id", "call_id", "tool_call_id")
+_NUMERIC_ID = re.compile(rb'"(?:id|tool_use_id|call_id|tool_call_id)"\s*:\s*-?\d')
 
 
-def reshaped(body: bytes, work: Work, errors: Sequence[Finding]) -> tuple[bytes, list[Mend]]:
+def reshape_messages(body: bytes, work: FixContext, errors: Sequence[Finding]) -> tuple[bytes, list[RequestFix]]:
     """Return the body with each message that is refused in its API's form; the words in it stay."""
-    form, found = work.form, body_fields(body)
-    raws = items_of(found.get(form.field))
-    blamed = _blamed(Tree(Raw(body)), form.field, errors)
+    spec, raw_fields = work.spec, parse_body_fields(body)
+    raws = read_json_items(raw_fields.get(spec.messages_field))
+    errors_by_message = _group_errors_by_message(JsonTree(Raw(body)), spec.messages_field, errors)
     new: list[Raw | None] = [*raws]
     edits = []
     for index, raw in enumerate(raws):
-        if index in blamed:
-            shaped = _kept_words(raw, _message(raw, form))
-            new[index] = None if shaped is None else _with_ids(shaped)
-        elif _NUMBERED.search(raw):
-            new[index] = _with_ids(raw)
+        if index in errors_by_message:
+            new_message = _keep_if_text_lost(raw, _reshape_message(raw, spec))
+            new[index] = None if new_message is None else _stringify_message_ids(new_message)
+        elif _NUMERIC_ID.search(raw):
+            new[index] = _stringify_message_ids(raw)
         if new[index] != raw:
-            told = blamed.get(index, [Finding("ids", "error", f"$.{form.field}[{index}]", "an id is a string")])
-            edits += [made(error, f"written as {form.name} has it") for error in told[:1]]
-        read, odd = _legible(new[index], form)
+            message_errors = errors_by_message.get(
+                index, [Finding("ids", "error", f"$.{spec.messages_field}[{index}]", "an id is a string")]
+            )
+            edits += [
+                build_request_fix(error, f"written as {spec.display_name} has it") for error in message_errors[:1]
+            ]
+        readable_message, odd = _drop_unreadable_fields(new[index], spec)
         if odd:
-            new[index] = read
-            edits.append(Mend("form", f"{', '.join(odd)} cannot be read: left out", f"$.{form.field}[{index}]"))
+            new[index] = readable_message
+            edits.append(
+                RequestFix("form", f"{', '.join(odd)} cannot be read: left out", f"$.{spec.messages_field}[{index}]")
+            )
     if not edits:
         return body, []
-    return spliced(body, found, {form.field: write([one for one in new if one is not None])}), edits
+    return replace_json_fields(
+        body, raw_fields, {spec.messages_field: encode_json([message for message in new if message is not None])}
+    ), edits
 
 
-def _blamed(tree: Tree, field: str, errors: Sequence[Finding]) -> dict[int, list[Finding]]:
+def _group_errors_by_message(tree: JsonTree, field: str, errors: Sequence[Finding]) -> dict[int, list[Finding]]:
     """Return what is refused in each message."""
-    blamed: dict[int, list[Finding]] = {}
+    errors_by_message: dict[int, list[Finding]] = {}
     for error in errors:
-        steps = tree.steps(error.path) if error.path.startswith(f"$.{field}[") else ()
+        steps = tree.parse_path(error.path) if error.path.startswith(f"$.{field}[") else ()
         if len(steps) > 1 and isinstance(steps[1], int):
-            blamed.setdefault(steps[1], []).append(error)
-    return blamed
+            errors_by_message.setdefault(steps[1], []).append(error)
+    return errors_by_message
 
 
-def _kept_words(raw: Raw, new: Raw | None) -> Raw | None:
-    """Return ``new``, or the message as it stood if a word of it went; what a tool gave back is told elsewhere."""
-    if new is None or (opens(raw) == "{" and text_of(fields(raw).get("role")) in ("tool", "function")):
-        return new
-    before, after = (set(texts(msgspec.json.decode(one))) for one in (raw, new))
-    return raw if any(text.strip() for text in before - after) else new
+def _keep_if_text_lost(raw: Raw, reshaped: Raw | None) -> Raw | None:
+    """Return ``reshaped``, or the message as it stood if a word of it went; what a tool gave back is told elsewhere."""
+    if reshaped is None or (
+        get_json_first_char(raw) == "{" and read_json_text(decode_json_fields(raw).get("role")) in ("tool", "function")
+    ):
+        return reshaped
+    before, after = (set(iter_block_texts(msgspec.json.decode(message))) for message in (raw, reshaped))
+    return raw if any(text.strip() for text in before - after) else reshaped
 
 
-def _legible(raw: Raw | None, form: Form) -> tuple[Raw | None, list[str]]:
+def _drop_unreadable_fields(raw: Raw | None, spec: ApiSpec) -> tuple[Raw | None, list[str]]:
     """Return a message without the fields for which it cannot be read, and their names; itself where others are."""
-    if raw is None or opens(raw) != "{" or _is_read(raw, form):
+    if raw is None or get_json_first_char(raw) != "{" or _is_decodable(raw, spec):
         return raw, []
-    held = fields(raw)
-    core = {key: value for key, value in held.items() if key in ("role", "type", _key(form))}
-    if not _is_read(write(core), form):
+    raw_fields = decode_json_fields(raw)
+    core = {key: value for key, value in raw_fields.items() if key in ("role", "type", _get_content_key(spec))}
+    if not _is_decodable(encode_json(core), spec):
         return raw, []
-    odd = [key for key, value in held.items() if not _is_read(write({**core, key: value}), form)]
-    return Raw(write({key: value for key, value in held.items() if key not in odd})), odd
+    odd = [key for key, value in raw_fields.items() if not _is_decodable(encode_json({**core, key: value}), spec)]
+    return Raw(encode_json({key: value for key, value in raw_fields.items() if key not in odd})), odd
 
 
-def _is_read(message: Bytes, form: Form) -> bool:
+def _is_decodable(message: JsonBytes, spec: ApiSpec) -> bool:
     try:
-        form.decode(message)
+        spec.decode_message(message)
     except FormatError:
         return False
     return True
@@ -102,121 +125,143 @@ def _is_read(message: Bytes, form: Form) -> bool:
 # -- one message -------------------------------------------------------------------------------------------------------
 
 
-def _message(raw: Raw, form: Form) -> Raw | None:
+def _reshape_message(raw: Raw, spec: ApiSpec) -> Raw | None:
     """Return a message in its API's form, nothing for what is none; the very same when nothing is to be done."""
-    kind = opens(raw)
+    kind = get_json_first_char(raw)
     if kind != "{":
-        text = text_of(raw) if kind == '"' else ""
-        return Raw(write(_said("user", words(text, form, "user"), form))) if text.strip() else None
-    held = fields(raw)
-    shape = _item if form.field == "input" else _spoken
-    new = numbered(shape(held, form))
-    return raw if new == held else Raw(write(new))
+        text = read_json_text(raw) if kind == '"' else ""
+        return (
+            Raw(encode_json(_build_single_block_message("user", build_text_block(text, spec, "user"), spec)))
+            if text.strip()
+            else None
+        )
+    raw_fields = decode_json_fields(raw)
+    shape = _reshape_item if spec.messages_field == "input" else _reshape_role_message
+    new = stringify_numeric_ids(shape(raw_fields, spec))
+    return raw if new == raw_fields else Raw(encode_json(new))
 
 
-def _said(role: str, block: Raw, form: Form) -> dict[str, object]:
-    return {"role": role, _key(form): [block]}
+def _build_single_block_message(role: str, block: Raw, spec: ApiSpec) -> dict[str, object]:
+    return {"role": role, _get_content_key(spec): [block]}
 
 
-def _key(form: Form) -> str:
-    return "parts" if form.field == "contents" else "content"
+def _get_content_key(spec: ApiSpec) -> str:
+    return "parts" if spec.messages_field == "contents" else "content"
 
 
-def _item(held: dict[str, Raw], form: Form) -> dict[str, Raw]:
+def _reshape_item(fields: dict[str, Raw], spec: ApiSpec) -> dict[str, Raw]:
     """Return an item of Responses: a message by its role, words as a message, an output as text, a call with an id."""
-    kind = text_of(held.get("type"))
-    if kind in TEXTS and (text := meant(held)):
+    kind = read_json_text(fields.get("type"))
+    if kind in TEXT_BLOCK_TYPES and (text := find_block_text(fields)):
         role = "assistant" if kind == "output_text" else "user"
-        block = words(text, form, role)
-        return {"type": Raw(b'"message"'), "role": Raw(write(role)), "content": Raw(write([block]))}
-    if kind in _CALLS and bytes(held.get("call_id", b"null")) in (b"null", b'""'):
-        id_ = text_of(held.get("id")) or minted_id(write(held).decode(), form.dialect(""))
-        return {**held, "call_id": Raw(write(id_))}
-    if kind in _OUTPUTS and "output" in held:
-        return {"call_id": Raw(b'""'), **held, "output": given(held["output"], form)}
-    if kind in ("", "message") and ("role" in held or any(key in held for key in HOLDERS)):
-        return _spoken(held, form)
-    return held
+        block = build_text_block(text, spec, role)
+        return {"type": Raw(b'"message"'), "role": Raw(encode_json(role)), "content": Raw(encode_json([block]))}
+    if kind in _CALL_TYPES and bytes(fields.get("call_id", b"null")) in (b"null", b'""'):
+        id_ = read_json_text(fields.get("id")) or mint_call_id(encode_json(fields).decode(), spec.get_dialect(""))
+        return {**fields, "call_id": Raw(encode_json(id_))}
+    if kind in _OUTPUT_TYPES and "output" in fields:
+        return {"call_id": Raw(b'""'), **fields, "output": reshape_tool_output(fields["output"], spec)}
+    if kind in ("", "message") and ("role" in fields or any(key in fields for key in CONTENT_FIELDS)):
+        return _reshape_role_message(fields, spec)
+    return fields
 
 
-def _spoken(held: dict[str, Raw], form: Form) -> dict[str, Raw]:
+def _reshape_role_message(fields: dict[str, Raw], spec: ApiSpec) -> dict[str, Raw]:
     """Return a message of a known role with its words under the key that is theirs."""
-    key, said = _key(form), text_of(held.get("role"))
-    new = dict(held)
-    odd = opens(held.get("role")) not in ('"', "" if form.field == "contents" else '"')
-    if odd or said not in _ROLES[form.api]:
-        speaker = _SPEAKERS.get(said.lower(), "user")
-        speaker = "model" if speaker == "assistant" and form.field == "contents" else speaker
-        new["role"] = Raw(write(speaker if speaker in _ROLES[form.api] else "user"))
-    role = text_of(new.get("role")).replace("model", "assistant")
+    key, role_name = _get_content_key(spec), read_json_text(fields.get("role"))
+    new = dict(fields)
+    odd = get_json_first_char(fields.get("role")) not in ('"', "" if spec.messages_field == "contents" else '"')
+    if odd or role_name not in _ROLES_BY_API[spec.api]:
+        speaker = _ROLE_ALIASES.get(role_name.lower(), "user")
+        speaker = "model" if speaker == "assistant" and spec.messages_field == "contents" else speaker
+        new["role"] = Raw(encode_json(speaker if speaker in _ROLES_BY_API[spec.api] else "user"))
+    role = read_json_text(new.get("role")).replace("model", "assistant")
     own = new.get(key)
-    others = [name for name in HOLDERS if name != key and name in new]
-    added = [new.pop(name) for name in others]
-    if own is not None and opens(own) not in ("n", ""):
-        known = set(texts(msgspec.json.decode(own)))
-        added = [raw for raw in added if not set(texts(msgspec.json.decode(raw))) <= known]
+    other_keys = [name for name in CONTENT_FIELDS if name != key and name in new]
+    added = [new.pop(name) for name in other_keys]
+    if own is not None and get_json_first_char(own) not in ("n", ""):
+        known_texts = set(iter_block_texts(msgspec.json.decode(own)))
+        added = [raw for raw in added if not set(iter_block_texts(msgspec.json.decode(raw))) <= known_texts]
         added = [own, *added]
     if added:
-        new[key] = _content(added, form, role)
+        new[key] = _reshape_content(added, spec, role)
     return new
 
 
-def _content(values: Sequence[Raw], form: Form, role: str) -> Raw:
+def _reshape_content(contents: Sequence[Raw], spec: ApiSpec, role: str) -> Raw:
     """Return the content of a message: a text where that is all and may stand so, else blocks."""
-    if len(values) == 1 and opens(values[0]) == '"' and form.field != "contents":
-        return values[0]
-    if len(values) == 1 and role in ("tool", "function") and form.field == "messages":
-        return given(values[0], form)
-    old = [one for raw in values for one in as_list(raw)]
-    new = [block for one in old for block in block_of(one, form, role)]
-    if form.markers:
-        new = [_result(block, form) for block in new]
-    new = [_in_words(block, form, role) for block in new]
-    return values[0] if len(values) == 1 and opens(values[0]) == "[" and new == old else Raw(write(new))
+    if len(contents) == 1 and get_json_first_char(contents[0]) == '"' and spec.messages_field != "contents":
+        return contents[0]
+    if len(contents) == 1 and role in ("tool", "function") and spec.messages_field == "messages":
+        return reshape_tool_output(contents[0], spec)
+    old = [old_block for raw in contents for old_block in wrap_in_list(raw)]
+    new = [block for old_block in old for block in iter_replacement_blocks(old_block, spec, role)]
+    if spec.supports_cache_control:
+        new = [_reshape_result(block, spec) for block in new]
+    new = [_render_unreadable_result(block, spec, role) for block in new]
+    return (
+        contents[0]
+        if len(contents) == 1 and get_json_first_char(contents[0]) == "[" and new == old
+        else Raw(encode_json(new))
+    )
 
 
-def _in_words(block: Raw, form: Form, role: str) -> Raw:
+def _render_unreadable_result(block: Raw, spec: ApiSpec, role: str) -> Raw:
     """Return what a user says in place of a result that cannot be read; any other block as it is."""
-    kind = kind_of(value(block)) if opens(block) == "{" and role != "assistant" else None
-    if kind is None or kind.what not in (CALL, RESULT) or form.api not in kind.apis:
+    kind = (
+        classify_foreign_block(decode_json_value(block))
+        if get_json_first_char(block) == "{" and role != "assistant"
+        else None
+    )
+    if kind is None or kind.content_kind not in (CALL_KIND, RESULT_KIND) or spec.api not in kind.apis:
         return block
-    message = form.decode(write(_said("user", block, form)))
-    return block if message.results or message.calls else words(told(fields(block)), form, role)
+    message = spec.decode_message(encode_json(_build_single_block_message("user", block, spec)))
+    return (
+        block
+        if message.results or message.calls
+        else build_text_block(render_foreign_block(decode_json_fields(block)), spec, role)
+    )
 
 
-def _result(block: Raw, form: Form) -> Raw:
+def _reshape_result(block: Raw, spec: ApiSpec) -> Raw:
     """Return a block with string ids, what a tool gave back as text or blocks, and a mark of failure that is one."""
-    held = fields(block)
-    new = numbered(held) if "tool" in text_of(held.get("type")) else held
-    new = {key: raw for key, raw in new.items() if key != "is_error" or opens(raw) in "tfn"}
-    if text_of(held.get("type")) == "tool_result" and "content" in held:
-        inner = given(held["content"], form)
-        new = new if inner == held["content"] else {**new, "content": inner}
-    return block if new == held else Raw(write(new))
+    raw_fields = decode_json_fields(block)
+    new = stringify_numeric_ids(raw_fields) if "tool" in read_json_text(raw_fields.get("type")) else raw_fields
+    new = {key: raw for key, raw in new.items() if key != "is_error" or get_json_first_char(raw) in "tfn"}
+    if read_json_text(raw_fields.get("type")) == "tool_result" and "content" in raw_fields:
+        inner = reshape_tool_output(raw_fields["content"], spec)
+        new = new if inner == raw_fields["content"] else {**new, "content": inner}
+    return block if new == raw_fields else Raw(encode_json(new))
 
 
 # -- ids ---------------------------------------------------------------------------------------------------------------
 
 
-def numbered(held: dict[str, Raw]) -> dict[str, Raw]:
+def stringify_numeric_ids(fields: dict[str, Raw]) -> dict[str, Raw]:
     """Return the fields of an object with ids that are numbers as strings."""
-    numbers = {key: held[key] for key in _IDS if key in held and opens(held[key]) in "-0123456789"}
-    return held | {key: Raw(write(bytes(raw).decode())) for key, raw in numbers.items()}
+    numbers = {
+        key: fields[key] for key in _ID_FIELDS if key in fields and get_json_first_char(fields[key]) in "-0123456789"
+    }
+    return fields | {key: Raw(encode_json(bytes(raw).decode())) for key, raw in numbers.items()}
 
 
-def _with_ids(raw: Raw) -> Raw:
+def _stringify_message_ids(raw: Raw) -> Raw:
     """Return a message with string ids: its own, those of its calls and its blocks."""
-    held = fields(raw) if opens(raw) == "{" else {}
-    new = numbered(held)
+    raw_fields = decode_json_fields(raw) if get_json_first_char(raw) == "{" else {}
+    new = stringify_numeric_ids(raw_fields)
     for key in ("content", "tool_calls"):
-        if opens(held.get(key)) == "[":
-            old = items_of(held[key])
-            inner = [_named(one) for one in old]
-            new = new if inner == old else {**new, key: Raw(write(inner))}
-    return raw if new == held else Raw(write(new))
+        if get_json_first_char(raw_fields.get(key)) == "[":
+            old = read_json_items(raw_fields[key])
+            inner = [_stringify_block_ids(block) for block in old]
+            new = new if inner == old else {**new, key: Raw(encode_json(inner))}
+    return raw if new == raw_fields else Raw(encode_json(new))
 
 
-def _named(raw: Raw) -> Raw:
-    held = fields(raw) if opens(raw) == "{" else {}
-    new = numbered(held) if "tool" in text_of(held.get("type")) or "function" in held else held
-    return raw if new == held else Raw(write(new))
+def _stringify_block_ids(raw: Raw) -> Raw:
+    raw_fields = decode_json_fields(raw) if get_json_first_char(raw) == "{" else {}
+    new = (
+        stringify_numeric_ids(raw_fields)
+        if "tool" in read_json_text(raw_fields.get("type")) or "function" in raw_fields
+        else raw_fields
+    )
+    return raw if new == raw_fields else Raw(encode_json(new))

@@ -13,33 +13,45 @@ from msgspec.structs import replace
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message, Role
 from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolResult
-from holdfast.messages.strip_foreign import native
-from holdfast.providers.common.foreign.foreign_blocks import CALL, RESULT, THINKING, Kind, Strange, kind_of
-from holdfast.providers.common.json.json_path import opens
-from holdfast.providers.common.json.lenient_json import items_of, text_of
-from holdfast.providers.common.json.raw_json import fields, value, write
-from holdfast.providers.convert import changes
-from holdfast.providers.fix.blocks import as_list, block_of, given, told
-from holdfast.providers.fix.message_shapes import numbered
-from holdfast.providers.fix.word_guard import HOLDERS
+from holdfast.messages.strip_foreign import strip_foreign_content
+from holdfast.providers.common.foreign.foreign_blocks import (
+    CALL_KIND,
+    RESULT_KIND,
+    THINKING_KIND,
+    BlockOrigin,
+    ForeignBlock,
+    classify_foreign_block,
+)
+from holdfast.providers.common.json.json_path import get_json_first_char
+from holdfast.providers.common.json.lenient_json import read_json_items, read_json_text
+from holdfast.providers.common.json.raw_json import decode_json_fields, decode_json_value, encode_json
+from holdfast.providers.convert import iter_part_losses
+from holdfast.providers.fix.blocks import (
+    iter_replacement_blocks,
+    render_foreign_block,
+    reshape_tool_output,
+    wrap_in_list,
+)
+from holdfast.providers.fix.message_shapes import stringify_numeric_ids
+from holdfast.providers.fix.word_guard import CONTENT_FIELDS
 from holdfast.providers.gemini import messages as gemini
-from holdfast.providers.registry import FORMS, Form
+from holdfast.providers.registry import API_SPECS, ApiSpec
 
-_CHAT = "openai-chat"
-_NONE = Raw(b"null")
-_SPEAKERS: dict[str, Role] = {
+_CHAT_API = "openai-chat"
+_NULL = Raw(b"null")
+_ROLE_BY_NAME: dict[str, Role] = {
     "assistant": "assistant", "model": "assistant", "ai": "assistant", "bot": "assistant",
     "system": "system", "developer": "system", "tool": "tool", "function": "tool",
 }  # fmt: skip
 """Roles of all APIs, and whose they are; all others are the user's."""
 
 
-class Read(Struct):
+class TranslatedMessage(Struct):
     """A message as values, its bytes where nothing in it is foreign, and a note on each thing that was left behind."""
 
     message: Message
     raw: Raw | None = None
-    lost: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
     base: Raw | None = None
     """The message that it is written over, where what stands beside the blocks is this API's own."""
 
@@ -47,186 +59,216 @@ class Read(Struct):
 # -- one message -------------------------------------------------------------------------------------------------------
 
 
-def read(raw: Raw, form: Form, signs: Sequence[Strange]) -> Read:
-    """Return one element of a list of messages, in which ``signs`` are foreign; of an unreadable one its bytes."""
+def translate_message(raw: Raw, spec: ApiSpec, foreign_blocks: Sequence[ForeignBlock]) -> TranslatedMessage:
+    """Return one element of a list of messages, in which ``foreign_blocks`` are foreign; of an unreadable one its
+    bytes.
+    """
     try:
-        if not signs:
-            return Read(form.decode(raw), raw)
-        new = _anew(raw, form)
-        own = form.markers and all(path.startswith(".content[") for path, _ in signs)
-        return replace(new, base=_spoken_by(raw, new.message.role)) if own else new
+        if not foreign_blocks:
+            return TranslatedMessage(spec.decode_message(raw), raw)
+        new = _rebuild_message(raw, spec)
+        own = spec.supports_cache_control and all(path.startswith(".content[") for path, _ in foreign_blocks)
+        return replace(new, base=_set_message_role(raw, new.message.role)) if own else new
     except FormatError:
-        return Read(Message("system"), raw)
+        return TranslatedMessage(Message("system"), raw)
 
 
-def _spoken_by(raw: Raw, role: Role) -> Raw:
-    return Raw(write({**fields(raw), "role": "user" if role == "tool" else role}))
+def _set_message_role(raw: Raw, role: Role) -> Raw:
+    return Raw(encode_json({**decode_json_fields(raw), "role": "user" if role == "tool" else role}))
 
 
-def _anew(raw: Raw, form: Form) -> Read:
+def _rebuild_message(raw: Raw, spec: ApiSpec) -> TranslatedMessage:
     """Return a message in which something is foreign, or an item or a block that stands in the place of one."""
-    held = fields(raw)
-    alone = None if "role" in held else _kind(raw)
+    raw_fields = decode_json_fields(raw)
+    alone = None if "role" in raw_fields else _classify_raw_block(raw)
     if alone is not None:
-        role: Role = "assistant" if alone.what in (CALL, THINKING) else "user"
-        parts, lost = _parts([raw], form, role)
-        return Read(Message(role, parts), lost=lost)
-    role = _SPEAKERS.get(text_of(held.get("role")).lower(), "user")
-    if role == "tool" and "parts" not in held:
-        parts, lost = _parts(_given(held.get("content", _NONE), form), form, role)
-        return Read(Message(role, _answering(held, parts)), lost=lost)
-    parts, lost = _parts([one for key in HOLDERS for one in as_list(held.get(key, _NONE))], form, role)
-    beside = _beside(held, form)
+        role: Role = "assistant" if alone.content_kind in (CALL_KIND, THINKING_KIND) else "user"
+        parts, losses = _decode_mixed_blocks([raw], spec, role)
+        return TranslatedMessage(Message(role, parts), losses=losses)
+    role = _ROLE_BY_NAME.get(read_json_text(raw_fields.get("role")).lower(), "user")
+    if role == "tool" and "parts" not in raw_fields:
+        parts, losses = _decode_mixed_blocks(
+            _list_tool_output_blocks(raw_fields.get("content", _NULL), spec), spec, role
+        )
+        return TranslatedMessage(Message(role, _build_tool_result_parts(raw_fields, parts)), losses=losses)
+    parts, losses = _decode_mixed_blocks(
+        [element for key in CONTENT_FIELDS for element in wrap_in_list(raw_fields.get(key, _NULL))], spec, role
+    )
+    beside = _decode_side_fields(raw_fields, spec)
     thought = tuple(part for part in beside if isinstance(part, Thinking))
-    return Read(Message(role, (*thought, *parts, *beside[len(thought) :])), lost=lost)
+    return TranslatedMessage(Message(role, (*thought, *parts, *beside[len(thought) :])), losses=losses)
 
 
-def _given(content: Raw, form: Form) -> list[Raw]:
+def _list_tool_output_blocks(content: Raw, spec: ApiSpec) -> list[Raw]:
     """Return what a tool message of Chat holds: results that stand in it as they are, or what the tool gave back."""
-    blocks = as_list(content)
-    kinds = [kind.what for kind in map(_kind, blocks) if kind is not None]
-    return blocks if RESULT in kinds else as_list(given(content, form))
+    blocks = wrap_in_list(content)
+    kinds = [kind.content_kind for kind in map(_classify_raw_block, blocks) if kind is not None]
+    return blocks if RESULT_KIND in kinds else wrap_in_list(reshape_tool_output(content, spec))
 
 
-def _answering(held: Mapping[str, Raw], parts: tuple[Part, ...]) -> tuple[Part, ...]:
+def _build_tool_result_parts(fields: Mapping[str, Raw], parts: tuple[Part, ...]) -> tuple[Part, ...]:
     """Return what a tool message of Chat holds: results that stand in it, or itself as one."""
     if any(isinstance(part, ToolResult) for part in parts):
         return parts
     inner = tuple(part for part in parts if isinstance(part, Text | Media | Opaque))
     if len(inner) == 1 and isinstance(inner[0], Text):
         inner = (Text(inner[0].text),)
-    return (ToolResult(text_of(numbered(dict(held)).get("tool_call_id")), text_of(held.get("name")), inner),)
+    return (
+        ToolResult(
+            read_json_text(stringify_numeric_ids(dict(fields)).get("tool_call_id")),
+            read_json_text(fields.get("name")),
+            inner,
+        ),
+    )
 
 
-def _beside(held: Mapping[str, Raw], form: Form) -> tuple[Part, ...]:
+def _decode_side_fields(fields: Mapping[str, Raw], spec: ApiSpec) -> tuple[Part, ...]:
     """Return what stands beside the content of a message of Chat, thinking first; elsewhere that is its calls."""
-    chat = FORMS[_CHAT]
-    if form.api == _CHAT:
-        rest = {key: raw for key, raw in held.items() if key not in HOLDERS}
-        known = text_of(held.get("role")) in ("user", "assistant", "system", "developer")
-        return chat.decode(write(rest if known else {**rest, "role": "assistant"})).parts
-    calls = items_of(held.get("tool_calls"))
-    if opens(held.get("function_call")) == "{":
-        name = text_of(fields(held["function_call"]).get("name"))
-        calls.append(Raw(write({"id": f"{name}#1", "type": "function", "function": held["function_call"]})))
-    return native(chat.decode(write({"role": "assistant", "tool_calls": calls})), form.api, _CHAT).parts
+    chat = API_SPECS[_CHAT_API]
+    if spec.api == _CHAT_API:
+        side_fields = {key: raw for key, raw in fields.items() if key not in CONTENT_FIELDS}
+        has_known_role = read_json_text(fields.get("role")) in ("user", "assistant", "system", "developer")
+        return chat.decode_message(
+            encode_json(side_fields if has_known_role else {**side_fields, "role": "assistant"})
+        ).parts
+    calls = read_json_items(fields.get("tool_calls"))
+    if get_json_first_char(fields.get("function_call")) == "{":
+        name = read_json_text(decode_json_fields(fields["function_call"]).get("name"))
+        calls.append(Raw(encode_json({"id": f"{name}#1", "type": "function", "function": fields["function_call"]})))
+    return strip_foreign_content(
+        chat.decode_message(encode_json({"role": "assistant", "tool_calls": calls})), spec.api, _CHAT_API
+    ).parts
 
 
-def apart(one: Read) -> list[Read]:
+def split_results_from_answer(translated: TranslatedMessage) -> list[TranslatedMessage]:
     """Return a message, and behind it as one of its own what tools gave back that stood in an answer."""
-    results = one.message.results
-    if one.raw is not None or one.message.role != "assistant" or not results:
-        return [one]
-    rest = tuple(part for part in one.message.parts if not isinstance(part, ToolResult))
-    told = Read(Message("tool", results), lost=() if rest else one.lost)
-    return [replace(one, message=Message("assistant", rest)), told] if rest else [told]
+    results = translated.message.results
+    if translated.raw is not None or translated.message.role != "assistant" or not results:
+        return [translated]
+    other_parts = tuple(part for part in translated.message.parts if not isinstance(part, ToolResult))
+    result_message = TranslatedMessage(Message("tool", results), losses=() if other_parts else translated.losses)
+    return (
+        [replace(translated, message=Message("assistant", other_parts)), result_message]
+        if other_parts
+        else [result_message]
+    )
 
 
 # -- its pieces --------------------------------------------------------------------------------------------------------
 
 
-def _parts(blocks: Sequence[Raw], form: Form, role: Role) -> tuple[tuple[Part, ...], tuple[str, ...]]:
+def _decode_mixed_blocks(blocks: Sequence[Raw], spec: ApiSpec, role: Role) -> tuple[tuple[Part, ...], tuple[str, ...]]:
     """Return the elements of a content as parts, and a note on each that could not be brought along.
 
     All of one API's are read together, for what has no id is named by its place among them.
     """
-    owned = [pair for block in blocks for pair in _owned(block, form, role)]
-    found: list[tuple[Part, ...]] = [()] * len(owned)
-    lost: list[str] = []
-    for api in dict.fromkeys(owner for owner, _ in owned):
-        places = [index for index, (owner, _) in enumerate(owned) if owner == api]
-        for index, parts in zip(places, _decoded([owned[index][1] for index in places], api), strict=True):
-            found[index], more = _brought(parts, api, form)
-            lost += more
-    return tuple(part for parts in found for part in parts), tuple(lost)
+    owned_blocks = [pair for block in blocks for pair in _iter_with_owner(block, spec, role)]
+    block_parts: list[tuple[Part, ...]] = [()] * len(owned_blocks)
+    losses: list[str] = []
+    for api in dict.fromkeys(owner for owner, _ in owned_blocks):
+        places = [index for index, (owner, _) in enumerate(owned_blocks) if owner == api]
+        for index, parts in zip(
+            places, _decode_blocks_of_api([owned_blocks[index][1] for index in places], api), strict=True
+        ):
+            block_parts[index], new_losses = _convert_parts(parts, api, spec)
+            losses += new_losses
+    return tuple(part for parts in block_parts for part in parts), tuple(losses)
 
 
-def _owned(block: Raw, form: Form, role: Role) -> Iterator[tuple[str, Raw]]:
+def _iter_with_owner(block: Raw, spec: ApiSpec, role: Role) -> Iterator[tuple[str, Raw]]:
     """Yield whose an element is, and itself; a call that nobody but the assistant may make is told in words."""
-    kind = _kind(block)
-    if kind is None or (kind.what == CALL and role != "assistant"):
-        yield from ((form.api, one) for one in block_of(block, form, role))
+    kind = _classify_raw_block(block)
+    if kind is None or (kind.content_kind == CALL_KIND and role != "assistant"):
+        yield from ((spec.api, own_block) for own_block in iter_replacement_blocks(block, spec, role))
     else:
-        owner = _reader(kind, form)
-        yield owner, _readable(block, FORMS[owner])
+        owner = _get_reading_api(kind, spec)
+        yield owner, _prepare_block(block, API_SPECS[owner])
 
 
-def _kind(raw: Raw) -> Kind | None:
-    return kind_of(value(raw))
+def _classify_raw_block(raw: Raw) -> BlockOrigin | None:
+    return classify_foreign_block(decode_json_value(raw))
 
 
-def _reader(kind: Kind, form: Form) -> str:
+def _get_reading_api(kind: BlockOrigin, spec: ApiSpec) -> str:
     """Return the API whose reader takes what is of this kind: this one's, where it knows it."""
-    return form.api if form.api in kind.apis else kind.apis[0]
+    return spec.api if spec.api in kind.apis else kind.apis[0]
 
 
-def _readable(block: Raw, form: Form) -> Raw:
+def _prepare_block(block: Raw, spec: ApiSpec) -> Raw:
     """Return an element with what a tool gave back as text or blocks, ids that are strings, addresses in an object.
 
     One that has all that already keeps its bytes.
     """
-    stood = fields(block)
-    held = numbered(dict(stood))
-    if form.api == _CHAT and opens(held.get("image_url")) == '"':
-        held["image_url"] = Raw(write({"url": held["image_url"]}))
-    held |= {key: given(held[key], form) for key in ("content", "output") if key in held}
-    return block if held == stood else Raw(write(held))
+    stood = decode_json_fields(block)
+    new_fields = stringify_numeric_ids(dict(stood))
+    if spec.api == _CHAT_API and get_json_first_char(new_fields.get("image_url")) == '"':
+        new_fields["image_url"] = Raw(encode_json({"url": new_fields["image_url"]}))
+    new_fields |= {
+        key: reshape_tool_output(new_fields[key], spec) for key in ("content", "output") if key in new_fields
+    }
+    return block if new_fields == stood else Raw(encode_json(new_fields))
 
 
-def _decoded(raws: Sequence[Raw], api: str) -> list[tuple[Part, ...]]:
+def _decode_blocks_of_api(raws: Sequence[Raw], api: str) -> list[tuple[Part, ...]]:
     """Return the parts that each of some elements of one API's is; an item of Responses stands for itself."""
-    form = FORMS[api]
+    spec = API_SPECS[api]
     if api == "openai-responses":
-        items = [raw if _is_item(raw) else Raw(write({"role": "user", "content": [raw]})) for raw in raws]
-        return [form.decode(item).parts for item in items]
-    key = "parts" if form.field == "contents" else "content"
-    return [(part,) for part in form.decode(write({"role": "user", key: raws})).parts]
+        items = [
+            raw if _is_responses_item(raw) else Raw(encode_json({"role": "user", "content": [raw]})) for raw in raws
+        ]
+        return [spec.decode_message(item).parts for item in items]
+    key = "parts" if spec.messages_field == "contents" else "content"
+    return [(part,) for part in spec.decode_message(encode_json({"role": "user", key: raws})).parts]
 
 
-def _is_item(raw: Raw) -> bool:
-    kind = _kind(raw)
-    return kind is not None and kind.what in (CALL, RESULT, THINKING)
+def _is_responses_item(raw: Raw) -> bool:
+    kind = _classify_raw_block(raw)
+    return kind is not None and kind.content_kind in (CALL_KIND, RESULT_KIND, THINKING_KIND)
 
 
-def _brought(parts: Sequence[Part], api: str, form: Form) -> tuple[tuple[Part, ...], list[str]]:
+def _convert_parts(parts: Sequence[Part], api: str, spec: ApiSpec) -> tuple[tuple[Part, ...], list[str]]:
     """Return parts of one API as another may say them, and a note on each thing that it may not."""
-    found = [_with_inner(part, form) for part in parts]
-    lost = [note for _, notes in found for note in notes]
-    said = Message("user", tuple(part for part, _ in found))
-    if api == form.api:
-        return said.parts, lost
-    said = Message("user", tuple(map(_in_words, said.parts)))
-    new = native(said, form.api, api)
-    return new.parts, [*lost, *changes(said, new)]
+    conversions = [_convert_result_content(part, spec) for part in parts]
+    losses = [note for _, notes in conversions for note in notes]
+    message = Message("user", tuple(part for part, _ in conversions))
+    if api == spec.api:
+        return message.parts, losses
+    message = Message("user", tuple(map(_render_unreadable_part, message.parts)))
+    new = strip_foreign_content(message, spec.api, api)
+    return new.parts, [*losses, *iter_part_losses(message, new)]
 
 
-def _in_words(part: Part) -> Part:
+def _render_unreadable_part(part: Part) -> Part:
     """Return a call or a result that cannot be read as what it says; any other part as it is."""
-    kind = _kind(part.raw) if isinstance(part, Opaque) and part.raw is not None else None
-    if kind is None or part.raw is None or kind.what not in (CALL, RESULT):
+    kind = _classify_raw_block(part.raw) if isinstance(part, Opaque) and part.raw is not None else None
+    if kind is None or part.raw is None or kind.content_kind not in (CALL_KIND, RESULT_KIND):
         return part
-    return Text(told(fields(part.raw)))
+    return Text(render_foreign_block(decode_json_fields(part.raw)))
 
 
-def _with_inner(part: Part, form: Form) -> tuple[Part, list[str]]:
+def _convert_result_content(part: Part, spec: ApiSpec) -> tuple[Part, list[str]]:
     """Return a result with each thing in it read by its own API's reader, and notes; any other part as it is."""
     if not isinstance(part, ToolResult):
         return part, []
-    found = [_inner(one, form) for one in part.content]
-    content = tuple(one for parts, _ in found for one in parts if isinstance(one, Text | Media | Opaque))
-    same = content == part.content
-    return (part if same else replace(part, content=content, raw=None)), [note for _, notes in found for note in notes]
+    conversions = [_convert_inner_part(inner_part, spec) for inner_part in part.content]
+    content = tuple(
+        inner_part for parts, _ in conversions for inner_part in parts if isinstance(inner_part, Text | Media | Opaque)
+    )
+    is_unchanged = content == part.content
+    return (part if is_unchanged else replace(part, content=content, raw=None)), [
+        note for _, notes in conversions for note in notes
+    ]
 
 
-def _inner(part: Text | Media | Opaque, form: Form) -> tuple[tuple[Part, ...], list[str]]:
-    if isinstance(part, Opaque) and part.kind == "functionResponse" and form.api != gemini.API:
+def _convert_inner_part(part: Text | Media | Opaque, spec: ApiSpec) -> tuple[tuple[Part, ...], list[str]]:
+    if isinstance(part, Opaque) and part.kind == "functionResponse" and spec.api != gemini.API_NAME:
         return (), []  # it only tells that the words beside it were no object
     raw = part.raw if isinstance(part, Opaque) else None
-    if raw is None or opens(raw) != "{":
+    if raw is None or get_json_first_char(raw) != "{":
         return (part,), []
-    kind = _kind(raw)
+    kind = _classify_raw_block(raw)
     if kind is None:
-        text = text_of(fields(raw).get("text"))
+        text = read_json_text(decode_json_fields(raw).get("text"))
         return ((Text(text),) if text else (part,)), []
-    owner = _reader(kind, form)
-    return _brought(_decoded([raw], owner)[0], owner, form)
+    owner = _get_reading_api(kind, spec)
+    return _convert_parts(_decode_blocks_of_api([raw], owner)[0], owner, spec)

@@ -6,21 +6,25 @@ from collections.abc import Sequence
 
 from msgspec import Raw
 
-from holdfast.providers.common.json.json_path import Tree
-from holdfast.providers.common.json.raw_json import spliced, write
-from holdfast.providers.common.request_options import NEEDED
-from holdfast.providers.fix.replacements import number
-from holdfast.providers.fix.work import Mend, Work
-from holdfast.providers.recognize import body_fields
+from holdfast.providers.common.json.json_path import JsonTree
+from holdfast.providers.common.json.raw_json import encode_json, replace_json_fields
+from holdfast.providers.common.request_options import DEFAULT_ANTHROPIC_MAX_TOKENS
+from holdfast.providers.fix.replacements import read_whole_number
+from holdfast.providers.fix.work import FixContext, RequestFix
+from holdfast.providers.recognize import parse_body_fields
 from holdfast.providers.rules import Finding
 
-_RULE, _PLACE = "anthropic.required", "$.max_tokens"
+_RULE_NAME, _MAX_TOKENS_PATH = "anthropic.required", "$.max_tokens"
 
 
-def completed(body: bytes, _work: Work, errors: Sequence[Finding]) -> tuple[bytes, list[Mend]]:
+def add_missing_max_tokens(body: bytes, _work: FixContext, errors: Sequence[Finding]) -> tuple[bytes, list[RequestFix]]:
     """Return the body with ``max_tokens``, if it misses them: what an answer may have behind its thinking."""
-    if not any((error.rule, error.path) == (_RULE, _PLACE) for error in errors):
+    if not any((error.rule, error.path) == (_RULE_NAME, _MAX_TOKENS_PATH) for error in errors):
         return body, []
-    most = NEEDED + number(Tree(Raw(body)).at(("thinking", "budget_tokens")))
-    why = f"max_tokens is set to {most}, since one must be named there"
-    return spliced(body, body_fields(body), {"max_tokens": write(most)}), [Mend(_RULE, why, _PLACE)]
+    max_tokens = DEFAULT_ANTHROPIC_MAX_TOKENS + read_whole_number(
+        JsonTree(Raw(body)).get_raw(("thinking", "budget_tokens"))
+    )
+    why = f"max_tokens is set to {max_tokens}, since one must be named there"
+    return replace_json_fields(body, parse_body_fields(body), {"max_tokens": encode_json(max_tokens)}), [
+        RequestFix(_RULE_NAME, why, _MAX_TOKENS_PATH)
+    ]

@@ -9,73 +9,97 @@ from typing import Any
 from msgspec import Raw
 
 from holdfast.providers.common import request_options as asked
-from holdfast.providers.common.foreign.foreign_blocks import offered_by
-from holdfast.providers.common.json.lenient_json import items_of
-from holdfast.providers.common.json.raw_json import spliced, value, write
-from holdfast.providers.fix.work import Mend, Work
-from holdfast.providers.recognize import body_fields
-from holdfast.providers.registry import FORMS
+from holdfast.providers.common.foreign.foreign_blocks import classify_tool_declaration
+from holdfast.providers.common.json.lenient_json import read_json_items
+from holdfast.providers.common.json.raw_json import decode_json_value, encode_json, replace_json_fields
+from holdfast.providers.fix.work import FixContext, RequestFix
+from holdfast.providers.recognize import parse_body_fields
+from holdfast.providers.registry import API_SPECS
 from holdfast.providers.rules import Finding
 
-_A, _C, _R, _G = "anthropic", "openai-chat", "openai-responses", "gemini"
-_FIELD = "tools"
-_CHOICE = ("tool_choice", "toolConfig", "tool_config")
+_ANTHROPIC, _CHAT, _RESPONSES, _GEMINI = "anthropic", "openai-chat", "openai-responses", "gemini"
+_TOOLS_FIELD = "tools"
+_TOOL_CHOICE_FIELDS = ("tool_choice", "toolConfig", "tool_config")
 """Fields that say which tools may or must be called."""
 
 
-def offered(body: bytes, work: Work, _errors: Sequence[Finding]) -> tuple[bytes, list[Mend]]:
+def translate_foreign_tools(
+    body: bytes, work: FixContext, _errors: Sequence[Finding]
+) -> tuple[bytes, list[RequestFix]]:
     """Return the body with tools in another API's form in that of its own; those that only that API has stay.
 
     Which of them is to be called is said as this API says it, where the tools are all of one other.
     """
-    form, found = work.form, body_fields(body)
-    pairs = [(offered_by(value(raw)), raw) for raw in items_of(found.get(_FIELD))]
-    foreign = {kind.apis[0] for kind, _ in pairs if kind is not None and form.api not in kind.apis}
+    spec, fields = work.spec, parse_body_fields(body)
+    pairs = [
+        (classify_tool_declaration(decode_json_value(raw)), raw) for raw in read_json_items(fields.get(_TOOLS_FIELD))
+    ]
+    foreign = {kind.apis[0] for kind, _ in pairs if kind is not None and spec.api not in kind.apis}
     new: list[object] = []
     edits = []
     for kind, run in groupby(pairs, key=lambda pair: pair[0]):
         raws = [raw for _, raw in run]
-        made, gone = _anew(raws, kind.apis[0], form.api) if kind and kind.apis[0] in foreign else ([], [])
-        if made and kind is not None:
-            place = f"$.{_FIELD}[{pairs.index((kind, raws[0]))}]"
-            why = [f"{len(raws)} × {kind.told}: written as {form.name} has it", *gone]
-            edits += [Mend("foreign-form", one, place) for one in why]
-        new += made or raws
+        new_tools, losses = (
+            _translate_tools(raws, kind.apis[0], spec.api) if kind and kind.apis[0] in foreign else ([], [])
+        )
+        if new_tools and kind is not None:
+            place = f"$.{_TOOLS_FIELD}[{pairs.index((kind, raws[0]))}]"
+            why = [f"{len(raws)} × {kind.description}: written as {spec.display_name} has it", *losses]
+            edits += [RequestFix("foreign-form", reason, place) for reason in why]
+        new += new_tools or raws
     if not edits:
         return body, []
-    chosen = _chosen(found, next(iter(foreign)), form.api) if len(foreign) == 1 else {}
-    rest = {key: raw for key, raw in found.items() if not chosen or key not in _CHOICE}
-    return write({**rest, _FIELD: new, **chosen}) if chosen else spliced(body, found, {_FIELD: write(new)}), edits
+    chosen = _translate_tool_choice(fields, next(iter(foreign)), spec.api) if len(foreign) == 1 else {}
+    other_fields = {key: raw for key, raw in fields.items() if not chosen or key not in _TOOL_CHOICE_FIELDS}
+    return encode_json({**other_fields, _TOOLS_FIELD: new, **chosen}) if chosen else replace_json_fields(
+        body, fields, {_TOOLS_FIELD: encode_json(new)}
+    ), edits
 
 
-def _anew(raws: Sequence[Raw], of: str, to: str) -> tuple[list[object], list[str]]:
+def _translate_tools(raws: Sequence[Raw], source_api: str, target_api: str) -> tuple[list[object], list[str]]:
     """Return tools of one API as another has them, and a note on each among them that only the one has."""
-    asks = asked.read(of, {_FIELD: Raw(write(raws))}, FORMS[of].field)
-    notes = [f"the tool {other}: only functions of the client's have a form there" for other in asks.others]
-    return list(asked.write(to, asked.Asked(tools=asks.tools))[0].get(_FIELD, ())), notes
+    asks = asked.read_request_options(
+        source_api, {_TOOLS_FIELD: Raw(encode_json(raws))}, API_SPECS[source_api].messages_field
+    )
+    notes = [
+        f"the tool {tool_type}: only functions of the client's have a form there" for tool_type in asks.other_tools
+    ]
+    return list(
+        asked.write_request_options(target_api, asked.PortableOptions(tools=asks.tools))[0].get(_TOOLS_FIELD, ())
+    ), notes
 
 
-def _chosen(found: Mapping[str, Raw], of: str, to: str) -> dict[str, Any]:
-    """Return the fields by which ``to`` says which tools are to be called, as a body says it in the form of ``of``.
+def _translate_tool_choice(fields: Mapping[str, Raw], source_api: str, target_api: str) -> dict[str, Any]:
+    """Return the fields by which ``target_api`` says which tools are to be called, as a body says it in the form of
+    ``source_api``.
 
-    Nothing where the body says it as ``to`` does.
+    Nothing where the body says it as ``target_api`` does.
     """
-    asks = asked.read(of, {key: found[key] for key in _CHOICE if key in found}, FORMS[of].field)
-    if not asks.choice or to in _sayers(found):
+    asks = asked.read_request_options(
+        source_api,
+        {key: fields[key] for key in _TOOL_CHOICE_FIELDS if key in fields},
+        API_SPECS[source_api].messages_field,
+    )
+    if not asks.tool_choice or target_api in _find_tool_choice_apis(fields):
         return {}
-    wish = asked.Asked(tools=(asked.Tool(asks.chosen),), choice=asks.choice, chosen=asks.chosen, parallel=asks.parallel)
-    written = asked.write(to, wish)[0]
-    return {key: written[key] for key in (*_CHOICE, "parallel_tool_calls") if key in written}
+    portable_options = asked.PortableOptions(
+        tools=(asked.FunctionTool(asks.chosen_tool),),
+        tool_choice=asks.tool_choice,
+        chosen_tool=asks.chosen_tool,
+        parallel_calls=asks.parallel_calls,
+    )
+    new_fields = asked.write_request_options(target_api, portable_options)[0]
+    return {key: new_fields[key] for key in (*_TOOL_CHOICE_FIELDS, "parallel_tool_calls") if key in new_fields}
 
 
-def _sayers(found: Mapping[str, Raw]) -> Sequence[str]:
+def _find_tool_choice_apis(fields: Mapping[str, Raw]) -> Sequence[str]:
     """Return the APIs in whose form a body says which tools are to be called."""
-    choice = value(found.get("tool_choice", Raw(b"null")))
+    choice = decode_json_value(fields.get("tool_choice", Raw(b"null")))
     if choice is None:
-        return (_G,)
+        return (_GEMINI,)
     if isinstance(choice, str):
-        return (_C, _R)
+        return (_CHAT, _RESPONSES)
     type_ = choice.get("type") if isinstance(choice, Mapping) else None
     if type_ in ("auto", "any", "tool", "none"):
-        return (_A,)
-    return (_C,) if isinstance(type_, str) and isinstance(choice.get(type_), Mapping) else (_R,)
+        return (_ANTHROPIC,)
+    return (_CHAT,) if isinstance(type_, str) and isinstance(choice.get(type_), Mapping) else (_RESPONSES,)

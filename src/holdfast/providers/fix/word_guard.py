@@ -8,20 +8,20 @@ from typing import Any
 
 import msgspec
 
-from holdfast.providers.registry import FORMS, Form
+from holdfast.providers.registry import API_SPECS, ApiSpec
 
-SYSTEMS = ("system", "systemInstruction", "system_instruction", "instructions")
+SYSTEM_PROMPT_FIELDS = ("system", "systemInstruction", "system_instruction", "instructions")
 """Fields that hold the system prompt in some API."""
-TEXTS = frozenset({"text", "input_text", "output_text", "summary_text"})
+TEXT_BLOCK_TYPES = frozenset({"text", "input_text", "output_text", "summary_text"})
 """Types under which some API writes words."""
-HOLDERS = ("content", "parts", "text")
+CONTENT_FIELDS = ("content", "parts", "text")
 """Fields under which some API keeps what a message says."""
-_SPOKEN = TEXTS | {"", "message"}
-_OTHERS = frozenset({"assistant", "model", "ai", "bot", "tool", "function"})
+_MESSAGE_LIKE_TYPES = TEXT_BLOCK_TYPES | {"", "message"}
+_NON_USER_ROLES = frozenset({"assistant", "model", "ai", "bot", "tool", "function"})
 """Roles of those whose words may go: the model, and tools."""
 
 
-def heard(body: bytes, form: Form) -> Counter[str]:
+def count_user_texts(body: bytes, spec: ApiSpec) -> Counter[str]:
     """Return the words of users and system prompts, each text as often as it is said; nothing for unreadable bytes.
 
     What the newest block says that stands for older messages is among them.
@@ -32,48 +32,54 @@ def heard(body: bytes, form: Form) -> Counter[str]:
         return Counter()
     if not isinstance(value, dict):
         return Counter()
-    said = [text for name in SYSTEMS for text in texts(value.get(name))]
-    lists = dict.fromkeys([form.field, *(other.field for other in FORMS.values())])
-    said += [text for name in lists for text in _of_list(value.get(name))]
-    said += _summed_up(value.get(form.field))[-1:]
-    return Counter(text.strip() for text in said if text.strip())
+    user_texts = [text for name in SYSTEM_PROMPT_FIELDS for text in iter_block_texts(value.get(name))]
+    lists = dict.fromkeys([spec.messages_field, *(other_form.messages_field for other_form in API_SPECS.values())])
+    user_texts += [text for name in lists for text in _iter_user_texts(value.get(name))]
+    user_texts += _list_compaction_texts(value.get(spec.messages_field))[-1:]
+    return Counter(text.strip() for text in user_texts if text.strip())
 
 
-def texts(value: Any) -> Iterator[str]:
+def iter_block_texts(value: Any) -> Iterator[str]:
     """Yield the texts in a string, a list, a message or a block of words, in order."""
     waiting = [value]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, list):
-            waiting += reversed(one)
-        elif isinstance(one, dict) and str(one.get("type") or "") in _SPOKEN:
-            waiting += [one[key] for key in reversed(HOLDERS) if key in one]
+        node = waiting.pop()
+        if isinstance(node, str):
+            yield node
+        elif isinstance(node, list):
+            waiting += reversed(node)
+        elif isinstance(node, dict) and str(node.get("type") or "") in _MESSAGE_LIKE_TYPES:
+            waiting += [node[key] for key in reversed(CONTENT_FIELDS) if key in node]
 
 
-def _of_list(value: Any) -> Iterator[str]:
+def _iter_user_texts(value: Any) -> Iterator[str]:
     """Yield the texts of users and systems in a list of messages, one message, or a bare text."""
     waiting = [value]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, list):
-            waiting += reversed(one)
-        elif not isinstance(one, dict) or str(one.get("role")).lower() not in _OTHERS:
-            yield from texts(one)
+        node = waiting.pop()
+        if isinstance(node, list):
+            waiting += reversed(node)
+        elif not isinstance(node, dict) or str(node.get("role")).lower() not in _NON_USER_ROLES:
+            yield from iter_block_texts(node)
 
 
-def _summed_up(listed: Any) -> list[str]:
+def _list_compaction_texts(messages: Any) -> list[str]:
     """Return what the blocks of a list of messages say that stand for what was before them."""
-    held = [one.get("content") for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
-    blocks = [block for content in held if isinstance(content, list) for block in content if isinstance(block, dict)]
+    contents = (
+        [message.get("content") for message in messages if isinstance(message, dict)]
+        if isinstance(messages, list)
+        else []
+    )
+    blocks = [
+        block for content in contents if isinstance(content, list) for block in content if isinstance(block, dict)
+    ]
     return [str(block["content"]) for block in blocks if block.get("type") == "compaction" and block.get("content")]
 
 
-def lost(before: Counter[str], after: Counter[str], *, moved: bool = False) -> bool:
-    """Return whether a text is said less often; one that was ``moved`` may stand inside another one."""
+def has_lost_text(before: Counter[str], after: Counter[str], *, allow_merged: bool = False) -> bool:
+    """Return whether a text is said less often; one that was ``allow_merged`` may stand inside another one."""
     missing = before - after
-    if not missing or not moved:
+    if not missing or not allow_merged:
         return bool(missing)
     all_of_it, place = "\n".join(after), 0
     for text in missing:

@@ -7,13 +7,13 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from holdfast.providers.common.json.json_path import named
-from holdfast.providers.registry import Form
-from holdfast.providers.rules import Finding, validate
+from holdfast.providers.common.json.json_path import set_body_model
+from holdfast.providers.registry import ApiSpec
+from holdfast.providers.rules import Finding, validate_request
 from holdfast.state.dialect import Dialect
 
 
-class Mend(Struct, frozen=True, omit_defaults=True):
+class RequestFix(Struct, frozen=True, omit_defaults=True):
     """One change: the rule it keeps, why, and where it was made."""
 
     rule: str
@@ -21,52 +21,52 @@ class Mend(Struct, frozen=True, omit_defaults=True):
     path: str = ""
 
 
-class Mended(Struct, frozen=True):
+class FixResult(Struct, frozen=True):
     """A request as it may be sent, what was changed, and what is still refused."""
 
     api: str
     body: bytes
-    edits: tuple[Mend, ...] = ()
+    fixes: tuple[RequestFix, ...] = ()
     findings: tuple[Finding, ...] = ()
 
     @property
     def is_valid(self) -> bool:
         """Whether the API takes it."""
-        return not refused(self.findings)
+        return not select_error_findings(self.findings)
 
 
-class Work(Struct, frozen=True):
+class FixContext(Struct, frozen=True):
     """What a request is judged by."""
 
-    form: Form
+    spec: ApiSpec
     model: str
     betas: tuple[str, ...] | None
     dialect: Dialect
-    renamed: bool = False
+    has_other_model: bool = False
     """The body names another model than the one whose rules hold."""
-    whole: bool = False
+    complete: bool = False
     """The body is to be a whole request, not a part of one."""
 
-    def judge(self, body: bytes) -> tuple[Finding, ...]:
+    def validate_body(self, body: bytes) -> tuple[Finding, ...]:
         """Return what is wrong with ``body``."""
-        judged = named(body, self.model) if self.renamed else body
-        return validate(judged, self.form.api, betas=self.betas, model=self.model, whole=self.whole)
+        named_body = set_body_model(body, self.model) if self.has_other_model else body
+        return validate_request(named_body, self.spec.api, betas=self.betas, model=self.model, complete=self.complete)
 
-    def errors(self, body: bytes) -> list[Finding]:
+    def list_errors(self, body: bytes) -> list[Finding]:
         """Return for what ``body`` is refused."""
-        return refused(self.judge(body))
+        return select_error_findings(self.validate_body(body))
 
 
-def refused(findings: Sequence[Finding]) -> list[Finding]:
+def select_error_findings(findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings that a request is refused for."""
     return [finding for finding in findings if finding.level == "error"]
 
 
-def made(finding: Finding, done: str, path: str = "") -> Mend:
+def build_request_fix(finding: Finding, description: str, path: str = "") -> RequestFix:
     """Return what is told of a change: what broke the rule and what was done, at ``path`` or where it was found."""
-    what = finding.message.rpartition("; ")[0] or finding.message
-    return Mend(finding.rule, f"{what}: {done}", path or finding.path)
+    problem = finding.message.rpartition("; ")[0] or finding.message
+    return RequestFix(finding.rule, f"{problem}: {description}", path or finding.path)
 
 
-Step: TypeAlias = Callable[[bytes, Work, list[Finding]], tuple[bytes, list[Mend]]]
+FixStep: TypeAlias = Callable[[bytes, FixContext, list[Finding]], tuple[bytes, list[RequestFix]]]
 """A step makes another body of one that is refused, and tells what it changed."""

@@ -12,14 +12,26 @@ from typing import Any
 
 from msgspec import Raw
 
-from holdfast.providers.common.json.lenient_json import count_of, fields_of, given, items_of, text_of
-from holdfast.providers.common.json.raw_json import write
+from holdfast.providers.common.json.lenient_json import (
+    drop_null_fields,
+    read_json_count,
+    read_json_fields,
+    read_json_items,
+    read_json_text,
+)
+from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.providers.gemini import messages as gemini
-from holdfast.providers.gemini.partial_args import PartialCall, is_partial
-from holdfast.providers.responses.base import NOTHING, decoded, lookup, said, with_calls
-from holdfast.providers.responses.values import Answer, Stop
+from holdfast.providers.gemini.partial_args import PartialCall, is_partial_call
+from holdfast.providers.responses.base import (
+    EMPTY_ANSWER,
+    adjust_stop_for_calls,
+    build_parsed_answer,
+    decode_message_or_empty,
+    map_stop_reason,
+)
+from holdfast.providers.responses.values import ParsedAnswer, StopReason
 
-STOPS: dict[str, Stop] = {
+STOP_REASONS: dict[str, StopReason] = {
     "stop": "end",
     "max_tokens": "length",
     "continuation": "pause",
@@ -46,48 +58,52 @@ STOPS: dict[str, Stop] = {
 }
 """``finishReason`` and ``blockReason`` (SDK 3.4). ``OTHER`` and the unspecified ones say nothing: unknown."""
 
-_NAMES = ("usageMetadata", "modelVersion", "responseId")
+_ANSWER_FIELDS = ("usageMetadata", "modelVersion", "responseId")
 
 
-def read(found: Mapping[str, Raw]) -> Answer:
+def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
     """Return the answer in the fields of a body."""
-    candidate = _first(found)
-    native, blocked = text_of(candidate.get("finishReason")), _blocked(found)
-    element = _element(fields_of(candidate.get("content")))
-    message = decoded(gemini.decode, element) if element else NOTHING
-    stop = with_calls(lookup(STOPS, native), message)
-    if blocked and not native:
-        stop, native = "content_filter", blocked
-    return said(gemini.API, found, message, (element,), (stop, native), _NAMES)
+    candidate = _get_first_candidate(fields)
+    native, block_reason = read_json_text(candidate.get("finishReason")), _get_block_reason(fields)
+    element = _encode_content_element(read_json_fields(candidate.get("content")))
+    message = decode_message_or_empty(gemini.decode_message, element) if element else EMPTY_ANSWER
+    stop = adjust_stop_for_calls(map_stop_reason(STOP_REASONS, native), message)
+    if block_reason and not native:
+        stop, native = "content_filter", block_reason
+    return build_parsed_answer(gemini.API_NAME, fields, message, (element,), (stop, native), _ANSWER_FIELDS)
 
 
-def _first(found: Mapping[str, Raw]) -> dict[str, Raw]:
-    candidates = [one for raw in items_of(found.get("candidates")) if (one := fields_of(raw))]
-    return min(candidates, key=lambda one: count_of(one.get("index")), default={})
+def _get_first_candidate(fields: Mapping[str, Raw]) -> dict[str, Raw]:
+    candidates = [
+        candidate for raw in read_json_items(fields.get("candidates")) if (candidate := read_json_fields(raw))
+    ]
+    return min(candidates, key=lambda candidate: read_json_count(candidate.get("index")), default={})
 
 
-def _blocked(found: Mapping[str, Raw]) -> str:
+def _get_block_reason(fields: Mapping[str, Raw]) -> str:
     """Return why the prompt was blocked, if it was."""
-    return text_of(fields_of(found.get("promptFeedback")).get("blockReason"))
+    return read_json_text(read_json_fields(fields.get("promptFeedback")).get("blockReason"))
 
 
-def _element(content: Mapping[str, Raw]) -> bytes:
+def _encode_content_element(content: Mapping[str, Raw]) -> bytes:
     """Return the content as a request takes it back: the model's, with the parts that are objects."""
-    parts = [raw for raw in items_of(content.get("parts")) if bytes(raw).startswith(b"{")]
-    return write({"role": "model", "parts": parts}) if parts else b""
+    parts = [raw for raw in read_json_items(content.get("parts")) if bytes(raw).startswith(b"{")]
+    return encode_json({"role": "model", "parts": parts}) if parts else b""
 
 
-def _says(found: Mapping[str, Raw]) -> bool:
+def _has_spoken_content(fields: Mapping[str, Raw]) -> bool:
     """Return whether a chunk holds something the model said: a part that is more than empty words."""
-    contents = (fields_of(fields_of(raw).get("content")) for raw in items_of(found.get("candidates")))
-    parts = (fields_of(raw) for content in contents for raw in items_of(content.get("parts")))
-    return any(text_of(part.get("text")) or part.keys() - {"text", "thought"} for part in parts)
+    contents = (
+        read_json_fields(read_json_fields(raw).get("content")) for raw in read_json_items(fields.get("candidates"))
+    )
+    parts = (read_json_fields(raw) for content in contents for raw in read_json_items(content.get("parts")))
+    return any(read_json_text(part.get("text")) or part.keys() - {"text", "thought"} for part in parts)
 
 
 # -- chunks ------------------------------------------------------------------------------------------------------------
 
 
-class _Words:
+class _TextRun:
     """Neighbouring words of one kind."""
 
     __slots__ = ("pieces", "thought")
@@ -96,77 +112,79 @@ class _Words:
         self.thought = thought
         self.pieces: list[str] = []
 
-    def whole(self) -> dict[str, Any]:
+    def build_part(self) -> dict[str, Any]:
         """Return the part that says them."""
-        said = {"text": "".join(self.pieces)}
-        return said | ({"thought": Raw(self.thought)} if self.thought else {})
+        part = {"text": "".join(self.pieces)}
+        return part | ({"thought": Raw(self.thought)} if self.thought else {})
 
 
-class _Candidate:
+class _GrowingCandidate:
     """A candidate that grows."""
 
     def __init__(self) -> None:
         self._fields: dict[str, Any] = {}
-        self._parts: list[Raw | _Words | PartialCall] = []
+        self._parts: list[Raw | _TextRun | PartialCall] = []
 
-    def add(self, found: Mapping[str, Raw]) -> None:
+    def add_chunk(self, fields: Mapping[str, Raw]) -> None:
         """Take a chunk of it; of what is no content the last word counts."""
-        self._fields |= {key: raw for key, raw in given(found).items() if key != "content"}
-        for raw in items_of(fields_of(found.get("content")).get("parts")):
-            self._part(raw, fields_of(raw))
+        self._fields |= {key: raw for key, raw in drop_null_fields(fields).items() if key != "content"}
+        for raw in read_json_items(read_json_fields(fields.get("content")).get("parts")):
+            self._add_part(raw, read_json_fields(raw))
 
-    def _part(self, raw: Raw, part: Mapping[str, Raw]) -> None:
+    def _add_part(self, raw: Raw, part: Mapping[str, Raw]) -> None:
         last = self._parts[-1] if self._parts else None
-        if isinstance(last, PartialCall) and last.open and "functionCall" in part:
-            last.add(part)
-        elif is_partial(part):
+        if isinstance(last, PartialCall) and last.is_open and "functionCall" in part:
+            last.add_part(part)
+        elif is_partial_call(part):
             self._parts.append(PartialCall(part))
         elif not part or part.keys() - {"text", "thought"} or not bytes(part.get("text", b"")).startswith(b'"'):
             self._parts.append(raw)
         else:
-            self._say(text_of(part["text"]), bytes(part.get("thought", b"")))
+            self._add_text(read_json_text(part["text"]), bytes(part.get("thought", b"")))
 
-    def _say(self, words: str, thought: bytes) -> None:
+    def _add_text(self, words: str, thought: bytes) -> None:
         """Add words to those of their kind that stand last; no words begin nothing."""
         last = self._parts[-1] if self._parts else None
-        if not isinstance(last, _Words) or last.thought != thought:
+        if not isinstance(last, _TextRun) or last.thought != thought:
             if not words:
                 return
-            last = _Words(thought)
+            last = _TextRun(thought)
             self._parts.append(last)
         last.pieces.append(words)
 
-    def whole(self) -> dict[str, Any]:
+    def build_candidate(self) -> dict[str, Any]:
         """Return the candidate as a body has it."""
-        parts = [part if isinstance(part, Raw) else part.whole() for part in self._parts]
+        parts = [part if isinstance(part, Raw) else part.build_part() for part in self._parts]
         return {"content": {"role": "model", "parts": parts}} | self._fields
 
 
-class Folding:
+class GeminiAccumulator:
     """The chunks of one answer. It is complete with a ``finishReason``, or when the prompt was blocked."""
 
     def __init__(self) -> None:
-        self.complete = False
+        self.is_complete = False
         self._head: dict[str, Raw] = {}
         self._usage: dict[str, Raw] = {}
-        self._candidates: dict[int, _Candidate] = {}
+        self._candidates: dict[int, _GrowingCandidate] = {}
 
-    def add(self, _name: str, found: Mapping[str, Raw]) -> bool:
+    def add_event(self, _name: str, fields: Mapping[str, Raw]) -> bool:
         """Take the fields of one chunk."""
-        self._usage |= given(fields_of(found.get("usageMetadata")))
-        self._head |= {key: raw for key, raw in given(found).items() if key not in ("candidates", "error")}
-        for raw in items_of(found.get("candidates")):
-            one = fields_of(raw)
-            self._candidates.setdefault(count_of(one.get("index")), _Candidate()).add(one)
-            self.complete = self.complete or bool(text_of(one.get("finishReason")))
-        self.complete = self.complete or bool(_blocked(found))
-        return _says(found)
+        self._usage |= drop_null_fields(read_json_fields(fields.get("usageMetadata")))
+        self._head |= {key: raw for key, raw in drop_null_fields(fields).items() if key not in ("candidates", "error")}
+        for raw in read_json_items(fields.get("candidates")):
+            candidate_fields = read_json_fields(raw)
+            self._candidates.setdefault(read_json_count(candidate_fields.get("index")), _GrowingCandidate()).add_chunk(
+                candidate_fields
+            )
+            self.is_complete = self.is_complete or bool(read_json_text(candidate_fields.get("finishReason")))
+        self.is_complete = self.is_complete or bool(_get_block_reason(fields))
+        return _has_spoken_content(fields)
 
-    def go_on(self, data: bytes) -> bool | None:
+    def add_text_delta(self, data: bytes) -> bool | None:
         """Return nothing: chunks are few and each has more than words."""
 
-    def body(self) -> dict[str, Any]:
+    def build_body(self) -> dict[str, Any]:
         """Return the fields of the body so far."""
         body: dict[str, Any] = dict(self._head) | ({"usageMetadata": self._usage} if self._usage else {})
-        candidates = [self._candidates[index].whole() for index in sorted(self._candidates)]
+        candidates = [self._candidates[index].build_candidate() for index in sorted(self._candidates)]
         return body | ({"candidates": candidates} if candidates else {})

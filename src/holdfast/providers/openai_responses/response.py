@@ -12,15 +12,23 @@ from msgspec.structs import replace
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque
-from holdfast.providers.common.json.lenient_json import Place, count_of, fields_of, given, items_of, text_of, usual
+from holdfast.providers.common.json.lenient_json import (
+    ListIndex,
+    drop_null_fields,
+    read_json_count,
+    read_json_fields,
+    read_json_items,
+    read_json_text,
+    try_decode_json,
+)
 from holdfast.providers.openai_responses import messages as openai_responses
-from holdfast.providers.openai_responses.items import grouped
-from holdfast.providers.responses.base import NOTHING, said, with_calls
-from holdfast.providers.responses.values import Answer, Stop
+from holdfast.providers.openai_responses.items import decode_items
+from holdfast.providers.responses.base import EMPTY_ANSWER, adjust_stop_for_calls, build_parsed_answer
+from holdfast.providers.responses.values import ParsedAnswer, StopReason
 
-_STATUS: dict[str, Stop] = {"completed": "end", "failed": "error", "cancelled": "error"}
-_UNFINISHED = frozenset({"queued", "in_progress", "failed", "cancelled"})
-_REASONS: dict[str, Stop] = {
+_STOP_BY_STATUS: dict[str, StopReason] = {"completed": "end", "failed": "error", "cancelled": "error"}
+_UNFINISHED_STATUSES = frozenset({"queued", "in_progress", "failed", "cancelled"})
+_STOP_BY_INCOMPLETE_REASON: dict[str, StopReason] = {
     "max_output_tokens": "length",
     "max_tokens": "length",
     "content_filter": "content_filter",
@@ -30,60 +38,66 @@ _REASONS: dict[str, Stop] = {
 """``incomplete_details.reason`` (SDK 3.54); after ``max_messages`` and ``steered`` the answer can be gone on with."""
 
 
-def read(found: Mapping[str, Raw]) -> Answer:
+def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
     """Return the answer in the fields of a body, of ``/responses`` or of ``/responses/compact``."""
-    items = [raw for raw in items_of(found.get("output")) if bytes(raw).startswith(b"{")]
-    message = _message(items)
-    native = text_of(fields_of(found.get("incomplete_details")).get("reason")) or text_of(found.get("status"))
-    stop = with_calls(_stop(found, native, message), message)
+    items = [raw for raw in read_json_items(fields.get("output")) if bytes(raw).startswith(b"{")]
+    message = _decode_output_message(items)
+    native = read_json_text(read_json_fields(fields.get("incomplete_details")).get("reason")) or read_json_text(
+        fields.get("status")
+    )
+    stop = adjust_stop_for_calls(_find_stop_reason(fields, native, message), message)
     history = [bytes(raw) for raw in items]
-    answer = said(openai_responses.API, found, message, history, (stop, native))
-    return replace(answer, complete=False) if text_of(found.get("status")) in _UNFINISHED else answer
+    answer = build_parsed_answer(openai_responses.API_NAME, fields, message, history, (stop, native))
+    return (
+        replace(answer, is_complete=False) if read_json_text(fields.get("status")) in _UNFINISHED_STATUSES else answer
+    )
 
 
-def _message(items: list[Raw]) -> Message:
+def _decode_output_message(items: list[Raw]) -> Message:
     """Return what the model made, and what the server's tools gave it, as one message."""
     try:
-        groups = grouped(items)
+        groups = decode_items(items)
     except FormatError:
-        return NOTHING
-    own = (one for one in groups if one.role in ("assistant", "tool"))
-    return Message("assistant", tuple([part for one in own for part in one.parts]))
+        return EMPTY_ANSWER
+    own = (message for message in groups if message.role in ("assistant", "tool"))
+    return Message("assistant", tuple([part for message in own for part in message.parts]))
 
 
-def _stop(found: Mapping[str, Raw], native: str, message: Message) -> Stop:
-    status = text_of(found.get("status"))
+def _find_stop_reason(fields: Mapping[str, Raw], native: str, message: Message) -> StopReason:
+    status = read_json_text(fields.get("status"))
     if status == "incomplete":
-        return _REASONS.get(native, "unknown")
-    stop = _STATUS.get(status, "unknown")
-    if text_of(found.get("object")) == "response.compaction" or (stop == "end" and _compacted(message)):
+        return _STOP_BY_INCOMPLETE_REASON.get(native, "unknown")
+    stop = _STOP_BY_STATUS.get(status, "unknown")
+    if read_json_text(fields.get("object")) == "response.compaction" or (
+        stop == "end" and _is_only_compaction(message)
+    ):
         return "compaction"
-    return "refusal" if stop == "end" and _refused(found) else stop
+    return "refusal" if stop == "end" and _is_only_refusal(fields) else stop
 
 
-def _compacted(message: Message) -> bool:
+def _is_only_compaction(message: Message) -> bool:
     """Return whether a compaction is all that was made."""
-    return bool(message.parts) and all(isinstance(one, Opaque) and one.kind == "compaction" for one in message.parts)
+    return bool(message.parts) and all(isinstance(part, Opaque) and part.kind == "compaction" for part in message.parts)
 
 
-def _refused(found: Mapping[str, Raw]) -> bool:
+def _is_only_refusal(fields: Mapping[str, Raw]) -> bool:
     """Return whether what was said is a refusal and nothing else."""
-    items = map(fields_of, items_of(found.get("output")))
-    pieces = [fields_of(raw) for item in items for raw in items_of(item.get("content")) if "role" in item]
-    return bool(pieces) and all(text_of(piece.get("type")) == "refusal" for piece in pieces)
+    items = map(read_json_fields, read_json_items(fields.get("output")))
+    pieces = [read_json_fields(raw) for item in items for raw in read_json_items(item.get("content")) if "role" in item]
+    return bool(pieces) and all(read_json_text(piece.get("type")) == "refusal" for piece in pieces)
 
 
-def _shows(kind: str, found: Mapping[str, Raw]) -> bool:
+def _is_content_event(kind: str, fields: Mapping[str, Raw]) -> bool:
     """Return whether an event shows something the model made: an item, a piece, or words."""
     return kind.startswith(("response.output_item.", "response.content_part.")) or (
-        kind.endswith(".delta") and bytes(found.get("delta", b'""')) not in (b'""', b"null")
+        kind.endswith(".delta") and bytes(fields.get("delta", b'""')) not in (b'""', b"null")
     )
 
 
 # -- events ------------------------------------------------------------------------------------------------------------
 
-_ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
-_WHERE: dict[str, tuple[str, str, str]] = {
+_END_EVENTS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+_DELTA_TARGETS: dict[str, tuple[str, str, str]] = {
     "response.output_text.delta": ("content", "output_text", "text"),
     "response.refusal.delta": ("content", "refusal", "refusal"),
     "response.reasoning_text.delta": ("content", "reasoning_text", "text"),
@@ -96,24 +110,24 @@ _WHERE: dict[str, tuple[str, str, str]] = {
 """Where the words of a delta belong: a list of the item, the type of its element, and the field that grows."""
 
 
-class _Delta(Struct, forbid_unknown_fields=True):
+class _SimpleDelta(Struct, forbid_unknown_fields=True):
     """The event that most are."""
 
     type: str
-    output_index: Place
+    output_index: ListIndex
     delta: str
-    content_index: Place | UnsetType = UNSET
-    summary_index: Place = 0
+    content_index: ListIndex | UnsetType = UNSET
+    summary_index: ListIndex = 0
     item_id: str = ""
     sequence_number: int = 0
     logprobs: list[Any] = []
     obfuscation: str = ""
 
 
-_DELTA = Decoder(_Delta)
+_DELTA_DECODER = Decoder(_SimpleDelta)
 
 
-class _Item:
+class _GrowingItem:
     """An item that grows: as it was added, what deltas brought, and as it was when it was done, which wins."""
 
     __slots__ = ("added", "done", "fields", "pieces")
@@ -124,71 +138,71 @@ class _Item:
         self.fields: dict[str, list[str]] = {}
         self.pieces: dict[str, dict[int, tuple[str, str, list[str]]]] = {}
 
-    def grow(self, where: tuple[str, str, str], place: int, words: str) -> None:
+    def append_text(self, where: tuple[str, str, str], place: int, words: str) -> None:
         """Take the words of a delta."""
-        listed, kind, key = where
-        if not listed:
+        list_key, kind, key = where
+        if not list_key:
             self.fields.setdefault(key, []).append(words)
         else:
-            self.pieces.setdefault(listed, {}).setdefault(place, (kind, key, []))[2].append(words)
+            self.pieces.setdefault(list_key, {}).setdefault(place, (kind, key, []))[2].append(words)
 
-    def whole(self) -> Any:
+    def build_item(self) -> Any:
         """Return the item as a body has it."""
         if self.done is not None:
             return self.done
         item: dict[str, Any] = dict(self.added) | {key: "".join(words) for key, words in self.fields.items()}
-        for listed, pieces in self.pieces.items():
-            item[listed] = [_piece(*pieces[place]) for place in sorted(pieces)]
+        for list_key, pieces in self.pieces.items():
+            item[list_key] = [_build_part(*pieces[place]) for place in sorted(pieces)]
         return item
 
 
-def _piece(kind: str, key: str, words: list[str]) -> dict[str, Any]:
-    told: dict[str, Any] = {"type": kind, key: "".join(words)}
-    return told | ({"annotations": []} if kind == "output_text" else {})
+def _build_part(kind: str, key: str, words: list[str]) -> dict[str, Any]:
+    piece: dict[str, Any] = {"type": kind, key: "".join(words)}
+    return piece | ({"annotations": []} if kind == "output_text" else {})
 
 
-class Folding:
+class ResponsesAccumulator:
     """The events of one answer."""
 
     def __init__(self) -> None:
-        self.complete = False
+        self.is_complete = False
         self._head: dict[str, Raw] = {}
-        self._items: dict[int, _Item] = {}
+        self._items: dict[int, _GrowingItem] = {}
 
-    def add(self, name: str, found: Mapping[str, Raw]) -> bool:
+    def add_event(self, name: str, fields: Mapping[str, Raw]) -> bool:
         """Take the fields of one event; kinds nobody knows change nothing."""
-        kind = text_of(found.get("type")) or name
-        if "response" in found:
-            self._head |= fields_of(found["response"])
-        self.complete = self.complete or kind in _ENDS
+        kind = read_json_text(fields.get("type")) or name
+        if "response" in fields:
+            self._head |= read_json_fields(fields["response"])
+        self.is_complete = self.is_complete or kind in _END_EVENTS
         if kind == "response.output_item.added":
-            self._at(found).added = fields_of(found.get("item"))
-        elif kind == "response.output_item.done" and fields_of(found.get("item")):
-            self._at(found).done = found["item"]
-        elif (where := _WHERE.get(kind)) is not None:
-            place = found.get("content_index", found.get("summary_index"))
-            self._at(found).grow(where, count_of(place), text_of(found.get("delta")))
-        return _shows(kind, found)
+            self._get_item(fields).added = read_json_fields(fields.get("item"))
+        elif kind == "response.output_item.done" and read_json_fields(fields.get("item")):
+            self._get_item(fields).done = fields["item"]
+        elif (where := _DELTA_TARGETS.get(kind)) is not None:
+            place = fields.get("content_index", fields.get("summary_index"))
+            self._get_item(fields).append_text(where, read_json_count(place), read_json_text(fields.get("delta")))
+        return _is_content_event(kind, fields)
 
-    def go_on(self, data: bytes) -> bool | None:
+    def add_text_delta(self, data: bytes) -> bool | None:
         """Take a delta of words; return whether it has any, nothing for what is none."""
-        told = usual(_DELTA, data)
-        where = None if told is None else _WHERE.get(told.type)
-        if told is None or where is None:
+        event = try_decode_json(_DELTA_DECODER, data)
+        where = None if event is None else _DELTA_TARGETS.get(event.type)
+        if event is None or where is None:
             return None
-        place = told.summary_index if told.content_index is UNSET else told.content_index
-        self._items.setdefault(told.output_index, _Item()).grow(where, place, told.delta)
-        return bool(told.delta)
+        place = event.summary_index if event.content_index is UNSET else event.content_index
+        self._items.setdefault(event.output_index, _GrowingItem()).append_text(where, place, event.delta)
+        return bool(event.delta)
 
-    def _at(self, found: Mapping[str, Raw]) -> _Item:
+    def _get_item(self, fields: Mapping[str, Raw]) -> _GrowingItem:
         """Return the item an event is about; without an index, a new one for an item and the last for a delta."""
-        fresh = len(self._items) if "item" in found else max(len(self._items) - 1, 0)
-        index = count_of(found["output_index"]) if "output_index" in found else fresh
-        return self._items.setdefault(index, _Item())
+        fresh = len(self._items) if "item" in fields else max(len(self._items) - 1, 0)
+        index = read_json_count(fields["output_index"]) if "output_index" in fields else fresh
+        return self._items.setdefault(index, _GrowingItem())
 
-    def body(self) -> dict[str, Any]:
+    def build_body(self) -> dict[str, Any]:
         """Return the fields of the body so far; where the last event does not repeat the output, the items count."""
-        told = [raw for raw in items_of(self._head.get("output")) if fields_of(raw)]
-        items = [self._items[index].whole() for index in sorted(self._items)]
-        output = told if self.complete and len(told) >= len(items) else items or told
-        return dict(given(self._head)) | ({"output": output} if self._head or output else {})
+        final_items = [raw for raw in read_json_items(self._head.get("output")) if read_json_fields(raw)]
+        items = [self._items[index].build_item() for index in sorted(self._items)]
+        output = final_items if self.is_complete and len(final_items) >= len(items) else items or final_items
+        return dict(drop_null_fields(self._head)) | ({"output": output} if self._head or output else {})

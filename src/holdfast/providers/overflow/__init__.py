@@ -5,25 +5,33 @@ It reads what a provider says about a request, never the text of a conversation.
 
 from __future__ import annotations
 
-from holdfast.providers.overflow.answers import of_answer, prompt_tokens
-from holdfast.providers.overflow.errors import of_error
-from holdfast.providers.overflow.report import KINDS, OVERFLOWS, AnswerReport, ErrorReport, Kind, Report, Verdict
+from holdfast.providers.overflow.answers import classify_answer_report, count_prompt_tokens
+from holdfast.providers.overflow.errors import classify_error_report
+from holdfast.providers.overflow.report import (
+    OVERFLOW_KINDS,
+    VERDICT_KINDS,
+    AnswerReport,
+    ErrorReport,
+    ProviderReport,
+    Verdict,
+    VerdictKind,
+)
 
 __all__ = [
-    "KINDS",
-    "OVERFLOWS",
+    "OVERFLOW_KINDS",
+    "VERDICT_KINDS",
     "AnswerReport",
     "ErrorReport",
-    "Kind",
-    "Report",
+    "ProviderReport",
     "Verdict",
-    "classify",
-    "prompt_tokens",
+    "VerdictKind",
+    "classify_error",
+    "count_prompt_tokens",
 ]
 
 
-def classify(report: Report) -> Verdict:
+def classify_error(report: ProviderReport) -> Verdict:
     """Return what ``report`` is, with the numbers that it states; ``TypeError`` for what is no report."""
     if not isinstance(report, ErrorReport | AnswerReport):
         raise TypeError(f"report is of type {type(report).__name__}; give an ErrorReport or an AnswerReport")
-    return of_error(report) if isinstance(report, ErrorReport) else of_answer(report)
+    return classify_error_report(report) if isinstance(report, ErrorReport) else classify_answer_report(report)

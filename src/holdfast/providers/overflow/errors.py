@@ -15,44 +15,52 @@ from email.utils import parsedate_to_datetime
 from typing import TypeAlias
 
 from holdfast.providers.overflow import patterns as words
-from holdfast.providers.overflow.causes import MONEY, REFUSING, cause, named
-from holdfast.providers.overflow.numerals import delay
-from holdfast.providers.overflow.reading import Facts, read
-from holdfast.providers.overflow.report import OVERFLOWS, ErrorReport, Kind, Verdict
-from holdfast.providers.overflow.sizes import allowance, body_limit, per_time, stated, summed
+from holdfast.providers.overflow.causes import NON_SIZE_CODES, PAYMENT_CODES, find_cause_by_code, find_non_size_cause
+from holdfast.providers.overflow.numerals import parse_retry_delay
+from holdfast.providers.overflow.reading import ErrorFacts, collect_error_facts
+from holdfast.providers.overflow.report import OVERFLOW_KINDS, ErrorReport, Verdict, VerdictKind
+from holdfast.providers.overflow.sizes import (
+    find_body_limit,
+    find_combined_sizes,
+    find_rate_allowance,
+    find_rate_sizes,
+    find_stated_sizes,
+)
 
-Rule: TypeAlias = Callable[[Facts, ErrorReport], Verdict | None]
+ErrorRule: TypeAlias = Callable[[ErrorFacts, ErrorReport], Verdict | None]
 
-LONG_CONTEXT = 200_000
+LONG_CONTEXT_TOKENS = 200_000
 """Tokens from which Anthropic asks for extra usage."""
-PRESSURE = 0.8
+NEARLY_FULL_SHARE = 0.8
 """Share of the window from which a 400 without a reason is one of size (LibreChat's probe of Vertex)."""
-MAY_BE = 0.5
+MIN_OVERFLOW_SHARE = 0.5
 """[H] Share of the window below which our estimate says that a request is none that is too long."""
-_NEVER_SIZE = frozenset({401, 402})
+_NON_SIZE_STATUSES = frozenset({401, 402})
 """Statuses under which no wording of size is believed; under 429 only one whose numbers agree is."""
-_TOO_MANY = 429
-_NAMELESS = _NEVER_SIZE | {403, _TOO_MANY}
+_TOO_MANY_REQUESTS = 429
+_STRICT_STATUSES = _NON_SIZE_STATUSES | {403, _TOO_MANY_REQUESTS}
 """Statuses under which only a name with the context in it is believed: a plan has its limit of prompts too."""
-_LENIENT = frozenset({400, 413, 422})
+_LENIENT_STATUSES = frozenset({400, 413, 422})
 """Statuses under which wide wordings of size are believed too; so they are with no error status at all."""
-_VAGUE = frozenset({"invalid_request", "server"})
+_VAGUE_KINDS = frozenset({"invalid_request", "server"})
 """What the name of an error says that says nothing but that it is one."""
-_PATIENT = frozenset({400, 403, 422})
+_WAITING_STATUSES = frozenset({400, 403, 422})
 """Statuses that gateways send with a time to come back, as 429 would be."""
-_FIRM = frozenset({403, 422})
+_FIRM_STATUSES = frozenset({403, 422})
 """Of them those that mean what they say, unless the error itself speaks of waiting: a header may be on any answer."""
-_NUMBER = re.compile(r"(?<![\w.])\d{4,15}(?![\w.]*\d)")
+_WINDOW_NUMBER = re.compile(r"(?<![\w.])\d{4,15}(?![\w.]*\d)")
 """Numbers that a window may be."""
-_BODYLESS = ("cerebras",)
+_BODYLESS_PROVIDERS = ("cerebras",)
 """Providers that answer an overflow with a bare status."""
-_IDENTIFIER = re.compile(r"(?:^|[._])(?:id|tool_call_id|call_id|tool_use_id|name)$")
-_CONTENT = re.compile(r"^(?:messages|input|contents)\b.*(?:output|content|text|arguments|input|data)[\]\d\[]*$|^input$")
+_ID_OR_NAME_PATH = re.compile(r"(?:^|[._])(?:id|tool_call_id|call_id|tool_use_id|name)$")
+_CONTENT_PATH = re.compile(
+    r"^(?:messages|input|contents)\b.*(?:output|content|text|arguments|input|data)[\]\d\[]*$|^input$"
+)
 
-_CODES: tuple[tuple[re.Pattern[str], Kind], ...] = (
-    *MONEY,
+_KIND_BY_CODE: tuple[tuple[re.Pattern[str], VerdictKind], ...] = (
+    *PAYMENT_CODES,
     (re.compile(r"image|invalidmedia"), "media"),
-    *REFUSING,
+    *NON_SIZE_CODES,
     (re.compile(r"modelnotfound|notfound|modeldoesnotexist|unknownmodel"), "model"),
     (re.compile(r"timeout|timedout|econn|connection|network|abort|epipe|eaiagain|deadlineexceeded"), "network"),
     (re.compile(r"^config(?:uration)?$"), "config"),
@@ -60,19 +68,19 @@ _CODES: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (re.compile(r"invalid|validation|badrequest|unprocessable|unsupported|malformed"), "invalid_request"),
 )  # fmt: skip
 """Names of errors, letters alone; the ones that say most stand first."""
-_REFUSALS: tuple[tuple[re.Pattern[str], Kind], ...] = (
-    (words.QUOTA_FIRST, "quota"),
-    (words.RATE, "rate_limit"),
-    (words.BILLING, "billing"),
-    (words.QUOTA, "quota"),
+_SERVICE_REFUSALS: tuple[tuple[re.Pattern[str], VerdictKind], ...] = (
+    (words.DEFINITE_QUOTA, "quota"),
+    (words.RATE_LIMIT, "rate_limit"),
+    (words.BILLING_LIMIT, "billing"),
+    (words.QUOTA_LIMIT, "quota"),
 )
-_LEFT: tuple[tuple[re.Pattern[str], Kind], ...] = (
-    (words.NETWORK, "network"),
-    (words.AUTH, "auth"),
-    (words.MODEL, "model"),
-    (words.SERVER, "server"),
+_FALLBACK_WORDINGS: tuple[tuple[re.Pattern[str], VerdictKind], ...] = (
+    (words.NETWORK_ERROR, "network"),
+    (words.AUTH_ERROR, "auth"),
+    (words.MODEL_ERROR, "model"),
+    (words.SERVER_ERROR, "server"),
 )
-_STATUSES: dict[int, Kind] = {
+_KIND_BY_STATUS: dict[int, VerdictKind] = {
     400: "invalid_request", 401: "auth", 402: "billing", 403: "auth", 404: "server", 405: "server", 406: "server",
     407: "auth", 408: "network", 409: "server", 410: "model", 414: "server", 422: "invalid_request",
     424: "server", 429: "rate_limit", 431: "server", 499: "network", 503: "overloaded", 504: "network",
@@ -80,291 +88,325 @@ _STATUSES: dict[int, Kind] = {
 }  # fmt: skip
 
 
-def of_error(report: ErrorReport) -> Verdict:
+def classify_error_report(report: ErrorReport) -> Verdict:
     """Return what an error is; ``unknown`` where nothing tells."""
-    facts = read(report)
-    found = next(filter(None, (rule(facts, report) for rule in RULES)), Verdict("unknown"))
-    if found.kind in OVERFLOWS:
-        return found
-    return Verdict(found.kind, found.limit, found.requested, _retry_after(facts, report))
+    facts = collect_error_facts(report)
+    verdict = next(filter(None, (rule(facts, report) for rule in ERROR_RULES)), Verdict("unknown"))
+    if verdict.kind in OVERFLOW_KINDS:
+        return verdict
+    return Verdict(verdict.kind, verdict.limit, verdict.requested, _find_retry_after(facts, report))
 
 
-def _retry_after(facts: Facts, report: ErrorReport) -> float | None:
+def _find_retry_after(facts: ErrorFacts, report: ErrorReport) -> float | None:
     """Return the seconds to wait: by header, else by a field of the body, else by the text."""
     headers = {name.lower(): value for name, value in report.headers.items()}
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         if re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?", headers.get(name, "").strip()):
             return float(headers[name]) * unit
-    dated = _date(headers.get("retry-after", ""))
-    came = _date(headers.get("date", "")) or report.at
-    if dated is not None and came is not None and dated > came:  # one that passed says nothing
-        return dated - came
-    return facts.delays[-1] if facts.delays else delay(facts.raw)
+    retry_time = _parse_http_date(headers.get("retry-after", ""))
+    came = _parse_http_date(headers.get("date", "")) or report.received_at
+    if retry_time is not None and came is not None and retry_time > came:  # one that passed says nothing
+        return retry_time - came
+    return facts.retry_delays[-1] if facts.retry_delays else parse_retry_delay(facts.raw_text)
 
 
-def _date(text: str) -> float | None:
+def _parse_http_date(text: str) -> float | None:
     """Return an HTTP date in seconds since 1970, in UTC where it names no zone; nothing for what is none."""
     try:
-        told = parsedate_to_datetime(text)
-        return (told if told.tzinfo is not None else told.replace(tzinfo=UTC)).timestamp()
+        date = parsedate_to_datetime(text)
+        return (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
     except (ValueError, TypeError, OverflowError, IndexError):
         return None
 
 
-def _status(facts: Facts, report: ErrorReport) -> int:
+def _get_error_status(facts: ErrorFacts, report: ErrorReport) -> int:
     """Return the status of the response; where that is none or a success, the one that the error names."""
-    known = report.status or 0
-    return known if known >= 400 else max((one for one in facts.statuses if one >= 400), default=known)
+    status = report.status or 0
+    return status if status >= 400 else max((code for code in facts.statuses if code >= 400), default=status)
 
 
-def _sized(facts: Facts) -> Verdict:
+def _build_overflow_verdict(facts: ErrorFacts) -> Verdict:
     """Return the overflow with its numbers: of the window alone, or of prompt and answer together."""
-    together = summed(facts)
+    together = find_combined_sizes(facts)
     if together is None:
-        sizes = stated(facts)
-        return Verdict("context_window", sizes.limit, sizes.asked)
-    kind: Kind = "context_window" if together.output == 0 else "input_plus_output"
-    return Verdict(kind, together.limit, together.asked)
+        sizes = find_stated_sizes(facts)
+        return Verdict("context_window", sizes.limit, sizes.requested)
+    kind: VerdictKind = "context_window" if together.output == 0 else "input_plus_output"
+    return Verdict(kind, together.limit, together.requested)
 
 
 # -- the rules, in their order -----------------------------------------------------------------------------------------
 
 
-def _own_guard(facts: Facts, _: ErrorReport) -> Verdict | None:
+def _detect_agent_guard(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
     """An agent's own words about its settings or its compaction are no answer of a provider."""
-    return Verdict("config") if words.OWN_GUARD.search(facts.text) else None
+    return Verdict("config") if words.AGENT_GUARD.search(facts.plain_text) else None
 
 
-def _per_time(facts: Facts, report: ErrorReport) -> Verdict | None:
+def _detect_rate_ceiling(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """Tokens a minute: a request over the whole limit never fits; up to it, waiting helps."""
-    sizes = per_time(facts)
+    sizes = find_rate_sizes(facts)
     if sizes is not None:
-        return Verdict("tpm_ceiling" if sizes.over else "rate_limit", sizes.limit, sizes.asked)
-    allowed = allowance(facts)
+        return Verdict("tpm_ceiling" if sizes.is_over_limit else "rate_limit", sizes.limit, sizes.requested)
+    allowed = find_rate_allowance(facts)
     if allowed is not None and report.estimate is not None and report.estimate > allowed:
         return Verdict("tpm_ceiling", allowed)
     return None
 
 
-def _tier(facts: Facts, report: ErrorReport) -> Verdict | None:
+def _detect_long_context_tier(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """Long context that is not paid for: too large, or, where our own estimate says that it was not long, the account.
 
     Sent to a model of a million tokens even a short one is refused so, and as often as it is sent.
     """
-    if not words.LONG_CONTEXT_TIER.search(facts.text):
+    if not words.LONG_CONTEXT_TIER.search(facts.plain_text):
         return None
-    small = report.estimate is not None and report.estimate <= LONG_CONTEXT
+    small = report.estimate is not None and report.estimate <= LONG_CONTEXT_TOKENS
     return Verdict("billing" if small else "tier_gate")
 
 
-def _refused_to_serve(facts: Facts, report: ErrorReport) -> Verdict | None:
+def _detect_service_refusal(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """Rates, quotas and money, whatever else the text says."""
-    kind = next((kind for pattern, kind in _REFUSALS if pattern.search(facts.text)), None)
-    if kind == "billing" and _status(facts, report) in _LENIENT and _fits_not(facts):
+    kind = next((kind for pattern, kind in _SERVICE_REFUSALS if pattern.search(facts.plain_text)), None)
+    if kind == "billing" and _get_error_status(facts, report) in _LENIENT_STATUSES and _has_agreeing_sizes(facts):
         return None
-    kind = kind or next((kind for pattern, kind in MONEY if any(map(pattern.search, facts.codes))), None)
+    kind = kind or next((kind for pattern, kind in PAYMENT_CODES if any(map(pattern.search, facts.codes))), None)
     return Verdict(kind) if kind else None
 
 
-def _fits_not(facts: Facts) -> bool:
+def _has_agreeing_sizes(facts: ErrorFacts) -> bool:
     """Return whether the wording is of size, and the error's numbers agree."""
-    return words.CONTEXT.search(facts.text) is not None and stated(facts).over
+    return words.CONTEXT_OVERFLOW.search(facts.plain_text) is not None and find_stated_sizes(facts).is_over_limit
 
 
-def _size(rule: Rule) -> Rule:
+def _unless_other_cause(rule: ErrorRule) -> ErrorRule:
     """Return ``rule`` with its size believed only where neither time, money, capacity nor who asks is the matter."""
 
     @functools.wraps(rule)
-    def checked(facts: Facts, report: ErrorReport) -> Verdict | None:
-        found = rule(facts, report)
-        kind = cause(facts) if found else None
-        return Verdict(kind) if kind else found
+    def checked(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
+        verdict = rule(facts, report)
+        kind = find_non_size_cause(facts) if verdict else None
+        return Verdict(kind) if kind else verdict
 
     return checked
 
 
-def _exact_name(facts: Facts, report: ErrorReport) -> Verdict | None:
+def _detect_context_code(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """A code that names the context decides, also inside of a stream, unless another names a refusal to serve."""
-    names = _names(facts)
-    told = any("context" in name for name in names) and _status(facts, report) not in _NEVER_SIZE
-    return _sized(facts) if told and named(facts) is None else None
+    names = _list_overflow_names(facts)
+    has_context_name = (
+        any("context" in name for name in names) and _get_error_status(facts, report) not in _NON_SIZE_STATUSES
+    )
+    return _build_overflow_verdict(facts) if has_context_name and find_cause_by_code(facts) is None else None
 
 
-@_size
-def _other_name(facts: Facts, report: ErrorReport) -> Verdict | None:
+@_unless_other_cause
+def _detect_size_code(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """A code that names tokens or the prompt may be one of a rate or a plan, where the status says so."""
-    return _sized(facts) if _names(facts) and _status(facts, report) not in _NAMELESS else None
+    return (
+        _build_overflow_verdict(facts)
+        if _list_overflow_names(facts) and _get_error_status(facts, report) not in _STRICT_STATUSES
+        else None
+    )
 
 
-def _names(facts: Facts) -> list[str]:
+def _list_overflow_names(facts: ErrorFacts) -> list[str]:
     """Return the exact names of an overflow, in codes and in the text."""
     codes = [code for code in facts.codes if words.OVERFLOW_CODE.search(code)]
-    return codes + [match[0] for match in words.OVERFLOW_NAME.finditer(facts.text)]
+    return codes + [match[0] for match in words.OVERFLOW_NAME.finditer(facts.plain_text)]
 
 
-@_size
-def _part(facts: Facts, report: ErrorReport) -> Verdict | None:
+@_unless_other_cause
+def _detect_oversized_part(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """One part that is too large, or too many messages; and names too long, which is another matter."""
-    if _status(facts, report) in _NAMELESS:
+    if _get_error_status(facts, report) in _STRICT_STATUSES:
         return None
-    string = words.STRING_TOO_LONG.search(facts.text)
-    if string and _CONTENT.search(string[1]) and not _IDENTIFIER.search(string[1]):
+    string = words.STRING_TOO_LONG.search(facts.plain_text)
+    if string and _CONTENT_PATH.search(string[1]) and not _ID_OR_NAME_PATH.search(string[1]):
         return Verdict("oversized_part")
     if string:
         history = string[1].startswith(("messages", "input", "contents"))
         return Verdict("invalid_history" if history else "invalid_request")
-    if "string too long. expected a string with maximum length" in facts.text:
+    if "string too long. expected a string with maximum length" in facts.plain_text:
         return Verdict("oversized_part")
-    if words.ARRAY_TOO_LONG.search(facts.text):
+    if words.ARRAY_TOO_LONG.search(facts.plain_text):
         return Verdict("message_count")
-    return Verdict("oversized_part") if words.PART_TOO_LARGE.search(facts.text) else None
+    return Verdict("oversized_part") if words.PART_TOO_LARGE.search(facts.plain_text) else None
 
 
-@_size
-def _named_bytes(facts: Facts, report: ErrorReport) -> Verdict | None:
+@_unless_other_cause
+def _detect_stated_byte_limit(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """A body too large in bytes, by their number; of images together too, whose number sending fewer cures."""
-    most = body_limit(facts) if _lenient(facts, report) else None
-    return Verdict("request_bytes", bytes=most) if most else None
+    max_bytes = find_body_limit(facts) if _is_lenient_status(facts, report) else None
+    return Verdict("request_bytes", max_bytes=max_bytes) if max_bytes else None
 
 
-def _other_cure(facts: Facts, _: ErrorReport) -> Verdict | None:
+def _detect_other_remedy(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
     """Settings of the server, caches, the answer's length and media: a smaller prompt cures none of them."""
-    if words.SERVER_SETTINGS.search(facts.text):
+    if words.SERVER_SETTINGS.search(facts.plain_text):
         return Verdict("config")
-    if words.CACHE.search(facts.text) or words.THINKING_BUDGET.search(facts.text):
+    if words.CACHE_ERROR.search(facts.plain_text) or words.THINKING_BUDGET.search(facts.plain_text):
         return Verdict("invalid_request")
-    if words.NO_ROOM_FOR_OUTPUT.search(facts.text) or summed(facts):
+    if words.NO_ROOM_FOR_OUTPUT.search(facts.plain_text) or find_combined_sizes(facts):
         return None
-    if words.OUTPUT_LIMIT.search(facts.text) and not _fits_not(facts):
+    if words.OUTPUT_LIMIT.search(facts.plain_text) and not _has_agreeing_sizes(facts):
         return Verdict("output_limit")
-    return Verdict("media") if words.MEDIA.search(facts.text) and not words.CONTEXT.search(facts.text) else None
+    return (
+        Verdict("media")
+        if words.MEDIA_ERROR.search(facts.plain_text) and not words.CONTEXT_OVERFLOW.search(facts.plain_text)
+        else None
+    )
 
 
-@_size
-def _context(facts: Facts, report: ErrorReport) -> Verdict | None:
+@_unless_other_cause
+def _detect_context_wording(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """Wordings that mean the window and nothing else, under nearly every status."""
-    worded = words.CONTEXT.search(facts.text) or words.NO_ROOM_FOR_OUTPUT.search(facts.text) or summed(facts)
-    status = _status(facts, report)
-    if not worded or status in _NEVER_SIZE or (status == _TOO_MANY and not _fits_not(facts)):
+    wording = (
+        words.CONTEXT_OVERFLOW.search(facts.plain_text)
+        or words.NO_ROOM_FOR_OUTPUT.search(facts.plain_text)
+        or find_combined_sizes(facts)
+    )
+    status = _get_error_status(facts, report)
+    if not wording or status in _NON_SIZE_STATUSES or (status == _TOO_MANY_REQUESTS and not _has_agreeing_sizes(facts)):
         return None
-    return _sized(facts)
+    return _build_overflow_verdict(facts)
 
 
-@_size
-def _bytes(facts: Facts, report: ErrorReport) -> Verdict | None:
+@_unless_other_cause
+def _detect_body_size(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """A body too large in bytes."""
-    named = "requesttoolarge" in facts.codes or words.BYTES.search(facts.text)
-    return Verdict("request_bytes") if named and _lenient(facts, report) else None
+    has_size_wording = "requesttoolarge" in facts.codes or words.BODY_TOO_LARGE.search(facts.plain_text)
+    return Verdict("request_bytes") if has_size_wording and _is_lenient_status(facts, report) else None
 
 
-@_size
-def _tokens(facts: Facts, report: ErrorReport) -> Verdict | None:
+@_unless_other_cause
+def _detect_token_wording(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """Wide wordings of tokens, and bare numbers of tokens of which the one is over the other."""
-    if not _lenient(facts, report):
+    if not _is_lenient_status(facts, report):
         return None
-    sizes = stated(facts)
-    numbers = sizes.over and re.search(r"token|context|prompt", facts.text) is not None
-    return _sized(facts) if words.TOKENS.search(facts.text) or numbers else None
+    sizes = find_stated_sizes(facts)
+    numbers = sizes.is_over_limit and re.search(r"token|context|prompt", facts.plain_text) is not None
+    return _build_overflow_verdict(facts) if words.TOKEN_OVERFLOW.search(facts.plain_text) or numbers else None
 
 
-def _lenient(facts: Facts, report: ErrorReport) -> bool:
-    status = _status(facts, report)
-    return status < 400 or status in _LENIENT
+def _is_lenient_status(facts: ErrorFacts, report: ErrorReport) -> bool:
+    status = _get_error_status(facts, report)
+    return status < 400 or status in _LENIENT_STATUSES
 
 
-@_size
-def _without_reason(facts: Facts, report: ErrorReport) -> Verdict | None:
+@_unless_other_cause
+def _detect_bare_refusal(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """A bare 400 is one of size where the provider is known for it, or where our estimate nearly fills the window."""
-    status = _status(facts, report)
-    if status not in _LENIENT or not words.without_reason(facts.text):
+    status = _get_error_status(facts, report)
+    if status not in _LENIENT_STATUSES or not words.has_no_reason(facts.plain_text):
         return None
-    known = any(name in report.provider.lower() for name in _BODYLESS)
-    if known or (status != 413 and report.estimate and report.window and report.estimate >= PRESSURE * report.window):
+    is_known_provider = any(name in report.provider.lower() for name in _BODYLESS_PROVIDERS)
+    if is_known_provider or (
+        status != 413 and report.estimate and report.window and report.estimate >= NEARLY_FULL_SHARE * report.window
+    ):
         return Verdict("context_window")
     return None
 
 
-@_size
-def _too_large(facts: Facts, report: ErrorReport) -> Verdict | None:
+@_unless_other_cause
+def _detect_status_413(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """Any other 413."""
-    return Verdict("request_bytes") if _status(facts, report) == 413 else None
+    return Verdict("request_bytes") if _get_error_status(facts, report) == 413 else None
 
 
-def _overloaded(facts: Facts, _: ErrorReport) -> Verdict | None:
+def _detect_overload(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
     """A provider that is busy."""
-    return Verdict("overloaded") if words.OVERLOADED.search(facts.text) else None
+    return Verdict("overloaded") if words.PROVIDER_OVERLOADED.search(facts.plain_text) else None
 
 
-def _wrong_request(facts: Facts, report: ErrorReport) -> Verdict | None:
+def _detect_invalid_request(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """A request that is wrong in itself: its model, its history, or anything else of it."""
-    status = _status(facts, report)
-    if (status in {400, 404, 410, 422} or status < 400) and words.MODEL.search(facts.text):
+    status = _get_error_status(facts, report)
+    if (status in {400, 404, 410, 422} or status < 400) and words.MODEL_ERROR.search(facts.plain_text):
         return Verdict("model")
-    if status in {400, 403} and words.FLAGGED.search(facts.text):
+    if status in {400, 403} and words.FLAGGED_CONTENT.search(facts.plain_text):
         return Verdict("invalid_request")
-    if status in {400, 404} and words.UNKNOWN_ANSWER.search(facts.text):
+    if status in {400, 404} and words.UNKNOWN_PREVIOUS_RESPONSE.search(facts.plain_text):
         return Verdict("invalid_history")
     if status not in {400, 422} and status >= 400:
         return None
-    if words.AUTH.search(facts.text) and not words.HISTORY.search(facts.text):
+    if words.AUTH_ERROR.search(facts.plain_text) and not words.INVALID_HISTORY.search(facts.plain_text):
         return Verdict("auth")
-    if words.REQUEST.search(facts.text):
+    if words.INVALID_REQUEST.search(facts.plain_text):
         return Verdict("invalid_request")
-    return Verdict("invalid_history") if words.HISTORY.search(facts.text) else None
+    return Verdict("invalid_history") if words.INVALID_HISTORY.search(facts.plain_text) else None
 
 
-def _told_to_wait(facts: Facts, report: ErrorReport) -> Verdict | None:
+def _detect_retry_time(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """A time to come back and no other reason: what is wrong in itself is not cured by waiting, in any language."""
-    status = _status(facts, report)
-    said = facts.delays or delay(facts.raw)
-    told = said if status in _FIRM else said or _retry_after(facts, report)
-    if (status >= 400 and status not in _PATIENT) or not told or _other_reason(facts, report):
+    status = _get_error_status(facts, report)
+    stated_delay = facts.retry_delays or parse_retry_delay(facts.raw_text)
+    wait_time = stated_delay if status in _FIRM_STATUSES else stated_delay or _find_retry_after(facts, report)
+    if (status >= 400 and status not in _WAITING_STATUSES) or not wait_time or _has_other_reason(facts, report):
         return None
     return Verdict("rate_limit")
 
 
-@_size
-def _over_our_window(facts: Facts, report: ErrorReport) -> Verdict | None:
+@_unless_other_cause
+def _detect_known_window(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """Our own window among the numbers, one over it, and a request that may be so long: too long, in any language."""
-    numbers = {*map(int, _NUMBER.findall(facts.text))}
-    if report.window not in numbers or max(numbers) <= report.window or not _lenient(facts, report):
+    numbers = {*map(int, _WINDOW_NUMBER.findall(facts.plain_text))}
+    if report.window not in numbers or max(numbers) <= report.window or not _is_lenient_status(facts, report):
         return None
-    is_small = report.estimate is not None and report.estimate < MAY_BE * report.window
-    return None if is_small or _other_reason(facts, report) else Verdict("context_window", report.window)
+    is_small = report.estimate is not None and report.estimate < MIN_OVERFLOW_SHARE * report.window
+    return None if is_small or _has_other_reason(facts, report) else Verdict("context_window", report.window)
 
 
-def _other_reason(facts: Facts, report: ErrorReport) -> bool:
+def _has_other_reason(facts: ErrorFacts, report: ErrorReport) -> bool:
     """Whether a name or the wording of an error says what it is."""
-    return bool({*_named(facts)} - _VAGUE or _by_wording(facts, report))
+    return bool({*_list_kinds_by_code(facts)} - _VAGUE_KINDS or _classify_by_wording(facts, report))
 
 
-def _by_code(facts: Facts, report: ErrorReport) -> Verdict | None:
+def _classify_by_code(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """The name of the error."""
-    status = _status(facts, report)
-    says = [kind for kind in _named(facts) if kind not in _VAGUE or status <= 400]
+    status = _get_error_status(facts, report)
+    says = [kind for kind in _list_kinds_by_code(facts) if kind not in _VAGUE_KINDS or status <= 400]
     return Verdict(says[0]) if says else None
 
 
-def _named(facts: Facts) -> list[Kind]:
+def _list_kinds_by_code(facts: ErrorFacts) -> list[VerdictKind]:
     """Return what the names in an error are names of, what says most first."""
-    return [kind for pattern, kind in _CODES if any(map(pattern.search, facts.codes))]
+    return [kind for pattern, kind in _KIND_BY_CODE if any(map(pattern.search, facts.codes))]
 
 
-def _by_status(facts: Facts, report: ErrorReport) -> Verdict | None:
+def _classify_by_status(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """The status of the response."""
-    status = _status(facts, report)
+    status = _get_error_status(facts, report)
     if status >= 500:
-        return Verdict(_STATUSES.get(status, "server"))
-    return Verdict(_STATUSES.get(status, "invalid_request")) if status >= 400 else None
+        return Verdict(_KIND_BY_STATUS.get(status, "server"))
+    return Verdict(_KIND_BY_STATUS.get(status, "invalid_request")) if status >= 400 else None
 
 
-def _by_wording(facts: Facts, _: ErrorReport) -> Verdict | None:
+def _classify_by_wording(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
     """What is left when neither name nor status is known."""
-    return next((Verdict(kind) for pattern, kind in _LEFT if pattern.search(facts.text)), None)
+    return next((Verdict(kind) for pattern, kind in _FALLBACK_WORDINGS if pattern.search(facts.plain_text)), None)
 
 
-RULES: tuple[Rule, ...] = (
-    _own_guard, _per_time, _tier, _refused_to_serve, _exact_name, _other_name, _part, _named_bytes, _other_cure,
-    _context, _bytes, _tokens, _without_reason, _too_large, _overloaded, _wrong_request, _told_to_wait,
-    _over_our_window, _by_code, _by_status, _by_wording,
-)  # fmt: skip
+ERROR_RULES: tuple[ErrorRule, ...] = (
+    _detect_agent_guard,
+    _detect_rate_ceiling,
+    _detect_long_context_tier,
+    _detect_service_refusal,
+    _detect_context_code,
+    _detect_size_code,
+    _detect_oversized_part,
+    _detect_stated_byte_limit,
+    _detect_other_remedy,
+    _detect_context_wording,
+    _detect_body_size,
+    _detect_token_wording,
+    _detect_bare_refusal,
+    _detect_status_413,
+    _detect_overload,
+    _detect_invalid_request,
+    _detect_retry_time,
+    _detect_known_window,
+    _classify_by_code,
+    _classify_by_status,
+    _classify_by_wording,
+)

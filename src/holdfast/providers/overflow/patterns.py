@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 
-def _any(*patterns: str) -> re.Pattern[str]:
+def _join_alternatives(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
 
 
-_PROMPT = r"(?:prompts?|inputs?|conversation|history|messages?|context|query|chat)"
-_EXTENT = r"(?:context|prompt|input)s?[ _-]?(?:lengths?|windows?|sizes?|limits?|len\b|capacity)"
-_OVER = (
+_PROMPT_WORDS = r"(?:prompts?|inputs?|conversation|history|messages?|context|query|chat)"
+_CONTEXT_EXTENT = r"(?:context|prompt|input)s?[ _-]?(?:lengths?|windows?|sizes?|limits?|len\b|capacity)"
+_EXCEEDING_WORDS = (
     r"(?:exceed|too (?:long|large|big|many)|overflow|surpass|larger than|longer than|greater than|"
     r"bigger than|beyond|is full|\breached\b|\babove\b|\bover\b|overrun)"
 )
@@ -32,7 +32,7 @@ OVERFLOW_NAME = re.compile(
 )
 """The same names inside of a text."""
 
-OWN_GUARD = _any(
+AGENT_GUARD = _join_alternatives(
     r"context window(?: of \d+)?(?: is)? too small",
     r"too small.{0,40}minimum is",
     r"minimum is \d+ tokens",
@@ -42,7 +42,7 @@ OWN_GUARD = _any(
 )
 """What agents say themselves before or after a call: no answer of a provider."""
 
-QUOTA_FIRST = _any(
+DEFINITE_QUOTA = _join_alternatives(
     r"current quota",
     r"usage limit",
     r"check your plan",
@@ -54,7 +54,7 @@ QUOTA_FIRST = _any(
     r"exceed\w* (?:\w+ ){0,3}quota",
     r"额度|配额|限额|使用上限|(?:今日|今天|本日|每天|本月).{0,16}(?:上限|限制|用量)",
 )
-RATE = _any(
+RATE_LIMIT = _join_alternatives(
     r"raten?[ _-]?limit",
     r"too many (?:concurrent )?requests",
     r"throttl",
@@ -71,7 +71,7 @@ RATE = _any(
     r"速率|频率|频繁|限流|每分钟|每秒|每日|并发|レート|요청 한도|分あたり|분당|limite de d[eé]bit|"
     r"l[ií]mite de (?:taxa|velocidad)|лимит запросов|в минуту",
 )
-BILLING = _any(
+BILLING_LIMIT = _join_alternatives(
     r"(?<!no )\bcredits?\b",
     r"billing",
     r"payment",
@@ -81,8 +81,8 @@ BILLING = _any(
     r"\bspend(?:ing)?\b",
     r"余额|欠费|充值",
 )
-QUOTA = _any(r"\bquota", r"quotaexceeded", r"allowance")
-OVERLOADED = _any(
+QUOTA_LIMIT = _join_alternatives(r"\bquota", r"quotaexceeded", r"allowance")
+PROVIDER_OVERLOADED = _join_alternatives(
     r"overloaded",
     r"service (?:is )?(?:temporarily |currently )?unavailable",
     r"at capacity",
@@ -94,7 +94,7 @@ OVERLOADED = _any(
     r"繁忙|过载",
 )
 
-DURATION = _any(
+STATED_DURATION = _join_alternatives(
     r"\b(?:in|within|over|during|after|for|last|past|every|wait|~) (?:the |a )?(?:last |past |previous |next |about )?"
     r"\d{1,6} ?-?(?:s|secs?|seconds?|mins?|minutes?|h|hrs?|hours?|days?)\b",
     r"\b(?:last|past|every|per|next) \d{1,6} ?[smhd]\b|\b\d{1,6}-(?:second|minute|hour|day)\b",
@@ -102,7 +102,7 @@ DURATION = _any(
     r"\d ?(?:초|분|시간) ?(?:후|뒤|이내)",
 )
 """A length of time, in a text with its numbers as they were written: no prompt is too long for 60 seconds."""
-AFTER_A_WHILE = _any(
+TEMPORARY_LIMIT = _join_alternatives(
     r"\b(?:again|retry|back|retried|resubmit)(?: (?:your|the|this) request)?(?: again)? (?:later|shortly|soon|"
     r"momentarily|tomorrow|in a (?:bit|few|little|minute|moment|second|while)|after (?:a|some) (?:while|time))",
     r"\bwait\b|\bright now\b|\bat the moment\b|\bthroughput\b|\brate\b|available again",
@@ -114,7 +114,7 @@ AFTER_A_WHILE = _any(
     r"позже",
 )
 """What passes with time; read only where a text sounds of size."""
-PERIOD = _any(
+PERIOD_LIMIT = _join_alternatives(
     r"\b(?:today|tonight|(?:for|of|in) the (?:day|week|month)|fair[ -]use)\b",
     r"\b(?:hourly|daily|weekly|monthly|allotment|allotted)\b|\b(?:this|billing|usage) (?:period|cycle)\b",
     r"\bper (?:key|user|account|org\w*|project|team|customer)\b",
@@ -123,37 +123,37 @@ PERIOD = _any(
     r"(?! (?:for|of|in) (?:this|the) (?:conversation|chat|request|model))",
 )
 """What a period has used up; read only where a text sounds of size."""
-PLAN = _any(
+PLAN_LIMIT = _join_alternatives(
     r"\b(?:prompt|message|chat|query) limit (?:was |has been |is )?(?:reached|hit|exceeded)",
     r"\b(?:free|trial|starter|basic|current|your) (?:plan|tier|subscription)\b",
     r"\b(?:for|of|by) (?:your |this |the )?(?:org(?:ani[sz]ation)?|account|team|user|project|workspace|api key)\b",
     r"\b(?:your|the|this) (?:org(?:ani[sz]ation)?|account|team|user)s? (?:has |have )?(?:sent|used|reached)\b",
 )
 """What a plan or an account has used up; read only where a text sounds of size and the status refuses to serve."""
-CROWDED = _any(
+SHARED_CAPACITY = _join_alternatives(
     r"\bqueued?\b|\bpeak\b|(?:tokens|requests) being processed|\bbusy\b|traffic|in flight",
     r"\b(?:current|shared|system|service|server|tier|overall|our|provisioned|insufficient|limited|more|no) capacity\b",
 )
 """What others take up; read only where a text sounds of size."""
-WHO_ASKS = _any(
+ACCESS_DENIED = _join_alternatives(
     r"authentication[ _]?(?:error|exception|failed)|access[ _]?denied|unauthorized|permission[ _]?(?:error|denied)"
 )
 
-LONG_CONTEXT_TIER = _any(
+LONG_CONTEXT_TIER = _join_alternatives(
     r"extra usage.{0,40}long[ -]context",
     r"long[ -]context.{0,60}(?:not (?:yet )?available|not enabled|extra usage|required|upgrade|"
     r"tier|subscription|not included)",
     r"(?:upgrade|tier|extra usage|enable).{0,60}long[ -]context",
 )
 STRING_TOO_LONG = re.compile(r"invalid ([\w.\[\]-]{1,200}): string too long")
-ARRAY_TOO_LONG = _any(
+ARRAY_TOO_LONG = _join_alternatives(
     r"invalid (?:messages|input|contents): array too long",
     r"too many messages",
     r"(?:number of|maximum) messages",
     r"(?:messages|contents|input): (?:too many items|list should have at most|array too long)",
     r"messages? count.{0,40}exceed",
 )
-PART_TOO_LARGE = _any(
+PART_TOO_LARGE = _join_alternatives(
     r"(?:tool[ _](?:result|output|response)|function[ _](?:result|response|output)|text block|"
     r"content block|single message|"
     r"message content)\S{0,40} (?:content )?(?:is |are )?(?:too (?:large|long)|exceed)",
@@ -161,40 +161,40 @@ PART_TOO_LARGE = _any(
     r"arguments)[\w.\[\]]*:? (?:is too (?:long|large)|string should have at most)",
 )
 
-SERVER_SETTINGS = _any(r"physical batch size", r"increase the .{0,20}batch", r"\bubatch\b")
+SERVER_SETTINGS = _join_alternatives(r"physical batch size", r"increase the .{0,20}batch", r"\bubatch\b")
 THINKING_BUDGET = re.compile(r"greater than thinking\.?_?budget")
-CACHE = _any(r"cached[ _]content", r"cache_control", r"start caching", r"minimum token count")
-_OUTPUT = (
+CACHE_ERROR = _join_alternatives(r"cached[ _]content", r"cache_control", r"start caching", r"minimum token count")
+_OUTPUT_LIMIT_WORDS = (
     r"(?:max_?(?:new_|completion_|output_)?_?tokens|maxoutputtokens|(?:completion|output) tokens?|"
     r"maximum tokens (?:you )?requested|maximum output)"
 )
-OUTPUT_LIMIT = _any(
-    rf"{_OUTPUT}.{{0,80}}(?:too large|too high|too big|exceed|at most|must be (?:less|at|between|<|"
+OUTPUT_LIMIT = _join_alternatives(
+    rf"{_OUTPUT_LIMIT_WORDS}.{{0,80}}(?:too large|too high|too big|exceed|at most|must be (?:less|at|between|<|"
     rf"in|>|greater)|valid range|range|"
     r"maximum (?:allowed|value)|>|supported range|below minimum|above maximum|invalid|limit)",
     rf"(?:too large|exceed\w*|valid range|at most|maximum (?:allowed )?(?:number|value)|"
     rf"supports? (?:up to|at most)|invalid|supported range|limit|range of)"
-    rf".{{0,60}}{_OUTPUT}",
+    rf".{{0,60}}{_OUTPUT_LIMIT_WORDS}",
 )
-NO_ROOM_FOR_OUTPUT = _any(r"max_(?:completion_|output_)?tokens must be at least 1, got -")
-_MEDIUM = (
+NO_ROOM_FOR_OUTPUT = _join_alternatives(r"max_(?:completion_|output_)?tokens must be at least 1, got -")
+_MEDIA_WORDS = (
     r"(?:images?|pdfs?|audio|videos?|media|documents?|attachments?|photos?|pictures?|pixels?|"
     r"dimensions?)"
 )
-MEDIA = _any(
-    rf"\b{_MEDIUM}\b.{{0,80}}(?:exceed|too (?:large|many|big|long|small)|maximum|limit|at most|"
+MEDIA_ERROR = _join_alternatives(
+    rf"\b{_MEDIA_WORDS}\b.{{0,80}}(?:exceed|too (?:large|many|big|long|small)|maximum|limit|at most|"
     rf"could not|cannot|unable|invalid|not valid|unsupported|"
     r"not supported|corrupt|failed|password|not process|\d (?:is|are) allowed)",
     rf"(?:exceed|too (?:large|many|much|big)|maximum of|at most|could not|cannot|unable to|invalid|"
-    rf"unsupported|failed to|up to|not support).{{0,60}}\b{_MEDIUM}\b",
+    rf"unsupported|failed to|up to|not support).{{0,60}}\b{_MEDIA_WORDS}\b",
     r"maximum content size limit",
     r"mime type",
     r"file (?:size|is) (?:exceed|too large)|uploaded file.{0,40}(?:exceed|too large)",
 )
 
-CONTEXT = _any(
-    rf"{_EXTENT}.{{0,60}}{_OVER}",
-    rf"{_OVER}.{{0,60}}{_EXTENT}",
+CONTEXT_OVERFLOW = _join_alternatives(
+    rf"{_CONTEXT_EXTENT}.{{0,60}}{_EXCEEDING_WORDS}",
+    rf"{_EXCEEDING_WORDS}.{{0,60}}{_CONTEXT_EXTENT}",
     r"\bmax(?:imum)?[ _](?:allowed |supported |total )?(?:context|prompt|input|model|sequence|"
     r"seq)[ _](?:length|len|size|window|limit|tokens?)",
     r"\bmax(?:imum)? (?:input|prompt|message) (?:characters|length)",
@@ -204,7 +204,7 @@ CONTEXT = _any(
     r"exceed\w* (?:the )?max(?:imum)? context",
     r"kv cache is full",
     r"configured context size",
-    rf"\b{_PROMPT}(?: text| data| content| length| size)?(?: is| are| was| were)?(?: far| much|"
+    rf"\b{_PROMPT_WORDS}(?: text| data| content| length| size)?(?: is| are| was| were)?(?: far| much|"
     rf" way)?[ _]too[ _](?:long|large|big)\b",
     r"request(?: is)? too (?:long|large) for (?:this|the|requested) (?:model|context)",
     r"\b(?:prompt|input|conversation|context|messages)\b.{0,60}(?:exceeds?|exceeded|cannot exceed|"
@@ -250,7 +250,7 @@ CONTEXT = _any(
     r"contesto|kontext)",
 )
 """Wordings that can mean nothing but a prompt that does not fit."""
-BYTES = _any(
+BODY_TOO_LARGE = _join_alternatives(
     r"request(?: entity| payload| body| size)?(?: is)? too (?:large|big)",
     r"(?:payload|entity|body|content)(?: is)? too (?:large|big)",
     r"payload size exceed",
@@ -261,7 +261,7 @@ BYTES = _any(
     r"request_too_large",
     r"maximum (?:allowed )?(?:number of bytes|request size|body size|payload)",
 )
-TOKENS = _any(
+TOKEN_OVERFLOW = _join_alternatives(
     r"too many tokens",
     r"tokens? limit (?:was |is |has been )?(?:exceeded|reached)",
     r"exceed\w* (?:the )?(?:maximum )?(?:token|context) limit",
@@ -276,7 +276,7 @@ TOKENS = _any(
 )
 """Wordings that mean a prompt too long under a status that lets them."""
 
-HISTORY = _any(
+INVALID_HISTORY = _join_alternatives(
     r"tool_?use|tool_?result|tool_?calls?\b|tool_call_id|tool[ _]call id|call_id|function ?call|"
     r"function ?response|tool[ _]message|tool output",
     r"thinking|redacted_thinking|\bsignature|thought_?signature",
@@ -297,15 +297,15 @@ HISTORY = _any(
     r"conversation (?:blocks|roles)",
     r"messages? (?:with role|must contain)",
 )
-REQUEST = _any(
+INVALID_REQUEST = _join_alternatives(
     r"schema|tool_choice|response_format|temperature|top_[pk]|\bparameter\b|"
     r"unsupported (?:parameter|value)|unknown (?:field|parameter|name)|"
     r"\bjson\b|unrecognized|extra inputs|metadata|budget_tokens|thinking budget|flagged|policy|"
     r"content_filter|content management|reasoning is mandatory",
 )
-FLAGGED = _any(r"\b(?:was|were|been|is) flagged\b|\bmoderation\b")
-UNKNOWN_ANSWER = _any(r"previous[ _]response.{0,80}not found")
-MODEL = _any(
+FLAGGED_CONTENT = _join_alternatives(r"\b(?:was|were|been|is) flagged\b|\bmoderation\b")
+UNKNOWN_PREVIOUS_RESPONSE = _join_alternatives(r"previous[ _]response.{0,80}not found")
+MODEL_ERROR = _join_alternatives(
     r"no endpoints found|on-demand throughput|inference profile",
     r"\bmodels?\b.{0,80}(?:not found|does not exist|doesnt exist|not exist|is invalid|"
     r"invalid model|is unsupported|is not supported|not available|"
@@ -314,14 +314,14 @@ MODEL = _any(
     r"(?:unknown|no such|invalid|unsupported|nonexistent|could not find|legacy) (?:\w+ )?model\b",
     r"模型不存在",
 )
-AUTH = _any(
+AUTH_ERROR = _join_alternatives(
     r"(?:invalid|incorrect|missing|expired|no|wrong|bad) (?:\w+[ -]){0,2}(?:api[ -_]?key|"
     r"token provided|credentials?|authentication|auth)",
     r"unauthori[sz]ed|authenticat|api[ _-]key (?:is )?(?:not valid|invalid|expired|missing|"
     r"required)|permission|forbidden|access denied|not authorized",
     r"security token|x-api-key|user location",
 )
-NETWORK = _any(
+NETWORK_ERROR = _join_alternatives(
     r"timed? ?out|timeout",
     r"connection (?:error|reset|refused|closed|aborted|lost|terminated|failed)",
     r"econn\w+|etimedout|enotfound|eai_again|epipe",
@@ -329,11 +329,11 @@ NETWORK = _any(
     r"disconnected|peer closed|\babort(?:ed)?\b|incomplete (?:read|chunked)|stream (?:ended|"
     r"closed)",
 )
-SERVER = _any(
+SERVER_ERROR = _join_alternatives(
     r"internal (?:server )?error|server (?:had an )?error|bad gateway|unexpected error|"
     r"something went wrong"
 )
-_NO_REASON = frozenset(
+_REASONLESS_WORDS = frozenset(
     {"google", "vertex", "vertexai", "openai", "anthropic", "gemini", "cerebras", "azure", "litellm", "request",
      "failed", "with", "status", "code", "error", "errors", "bad", "http", "api", "no", "body", "the", "null",
      "none", "provider", "returned", "response", "upstream", "message", "type", "param", "detail", "exception",
@@ -343,6 +343,6 @@ _NO_REASON = frozenset(
 _WORD = re.compile(r"\w+")
 
 
-def without_reason(text: str) -> bool:
+def has_no_reason(text: str) -> bool:
     """Return whether ``text`` is made of nothing but the words of a refusal that gives no reason."""
-    return all(word in _NO_REASON for word in _WORD.findall(text))
+    return all(word in _REASONLESS_WORDS for word in _WORD.findall(text))

@@ -10,28 +10,28 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.providers.overflow.numerals import plain
+from holdfast.providers.overflow.numerals import canonicalize_number_text
 from holdfast.providers.overflow.report import ErrorReport
 
-_MOST_TEXT = 20_000
+_MAX_TEXT_CHARS = 20_000
 """Characters of one text that are read; the longest error seen has 4,000."""
-_MOST_TEXTS = 40
-_LONGEST_CODE = 200
-_NO_COUNT = 10**15
-_DEPTH = 10
+_MAX_TEXTS = 40
+_MAX_CODE_CHARS = 200
+_MAX_COUNT = 10**15
+_MAX_DEPTH = 10
 """Levels of nesting that are followed; OpenRouter around LiteLLM around a provider has six."""
-_SAYING = frozenset(
+_MESSAGE_FIELDS = frozenset(
     {"message", "msg", "detail", "details", "error", "errors", "reason", "raw", "metadata", "cause", "body",
      "title", "innererror", "data", "description", "error_description", "error_message", "errormessage",
      "error_msg", "response", "exception", "failure", "fault", "response_body", "codex_error_info", "original",
      "lasterror", "previous_errors", "base_resp", "status_msg"}
 )  # fmt: skip
 """Fields in which providers and gateways say what happened. Others (``input``, ``content``) may quote the request."""
-_CODES = frozenset(
+_CODE_FIELDS = frozenset(
     {"code", "type", "status", "error_code", "errorcode", "__type", "error_type", "status_code", "statuscode",
      "http_status"}
 )  # fmt: skip
-_COUNTS = {
+_COUNT_FIELDS = {
     "n_ctx": "limit",
     "context_length": "limit",
     "context_window": "limit",
@@ -42,7 +42,7 @@ _COUNTS = {
     "requested_tokens": "requested",
 }
 """Fields beside a message that hold the numbers (llama.cpp, ds4)."""
-_DELAYS = {"retry_after": 1.0, "retry-after": 1.0, "retryafter": 1.0, "retrydelay": 1.0, "retry_after_ms": 0.001}
+_DELAY_FIELDS = {"retry_after": 1.0, "retry-after": 1.0, "retryafter": 1.0, "retrydelay": 1.0, "retry_after_ms": 0.001}
 """Fields that say when to come back, and the seconds of their unit."""
 _LEADING_NUMBER = re.compile(r"^\d{1,9}(?:\.\d{1,9})?")
 
@@ -53,134 +53,136 @@ _TAG = re.compile(
 )
 _QUOTES = re.compile(r"[\"'`*\u2018\u2019\u201c\u201d\\]")
 _SPACE = re.compile(r"\s+")
-_NO_WORD = re.compile(r"[^a-z0-9]+")
-_STATUS = re.compile(r"^\W{0,3}(?:http |error |api error |error code:? |status code:? )*([45]\d\d)\b")
-_STATUS_INSIDE = re.compile(r"(?:status(?: code)?|http|error code|api error)[ :=(]{1,3}([45]\d\d)\b")
+_NON_ALPHANUMERIC = re.compile(r"[^a-z0-9]+")
+_LEADING_STATUS = re.compile(r"^\W{0,3}(?:http |error |api error |error code:? |status code:? )*([45]\d\d)\b")
+_NAMED_STATUS = re.compile(r"(?:status(?: code)?|http|error code|api error)[ :=(]{1,3}([45]\d\d)\b")
 
 
-class Facts(Struct, frozen=True):
+class ErrorFacts(Struct, frozen=True):
     """What an error says, in plain words: lower case, no quotes, no links, numbers as digits, a text a line.
 
-    ``raw`` has the numbers as they were written; ``codes`` are letters and digits alone; ``counts`` are fields beside
-    a message that hold numbers; ``delays`` are seconds.
+    ``raw_text`` has the numbers as they were written; ``codes`` are letters and digits alone; ``counts`` are fields
+    beside a message that hold numbers; ``retry_delays`` are seconds.
     """
 
-    text: str
-    raw: str
+    plain_text: str
+    raw_text: str
     codes: frozenset[str]
     statuses: frozenset[int]
     counts: Mapping[str, int]
-    delays: tuple[float, ...]
+    retry_delays: tuple[float, ...]
 
 
-def read(report: ErrorReport) -> Facts:
+def collect_error_facts(report: ErrorReport) -> ErrorFacts:
     """Return what ``report`` says, the same for every order of fields."""
-    heard = _Heard(report.status, report.code)
-    heard.take(report.message, _DEPTH)
-    heard.take(report.body, _DEPTH)
-    text = "\n".join(sorted({line for line in map(_plain_words, heard.texts) if line}))
-    raw = "\n".join(sorted(heard.texts)).lower()
-    statuses = frozenset(heard.statuses | set(_stated(text)))
-    return Facts(text, raw, frozenset(heard.codes), statuses, heard.counts, tuple(sorted(heard.delays)))
+    collector = _FactCollector(report.status, report.code)
+    collector.add_value(report.message, _MAX_DEPTH)
+    collector.add_value(report.body, _MAX_DEPTH)
+    text = "\n".join(sorted({line for line in map(_normalize_text, collector.texts) if line}))
+    raw = "\n".join(sorted(collector.texts)).lower()
+    statuses = frozenset(collector.statuses | set(_find_stated_statuses(text)))
+    return ErrorFacts(
+        text, raw, frozenset(collector.codes), statuses, collector.counts, tuple(sorted(collector.delays))
+    )
 
 
-def _stated(text: str) -> Iterator[int]:
+def _find_stated_statuses(text: str) -> Iterator[int]:
     """Yield the statuses that texts name: at their beginning, or called so."""
     for line in text.split("\n"):
-        for match in (_STATUS.search(line), _STATUS_INSIDE.search(line)):
+        for match in (_LEADING_STATUS.search(line), _NAMED_STATUS.search(line)):
             if match:
                 yield int(match[1])
 
 
-class _Heard:
+class _FactCollector:
     """What was gathered so far."""
 
     def __init__(self, status: int | None, code: str) -> None:
         self.texts: set[str] = set()
-        self.codes = set(filter(None, map(_as_code, re.split(r"[\s/|,()]+", code[:_LONGEST_CODE]))))
+        self.codes = set(filter(None, map(_normalize_code, re.split(r"[\s/|,()]+", code[:_MAX_CODE_CHARS]))))
         self.statuses = {status} if status else set()
         self.counts: dict[str, int] = {}
         self.delays: list[float] = []
 
-    def take(self, said: Any, depth: int) -> None:
-        """Add what ``said`` says, whatever it is."""
-        if depth <= 0 or len(self.texts) >= _MOST_TEXTS:
+    def add_value(self, content: Any, depth: int) -> None:
+        """Add what ``content`` says, whatever it is."""
+        if depth <= 0 or len(self.texts) >= _MAX_TEXTS:
             return
-        if isinstance(said, bytes | bytearray | memoryview):
-            said = bytes(said).decode("utf-8", "replace")
-        if isinstance(said, str):
-            self._take_text(said, depth)
-        elif isinstance(said, Mapping):
-            self._take_wrapped(said, depth)
-            for key, value in sorted(said.items(), key=_name):
-                self._take_field(str(key).lower(), value, depth - 1)
-        elif isinstance(said, list | tuple):
-            for one in said[:_MOST_TEXTS]:
-                self.take(one, depth - 1)
+        if isinstance(content, bytes | bytearray | memoryview):
+            content = bytes(content).decode("utf-8", "replace")
+        if isinstance(content, str):
+            self._add_text(content, depth)
+        elif isinstance(content, Mapping):
+            self._add_wrapped_error(content, depth)
+            for key, value in sorted(content.items(), key=_get_item_name):
+                self._add_field(str(key).lower(), value, depth - 1)
+        elif isinstance(content, list | tuple):
+            for element in content[:_MAX_TEXTS]:
+                self.add_value(element, depth - 1)
 
-    def _take_wrapped(self, said: Mapping[Any, Any], depth: int) -> None:
+    def _add_wrapped_error(self, value: Mapping[Any, Any], depth: int) -> None:
         """Add what stands alone under a name of the error (events of AWS)."""
-        key, inside = next(iter(said.items()), ("", None))
-        if len(said) == 1 and isinstance(inside, Mapping) and str(key).lower() not in _SAYING:
-            self._take_code(str(key)[:_LONGEST_CODE])
-            self.take(inside, depth - 1)
+        key, inside = next(iter(value.items()), ("", None))
+        if len(value) == 1 and isinstance(inside, Mapping) and str(key).lower() not in _MESSAGE_FIELDS:
+            self._add_code(str(key)[:_MAX_CODE_CHARS])
+            self.add_value(inside, depth - 1)
 
-    def _take_text(self, said: str, depth: int) -> None:
-        around, inside = _embedded(said)
-        for one in inside:
-            self.take(one, depth - 1)
+    def _add_text(self, value: str, depth: int) -> None:
+        around, inside = _split_embedded_json(value)
+        for element in inside:
+            self.add_value(element, depth - 1)
         if around:
-            self.texts.add(around[:_MOST_TEXT])
+            self.texts.add(around[:_MAX_TEXT_CHARS])
 
-    def _take_field(self, key: str, value: Any, depth: int) -> None:
-        if key in _CODES and type(value) in {str, int}:
-            self._take_code(str(value)[:_LONGEST_CODE])
-        elif key in _COUNTS and type(value) is int and 0 < value < _NO_COUNT:
-            self.counts[_COUNTS[key]] = max(value, self.counts.get(_COUNTS[key], 0))
-        elif key in _DELAYS:
-            self.delays += [float(found) * _DELAYS[key] for found in _LEADING_NUMBER.findall(str(value))]
-        elif key in _SAYING:
-            self.take(value, depth)
+    def _add_field(self, key: str, value: Any, depth: int) -> None:
+        if key in _CODE_FIELDS and type(value) in {str, int}:
+            self._add_code(str(value)[:_MAX_CODE_CHARS])
+        elif key in _COUNT_FIELDS and type(value) is int and 0 < value < _MAX_COUNT:
+            self.counts[_COUNT_FIELDS[key]] = max(value, self.counts.get(_COUNT_FIELDS[key], 0))
+        elif key in _DELAY_FIELDS:
+            self.delays += [float(number) * _DELAY_FIELDS[key] for number in _LEADING_NUMBER.findall(str(value))]
+        elif key in _MESSAGE_FIELDS:
+            self.add_value(value, depth)
 
-    def _take_code(self, value: str) -> None:
+    def _add_code(self, value: str) -> None:
         if len(value) == 3 and value.isascii() and value.isdecimal():
             self.statuses.add(int(value))
-        if code := _as_code(value):
+        if code := _normalize_code(value):
             self.codes.add(code)
 
 
-def _name(item: tuple[Any, Any]) -> str:
+def _get_item_name(item: tuple[Any, Any]) -> str:
     return str(item[0])
 
 
-def _as_code(text: str) -> str:
+def _normalize_code(text: str) -> str:
     """Return a code without case and separators, so that names of errors in any style are the same."""
-    return _NO_WORD.sub("", text.lower())
+    return _NON_ALPHANUMERIC.sub("", text.lower())
 
 
-def _embedded(text: str) -> tuple[str, tuple[Any, ...]]:
+def _split_embedded_json(text: str) -> tuple[str, tuple[Any, ...]]:
     """Return what stands around the JSON in ``text``, and the JSON; none where there is none."""
-    if "data:" in text and (events := tuple(_events(text))):
+    if "data:" in text and (events := tuple(_parse_sse_data(text))):
         return "", events
     begin, end = text.find("{"), text.rfind("}") + 1
     if begin < 0 or end <= begin:
         return text, ()
-    if text.lstrip().startswith("[") and (inside := _json(text)) is not None:
+    if text.lstrip().startswith("[") and (inside := _try_parse_json(text)) is not None:
         return "", (inside,)
-    inside = _json(text[begin:end])
+    inside = _try_parse_json(text[begin:end])
     if inside is None:
         return text, ()
     return (text[:begin] + text[end:]).strip("[] \n\t"), (inside,)
 
 
-def _events(text: str) -> Iterator[Any]:
+def _parse_sse_data(text: str) -> Iterator[Any]:
     """Yield the JSON of server-sent events."""
-    for line in text.splitlines()[:_MOST_TEXTS]:
-        if line.startswith("data:") and (inside := _json(line[5:])) is not None:
+    for line in text.splitlines()[:_MAX_TEXTS]:
+        if line.startswith("data:") and (inside := _try_parse_json(line[5:])) is not None:
             yield inside
 
 
-def _json(text: str) -> Any:
+def _try_parse_json(text: str) -> Any:
     """Return the JSON value that ``text`` is; None where it is none."""
     try:
         return json.loads(text)  # takes halves of surrogate pairs, which texts cut by gateways have
@@ -188,7 +190,7 @@ def _json(text: str) -> Any:
         return None
 
 
-def _plain_words(text: str) -> str:
+def _normalize_text(text: str) -> str:
     if "<" in text:
         text = html.unescape(_TAG.sub(" ", text))
-    return _SPACE.sub(" ", plain(_QUOTES.sub("", _URL.sub(" ", text).replace("\\n", " ")))).strip()
+    return _SPACE.sub(" ", canonicalize_number_text(_QUOTES.sub("", _URL.sub(" ", text).replace("\\n", " ")))).strip()

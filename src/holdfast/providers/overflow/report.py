@@ -8,19 +8,19 @@ from typing import Any, Literal, TypeAlias, get_args
 import msgspec
 from msgspec import Struct
 
-Overflow: TypeAlias = Literal[
+OverflowKind: TypeAlias = Literal[
     "context_window", "input_plus_output", "request_bytes", "message_count", "oversized_part", "tpm_ceiling",
     "tier_gate", "silent_overflow", "silent_truncation",
 ]  # fmt: skip
 """Ways in which a request is too large: sending less is the cure."""
-Other: TypeAlias = Literal[
+OtherErrorKind: TypeAlias = Literal[
     "rate_limit", "quota", "billing", "overloaded", "auth", "server", "network", "output_limit", "media",
     "invalid_history", "invalid_request", "model", "config", "content", "unknown",
 ]  # fmt: skip
 """Everything else; ``content`` is an answer with nothing wrong about its size."""
-Kind: TypeAlias = Overflow | Other
-OVERFLOWS: frozenset[str] = frozenset(get_args(Overflow))
-KINDS: tuple[str, ...] = (*get_args(Overflow), *get_args(Other))
+VerdictKind: TypeAlias = OverflowKind | OtherErrorKind
+OVERFLOW_KINDS: frozenset[str] = frozenset(get_args(OverflowKind))
+VERDICT_KINDS: tuple[str, ...] = (*get_args(OverflowKind), *get_args(OtherErrorKind))
 
 
 class ErrorReport(Struct, frozen=True):
@@ -37,23 +37,23 @@ class ErrorReport(Struct, frozen=True):
     headers: Mapping[str, str] = {}
     estimate: int | None = None
     window: int | None = None
-    at: float | None = None
+    received_at: float | None = None
     """When it came, in seconds since 1970: a date to come back at says nothing without, or without a ``Date``."""
 
     @property
-    def words(self) -> str:
+    def message_line(self) -> str:
         """What the provider said, on one line; that it said nothing, where it did."""
-        body = self.body.decode("utf-8", "replace") if isinstance(self.body, bytes) else _shown(self.body)
-        said = " ".join((self.message.strip() or body).split())
-        return SILENT if said in _NOTHING else said
+        body = self.body.decode("utf-8", "replace") if isinstance(self.body, bytes) else _format_error_body(self.body)
+        text = " ".join((self.message.strip() or body).split())
+        return NO_REASON_TEXT if text in _EMPTY_BODIES else text
 
 
-SILENT = "it gave no reason"
+NO_REASON_TEXT = "it gave no reason"
 """What is told of a refusal without a word."""
-_NOTHING = frozenset({"", "null", "{}", "[]", '""'})
+_EMPTY_BODIES = frozenset({"", "null", "{}", "[]", '""'})
 
 
-def _shown(body: Any) -> str:
+def _format_error_body(body: Any) -> str:
     try:
         return msgspec.json.encode(body).decode("utf-8", "replace")
     except (TypeError, ValueError):
@@ -70,23 +70,24 @@ class AnswerReport(Struct, frozen=True):
     window: int | None = None
 
 
-Report: TypeAlias = ErrorReport | AnswerReport
+ProviderReport: TypeAlias = ErrorReport | AnswerReport
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True):
     """What an error or an answer is.
 
     ``limit`` and ``requested`` are tokens (``requested`` the prompt alone where the text separates it), and are there
-    for overflows and for rate limits that state both. ``retry_after`` is seconds. ``bytes`` is what a body may have.
+    for overflows and for rate limits that state both. ``retry_after`` is seconds. ``max_bytes`` is what a body may
+    have.
     """
 
-    kind: Kind
+    kind: VerdictKind
     limit: int | None = None
     requested: int | None = None
     retry_after: float | None = None
-    bytes: int | None = None
+    max_bytes: int | None = None
 
     @property
     def is_overflow(self) -> bool:
         """Whether sending less is the cure."""
-        return self.kind in OVERFLOWS
+        return self.kind in OVERFLOW_KINDS

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import re
 
-from holdfast.providers.overflow.reading import read
-from holdfast.providers.overflow.report import ErrorReport, Kind
+from holdfast.providers.overflow.reading import collect_error_facts
+from holdfast.providers.overflow.report import ErrorReport, VerdictKind
 
-_KINDS = frozenset({"invalid_history", "invalid_request", "unknown"})
-_STATUSES = frozenset({400, 422})
+_POSSIBLE_KINDS = frozenset({"invalid_history", "invalid_request", "unknown"})
+_INVALID_REQUEST_STATUSES = frozenset({400, 422})
 """Statuses by which a request is wrong in itself."""
-_NAMES = frozenset({"invalidencryptedcontent", "compactionsignatureinvalid"})
+_SIGNATURE_ERROR_CODES = frozenset({"invalidencryptedcontent", "compactionsignatureinvalid"})
 """Codes that say it, as letters."""
-_SEALED = r"(?<!reasoning\.)encrypted[_ ]content\b"
+_ENCRYPTED_CONTENT = r"(?<!reasoning\.)encrypted[_ ]content\b"
 """Not the value that asks for it: ``include`` has ``reasoning.encrypted_content``."""
-_CHOICE = re.compile(r"(?:supported|allowed|valid) values (?:are|is|include)\b")
+_PARAMETER_CHOICES = re.compile(r"(?:supported|allowed|valid) values (?:are|is|include)\b")
 """What is said of a parameter."""
-_WORDS = re.compile(
-    rf"{_SEALED}.{{0,120}}(?:could not be|cannot be|was not issued|(?:did|does) not match|not valid|invalid)"
-    rf"|(?:invalid|decrypt|verify)\b.{{0,40}}{_SEALED}"
+_SIGNATURE_WORDING = re.compile(
+    rf"{_ENCRYPTED_CONTENT}.{{0,120}}(?:could not be|cannot be|was not issued|(?:did|does) not match|not valid|invalid)"
+    rf"|(?:invalid|decrypt|verify)\b.{{0,40}}{_ENCRYPTED_CONTENT}"
     r"|(?:invalid|corrupt(?:ed)?) (?:thought[_ ]?signature|(?:signature|data) in (?:redacted_)?thinking)"
     r"|thought[_ ]?signature is (?:not valid|invalid)"
     r"|signature of the compaction block is invalid"
@@ -31,10 +31,14 @@ _WORDS = re.compile(
 """OpenAI's and xAI's words, Anthropic's, and Google's; quotes are gone."""
 
 
-def refuses_seals(error: ErrorReport, kind: Kind) -> bool:
+def is_signature_error(error: ErrorReport, kind: VerdictKind) -> bool:
     """Return whether the same request may be answered once nothing in it is sealed; ``kind`` is the error's."""
-    facts = read(error)
-    if kind not in _KINDS or any(one >= 400 and one not in _STATUSES for one in facts.statuses):
+    facts = collect_error_facts(error)
+    if kind not in _POSSIBLE_KINDS or any(
+        status >= 400 and status not in _INVALID_REQUEST_STATUSES for status in facts.statuses
+    ):
         return False
-    says = _WORDS.search(facts.text) is not None and _CHOICE.search(facts.text) is None
-    return says or not _NAMES.isdisjoint(facts.codes)
+    says = (
+        _SIGNATURE_WORDING.search(facts.plain_text) is not None and _PARAMETER_CHOICES.search(facts.plain_text) is None
+    )
+    return says or not _SIGNATURE_ERROR_CODES.isdisjoint(facts.codes)

@@ -7,117 +7,122 @@ from collections.abc import Callable, Mapping
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from holdfast.errors import FormatError, Unrecognised
+from holdfast.errors import FormatError, UnrecognizedContent
 from holdfast.providers.anthropic import response as anthropic
-from holdfast.providers.common.json.lenient_json import fields_of, is_mended, is_text, readable
-from holdfast.providers.common.json.raw_json import write
-from holdfast.providers.common.sse import DONE, Event
+from holdfast.providers.common.json.lenient_json import (
+    has_replaced_characters,
+    is_utf8,
+    make_json_readable,
+    read_json_fields,
+)
+from holdfast.providers.common.json.raw_json import encode_json
+from holdfast.providers.common.sse import DONE_DATA, StreamEvent
 from holdfast.providers.gemini import response as gemini
 from holdfast.providers.openai_chat import response as openai_chat
 from holdfast.providers.openai_responses import response as openai_responses
 from holdfast.providers.overflow.report import ErrorReport
-from holdfast.providers.responses.base import Folding
-from holdfast.providers.responses.errors import fault_of
-from holdfast.providers.responses.values import Answer
+from holdfast.providers.responses.base import StreamAccumulator
+from holdfast.providers.responses.errors import parse_error_report
+from holdfast.providers.responses.values import ParsedAnswer
 
-_Fields = Mapping[str, Raw]
+_RawFields = Mapping[str, Raw]
 
 
-class _Voice(Struct, frozen=True):
+class _AnswerParser(Struct, frozen=True):
     """How an API answers."""
 
-    read: Callable[[_Fields], Answer]
-    folding: Callable[[], Folding]
+    parse_body: Callable[[_RawFields], ParsedAnswer]
+    new_accumulator: Callable[[], StreamAccumulator]
 
 
-_VOICES: dict[str, _Voice] = {
-    "anthropic": _Voice(anthropic.read, anthropic.Folding),
-    "openai-chat": _Voice(openai_chat.read, openai_chat.Folding),
-    "openai-responses": _Voice(openai_responses.read, openai_responses.Folding),
-    "gemini": _Voice(gemini.read, gemini.Folding),
+_ANSWER_PARSERS: dict[str, _AnswerParser] = {
+    "anthropic": _AnswerParser(anthropic.parse_answer_body, anthropic.AnthropicAccumulator),
+    "openai-chat": _AnswerParser(openai_chat.parse_answer_body, openai_chat.ChatAccumulator),
+    "openai-responses": _AnswerParser(openai_responses.parse_answer_body, openai_responses.ResponsesAccumulator),
+    "gemini": _AnswerParser(gemini.parse_answer_body, gemini.GeminiAccumulator),
 }
 
 
-def _voice(api: str) -> _Voice:
-    if not isinstance(api, str) or api not in _VOICES:
-        raise Unrecognised(f"nothing is known of answers of {api!r}; the APIs are {', '.join(_VOICES)}")
-    return _VOICES[api]
+def _get_answer_parser(api: str) -> _AnswerParser:
+    if not isinstance(api, str) or api not in _ANSWER_PARSERS:
+        raise UnrecognizedContent(f"nothing is known of answers of {api!r}; the APIs are {', '.join(_ANSWER_PARSERS)}")
+    return _ANSWER_PARSERS[api]
 
 
-def answer(api: str, body: bytes) -> Answer:
+def parse_answer(api: str, body: bytes) -> ParsedAnswer:
     """Return what a whole body says: an answer, or an error as an answer with nothing but ``error``.
 
     Raises ``FormatError`` when ``body`` is no JSON object.
     """
     if not isinstance(body, bytes | bytearray | memoryview):
         raise FormatError(f"the body is of type {type(body).__name__}; give the bytes of an answer")
-    voice, clean = _voice(api), readable(body)
+    voice, clean = _get_answer_parser(api), make_json_readable(body)
     if clean is None or not clean.strip().startswith(b"{"):
         raise FormatError(f"the answer is no JSON object (it begins with {body[:40]!r}); send the whole body")
-    told = voice.read(fields_of(clean))
-    return replace(told, damaged=True) if is_mended(body, clean) else told
+    parsed_answer = voice.parse_body(read_json_fields(clean))
+    return replace(parsed_answer, is_damaged=True) if has_replaced_characters(body, clean) else parsed_answer
 
 
-class Fold:
+class AnswerStream:
     """A streamed answer, put together event by event. It takes any events: what it cannot read, it counts.
 
-    Law: ``answer`` is the same as that of the body which the API gives when it does not stream.
+    Law: ``build_answer`` is the same as that of the body which the API gives when it does not stream.
     """
 
     def __init__(self, api: str) -> None:
-        self._voice = _voice(api)
+        self._voice = _get_answer_parser(api)
         self._api = api
-        self._folding = self._voice.folding()
+        self._folding = self._voice.new_accumulator()
         self._fault: ErrorReport | None = None
-        self.unread = 0
+        self.unreadable_events = 0
         """Events whose data was no JSON."""
         self._damaged = False
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the API's last word came, and no error."""
-        return self._folding.complete and self._fault is None
+        return self._folding.is_complete and self._fault is None
 
-    def feed(self, event: Event) -> bool:
+    def add_event(self, event: StreamEvent) -> bool:
         """Take ``event``; return whether it holds something the model said, so that from here on an answer was begun.
 
         What comes before may be held back: names, keep-alives, empty beginnings. Errors, reasons and usage are not
         meaningful either: an error, and a stream that ends without a word, can still be answered by another try.
         """
-        goes_on = None if event.event == "error" else self._folding.go_on(event.data)
-        return self._read(event) if goes_on is None else goes_on
+        goes_on = None if event.event == "error" else self._folding.add_text_delta(event.data)
+        return self._add_parsed_event(event) if goes_on is None else goes_on
 
-    def _read(self, event: Event) -> bool:
+    def _add_parsed_event(self, event: StreamEvent) -> bool:
         """Do the same with an event of any kind."""
-        told = event.data.strip()
-        if told == DONE:
-            self._folding.add("[DONE]", {})
+        data = event.data.strip()
+        if data == DONE_DATA:
+            self._folding.add_event("[DONE]", {})
             return False
-        clean = readable(told) if told else None
+        clean = make_json_readable(data) if data else None
         if clean is None:
-            self._damaged = self._damaged or not is_text(event.raw)
-            self.unread += bool(told)
+            self._damaged = self._damaged or not is_utf8(event.raw)
+            self.unreadable_events += bool(data)
             return False
-        self._damaged = self._damaged or is_mended(told, clean)
-        found = fields_of(clean)
-        self._fault = self._fault or self._broken(found, event)
-        return self._folding.add(event.event, found) and bool(found)
+        self._damaged = self._damaged or has_replaced_characters(data, clean)
+        fields = read_json_fields(clean)
+        self._fault = self._fault or self._find_event_error(fields, event)
+        return self._folding.add_event(event.event, fields) and bool(fields)
 
-    def _broken(self, found: _Fields, event: Event) -> ErrorReport | None:
+    def _find_event_error(self, fields: _RawFields, event: StreamEvent) -> ErrorReport | None:
         """Return the error that an event says, here or inside of a failed response; its body is the event's data."""
-        fault = fault_of(found, self._api, event.event)
-        if fault is None and "response" in found:
-            fault = fault_of(fields_of(found["response"]), self._api)
+        fault = parse_error_report(fields, self._api, event.event)
+        if fault is None and "response" in fields:
+            fault = parse_error_report(read_json_fields(fields["response"]), self._api)
         return None if fault is None else replace(fault, body=event.data)
 
-    def body(self) -> bytes:
+    def build_body(self) -> bytes:
         """Return the body so far, as it would be if it did not come as a stream."""
-        return write(self._folding.body())
+        return encode_json(self._folding.build_body())
 
-    def answer(self) -> Answer:
+    def build_answer(self) -> ParsedAnswer:
         """Return what was said so far."""
-        told = self._voice.read(fields_of(self.body()))
-        told = replace(told, damaged=True) if self._damaged else told
+        parsed_answer = self._voice.parse_body(read_json_fields(self.build_body()))
+        parsed_answer = replace(parsed_answer, is_damaged=True) if self._damaged else parsed_answer
         if self._fault is not None:
-            return replace(told, stop="error", error=self._fault, complete=False)
-        return replace(told, complete=self.complete and told.complete)
+            return replace(parsed_answer, stop_reason="error", error=self._fault, is_complete=False)
+        return replace(parsed_answer, is_complete=self.is_complete and parsed_answer.is_complete)

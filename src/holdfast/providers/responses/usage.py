@@ -31,100 +31,128 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Raw
 
-from holdfast.errors import Unrecognised
-from holdfast.providers.common.json.lenient_json import count_of, fields_of, items_of, text_of
+from holdfast.errors import UnrecognizedContent
+from holdfast.providers.common.json.lenient_json import (
+    read_json_count,
+    read_json_fields,
+    read_json_items,
+    read_json_text,
+)
 from holdfast.state.entries import Usage
 
-_SAMPLED = ("message", "fallback_message")
+_CONVERSATION_ITERATIONS = ("message", "fallback_message")
 """Iterations whose prompt is the conversation."""
 
 
-def usage(api: str, raw: bytes | Raw | None) -> Usage | None:
-    """Return what the field ``usage`` (Gemini: ``usageMetadata``) of an answer says of the last call; none without."""
-    return counted(api, raw)[0]
+def parse_window_usage(api: str, raw: bytes | Raw | None) -> Usage | None:
+    """Return what the field ``parse_window_usage`` (Gemini: ``usageMetadata``) of an answer says of the last call;
+    none without.
+    """
+    return parse_usage_pair(api, raw)[0]
 
 
-def spent(api: str, raw: bytes | Raw | None) -> Usage | None:
+def parse_billed_usage(api: str, raw: bytes | Raw | None) -> Usage | None:
     """Return all that the field reports as paid for: the top level, and the calls that it leaves out."""
-    return counted(api, raw)[1]
+    return parse_usage_pair(api, raw)[1]
 
 
-def counted(api: str, raw: bytes | Raw | None) -> tuple[Usage | None, Usage | None]:
-    """Return what ``usage`` and ``spent`` do: the same, where nothing is told of single calls."""
-    found, reader = fields_of(raw), _reader(api)
-    if not _says(found):
+def parse_usage_pair(api: str, raw: bytes | Raw | None) -> tuple[Usage | None, Usage | None]:
+    """Return what ``parse_window_usage`` and ``parse_billed_usage`` do: the same, where nothing is told of single
+    calls.
+    """
+    fields, reader = read_json_fields(raw), _get_usage_parser(api)
+    if not _has_counts(fields):
         return None, None
-    top, calls = reader(found), _calls(found)
+    top, calls = reader(fields), _list_iterations(fields)
     if not calls:
         return top, top
-    own = [call for call in calls if text_of(call.get("type")) in _SAMPLED]
-    paid = [top, *(reader(call) for call in calls if text_of(call.get("type")) not in _SAMPLED)]
-    details = {key: found[key] for key in ("output_tokens_details",) if key in found and len(own) == 1}
+    own = [call for call in calls if read_json_text(call.get("type")) in _CONVERSATION_ITERATIONS]
+    paid = [top, *(reader(call) for call in calls if read_json_text(call.get("type")) not in _CONVERSATION_ITERATIONS)]
+    details = {key: fields[key] for key in ("output_tokens_details",) if key in fields and len(own) == 1}
     total = Usage(*(sum(getattr(call, name) for call in paid) for name in Usage.__struct_fields__))
     return reader(own[-1] | details) if own else top, total
 
 
-def _reader(api: str) -> Callable[[Mapping[str, Raw]], Usage]:
-    if api not in _READ:
-        raise Unrecognised(f"nothing is known of the usage of {api!r}; the APIs are {', '.join(_READ)}")
-    return _READ[api]
+def _get_usage_parser(api: str) -> Callable[[Mapping[str, Raw]], Usage]:
+    if api not in _USAGE_PARSERS:
+        raise UnrecognizedContent(f"nothing is known of the usage of {api!r}; the APIs are {', '.join(_USAGE_PARSERS)}")
+    return _USAGE_PARSERS[api]
 
 
-def _says(found: Mapping[str, Raw]) -> bool:
+def _has_counts(fields: Mapping[str, Raw]) -> bool:
     """Return whether there is any number in a usage."""
-    return any(bytes(raw)[:1].isdigit() for raw in found.values())
+    return any(bytes(raw)[:1].isdigit() for raw in fields.values())
 
 
-def _calls(found: Mapping[str, Raw]) -> list[dict[str, Raw]]:
+def _list_iterations(fields: Mapping[str, Raw]) -> list[dict[str, Raw]]:
     """Return the single calls behind an answer, where the usage has them."""
-    return [call for raw in items_of(found.get("iterations")) if (call := fields_of(raw))]
+    return [call for raw in read_json_items(fields.get("iterations")) if (call := read_json_fields(raw))]
 
 
 # -- one usage ---------------------------------------------------------------------------------------------------------
 
 
-def _anthropic(found: Mapping[str, Raw]) -> Usage:
-    read, written = count_of(found.get("cache_read_input_tokens")), count_of(found.get("cache_creation_input_tokens"))
-    thinking = count_of(fields_of(found.get("output_tokens_details")).get("thinking_tokens"))
-    fresh, output = count_of(found.get("input_tokens")), count_of(found.get("output_tokens"))
-    hour = count_of(fields_of(found.get("cache_creation")).get("ephemeral_1h_input_tokens"))
-    return Usage(fresh + read + written, output, read, written, thinking, cache_write_1h=min(hour, written))
-
-
-def _chat(found: Mapping[str, Raw]) -> Usage:
-    prompt, answer = fields_of(found.get("prompt_tokens_details")), fields_of(found.get("completion_tokens_details"))
-    input_, output = count_of(found.get("prompt_tokens")), count_of(found.get("completion_tokens"))
-    reasoning = count_of(answer.get("reasoning_tokens"))
-    if reasoning and count_of(found.get("total_tokens")) == input_ + output + reasoning:
-        output += reasoning
-    told = (prompt.get("cached_tokens"), found.get("prompt_cache_hit_tokens"), found.get("cached_tokens"))
-    cached = max(map(count_of, told))
-    input_ += cached if cached > input_ else 0
-    return Usage(input_, output, cached, count_of(prompt.get("cache_write_tokens")), reasoning)
-
-
-def _responses(found: Mapping[str, Raw]) -> Usage:
-    prompt, answer = fields_of(found.get("input_tokens_details")), fields_of(found.get("output_tokens_details"))
+def _parse_anthropic_usage(fields: Mapping[str, Raw]) -> Usage:
+    cache_read, cache_write = (
+        read_json_count(fields.get("cache_read_input_tokens")),
+        read_json_count(fields.get("cache_creation_input_tokens")),
+    )
+    thinking = read_json_count(read_json_fields(fields.get("output_tokens_details")).get("thinking_tokens"))
+    fresh, output = read_json_count(fields.get("input_tokens")), read_json_count(fields.get("output_tokens"))
+    hour = read_json_count(read_json_fields(fields.get("cache_creation")).get("ephemeral_1h_input_tokens"))
     return Usage(
-        count_of(found.get("input_tokens")),
-        count_of(found.get("output_tokens")),
-        count_of(prompt.get("cached_tokens")),
-        count_of(prompt.get("cache_write_tokens")),
-        count_of(answer.get("reasoning_tokens")),
+        fresh + cache_read + cache_write,
+        output,
+        cache_read,
+        cache_write,
+        thinking,
+        cache_write_1h=min(hour, cache_write),
     )
 
 
-def _gemini(found: Mapping[str, Raw]) -> Usage:
-    input_ = count_of(found.get("promptTokenCount")) + count_of(found.get("toolUsePromptTokenCount"))
-    output, thoughts = count_of(found.get("candidatesTokenCount")), count_of(found.get("thoughtsTokenCount"))
-    if count_of(found.get("totalTokenCount")) != input_ + output:
+def _parse_chat_usage(fields: Mapping[str, Raw]) -> Usage:
+    prompt, answer = (
+        read_json_fields(fields.get("prompt_tokens_details")),
+        read_json_fields(fields.get("completion_tokens_details")),
+    )
+    input_, output = read_json_count(fields.get("prompt_tokens")), read_json_count(fields.get("completion_tokens"))
+    reasoning = read_json_count(answer.get("reasoning_tokens"))
+    if reasoning and read_json_count(fields.get("total_tokens")) == input_ + output + reasoning:
+        output += reasoning
+    cache_counts = (prompt.get("cached_tokens"), fields.get("prompt_cache_hit_tokens"), fields.get("cached_tokens"))
+    cached = max(map(read_json_count, cache_counts))
+    input_ += cached if cached > input_ else 0
+    return Usage(input_, output, cached, read_json_count(prompt.get("cache_write_tokens")), reasoning)
+
+
+def _parse_responses_usage(fields: Mapping[str, Raw]) -> Usage:
+    prompt, answer = (
+        read_json_fields(fields.get("input_tokens_details")),
+        read_json_fields(fields.get("output_tokens_details")),
+    )
+    return Usage(
+        read_json_count(fields.get("input_tokens")),
+        read_json_count(fields.get("output_tokens")),
+        read_json_count(prompt.get("cached_tokens")),
+        read_json_count(prompt.get("cache_write_tokens")),
+        read_json_count(answer.get("reasoning_tokens")),
+    )
+
+
+def _parse_gemini_usage(fields: Mapping[str, Raw]) -> Usage:
+    input_ = read_json_count(fields.get("promptTokenCount")) + read_json_count(fields.get("toolUsePromptTokenCount"))
+    output, thoughts = (
+        read_json_count(fields.get("candidatesTokenCount")),
+        read_json_count(fields.get("thoughtsTokenCount")),
+    )
+    if read_json_count(fields.get("totalTokenCount")) != input_ + output:
         output += thoughts
-    return Usage(input_, output, count_of(found.get("cachedContentTokenCount")), 0, thoughts)
+    return Usage(input_, output, read_json_count(fields.get("cachedContentTokenCount")), 0, thoughts)
 
 
-_READ: dict[str, Callable[[Mapping[str, Raw]], Usage]] = {
-    "anthropic": _anthropic,
-    "openai-chat": _chat,
-    "openai-responses": _responses,
-    "gemini": _gemini,
+_USAGE_PARSERS: dict[str, Callable[[Mapping[str, Raw]], Usage]] = {
+    "anthropic": _parse_anthropic_usage,
+    "openai-chat": _parse_chat_usage,
+    "openai-responses": _parse_responses_usage,
+    "gemini": _parse_gemini_usage,
 }

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque
-from holdfast.providers.overflow.report import AnswerReport, ErrorReport, Report
+from holdfast.providers.overflow.report import AnswerReport, ErrorReport, ProviderReport
 from holdfast.state.entries import Usage
 
-Stop: TypeAlias = Literal[
+StopReason: TypeAlias = Literal[
     "end",
     "tool",
     "length",
@@ -30,34 +30,36 @@ wants the answer sent back to go on · it compacted · it or a guard refused · 
 request · something broke · a word nobody knows, or none."""
 
 
-class Answer(Struct, frozen=True):
-    """One answer of a model. What is not known in it is kept, in ``history`` and as opaque parts of ``message``."""
+class ParsedAnswer(Struct, frozen=True):
+    """One answer of a model. What is not known in it is kept, in ``history_elements`` and as opaque parts of
+    ``message``.
+    """
 
     message: Message = Message("assistant")
-    history: tuple[bytes, ...] = ()
+    history_elements: tuple[bytes, ...] = ()
     """The answer as elements of the next request's history, in the API's own form: one message or content, several
     items on Responses, none when nothing was said."""
-    stop: Stop = "unknown"
-    native_stop: str = ""
+    stop_reason: StopReason = "unknown"
+    native_stop_reason: str = ""
     """The reason in the API's own word, or empty."""
     usage: Usage | None = None
     """The last call of the model: what the window holds now."""
-    spent: Usage | None = None
+    billed_usage: Usage | None = None
     """All calls behind this answer, with those of a compaction and of server-side tools: what is paid for."""
     model: str = ""
     id: str = ""
     error: ErrorReport | None = None
     """What the provider says went wrong, in the body or behind HTTP 200, as ``providers.overflow`` classifies it."""
-    complete: bool = True
+    is_complete: bool = True
     """Whether the answer was told to its end: not one that was cut, failed, or goes on in the background."""
-    cleared: int = 0
+    cleared_tokens: int = 0
     """Tokens of the prompt that the provider left out by itself, since the request let it (context editing)."""
-    damaged: bool = False
+    is_damaged: bool = False
     """Whether something in it was no text, and U+FFFD stands there or nothing: what is sealed in it, or named, may be
     nothing that its maker knows."""
 
     @property
-    def asked(self) -> Usage | None:
+    def request_usage(self) -> Usage | None:
         """The usage of the request as it was sent: with what the provider compacted of it, or cleared, while answering.
 
         That is what sizes are compared with; ``usage`` is what was left of it.
@@ -65,16 +67,16 @@ class Answer(Struct, frozen=True):
         if self.usage is None:
             return None
         if any(isinstance(part, Opaque) and part.kind == "compaction" for part in self.message.parts):
-            return self.spent or self.usage
-        return replace(self.usage, input=self.usage.input + self.cleared) if self.cleared else self.usage
+            return self.billed_usage or self.usage
+        return replace(self.usage, input=self.usage.input + self.cleared_tokens) if self.cleared_tokens else self.usage
 
-    def report(self, estimate: int | None = None, window: int | None = None) -> Report:
+    def to_report(self, estimate: int | None = None, window: int | None = None) -> ProviderReport:
         """Return what ``providers.overflow.classify`` judges: the error, or how the answer ended and what it cost.
 
         ``estimate`` and ``window`` are our own, in tokens.
         """
         if self.error is not None:
             return replace(self.error, estimate=estimate, window=window)
-        whole = self.asked
+        whole = self.request_usage
         counts = {} if whole is None else {"prompt_tokens": whole.input, "output_tokens": whole.output}
-        return AnswerReport("", self.native_stop, counts, estimate, window)
+        return AnswerReport("", self.native_stop_reason, counts, estimate, window)

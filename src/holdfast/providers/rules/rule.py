@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
-Evidence: TypeAlias = Literal["documented", "observed", "recalled", "inferred"]
+RuleEvidence: TypeAlias = Literal["documented", "observed", "recalled", "inferred"]
 """How a rule is known: from the provider's documents, from errors people met, from memory, or by reasoning."""
-Broken: TypeAlias = Iterator[tuple[str, str]]
+Violations: TypeAlias = Iterator[tuple[str, str]]
 """Where a rule is broken (a JSON path) and what to say about it."""
 
 
@@ -30,10 +30,10 @@ class Rule(Struct, frozen=True):
     """One rule of an API. A rule that is only inferred warns; all others refuse."""
 
     name: str
-    check: Callable[[Any], Broken]
+    check: Callable[[Any], Violations]
     """Yields every place where a request, in the view of its API, breaks the rule; its docstring is the rule in
     words."""
-    evidence: Evidence
+    evidence: RuleEvidence
     source: str
     models: str = ""
     """The models or versions it is for; empty for all of the API."""
@@ -49,24 +49,24 @@ class Rule(Struct, frozen=True):
         return "warning" if self.evidence == "inferred" else "error"
 
 
-DOCS = "reference and SDK 2.12 types of the Messages API"
-OPENAI = "OpenAPI 2.3.0 and SDK 3.54 types"
-GOOGLE = "API reference and SDK 3.4 types"
-MET = "error texts in public issues"
-KNOWN = "long-standing behaviour, not re-read"
+ANTHROPIC_DOCS = "reference and SDK 2.12 types of the Messages API"
+OPENAI_DOCS = "OpenAPI 2.3.0 and SDK 3.54 types"
+GEMINI_DOCS = "API reference and SDK 3.4 types"
+PUBLIC_ERRORS = "error texts in public issues"
+UNVERIFIED_MEMORY = "long-standing behaviour, not re-read"
 
 
-def type_name(value: object) -> str:
+def get_json_type_name(value: object) -> str:
     """Return what JSON calls the type of ``value``."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
 
 
-def quoted(value: object) -> str:
+def format_json_value(value: object) -> str:
     """Return a JSON value as messages show it: a text in quotes, all else as JSON."""
     return repr(value) if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def findings(rules: Sequence[Rule], request: object) -> tuple[Finding, ...]:
+def collect_findings(rules: Sequence[Rule], request: object) -> tuple[Finding, ...]:
     """Return every place where ``request`` breaks one of ``rules``."""
     return tuple([Finding(rule.name, rule.level, *place) for rule in rules for place in rule.check(request)])

@@ -8,95 +8,97 @@ from typing import TypeAlias, TypeVar, TypeVarTuple
 
 from anyio import CapacityLimiter, to_thread
 
-from holdfast.engine.requests import opened
-from holdfast.providers.common.json.incremental import Known, grown, known
-from holdfast.providers.request_body import Lens
+from holdfast.engine.requests import parse_and_measure_body
+from holdfast.providers.common.json.incremental import IndexedRequest, index_request, parse_appended_request
+from holdfast.providers.request_body import ParsedRequest
 
 T = TypeVar("T")
-Given = TypeVarTuple("Given")
-Place: TypeAlias = tuple[bytes, bytes]
+Arguments = TypeVarTuple("Arguments")
+BodyKey: TypeAlias = tuple[bytes, bytes]
 """How a body begins, and how its first half ends, which tells most of them apart."""
 
-LARGE = 256 << 10
+THREAD_BYTES = 256 << 10
 """[M] Bytes of a new body that take about 5 ms: what is smaller is read at once."""
-MOST = 256
+MAX_BODIES = 256
 """[H] Bodies that are held: as many as there are branches."""
-MOST_BYTES = 256 << 20
+MAX_BODY_BYTES = 256 << 20
 """[H] Bytes that they may have together, about."""
-OF_A_SLOT = 2_000
+BYTES_PER_MESSAGE = 2_000
 """Bytes of memory that an opened message takes beside its own. [M]"""
-BEGINNING = 1_024
+KEY_BYTES = 1_024
 """Bytes by which a body is looked up."""
 
 
-class Bodies:
+class BodyCache:
     """The last bodies that were read."""
 
-    def __init__(self, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
-        self._most, self._most_bytes = most, most_bytes
-        self._held: OrderedDict[Place, Known] = OrderedDict()
+    def __init__(self, max_entries: int = MAX_BODIES, most_bytes: int = MAX_BODY_BYTES) -> None:
+        self._most, self._most_bytes = max_entries, most_bytes
+        self._held: OrderedDict[BodyKey, IndexedRequest] = OrderedDict()
         """The last used is the last."""
         self._bytes = 0
         self._reader = CapacityLimiter(1)
         """Threads that compute beside each other hold up the loop together: one does not."""
 
-    async def read(self, body: bytes, api: str) -> Lens:
+    async def parse_body(self, body: bytes, api: str) -> ParsedRequest:
         """Return ``body`` opened and measured; ``FormatError`` for what is none."""
-        found = self._grown(body, api)
-        if found is None:
-            before, (lens, now) = None, await self.aside(body, _new, api)
+        match = self._find_grown_body(body, api)
+        if match is None:
+            before, (parsed_request, now) = None, await self.run_off_loop(body, _parse_new_body, api)
         else:
-            before, (lens, same) = found
-            now = _placed(lens, api, self._held[before], same)
-        if now is not None and now.ends:
-            self._hold(now, before)
-        return lens
+            before, (parsed_request, unchanged_count) = match
+            now = _locate_messages(parsed_request, api, self._held[before], unchanged_count)
+        if now is not None and now.message_ends:
+            self._keep_body(now, before)
+        return parsed_request
 
-    async def aside(self, body: bytes, work: Callable[[bytes, *Given], T], *given: *Given) -> T:
+    async def run_off_loop(self, body: bytes, work: Callable[[bytes, *Arguments], T], *args: *Arguments) -> T:
         """Return what ``work`` makes of ``body``: in a thread where it is large, so that nobody else waits."""
-        if len(body) < LARGE:
-            return work(body, *given)
-        return await to_thread.run_sync(work, body, *given, limiter=self._reader)
+        if len(body) < THREAD_BYTES:
+            return work(body, *args)
+        return await to_thread.run_sync(work, body, *args, limiter=self._reader)
 
-    def _grown(self, body: bytes, api: str) -> tuple[Place, tuple[Lens, int]] | None:
+    def _find_grown_body(self, body: bytes, api: str) -> tuple[BodyKey, tuple[ParsedRequest, int]] | None:
         """Return where the body is held that this one grew out of, and what it is now."""
-        start = body[:BEGINNING]
+        start = body[:KEY_BYTES]
         for (beginning, half), before in reversed(self._held.items()):
-            if beginning == start and _half(before, body) == half:
-                lens = grown(body, api, before)
-                if lens is not None:
-                    return (beginning, half), lens
+            if beginning == start and _get_half_end(before, body) == half:
+                parsed_request = parse_appended_request(body, api, before)
+                if parsed_request is not None:
+                    return (beginning, half), parsed_request
         return None
 
-    def _hold(self, now: Known, before: Place | None) -> None:
+    def _keep_body(self, now: IndexedRequest, before: BodyKey | None) -> None:
         """Hold ``now`` in place of what it grew out of."""
-        place = (now.lens.body[:BEGINNING], _half(now, now.lens.body))
-        for one in (before, place):
-            if one is not None and (old := self._held.pop(one, None)) is not None:
-                self._bytes -= _size(old)
+        place = (now.request.body[:KEY_BYTES], _get_half_end(now, now.request.body))
+        for key in (before, place):
+            if key is not None and (old := self._held.pop(key, None)) is not None:
+                self._bytes -= _estimate_body_memory(old)
         self._held[place] = now
-        self._bytes += _size(now)
+        self._bytes += _estimate_body_memory(now)
         while self._held and (len(self._held) > self._most or self._bytes > self._most_bytes):
             _, old = self._held.popitem(last=False)
-            self._bytes -= _size(old)
+            self._bytes -= _estimate_body_memory(old)
 
 
-def _new(body: bytes, api: str) -> tuple[Lens, Known | None]:
+def _parse_new_body(body: bytes, api: str) -> tuple[ParsedRequest, IndexedRequest | None]:
     """Return ``body`` opened, and where its messages stand."""
-    lens = opened(body, api)
-    return lens, _placed(lens, api)
+    parsed_request = parse_and_measure_body(body, api)
+    return parsed_request, _locate_messages(parsed_request, api)
 
 
-def _placed(lens: Lens, api: str, before: Known | None = None, same: int = 0) -> Known | None:
-    return known(lens, before, same) if lens.api == api else None
+def _locate_messages(
+    parsed_body: ParsedRequest, api: str, before: IndexedRequest | None = None, unchanged_count: int = 0
+) -> IndexedRequest | None:
+    return index_request(parsed_body, before, unchanged_count) if parsed_body.api == api else None
 
 
-def _size(one: Known) -> int:
-    """Return about how much memory ``one`` takes."""
-    return len(one.lens.body) + OF_A_SLOT * len(one.lens.slots)
+def _estimate_body_memory(entry: IndexedRequest) -> int:
+    """Return about how much memory ``entry`` takes."""
+    return len(entry.request.body) + BYTES_PER_MESSAGE * len(entry.request.messages)
 
 
-def _half(one: Known, body: bytes) -> bytes:
-    """Return what ``body`` has where the first half of ``one`` ends: the same, where it grew out of that."""
-    end = one.ends[(len(one.ends) - 1) // 2]
+def _get_half_end(entry: IndexedRequest, body: bytes) -> bytes:
+    """Return what ``body`` has where the first half of ``entry`` ends: the same, where it grew out of that."""
+    end = entry.message_ends[(len(entry.message_ends) - 1) // 2]
     return body[max(0, end - 64) : end]

@@ -13,90 +13,96 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from holdfast.engine.engine_resources import Means
+from holdfast.engine.engine_resources import EngineResources
 from holdfast.engine.log.journal import Journal
 from holdfast.engine.session import Session
 from holdfast.errors import LogConflict, StoreError, UnknownId, UnknownPolicy
-from holdfast.messages.sized_message import Slot
+from holdfast.messages.sized_message import SizedMessage
 from holdfast.planning.pipeline import Policy
-from holdfast.proxy.conversation.index import Trees
-from holdfast.proxy.conversation.lru import HeldBranches, OpenBranch
-from holdfast.state.branch.branch import Branch
+from holdfast.proxy.conversation.index import SessionIndexes
+from holdfast.proxy.conversation.lru import BranchLru, OpenBranch
+from holdfast.state.branch.branch import ConversationState
 from holdfast.store.base import SessionStore
 from holdfast.store.memory import MemoryStore
 
-MOST = 256
+MAX_BRANCHES = 256
 """[H] Branches that are held: a client and its subagents are a handful; each holds its conversation once."""
-MOST_BYTES = 256 << 20
+MAX_BRANCH_BYTES = 256 << 20
 """[H] Bytes that they may have together, about, the one talked on last not counted where it is larger alone."""
 
-STALE = (UnknownId, LogConflict)
+STALE_ERRORS = (UnknownId, LogConflict)
 """What a store says to a branch in memory whose session was removed, or removed and begun anew, by somebody else."""
 
 
-class OpenBranches:
+class BranchPool:
     """The branches of one store that a proxy talks on. ``policy`` says by name how sessions decide."""
 
     def __init__(
         self,
-        means: Means,
+        resources: EngineResources,
         policy: Policy,
-        named: Callable[[str], Policy],
-        most: int = MOST,
-        most_bytes: int = MOST_BYTES,
+        get_policy: Callable[[str], Policy],
+        max_branches: int = MAX_BRANCHES,
+        most_bytes: int = MAX_BRANCH_BYTES,
     ) -> None:
-        self._means, self._policy, self._named = means, policy, named
-        self._most, self._most_bytes = most, most_bytes
-        self._open = HeldBranches(most, most_bytes)
-        self._copies = HeldBranches(most, most_bytes)
+        self._means, self._policy, self._get_policy = resources, policy, get_policy
+        self._most, self._most_bytes = max_branches, most_bytes
+        self._branches = BranchLru(max_branches, most_bytes)
+        self._copies = BranchLru(max_branches, most_bytes)
         """Of branches that nothing can be written to for the time being."""
-        self._trees = Trees(means.store)
-        self._choosing: WeakValueDictionary[str, Lock] = WeakValueDictionary()
+        self._indexes = SessionIndexes(resources.store)
+        self._session_locks: WeakValueDictionary[str, Lock] = WeakValueDictionary()
         """Held by session while it is chosen where a request goes on."""
 
-    def anew(self) -> OpenBranches:
+    def make_empty_copy(self) -> BranchPool:
         """Return the same for the store that there is now, with nothing in memory."""
-        return OpenBranches(self._means, self._policy, self._named, self._most, self._most_bytes)
+        return BranchPool(self._means, self._policy, self._get_policy, self._most, self._most_bytes)
 
     @asynccontextmanager
-    async def continued(self, key: str, slots: Sequence[Slot], *, aside: bool = False) -> AsyncIterator[Session]:
-        """Hold the branch of session ``key`` that ``slots``, a whole conversation, continues; a new one where none is.
+    async def continue_branch(
+        self, key: str, sized_messages: Sequence[SizedMessage], *, aside: bool = False
+    ) -> AsyncIterator[Session]:
+        """Hold the branch of session ``key`` that ``sized_messages``, a whole conversation, continues; a new one where
+        none is.
 
         Two that say the same at the same time are two branches, and so is what is said ``aside``.
         """
         if aside:
-            yield (await self._from_log(key, slots, aside=True)).session
+            yield (await self._open_from_log(key, sized_messages, aside=True)).session
             return
-        async with self._choosing.setdefault(key, Lock()):
-            branch = self._open.taking(key, slots)
-            if branch is not None and await self._is_behind(branch, slots):
-                self.forget(branch.session)
+        async with self._session_locks.setdefault(key, Lock()):
+            branch = self._branches.find_continuable(key, sized_messages)
+            if branch is not None and await self._is_outdated(branch, sized_messages):
+                self.drop_session(branch.session)
                 branch = None
-            branch = branch or await self._from_log(key, slots, aside=self._is_held(key))
+            branch = branch or await self._open_from_log(key, sized_messages, aside=self._has_held_branch(key))
             branch.is_held = True
-            self._open.touch(branch)
+            self._branches.touch(branch)
         try:
             yield branch.session
-            self._copies.drop(lambda one: one.key == key)  # the log takes it again
+            self._copies.drop_where(lambda candidate: candidate.key == key)  # the log takes it again
         except StoreError as error:
-            self.forget(branch.session)
-            if isinstance(error, STALE):  # so are all that nobody holds: who does learns it alone
-                self._open.drop(lambda one: one.key == key and not one.is_held)
+            self.drop_session(branch.session)
+            if isinstance(error, STALE_ERRORS):  # so are all that nobody holds: who does learns it alone
+                self._branches.drop_where(lambda candidate: candidate.key == key and not candidate.is_held)
             raise
         finally:
             branch.is_held = False
-            if branch in self._open:
-                self._open.touch(branch)
-            await self._labelled(branch.session)
+            if branch in self._branches:
+                self._branches.touch(branch)
+            await self._move_session_leaf(branch.session)
 
     @asynccontextmanager
-    async def copied(self, key: str, slots: Sequence[Slot], *, stays: bool = False) -> AsyncIterator[Session]:
-        """Yield a copy, in memory alone, of the branch that ``slots`` continues: what is said there is over with it.
+    async def continue_copy(
+        self, key: str, sized_messages: Sequence[SizedMessage], *, stays: bool = False
+    ) -> AsyncIterator[Session]:
+        """Yield a copy, in memory alone, of the branch that ``sized_messages`` continues: what is said there is over
+        with it.
 
         Unless it ``stays``: then what is said next goes on there, until the session takes something again.
         """
-        branch = self._copies.taking(key, slots) if stays else None
-        branch = branch or await self._from_log(key, slots, aside=True, kept=False)
+        branch = self._copies.find_continuable(key, sized_messages) if stays else None
+        branch = branch or await self._open_from_log(key, sized_messages, aside=True, is_persistent=False)
         branch.is_held = True
         if stays:
             self._copies.touch(branch)
@@ -107,102 +113,122 @@ class OpenBranches:
             if branch in self._copies:
                 self._copies.touch(branch)
 
-    async def knows(self, key: str) -> bool:
+    async def has_session(self, key: str) -> bool:
         """Whether anything was said in session ``key``."""
 
         def looked_up() -> bool:
             with suppress(UnknownId):
-                return self._means.store.session(key).key == key
+                return self._means.store.get_session(key).key == key
             return False
 
-        return bool(self._open.of(key)) or await self._means.in_worker(looked_up)
+        return bool(self._branches.list_branches(key)) or await self._means.run_in_worker(looked_up)
 
-    async def glimpsed(self, key: str, slots: Sequence[Slot]) -> tuple[Branch, Policy]:
-        """Return the branch that says most of what ``slots`` do, and who decides there; nothing is written.
+    async def find_closest_state(
+        self, key: str, sized_messages: Sequence[SizedMessage]
+    ) -> tuple[ConversationState, Policy]:
+        """Return the branch that says most of what ``sized_messages`` do, and who decides there; nothing is written.
 
         One in memory, held or not, else the log's; an empty one where there is none.
         """
-        branches = [branch for branch in (*self._open.of(key), *self._copies.of(key)) if not branch.is_gapped]
-        best = max(branches, key=lambda branch: branch.repeats(slots), default=None)
-        if best is not None and all(slot.message.role != "assistant" for slot in slots[best.repeats(slots) :]):
-            return best.session.journal.branch, best.session.journal.policy
+        branches = [
+            branch
+            for branch in (*self._branches.list_branches(key), *self._copies.list_branches(key))
+            if not branch.is_gapped
+        ]
+        best = max(branches, key=lambda branch: branch.count_repeated(sized_messages), default=None)
+        if best is not None and all(
+            sized_message.message.role != "assistant"
+            for sized_message in sized_messages[best.count_repeated(sized_messages) :]
+        ):
+            return best.session.journal.state, best.session.journal.policy
         store, policy = self._means.store, self._policy
 
-        def looked_up() -> tuple[Branch, Policy]:
-            leaf = self._trees.found(key, slots, policy.settings)
-            return (Branch() if leaf is None else Branch.build(store.path(key, leaf))), policy
+        def looked_up() -> tuple[ConversationState, Policy]:
+            leaf = self._indexes.find_leaf(key, sized_messages, policy.settings)
+            return (
+                ConversationState() if leaf is None else ConversationState.from_entries(store.read_path(key, leaf))
+            ), policy
 
-        return await self._means.in_worker(looked_up)
+        return await self._means.run_in_worker(looked_up)
 
-    def forget(self, session: Session) -> None:
+    def drop_session(self, session: Session) -> None:
         """Hold ``session`` no more: something is wrong with it, and the log knows better."""
-        self._open.drop(lambda branch: branch.session is session)
+        self._branches.drop_where(lambda branch: branch.session is session)
 
-    async def _is_behind(self, branch: OpenBranch, slots: Sequence[Slot]) -> bool:
-        """Whether somebody else went on with ``slots`` behind ``branch``, where that has new words to take."""
-        count, settings = branch.repeats(slots), self._policy.settings
-        if count == len(slots):
+    async def _is_outdated(self, branch: OpenBranch, sized_messages: Sequence[SizedMessage]) -> bool:
+        """Whether somebody else went on with ``sized_messages`` behind ``branch``, where that has new words to take."""
+        count, settings = branch.count_repeated(sized_messages), self._policy.settings
+        if count == len(sized_messages):
             return False
         key, leaf = branch.key, branch.session.journal.leaf
 
         def looked() -> bool:
-            others = self._trees.others(key)
-            if others == branch.others:
+            foreign_writes = self._indexes.count_foreign_writes(key)
+            if foreign_writes == branch.foreign_writes:
                 return False
-            branch.others = others
-            return self._trees.is_ahead(key, slots, settings, count, leaf)
+            branch.foreign_writes = foreign_writes
+            return self._indexes.is_ahead(key, sized_messages, settings, count, leaf)
 
-        return await self._means.in_worker(looked)
+        return await self._means.run_in_worker(looked)
 
-    def _is_held(self, key: str) -> bool:
-        return any(branch.is_held for branch in self._open.of(key))
+    def _has_held_branch(self, key: str) -> bool:
+        return any(branch.is_held for branch in self._branches.list_branches(key))
 
-    async def _from_log(self, key: str, slots: Sequence[Slot], *, aside: bool, kept: bool = True) -> OpenBranch:
-        """Return the branch that the log has for ``slots``, by the policy that it began with."""
-        means, policy = self._means, self._policy
+    async def _open_from_log(
+        self, key: str, sized_messages: Sequence[SizedMessage], *, aside: bool, is_persistent: bool = True
+    ) -> OpenBranch:
+        """Return the branch that the log has for ``sized_messages``, by the policy that it began with."""
+        resources, policy = self._means, self._policy
 
         def journal() -> tuple[Journal, int]:
-            store, others = means.store, self._trees.others(key)  # before it is read: what comes later is seen later
-            leaf = self._trees.found(key, slots, policy.settings)
-            if not kept:
-                store = _copy(store, key, leaf)
-            opened = Journal.open(store, key, policy, leaf=leaf, clock=means.clock, ids=means.ids)
-            opened.repairs += self._trees.take_repairs(key)
+            store, foreign_writes = (
+                resources.store,
+                self._indexes.count_foreign_writes(key),
+            )  # before it is read: what comes later is seen later
+            leaf = self._indexes.find_leaf(key, sized_messages, policy.settings)
+            if not is_persistent:
+                store = _copy_to_memory(store, key, leaf)
+            opened_journal = Journal.open(store, key, policy, leaf=leaf, clock=resources.clock, ids=resources.make_ids)
+            opened_journal.repairs += self._indexes.take_repairs(key)
             if not aside:
-                opened.lead()  # what others decide behind it is caught up with
-            if kept:
-                self._trees.look(key)
-                opened.heard = self._trees.grew
+                opened_journal.take_session_leaf()  # what others decide behind it is caught up with
+            if is_persistent:
+                self._indexes.follow_session(key)
+                opened_journal.append_listener = self._indexes.add_appended
             else:
-                opened.moves_leaf = False  # it waits for nobody who talks on in the session
+                opened_journal.moves_leaf = False  # it waits for nobody who talks on in the session
             with suppress(UnknownPolicy):
-                opened.policy = self._named(opened.branch.policy or policy.name).for_session(key)
-            opened.policy = opened.policy if kept else _sparing(opened.policy)
-            return opened, others
+                opened_journal.policy = self._get_policy(opened_journal.state.policy_name or policy.name).for_session(
+                    key
+                )
+            opened_journal.policy = (
+                opened_journal.policy if is_persistent else _remove_shortening_stages(opened_journal.policy)
+            )
+            return opened_journal, foreign_writes
 
-        opened, others = await means.in_worker(journal)
-        return OpenBranch(Session(means, opened), others)
+        opened_journal, foreign_writes = await resources.run_in_worker(journal)
+        return OpenBranch(Session(resources, opened_journal), foreign_writes)
 
-    async def _labelled(self, session: Session) -> None:
+    async def _move_session_leaf(self, session: Session) -> None:
         """Let the session's leaf be where it was talked on last."""
         journal = session.journal
         if not journal.moves_leaf and journal.leaf is not None:
             leaf = journal.leaf
             with suppress(StoreError, UnknownId):
-                await self._means.in_worker(lambda: self._means.store.set_leaf(session.key, leaf))
+                await self._means.run_in_worker(lambda: self._means.store.set_leaf(session.key, leaf))
 
 
-_SHORTENING = frozenset({"results", "lines", "prune"})
+_SHORTENING_STAGES = frozenset({"results", "lines", "prune"})
 
 
-def _sparing(policy: Policy) -> Policy:
+def _remove_shortening_stages(policy: Policy) -> Policy:
     """Return ``policy`` without the stages that show parts short though they fit: nobody could read those back."""
-    return replace(policy, stages=tuple([one for one in policy.stages if one[0] not in _SHORTENING]))
+    return replace(policy, stages=tuple([stage for stage in policy.stages if stage[0] not in _SHORTENING_STAGES]))
 
 
-def _copy(store: SessionStore, key: str, leaf: str | None) -> SessionStore:
+def _copy_to_memory(store: SessionStore, key: str, leaf: str | None) -> SessionStore:
     """Return a store in memory with the branch of session ``key`` that ends with ``leaf``, if there is one."""
     copy = MemoryStore()
     if leaf is not None:
-        copy.take(store.session(key), store.path(key, leaf))
+        copy.adopt_session(store.get_session(key), store.read_path(key, leaf))
     return copy

@@ -11,21 +11,21 @@ from hashlib import blake2b
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Part, Text, Thinking
-from holdfast.messages.size.tokens import measure
-from holdfast.messages.sized_message import Slot
-from holdfast.providers.request_body import Lens
-from holdfast.proxy.conversation.clients import AGENTS, Client
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.providers.request_body import ParsedRequest
+from holdfast.proxy.conversation.clients import AGENTS, ClientIdentity
 
-NAMED = AGENTS | {"aider"}
+SELF_IDENTIFYING_FAMILIES = AGENTS | {"aider"}
 """Families of which each request tells whose it is [M]; LangChain's and LiteLLM's do so where they do not stream."""
-THREAD = "thread"
+THREAD_ROOT = "thread"
 """What stands in the place of the first words where all that a client says in a scope is one conversation."""
-ROOT = 8
+ROOT_DIGEST_BYTES = 8
 """[H] Bytes of the digest that a key ends with: a store with a million roots in one scope shares one by 3e-8."""
 
 
-def session_key(client: Client, lens: Lens, base: str = "") -> str:
-    """Return the key of the session that ``lens``, measured, is part of: family, scope and first words.
+def make_session_key(client: ClientIdentity, parsed_body: ParsedRequest, base: str = "") -> str:
+    """Return the key of the session that ``parsed_body``, measured, is part of: family, scope and first words.
 
     Where the scope is one conversation it is a ``thread``, whatever its first words are: what a client's own compaction
     makes of it is another branch of it, and begins otherwise.
@@ -33,26 +33,37 @@ def session_key(client: Client, lens: Lens, base: str = "") -> str:
     which library sent them: not every request of one tells, so the API stands in its place. ``base`` is whom its
     address names: what one server taught is not true of another, where nothing but the first words are the same.
     """
-    family = client.family if client.family in NAMED else lens.api
-    root = THREAD if client.is_thread else _root(lens, "" if client.scope else base)
+    family = client.family if client.family in SELF_IDENTIFYING_FAMILIES else parsed_body.api
+    root = THREAD_ROOT if client.is_thread else _hash_first_words(parsed_body, "" if client.scope else base)
     return "-".join([part for part in (family, client.scope, root) if part])
 
 
-def _root(lens: Lens, base: str) -> str:
+def _hash_first_words(parsed_body: ParsedRequest, base: str) -> str:
     """Return a digest of the first words, those of a system aside where there are others, said to ``base``."""
-    first = next((slot for slot in lens.slots if slot.message.role != "system"), next(iter(lens.slots), None))
+    first = next(
+        (sized_message for sized_message in parsed_body.messages if sized_message.message.role != "system"),
+        next(iter(parsed_body.messages), None),
+    )
     if first is None:
         return "empty"
-    return blake2b(f"{base} {_digest(first)}".encode(), digest_size=ROOT).hexdigest() if base else _digest(first)
+    return (
+        blake2b(f"{base} {_hash_message(first)}".encode(), digest_size=ROOT_DIGEST_BYTES).hexdigest()
+        if base
+        else _hash_message(first)
+    )
 
 
-def _digest(slot: Slot) -> str:
-    parts = _plain(slot.message.parts)
-    same = len(parts) == len(slot.message.parts)
-    return (slot if same and slot.digest else measure(Message(slot.message.role, parts))).digest[:ROOT].hex()
+def _hash_message(message: SizedMessage) -> str:
+    parts = _merge_plain_parts(message.message.parts)
+    is_plain = len(parts) == len(message.message.parts)
+    return (
+        (message if is_plain and message.digest else build_sized_message(Message(message.message.role, parts)))
+        .digest[:ROOT_DIGEST_BYTES]
+        .hex()
+    )
 
 
-def _plain(parts: Sequence[Part]) -> tuple[Part, ...]:
+def _merge_plain_parts(parts: Sequence[Part]) -> tuple[Part, ...]:
     """Return what is said, words that stand together as one text, without fields that a client may leave out."""
     out: list[Part] = []
     for part in parts:

@@ -31,17 +31,17 @@ from anyio.abc import SocketAttribute
 from holdfast.engine.upstream.connections import ANSWER_BEGAN
 from holdfast.proxy.http.lenient_parser import LenientParser
 
-HEAD_BYTES = 100 * 1024
+MAX_HEAD_BYTES = 100 * 1024
 """Bytes that the head of an answer may have, and what stands between two pieces of its body (extensions of chunks,
 trailers): h11 and httpx2 take as many."""
-HELD_BYTES = 256 * 1024
+MAX_HELD_BYTES = 256 * 1024
 """[H] Bytes of an answer that are held for a slow client before no more are read: one full read of uvloop's."""
-REFUSED_FROM = 300
+FIRST_REFUSAL_STATUS = 300
 """The first status that is no success: a server that has begun one may still read, so it is sent the rest."""
 TURNS_TO_READ = 3
 """Turns of the loop in which it reads what has arrived: asyncio takes two, uvloop one."""
-PORTS = {"http": 80, "https": 443}
-_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+DEFAULT_PORTS = {"http": 80, "https": 443}
+_TOKEN_PATTERN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """What a method or the name of a header is made of (RFC 9110, 5.6.2)."""
 _LINE_BREAK = re.compile(rb"[\0\r\n]")
 """What would end a header before its end."""
@@ -51,7 +51,7 @@ _BODY_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
 """What tells where a body ends."""
 
 
-class Origin(NamedTuple):
+class ServerOrigin(NamedTuple):
     """A server: requests to the same one may share a connection."""
 
     scheme: str
@@ -59,11 +59,11 @@ class Origin(NamedTuple):
     port: int
 
     @classmethod
-    def from_url(cls, url: httpx2.URL) -> Origin:
+    def from_url(cls, url: httpx2.URL) -> ServerOrigin:
         """Return the server of ``url``; ``UnsupportedProtocol`` for anything but HTTP."""
-        if url.scheme not in PORTS:
+        if url.scheme not in DEFAULT_PORTS:
             raise httpx2.UnsupportedProtocol(f"{url.scheme or 'no scheme'}:// is not spoken here; use http or https")
-        port = PORTS[url.scheme] if url.port is None else url.port
+        port = DEFAULT_PORTS[url.scheme] if url.port is None else url.port
         return cls(url.scheme, url.raw_host.decode("ascii"), port)
 
 
@@ -72,9 +72,9 @@ class DirectTransport(httpx2.AsyncBaseTransport):
 
     def __init__(self, most_idle: int, idle_seconds: float) -> None:
         self._most_idle, self._idle_seconds = most_idle, idle_seconds
-        self._idle: list[Connection] = []
+        self._idle: list[HttpConnection] = []
         """The one that was used last is the last."""
-        self._open: set[Connection] = set()
+        self._open: set[HttpConnection] = set()
         self._tls: ssl.SSLContext | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -84,7 +84,7 @@ class DirectTransport(httpx2.AsyncBaseTransport):
         sent, and for nothing else.
         """
         patience, trace = request.extensions.get("timeout", {}), request.extensions.get("trace")
-        origin = Origin.from_url(request.url)
+        origin = ServerOrigin.from_url(request.url)
         async with aclosing(_pieces_to_write(request)) as pieces:
             # A client may take its time for the first piece. Until it is there no connection is taken, so that nothing
             # that arrives on a kept one meanwhile passes for the answer.
@@ -97,15 +97,15 @@ class DirectTransport(httpx2.AsyncBaseTransport):
             try:
                 if trace is not None:
                     await trace("http11.send_request_headers.started", {})
-                await connection.ask(request.method, first, pieces, patience)
+                await connection.send_request(request.method, first, pieces, patience)
             except BaseException:
                 connection.abort()
                 if connection.has_begun_to_answer:
                     request.extensions[ANSWER_BEGAN] = True
                 raise
-        return httpx2.Response(connection.status, headers=connection.headers, stream=_Body(connection, self))
+        return httpx2.Response(connection.status, headers=connection.headers, stream=_AnswerBody(connection, self))
 
-    def release(self, connection: Connection) -> None:
+    def release(self, connection: HttpConnection) -> None:
         """Keep ``connection`` for the next request to the same server, where it can take one; else close it."""
         if not connection.can_be_kept():
             connection.abort()
@@ -122,27 +122,27 @@ class DirectTransport(httpx2.AsyncBaseTransport):
             connection.abort()
         self._idle.clear()
 
-    def _take_idle(self, origin: Origin) -> Connection | None:
+    def _take_idle(self, origin: ServerOrigin) -> HttpConnection | None:
         """Return the connection to ``origin`` that was used last, if any is kept; close those that were idle too long.
 
         A server that ended one meanwhile may have told so in bytes that nobody read yet.
         """
-        now, found = get_running_loop().time(), None
+        now, idle_connection = get_running_loop().time(), None
         for connection in [*reversed(self._idle)]:
             if connection.is_lost or connection.idle_until <= now:
                 self._idle.remove(connection)
                 connection.abort()
-            elif found is None and connection.origin == origin:
+            elif idle_connection is None and connection.origin == origin:
                 self._idle.remove(connection)
                 if connection.has_unread_bytes():
                     connection.abort()
                 else:
-                    found = connection
-        return found
+                    idle_connection = connection
+        return idle_connection
 
-    async def _connect(self, origin: Origin, seconds: float | None) -> Connection:
+    async def _connect(self, origin: ServerOrigin, seconds: float | None) -> HttpConnection:
         """Return a new connection; ``ConnectError`` or ``ConnectTimeout`` where none can be had."""
-        connection = Connection(origin, self._open)
+        connection = HttpConnection(origin, self._open)
         tls = self._tls_context() if origin.scheme == "https" else None
         try:
             async with timeout(seconds):
@@ -183,10 +183,10 @@ def _second_handle(sock: socket.socket) -> socket.socket:
     return second
 
 
-class Connection(Protocol):
+class HttpConnection(Protocol):
     """One connection, on which one request after the other is sent and answered."""
 
-    def __init__(self, origin: Origin, siblings: set[Connection]) -> None:
+    def __init__(self, origin: ServerOrigin, siblings: set[HttpConnection]) -> None:
         self.origin = origin
         self._siblings = siblings
         """All open connections; this is among them as long as it is open."""
@@ -199,18 +199,18 @@ class Connection(Protocol):
         self.headers: list[tuple[bytes, bytes]] = []
         self._pieces: list[bytes] = []
         """What arrived of the body and was not taken yet."""
-        self._held = 0
+        self._held_bytes = 0
         """Bytes of these."""
-        self._answers = 0
+        self._request_count = 0
         """Requests that were sent; who still reads the answer to an earlier one gets nothing of the next."""
         self._method = ""
         self._head: list[bytes] = []
         """What arrived of the head, in case that another parser has to read it."""
-        self._overhead = 0
+        self._overhead_bytes = 0
         """Bytes that arrived of the head, or since the last piece of the body."""
         self._is_complete = True
         """Whether the last answer came to its end; so it is before the first request."""
-        self._is_asked = True
+        self._has_sent_first = True
         """Whether any of the last request went out; what arrives before is no answer to it."""
         self._is_sent = True
         """Whether the last request went out to its end."""
@@ -218,12 +218,12 @@ class Connection(Protocol):
         """Whether the server takes another request on this connection, by its last answer."""
         self._is_informational = False
         """Whether what is being parsed is an answer of status 1xx, before the one that counts."""
-        self._fault: httpx2.TransportError | None = None
+        self._error: httpx2.TransportError | None = None
         """Why no more of this answer comes."""
         self._is_reading_paused = self._is_writing_paused = False
         self._waiter: Future[None] | None = None
         self._waits_since = 0.0
-        self._patience: float | None = None
+        self._timeout: float | None = None
         """Seconds that may pass without a byte."""
         self._timer: TimerHandle | None = None
 
@@ -234,46 +234,49 @@ class Connection(Protocol):
 
     # -- the request ---------------------------------------------------------------------------------------------------
 
-    async def ask(
+    async def send_request(
         self,
         method: str,
         first: tuple[bytes, ...],
-        rest: AsyncIterator[tuple[bytes, ...]],
+        remaining_pieces: AsyncIterator[tuple[bytes, ...]],
         patience: Mapping[str, float | None],
     ) -> None:
-        """Send ``first`` and ``rest``, and return when the head of the answer is here: ``status`` and ``headers``.
+        """Send ``first`` and ``remaining_pieces``, and return when the head of the answer is here: ``status`` and
+        ``headers``.
 
         Raises httpx2's errors: where the server ends the connection, says no HTTP, takes nothing of the request for
         ``patience["write"]`` seconds, or says nothing for ``patience["read"]``.
         """
-        self._answers += 1
-        self._method, self._patience = method, patience.get("write")
-        self.status, self.headers, self._head, self._overhead, self._fault = 0, [], [], 0, None
-        self._is_complete = self._is_asked = self._is_sent = self._is_informational = False
+        self._request_count += 1
+        self._method, self._timeout = method, patience.get("write")
+        self.status, self.headers, self._head, self._overhead_bytes, self._error = 0, [], [], 0, None
+        self._is_complete = self._has_sent_first = self._is_sent = self._is_informational = False
         if self.is_lost:
             raise httpx2.ReadError("the server ended the connection before a request was sent")
         self._parser: httptools.HttpResponseParser | LenientParser = httptools.HttpResponseParser(self)
         # h11 takes these too. Other leniencies would have a chunk that is a byte short pass for a whole one.
         self._parser.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True)
-        await self._send(first, rest)
+        await self._write_request(first, remaining_pieces)
         self.stop_timer()
-        self._patience = patience.get("read")
+        self._timeout = patience.get("read")
         while not self.status:
-            if self._fault is not None:
-                raise self._fault
-            await self._wait()
+            if self._error is not None:
+                raise self._error
+            await self._wait_for_change()
 
-    async def _send(self, first: tuple[bytes, ...], rest: AsyncIterator[tuple[bytes, ...]]) -> None:
+    async def _write_request(
+        self, first: tuple[bytes, ...], remaining_pieces: AsyncIterator[tuple[bytes, ...]]
+    ) -> None:
         """Send a request; stop early where the server is gone, or has refused it."""
-        self._is_asked = True
+        self._has_sent_first = True
         self._transport.writelines(first)
-        async for piece in rest:
-            if not await self._can_write():
+        async for piece in remaining_pieces:
+            if not await self._wait_until_writable():
                 return
             self._transport.writelines(piece)
         self._is_sent = True
 
-    async def _can_write(self) -> bool:
+    async def _wait_until_writable(self) -> bool:
         """Wait until more can be written; return False where the server takes no more of this request.
 
         Bytes that have arrived are looked at first: they may be a refusal, and a write to a connection that its server
@@ -283,44 +286,44 @@ class Connection(Protocol):
             if self.is_lost or not self.has_unread_bytes():
                 break
             await sleep(0)
-        while self._is_writing_paused and self._fault is None and self.status < REFUSED_FROM:
-            await self._wait()
-        is_open = self._fault is None and not self.is_lost and not self._transport.is_closing()
-        return is_open and self.status < REFUSED_FROM
+        while self._is_writing_paused and self._error is None and self.status < FIRST_REFUSAL_STATUS:
+            await self._wait_for_change()
+        is_open = self._error is None and not self.is_lost and not self._transport.is_closing()
+        return is_open and self.status < FIRST_REFUSAL_STATUS
 
     # -- the answer ----------------------------------------------------------------------------------------------------
 
-    async def body(self) -> AsyncIterator[bytes]:
+    async def iter_body(self) -> AsyncIterator[bytes]:
         """Yield the body, all that arrived meanwhile as one piece; raise what breaks it off behind what arrived.
 
         ``StreamClosed`` where the connection has gone on to the next request.
         """
-        number = self._answers
+        number = self._request_count
         while True:
-            if self._answers != number:
+            if self._request_count != number:
                 raise httpx2.StreamClosed
             if self._pieces:
                 piece = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
                 self._pieces.clear()
-                self._held = 0
+                self._held_bytes = 0
                 if self._is_reading_paused and not (self.is_lost or self._transport.is_closing()):
                     self._is_reading_paused = False
                     self._transport.resume_reading()
                 yield piece
             elif self._is_complete:
                 return
-            elif self._fault is not None:
-                raise self._fault
+            elif self._error is not None:
+                raise self._error
             else:
-                await self._wait()
+                await self._wait_for_change()
 
-    async def _wait(self) -> None:
+    async def _wait_for_change(self) -> None:
         """Return when something happened, whatever it is."""
         loop = get_running_loop()
         waiter: Future[None] = loop.create_future()
         self._waiter, self._waits_since = waiter, loop.time()
-        if self._timer is None and self._patience is not None:
-            self._timer = loop.call_later(self._patience, self._check_patience)
+        if self._timer is None and self._timeout is not None:
+            self._timer = loop.call_later(self._timeout, self._check_timeout)
         try:
             await waiter
         finally:
@@ -331,23 +334,23 @@ class Connection(Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _check_patience(self) -> None:
+    def _check_timeout(self) -> None:
         """Give up where nothing happened for too long. One timer serves a whole answer, not one each piece."""
         self._timer = None
-        if self._waiter is None or self._patience is None:
+        if self._waiter is None or self._timeout is None:
             return  # the client is slow, not the server: the next wait begins another timer
         loop = get_running_loop()
-        left = self._waits_since + self._patience - loop.time()
-        if left > 0:
-            self._timer = loop.call_later(left, self._check_patience)
+        remaining_seconds = self._waits_since + self._timeout - loop.time()
+        if remaining_seconds > 0:
+            self._timer = loop.call_later(remaining_seconds, self._check_timeout)
         else:
             kind = httpx2.ReadTimeout if self._is_sent else httpx2.WriteTimeout
-            self._fail(kind(f"the server was silent for {self._patience:g} s"))
+            self._fail_answer(kind(f"the server was silent for {self._timeout:g} s"))
 
-    def _fail(self, fault: httpx2.TransportError) -> None:
+    def _fail_answer(self, fault: httpx2.TransportError) -> None:
         """End the answer with ``fault``, unless it is complete, and close the connection."""
-        if not self._is_complete and self._fault is None:
-            self._fault = fault
+        if not self._is_complete and self._error is None:
+            self._error = fault
         self.abort()
         self._wake()
 
@@ -391,21 +394,23 @@ class Connection(Protocol):
         if self._is_complete:  # nobody asked for it, and the next answer would begin with it
             self.abort()
             return
-        if not self._is_asked:
-            self._fail(httpx2.ReadError("the server answered before a request was sent"))
+        if not self._has_sent_first:
+            self._fail_answer(httpx2.ReadError("the server answered before a request was sent"))
             return
         if not self.status:
             if not self._head and not data.startswith(b"H"):  # a rest of something else: httptools would pass it over
-                self._fail(httpx2.RemoteProtocolError("what came is no answer: it does not begin with HTTP"))
+                self._fail_answer(httpx2.RemoteProtocolError("what came is no answer: it does not begin with HTTP"))
                 return
             self._head.append(data)
-        self._overhead += len(data)
+        self._overhead_bytes += len(data)
         self._parse(data)
         if self.status:
             self._head = []
-        if self._overhead > HEAD_BYTES:
-            self._fail(httpx2.RemoteProtocolError(f"more than {HEAD_BYTES:,} bytes of a head, or between two pieces"))
-        if self._held > HELD_BYTES and not self._is_reading_paused and not self.is_lost:
+        if self._overhead_bytes > MAX_HEAD_BYTES:
+            self._fail_answer(
+                httpx2.RemoteProtocolError(f"more than {MAX_HEAD_BYTES:,} bytes of a head, or between two pieces")
+            )
+        if self._held_bytes > MAX_HELD_BYTES and not self._is_reading_paused and not self.is_lost:
             self._is_reading_paused = True
             self._transport.pause_reading()
         self._wake()
@@ -415,43 +420,45 @@ class Connection(Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._fail(httpx2.RemoteProtocolError("the server changes to another protocol, which nobody asked for"))
+            self._fail_answer(
+                httpx2.RemoteProtocolError("the server changes to another protocol, which nobody asked for")
+            )
         except h11.RemoteProtocolError as error:
-            self._fail(httpx2.RemoteProtocolError(str(error)))
+            self._fail_answer(httpx2.RemoteProtocolError(str(error)))
         except httptools.HttpParserError as error:
             if self.status:
-                self._fail(httpx2.RemoteProtocolError(str(error)))
+                self._fail_answer(httpx2.RemoteProtocolError(str(error)))
                 return
             self.headers, self._is_informational = [], False
-            self._parser = LenientParser(self, self._method, HEAD_BYTES)
+            self._parser = LenientParser(self, self._method, MAX_HEAD_BYTES)
             self._parse(b"".join(self._head))
 
     def eof_received(self) -> None:
         """End the answer: no more of it comes, however much of the request is still to be sent."""
-        self._end(None)
+        self._end_answer(None)
         self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         """End the answer."""
-        self._end(error)
+        self._end_answer(error)
 
-    def _end(self, error: Exception | None) -> None:
+    def _end_answer(self, error: Exception | None) -> None:
         """End the answer: one whose length nobody told ends so, any other is broken off."""
         self.is_lost = True
         self._siblings.discard(self)
-        if not self._is_complete and self._fault is None:
-            if error is None and self.status and not self._tells_its_length():
+        if not self._is_complete and self._error is None:
+            if error is None and self.status and not self._has_body_length():
                 self._is_complete = True
                 self._keeps_alive = False
             else:
-                self._fault = (
+                self._error = (
                     httpx2.RemoteProtocolError("the server ended the connection before the end of its answer")
                     if error is None
                     else httpx2.ReadError(str(error))
                 )
         self._wake()
 
-    def _tells_its_length(self) -> bool:
+    def _has_body_length(self) -> bool:
         return any(name.lower() in _BODY_HEADERS for name, _ in self.headers)
 
     def pause_writing(self) -> None:
@@ -483,9 +490,9 @@ class Connection(Protocol):
         if is_informational:
             self._is_informational = True
             return
-        self.status, self._overhead = status, 0
+        self.status, self._overhead_bytes = status, 0
         if self._method == "HEAD":
-            self._complete()
+            self._complete_answer()
 
     def _can_find_the_end(self, lengths: list[tuple[bytes, bytes]]) -> bool:
         """Return whether ``lengths`` tell where the body ends: httptools takes codings for chunks that are none.
@@ -503,22 +510,22 @@ class Connection(Protocol):
             self._keeps_alive = False
             return
         self._pieces.append(piece)
-        self._held += len(piece)
-        self._overhead = 0
+        self._held_bytes += len(piece)
+        self._overhead_bytes = 0
 
     def on_message_complete(self) -> None:
         """Take the end of an answer; another one follows where this was informational."""
         if self._is_informational:
             self._is_informational, self.headers = False, []
         elif not self._is_complete:
-            self._complete()
+            self._complete_answer()
 
     def on_message_begin(self) -> None:
         """Keep no connection on which a second answer follows the one that was asked for."""
         if self._is_complete:
             self._keeps_alive = False
 
-    def _complete(self) -> None:
+    def _complete_answer(self) -> None:
         self._is_complete = True
         self._keeps_alive = self._parser.should_keep_alive()
 
@@ -527,15 +534,15 @@ class _OddHeadError(Exception):
     """A head that httptools takes, and whose body it may not end where others do: h11 judges it."""
 
 
-class _Body(httpx2.AsyncByteStream):
+class _AnswerBody(httpx2.AsyncByteStream):
     """The body of an answer as it arrives."""
 
-    def __init__(self, connection: Connection, transport: DirectTransport) -> None:
+    def __init__(self, connection: HttpConnection, transport: DirectTransport) -> None:
         self._connection, self._transport = connection, transport
         self._is_closed = False
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        return self._connection.body()
+        return self._connection.iter_body()
 
     async def aclose(self) -> None:
         if not self._is_closed:
@@ -561,11 +568,11 @@ async def _pieces_to_write(request: httpx2.Request) -> AsyncGenerator[tuple[byte
 def _request_head(request: httpx2.Request) -> bytes:
     """Return the request line and the headers; ``LocalProtocolError`` where one would end too early."""
     method, target = request.method.encode(), request.url.raw_path
-    if not _TOKEN.fullmatch(method) or _TARGET_BREAK.search(target):
+    if not _TOKEN_PATTERN.fullmatch(method) or _TARGET_BREAK.search(target):
         raise httpx2.LocalProtocolError(f"{method!r} {target!r} cannot be sent: it breaks the line")
     lines = [method + b" " + target + b" HTTP/1.1\r\n"]
     for name, value in request.headers.raw:
-        if not _TOKEN.fullmatch(name) or _LINE_BREAK.search(value):
+        if not _TOKEN_PATTERN.fullmatch(name) or _LINE_BREAK.search(value):
             raise httpx2.LocalProtocolError(f"the header {name!r} cannot be sent: its name or value breaks the line")
         lines.append(name + b": " + value + b"\r\n")
     return b"".join([*lines, b"\r\n"])
@@ -580,16 +587,16 @@ async def _framed_body(request: httpx2.Request) -> AsyncGenerator[tuple[bytes, .
     is_chunked = name == b"transfer-encoding"
     if not is_chunked and not value.isdigit():
         raise httpx2.LocalProtocolError(f"{value!r} is no content-length")
-    left = 0 if is_chunked else int(value)
+    remaining_bytes = 0 if is_chunked else int(value)
     pieces = aiter(cast("httpx2.AsyncByteStream", request.stream))
     async with aclosing(cast("AsyncGenerator[bytes]", pieces)):
         async for piece in pieces:
-            left -= len(piece)
-            if left < 0 and not is_chunked:
+            remaining_bytes -= len(piece)
+            if remaining_bytes < 0 and not is_chunked:
                 raise httpx2.LocalProtocolError("the body has more bytes than its content-length says")
             if piece:
                 yield (b"%x\r\n" % len(piece), piece, b"\r\n") if is_chunked else (piece,)
     if is_chunked:
         yield (b"0\r\n\r\n",)
-    elif left:
+    elif remaining_bytes:
         raise httpx2.LocalProtocolError("the body has fewer bytes than its content-length says")

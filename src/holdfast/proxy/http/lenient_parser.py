@@ -7,7 +7,7 @@ from typing import Protocol
 import h11
 
 
-class AnswerReceiver(Protocol):
+class ResponseCallbacks(Protocol):
     """Who is told of an answer, by the names that httptools calls."""
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -31,7 +31,7 @@ class LenientParser:
     It is slower, so it reads odd answers alone. A request behind one goes out on another connection.
     """
 
-    def __init__(self, receiver: AnswerReceiver, method: str, head_bytes: int) -> None:
+    def __init__(self, receiver: ResponseCallbacks, method: str, head_bytes: int) -> None:
         self._receiver = receiver
         self._status = 0
         self._connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=head_bytes)

@@ -13,12 +13,12 @@ from urllib.parse import parse_qs, quote, unquote
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.config.addresses import is_base
+from holdfast.config.addresses import is_base_url
 
-Endpoint: TypeAlias = Literal["generate", "count", "compact", "models", "probe", "other"]
+RouteEndpoint: TypeAlias = Literal["generate", "count", "compact", "models", "probe", "other"]
 """An answer, a count of tokens, a compaction, the list of models, a WebSocket that is asked for, anything else."""
 
-_POSTED: dict[str, tuple[str, Endpoint]] = {
+_POST_ENDPOINTS: dict[str, tuple[str, RouteEndpoint]] = {
     "/messages": ("anthropic", "generate"),
     "/messages/count_tokens": ("anthropic", "count"),
     "/chat/completions": ("openai-chat", "generate"),
@@ -27,50 +27,55 @@ _POSTED: dict[str, tuple[str, Endpoint]] = {
     "/responses/input_tokens": ("openai-responses", "count"),
 }
 """What bodies are sent to, below the version."""
-_GEMINI: dict[str, Endpoint] = {
+_GEMINI_ENDPOINTS: dict[str, RouteEndpoint] = {
     "generateContent": "generate",
     "streamGenerateContent": "generate",
     "countTokens": "count",
 }
 """What Gemini's models are asked for."""
-_UPSTREAMS = {"anthropic": "anthropic", "gemini": "gemini", "openai-chat": "openai", "openai-responses": "openai"}
+_UPSTREAM_SETTINGS = {
+    "anthropic": "anthropic",
+    "gemini": "gemini",
+    "openai-chat": "openai",
+    "openai-responses": "openai",
+}
 """The setting that names who answers an API."""
 
-_TAIL = re.compile(
+_TAIL_PATTERN = re.compile(
     r"(?P<version>/v1(?:alpha|beta)?)?"
-    rf"(?:(?P<posted>{'|'.join(_POSTED)})|/models/(?P<model>[^/]+?)(?::|%3[aA])(?P<asked>{'|'.join(_GEMINI)})|"
+    rf"(?:(?P<posted>{'|'.join(_POST_ENDPOINTS)})|/models/(?P<model>[^/]+?)(?::|%3[aA])(?P<asked>{'|'.join(_GEMINI_ENDPOINTS)})|"
     r"/models(?:/[^/:]+)?)/?"
 )
 """A path that is known, whole; or the end of one that names its upstream."""
-_VERTEX = re.compile(r"/(?:publishers/[^/]+|projects/[^/]+/locations/[^/]+)/")
+_VERTEX_PATTERN = re.compile(r"/(?:publishers/[^/]+|projects/[^/]+/locations/[^/]+)/")
 """Google Cloud serves models in folders of these names, with other bodies or none of our concern."""
-_SERVER = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
+_SERVER_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
 """What stands before the path in a request to a relay."""
-_NAMED = re.compile(
+_NAMED_UPSTREAM_PATTERN = re.compile(
     r"/u/(?P<scheme>https?)(?::|%3A)(?:/|%2F){1,2}(?P<host>[^/?#@%\\\s]+)(?P<path>/[^?#\s]*)?", re.IGNORECASE
 )
 """A path that names its upstream; some clients make one stroke of two."""
-_ENCODED = re.compile(r"(?<=\A/u/)https?%3A[^/]*", re.IGNORECASE)
+_ENCODED_UPSTREAM_PATTERN = re.compile(r"(?<=\A/u/)https?%3A[^/]*", re.IGNORECASE)
 """The same, as one who encodes all of an address writes it."""
-_FIRST = re.compile(r"/v\d\w*(?=/)")
+_LEADING_VERSION_PATTERN = re.compile(r"/v\d\w*(?=/)")
 """A path that begins with a version."""
-_TWICE = re.compile(r"(?:/v1(?:alpha|beta)?)+(?=/v1(?:alpha|beta)?/)")
+_REPEATED_VERSION_PATTERN = re.compile(r"(?:/v1(?:alpha|beta)?)+(?=/v1(?:alpha|beta)?/)")
 """Versions before another one: a client adds its own to the one in its base address."""
-_VERSION = re.compile(r"/v\d\w*\Z")
+_TRAILING_VERSION_PATTERN = re.compile(r"/v\d\w*\Z")
 """A base address that names a version of its own (``…/v1``, ``…/paas/v4``)."""
-_OF_GOOGLE = re.compile(r"(?:/upload)?/v1(?:alpha|beta)/(?!projects/)")
-_OF_OPENAI = re.compile(
+_GOOGLE_PATH_PATTERN = re.compile(r"(?:/upload)?/v1(?:alpha|beta)/(?!projects/)")
+_OPENAI_PATH_PATTERN = re.compile(
     r"(?:/v1)?/(?:responses|conversations|chat|completions|embeddings|audio|images|videos|files|uploads|batches|"
     r"moderations|fine_tuning|vector_stores|assistants|threads|realtime|evals|containers|models)(?:/|\Z)"
 )
-_OF_ANTHROPIC = re.compile(r"(?:/v1)?/(?:messages|complete)(?:/|\Z)")
+_ANTHROPIC_PATH_PATTERN = re.compile(r"(?:/v1)?/(?:messages|complete)(?:/|\Z)")
 
 
 class Route(Struct, frozen=True):
     """What a request is. ``api`` is empty where nothing tells whose it is."""
 
     api: str = ""
-    endpoint: Endpoint = "other"
+    endpoint: RouteEndpoint = "other"
     model: str = ""
     """The model, where the address names it."""
     stream: bool = False
@@ -81,112 +86,118 @@ class Route(Struct, frozen=True):
     """What is asked of the upstream, with its query, as it came. A query may hold a key."""
 
     @property
-    def place(self) -> str:
+    def shown_path(self) -> str:
         """What may be shown and logged: the path without its query."""
         return self.path.partition("?")[0]
 
     @property
-    def upstream(self) -> str:
+    def upstream_setting(self) -> str:
         """The setting that names who answers: ``anthropic``, ``openai``, ``gemini``, or nothing."""
-        return _UPSTREAMS.get(self.api, "")
+        return _UPSTREAM_SETTINGS.get(self.api, "")
 
 
-def route(method: str, path: str, query: str = "", headers: Mapping[str, str] = {}) -> Route:
+def parse_route(method: str, path: str, query: str = "", headers: Mapping[str, str] = {}) -> Route:
     """Return what a request is; the names of ``headers`` are in lower case.
 
     A path that names an upstream and no known endpoint is relayed there; one that names an impossible upstream has
     neither an API nor a base.
     """
-    asked = f"?{query}" if query else ""
-    path = _ENCODED.sub(lambda found: unquote(found[0]), _own(path))
-    named = _NAMED.fullmatch(path)
-    if named is None and path.lower().startswith("/u/http"):
-        return Route(path=path + asked)
-    if named is None:
-        known = None if _VERTEX.search(path) else _TAIL.fullmatch(path)
-        return replace(_known(method, known, query, headers, path), path=path + asked)
-    server, inner = f"{named['scheme'].lower()}://{named['host']}", named["path"] or "/"
-    if not is_base(server):
-        return Route(path=path + asked)
-    known = None if _VERTEX.search(inner) else _end(inner)
-    start = known.start() if known else 0
-    found = _known(method, known, query, headers, inner)
-    return replace(found, base=server + inner[:start], path=inner[start:] + asked)
+    query_suffix = f"?{query}" if query else ""
+    path = _ENCODED_UPSTREAM_PATTERN.sub(lambda match: unquote(match[0]), _clean_path(path))
+    url_match = _NAMED_UPSTREAM_PATTERN.fullmatch(path)
+    if url_match is None and path.lower().startswith("/u/http"):
+        return Route(path=path + query_suffix)
+    if url_match is None:
+        tail_match = None if _VERTEX_PATTERN.search(path) else _TAIL_PATTERN.fullmatch(path)
+        return replace(_classify_path(method, tail_match, query, headers, path), path=path + query_suffix)
+    server, inner = f"{url_match['scheme'].lower()}://{url_match['host']}", url_match["path"] or "/"
+    if not is_base_url(server):
+        return Route(path=path + query_suffix)
+    tail_match = None if _VERTEX_PATTERN.search(inner) else _match_known_tail(inner)
+    start = tail_match.start() if tail_match else 0
+    match = _classify_path(method, tail_match, query, headers, inner)
+    return replace(match, base=server + inner[:start], path=inner[start:] + query_suffix)
 
 
-def address(base: str, found: Route) -> str:
-    """Return the whole address of ``found`` below ``base``; below the upstream that it names itself, if it does.
+def build_upstream_url(base: str, target_route: Route) -> str:
+    """Return the whole address of ``target_route`` below ``base``; below the upstream that it names itself, if it does.
 
     Where both name a version, the base's counts; where neither does, the usual one of a known endpoint is added.
     """
-    if found.base:
-        return found.base + found.path
-    path, base = found.path, base.rstrip("/")
-    told = _FIRST.match(path)
-    if _VERSION.search(base):
-        return base + (path[told.end() :] if told else path)
-    added = "" if told or found.endpoint == "other" else "/v1beta" if found.api == "gemini" else "/v1"
+    if target_route.base:
+        return target_route.base + target_route.path
+    path, base = target_route.path, base.rstrip("/")
+    version_match = _LEADING_VERSION_PATTERN.match(path)
+    if _TRAILING_VERSION_PATTERN.search(base):
+        return base + (path[version_match.end() :] if version_match else path)
+    added = (
+        ""
+        if version_match or target_route.endpoint == "other"
+        else "/v1beta"
+        if target_route.api == "gemini"
+        else "/v1"
+    )
     return base + added + path
 
 
-def asking(route: Route, model: str) -> Route:
+def make_gemini_answer_route(route: Route, model: str) -> Route:
     """Return where Gemini's ``model`` is asked for a whole answer, by whom ``route`` asks and with all that it says."""
     path, _, query = route.path.partition("?")
-    kept = "&".join(one for one in query.split("&") if one and not one.startswith("alt="))
-    asked = f"{path.rpartition('/')[0]}/{quote(model, safe='')}:generateContent"
-    return replace(route, path=f"{asked}?{kept}" if kept else asked, stream=False)
+    remaining_query = "&".join(pair for pair in query.split("&") if pair and not pair.startswith("alt="))
+    new_path = f"{path.rpartition('/')[0]}/{quote(model, safe='')}:generateContent"
+    return replace(route, path=f"{new_path}?{remaining_query}" if remaining_query else new_path, stream=False)
 
 
-def _own(path: str) -> str:
+def _clean_path(path: str) -> str:
     """Return the path alone, beginning with one stroke, and with one version at most."""
-    server = _SERVER.match(path)
+    server = _SERVER_PATTERN.match(path)
     own = "/" + path[server.end() if server else 0 :].lstrip("/")
-    twice = _TWICE.match(own)
+    twice = _REPEATED_VERSION_PATTERN.match(own)
     return own[twice.end() :] if twice else own
 
 
-def _end(path: str) -> re.Match[str] | None:
+def _match_known_tail(path: str) -> re.Match[str] | None:
     """Return the longest end of ``path`` that is a known one."""
-    starts = (one.start() for one in re.finditer("/", path))
-    return next(filter(None, (_TAIL.fullmatch(path, start) for start in starts)), None)
+    starts = (slash.start() for slash in re.finditer("/", path))
+    return next(filter(None, (_TAIL_PATTERN.fullmatch(path, start) for start in starts)), None)
 
 
-def _known(method: str, tail: re.Match[str] | None, query: str, headers: Mapping[str, str], path: str) -> Route:
+def _classify_path(method: str, tail: re.Match[str] | None, query: str, headers: Mapping[str, str], path: str) -> Route:
     """Return what is asked at ``tail``, a known path, or at ``path`` where there is none."""
     if method == "POST" and tail is not None and (tail["posted"] or tail["asked"]):
-        return Route(*_POSTED[tail["posted"]]) if tail["posted"] else _gemini(tail, query)
-    other = Route(_whose(path if tail is None else tail[0], headers))
+        return Route(*_POST_ENDPOINTS[tail["posted"]]) if tail["posted"] else _parse_gemini_route(tail, query)
+    fallback = Route(_guess_api(path if tail is None else tail[0], headers))
     if tail is None:
-        return other
+        return fallback
     if method in {"GET", "HEAD"} and not tail["posted"] and not tail["asked"]:
-        return replace(other, endpoint="models")
+        return replace(fallback, endpoint="models")
     if method == "GET" and tail["posted"] == "/responses" and headers.get("upgrade", "").lower() == "websocket":
         return Route("openai-responses", "probe")
-    return other
+    return fallback
 
 
-def _gemini(tail: re.Match[str], query: str) -> Route:
+def _parse_gemini_route(tail: re.Match[str], query: str) -> Route:
     """Return what a model of Gemini is asked for; answers that stream as one long array are not ours to read."""
     streams = tail["asked"] == "streamGenerateContent"
     forms = parse_qs(query)
     if streams and "sse" not in forms.get("alt", []) + forms.get("$alt", []):
         return Route("gemini")
-    return Route("gemini", _GEMINI[tail["asked"]], unquote(tail["model"]), streams)
+    return Route("gemini", _GEMINI_ENDPOINTS[tail["asked"]], unquote(tail["model"]), streams)
 
 
-def _whose(path: str, headers: Mapping[str, str]) -> str:
+def _guess_api(path: str, headers: Mapping[str, str]) -> str:
     """Return the API that a request belongs to of which no more is known: by its path, else by its headers."""
-    if _VERTEX.search(path):
+    if _VERTEX_PATTERN.search(path):
         return ""
-    if _OF_GOOGLE.match(path) or "x-goog-api-key" in headers:
+    if _GOOGLE_PATH_PATTERN.match(path) or "x-goog-api-key" in headers:
         return "gemini"
-    if _OF_ANTHROPIC.match(path) or _speaks_to_anthropic(headers):
+    if _ANTHROPIC_PATH_PATTERN.match(path) or _is_anthropic_client(headers):
         return "anthropic"
-    if not _OF_OPENAI.match(path):
+    if not _OPENAI_PATH_PATTERN.match(path):
         return ""
     return "openai-responses" if re.search(r"/(?:responses|conversations)(?:/|\Z)", path) else "openai-chat"
 
 
-def _speaks_to_anthropic(headers: Mapping[str, str]) -> bool:
+def _is_anthropic_client(headers: Mapping[str, str]) -> bool:
     program = headers.get("user-agent", "").lower()
     return "x-api-key" in headers or "anthropic-version" in headers or program.startswith(("claude", "anthropic"))

@@ -8,101 +8,101 @@ from msgspec import Struct
 
 from holdfast import events
 from holdfast.events import Event
-from holdfast.providers.overflow import OVERFLOWS
-from holdfast.state.costs import share
+from holdfast.providers.overflow import OVERFLOW_KINDS
+from holdfast.state.costs import divide_or_zero
 
-REMEMBERED = 4_096
+MAX_SESSIONS = 4_096
 """Sessions that are remembered; one that comes back after so many others is counted again. [H]"""
 
 
-class _Known(Struct):
+class _SessionFlags(Struct):
     """What is remembered of a session."""
 
-    is_refused: bool = False
+    is_overflow_refused: bool = False
     """Its provider refused the request under way, as too large."""
-    is_foreseen: bool = False
+    is_overflow_avoided: bool = False
     """A compaction made the next request fit before it was sent."""
-    is_asked: bool = False
+    is_manual: bool = False
     """The compaction under way was asked for by somebody."""
-    is_held: bool = False
+    is_breaker_open: bool = False
     """Its breaker holds compactions back."""
 
 
-class Counts:
-    """The counts; ``told`` is a listener of the engine."""
+class EventCounts:
+    """The counts; ``count_event`` is a listener of the engine."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, _Known] = OrderedDict()
-        self.count = 0
+        self._known: OrderedDict[str, _SessionFlags] = OrderedDict()
+        self.session_count = 0
         self.outcomes: Counter[str] = Counter()
         """Compactions, by what became of them."""
-        self.refused = 0
+        self.refused_overflows = 0
         """Requests that a provider refused as too large."""
-        self.avoided = 0
+        self.avoided_overflows = 0
         """Answers to a request that had been refused so, or that a compaction made fit before it was sent."""
-        self.saved = 0
+        self.saved_tokens = 0
         """Tokens that reductions took away, each counted once: when it was made."""
         self.tokens: Counter[str] = Counter()
         """Tokens of the answers, as providers counted them: ``input``, ``output``, ``cache_read``, ``cache_write``."""
 
     @property
-    def keys(self) -> tuple[str, ...]:
+    def session_keys(self) -> tuple[str, ...]:
         """The sessions that are remembered, the one that something happened in last first."""
         return tuple(reversed(self._known))
 
     @property
-    def held(self) -> int:
+    def open_breakers(self) -> int:
         """How many of them have a breaker that holds compactions back: it said so, and none succeeded since."""
-        return sum(known.is_held for known in self._known.values())
+        return sum(session.is_breaker_open for session in self._known.values())
 
     @property
-    def cache_hit(self) -> float:
+    def cache_hit_share(self) -> float:
         """The share of the input that came out of the cache."""
-        return share(self.tokens["cache_read"], self.tokens["input"])
+        return divide_or_zero(self.tokens["cache_read"], self.tokens["input"])
 
-    def told(self, event: Event) -> None:
+    def count_event(self, event: Event) -> None:
         """Count ``event``."""
-        known = self._session(event.session)
+        session = self._get_flags(event.session)
         match event:
-            case events.Refused(kind=kind) if kind in OVERFLOWS:
-                self.refused += 1
-                known.is_refused = True
-            case events.Compacting(trigger=trigger):
-                known.is_asked = trigger == "manual"
-            case events.Compacted():
-                self._compacted(known, event)
-            case events.Decided(saves=saves):
-                self.saved += max(0, saves)
-            case events.Noticed(rule="breaker"):
-                known.is_held = True
-            case events.Answered():
-                self._answered(known, event)
+            case events.RequestRefused(kind=kind) if kind in OVERFLOW_KINDS:
+                self.refused_overflows += 1
+                session.is_overflow_refused = True
+            case events.CompactionStarted(trigger=trigger):
+                session.is_manual = trigger == "manual"
+            case events.CompactionEnded():
+                self._count_compaction(session, event)
+            case events.EditsDecided(saves=saves):
+                self.saved_tokens += max(0, saves)
+            case events.NoticeGiven(rule="breaker"):
+                session.is_breaker_open = True
+            case events.AnswerRecorded():
+                self._count_answer(session, event)
 
-    def unanswered(self, session: str) -> None:
+    def clear_refusal(self, session: str) -> None:
         """Take note that the client was told of a refusal: what is answered next was not refused."""
         if session in self._known:
-            self._known[session].is_refused = False
+            self._known[session].is_overflow_refused = False
 
-    def _compacted(self, known: _Known, event: events.Compacted) -> None:
+    def _count_compaction(self, session: _SessionFlags, event: events.CompactionEnded) -> None:
         self.outcomes[event.outcome] += 1
         if event.outcome == "compacted":
-            self.saved += max(0, event.before - event.after)
-            known.is_foreseen = known.is_foreseen or not known.is_asked
-            known.is_held = False
-        known.is_asked = False
+            self.saved_tokens += max(0, event.tokens_before - event.tokens_after)
+            session.is_overflow_avoided = session.is_overflow_avoided or not session.is_manual
+            session.is_breaker_open = False
+        session.is_manual = False
 
-    def _answered(self, known: _Known, event: events.Answered) -> None:
-        self.avoided += known.is_refused or known.is_foreseen
-        known.is_refused = known.is_foreseen = False
+    def _count_answer(self, session: _SessionFlags, event: events.AnswerRecorded) -> None:
+        self.avoided_overflows += session.is_overflow_refused or session.is_overflow_avoided
+        session.is_overflow_refused = session.is_overflow_avoided = False
         for name in ("input", "output", "cache_read", "cache_write"):
             self.tokens[name] += getattr(event, name)
 
-    def _session(self, key: str) -> _Known:
+    def _get_flags(self, key: str) -> _SessionFlags:
         """Return what is known of the session called ``key``, which is the newest now."""
         if key not in self._known:
-            self.count += 1
-            self._known[key] = _Known()
-            if len(self._known) > REMEMBERED:
+            self.session_count += 1
+            self._known[key] = _SessionFlags()
+            if len(self._known) > MAX_SESSIONS:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)
         return self._known[key]

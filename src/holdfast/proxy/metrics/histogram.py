@@ -16,7 +16,7 @@ class Histogram:
         self.bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
-        self.most = 0.0
+        self.max_seconds = 0.0
 
     @property
     def count(self) -> int:
@@ -28,9 +28,9 @@ class Histogram:
         seconds = max(0.0, seconds)
         self._counts[bisect_left(self.bounds, seconds)] += 1
         self.sum += seconds
-        self.most = max(self.most, seconds)
+        self.max_seconds = max(self.max_seconds, seconds)
 
-    def under(self) -> list[tuple[float, int]]:
+    def cumulate_counts(self) -> list[tuple[float, int]]:
         """Return each bound with how many were not above it; the last bound is infinite."""
         return [*zip((*self.bounds, float("inf")), accumulate(self._counts), strict=True)]
 
@@ -41,9 +41,9 @@ class Histogram:
         """
         rank, below = share * self.count, 0
         low = 0.0
-        for high, held in self.under():
-            if held >= rank and held > below:
-                top = min(high, self.most)
-                return low + (top - low) * max(0.0, rank - below) / (held - below)
-            low, below = high, held
+        for high, cumulative_count in self.cumulate_counts():
+            if cumulative_count >= rank and cumulative_count > below:
+                top = min(high, self.max_seconds)
+                return low + (top - low) * max(0.0, rank - below) / (cumulative_count - below)
+            low, below = high, cumulative_count
         return None

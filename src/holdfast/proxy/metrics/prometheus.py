@@ -24,34 +24,34 @@ class Metric(Struct, frozen=True):
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
-    says: str
+    help_text: str
     samples: tuple[Sample, ...]
 
 
-def exposition(metrics: Iterable[Metric]) -> str:
+def format_metrics(metrics: Iterable[Metric]) -> str:
     """Return ``metrics`` as text, each with what it says and its kind."""
-    return "".join(f"{line}\n" for metric in metrics for line in _lines(metric))
+    return "".join(f"{line}\n" for metric in metrics for line in _format_metric_lines(metric))
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Return ``value`` as the format writes it."""
     if isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     return str(int(value)) if value == int(value) else repr(value)
 
 
-def _lines(metric: Metric) -> Iterator[str]:
-    says = metric.says.replace("\\", r"\\").replace("\n", r"\n")
+def _format_metric_lines(metric: Metric) -> Iterator[str]:
+    says = metric.help_text.replace("\\", r"\\").replace("\n", r"\n")
     yield f"# HELP {metric.name} {says}"
     yield f"# TYPE {metric.name} {metric.kind}"
     for sample in metric.samples:
-        yield f"{metric.name}{sample.suffix}{_labels(sample.labels)} {number(sample.value)}"
+        yield f"{metric.name}{sample.suffix}{_format_labels(sample.labels)} {format_number(sample.value)}"
 
 
-def _labels(labels: Mapping[str, str]) -> str:
-    pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+def _format_labels(labels: Mapping[str, str]) -> str:
+    pairs = ",".join(f'{name}="{_escape_label(value)}"' for name, value in labels.items())
     return f"{{{pairs}}}" if pairs else ""
 
 
-def _escaped(value: str) -> str:
+def _escape_label(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -7,86 +7,102 @@ from operator import is_
 
 from msgspec.structs import replace
 
-from holdfast.messages.sized_message import Slot
-from holdfast.state.branch.branch import Branch, extend
-from holdfast.state.entries import Compaction, Decision, Entry, Said
-from holdfast.state.sequence import Seq, common
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.state.branch.branch import ConversationState, apply_entry
+from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, MessageEntry
+from holdfast.state.sequence import PersistentSequence, count_shared_prefix_items
 
 
-def restated(branch: Branch, slots: Sequence[Slot], start: int = 0) -> Branch:
+def replace_raw_bytes(
+    state: ConversationState, sized_messages: Sequence[SizedMessage], start: int = 0
+) -> ConversationState:
     """Return the branch with its first slots said in other bytes; repairs stand where they are of other slots alone.
 
     Those before ``start`` are known to be its own.
     """
-    told, known, settled = slots[start:], branch.slots.slice(start), branch.settled
-    same = common(told, known)
-    if same == len(told):
-        return branch
-    first, rest = start + same, [*told[same:], *known[len(told) :]]
+    new_messages, old_messages, prefix = (
+        sized_messages[start:],
+        state.sized_messages.slice(start),
+        state.normalized_prefix,
+    )
+    common_count = count_shared_prefix_items(new_messages, old_messages)
+    if common_count == len(new_messages):
+        return state
+    first, replacement = start + common_count, [*new_messages[common_count:], *old_messages[len(new_messages) :]]
     return replace(
-        branch,
-        slots=branch.slots.changed(first, rest),
-        messages=branch.messages.changed(first, [slot.message for slot in rest]),
-        settled=settled if settled is None or not settled.repairs or settled.slot <= first else None,
+        state,
+        sized_messages=state.sized_messages.replace_from(first, replacement),
+        messages=state.messages.replace_from(first, [sized_message.message for sized_message in replacement]),
+        normalized_prefix=prefix if prefix is None or not prefix.normalization or prefix.next_index <= first else None,
     )
 
 
-def held_as(branch: Branch, slots: Sequence[Slot], start: int = 0) -> Branch:
-    """Return the branch with ``slots`` in place of its own first ones, which they equal.
+def share_message_objects(
+    state: ConversationState, sized_messages: Sequence[SizedMessage], start: int = 0
+) -> ConversationState:
+    """Return the branch with ``sized_messages`` in place of its own first ones, which they equal.
 
     What is the very same object is not looked into whenever it is compared. Those before ``start`` are known to be so.
     """
-    told = slots[start:]
-    if all(map(is_, told, branch.slots.slice(start))):
-        return branch
-    rest = [*told, *branch.slots.slice(start + len(told))]
-    messages = [slot.message for slot in rest]
-    return replace(branch, slots=branch.slots.changed(start, rest), messages=branch.messages.changed(start, messages))
+    new_messages = sized_messages[start:]
+    if all(map(is_, new_messages, state.sized_messages.slice(start))):
+        return state
+    replacement = [*new_messages, *state.sized_messages.slice(start + len(new_messages))]
+    messages = [sized_message.message for sized_message in replacement]
+    return replace(
+        state,
+        sized_messages=state.sized_messages.replace_from(start, replacement),
+        messages=state.messages.replace_from(start, messages),
+    )
 
 
-def cut_back(branch: Branch, count: int) -> Branch:
+def rewind_state(state: ConversationState, count: int) -> ConversationState:
     """Return the branch as if it ended after ``count`` slots: decisions about those stay in force, word for word."""
-    if count >= len(branch.slots):
-        return branch
-    shorter = Branch.build(Entry("", None, Said(slot)) for slot in branch.slots.slice(0, count))
+    if count >= len(state.sized_messages):
+        return state
+    shorter = ConversationState.from_entries(
+        Entry("", None, MessageEntry(sized_message)) for sized_message in state.sized_messages.slice(0, count)
+    )
     shorter = replace(
         shorter,
-        born=Seq(branch.born.slice(0, count)),
-        frame=branch.frame,
-        framed=min(branch.framed, count),
-        seen=min(branch.seen, count),
-        model=branch.model,
-        api=branch.api,
-        window=branch.window,
-        measured=branch.measured,
-        gauge=branch.gauge,
-        learned=branch.learned,
-        aside=branch.aside,
-        broken=tuple(index for index in branch.broken if index < count),
+        digests_before=PersistentSequence(state.digests_before.slice(0, count)),
+        setup=state.setup,
+        setup_changed_at=min(state.setup_changed_at, count),
+        seen_count=min(state.seen_count, count),
+        model=state.model,
+        api=state.api,
+        configured_window=state.configured_window,
+        measured_request=state.measured_request,
+        calibration=state.calibration,
+        learned_limits=state.learned_limits,
+        other_model_stats=state.other_model_stats,
+        failed_answer_indexes=tuple(index for index in state.failed_answer_indexes if index < count),
     )
-    for id_, what in branch.law:
-        kept = within(what, count)
-        shorter = shorter if kept is None else extend(shorter, Entry(id_, None, kept))
+    for id_, decision in state.active_decisions:
+        kept_decision = clip_decision(decision, count)
+        shorter = shorter if kept_decision is None else apply_entry(shorter, Entry(id_, None, kept_decision))
     return replace(
         shorter,
-        compactions=0,
-        truncations=0,
-        failures=branch.failures,
-        unwritten=branch.unwritten,
-        failed_at=branch.failed_at,
-        standing=min(branch.standing, count),
-        found=(min(branch.found[0], count), min(branch.found[1], count)),
-        spared={slot: parts for slot, parts in branch.spared.items() if slot < count},
-        counted=min(branch.counted, count),
-        policy=branch.policy,
+        compactions_since_answer=0,
+        truncations_since_answer=0,
+        failed_compactions=state.failed_compactions,
+        failures_since_summary=state.failures_since_summary,
+        compaction_failed_at=state.compaction_failed_at,
+        unchanged_until=min(state.unchanged_until, count),
+        previous_coverage=(min(state.previous_coverage[0], count), min(state.previous_coverage[1], count)),
+        protected_parts={
+            sized_message: parts for sized_message, parts in state.protected_parts.items() if sized_message < count
+        },
+        turn_limit_start=min(state.turn_limit_start, count),
+        policy_name=state.policy_name,
     )
 
 
-def within(what: Decision | Compaction, count: int) -> Decision | Compaction | None:
+def clip_decision(decision: DecisionEntry | CompactionEntry, count: int) -> DecisionEntry | CompactionEntry | None:
     """Return the part of what was decided that is about the first ``count`` slots; nothing where none of it is.
 
     A summary of them stands, whatever was decided with it about those behind.
     """
-    kept = replace(what, edits=tuple(edit for edit in what.edits if edit.span.stop <= count))
-    stands = kept.keep <= count if isinstance(kept, Compaction) else kept.edits
-    return kept if stands else None
+    kept_decision = replace(decision, edits=tuple(edit for edit in decision.edits if edit.span.stop <= count))
+    stands = kept_decision.first_kept <= count if isinstance(kept_decision, CompactionEntry) else kept_decision.edits
+    return kept_decision if stands else None

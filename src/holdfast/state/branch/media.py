@@ -7,49 +7,65 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from holdfast.messages.message import Message, media_in, media_of
+from holdfast.messages.message import Message, collect_media_in_messages, collect_media_in_parts
 from holdfast.messages.parts import Media
-from holdfast.state.branch.view import messages_at, slot_after
+from holdfast.state.branch.view import get_next_shown_index, list_shown_messages_at
 from holdfast.state.edits import Edit
 
 if TYPE_CHECKING:
-    from holdfast.state.branch.branch import Branch
+    from holdfast.state.branch.branch import ConversationState
 
 
-def with_media(branch: Branch, messages: Iterable[tuple[int, Message]]) -> Branch:
+def add_media_counts(state: ConversationState, messages: Iterable[tuple[int, Message]]) -> ConversationState:
     """Return the branch showing ``messages``, each with its slot, too; those before ``keep`` are pinned."""
-    found = [(index, media) for index, message in messages if (media := media_of(message))]
-    return _more(branch, [(index, media) for index, media in found if index < branch.pinned or index >= branch.keep])
+    indexed_media = [(index, media) for index, message in messages if (media := collect_media_in_messages(message))]
+    return _add_media(
+        state,
+        [(index, media) for index, media in indexed_media if index < state.pinned_count or index >= state.first_kept],
+    )
 
 
-def recounted(branch: Branch) -> Branch:
+def recount_media(state: ConversationState) -> ConversationState:
     """Return the branch with its media counted anew, over all that it shows."""
-    found = [(index, media_of(message)) for index, message in enumerate(branch.messages.slice(0, branch.pinned))]
-    index, stop = branch.keep, len(branch.slots)
+    indexed_media = [
+        (index, collect_media_in_messages(message))
+        for index, message in enumerate(state.messages.slice(0, state.pinned_count))
+    ]
+    index, stop = state.first_kept, len(state.sized_messages)
     while index < stop:
-        found.append((index, media_of(*messages_at(branch, index))))
-        index = slot_after(branch, index)
-    return _more(replace(branch, pictures=(), media=0, media_bytes=0), [one for one in found if one[1]])
+        indexed_media.append((index, collect_media_in_messages(*list_shown_messages_at(state, index))))
+        index = get_next_shown_index(state, index)
+    return _add_media(
+        replace(state, media_indexes=(), media_count=0, media_bytes=0), [pair for pair in indexed_media if pair[1]]
+    )
 
 
-def changes_media(branch: Branch, edits: Iterable[Edit]) -> bool:
+def has_media_changes(state: ConversationState, edits: Iterable[Edit]) -> bool:
     """Return whether ``edits`` put media somewhere, or something in the place of media that are said there."""
     for edit in edits:
-        start, part = max(edit.span.start, branch.keep), edit.span.part
-        said = branch.messages.slice(start, max(edit.span.stop, edit.span.start + 1)) if branch.media else []
-        parts = [one for message in said for one in (message.parts if part is None else message.parts[part : part + 1])]
-        put = [one for held in edit.put for one in (held.parts if isinstance(held, Message) else (held,))]
-        if media_in(*parts, *put):
+        start, part = max(edit.span.start, state.first_kept), edit.span.part
+        messages = state.messages.slice(start, max(edit.span.stop, edit.span.start + 1)) if state.media_count else []
+        parts = [
+            inner
+            for message in messages
+            for inner in (message.parts if part is None else message.parts[part : part + 1])
+        ]
+        new_parts = [
+            inner
+            for replacement in edit.replacement
+            for inner in (replacement.parts if isinstance(replacement, Message) else (replacement,))
+        ]
+        if collect_media_in_parts(*parts, *new_parts):
             return True
     return False
 
 
-def _more(branch: Branch, found: list[tuple[int, list[Media]]]) -> Branch:
-    if not found:
-        return branch
+def _add_media(state: ConversationState, indexed_media: list[tuple[int, list[Media]]]) -> ConversationState:
+    if not indexed_media:
+        return state
     return replace(
-        branch,
-        pictures=(*branch.pictures, *[index for index, _ in found if index >= branch.keep]),
-        media=branch.media + sum(len(media) for _, media in found),
-        media_bytes=branch.media_bytes + sum(one.size for _, media in found for one in media),
+        state,
+        media_indexes=(*state.media_indexes, *[index for index, _ in indexed_media if index >= state.first_kept]),
+        media_count=state.media_count + sum(len(media) for _, media in indexed_media),
+        media_bytes=state.media_bytes + sum(medium.size for _, media in indexed_media for medium in media),
     )

@@ -7,47 +7,52 @@ from collections.abc import Sequence
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import ToolCall
-from holdfast.messages.sized_message import Slot
-from holdfast.state.sequence import Seq
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.state.sequence import PersistentSequence
 
 
-def called(callers: dict[str, int], before: Seq[Slot], slots: Seq[Slot], new: Sequence[Slot]) -> dict[str, int]:
-    """Return the first uses of call ids: ``callers``, and those of the ``new`` slots."""
+def record_first_calls(
+    first_index_by_call_id: dict[str, int],
+    before: PersistentSequence[SizedMessage],
+    sized_messages: PersistentSequence[SizedMessage],
+    new: Sequence[SizedMessage],
+) -> dict[str, int]:
+    """Return the first uses of call ids: ``first_index_by_call_id``, and those of the ``new`` slots."""
     count = len(before)
-    if not before.grew_into(slots):
-        callers = {id_: index for id_, index in callers.copy().items() if index < count}
-    for index, slot in enumerate(new, count):
-        if slot.message.role == "assistant":
-            for part in slot.message.parts:
+    if not before.is_storage_of(sized_messages):
+        first_index_by_call_id = {id_: index for id_, index in first_index_by_call_id.copy().items() if index < count}
+    for index, sized_message in enumerate(new, count):
+        if sized_message.message.role == "assistant":
+            for part in sized_message.message.parts:
                 if type(part) is ToolCall:
-                    callers.setdefault(part.id, index)
-    return callers
+                    first_index_by_call_id.setdefault(part.id, index)
+    return first_index_by_call_id
 
 
-def still_open(waiting: tuple[str, ...], message: Message) -> tuple[str, ...]:
-    """Return the ids of ``waiting`` calls that have no result yet once ``message`` is said."""
+def update_open_calls(open_call_ids: tuple[str, ...], message: Message) -> tuple[str, ...]:
+    """Return the ids of ``open_call_ids`` calls that have no result yet once ``message`` is said."""
     if message.role == "assistant":
         return tuple([call.id for call in message.calls])
-    if not waiting:
-        return waiting
-    told = tuple([result.call_id for result in message.results])
-    if told == waiting:
+    if not open_call_ids:
+        return open_call_ids
+    result_ids = tuple([result.call_id for result in message.results])
+    if result_ids == open_call_ids:
         return ()
-    given = Counter(told)
-    left: list[str] = []
-    for place, id_ in enumerate(waiting):
-        if not given:
-            return (*left, *waiting[place:])
-        if not _taken(given, id_):
-            left.append(id_)
-    return tuple(left)
+    id_counts = Counter(result_ids)
+    open_ids: list[str] = []
+    for place, id_ in enumerate(open_call_ids):
+        if not id_counts:
+            return (*open_ids, *open_call_ids[place:])
+        if not _take_one(id_counts, id_):
+            open_ids.append(id_)
+    return tuple(open_ids)
 
 
-def _taken(given: Counter[str], id_: str) -> bool:
+def _take_one(id_counts: Counter[str], id_: str) -> bool:
     """Take one ``id_`` out of what is given; return whether there was one."""
-    if id_ not in given:
+    if id_ not in id_counts:
         return False
-    given[id_] -= 1
-    if not given[id_]:
-        del given[id_]
+    id_counts[id_] -= 1
+    if not id_counts[id_]:
+        del id_counts[id_]
     return True

@@ -11,75 +11,86 @@ from msgspec import Raw, Struct
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Part
-from holdfast.messages.sized_message import UNBEGUN, Slot
-from holdfast.state.codec.packing import pack
-from holdfast.state.codec.reading import decoder
+from holdfast.messages.sized_message import EMPTY_HASHER, SizedMessage
+from holdfast.state.codec.packing import pack_value
+from holdfast.state.codec.reading import get_decoder
 from holdfast.state.edits import Edit
-from holdfast.state.entries import Compaction
+from holdfast.state.entries import CompactionEntry
 
 if TYPE_CHECKING:
-    from holdfast.state.branch.branch import Branch
+    from holdfast.state.branch.branch import ConversationState
 
-ROOT = b"holdfast"
+ROOT_DIGEST = b"holdfast"
 """What stands before the first message, for the chain of digests."""
 
 
-def shown(branch: Branch, index: int) -> tuple[Slot, ...]:
+def list_shown_sized_messages_at(state: ConversationState, index: int) -> tuple[SizedMessage, ...]:
     """Return what stands in the projection for slot ``index``: itself, edited, or others in its place."""
-    slot = branch.slots[index]
-    edits = branch.edits.get(index)
+    sized_message = state.sized_messages[index]
+    edits = state.edits.get(index)
     if edits is None:
-        return (slot,)
+        return (sized_message,)
     for edit in edits:
         if edit.span.part is None:
-            return tuple(Slot(put, 0, digest_of(put)) for put in edit.put if isinstance(put, Message))
-    return (edited(slot, edits),)
+            return tuple(
+                SizedMessage(replacement, 0, compute_value_digest(replacement))
+                for replacement in edit.replacement
+                if isinstance(replacement, Message)
+            )
+    return (apply_part_edits(sized_message, edits),)
 
 
-def messages_at(branch: Branch, index: int) -> tuple[Message, ...]:
-    """Return the messages of ``shown``, without their sizes and digests."""
-    message, edits = branch.messages[index], branch.edits.get(index)
+def list_shown_messages_at(state: ConversationState, index: int) -> tuple[Message, ...]:
+    """Return the messages of ``list_shown_sized_messages_at``, without their sizes and digests."""
+    message, edits = state.messages[index], state.edits.get(index)
     if edits is None:
         return (message,)
     for edit in edits:
         if edit.span.part is None:
-            return tuple(put for put in edit.put if isinstance(put, Message))
-    return (Message(message.role, replaced_parts(message, edits)),)
+            return tuple(replacement for replacement in edit.replacement if isinstance(replacement, Message))
+    return (Message(message.role, apply_edits_to_parts(message, edits)),)
 
 
-def edited(slot: Slot, edits: Iterable[Edit]) -> Slot:
-    """Return ``slot`` with parts replaced; its other parts keep their own bytes."""
+def apply_part_edits(sized_message: SizedMessage, edits: Iterable[Edit]) -> SizedMessage:
+    """Return ``sized_message`` with parts replaced; its other parts keep their own bytes."""
     every = list(edits)
-    message = Message(slot.message.role, replaced_parts(slot.message, every))
+    message = Message(sized_message.message.role, apply_edits_to_parts(sized_message.message, every))
     saves = sum(edit.saves for edit in every if edit.span.part is not None)
-    return Slot(message, slot.size - saves, digest_of(message), slot.api, None, slot.raw or slot.base)
+    return SizedMessage(
+        message,
+        sized_message.tokens - saves,
+        compute_value_digest(message),
+        sized_message.api,
+        None,
+        sized_message.raw or sized_message.base_raw,
+    )
 
 
-def replaced_parts(message: Message, edits: Iterable[Edit]) -> tuple[Part, ...]:
+def apply_edits_to_parts(message: Message, edits: Iterable[Edit]) -> tuple[Part, ...]:
     """Return the parts of ``message`` with those replaced that an edit stands for; of two for one part, the later."""
     parts = list(message.parts)
     for edit in sorted(edits, key=lambda edit: edit.span.part or 0, reverse=True):  # from the back: places hold
         if edit.span.part is not None:
-            parts[edit.span.part : edit.span.part + 1] = edit.put  # type: ignore[assignment]
+            parts[edit.span.part : edit.span.part + 1] = edit.replacement  # type: ignore[assignment]
     return tuple(parts)
 
 
-def project(branch: Branch) -> list[Slot]:
+def build_projection(state: ConversationState) -> list[SizedMessage]:
     """Return what a request shows: pinned messages, the summary, the kept slots with the recorded edits applied."""
-    out = branch.slots.slice(0, branch.pinned)
-    if branch.compaction is not None and branch.compaction.summary is not None:
-        out.append(summary_slot(branch.compaction, branch.model, branch.api))
-    if not branch.edits:
-        out += branch.slots.slice(branch.keep)
+    out = state.sized_messages.slice(0, state.pinned_count)
+    if state.compaction is not None and state.compaction.summary is not None:
+        out.append(build_summary_message(state.compaction, state.model, state.api))
+    if not state.edits:
+        out += state.sized_messages.slice(state.first_kept)
         return out
-    index, stop = branch.keep, len(branch.slots)
+    index, stop = state.first_kept, len(state.sized_messages)
     while index < stop:
-        out += shown(branch, index)
-        index = slot_after(branch, index)
+        out += list_shown_sized_messages_at(state, index)
+        index = get_next_shown_index(state, index)
     return out
 
 
-class Native(Struct, frozen=True):
+class NativeSummary(Struct, frozen=True):
     """What a provider made of a head: items for ``model`` on ``api``, and their ``tokens`` where it counted them."""
 
     api: str = ""
@@ -88,149 +99,151 @@ class Native(Struct, frozen=True):
     tokens: int = 0
 
 
-def native_of(compaction: Compaction) -> Native | None:
+def decode_native_summary(compaction: CompactionEntry) -> NativeSummary | None:
     """Return what the provider made, where one did and its items can be read."""
     if compaction.native is None:
         return None
     try:
-        made = decoder(Native).decode(compaction.native)
+        native = get_decoder(NativeSummary).decode(compaction.native)
     except msgspec.MsgspecError:
         return None
-    return made if made.items else None
+    return native if native.items else None
 
 
-def summary_slot(compaction: Compaction, model: str = "", api: str = "") -> Slot:
+def build_summary_message(compaction: CompactionEntry, model: str = "", api: str = "") -> SizedMessage:
     """Return the slot of a compaction's summary, which must have one, as ``model`` on ``api`` is shown it.
 
     What a provider made is its bytes on that API, for that model; elsewhere there is the readable twin alone. Where
     ``model`` or ``api`` is not known it may be any.
     """
-    summary, made = compaction.summary or Message("user"), _shown_native(compaction, model, api)
-    if made is None:
-        return Slot(summary, _readable_size(compaction), _summary_digest(compaction))
-    raw = Raw(b",".join(bytes(item) for item in made.items))
-    return Slot(summary, compaction.size, _summary_digest(compaction), made.api, raw)
+    summary, native = compaction.summary or Message("user"), _get_readable_native(compaction, model, api)
+    if native is None:
+        return SizedMessage(summary, _measure_readable_summary(compaction), _hash_summary(compaction))
+    raw = Raw(b",".join(bytes(item) for item in native.items))
+    return SizedMessage(summary, compaction.head_tokens, _hash_summary(compaction), native.api, raw)
 
 
-def native_size(compaction: Compaction | None, model: str, api: str) -> int:
-    """Return ``summary_size`` where a provider compacted, which is not the same for everybody; 0 elsewhere."""
-    return summary_size(compaction, model, api) if compaction is not None and compaction.native is not None else 0
+def measure_native_summary(compaction: CompactionEntry | None, model: str, api: str) -> int:
+    """Return ``measure_summary`` where a provider compacted, which is not the same for everybody; 0 elsewhere."""
+    return measure_summary(compaction, model, api) if compaction is not None and compaction.native is not None else 0
 
 
-def summary_size(compaction: Compaction, model: str = "", api: str = "") -> int:
-    """Return the size of what ``summary_slot`` returns; what was told of a compaction without a summary."""
-    is_native = compaction.native is not None and _shown_native(compaction, model, api) is not None
-    return compaction.size if is_native else _readable_size(compaction)
+def measure_summary(compaction: CompactionEntry, model: str = "", api: str = "") -> int:
+    """Return the size of what ``build_summary_message`` returns; what was told of a compaction without a summary."""
+    is_native = compaction.native is not None and _get_readable_native(compaction, model, api) is not None
+    return compaction.head_tokens if is_native else _measure_readable_summary(compaction)
 
 
-def held_for(branch: Branch, model: str, api: str) -> int:
+def get_shown_tokens(state: ConversationState, model: str, api: str) -> int:
     """Return the size of the projection as ``model`` on ``api`` is shown it: ``held`` is as the model asked last is."""
-    return branch.held + native_for(branch, model, api) - branch.native
+    return state.shown_tokens + get_native_tokens(state, model, api) - state.native_tokens
 
 
-def native_for(branch: Branch, model: str, api: str) -> int:
-    """Return ``branch.native`` as ``model`` on ``api`` is shown it; as it is where the compaction is not here."""
-    same = branch.compaction is None or (model, api) == (branch.model, branch.api)
-    return branch.native if same else native_size(branch.compaction, model, api)
+def get_native_tokens(state: ConversationState, model: str, api: str) -> int:
+    """Return ``state.native`` as ``model`` on ``api`` is shown it; as it is where the compaction is not here."""
+    is_same_target = state.compaction is None or (model, api) == (state.model, state.api)
+    return state.native_tokens if is_same_target else measure_native_summary(state.compaction, model, api)
 
 
-def _shown_native(compaction: Compaction, model: str, api: str) -> Native | None:
+def _get_readable_native(compaction: CompactionEntry, model: str, api: str) -> NativeSummary | None:
     """Return what the provider made, where ``model`` on ``api`` can read it."""
-    made = native_of(compaction)
-    if made is None or (model and made.model and model != made.model) or (api and api != made.api):
+    native = decode_native_summary(compaction)
+    if native is None or (model and native.model and model != native.model) or (api and api != native.api):
         return None
-    return made
+    return native
 
 
-LETTERS = 4
+CHARS_PER_READABLE_TOKEN = 4
 """Characters for one token of a readable twin that nobody counted, as in older logs."""
 
 
-def _readable_size(compaction: Compaction) -> int:
+def _measure_readable_summary(compaction: CompactionEntry) -> int:
     """Return the size of the summary itself."""
-    if compaction.native is None or compaction.twin or compaction.summary is None:
-        return compaction.twin or compaction.size
-    return max(compaction.size, len(compaction.summary.text) // LETTERS)
+    if compaction.native is None or compaction.readable_tokens or compaction.summary is None:
+        return compaction.readable_tokens or compaction.head_tokens
+    return max(compaction.head_tokens, len(compaction.summary.text) // CHARS_PER_READABLE_TOKEN)
 
 
-_newest_digest: tuple[Compaction, bytes] | None = None
+_newest_digest: tuple[CompactionEntry, bytes] | None = None
 """The compaction whose digest was taken last, and that digest: every entry behind a compaction asks for it again, and
 to pack a long summary each time took a fifth of what it takes to fold a long log."""
 
 
-def _summary_digest(compaction: Compaction) -> bytes:
+def _hash_summary(compaction: CompactionEntry) -> bytes:
     """Return the digest of what stands for the head: of the summary, and of what a provider made beside it."""
     global _newest_digest  # noqa: PLW0603 -- of an immutable value, so nobody sees a difference
-    known = _newest_digest
-    if known is not None and known[0] is compaction:
-        return known[1]
+    cached_digest = _newest_digest
+    if cached_digest is not None and cached_digest[0] is compaction:
+        return cached_digest[1]
     if compaction.native is None or compaction.summary is None:
-        digest = digest_of(compaction.summary or compaction)
+        digest = compute_value_digest(compaction.summary or compaction)
     else:
-        digest = digest_of(Compaction(0, compaction.summary, native=compaction.native))
+        digest = compute_value_digest(CompactionEntry(0, compaction.summary, native=compaction.native))
     _newest_digest = compaction, digest
     return digest
 
 
-def leading(branch: Branch) -> int:
+def count_leading_messages(state: ConversationState) -> int:
     """Return how many messages a request shows before the first kept one: the pinned ones, and the summary."""
-    return branch.pinned + (branch.compaction is not None and branch.compaction.summary is not None)
+    return state.pinned_count + (state.compaction is not None and state.compaction.summary is not None)
 
 
-def patched(slots: list[Slot], repairs: Iterable[Edit]) -> list[Slot]:
-    """Return a projection with ``repairs`` applied; their spans count positions in ``slots``."""
-    out: list[Slot] = []
+def apply_normalization(sized_messages: list[SizedMessage], repairs: Iterable[Edit]) -> list[SizedMessage]:
+    """Return a projection with ``repairs`` applied; their spans count positions in ``sized_messages``."""
+    out: list[SizedMessage] = []
     cursor = 0
     for edit in repairs:
-        out += slots[cursor : edit.span.start]
-        old = slots[edit.span.start : edit.span.stop]
-        base = (old[0].raw or old[0].base) if len(old) == len(edit.put) == 1 else None
-        size = sum(slot.size for slot in old)
-        for message in edit.put:
+        out += sized_messages[cursor : edit.span.start]
+        old = sized_messages[edit.span.start : edit.span.stop]
+        base = (old[0].raw or old[0].base_raw) if len(old) == len(edit.replacement) == 1 else None
+        size = sum(sized_message.tokens for sized_message in old)
+        for message in edit.replacement:
             if isinstance(message, Message):
-                out.append(Slot(message, size, digest_of(message), old[0].api if old else "", None, base))
+                out.append(
+                    SizedMessage(message, size, compute_value_digest(message), old[0].api if old else "", None, base)
+                )
                 size = 0
         cursor = edit.span.stop
-    return out + slots[cursor:]
+    return out + sized_messages[cursor:]
 
 
-def patched_position(position: int, repairs: Iterable[Edit]) -> int:
+def map_normalized_position(position: int, repairs: Iterable[Edit]) -> int:
     """Return where position ``position`` of a projection stands once ``repairs`` are applied."""
     shift = 0
     for edit in repairs:
         if edit.span.start > position:
             break
         if edit.span.stop > position:
-            return max(0, edit.span.start + shift + len(edit.put) - 1)
-        shift += len(edit.put) - (edit.span.stop - edit.span.start)
+            return max(0, edit.span.start + shift + len(edit.replacement) - 1)
+        shift += len(edit.replacement) - (edit.span.stop - edit.span.start)
     return position + shift
 
 
-def origins(branch: Branch) -> list[int]:
-    """Return, for each slot of ``project(branch)``, the index of the slot it came from; -1 is the summary."""
-    out = [*range(branch.pinned), *[-1] * (leading(branch) - branch.pinned)]
-    index, stop = branch.keep, len(branch.slots)
+def list_projection_origins(state: ConversationState) -> list[int]:
+    """Return, for each slot of ``build_projection(branch)``, the index of the slot it came from; -1 is the summary."""
+    out = [*range(state.pinned_count), *[-1] * (count_leading_messages(state) - state.pinned_count)]
+    index, stop = state.first_kept, len(state.sized_messages)
     while index < stop:
-        out += [index] * len(shown(branch, index))
-        index = slot_after(branch, index)
+        out += [index] * len(list_shown_sized_messages_at(state, index))
+        index = get_next_shown_index(state, index)
     return out
 
 
-def prefix_basis(branch: Branch) -> str:
+def compute_prefix_digest(state: ConversationState) -> str:
     """Return the digest of the whole projection with its frame: equal basis, equal prefix."""
-    return basis_at(branch, len(branch.slots))
+    return compute_prefix_digest_at(state, len(state.sized_messages))
 
 
-def basis_at(branch: Branch, count: int) -> str:
+def compute_prefix_digest_at(state: ConversationState, count: int) -> str:
     """Return the basis of the projection of the first ``count`` slots."""
-    return blake2b(branch.frame.digest.encode() + mark_at(branch, count), digest_size=16).hexdigest()
+    return blake2b(state.setup.digest.encode() + get_projection_digest_at(state, count), digest_size=16).hexdigest()
 
 
-def mark_at(branch: Branch, count: int) -> bytes:
+def get_projection_digest_at(state: ConversationState, count: int) -> bytes:
     """Return the digest of the projection of the first ``count`` slots; nothing where there are fewer."""
-    if count > len(branch.slots):
+    if count > len(state.sized_messages):
         return b""
-    return branch.marks[count - 1] if count > branch.keep else base_mark(branch)
+    return state.projection_digests[count - 1] if count > state.first_kept else compute_leading_digest(state)
 
 
 # -- digests -----------------------------------------------------------------------------------------------------------
@@ -239,39 +252,39 @@ def mark_at(branch: Branch, count: int) -> bytes:
 """The digest of nothing yet: to copy it is quicker than to make it."""
 
 
-def chained(before: bytes, digest: bytes) -> bytes:
+def chain_digest(before: bytes, digest: bytes) -> bytes:
     """Return the digest of what stood before and of one message more."""
-    made = UNBEGUN.copy()
-    made.update(before + digest)
-    return made.digest()
+    hasher = EMPTY_HASHER.copy()
+    hasher.update(before + digest)
+    return hasher.digest()
 
 
-def digest_of(message: Struct) -> bytes:
+def compute_value_digest(message: Struct) -> bytes:
     """Return the digest of a value's content."""
-    return blake2b(pack(message), digest_size=16).digest()
+    return blake2b(pack_value(message), digest_size=16).digest()
 
 
-def base_mark(branch: Branch) -> bytes:
+def compute_leading_digest(state: ConversationState) -> bytes:
     """Return the digest of what stands before the first kept slot."""
-    mark = branch.marks[branch.pinned - 1] if branch.pinned else ROOT
-    return mark if branch.compaction is None else chained(mark, _summary_digest(branch.compaction))
+    mark = state.projection_digests[state.pinned_count - 1] if state.pinned_count else ROOT_DIGEST
+    return mark if state.compaction is None else chain_digest(mark, _hash_summary(state.compaction))
 
 
-def shown_slots(branch: Branch, start: int) -> Sequence[int]:
+def list_shown_indexes(state: ConversationState, start: int) -> Sequence[int]:
     """Return the slots from ``start`` on for which something is shown: not those that an edit of several took."""
-    taken = {
+    covered_indexes = {
         place
-        for index, edits in branch.edits.find_from(branch.keep)
+        for index, edits in state.edits.iter_from(state.first_kept)
         if any(edit.span.part is None for edit in edits)
-        for place in range(index + 1, slot_after(branch, index))
+        for place in range(index + 1, get_next_shown_index(state, index))
     }
-    every = range(start, len(branch.slots))
-    return [index for index in every if index not in taken] if taken else every
+    every = range(start, len(state.sized_messages))
+    return [index for index in every if index not in covered_indexes] if covered_indexes else every
 
 
-def slot_after(branch: Branch, index: int) -> int:
+def get_next_shown_index(state: ConversationState, index: int) -> int:
     """Return the slot after ``index`` in the projection; an edit may have taken several."""
-    for edit in branch.edits.get(index, ()):
+    for edit in state.edits.get(index, ()):
         if edit.span.part is None:
             return max(edit.span.stop, index + 1)
     return index + 1

@@ -8,108 +8,137 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from holdfast.state.calibration.calibration import Anchor, Gauge, Learned
-from holdfast.state.codec.reading import convert
-from holdfast.state.entries import KNOWN, Note
+from holdfast.state.calibration.calibration import Calibration, LearnedLimits, MeasuredRequest
+from holdfast.state.codec.reading import convert_value
+from holdfast.state.entries import NOTE_MODEL_STATS, NoteEntry
 
 if TYPE_CHECKING:
-    from holdfast.state.branch.branch import Branch
+    from holdfast.state.branch.branch import ConversationState
 
-MODELS = 8
+MAX_OTHER_MODELS = 8
 """[H] Models beside the one asked last of which a branch knows what they told: no conversation goes among more."""
 
 
-class Known(Struct, frozen=True, omit_defaults=True):
+class ModelStats(
+    Struct,
+    frozen=True,
+    omit_defaults=True,
+    rename={"calibration": "gauge", "learned_limits": "learned", "measured_request": "measured"},
+):
     """What was told of one model, in the window that was configured for it: it counts when that is asked again."""
 
     model: str
     window: int = 0
     """As ``Request.window`` of the newest request to it."""
-    gauge: Gauge = Gauge()
-    learned: Learned = Learned()
-    measured: Anchor | None = None
+    calibration: Calibration = Calibration()
+    learned_limits: LearnedLimits = LearnedLimits()
+    measured_request: MeasuredRequest | None = None
     """As of the branch: of another one no count is a measure."""
 
 
-def known_of(branch: Branch, model: str) -> Known:
+def get_model_stats(state: ConversationState, model: str) -> ModelStats:
     """Return what is known of ``model``, asked last or before; where either has no name it is taken to be the last."""
-    last = Known(branch.model, branch.window, branch.gauge, branch.learned)
-    if branch.model == model or not model or (branch.seen and not branch.model):
+    last = ModelStats(state.model, state.configured_window, state.calibration, state.learned_limits)
+    if state.model == model or not model or (state.seen_count and not state.model):
         return last
-    found = next((known for known in branch.aside if known.model == model), Known(model) if branch.model else last)
-    return replace(found, measured=None)
+    match = next(
+        (stats for stats in state.other_model_stats if stats.model == model), ModelStats(model) if state.model else last
+    )
+    return replace(match, measured_request=None)
 
 
-def all_known(branch: Branch) -> tuple[Known, ...]:
+def list_nonempty_model_stats(state: ConversationState) -> tuple[ModelStats, ...]:
     """Return what is known of each model that told anything, the one asked last at the end, whatever branch it is.
 
     What waits for the next answer is not of it: that may be another model's, or one to another request.
     """
-    every = [replace(known, measured=None) for known in _every(branch)]
-    return tuple([known for known in every if (known.gauge, known.learned) != (Gauge(), Learned())])
+    every = [replace(stats, measured_request=None) for stats in _list_model_stats(state)]
+    return tuple(
+        [stats for stats in every if (stats.calibration, stats.learned_limits) != (Calibration(), LearnedLimits())]
+    )
 
 
-def knowing(branch: Branch, every: Sequence[Known]) -> Branch:
+def replace_model_stats(state: ConversationState, every: Sequence[ModelStats]) -> ConversationState:
     """Return the branch knowing of models what ``every`` says and no more."""
-    own, others = _of(branch.model, every), [known for known in every if known.model != branch.model]
-    return replace(branch, window=own.window, gauge=own.gauge, learned=own.learned, aside=tuple(others[-MODELS:]))
+    own, other_stats = _find_model_stats(state.model, every), [stats for stats in every if stats.model != state.model]
+    return replace(
+        state,
+        configured_window=own.window,
+        calibration=own.calibration,
+        learned_limits=own.learned_limits,
+        other_model_stats=tuple(other_stats[-MAX_OTHER_MODELS:]),
+    )
 
 
-def asking(branch: Branch, model: str, window: int) -> Branch:
+def switch_model(state: ConversationState, model: str, window: int) -> ConversationState:
     """Return the branch with what is known of ``model`` in force, which is asked next; that of the last is put aside.
 
     No count of another model's is a measure of it: the newest of its own is. What overflows told is old once another
     ``window`` was configured.
     """
-    if model != branch.model:
-        every = _every(branch)
-        branch = knowing(replace(branch, model=model, measured=_of(model, every).measured), every)
-    is_other = 0 < branch.window != window > 0
-    return replace(branch, window=window, learned=_form(branch.learned) if is_other else branch.learned)
+    if model != state.model:
+        every = _list_model_stats(state)
+        state = replace_model_stats(
+            replace(state, model=model, measured_request=_find_model_stats(model, every).measured_request), every
+        )
+    is_other = 0 < state.configured_window != window > 0
+    return replace(
+        state,
+        configured_window=window,
+        learned_limits=_keep_form_flags(state.learned_limits) if is_other else state.learned_limits,
+    )
 
 
-def forgotten(branch: Branch) -> Branch:
+def forget_learned_limits(state: ConversationState) -> ConversationState:
     """Return the branch without what overflows told of any model; how each counts stands."""
-    aside = tuple(replace(one, learned=_form(one.learned)) for one in branch.aside)
-    return replace(branch, learned=_form(branch.learned), aside=aside)
+    aside = tuple(
+        replace(stats, learned_limits=_keep_form_flags(stats.learned_limits)) for stats in state.other_model_stats
+    )
+    return replace(state, learned_limits=_keep_form_flags(state.learned_limits), other_model_stats=aside)
 
 
-def formed(branch: Branch, note: Note) -> Branch:
+def apply_server_format_note(state: ConversationState, note: NoteEntry) -> ConversationState:
     """Return the branch knowing of the model asked last which form its server wants, as ``note`` says."""
-    wanted = {name: note.data.get(name) is True for name in ("mends", "judges")}
-    return replace(branch, learned=replace(branch.learned, **wanted))
+    flags = {name: note.data.get(name) is True for name in ("mends", "judges")}
+    return replace(state, learned_limits=replace(state.learned_limits, **flags))
 
 
-def _form(learned: Learned) -> Learned:
-    """Return what of ``learned`` is not of sizes."""
-    return Learned(mends=learned.mends, judges=learned.judges)
+def _keep_form_flags(limits: LearnedLimits) -> LearnedLimits:
+    """Return what of ``limits`` is not of sizes."""
+    return LearnedLimits(
+        fixes_client_content=limits.fixes_client_content, validates_client_content=limits.validates_client_content
+    )
 
 
-def noted(branch: Branch) -> Note:
+def build_model_stats_note(state: ConversationState) -> NoteEntry:
     """Return the note by which another branch knows of models what this one does."""
-    return Note(KNOWN, data={"models": to_builtins(all_known(branch))})
+    return NoteEntry(NOTE_MODEL_STATS, data={"models": to_builtins(list_nonempty_model_stats(state))})
 
 
-def as_noted(branch: Branch, note: Note) -> Branch:
-    """Return the branch knowing of models what ``noted`` says; the same branch where that cannot be read."""
+def apply_model_stats_note(state: ConversationState, note: NoteEntry) -> ConversationState:
+    """Return the branch knowing of models what ``build_model_stats_note`` says; the same branch where that cannot be
+    read.
+    """
     try:
-        every = convert(note.data.get("models"), list[Known])
+        every = convert_value(note.data.get("models"), list[ModelStats])
     except (ValueError, TypeError):
-        return branch
-    return knowing(branch, every)
+        return state
+    return replace_model_stats(state, every)
 
 
-def _every(branch: Branch) -> tuple[Known, ...]:
+def _list_model_stats(state: ConversationState) -> tuple[ModelStats, ...]:
     """Return what is known of each model here, the one asked last at the end."""
-    last = _last(branch)
-    last = replace(last, learned=replace(last.learned, overflows=0, doubted=0))
-    is_told = replace(last, window=0) != Known(branch.model)
-    return (*branch.aside, last) if branch.model and is_told else branch.aside
+    last = _get_last_model_stats(state)
+    last = replace(last, learned_limits=replace(last.learned_limits, overflows_since_answer=0, doubted_tokens=0))
+    is_told = replace(last, window=0) != ModelStats(state.model)
+    return (*state.other_model_stats, last) if state.model and is_told else state.other_model_stats
 
 
-def _last(branch: Branch) -> Known:
-    return Known(branch.model, branch.window, branch.gauge, branch.learned, branch.measured)
+def _get_last_model_stats(state: ConversationState) -> ModelStats:
+    return ModelStats(
+        state.model, state.configured_window, state.calibration, state.learned_limits, state.measured_request
+    )
 
 
-def _of(model: str, every: Sequence[Known]) -> Known:
-    return next((known for known in every if known.model == model), Known(model))
+def _find_model_stats(model: str, every: Sequence[ModelStats]) -> ModelStats:
+    return next((stats for stats in every if stats.model == model), ModelStats(model))

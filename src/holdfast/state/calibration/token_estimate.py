@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.state.branch.branch import Branch
-from holdfast.state.branch.view import held_for, native_for
-from holdfast.state.calibration.calibration import HIGHEST, LOWEST
-from holdfast.state.calibration.model_stats import known_of
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.branch.view import get_native_tokens, get_shown_tokens
+from holdfast.state.calibration.calibration import MAX_CALIBRATION_RATIO, MIN_CALIBRATION_RATIO
+from holdfast.state.calibration.model_stats import get_model_stats
 from holdfast.state.target import Target
 
 PRIOR_WEIGHT = 2_000
@@ -14,73 +14,81 @@ UNSEEN_MARGIN = 1.10
 """Before any usage was reported the estimate is rounded up by a tenth."""
 
 
-def frame_tokens(target: Target) -> int:
+def get_setup_tokens(target: Target) -> int:
     """Return the tokens of system prompt and tools: as told, or as estimated times the model's prior."""
-    frame = target.frame
-    return frame.tokens if frame.exact else round(frame.tokens * target.prior)
+    setup = target.setup
+    return setup.tokens if setup.is_exact else round(setup.tokens * target.prior_ratio)
 
 
-def ratio(branch: Branch, target: Target) -> float:
+def get_calibrated_ratio(state: ConversationState, target: Target) -> float:
     """Return real tokens for one estimated token: the model's prior, moved by the usage reported so far."""
-    gauge = known_of(branch, target.model).gauge
-    value = (gauge.true + PRIOR_WEIGHT * target.prior) / (gauge.estimated + PRIOR_WEIGHT)
-    return min(HIGHEST, max(LOWEST, value))
+    calibration = get_model_stats(state, target.model).calibration
+    value = (calibration.real_tokens + PRIOR_WEIGHT * target.prior_ratio) / (
+        calibration.estimated_tokens + PRIOR_WEIGHT
+    )
+    return min(MAX_CALIBRATION_RATIO, max(MIN_CALIBRATION_RATIO, value))
 
 
-def cautious_ratio(branch: Branch, target: Target) -> float:
+def get_planning_ratio(state: ConversationState, target: Target) -> float:
     """Return the ratio by which plans are made: a tenth more while no usage was reported.
 
-    It leaves the bounds of the calibration where ``measured_ratio`` does.
+    It leaves the bounds of the calibration where ``get_measured_ratio`` does.
     """
-    is_measured = branch.measured is not None and is_same_model(branch, target)
-    told = is_measured or known_of(branch, target.model).gauge.estimated > 0
-    scale = ratio(branch, target) * (1.0 if told else UNSEEN_MARGIN)
-    measured = measured_ratio(branch, target)
-    return measured if measured > HIGHEST else scale
+    is_measured = state.measured_request is not None and is_last_model(state, target)
+    has_usage = is_measured or get_model_stats(state, target.model).calibration.estimated_tokens > 0
+    scale = get_calibrated_ratio(state, target) * (1.0 if has_usage else UNSEEN_MARGIN)
+    usage_ratio = get_measured_ratio(state, target)
+    return usage_ratio if usage_ratio > MAX_CALIBRATION_RATIO else scale
 
 
-def measured_ratio(branch: Branch, target: Target) -> float:
+def get_measured_ratio(state: ConversationState, target: Target) -> float:
     """Return real tokens for one estimated token as reported usage has them, unbounded; 0.0 where none was reported.
 
     Texts that were redacted after they were counted have seven times their tokens and more. A summary planned by less
     would be as large as what it stands for. Two measures must agree, and the smaller one counts: the newest request as
     a whole, which a frame larger than anybody told would raise, and how requests grew, which one odd count would.
     """
-    gauge = known_of(branch, target.model).gauge
-    request = branch.measured if is_same_model(branch, target) else None
-    if request is None or request.held <= 0 or gauge.estimated <= 0:
+    calibration = get_model_stats(state, target.model).calibration
+    request = state.measured_request if is_last_model(state, target) else None
+    if request is None or request.shown_tokens <= 0 or calibration.estimated_tokens <= 0:
         return 0.0
-    whole = (request.tokens - frame_tokens(target)) / request.held
-    growth = gauge.true / gauge.estimated
+    whole = (request.reported_tokens - get_setup_tokens(target)) / request.shown_tokens
+    growth = calibration.real_tokens / calibration.estimated_tokens
     return max(0.0, min(whole, growth))
 
 
-def is_same_model(branch: Branch, target: Target) -> bool:
+def is_last_model(state: ConversationState, target: Target) -> bool:
     """Return whether this model is the one that was asked last: what it counted is a measure of the next request."""
-    return branch.model == target.model or not (branch.model and target.model)
+    return state.model == target.model or not (state.model and target.model)
 
 
-def estimate(branch: Branch, target: Target, held: int | None = None) -> int:
-    """Return the tokens of the request that ``branch`` makes now: frame, messages and overhead.
+def estimate_request_tokens(state: ConversationState, target: Target, shown_tokens: int | None = None) -> int:
+    """Return the tokens of the request that ``state`` makes now: frame, messages and overhead.
 
-    The last reported usage counts for the prefix it was measured on, if that prefix still stands; the rest is our
-    own count, calibrated. What a provider compacted has its size there, and its readable twin's elsewhere. ``held``
+    The last reported usage counts for the prefix it was measured on, if that prefix still stands; the rest is our own
+    count, calibrated. What a provider compacted has its size there, and its readable twin's elsewhere. ``shown_tokens``
     puts another size of the projection in place of the branch's own.
     """
-    if held is None:
-        return _measured(branch, target, held_for(branch, target.model, target.api))
-    return frame_tokens(target) + round(cautious_ratio(branch, target) * held)
+    if shown_tokens is None:
+        return _estimate_from_measurement(state, target, get_shown_tokens(state, target.model, target.api))
+    return get_setup_tokens(target) + round(get_planning_ratio(state, target) * shown_tokens)
 
 
-def _measured(branch: Branch, target: Target, held: int) -> int:
-    """Return the tokens of a projection of ``held``: as told of the prefix that was measured, if there is one."""
-    scale = cautious_ratio(branch, target)
-    anchor = branch.anchor if is_same_model(branch, target) else None
-    if anchor is not None and anchor.native == native_for(branch, target.model, target.api):
-        return anchor.tokens + round(scale * (held - anchor.held))
-    return frame_tokens(target) + round(scale * held)
+def _estimate_from_measurement(state: ConversationState, target: Target, shown_tokens: int) -> int:
+    """Return the tokens of a projection of ``shown_tokens``: as told of the prefix that was measured, if there is
+    one.
+    """
+    scale = get_planning_ratio(state, target)
+    measured_request = state.valid_measured_request if is_last_model(state, target) else None
+    if measured_request is not None and measured_request.native_tokens == get_native_tokens(
+        state, target.model, target.api
+    ):
+        return measured_request.reported_tokens + round(scale * (shown_tokens - measured_request.shown_tokens))
+    return get_setup_tokens(target) + round(scale * shown_tokens)
 
 
-def refused_size(branch: Branch, target: Target) -> int:
-    """Return what ``estimate`` says now of the smallest request that was refused without a number."""
-    return _measured(branch, target, known_of(branch, target.model).learned.refused)
+def estimate_smallest_refused_request(state: ConversationState, target: Target) -> int:
+    """Return what ``estimate_request_tokens`` says now of the smallest request that was refused without a number."""
+    return _estimate_from_measurement(
+        state, target, get_model_stats(state, target.model).learned_limits.smallest_refused_estimate
+    )

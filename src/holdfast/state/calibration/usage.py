@@ -7,46 +7,46 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from holdfast.messages.message import media_of
-from holdfast.state.branch.view import basis_at, mark_at
+from holdfast.messages.message import collect_media_in_messages
+from holdfast.state.branch.view import compute_prefix_digest_at, get_projection_digest_at
 from holdfast.state.calibration.calibration import (
-    FEWEST,
-    HIGHEST,
-    JUMP,
-    LARGEST,
-    LEAST_LIMIT,
-    SENSIBLE,
-    Anchor,
-    is_flat,
-    is_sensible,
-    is_whole,
-    raised,
-    smaller,
-    stretched,
-    taught,
+    DOUBTED_JUMP_SHARE,
+    MAX_CALIBRATION_RATIO,
+    MAX_SAMPLE_TOKENS,
+    MIN_COUNT_SHARE,
+    MIN_WINDOW_LIMIT,
+    PLAUSIBLE_FACTOR,
+    MeasuredRequest,
+    add_calibration_sample,
+    extend_plateau,
+    is_plateau,
+    is_plausible_count,
+    is_whole_prompt_count,
+    min_known_size,
+    raise_calibration_to,
 )
-from holdfast.state.entries import Answer, Failure
+from holdfast.state.entries import AnswerEntry, FailureEntry
 from holdfast.state.target import CacheRules
 
 if TYPE_CHECKING:
-    from holdfast.state.branch.branch import Branch
+    from holdfast.state.branch.branch import ConversationState
 
 
-HOUR = 3_600
+HOUR_CACHE_SECONDS = 3_600
 """Seconds that a cache keeps what is written to it for an hour (Anthropic)."""
 
 
-def cache_lives(branch: Branch, rules: CacheRules) -> int:
-    """Return the seconds that the provider's cache keeps what the newest request of ``branch`` showed."""
-    return max(rules.ttl, HOUR) if branch.learned.hour else rules.ttl
+def get_cache_lifetime(state: ConversationState, rules: CacheRules) -> int:
+    """Return the seconds that the provider's cache keeps what the newest request of ``state`` showed."""
+    return max(rules.ttl_seconds, HOUR_CACHE_SECONDS) if state.learned_limits.uses_hour_cache else rules.ttl_seconds
 
 
-def is_newest(branch: Branch, answer: Answer) -> bool:
-    """Return whether ``answer`` tells what the newest request of ``branch`` cost."""
-    return bool(branch.seen) and answer.basis == branch.basis and answer.usage.input > 0
+def is_answer_to_last_request(state: ConversationState, answer: AnswerEntry) -> bool:
+    """Return whether ``answer`` tells what the newest request of ``state`` cost."""
+    return bool(state.seen_count) and answer.prefix_digest == state.last_prefix_digest and answer.usage.input > 0
 
 
-def from_usage(branch: Branch, body: Answer) -> Branch:
+def learn_from_usage(state: ConversationState, body: AnswerEntry) -> ConversationState:
     """Return the branch knowing what its newest request cost: anchored there, its estimates calibrated.
 
     What the provider took disproves a limit that was told before; nothing else is taught by less than the whole prompt,
@@ -54,105 +54,142 @@ def from_usage(branch: Branch, body: Answer) -> Branch:
     """
     tokens = body.usage.input
     if body.usage.cache_write:
-        branch = replace(branch, learned=replace(branch.learned, hour=body.usage.cache_write_1h > 0))
-    if not is_newest(branch, body):
-        return replace(branch, learned=replace(branch.learned, overflows=0))
-    gauge, anchor = branch.gauge, branch.anchor
-    leaps = _leaps(branch, anchor, tokens)
-    if leaps and not _is_explained(branch, tokens):
-        return replace(branch, learned=replace(branch.learned, overflows=0, doubted=tokens))
-    branch = _disproved(branch, tokens)
-    if not _is_of_all(branch, anchor, tokens):
-        return branch
-    true = tokens - (anchor.tokens if anchor else branch.frame.tokens)
-    estimated = branch.asked - (anchor.held if anchor else 0)
-    if not leaps and (anchor is not None or branch.frame.exact) and (anchor is None or true <= LARGEST):
-        gauge = taught(gauge, true, estimated)
-    newest = _anchored(branch, tokens, body.basis)
-    if newest.mark:
-        newest = replace(newest, stretch=stretched(anchor, branch.asked + branch.frame.tokens, fresh(branch), tokens))
-    return replace(branch, gauge=gauge, measured=newest)
+        state = replace(
+            state, learned_limits=replace(state.learned_limits, uses_hour_cache=body.usage.cache_write_1h > 0)
+        )
+    if not is_answer_to_last_request(state, body):
+        return replace(state, learned_limits=replace(state.learned_limits, overflows_since_answer=0))
+    calibration, measured_request = state.calibration, state.valid_measured_request
+    leaps = _is_count_jump(state, measured_request, tokens)
+    if leaps and not _is_jump_believed(state, tokens):
+        return replace(
+            state, learned_limits=replace(state.learned_limits, overflows_since_answer=0, doubted_tokens=tokens)
+        )
+    state = _drop_disproved_limits(state, tokens)
+    if not _is_count_of_all(state, measured_request, tokens):
+        return state
+    true = tokens - (measured_request.reported_tokens if measured_request else state.setup.tokens)
+    estimated_tokens = state.last_request_tokens - (measured_request.shown_tokens if measured_request else 0)
+    if (
+        not leaps
+        and (measured_request is not None or state.setup.is_exact)
+        and (measured_request is None or true <= MAX_SAMPLE_TOKENS)
+    ):
+        calibration = add_calibration_sample(calibration, true, estimated_tokens)
+    newest = _measure_last_request(state, tokens, body.prefix_digest)
+    if newest.projection_digest:
+        newest = replace(
+            newest,
+            plateau=extend_plateau(
+                measured_request, state.last_request_tokens + state.setup.tokens, measure_new_content(state), tokens
+            ),
+        )
+    return replace(state, calibration=calibration, measured_request=newest)
 
 
-def _leaps(branch: Branch, anchor: Anchor | None, tokens: int) -> bool:
+def _is_count_jump(state: ConversationState, measured_request: MeasuredRequest | None, tokens: int) -> bool:
     """Return whether the newest prompt has more than the count before it, and what was said since, account for.
 
     Where there was no count the estimate accounts for it, and half of the window for a frame that nobody told.
     """
-    frame = branch.frame
-    if anchor is not None:
-        return tokens > (1 + JUMP) * anchor.tokens + SENSIBLE * HIGHEST * max(0, branch.asked - anchor.held)
-    unknown = 0 if frame.tokens else branch.window / 2 or math.inf
-    return tokens > SENSIBLE * HIGHEST * (branch.asked + frame.tokens) + unknown
+    setup = state.setup
+    if measured_request is not None:
+        return tokens > (
+            1 + DOUBTED_JUMP_SHARE
+        ) * measured_request.reported_tokens + PLAUSIBLE_FACTOR * MAX_CALIBRATION_RATIO * max(
+            0, state.last_request_tokens - measured_request.shown_tokens
+        )
+    unknown = 0 if setup.tokens else state.configured_window / 2 or math.inf
+    return tokens > PLAUSIBLE_FACTOR * MAX_CALIBRATION_RATIO * (state.last_request_tokens + setup.tokens) + unknown
 
 
-def _is_explained(branch: Branch, tokens: int) -> bool:
+def _is_jump_believed(state: ConversationState, tokens: int) -> bool:
     """Return whether a leap is believed: the estimate says so, the count before did, or media have what they have."""
-    estimated = (1 + JUMP) * (branch.asked + branch.frame.tokens)
-    again = 0 < branch.learned.doubted <= tokens and not is_absurd(branch, tokens)
-    return tokens <= estimated or again or _shows_new_media(branch)
+    plausible_tokens = (1 + DOUBTED_JUMP_SHARE) * (state.last_request_tokens + state.setup.tokens)
+    again = 0 < state.learned_limits.doubted_tokens <= tokens and not is_impossible_count(state, tokens)
+    return tokens <= plausible_tokens or again or _has_unmeasured_media(state)
 
 
-def is_absurd(branch: Branch, tokens: int) -> bool:
+def is_impossible_count(state: ConversationState, tokens: int) -> bool:
     """Return whether the newest request, which was taken, cannot have had ``tokens``, however often they are told.
 
     No tokenizer makes so many of what it says, and its window does not hold them.
     """
-    estimated = branch.asked + branch.frame.tokens
-    return 0 < branch.window < tokens and tokens > SENSIBLE * HIGHEST * estimated
+    estimated_tokens = state.last_request_tokens + state.setup.tokens
+    return 0 < state.configured_window < tokens and tokens > PLAUSIBLE_FACTOR * MAX_CALIBRATION_RATIO * estimated_tokens
 
 
-def _disproved(branch: Branch, tokens: int) -> Branch:
+def _drop_disproved_limits(state: ConversationState, tokens: int) -> ConversationState:
     """Return the branch without what overflows told and a request of ``tokens`` or more, now taken, disproves."""
-    old = branch.learned
-    learned = replace(
+    old = state.learned_limits
+    limits = replace(
         old,
-        limit=0 if tokens > old.limit else old.limit,
-        below=0 if tokens >= old.below else old.below,
-        refused=0 if branch.asked >= old.refused else old.refused,
-        bytes=0 if branch.media_bytes > old.bytes else old.bytes,
-        overflows=0,
-        doubted=0,
+        window_limit=0 if tokens > old.window_limit else old.window_limit,
+        smallest_refused_tokens=0 if tokens >= old.smallest_refused_tokens else old.smallest_refused_tokens,
+        smallest_refused_estimate=0
+        if state.last_request_tokens >= old.smallest_refused_estimate
+        else old.smallest_refused_estimate,
+        max_body_bytes=0 if state.media_bytes > old.max_body_bytes else old.max_body_bytes,
+        overflows_since_answer=0,
+        doubted_tokens=0,
     )
-    return replace(branch, learned=learned)
+    return replace(state, learned_limits=limits)
 
 
-def _shows_new_media(branch: Branch) -> bool:
+def _has_unmeasured_media(state: ConversationState) -> bool:
     """Return whether the newest request has media that no count covers yet."""
-    start = branch.anchor.slots if branch.anchor else branch.keep
-    return branch.media > 0 and any(media_of(message) for message in branch.messages.slice(start, branch.seen))
+    start = state.valid_measured_request.message_count if state.valid_measured_request else state.first_kept
+    return state.media_count > 0 and any(
+        collect_media_in_messages(message) for message in state.messages.slice(start, state.seen_count)
+    )
 
 
-def cut_at(branch: Branch, dropped: int) -> int:
+def find_plateau_count(state: ConversationState, dropped_tokens: int) -> int:
     """Return the most tokens that were counted of a conversation that grows while its counts do not; 0 where they do.
 
-    Counts that never grew are no counts. ``dropped`` tokens may be left out of the newest prompt, and media have fewer
-    than is reckoned for them.
+    Counts that never grew are no counts. ``dropped_tokens`` tokens may be left out of the newest prompt, and media have
+    fewer than is reckoned for them.
     """
-    anchor = branch.anchor
-    stretch = anchor.stretch if anchor and (anchor.slots, anchor.held) == (branch.seen, branch.asked) else None
-    if stretch is None or branch.media or not branch.gauge.estimated:
+    measured_request = state.valid_measured_request
+    stretch = (
+        measured_request.plateau
+        if measured_request
+        and (measured_request.message_count, measured_request.shown_tokens)
+        == (state.seen_count, state.last_request_tokens)
+        else None
+    )
+    if stretch is None or state.media_count or not state.calibration.estimated_tokens:
         return 0
-    return stretch.most if is_flat(stretch, branch.asked + branch.frame.tokens - dropped) else 0
+    return (
+        stretch.largest_count
+        if is_plateau(stretch, state.last_request_tokens + state.setup.tokens - dropped_tokens)
+        else 0
+    )
 
 
-def _is_of_all(branch: Branch, anchor: Anchor | None, tokens: int) -> bool:
+def _is_count_of_all(state: ConversationState, measured_request: MeasuredRequest | None, tokens: int) -> bool:
     """Return whether ``tokens`` can be all of the newest prompt. Media may have far fewer than is reckoned for them."""
-    if anchor is None:
-        return tokens >= FEWEST * ((0 if branch.media else branch.asked) + branch.frame.tokens)
-    new = 0 if branch.media else fresh(branch)
-    return is_whole(anchor, branch.asked, branch.frame.tokens, new, tokens)
+    if measured_request is None:
+        return tokens >= MIN_COUNT_SHARE * (
+            (0 if state.media_count else state.last_request_tokens) + state.setup.tokens
+        )
+    new = 0 if state.media_count else measure_new_content(state)
+    return is_whole_prompt_count(measured_request, state.last_request_tokens, state.setup.tokens, new, tokens)
 
 
-def fresh(branch: Branch) -> int:
+def measure_new_content(state: ConversationState) -> int:
     """Return the size of what the newest request showed and none before it that its model counted, as it was said."""
-    anchor, stop = branch.anchor, branch.seen
-    shown = branch.found[0] if anchor is None else min(anchor.slots, branch.found[0])
-    before = max(shown, branch.keep)
-    return (branch.sums[stop - 1] if stop else 0) - (branch.sums[before - 1] if before else 0)
+    measured_request, stop = state.valid_measured_request, state.seen_count
+    shown_count = (
+        state.previous_coverage[0]
+        if measured_request is None
+        else min(measured_request.message_count, state.previous_coverage[0])
+    )
+    before = max(shown_count, state.first_kept)
+    return (state.cumulative_tokens[stop - 1] if stop else 0) - (state.cumulative_tokens[before - 1] if before else 0)
 
 
-def from_overflow(branch: Branch, body: Failure) -> Branch:
+def learn_from_overflow(state: ConversationState, body: FailureEntry) -> ConversationState:
     """Return the branch knowing that its newest request was refused as too large, by the numbers that were told.
 
     A told size is the request's: an anchor, and a ratio no less from here on. A told limit is the window's, and the
@@ -160,69 +197,94 @@ def from_overflow(branch: Branch, body: Failure) -> Branch:
     what is told makes no sense, the request as estimated was too large. Bytes are the body's: of one with media they
     tell how many these may have, of words alone that there were too many.
     """
-    if body.bytes:
-        branch = replace(branch, learned=replace(branch.learned, bytes=smaller(branch.learned.bytes, body.bytes)))
-    if body.bytes and branch.media:
-        return branch
-    if body.elsewhere:
-        limit = smaller(branch.learned.limit, body.limit if body.limit >= LEAST_LIMIT else 0)
-        return replace(branch, learned=replace(branch.learned, limit=limit))
-    if not branch.seen or branch.asked <= 0:
-        return branch
-    estimated = branch.asked + branch.frame.tokens
-    requested = body.requested if is_sensible(body.requested, estimated) else 0
-    limit = body.limit if body.limit >= LEAST_LIMIT else 0
-    again = branch.learned.overflows > 0
-    explained = limit and (requested > limit or not again)
-    branch = _limited(branch, limit, 0 if explained else requested)
-    if requested:
-        return replace(_weighed(branch, requested), measured=_anchored(branch, requested, branch.basis))
+    if body.max_body_bytes:
+        state = replace(
+            state,
+            learned_limits=replace(
+                state.learned_limits,
+                max_body_bytes=min_known_size(state.learned_limits.max_body_bytes, body.max_body_bytes),
+            ),
+        )
+    if body.max_body_bytes and state.media_count:
+        return state
+    if body.is_other_branch:
+        limit = min_known_size(
+            state.learned_limits.window_limit, body.limit_tokens if body.limit_tokens >= MIN_WINDOW_LIMIT else 0
+        )
+        return replace(state, learned_limits=replace(state.learned_limits, window_limit=limit))
+    if not state.seen_count or state.last_request_tokens <= 0:
+        return state
+    estimated_tokens = state.last_request_tokens + state.setup.tokens
+    requested_tokens = body.requested_tokens if is_plausible_count(body.requested_tokens, estimated_tokens) else 0
+    limit = body.limit_tokens if body.limit_tokens >= MIN_WINDOW_LIMIT else 0
+    again = state.learned_limits.overflows_since_answer > 0
+    has_explanation = limit and (requested_tokens > limit or not again)
+    state = _record_limit(state, limit, 0 if has_explanation else requested_tokens)
+    if requested_tokens:
+        return replace(
+            _raise_calibration(state, requested_tokens),
+            measured_request=_measure_last_request(state, requested_tokens, state.last_prefix_digest),
+        )
     if not limit or again:
-        branch = _refused(branch)
-    heavier = is_sensible(limit, estimated) and _ratio(branch, limit) > _known_ratio(branch)
-    return replace(_weighed(branch, limit), measured=None) if heavier else branch
+        state = _record_unexplained_refusal(state)
+    heavier = is_plausible_count(limit, estimated_tokens) and _compute_reported_ratio(state, limit) > _get_known_ratio(
+        state
+    )
+    return replace(_raise_calibration(state, limit), measured_request=None) if heavier else state
 
 
-def _limited(branch: Branch, limit: int, below: int) -> Branch:
+def _record_limit(state: ConversationState, limit: int, below: int) -> ConversationState:
     """Return the branch knowing of one overflow more, of a ``limit``, and of a size that no limit explains."""
-    old = branch.learned
-    told = replace(old, limit=smaller(old.limit, limit), below=smaller(old.below, below), overflows=old.overflows + 1)
-    return replace(branch, learned=told)
+    old = state.learned_limits
+    new_limits = replace(
+        old,
+        window_limit=min_known_size(old.window_limit, limit),
+        smallest_refused_tokens=min_known_size(old.smallest_refused_tokens, below),
+        overflows_since_answer=old.overflows_since_answer + 1,
+    )
+    return replace(state, learned_limits=new_limits)
 
 
-def _refused(branch: Branch) -> Branch:
+def _record_unexplained_refusal(state: ConversationState) -> ConversationState:
     """Return the branch knowing that its newest request was too large, by how much nobody said."""
-    least = smaller(branch.learned.refused, branch.asked)
-    return replace(branch, learned=replace(branch.learned, refused=least))
+    min_refused = min_known_size(state.learned_limits.smallest_refused_estimate, state.last_request_tokens)
+    return replace(state, learned_limits=replace(state.learned_limits, smallest_refused_estimate=min_refused))
 
 
-def _weighed(branch: Branch, tokens: int) -> Branch:
+def _raise_calibration(state: ConversationState, tokens: int) -> ConversationState:
     """Return the branch counting as if its newest request had ``tokens``, in the frame as in the messages."""
-    ratio = min(HIGHEST, _ratio(branch, tokens))
+    ratio = min(MAX_CALIBRATION_RATIO, _compute_reported_ratio(state, tokens))
     return replace(
-        branch, gauge=raised(branch.gauge, ratio, branch.asked), learned=replace(branch.learned, prior=ratio)
+        state,
+        calibration=raise_calibration_to(state.calibration, ratio, state.last_request_tokens),
+        learned_limits=replace(state.learned_limits, min_ratio=ratio),
     )
 
 
-def _ratio(branch: Branch, tokens: int) -> float:
+def _compute_reported_ratio(state: ConversationState, tokens: int) -> float:
     """Return the real tokens for one estimated token where the newest request has ``tokens``.
 
     Where the frame's size is no fact it is wrong by the same ratio as that of the messages.
     """
-    frame = branch.frame
-    if frame.exact:
-        return max(0, tokens - frame.tokens) / branch.asked
-    return tokens / (branch.asked + frame.tokens)
+    setup = state.setup
+    if setup.is_exact:
+        return max(0, tokens - setup.tokens) / state.last_request_tokens
+    return tokens / (state.last_request_tokens + setup.tokens)
 
 
-def _known_ratio(branch: Branch) -> float:
+def _get_known_ratio(state: ConversationState) -> float:
     """Return the ratio that was reported so far; 1 where nothing was."""
-    gauge = branch.gauge
-    return max(gauge.true / gauge.estimated if gauge.estimated else 1.0, branch.learned.prior)
+    calibration = state.calibration
+    return max(
+        calibration.real_tokens / calibration.estimated_tokens if calibration.estimated_tokens else 1.0,
+        state.learned_limits.min_ratio,
+    )
 
 
-def _anchored(branch: Branch, tokens: int, basis: str) -> Anchor:
+def _measure_last_request(state: ConversationState, tokens: int, basis: str) -> MeasuredRequest:
     """Return the measure of the newest request, with the digest of what it showed where that still stands."""
-    stands = not basis or basis == basis_at(branch, branch.seen)
-    mark = mark_at(branch, branch.seen) if stands else b""
-    return Anchor(branch.seen, branch.asked, tokens, mark=mark, native=branch.native)
+    stands = not basis or basis == compute_prefix_digest_at(state, state.seen_count)
+    mark = get_projection_digest_at(state, state.seen_count) if stands else b""
+    return MeasuredRequest(
+        state.seen_count, state.last_request_tokens, tokens, projection_digest=mark, native_tokens=state.native_tokens
+    )

@@ -7,85 +7,105 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.errors import FormatError
-from holdfast.messages.sized_message import Slot
-from holdfast.state.branch.view import native_size
-from holdfast.state.calibration.calibration import Anchor, Gauge, Learned, Used
-from holdfast.state.calibration.model_stats import Known
-from holdfast.state.codec.packing import pack, unpack
-from holdfast.state.edit_map import Edits
-from holdfast.state.edits import Edit, Settled
-from holdfast.state.entries import Compaction, Decision, Frame
-from holdfast.state.sequence import Seq
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.state.branch.view import measure_native_summary
+from holdfast.state.calibration.calibration import Calibration, LastAnswerUsage, LearnedLimits, MeasuredRequest
+from holdfast.state.calibration.model_stats import ModelStats
+from holdfast.state.codec.packing import pack_value, unpack_value
+from holdfast.state.edit_map import EditMap
+from holdfast.state.edits import Edit, NormalizedPrefix
+from holdfast.state.entries import CompactionEntry, DecisionEntry, RequestSetup
+from holdfast.state.sequence import PersistentSequence
 
 
-class _Dump(Struct, frozen=True):
+class _StateDump(
+    Struct,
+    frozen=True,
+    rename={
+        "sized_messages": "slots",
+        "pinned_count": "pinned",
+        "shown_tokens": "held",
+        "setup": "frame",
+        "setup_changed_at": "framed",
+        "seen_count": "seen",
+        "last_request_tokens": "asked",
+        "calibration": "gauge",
+        "normalized_prefix": "settled",
+        "measured_request": "measured",
+        "last_answer": "answered",
+        "previous_coverage": "found",
+        "protected_parts": "spared",
+        "turn_limit_start": "counted",
+        "learned_limits": "learned",
+    },
+):
     """The form in which a branch is written down."""
 
-    slots: tuple[Slot, ...]
+    sized_messages: tuple[SizedMessage, ...]
     sums: tuple[int, ...]
     marks: tuple[bytes, ...]
     born: tuple[bytes, ...]
-    pinned: int
+    pinned_count: int
     keep: int
-    compaction: Compaction | None
+    compaction: CompactionEntry | None
     edits: tuple[tuple[int, tuple[Edit, ...]], ...]
-    held: int
+    shown_tokens: int
     callers: dict[str, int]
     media: int
     media_bytes: int
     open: tuple[str, ...]
     broken: tuple[int, ...]
-    frame: Frame
-    framed: int
-    seen: int
-    asked: int
+    setup: RequestSetup
+    setup_changed_at: int
+    seen_count: int
+    last_request_tokens: int
     basis: str
     model: str
-    gauge: Gauge
+    calibration: Calibration
     quiet: int
     compactions: int
     failures: int
-    law: tuple[tuple[str, Decision | Compaction], ...]
-    settled: Settled | None
+    law: tuple[tuple[str, DecisionEntry | CompactionEntry], ...]
+    normalized_prefix: NormalizedPrefix | None
     truncations: int = 0
-    measured: Anchor | None = None
-    answered: Used | None = None
+    measured_request: MeasuredRequest | None = None
+    last_answer: LastAnswerUsage | None = None
     standing: int = 0
-    found: tuple[int, int] = (0, 0)
-    spared: dict[int, tuple[int | None, ...]] = {}
-    counted: int = 0
+    previous_coverage: tuple[int, int] = (0, 0)
+    protected_parts: dict[int, tuple[int | None, ...]] = {}
+    turn_limit_start: int = 0
     policy: str = ""
-    learned: Learned = Learned()
+    learned_limits: LearnedLimits = LearnedLimits()
     window: int = 0
     unwritten: int = 0
     failed_at: int | None = None
-    aside: tuple[Known, ...] = ()
+    aside: tuple[ModelStats, ...] = ()
     api: str = ""
     waiting: tuple[tuple[str, bytes], ...] = ()
 
 
-_SEQUENCES = ("slots", "sums", "marks", "born")
+_SEQUENCE_FIELDS = ("slots", "sums", "marks", "born")
 
 
-def dumped(branch: Struct) -> bytes:
+def dump_state(branch: Struct) -> bytes:
     """Return a branch as bytes; wire bytes are kept byte for byte."""
-    values: dict[str, Any] = {name: getattr(branch, name) for name in _Dump.__struct_fields__}
-    values |= {name: tuple(values[name]) for name in _SEQUENCES}
+    values: dict[str, Any] = {name: getattr(branch, name) for name in _StateDump.__struct_fields__}
+    values |= {name: tuple(values[name]) for name in _SEQUENCE_FIELDS}
     callers = values["callers"].copy()  # at once: another thread may go on from here
     values["callers"] = {id_: index for id_, index in callers.items() if index < len(values["slots"])}
-    return pack(_Dump(**values | {"edits": tuple(values["edits"].items())}))
+    return pack_value(_StateDump(**values | {"edits": tuple(values["edits"].items())}))
 
 
-def loaded(given: bytes) -> dict[str, Any]:
-    """Return the fields of the branch that ``dumped`` wrote; ``FormatError`` for any other bytes."""
+def load_state_fields(data: bytes) -> dict[str, Any]:
+    """Return the fields of the branch that ``dump_state`` wrote; ``FormatError`` for any other bytes."""
     try:
-        state = unpack(given, _Dump)
+        state = unpack_value(data, _StateDump)
     except (ValueError, TypeError) as error:
         why = f"these are not the bytes of a branch ({error}); give what Branch.dump wrote, or plan without a branch"
         raise FormatError(why) from error
     values: dict[str, Any] = {name: getattr(state, name) for name in state.__struct_fields__}
-    values |= {name: Seq(values[name]) for name in _SEQUENCES}
-    values["edits"] = Edits(edit for _, edits in state.edits for edit in edits)
-    values["native"] = native_size(state.compaction, state.model, state.api)
-    values["messages"] = Seq(slot.message for slot in state.slots)
+    values |= {name: PersistentSequence(values[name]) for name in _SEQUENCE_FIELDS}
+    values["edits"] = EditMap(edit for _, edits in state.edits for edit in edits)
+    values["native"] = measure_native_summary(state.compaction, state.model, state.api)
+    values["messages"] = PersistentSequence(sized_message.message for sized_message in state.sized_messages)
     return values

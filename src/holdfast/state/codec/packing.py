@@ -15,12 +15,12 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from holdfast.state.codec.reading import convert, decoder
+from holdfast.state.codec.reading import convert_value, get_decoder
 
 V = TypeVar("V")
 
 
-def split(value: Struct) -> tuple[bytes, bytes | None]:
+def split_raw_bytes(value: Struct) -> tuple[bytes, bytes | None]:
     """Return ``value`` as JSON without its raw bytes, and those by path as MessagePack (nothing if there are none)."""
     raws: dict[str, bytes] = {}
 
@@ -29,77 +29,79 @@ def split(value: Struct) -> tuple[bytes, bytes | None]:
             raws[path] = bytes(raw)
         return None
 
-    text = _text(_swapped(value, "", take))
+    text = _encode_json(_map_raw_fields(value, "", take))
     return text, msgspec.msgpack.encode(raws) if raws else None
 
 
-def join(text: bytes, raws: bytes | None, kind: type[V]) -> V:
-    """Return the value of type ``kind`` that ``split`` took apart; a ``ValueError`` if the bytes are damaged."""
-    value = _value(text, kind)
+def join_raw_bytes(text: bytes, raws: bytes | None, kind: type[V]) -> V:
+    """Return the value of type ``kind`` that ``split_raw_bytes`` took apart; a ``ValueError`` if the bytes are
+    damaged.
+    """
+    value = _decode_json(text, kind)
     if raws is None:
         return value
-    known = msgspec.msgpack.decode(raws, type=dict[str, bytes])
+    raw_by_path = msgspec.msgpack.decode(raws, type=dict[str, bytes])
 
     def give(path: str, raw: Raw | None) -> Raw | None:
-        return Raw(known[path]) if path in known else raw
+        return Raw(raw_by_path[path]) if path in raw_by_path else raw
 
-    restored: V = _swapped(value, "", give)
-    return restored
+    result: V = _map_raw_fields(value, "", give)
+    return result
 
 
-def fault(value: object, kind: type) -> str:
+def describe_type_mismatch(value: object, kind: type) -> str:
     """Return where ``value`` is not of type ``kind`` all through, or nothing: values are made without being checked."""
     try:
-        convert(msgspec.to_builtins(value), kind)
+        convert_value(msgspec.to_builtins(value), kind)
     except (ValueError, TypeError, RecursionError, msgspec.MsgspecError) as error:
         return str(error)
     return ""
 
 
-def pack(value: Struct) -> bytes:
+def pack_value(value: Struct) -> bytes:
     """Return ``value`` in one piece."""
-    return msgspec.msgpack.encode(split(value))
+    return msgspec.msgpack.encode(split_raw_bytes(value))
 
 
-def unpack(packed: bytes, kind: type[V]) -> V:
-    """Return the value of type ``kind`` that ``pack`` wrote; a ``ValueError`` if it is another or damaged."""
-    text, raws = msgspec.msgpack.decode(packed, type=tuple[bytes, bytes | None])
-    return join(text, raws, kind)
+def unpack_value(data: bytes, kind: type[V]) -> V:
+    """Return the value of type ``kind`` that ``pack_value`` wrote; a ``ValueError`` if it is another or damaged."""
+    text, raws = msgspec.msgpack.decode(data, type=tuple[bytes, bytes | None])
+    return join_raw_bytes(text, raws, kind)
 
 
-def _text(value: Struct) -> bytes:
+def _encode_json(value: Struct) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:  # lone surrogates, which the standard library writes as escapes
         return json.dumps(msgspec.to_builtins(value)).encode()
 
 
-def _value(text: bytes, kind: type[V]) -> V:
+def _decode_json(text: bytes, kind: type[V]) -> V:
     try:
-        return decoder(kind).decode(text)
+        return get_decoder(kind).decode(text)
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
-        return convert(json.loads(text), kind)
+        return convert_value(json.loads(text), kind)
 
 
-def _swapped(value: Any, path: str, swap: Callable[[str, Raw | None], Raw | None]) -> Any:
+def _map_raw_fields(value: Any, path: str, swap: Callable[[str, Raw | None], Raw | None]) -> Any:
     """Return ``value`` with each field that holds raw bytes, or nothing, put through ``swap``."""
     if isinstance(value, tuple):
-        items = tuple([_swapped(item, f"{path}/{index}", swap) for index, item in enumerate(value)])
+        items = tuple([_map_raw_fields(item, f"{path}/{index}", swap) for index, item in enumerate(value)])
         return value if all(map(is_, items, value)) else items
     if not isinstance(value, Struct):
         return value
-    changed = {}
+    changes = {}
     # Paths are made of the names that fields have in JSON: a field may be called otherwise in the code.
     for name, stored_name in zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True):
         old = getattr(value, name)
         if old is None or isinstance(old, Raw):
             new = swap(f"{path}/{stored_name}", old)
         elif isinstance(old, Struct | tuple):
-            new = _swapped(old, f"{path}/{stored_name}", swap)
+            new = _map_raw_fields(old, f"{path}/{stored_name}", swap)
         else:
             continue
         if new is not old:
-            changed[name] = new
-    return replace(value, **changed) if changed else value
+            changes[name] = new
+    return replace(value, **changes) if changes else value

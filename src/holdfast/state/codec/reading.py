@@ -17,25 +17,29 @@ from msgspec.json import Decoder
 
 V = TypeVar("V")
 
-_looking = RLock()
+_inspection_lock = RLock()
 """Held while a type is looked at, and while the process forks: a child can look at one, and meets none half made."""
 if hasattr(os, "register_at_fork"):  # where processes fork
-    os.register_at_fork(before=_looking.acquire, after_in_parent=_looking.release, after_in_child=_looking.release)
+    os.register_at_fork(
+        before=_inspection_lock.acquire,
+        after_in_parent=_inspection_lock.release,
+        after_in_child=_inspection_lock.release,
+    )
 
 
-def decoder(kind: type[V]) -> Decoder[V]:
+def get_decoder(kind: type[V]) -> Decoder[V]:
     """Return the decoder of JSON as values of type ``kind``, the same one for each call."""
-    asked: Any = kind
-    return _decoder(asked)
+    value_type: Any = kind
+    return _make_decoder(value_type)
 
 
-def convert(value: object, kind: type[V], *, strict: bool = True) -> V:
+def convert_value(value: object, kind: type[V], *, strict: bool = True) -> V:
     """Return ``value``, made of plain Python values, as one of type ``kind``; raises what msgspec raises."""
-    decoder(kind)
+    get_decoder(kind)
     return msgspec.convert(value, kind, strict=strict)
 
 
 @cache
-def _decoder(kind: Any) -> Decoder[Any]:
-    with _looking:
+def _make_decoder(kind: Any) -> Decoder[Any]:
+    with _inspection_lock:
         return Decoder(kind)

@@ -13,16 +13,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast.errors import QuotaExceeded
-from holdfast.store.files import FILE, locked
+from holdfast.store.files import FILE_MODE, lock_directory
 
-BLOBS = "free some with `holdfast gc`, or raise blob_bytes in [store] of holdfast.toml"
-SESSION = "go on in a new session, or raise session_bytes in [store] of holdfast.toml"
+BLOB_QUOTA_ADVICE = "free some with `holdfast gc`, or raise blob_bytes in [store] of holdfast.toml"
+SESSION_QUOTA_ADVICE = "go on in a new session, or raise session_bytes in [store] of holdfast.toml"
 """What to do about a quota."""
-_DIGITS = 20
+_TOTAL_DIGITS = 20
 """A number is written in so many digits: one that was cut off is not taken for a smaller one."""
 
 
-class Tally:
+class BlobTotal:
     """The number beside the blobs of ``root``; ``count`` walks over them where it is missing."""
 
     def __init__(self, root: Path, count: Callable[[], int], limit: int = 0) -> None:
@@ -32,57 +32,60 @@ class Tally:
         self._limit = limit
 
     @contextmanager
-    def adding(self, length: int) -> Iterator[None]:
+    def reserve(self, length: int) -> Iterator[None]:
         """Let a blob of ``length`` bytes be written inside; ``QuotaExceeded`` if there is no room for it."""
         if not self._limit:
-            self.forget()
+            self.invalidate()
             yield
-            self.forget()  # somebody may have counted meanwhile
+            self.invalidate()  # somebody may have counted meanwhile
             return
-        with locked(self._root, alone=True, linked=True):
-            held = self._read()
-            check_room(held, length, self._limit, "the blobs", BLOBS)
-            self._write(held + length)
+        with lock_directory(self._root, is_exclusive=True, allow_symlink=True):
+            current_bytes = self._read_total()
+            check_quota(current_bytes, length, self._limit, "the blobs", BLOB_QUOTA_ADVICE)
+            self._write_total(current_bytes + length)
             try:
                 yield
             except BaseException:
-                self._write(held)
+                self._write_total(current_bytes)
                 raise
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Have the number counted anew when it is needed next."""
         self._file.unlink(missing_ok=True)
 
-    def _read(self) -> int:
+    def _read_total(self) -> int:
         try:
-            told = self._file.read_bytes() if stat.S_ISREG(self._file.lstat().st_mode) else b""
+            content = self._file.read_bytes() if stat.S_ISREG(self._file.lstat().st_mode) else b""
         except OSError:
-            told = b""
-        if len(told) == _DIGITS and told.isdigit():
-            return int(told)
-        counted = self._count()
-        self._write(counted)
-        return counted
+            content = b""
+        if len(content) == _TOTAL_DIGITS and content.isdigit():
+            return int(content)
+        total = self._count()
+        self._write_total(total)
+        return total
 
-    def _write(self, total: int) -> None:
+    def _write_total(self, total: int) -> None:
         with suppress(OSError):  # without the number there is a walk
             self._file.unlink(missing_ok=True)
-            descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, FILE)
+            descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, FILE_MODE)
             with os.fdopen(descriptor, "wb") as file:
-                file.write(b"%0*d" % (_DIGITS, total))
+                file.write(b"%0*d" % (_TOTAL_DIGITS, total))
 
 
-def check_room(held: int, more: int, limit: int, what: str, advice: str) -> None:
-    """Raise ``QuotaExceeded`` if ``more`` bytes beside ``held`` are over ``limit`` (0: no limit)."""
-    if limit and held + more > limit:
+def check_quota(current_bytes: int, new_bytes: int, limit: int, subject: str, advice: str) -> None:
+    """Raise ``QuotaExceeded`` if ``new_bytes`` bytes beside ``current_bytes`` are over ``limit`` (0: no limit)."""
+    if limit and current_bytes + new_bytes > limit:
         msg = (
-            f"{what} would hold {held + more:,} bytes, {more:,} of them new, and the quota is {limit:,}; "
+            f"{subject} would hold {current_bytes + new_bytes:,} bytes, {new_bytes:,} of them new, and the quota "
+            f"is {limit:,}; "
             f"nothing was written: {advice}"
         )
         raise QuotaExceeded(msg)
 
 
-def weighed(key: str, held: int, more: int, limit: int) -> int:
-    """Return the bytes of session ``key``, ``held`` before ``more``; ``QuotaExceeded`` if there is no room for them."""
-    check_room(held, more, limit, f"session {key[:80]!r}", SESSION)
-    return held + more
+def add_session_bytes(key: str, current_bytes: int, new_bytes: int, limit: int) -> int:
+    """Return the bytes of session ``key``, ``current_bytes`` before ``new_bytes``; ``QuotaExceeded`` if there is no
+    room for them.
+    """
+    check_quota(current_bytes, new_bytes, limit, f"session {key[:80]!r}", SESSION_QUOTA_ADVICE)
+    return current_bytes + new_bytes

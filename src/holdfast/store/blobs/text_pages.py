@@ -11,44 +11,44 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 from typing import Literal, NamedTuple, TypeAlias
 
-PIECE = 1 << 16
+BLOB_PIECE_BYTES = 1 << 16
 """Bytes read at once, and the distance between two places of an index."""
 
-Read: TypeAlias = Callable[[int], Iterator[bytes]]
+PieceReader: TypeAlias = Callable[[int], Iterator[bytes]]
 """Yields the pieces of a text from a byte on."""
-_Way: TypeAlias = Literal["surrogatepass", "replace"]
+_DecodeErrors: TypeAlias = Literal["surrogatepass", "replace"]
 
 
-class Index(NamedTuple):
+class BlobTextIndex(NamedTuple):
     """What one pass over a text told: its hash, its length in characters, and where characters stand."""
 
     hash: str
     characters: int
-    starts: tuple[int, ...]
+    chars_before: tuple[int, ...]
     """For each place the number of characters before it."""
-    offsets: tuple[int, ...]
+    bytes_before: tuple[int, ...]
     """For each place the number of bytes before it; a character begins there."""
-    way: _Way
+    decode_errors: _DecodeErrors
     """How its bytes become characters."""
 
 
-def index(read: Read) -> Index:
+def index_blob_text(read_pieces: PieceReader) -> BlobTextIndex:
     """Return the index of a text, holding one piece of it at a time."""
     try:
-        return _index(read, "surrogatepass")
+        return _build_index_with(read_pieces, "surrogatepass")
     except UnicodeDecodeError:
-        return _index(read, "replace")
+        return _build_index_with(read_pieces, "replace")
 
 
-def page(read: Read, where: Index, start: int, stop: int | None) -> str:
+def read_blob_characters(read_pieces: PieceReader, index: BlobTextIndex, start: int, stop: int | None) -> str:
     """Return characters ``start`` to ``stop``."""
     start = max(0, start)
-    end = where.characters if stop is None else min(stop, where.characters)
+    end = index.characters if stop is None else min(stop, index.characters)
     if start >= end:
         return ""
-    nearest = bisect_right(where.starts, start) - 1
-    at, decoder, out = where.starts[nearest], _decoder(where.way), []
-    for piece in read(where.offsets[nearest]):
+    nearest = bisect_right(index.chars_before, start) - 1
+    at, decoder, out = index.chars_before[nearest], _make_utf8_decoder(index.decode_errors), []
+    for piece in read_pieces(index.bytes_before[nearest]):
         text = decoder.decode(piece)
         out.append(text[max(0, start - at) : end - at])
         at += len(text)
@@ -59,33 +59,33 @@ def page(read: Read, where: Index, start: int, stop: int | None) -> str:
     return "".join(out)
 
 
-def encoded(content: str | bytes) -> Iterator[bytes]:
+def iter_content_bytes(content: str | bytes) -> Iterator[bytes]:
     """Yield the bytes of ``content`` in pieces, without a second copy of the whole."""
-    for at in range(0, len(content), PIECE):
-        piece = content[at : at + PIECE]
+    for at in range(0, len(content), BLOB_PIECE_BYTES):
+        piece = content[at : at + BLOB_PIECE_BYTES]
         yield piece.encode("utf-8", "surrogatepass") if isinstance(piece, str) else bytes(piece)
 
 
-def _index(read: Read, way: _Way) -> Index:
-    digest, decoder = sha256(), _decoder(way)
+def _build_index_with(read_pieces: PieceReader, way: _DecodeErrors) -> BlobTextIndex:
+    digest, decoder = sha256(), _make_utf8_decoder(way)
     size = characters = 0
     starts, offsets = [0], [0]
-    for piece in read(0):
+    for piece in read_pieces(0):
         digest.update(piece)
         size += len(piece)
-        characters += _length(decoder, piece)
+        characters += _count_completed_characters(decoder, piece)
         starts.append(characters)
         offsets.append(size - len(decoder.getstate()[0]))
     characters += len(decoder.decode(b"", final=True))
-    return Index(digest.hexdigest(), characters, tuple(starts), tuple(offsets), way)
+    return BlobTextIndex(digest.hexdigest(), characters, tuple(starts), tuple(offsets), way)
 
 
-def _length(decoder: codecs.IncrementalDecoder, piece: bytes) -> int:
+def _count_completed_characters(decoder: codecs.IncrementalDecoder, piece: bytes) -> int:
     """Return how many characters ``piece`` completes."""
     if piece.isascii() and not decoder.getstate()[0]:
         return len(piece)
     return len(decoder.decode(piece))
 
 
-def _decoder(way: _Way) -> codecs.IncrementalDecoder:
+def _make_utf8_decoder(way: _DecodeErrors) -> codecs.IncrementalDecoder:
     return codecs.getincrementaldecoder("utf-8")(way)

@@ -6,31 +6,31 @@ from typing import Literal
 
 from msgspec import Struct
 
-Kind = Literal["file", "entry", "parent", "session", "index", "blob"]
+DamageKind = Literal["file", "entry", "parent", "session", "index", "blob"]
 """What was damaged, a closed list."""
 
 
-class Mended(Struct, frozen=True, omit_defaults=True):
+class StoreRepairFinding(Struct, frozen=True, omit_defaults=True):
     """One thing that was wrong."""
 
-    kind: Kind
-    what: str
-    done: str
-    session: str = ""
-    entry: str = ""
+    kind: DamageKind
+    problem: str
+    action: str
+    session_key: str = ""
+    entry_id: str = ""
 
 
-class Repaired(Struct, frozen=True, omit_defaults=True):
+class StoreRepairReport(Struct, frozen=True, omit_defaults=True):
     """A store that was looked through, and put right where something was found."""
 
     file: str
-    found: tuple[Mended, ...] = ()
-    entries: int = 0
+    findings: tuple[StoreRepairFinding, ...] = ()
+    entry_count: int = 0
     """How many entries were looked at."""
     backup: str = ""
     """The file as it was, where it was changed."""
 
     @property
-    def is_fine(self) -> bool:
+    def is_undamaged(self) -> bool:
         """Whether nothing was wrong."""
-        return not self.found
+        return not self.findings

@@ -10,25 +10,25 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-RULE = 3
+INDEX_VERSION = 3
 """Version of what is indexed of an entry, and how: raise it when ``searching.words`` or this file says otherwise. An
 index that an older rule made is made anew by the next search that can write, and not asked until then."""
-GRAM = 3
+GRAM_CHARS = 3
 """Characters that are indexed together: parts of words, code and Chinese are found; shorter words are not in it."""
-WHOLE = 1_000_000
+MAX_INDEXED_CHARS = 1_000_000
 """Characters of the longest text that is taken apart (a tenth of a second); longer ones are always candidates."""
-BATCH = 4_000_000
+INDEX_BATCH_CHARS = 4_000_000
 """Characters that are indexed in one transaction (0.4 s): other writers wait for it."""
-MOST = 64
+MAX_QUERY_GRAMS = 64
 """How many pieces of a query are asked for; more would tell no more."""
-ANYWAY = "\ue000\ue001\ue002"
+ALWAYS_CANDIDATE = "\ue000\ue001\ue002"
 """What the index holds for a text that is always a candidate."""
-_TABLE = "CREATE VIRTUAL TABLE words USING fts5(text, content = '', detail = 'none', tokenize = 'trigram')"
-_THERE = "EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'words')"
-_OTHER = "EXISTS (SELECT 1 FROM searched WHERE rule <> ?)"
-_UPTO = f"SELECT upto FROM searched WHERE session = ? AND NOT {_OTHER} AND {_THERE}"  # noqa: S608
+_CREATE_TABLE = "CREATE VIRTUAL TABLE words USING fts5(text, content = '', detail = 'none', tokenize = 'trigram')"
+_TABLE_EXISTS = "EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'words')"
+_OTHER_VERSION_EXISTS = "EXISTS (SELECT 1 FROM searched WHERE rule <> ?)"
+_SELECT_UPTO = f"SELECT upto FROM searched WHERE session = ? AND NOT {_OTHER_VERSION_EXISTS} AND {_TABLE_EXISTS}"  # noqa: S608
 
-_MATCHING = """
+_SELECT_MATCHING = """
     SELECT rowid FROM words WHERE words MATCH ?
     AND rowid >= (SELECT min(seq) FROM entries WHERE session = ?)
     AND rowid <= (SELECT max(seq) FROM entries WHERE session = ?)
@@ -36,62 +36,70 @@ _MATCHING = """
     ORDER BY rowid DESC"""
 
 
-def pattern(wanted: Iterable[str]) -> str:
-    """Return what to ask the index for texts that hold all of ``wanted``; nothing if it cannot tell."""
-    grams = {term[at : at + GRAM]: None for term in map(_plain, wanted) for at in range(max(0, len(term) - GRAM + 1))}
-    quoted = ['"{}"'.format(gram.replace('"', '""')) for gram in list(grams)[:MOST]]
-    return f'({" AND ".join(quoted)}) OR "{ANYWAY}"' if quoted else ""
+def build_match_query(search_terms: Iterable[str]) -> str:
+    """Return what to ask the index for texts that hold all of ``search_terms``; nothing if it cannot tell."""
+    grams = {
+        term[at : at + GRAM_CHARS]: None
+        for term in map(_clean_index_text, search_terms)
+        for at in range(max(0, len(term) - GRAM_CHARS + 1))
+    }
+    quoted_grams = ['"{}"'.format(gram.replace('"', '""')) for gram in list(grams)[:MAX_QUERY_GRAMS]]
+    return f'({" AND ".join(quoted_grams)}) OR "{ALWAYS_CANDIDATE}"' if quoted_grams else ""
 
 
-def indexed(db: sqlite3.Connection, session: int) -> int:
+def get_indexed_seq(db: sqlite3.Connection, session: int) -> int:
     """Return the ``seq`` up to which the session's entries are in an index by the rule of this version alone."""
     try:
-        row = db.execute(_UPTO, (session, RULE)).fetchone()
+        row = db.execute(_SELECT_UPTO, (session, INDEX_VERSION)).fetchone()
     except sqlite3.OperationalError:  # a store of an older schema that is open for reading
         return 0
     return int(row[0]) if row else 0
 
 
-def add(db: sqlite3.Connection, session: int, texts: Sequence[tuple[int, str | None]]) -> None:
+def index_texts(db: sqlite3.Connection, session: int, texts: Sequence[tuple[int, str | None]]) -> None:
     """Put texts into the index under their ``seq``; nothing stands for an entry that says nothing.
 
     An empty text is always a candidate: what it stands for lies elsewhere.
     """
-    if db.execute(f"SELECT {_THERE}").fetchone() == (0,):
-        db.execute(_TABLE)
+    if db.execute(f"SELECT {_TABLE_EXISTS}").fetchone() == (0,):
+        db.execute(_CREATE_TABLE)
         db.execute("DELETE FROM searched")
-    elif db.execute(f"SELECT {_OTHER}", (RULE,)).fetchone() == (1,):
-        _empty(db)
-    rows = [(seq, _plain(text) if 0 < len(text) <= WHOLE else ANYWAY) for seq, text in texts if text is not None]
+    elif db.execute(f"SELECT {_OTHER_VERSION_EXISTS}", (INDEX_VERSION,)).fetchone() == (1,):
+        _clear_index(db)
+    rows = [
+        (seq, _clean_index_text(text) if 0 < len(text) <= MAX_INDEXED_CHARS else ALWAYS_CANDIDATE)
+        for seq, text in texts
+        if text is not None
+    ]
     db.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", rows)
-    done = (session, texts[-1][0], RULE)
-    db.execute("INSERT OR REPLACE INTO searched (session, upto, rule) VALUES (?, ?, ?)", done)
+    progress_row = (session, texts[-1][0], INDEX_VERSION)
+    db.execute("INSERT OR REPLACE INTO searched (session, upto, rule) VALUES (?, ?, ?)", progress_row)
 
 
-def candidates(db: sqlite3.Connection, session: int, wanted: str) -> list[int] | None:
+def find_candidate_seqs(db: sqlite3.Connection, session: int, match_query: str) -> list[int] | None:
     """Return the ``seq`` of each entry of a session that may match, the newest first.
 
     Nothing where the index cannot be asked. What others say between the session's first entry and its last is passed
     over, what they say before and behind is not looked at.
     """
     try:
-        return [seq for (seq,) in db.execute(_MATCHING, (wanted, session, session, session))]
+        return [seq for (seq,) in db.execute(_SELECT_MATCHING, (match_query, session, session, session))]
     except sqlite3.DatabaseError:
         return None
 
 
-def forget(db: sqlite3.Connection, session: int) -> None:
+def clear_word_index_if_indexed(db: sqlite3.Connection, session: int) -> None:
     """Empty the index if the session is in it: its numbers will be others'. The rest is indexed again when needed."""
     if db.execute("SELECT EXISTS (SELECT 1 FROM searched WHERE session = ?)", (session,)).fetchone() == (1,):
-        _empty(db)
+        _clear_index(db)
 
 
-def is_there(db: sqlite3.Connection) -> bool:
+def has_word_index(db: sqlite3.Connection) -> bool:
     """Return whether there is an index."""
-    return bool(db.execute(f"SELECT {_THERE}").fetchone()[0])
+    return bool(db.execute(f"SELECT {_TABLE_EXISTS}").fetchone()[0])
 
 
-def is_sound(db: sqlite3.Connection) -> bool:
+def is_word_index_intact(db: sqlite3.Connection) -> bool:
     """Return whether SQLite finds nothing wrong with the index."""
     try:
         db.execute("INSERT INTO words (words) VALUES ('integrity-check')")
@@ -100,18 +108,18 @@ def is_sound(db: sqlite3.Connection) -> bool:
     return True
 
 
-def drop(db: sqlite3.Connection) -> None:
+def drop_word_index(db: sqlite3.Connection) -> None:
     """Take the index away: the next search makes it anew."""
     db.execute("DELETE FROM searched")
     db.execute("DROP TABLE words")
 
 
-def _empty(db: sqlite3.Connection) -> None:
+def _clear_index(db: sqlite3.Connection) -> None:
     with suppress(sqlite3.DatabaseError):
         db.execute("INSERT INTO words (words) VALUES ('delete-all')")
     db.execute("DELETE FROM searched")
 
 
-def _plain(text: str) -> str:
+def _clean_index_text(text: str) -> str:
     """Return ``text`` as the index can hold it: no NUL, no half characters."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

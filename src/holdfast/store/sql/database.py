@@ -18,40 +18,54 @@ from pathlib import Path
 from typing import Literal, TypeVar
 from urllib.parse import quote
 
-from holdfast.errors import StoreCorrupt, StoreError, StoreGone, StoreLocked, StoreReadOnly
+from holdfast.errors import StoreCorrupt, StoreError, StoreLocked, StoreReadOnly, StoreReplaced
 from holdfast.store.base import BUSY_WAIT
-from holdfast.store.files import ACCESS, FREE, create, make_directory, refusal, sync_directory
-from holdfast.store.sql.migrations import READABLE, check_library, migrate, version
+from holdfast.store.files import (
+    ACCESS_ADVICE,
+    FREE_SPACE_ADVICE,
+    build_store_error,
+    create_private_file,
+    make_directory,
+    sync_directory,
+)
+from holdfast.store.sql.migrations import (
+    OLDEST_READABLE_VERSION,
+    check_sqlite_version,
+    get_schema_version,
+    migrate_schema,
+)
 
 T = TypeVar("T")
 
 Durability = Literal["process", "power"]
 """What an acknowledged entry survives: the end of the process, or of the machine too (a disk flush for each commit)."""
 
-_CLOSED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM}
+_ACCESS_CODES = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM}
 """What SQLite reports where this user may not."""
-_REFUSALS = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR} | _CLOSED
+_REFUSAL_CODES = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR} | _ACCESS_CODES
 """And when the disk is full or broken."""
-_RAISED = (sqlite3.Error, UnicodeDecodeError)
+_SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 """What it raises; the second where its own words quote what is no text."""
-_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
+_DAMAGE_CODES = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 """What it reports of a damaged file; the last where it finds no table or column of ours, or a text that is none."""
 
 
-PAGE = 8192
+PAGE_BYTES = 8192
 """Bytes of a page of a new file: messages of 2 kB fill 4,096 by half, a third less disk (measured on 5,000)."""
 
-BRIEF = 0.25
+BRIEF_WAIT = 0.25
 """Seconds that one waits soon behind another that waited in vain: SQLite tries four times. [H]"""
-SMALLEST = 512
+MIN_FILE_BYTES = 512
 """Bytes of the smallest SQLite database; SQLite itself would take a shorter file for an empty one and write over it."""
 
-_creating = threading.RLock()
+_creation_lock = threading.RLock()
 """Held while a new file is made, and while one is opened: closing it must not drop a connection's POSIX locks on it."""
-os.register_at_fork(before=_creating.acquire, after_in_parent=_creating.release, after_in_child=_creating.release)
+os.register_at_fork(
+    before=_creation_lock.acquire, after_in_parent=_creation_lock.release, after_in_child=_creation_lock.release
+)
 
 
-class Database:
+class SqliteFile:
     """The file at ``file``, used by one thread at a time."""
 
     def __init__(
@@ -76,7 +90,7 @@ class Database:
         """When a wait in vain ended last, and nothing was written since."""
         self._closed = False
 
-    def beside(self, ending: str) -> Path:
+    def get_sibling_path(self, ending: str) -> Path:
         """Return the path of the file's neighbour with ``ending``: beside what a link leads to, as SQLite has it.
 
         Texts that lie beside the link alone, where they once were put, stay there.
@@ -97,12 +111,12 @@ class Database:
                     connection.close()
             self._reader = self._writer = None
 
-    def look(self) -> None:
+    def check_readable(self) -> None:
         """Raise if the file is there and cannot be read, or is not there any more."""
-        if self._holds_file:
-            self._check_same()
+        if self._is_file_open:
+            self._check_not_replaced()
         else:
-            with self.reading():
+            with self.read_transaction():
                 pass
 
     @property
@@ -117,7 +131,7 @@ class Database:
     # -- transactions --------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
+    def read_transaction(self) -> Iterator[None]:
         """Everything read inside is of one moment."""
         with self._turn:
             try:
@@ -130,41 +144,41 @@ class Database:
                     yield
                 finally:
                     _roll_back(db)
-            except _RAISED as error:
-                raise self._named(error) from error
+            except _SQLITE_ERRORS as error:
+                raise self._translate_error(error) from error
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def write_transaction(self) -> Iterator[None]:
         """Everything written inside is on disk at its end, or nothing is."""
         with self._turn:
             if self._refused:
                 raise StoreReadOnly(self._refused)
             try:
                 db = self._open_writer()
-                self._begin(db)
+                self._begin_write(db)
                 try:
-                    self._check_same()
+                    self._check_not_replaced()
                     yield
                     db.execute("COMMIT")
                 except BaseException:
                     _roll_back(db)
                     raise
-            except _RAISED as error:
-                raise self._named(error, latch=True) from error
+            except _SQLITE_ERRORS as error:
+                raise self._translate_error(error, latch=True) from error
 
-    def _begin(self, db: sqlite3.Connection) -> None:
+    def _begin_write(self, db: sqlite3.Connection) -> None:
         """Begin to write, once no other process does."""
-        seconds = self._patience()
+        seconds = self._choose_busy_wait()
         if seconds != self._waits:
             self._waits = seconds
             db.execute(f"PRAGMA busy_timeout = {seconds * 1_000:.0f}")
         db.execute("BEGIN IMMEDIATE")
         self._in_vain = -inf
         if self._logs_to is None:
-            self._log = os.fspath(self.beside("-wal"))
-            self._logs_to = _identity(self._log)
+            self._log = os.fspath(self.get_sibling_path("-wal"))
+            self._logs_to = _get_device_and_inode(self._log)
 
-    def _patience(self) -> float:
+    def _choose_busy_wait(self) -> float:
         """Return the seconds to wait for another process: few soon behind a wait in vain, for they would add up.
 
         So do those of many sessions, of which each waits behind the last: at once behind it nobody waits.
@@ -172,34 +186,34 @@ class Database:
         since = time.monotonic() - self._in_vain
         if since >= BUSY_WAIT:
             return BUSY_WAIT
-        return BRIEF if since >= BRIEF else 0.0
+        return BRIEF_WAIT if since >= BRIEF_WAIT else 0.0
 
-    def _named(self, error: Exception, *, latch: bool = False) -> StoreError:
+    def _translate_error(self, error: Exception, *, latch: bool = False) -> StoreError:
         """Return SQLite's ``error`` under our name; with ``latch`` a refusing disk is remembered."""
-        named = self._typed(error, writing=latch)
-        if isinstance(named, StoreLocked) and self._waits:
+        store_error = self._classify_error(error, writing=latch)
+        if isinstance(store_error, StoreLocked) and self._waits:
             self._in_vain = time.monotonic()
-        if latch and isinstance(named, StoreReadOnly):
-            self._refused = f"{named} (nothing was written since)"
-        return named
+        if latch and isinstance(store_error, StoreReadOnly):
+            self._refused = f"{store_error} (nothing was written since)"
+        return store_error
 
-    def _typed(self, error: Exception, *, writing: bool) -> StoreError:
-        code = _code(error)
+    def _classify_error(self, error: Exception, *, writing: bool) -> StoreError:
+        code = _get_primary_code(error)
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return StoreLocked(
                 f"another process has been writing {self.file} for {BUSY_WAIT:g} s; nothing was written: try again"
             )
-        if is_damage(error):
+        if is_damage_error(error):
             return StoreCorrupt(
                 f"{self.file} is damaged or no database ({error}); `holdfast repair` saves what can be read, "
                 "or give another path with --store"
             )
-        if writing and code in _REFUSALS:
-            advice = ACCESS if code in _CLOSED else FREE
+        if writing and code in _REFUSAL_CODES:
+            advice = ACCESS_ADVICE if code in _ACCESS_CODES else FREE_SPACE_ADVICE
             return StoreReadOnly(f"{self.file} took no write ({error}); what was acknowledged is there: {advice}")
-        if code in _CLOSED:
-            return StoreError(f"{self.file} could not be read ({error}): {ACCESS}")
-        if code in _REFUSALS:
+        if code in _ACCESS_CODES:
+            return StoreError(f"{self.file} could not be read ({error}): {ACCESS_ADVICE}")
+        if code in _REFUSAL_CODES:
             return StoreError(
                 f"{self.file} could not be read ({error}): free space, raise the limit on file sizes (ulimit -f), "
                 "or copy the file to another disk and open the copy"
@@ -222,20 +236,20 @@ class Database:
         return self._writer or self._reader
 
     def _connect_reader(self) -> sqlite3.Connection:
-        found = self._check_file()
-        if found:
-            self._opened = _identity(self._place)
+        has_file = self._has_valid_file()
+        if has_file:
+            self._opened = _get_device_and_inode(self._place)
             db = self._connect_readonly()
-            held = _closing_on_error(db, lambda: version(db, str(self.file)))
-            if held >= READABLE:
+            schema_version = _run_or_close(db, lambda: get_schema_version(db, str(self.file)))
+            if schema_version >= OLDEST_READABLE_VERSION:
                 self._blank = False
                 return db
             db.close()
-            if held:  # nobody can read it as it is
+            if schema_version:  # nobody can read it as it is
                 return self._open_writer()
         self._blank = True
         db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        migrate(db, ":memory:")
+        migrate_schema(db, ":memory:")
         return db
 
     def _connect_readonly(self) -> sqlite3.Connection:
@@ -245,22 +259,22 @@ class Database:
             db.execute("SELECT 1 FROM sqlite_schema").fetchone()
         except sqlite3.OperationalError as error:
             db.close()
-            if error.sqlite_errorcode & 0xFF not in _REFUSALS:
+            if error.sqlite_errorcode & 0xFF not in _REFUSAL_CODES:
                 raise
-            refused = error
+            open_error = error
         except BaseException:
             db.close()
             raise
         else:
             return db
-        wal = self.beside("-wal")
+        wal = self.get_sibling_path("-wal")
         with suppress(FileNotFoundError):  # or it was folded in
             if wal.stat().st_size:
                 msg = (
-                    f"{self.file} has unfinished changes in {wal.name} and its directory takes no file ({refused}); "
+                    f"{self.file} has unfinished changes in {wal.name} and its directory takes no file ({open_error}); "
                     "copy both to a directory where you can write, and open the copy"
                 )
-                raise StoreReadOnly(msg) from refused
+                raise StoreReadOnly(msg) from open_error
         return self._connect("mode=ro&immutable=1")
 
     def _open_writer(self) -> sqlite3.Connection:
@@ -271,41 +285,41 @@ class Database:
         if self._readonly:
             msg = f"{self.file} was opened for reading only; nothing was written: open it again without readonly"
             raise StoreReadOnly(msg)
-        if self._holds_file:
-            self._check_same()
-        self._create()
-        self._opened = _identity(self._place)
+        if self._is_file_open:
+            self._check_not_replaced()
+        self._create_file()
+        self._opened = _get_device_and_inode(self._place)
         db = self._connect("mode=rw")
-        _closing_on_error(db, lambda: self._prepare(db))
+        _run_or_close(db, lambda: self._prepare_writer(db))
         if self._reader is not None:
             self._reader.close()
             self._reader = None
         self._writer = db
         return db
 
-    def _create(self) -> None:
-        if self._check_file():
+    def _create_file(self) -> None:
+        if self._has_valid_file():
             return
         try:
             make_directory(self.file.parent)
-            with _creating, suppress(FileExistsError):
-                os.close(create(self.file))
+            with _creation_lock, suppress(FileExistsError):
+                os.close(create_private_file(self.file))
                 sync_directory(self.file.parent)
         except OSError as error:
-            raise refusal(error, f"{self.file} could not be made") from error
+            raise build_store_error(error, f"{self.file} could not be made") from error
 
-    def _prepare(self, db: sqlite3.Connection) -> None:
-        version(db, str(self.file))
-        db.execute(f"PRAGMA page_size = {PAGE}")
-        _use_wal(db, self._waits)
+    def _prepare_writer(self, db: sqlite3.Connection) -> None:
+        get_schema_version(db, str(self.file))
+        db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        _enable_wal(db, self._waits)
         db.execute(f"PRAGMA synchronous = {'FULL' if self._durability == 'power' else 'NORMAL'}")
         db.execute("PRAGMA foreign_keys = OFF")  # ``placing`` looked already: SQLite would take a tenth longer
-        migrate(db, str(self.file))
+        migrate_schema(db, str(self.file))
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         uri = f"file:{quote(os.fsencode(self.file))}?{mode}"
-        self._waits = self._patience()
-        with _creating:
+        self._waits = self._choose_busy_wait()
+        with _creation_lock:
             db = sqlite3.connect(uri, timeout=self._waits, isolation_level=None, check_same_thread=False, uri=True)
         db.execute("PRAGMA temp_store = MEMORY")  # sorting needs no room on a disk
         return db
@@ -314,76 +328,77 @@ class Database:
         if self._closed:
             msg = f"the store {self.file} was closed; open it again"
             raise StoreError(msg)
-        check_library()
+        check_sqlite_version()
 
     @property
-    def _holds_file(self) -> bool:
+    def _is_file_open(self) -> bool:
         """Whether the file is open, to write or to read."""
         return self._writer is not None or (self._reader is not None and not self._blank)
 
-    def _check_same(self) -> None:
+    def _check_not_replaced(self) -> None:
         """Raise if the file at the path is another than the one that was opened: what is written would be lost.
 
         So would what is written to a ``-wal`` that is not there any more.
         """
-        if _identity(self._place) != self._opened:
-            gone = self._place
-        elif self._logs_to is not None and _identity(self._log) != self._logs_to:
-            gone = self._log
+        if _get_device_and_inode(self._place) != self._opened:
+            missing_path = self._place
+        elif self._logs_to is not None and _get_device_and_inode(self._log) != self._logs_to:
+            missing_path = self._log
         else:
             return
         msg = (
-            f"{gone} was replaced or taken away since it was opened (`holdfast repair` can do so); "
+            f"{missing_path} was replaced or taken away since it was opened (`holdfast repair` can do so); "
             "nothing was written: open it again"
         )
-        raise StoreGone(msg)
+        raise StoreReplaced(msg)
 
-    def _check_file(self) -> bool:
+    def _has_valid_file(self) -> bool:
         """Return whether the file is there; a ``StoreError`` if it cannot be a database of this user's."""
         try:
-            held = self.file.lstat()
-            linked = stat.S_ISLNK(held.st_mode)
-            held = self.file.stat() if linked else held
+            file_stat = self.file.lstat()
+            is_link = stat.S_ISLNK(file_stat.st_mode)
+            file_stat = self.file.stat() if is_link else file_stat
         except (FileNotFoundError, NotADirectoryError):
             if self.file.is_symlink():
                 msg = f"{self.file} is a symbolic link to nothing; remove it, or give another path with --store"
                 raise StoreError(msg) from None
             return False
         except OSError as error:
-            raise refusal(error, f"{self.file} cannot be looked at") from error
-        if stat.S_ISDIR(held.st_mode):
+            raise build_store_error(error, f"{self.file} cannot be looked at") from error
+        if stat.S_ISDIR(file_stat.st_mode):
             msg = f"{self.file} is a folder; give a file's path with --store"
             raise StoreError(msg)
-        if not stat.S_ISREG(held.st_mode) or (linked and held.st_uid != os.geteuid()):
+        if not stat.S_ISREG(file_stat.st_mode) or (is_link and file_stat.st_uid != os.geteuid()):
             msg = f"{self.file} is not a file of yours; give a file's path with --store"
             raise StoreError(msg)
-        if 0 < held.st_size < SMALLEST:
+        if 0 < file_stat.st_size < MIN_FILE_BYTES:
             msg = (
-                f"{self.file} ({held.st_size} bytes) is no database and was left alone: give another path with --store"
+                f"{self.file} ({file_stat.st_size} bytes) is no database and was left alone: give another path "
+                "with --store"
             )
             raise StoreCorrupt(msg)
         return True
 
 
-def is_damage(error: BaseException | None) -> bool:
+def is_damage_error(error: BaseException | None) -> bool:
     """Return whether a damaged file made ``sqlite3`` raise ``error``; SQLite's own words may quote what is no text."""
     if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.ProgrammingError):
-        return _code(error) in _DAMAGE
+        return _get_primary_code(error) in _DAMAGE_CODES
     return isinstance(error, UnicodeDecodeError)
 
 
-def _code(error: Exception) -> int:
+def _get_primary_code(error: Exception) -> int:
     code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     return code & 0xFF
 
 
-def _identity(place: str) -> tuple[int, int] | None:
+def _get_device_and_inode(place: str) -> tuple[int, int] | None:
     """Return what tells a file from another one at its path; nothing where there is none."""
     try:
-        held = os.stat(place)  # noqa: PTH116 -- asked for at every write
+        file_stat = os.stat(place)  # noqa: PTH116 -- asked for at every write
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return held.st_dev, held.st_ino
+    return file_stat.st_dev, file_stat.st_ino
 
 
 def _roll_back(db: sqlite3.Connection) -> None:
@@ -393,7 +408,7 @@ def _roll_back(db: sqlite3.Connection) -> None:
             db.execute("ROLLBACK")
 
 
-def _use_wal(db: sqlite3.Connection, seconds: float) -> None:
+def _enable_wal(db: sqlite3.Connection, seconds: float) -> None:
     """Switch to write-ahead logging; SQLite does not wait for this one by itself."""
     end = time.monotonic() + seconds
     while True:
@@ -407,7 +422,7 @@ def _use_wal(db: sqlite3.Connection, seconds: float) -> None:
             return
 
 
-def _closing_on_error(db: sqlite3.Connection, step: Callable[[], T]) -> T:
+def _run_or_close(db: sqlite3.Connection, step: Callable[[], T]) -> T:
     """Return what ``step`` returns; if it fails ``db`` is closed."""
     try:
         return step()

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from holdfast.errors import StoreCorrupt, StoreError
 
-APPLICATION = 0x484F4C44
+APPLICATION_ID = 0x484F4C44
 """``PRAGMA application_id`` of our databases: HOLD."""
-_OWNER = slice(68, 72)
+_APPLICATION_ID_BYTES = slice(68, 72)
 """Where a database file has that number (https://www.sqlite.org/fileformat.html, 1.3)."""
 
 
@@ -88,7 +88,7 @@ def m004_rule_of_the_index(db: sqlite3.Connection) -> None:
     db.execute("ALTER TABLE searched ADD COLUMN rule INTEGER NOT NULL DEFAULT 1")
 
 
-READABLE = 1
+OLDEST_READABLE_VERSION = 1
 """The oldest schema that is read as it is; the first write brings it up."""
 
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
@@ -100,60 +100,62 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
 """Step n brings ``PRAGMA user_version`` from n - 1 to n."""
 
 
-OLDEST = (3, 37)
+OLDEST_SQLITE = (3, 37)
 """The oldest SQLite that knows tables which take no value of another type."""
 
 
-def check_library() -> None:
+def check_sqlite_version() -> None:
     """Raise ``StoreError`` where this Python has an SQLite that cannot read or make a store of ours."""
-    if sqlite3.sqlite_version_info < OLDEST:
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         msg = (
-            f"this Python has SQLite {sqlite3.sqlite_version}, a store needs {OLDEST[0]}.{OLDEST[1]} or newer; nothing "
+            f"this Python has SQLite {sqlite3.sqlite_version}, a store needs "
+            f"{OLDEST_SQLITE[0]}.{OLDEST_SQLITE[1]} or newer; nothing "
             "was touched: run holdfast with a Python that brings its own, as those of uv do"
         )
         raise StoreError(msg)
 
 
-def is_store(path: Path) -> bool:
+def is_store_file(path: Path) -> bool:
     """Return whether the file at ``path`` is a store, as the first bytes of a database tell."""
     with path.open("rb") as file:
-        head = file.read(_OWNER.stop)
-    return head.startswith(b"SQLite format 3") and int.from_bytes(head[_OWNER]) == APPLICATION
+        head = file.read(_APPLICATION_ID_BYTES.stop)
+    return head.startswith(b"SQLite format 3") and int.from_bytes(head[_APPLICATION_ID_BYTES]) == APPLICATION_ID
 
 
-def version(db: sqlite3.Connection, name: str) -> int:
+def get_schema_version(db: sqlite3.Connection, name: str) -> int:
     """Return the schema version of ``db``; ``StoreCorrupt`` if it is newer than this program, or not ours."""
-    found, owner, filled = _header(db)
-    if owner != APPLICATION and (owner or found or filled):
+    schema_version, owner, has_tables = _read_header(db)
+    if owner != APPLICATION_ID and (owner or schema_version or has_tables):
         msg = f"{name} is a database of another program; it was not touched: give another path with --store"
         raise StoreCorrupt(msg)
-    if found > len(MIGRATIONS):
+    if schema_version > len(MIGRATIONS):
         msg = (
-            f"{name} has schema {found} and this version of holdfast knows {len(MIGRATIONS)}; it was not touched: "
+            f"{name} has schema {schema_version} and this version of holdfast knows {len(MIGRATIONS)}; it was not "
+            "touched: "
             "update holdfast, or give another path with --store"
         )
         raise StoreCorrupt(msg)
-    return found
+    return schema_version
 
 
-def _header(db: sqlite3.Connection) -> tuple[int, int, bool]:
+def _read_header(db: sqlite3.Connection) -> tuple[int, int, bool]:
     """Return version, application and whether there are tables, all of one moment."""
-    found, owner, tables = db.execute(
+    schema_version, owner, tables = db.execute(
         "SELECT (SELECT user_version FROM pragma_user_version), "
         "(SELECT application_id FROM pragma_application_id), (SELECT count(*) FROM sqlite_schema)"
     ).fetchone()
-    return found, owner, tables > 0
+    return schema_version, owner, tables > 0
 
 
-def migrate(db: sqlite3.Connection, name: str) -> None:
+def migrate_schema(db: sqlite3.Connection, name: str) -> None:
     """Bring ``db`` to the newest schema, in one transaction."""
-    if version(db, name) == len(MIGRATIONS):
+    if get_schema_version(db, name) == len(MIGRATIONS):
         return
     db.execute("BEGIN IMMEDIATE")
     try:
-        for step in MIGRATIONS[version(db, name) :]:
+        for step in MIGRATIONS[get_schema_version(db, name) :]:
             step(db)
-        db.execute(f"PRAGMA application_id = {APPLICATION}")
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
         db.execute("COMMIT")
     except BaseException:

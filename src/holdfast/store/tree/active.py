@@ -16,51 +16,67 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.messages.sized_message import Slot
-from holdfast.state.branch.branch import Branch, extend
-from holdfast.state.codec.packing import pack, unpack
-from holdfast.state.edit_map import Edits
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.state.branch.branch import ConversationState, apply_entry
+from holdfast.state.codec.packing import pack_value, unpack_value
+from holdfast.state.edit_map import EditMap
 from holdfast.state.edits import Edit
-from holdfast.state.entries import BranchSummary, Compaction, Decision, Entry, Said
-from holdfast.state.sequence import Seq
-from holdfast.store.base import Active
+from holdfast.state.entries import BranchSummaryEntry, CompactionEntry, DecisionEntry, Entry, MessageEntry
+from holdfast.state.sequence import PersistentSequence
+from holdfast.store.base import ActiveEntries
 
 T = TypeVar("T")
 
-FOLD = 16
+FOLD_VERSION = 16
 """Version of the fold. A checkpoint of another version is not used; raise it when ``branch/branch.py`` counts anew."""
 
-_ELSEWHERE = {"keep", "compaction", "edits", "law", "callers", "settled"}
+_DERIVED_FIELDS = {"keep", "compaction", "edits", "law", "callers", "settled"}
 """Fields of a branch that are made from the slots, the compaction or the law; sequences are too."""
-_HINTS = get_type_hints(Branch)
-CARRIED = tuple(
-    name for name in Branch.__struct_fields__ if name not in _ELSEWHERE and not isinstance(getattr(Branch(), name), Seq)
+_STATE_TYPES = get_type_hints(ConversationState)
+CHECKPOINT_FIELDS = tuple(
+    name
+    for name in ConversationState.__struct_fields__
+    if name not in _DERIVED_FIELDS and not isinstance(getattr(ConversationState(), name), PersistentSequence)
 )
-State: Any = msgspec.defstruct("State", [(name, _HINTS[name]) for name in CARRIED], frozen=True)
+StateFields: Any = msgspec.defstruct("State", [(name, _STATE_TYPES[name]) for name in CHECKPOINT_FIELDS], frozen=True)
 """The plain fields of a branch; a field that is new or gone makes older checkpoints unreadable, which is right."""
 
 
-class Checkpoint(Struct, frozen=True):
-    """The fold before a compaction that keeps from slot ``keep`` on.
+class Checkpoint(
+    Struct,
+    frozen=True,
+    rename={
+        "fold_version": "fold",
+        "first_kept": "keep",
+        "pinned_ids": "head",
+        "pinned_digests": "marks",
+        "hidden_tokens": "total",
+        "digests_before": "born",
+        "active_edits": "law",
+        "state_fields": "state",
+    },
+):
+    """The fold before a compaction that keeps from slot ``first_kept`` on.
 
-    ``head`` names the pinned entries and ``marks`` holds their digests; ``total`` sums the slots before ``keep``.
+    ``pinned_ids`` names the pinned entries and ``pinned_digests`` holds their digests; ``hidden_tokens`` sums the slots
+    before ``first_kept``.
     """
 
-    fold: int
-    keep: int
-    head: tuple[str, ...]
-    marks: tuple[bytes, ...]
-    total: int
-    born: tuple[bytes, ...]
+    fold_version: int
+    first_kept: int
+    pinned_ids: tuple[str, ...]
+    pinned_digests: tuple[bytes, ...]
+    hidden_tokens: int
+    digests_before: tuple[bytes, ...]
     """What stood before each kept slot when it was said: thinking is bound to it."""
-    law: tuple[tuple[str, tuple[Edit, ...]], ...]
+    active_edits: tuple[tuple[str, tuple[Edit, ...]], ...]
     """Edits in force on the kept slots, by the entry that decided them."""
-    state: bytes
+    state_fields: bytes
     digest: bytes = b""
     """Of all the others: a bit that a disk turned must not show the model something else."""
 
 
-class Gapped(Seq[T]):
+class GappedSequence(PersistentSequence[T]):
     """A sequence whose items ``gap`` are in the log only: they count, and asking for one is a ``LookupError``."""
 
     __slots__ = ("gap",)
@@ -69,11 +85,11 @@ class Gapped(Seq[T]):
         super().__init__([*head, *tail])
         self.gap = range(len(head), len(head) + gap)
 
-    def add(self, *new: T) -> Gapped[T]:
+    def add(self, *new: T) -> GappedSequence[T]:
         """Return the sequence with ``new`` items at its end; this one is unchanged."""
-        grown = Seq.add(self, *new)
-        wide: Gapped[T] = Gapped.__new__(Gapped)
-        wide._items, wide._stop, wide._sums, wide.gap = grown._items, grown._stop, grown._sums, self.gap  # noqa: SLF001
+        longer = PersistentSequence.add(self, *new)
+        wide: GappedSequence[T] = GappedSequence.__new__(GappedSequence)
+        wide._items, wide._stop, wide._sums, wide.gap = longer._items, longer._stop, longer._sums, self.gap  # noqa: SLF001
         return wide
 
     def slice(self, start: int = 0, stop: int | None = None) -> list[T]:
@@ -82,17 +98,17 @@ class Gapped(Seq[T]):
         if start >= end:
             return []
         if self.gap and start < self.gap.stop and end > self.gap.start:
-            self._refuse()
-        gone = len(self.gap) if start >= self.gap.stop else 0
-        return super().slice(start - gone, end - gone)
+            self._raise_gap_error()
+        gap_length = len(self.gap) if start >= self.gap.stop else 0
+        return super().slice(start - gap_length, end - gap_length)
 
-    def total(self, measure: Callable[[T], int], start: int = 0) -> int:
+    def sum_from(self, measure: Callable[[T], int], start: int = 0) -> int:
         """Return the sum of ``measure`` over the items from ``start`` on; none of them may lie in the gap."""
         if self.gap and start < self.gap.stop:
-            self._refuse()
-        return super().total(measure, start - len(self.gap))
+            self._raise_gap_error()
+        return super().sum_from(measure, start - len(self.gap))
 
-    def same_as(self, other: Sequence[T], count: int) -> bool:
+    def has_same_start(self, other: Sequence[T], count: int) -> bool:
         """Return whether the first ``count`` items are ``other``'s; they must be here."""
         return self.slice(0, count) == list(other[:count])
 
@@ -105,104 +121,116 @@ class Gapped(Seq[T]):
     def __getitem__(self, index: int) -> T:
         place = index if index >= 0 else len(self) + index
         if place in self.gap:
-            self._refuse()
+            self._raise_gap_error()
         return super().__getitem__(place - len(self.gap) if place >= self.gap.stop else place)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Gapped) and self.gap == other.gap and super().slice() == Seq.slice(other)
+        return (
+            isinstance(other, GappedSequence)
+            and self.gap == other.gap
+            and super().slice() == PersistentSequence.slice(other)
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"Gapped({len(self)} items, {self.gap} in the log)"
 
-    def _refuse(self) -> None:
+    def _raise_gap_error(self) -> None:
         gap = self.gap
         msg = f"slots {gap.start} to {gap.stop - 1} gave way to a compaction: they are in the log, open the whole path"
         raise LookupError(msg)
 
 
-def slotted(entries: Iterable[Entry]) -> list[Entry]:
+def select_message_entries(entries: Iterable[Entry]) -> list[Entry]:
     """Return the entries that add a slot to their branch."""
-    return [entry for entry in entries if isinstance(entry.body, Said | BranchSummary)]
+    return [entry for entry in entries if isinstance(entry.body, MessageEntry | BranchSummaryEntry)]
 
 
-def checkpoint(branch: Branch, head: Iterable[str], compaction: Compaction) -> bytes | None:
+def encode_checkpoint(branch: ConversationState, head: Iterable[str], compaction: CompactionEntry) -> bytes | None:
     """Return the checkpoint of ``branch``, where ``compaction`` comes next; nothing if that keeps what is not there.
 
     ``head`` are the ids of the pinned entries. Raises ``LookupError`` if ``branch`` lacks slots that are kept.
     """
-    keep = compaction.keep
-    if not branch.pinned <= keep <= len(branch.slots):
+    keep = compaction.first_kept
+    if not branch.pinned_count <= keep <= len(branch.sized_messages):
         return None
-    branch.slots.slice(keep)
-    law = ((id_, tuple(edit for edit in body.edits if edit.span.start >= keep)) for id_, body in branch.law)
-    state = pack(State(*(getattr(branch, name) for name in CARRIED)))
-    total = branch.sums[keep - 1] if keep else 0
-    marks = tuple(branch.marks.slice(0, branch.pinned))
-    born = tuple(branch.born.slice(keep))
-    made = Checkpoint(FOLD, keep, tuple(head), marks, total, born, tuple(one for one in law if one[1]), state)
-    return pack(replace(made, digest=_digest(made)))
+    branch.sized_messages.slice(keep)
+    law = (
+        (id_, tuple(edit for edit in body.edits if edit.span.start >= keep)) for id_, body in branch.active_decisions
+    )
+    state = pack_value(StateFields(*(getattr(branch, name) for name in CHECKPOINT_FIELDS)))
+    total = branch.cumulative_tokens[keep - 1] if keep else 0
+    marks = tuple(branch.projection_digests.slice(0, branch.pinned_count))
+    born = tuple(branch.digests_before.slice(keep))
+    new_checkpoint = Checkpoint(
+        FOLD_VERSION, keep, tuple(head), marks, total, born, tuple(law_item for law_item in law if law_item[1]), state
+    )
+    return pack_value(replace(new_checkpoint, digest=_hash_checkpoint(new_checkpoint)))
 
 
-def restored(saved: bytes | None) -> Checkpoint | None:
-    """Return the checkpoint that ``saved`` holds, or nothing if it is damaged or not of this version."""
-    if saved is None:
+def decode_checkpoint(data: bytes | None) -> Checkpoint | None:
+    """Return the checkpoint that ``data`` holds, or nothing if it is damaged or not of this version."""
+    if data is None:
         return None
     try:
-        point = unpack(saved, Checkpoint)
-        unpack(point.state, State)
+        point = unpack_value(data, Checkpoint)
+        unpack_value(point.state_fields, StateFields)
     except (ValueError, TypeError):
         return None
-    return point if point.fold == FOLD and point.digest == _digest(point) else None
+    return point if point.fold_version == FOLD_VERSION and point.digest == _hash_checkpoint(point) else None
 
 
-def _digest(point: Checkpoint) -> bytes:
-    return blake2b(pack(replace(point, digest=b"")), digest_size=16).digest()
+def _hash_checkpoint(point: Checkpoint) -> bytes:
+    return blake2b(pack_value(replace(point, digest=b"")), digest_size=16).digest()
 
 
-def resume(active: Active) -> Branch:
+def resume_state(active: ActiveEntries) -> ConversationState:
     """Return the branch of ``active``: every number a request needs is the one that the whole path would give."""
-    point = restored(active.state)
+    point = decode_checkpoint(active.checkpoint)
     if point is None:
-        return Branch.build(active.rest)
-    branch = Branch.build(active.head)
-    branch = _gapped(branch, point, [_slot(entry) for entry in active.tail])
-    state = unpack(point.state, State)
-    branch = replace(branch, **{name: getattr(state, name) for name in CARRIED}, keep=point.keep)
+        return ConversationState.from_entries(active.later_entries)
+    branch = ConversationState.from_entries(active.head)
+    branch = _with_gap(branch, point, [_get_sized_message(entry) for entry in active.tail])
+    state = unpack_value(point.state_fields, StateFields)
+    branch = replace(branch, **{name: getattr(state, name) for name in CHECKPOINT_FIELDS}, first_kept=point.first_kept)
     branch = replace(
         branch,
-        edits=Edits(edit for _, decided in point.law for edit in decided),
-        law=tuple((id_, Decision(edits)) for id_, edits in point.law),
+        edits=EditMap(edit for _, law_edits in point.active_edits for edit in law_edits),
+        active_decisions=tuple((id_, DecisionEntry(edits)) for id_, edits in point.active_edits),
     )
-    for entry in active.rest:
-        branch = extend(branch, entry)
+    for entry in active.later_entries:
+        branch = apply_entry(branch, entry)
     return branch
 
 
-def _gapped(branch: Branch, point: Checkpoint, tail: Sequence[Slot]) -> Branch:
-    """Return ``branch`` with a gap up to the first kept slot and ``tail`` behind; its digests are made later."""
-    gone = point.keep - branch.pinned
-    sums = [point.total]
-    for slot in tail:
-        sums.append(sums[-1] + slot.size)
-    blank = [b""] * (gone + len(tail))
-    messages = [slot.message for slot in tail]
-    said = [(point.keep + index, message) for index, message in enumerate(messages) if message.role == "assistant"]
-    callers = {call.id: index for index, message in reversed(said) for call in message.calls}
+def _with_gap(state: ConversationState, point: Checkpoint, tail: Sequence[SizedMessage]) -> ConversationState:
+    """Return ``state`` with a gap up to the first kept slot and ``tail`` behind; its digests are made later."""
+    gap_length = point.first_kept - state.pinned_count
+    sums = [point.hidden_tokens]
+    for sized_message in tail:
+        sums.append(sums[-1] + sized_message.tokens)
+    blank = [b""] * (gap_length + len(tail))
+    messages = [sized_message.message for sized_message in tail]
+    assistant_messages = [
+        (point.first_kept + index, message) for index, message in enumerate(messages) if message.role == "assistant"
+    ]
+    callers = {call.id: index for index, message in reversed(assistant_messages) for call in message.calls}
     return replace(
-        branch,
-        slots=Gapped(branch.slots.slice(), gone, tail),
-        messages=Gapped(branch.messages.slice(), gone, messages),
-        sums=Seq([*branch.sums.slice(), *[point.total] * gone, *sums[1:]]),
-        marks=Seq([*point.marks, *blank]),
-        born=Seq([*branch.born.slice(), *blank[:gone], *point.born]),
-        callers=callers,
+        state,
+        sized_messages=GappedSequence(state.sized_messages.slice(), gap_length, tail),
+        messages=GappedSequence(state.messages.slice(), gap_length, messages),
+        cumulative_tokens=PersistentSequence(
+            [*state.cumulative_tokens.slice(), *[point.hidden_tokens] * gap_length, *sums[1:]]
+        ),
+        projection_digests=PersistentSequence([*point.pinned_digests, *blank]),
+        digests_before=PersistentSequence([*state.digests_before.slice(), *blank[:gap_length], *point.digests_before]),
+        first_index_by_call_id=callers,
     )
 
 
-def _slot(entry: Entry) -> Slot:
-    if isinstance(entry.body, Said | BranchSummary):
-        return entry.body.slot
+def _get_sized_message(entry: Entry) -> SizedMessage:
+    if isinstance(entry.body, MessageEntry | BranchSummaryEntry):
+        return entry.body.sized_message
     msg = f"entry {entry.id} is no message"
     raise TypeError(msg)

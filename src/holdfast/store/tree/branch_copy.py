@@ -13,135 +13,142 @@ from msgspec.structs import replace
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Thinking
-from holdfast.messages.size.tokens import measure
+from holdfast.messages.size.tokens import build_sized_message
 from holdfast.state.edits import Edit
 from holdfast.state.entries import (
-    Answer,
-    Body,
-    BranchSummary,
-    Compaction,
-    Decision,
+    AnswerEntry,
+    BranchSummaryEntry,
+    CompactionEntry,
+    DecisionEntry,
     Entry,
-    Frame,
-    Label,
-    Note,
-    Revoke,
-    Said,
+    EntryBody,
+    LabelEntry,
+    MessageEntry,
+    NoteEntry,
+    RequestSetup,
+    RevokeEntry,
     Usage,
 )
 
-COPIED = "copied"
+COPIED_SETUP_DIGEST = "copied"
 """Digest of the frame that parts a copied branch from the requests its thinking was signed in."""
 
 
-def copied(
-    path: Sequence[Entry], put: Mapping[str, Message], names: Mapping[str, str], new_id: Callable[[], str]
+def copy_branch_entries(
+    path: Sequence[Entry], replacements: Mapping[str, Message], labels: Mapping[str, str], new_id: Callable[[], str]
 ) -> list[Entry]:
-    """Return the entries that say ``path`` again behind the parent of the first entry in ``put``; none if none is.
+    """Return the entries that say ``path`` again behind the parent of the first entry in ``replacements``; none if none
+    is.
 
-    The last one that is no label is the new leaf. ``names`` are the labels in force by the id of what they name.
+    The last one that is no label is the new leaf. ``labels`` are the labels in force by the id of what they name.
     """
     where = {entry.id: index for index, entry in enumerate(path)}
-    first = min((where[id_] for id_ in put if id_ in where and _is_slot(path[where[id_]])), default=None)
+    first = min(
+        (where[id_] for id_ in replacements if id_ in where and _is_message_entry(path[where[id_]])), default=None
+    )
     if first is None:
         return []
-    copy = _Copy(put, _slots_of(path, put), new_id)
+    copy = _BranchCopier(replacements, _find_replaced_indexes(path, replacements), new_id)
     for entry in path[first:]:
-        copy.add(entry, path[first].parent)
-    if any(_thinks(entry) for entry in copy.out):
-        copy.part(_frame(path))
-    copy.name(names)
-    return copy.out
+        copy.copy_entry(entry, path[first].parent)
+    if any(_has_thinking(entry) for entry in copy.copied_entries):
+        copy.separate_thinking(_find_last_setup(path))
+    copy.copy_labels(labels)
+    return copy.copied_entries
 
 
-class _Copy:
+class _BranchCopier:
     """The entries said again so far, and the new id of each old one."""
 
-    def __init__(self, put: Mapping[str, Message], gone: frozenset[int], new_id: Callable[[], str]) -> None:
-        self.out: list[Entry] = []
-        self._put, self._gone, self._new_id = put, gone, new_id
+    def __init__(
+        self, replacements: Mapping[str, Message], replaced_indexes: frozenset[int], new_id: Callable[[], str]
+    ) -> None:
+        self.copied_entries: list[Entry] = []
+        self._put, self._gone, self._new_id = replacements, replaced_indexes, new_id
         self._ids: dict[str, str] = {}
         self._left: set[str] = set()
         """Ids of decisions that had nothing left to say."""
 
-    def add(self, entry: Entry, root: str | None) -> None:
+    def copy_entry(self, entry: Entry, root: str | None) -> None:
         """Say ``entry`` again behind the ones before it, or behind ``root``."""
-        body = self._body(entry)
+        body = self._copy_body(entry)
         if body is None:
             self._left.add(entry.id)
             return
         self._ids[entry.id] = self._new_id()
-        parent = self.out[-1].id if self.out else root
-        self.out.append(Entry(self._ids[entry.id], parent, body, at=entry.at))
+        parent = self.copied_entries[-1].id if self.copied_entries else root
+        self.copied_entries.append(Entry(self._ids[entry.id], parent, body, time_ms=entry.time_ms))
 
-    def part(self, frame: Frame) -> None:
+    def separate_thinking(self, setup: RequestSetup) -> None:
         """Let no thinking so far count as signed over this branch, by a frame in between."""
-        for between in (replace(frame, digest=COPIED), frame):
-            self.out.append(Entry(self._new_id(), self.out[-1].id, between))
+        for between in (replace(setup, digest=COPIED_SETUP_DIGEST), setup):
+            self.copied_entries.append(Entry(self._new_id(), self.copied_entries[-1].id, between))
 
-    def name(self, names: Mapping[str, str]) -> None:
+    def copy_labels(self, names: Mapping[str, str]) -> None:
         """Hang a label beside each copy of an entry that has one, unless it was on the path."""
-        told = {entry.body.target for entry in self.out if isinstance(entry.body, Label)}
+        labelled_ids = {entry.body.target for entry in self.copied_entries if isinstance(entry.body, LabelEntry)}
         for old, name in names.items():
             new = self._ids.get(old)
-            if new is not None and new not in told:
-                self.out.append(Entry(self._new_id(), new, Label(new, name)))
+            if new is not None and new not in labelled_ids:
+                self.copied_entries.append(Entry(self._new_id(), new, LabelEntry(new, name)))
 
-    def _body(self, entry: Entry) -> Body | None:
+    def _copy_body(self, entry: Entry) -> EntryBody | None:
         """Return what the copy of ``entry`` says, or nothing if there is nothing left."""
         body = entry.body
-        if isinstance(body, Said) and entry.id in self._put:
-            return Said(measure(self._put[entry.id]))
-        if isinstance(body, BranchSummary):
-            slot = measure(self._put[entry.id]) if entry.id in self._put else body.slot
-            return BranchSummary(slot, self._id(body.source))
-        if isinstance(body, Decision):
-            edits = self._fitting(body.edits)
-            return Decision(edits) if edits or not body.edits else None
-        if isinstance(body, Revoke):
-            return None if body.id in self._left else Revoke(self._id(body.id))
-        return self._other(body)
+        if isinstance(body, MessageEntry) and entry.id in self._put:
+            return MessageEntry(build_sized_message(self._put[entry.id]))
+        if isinstance(body, BranchSummaryEntry):
+            sized_message = build_sized_message(self._put[entry.id]) if entry.id in self._put else body.sized_message
+            return BranchSummaryEntry(sized_message, self._map_id(body.source_id))
+        if isinstance(body, DecisionEntry):
+            edits = self._select_fitting_edits(body.edits)
+            return DecisionEntry(edits) if edits or not body.edits else None
+        if isinstance(body, RevokeEntry):
+            return None if body.revoked_id in self._left else RevokeEntry(self._map_id(body.revoked_id))
+        return self._copy_other_body(body)
 
-    def _other(self, body: Body) -> Body:
-        if isinstance(body, Compaction):
-            return replace(body, edits=self._fitting(body.edits))
-        if isinstance(body, Answer):
+    def _copy_other_body(self, body: EntryBody) -> EntryBody:
+        if isinstance(body, CompactionEntry):
+            return replace(body, edits=self._select_fitting_edits(body.edits))
+        if isinstance(body, AnswerEntry):
             return replace(body, usage=Usage())
-        if isinstance(body, Label):
-            return replace(body, target=self._id(body.target))
-        return replace(body, data=self._value(body.data)) if isinstance(body, Note) and body.data else body
+        if isinstance(body, LabelEntry):
+            return replace(body, target=self._map_id(body.target))
+        return replace(body, data=self._map_ids(body.data)) if isinstance(body, NoteEntry) and body.data else body
 
-    def _fitting(self, edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
+    def _select_fitting_edits(self, edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
         """Return the edits whose slots are as they were."""
         return tuple(edit for edit in edits if self._gone.isdisjoint(range(edit.span.start, edit.span.stop)))
 
-    def _id(self, id_: str) -> str:
+    def _map_id(self, id_: str) -> str:
         return self._ids.get(id_, id_)
 
-    def _value(self, value: Any) -> Any:
+    def _map_ids(self, value: Any) -> Any:
         """Return a note's value with the new ids in it."""
         if isinstance(value, str):
-            return self._id(value)
+            return self._map_id(value)
         if isinstance(value, Mapping):
-            return {key: self._value(one) for key, one in value.items()}
-        return [self._value(one) for one in value] if isinstance(value, list | tuple) else value
+            return {key: self._map_ids(item) for key, item in value.items()}
+        return [self._map_ids(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _is_slot(entry: Entry) -> bool:
-    return isinstance(entry.body, Said | BranchSummary)
+def _is_message_entry(entry: Entry) -> bool:
+    return isinstance(entry.body, MessageEntry | BranchSummaryEntry)
 
 
-def _slots_of(path: Sequence[Entry], put: Mapping[str, Message]) -> frozenset[int]:
+def _find_replaced_indexes(path: Sequence[Entry], replacements: Mapping[str, Message]) -> frozenset[int]:
     """Return the numbers of the slots that get another message."""
-    slots: Iterator[Entry] = (entry for entry in path if _is_slot(entry))
-    return frozenset(index for index, entry in enumerate(slots) if entry.id in put)
+    slots: Iterator[Entry] = (entry for entry in path if _is_message_entry(entry))
+    return frozenset(index for index, entry in enumerate(slots) if entry.id in replacements)
 
 
-def _thinks(entry: Entry) -> bool:
-    return isinstance(entry.body, Said) and any(isinstance(part, Thinking) for part in entry.body.slot.message.parts)
+def _has_thinking(entry: Entry) -> bool:
+    return isinstance(entry.body, MessageEntry) and any(
+        isinstance(part, Thinking) for part in entry.body.sized_message.message.parts
+    )
 
 
-def _frame(path: Sequence[Entry]) -> Frame:
+def _find_last_setup(path: Sequence[Entry]) -> RequestSetup:
     """Return the frame in force at the end of ``path``."""
-    frames = [entry.body for entry in path if isinstance(entry.body, Frame)]
-    return frames[-1] if frames else Frame()
+    frames = [entry.body for entry in path if isinstance(entry.body, RequestSetup)]
+    return frames[-1] if frames else RequestSetup()

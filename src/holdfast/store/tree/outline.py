@@ -14,84 +14,93 @@ from msgspec.structs import replace
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Part, ToolCall, ToolResult
-from holdfast.messages.sized_message import Slot
-from holdfast.state.branch.branch import Branch
-from holdfast.state.branch.view import base_mark, project
-from holdfast.state.codec.packing import pack, unpack
-from holdfast.state.entries import QUEUED, BranchSummary, Entry, Note, Said
-from holdfast.store.tree.active import CARRIED, FOLD, State
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.state.branch.branch import ConversationState
+from holdfast.state.branch.view import build_projection, compute_leading_digest
+from holdfast.state.codec.packing import pack_value, unpack_value
+from holdfast.state.entries import NOTE_QUEUED, BranchSummaryEntry, Entry, MessageEntry, NoteEntry
+from holdfast.store.tree.active import CHECKPOINT_FIELDS, FOLD_VERSION, StateFields
 
 
-class Outline(Struct, frozen=True):
+class SizeOutline(Struct, frozen=True, rename={"fold_version": "fold", "state_fields": "state"}):
     """The plain fields of a branch, and the APIs of its messages in the order in which they came."""
 
-    fold: int
+    fold_version: int
     apis: tuple[str, ...]
-    state: bytes
+    state_fields: bytes
     digest: bytes = b""
     """Of all the others, as in a checkpoint."""
 
 
-def bare(branch: Branch) -> Branch:
-    """Return a branch whose request has every size that ``branch``'s has, with an empty message for each API."""
-    blank = _blank(dict.fromkeys(slot.api for slot in project(branch)))
-    told = branch.measured
-    if told is not None:
-        told = replace(told, slots=0, mark=base_mark(blank) if branch.anchor is not None else b"")
-    carried = {name: getattr(branch, name) for name in CARRIED}
-    return replace(blank, **carried | {"pinned": 0, "measured": told})
+def reduce_to_sizes(state: ConversationState) -> ConversationState:
+    """Return a branch whose request has every size that ``state``'s has, with an empty message for each API."""
+    blank = _build_blank_state(dict.fromkeys(sized_message.api for sized_message in build_projection(state)))
+    measurement = state.measured_request
+    if measurement is not None:
+        measurement = replace(
+            measurement,
+            message_count=0,
+            projection_digest=compute_leading_digest(blank) if state.valid_measured_request is not None else b"",
+        )
+    field_values = {name: getattr(state, name) for name in CHECKPOINT_FIELDS}
+    return replace(blank, **field_values | {"pinned": 0, "measured": measurement})
 
 
-def outlined(branch: Branch) -> bytes:
+def encode_outline(branch: ConversationState) -> bytes:
     """Return the outline of ``branch``."""
-    plain = bare(branch)
-    state = pack(State(*(getattr(plain, name) for name in CARRIED)))
-    made = Outline(FOLD, tuple(slot.api for slot in plain.slots), state)
-    return pack(replace(made, digest=_digest(made)))
+    plain = reduce_to_sizes(branch)
+    state = pack_value(StateFields(*(getattr(plain, name) for name in CHECKPOINT_FIELDS)))
+    outline = SizeOutline(FOLD_VERSION, tuple(sized_message.api for sized_message in plain.sized_messages), state)
+    return pack_value(replace(outline, digest=_hash_outline(outline)))
 
 
-def without_words(entry: Entry) -> Entry:
+def strip_entry_text(entry: Entry) -> Entry:
     """Return what the fold asks of an entry that no edit changed: roles, sizes, calls and media, without texts.
 
     An import may be larger than memory; folding it needs no word of what was said, nor a line that a note keeps.
     """
     body = entry.body
-    if isinstance(body, Note) and body.reason != QUEUED:
+    if isinstance(body, NoteEntry) and body.reason != NOTE_QUEUED:
         return replace(entry, body=replace(body, raw=b""))
-    if not isinstance(body, Said | BranchSummary):
+    if not isinstance(body, MessageEntry | BranchSummaryEntry):
         return entry
-    parts = tuple([light for part in body.slot.message.parts if (light := _part_without_words(part)) is not None])
-    slot = replace(body.slot, message=Message(body.slot.message.role, parts), raw=None)
-    return replace(entry, body=Said(slot) if isinstance(body, Said) else replace(body, slot=slot))
+    parts = tuple([light for part in body.sized_message.message.parts if (light := _strip_part_text(part)) is not None])
+    sized_message = replace(body.sized_message, message=Message(body.sized_message.message.role, parts), raw=None)
+    return replace(
+        entry,
+        body=MessageEntry(sized_message)
+        if isinstance(body, MessageEntry)
+        else replace(body, sized_message=sized_message),
+    )
 
 
-def _part_without_words(part: Part) -> Part | None:
+def _strip_part_text(part: Part) -> Part | None:
     if isinstance(part, ToolCall):
         return ToolCall(part.id, part.name)
     if isinstance(part, ToolResult):
-        media = tuple([replace(one, raw=None) for one in part.content if isinstance(one, Media)])
+        media = tuple([replace(item, raw=None) for item in part.content if isinstance(item, Media)])
         return ToolResult(part.call_id, part.name, media)
     return replace(part, raw=None) if isinstance(part, Media) else None
 
 
-def drawn(saved: bytes | None) -> Branch | None:
-    """Return the bare branch of the outline ``saved``; nothing if it is none, damaged or not of this version."""
-    if saved is None:
+def decode_outline(data: bytes | None) -> ConversationState | None:
+    """Return the bare branch of the outline ``data``; nothing if it is none, damaged or not of this version."""
+    if data is None:
         return None
     try:
-        found = unpack(saved, Outline)
-        state = unpack(found.state, State)
+        outline = unpack_value(data, SizeOutline)
+        state = unpack_value(outline.state_fields, StateFields)
     except (ValueError, TypeError):
         return None
-    if found.fold != FOLD or found.digest != _digest(found):
+    if outline.fold_version != FOLD_VERSION or outline.digest != _hash_outline(outline):
         return None
-    return replace(_blank(found.apis), **{name: getattr(state, name) for name in CARRIED})
+    return replace(_build_blank_state(outline.apis), **{name: getattr(state, name) for name in CHECKPOINT_FIELDS})
 
 
-def _blank(apis: dict[str, None] | tuple[str, ...]) -> Branch:
-    said = (Said(Slot(Message("user", ()), 0, b"", api)) for api in apis)
-    return Branch.build(Entry("", None, one) for one in said)
+def _build_blank_state(apis: dict[str, None] | tuple[str, ...]) -> ConversationState:
+    bodies = (MessageEntry(SizedMessage(Message("user", ()), 0, b"", api)) for api in apis)
+    return ConversationState.from_entries(Entry("", None, body) for body in bodies)
 
 
-def _digest(outline: Outline) -> bytes:
-    return blake2b(pack(replace(outline, digest=b"")), digest_size=16).digest()
+def _hash_outline(outline: SizeOutline) -> bytes:
+    return blake2b(pack_value(replace(outline, digest=b"")), digest_size=16).digest()

@@ -5,9 +5,28 @@
 
 from __future__ import annotations
 
-from holdfast.testing.provider.calls import Answered, Asked, Compacted, Counted, Refusal, Said, Used
+from holdfast.testing.provider.calls import (
+    CompactReply,
+    IncomingRequest,
+    ModelAnswer,
+    RefusalReply,
+    ScriptedAnswer,
+    TokenCountReply,
+    TokenUse,
+)
 from holdfast.testing.provider.faults.faults import Fault
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.settings import Settings
+from holdfast.testing.provider.settings import ProviderSettings
 
-__all__ = ["Answered", "Asked", "Compacted", "Counted", "Fault", "Provider", "Refusal", "Said", "Settings", "Used"]
+__all__ = [
+    "CompactReply",
+    "Fault",
+    "IncomingRequest",
+    "ModelAnswer",
+    "Provider",
+    "ProviderSettings",
+    "RefusalReply",
+    "ScriptedAnswer",
+    "TokenCountReply",
+    "TokenUse",
+]

@@ -11,11 +11,11 @@ from holdfast.messages.parts import Opaque, Text, Thinking, ToolCall
 
 Endpoint: TypeAlias = Literal["generate", "count", "compact"]
 """An answer, a count of input tokens, or a compaction (``/responses/compact``; Anthropic's comes inside generate)."""
-Stop: TypeAlias = Literal["end", "tool", "length", "window", "compaction", "refusal"]
+StopReason: TypeAlias = Literal["end", "tool", "length", "window", "compaction", "refusal"]
 """Why an answer ended. ``window``: the context window was full before the answer was."""
 
 
-class Asked(Struct, frozen=True):
+class IncomingRequest(Struct, frozen=True):
     """One request as it came in: the body's bytes, and what the address and the headers said."""
 
     api: str
@@ -29,7 +29,7 @@ class Asked(Struct, frozen=True):
     """Names in lower case."""
 
 
-class Used(Struct, frozen=True):
+class TokenUse(Struct, frozen=True):
     """Tokens of one answer; the three kinds of input add up to what was counted."""
 
     input: int
@@ -43,12 +43,12 @@ class Used(Struct, frozen=True):
     """The part of ``cache_write`` that is kept for an hour (Anthropic)."""
 
     @property
-    def counted(self) -> int:
+    def total_input(self) -> int:
         """All input tokens, cached or not."""
         return self.input + self.cache_read + self.cache_write
 
 
-class Refusal(Struct, frozen=True):
+class RefusalReply(Struct, frozen=True):
     """The request was not taken."""
 
     status: int
@@ -66,13 +66,13 @@ class Refusal(Struct, frozen=True):
     """Further fields: OpenAI's ``param``; ``error_code``, which Anthropic has in ``error.details``."""
 
 
-class Counted(Struct, frozen=True):
+class TokenCountReply(Struct, frozen=True):
     """The answer to a count."""
 
     tokens: int
 
 
-class Answered(Struct, frozen=True):
+class ModelAnswer(Struct, frozen=True):
     """The model's answer, signed."""
 
     id: str
@@ -80,33 +80,33 @@ class Answered(Struct, frozen=True):
     parts: tuple[Text | Thinking | ToolCall | Opaque, ...]
     """Each with its ``raw``: the block (Anthropic), ``tool_calls`` element (Chat), output item (Responses) or part
     (Gemini) exactly as it stands in a whole answer; a text of Chat has none."""
-    stop: Stop
-    usage: Used
-    compaction: Used | None = None
+    stop: StopReason
+    usage: TokenUse
+    compaction: TokenUse | None = None
     """What a compaction inside this answer used; Anthropic leaves it out of the usage at the top."""
-    dropped: tuple[tuple[str, str], ...] = ()
+    dropped_blocks: tuple[tuple[str, str], ...] = ()
     """Reasoning that was left out because it was made for another history: its path (Anthropic) or item id
     (Responses), and why (``prefix_mismatch`` or ``model_mismatch``)."""
 
 
-class Compacted(Struct, frozen=True):
+class CompactReply(Struct, frozen=True):
     """The answer to ``/responses/compact``: ``items`` are the JSON of the output items."""
 
     id: str
     items: tuple[bytes, ...]
-    usage: Used
+    usage: TokenUse
 
 
-Reply: TypeAlias = Refusal | Counted | Answered | Compacted
+ProviderReply: TypeAlias = RefusalReply | TokenCountReply | ModelAnswer | CompactReply
 """Whatever the provider answers."""
 
 
-class Said(Struct, frozen=True):
+class ScriptedAnswer(Struct, frozen=True):
     """One scripted answer of the model."""
 
     text: str = ""
     calls: tuple[tuple[str, Mapping[str, object]], ...] = ()
     """Tool calls: name and arguments."""
     thinking: str = ""
-    stop: Stop | Literal[""] = ""
+    stop: StopReason | Literal[""] = ""
     """Why it ends; empty: ``tool`` with calls, else ``end``."""

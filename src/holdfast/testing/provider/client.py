@@ -8,62 +8,67 @@ from typing import Any
 import msgspec
 
 from holdfast.messages.parts import ToolCall
-from holdfast.testing.provider.calls import Answered, Reply
+from holdfast.testing.provider.calls import ModelAnswer, ProviderReply
 from holdfast.testing.provider.provider import Provider
 
-MODELS = {
+STRICTEST_MODELS = {
     "anthropic": "claude-opus-5-5",
     "openai-chat": "gpt-5.5",
     "openai-responses": "gpt-5.5",
     "gemini": "gemini-3-pro",
 }
 """A model of each API that enforces most."""
-_PLACES = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input", "gemini": "contents"}
+_HISTORY_FIELDS = {
+    "anthropic": "messages",
+    "openai-chat": "messages",
+    "openai-responses": "input",
+    "gemini": "contents",
+}
 
 
-class Client:
+class ProviderClient:
     """A conversation with a provider in one API; ``body`` is the next request, and may be changed at will."""
 
     def __init__(
         self, provider: Provider, api: str, *, tools: Sequence[str] = (), model: str = "", **fields: Any
     ) -> None:
         """Begin an empty conversation with these tools and further fields of the body."""
-        self.provider, self.api, self.model = provider, api, model or MODELS[api]
+        self.provider, self.api, self.model = provider, api, model or STRICTEST_MODELS[api]
         self.body: dict[str, Any] = {} if api == "gemini" else {"model": self.model}
         if api == "anthropic":
             self.body["max_tokens"] = 1_000
         if tools:
-            self.body["tools"] = _tools(api, tools)
-        self.body |= {_PLACES[api]: [], **fields}
+            self.body["tools"] = _encode_tools(api, tools)
+        self.body |= {_HISTORY_FIELDS[api]: [], **fields}
 
     @property
     def history(self) -> list[Any]:
         """The messages, items or contents of the next request."""
-        found: list[Any] = self.body[_PLACES[self.api]]
-        return found
+        messages: list[Any] = self.body[_HISTORY_FIELDS[self.api]]
+        return messages
 
-    def send(self, endpoint: Any = "generate", **headers: str) -> Reply:
+    def send_history(self, endpoint: Any = "generate", **headers: str) -> ProviderReply:
         """Return the reply to the conversation as it stands; an answer becomes part of it."""
-        told = {name.replace("_", "-"): value for name, value in headers.items()}
+        header_fields = {name.replace("_", "-"): value for name, value in headers.items()}
         model = self.model if self.api == "gemini" else ""
-        reply = self.provider.ask(self.api, self.body, endpoint=endpoint, model=model, headers=told)
-        if isinstance(reply, Answered):
-            self.history.extend(_said(self.api, reply))
+        reply = self.provider.answer_body(self.api, self.body, endpoint=endpoint, model=model, headers=header_fields)
+        if isinstance(reply, ModelAnswer):
+            self.history.extend(_encode_answer_history(self.api, reply))
         return reply
 
-    def say(self, text: str, **headers: str) -> Reply:
+    def send_user_text(self, text: str, **headers: str) -> ProviderReply:
         """Return the reply to these words of the user."""
-        self.history.append(_words(self.api, text))
-        return self.send(**headers)
+        self.history.append(_encode_user_text(self.api, text))
+        return self.send_history(**headers)
 
-    def answer(self, reply: Answered, text: str = "done", **headers: str) -> Reply:
+    def send_results(self, reply: ModelAnswer, text: str = "done", **headers: str) -> ProviderReply:
         """Return the reply to the results of all calls of ``reply``, each of them ``text``."""
         calls = [part for part in reply.parts if isinstance(part, ToolCall)]
-        self.history.extend(_results(self.api, calls, text))
-        return self.send(**headers)
+        self.history.extend(_encode_results(self.api, calls, text))
+        return self.send_history(**headers)
 
 
-def _tools(api: str, names: Sequence[str]) -> list[dict[str, Any]]:
+def _encode_tools(api: str, names: Sequence[str]) -> list[dict[str, Any]]:
     schema = {"type": "object", "properties": {}}
     if api == "anthropic":
         return [{"name": name, "input_schema": schema} for name in names]
@@ -71,15 +76,15 @@ def _tools(api: str, names: Sequence[str]) -> list[dict[str, Any]]:
         return [{"functionDeclarations": [{"name": name, "parameters": schema} for name in names]}]
     functions = [{"name": name, "parameters": schema} for name in names]
     if api == "openai-chat":
-        return [{"type": "function", "function": one} for one in functions]
-    return [{"type": "function", **one} for one in functions]
+        return [{"type": "function", "function": function} for function in functions]
+    return [{"type": "function", **function} for function in functions]
 
 
-def _words(api: str, text: str) -> dict[str, Any]:
+def _encode_user_text(api: str, text: str) -> dict[str, Any]:
     return {"role": "user", "parts": [{"text": text}]} if api == "gemini" else {"role": "user", "content": text}
 
 
-def _said(api: str, reply: Answered) -> list[dict[str, Any]]:
+def _encode_answer_history(api: str, reply: ModelAnswer) -> list[dict[str, Any]]:
     """Return an answer as the messages or items that it is in the next request."""
     raws = [msgspec.json.decode(part.raw) for part in reply.parts if part.raw is not None]
     if api == "openai-responses":
@@ -93,7 +98,7 @@ def _said(api: str, reply: Answered) -> list[dict[str, Any]]:
     return [message | ({"tool_calls": raws} if raws else {})] if text or raws else []
 
 
-def _results(api: str, calls: Sequence[ToolCall], text: str) -> list[dict[str, Any]]:
+def _encode_results(api: str, calls: Sequence[ToolCall], text: str) -> list[dict[str, Any]]:
     if api == "openai-responses":
         return [{"type": "function_call_output", "call_id": call.id, "output": text} for call in calls]
     if api == "openai-chat":

@@ -10,29 +10,39 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from holdfast.errors import ConfigError, check_types
-from holdfast.providers.registry import form_of
-from holdfast.testing.provider.answers.answering import Scene, reply
-from holdfast.testing.provider.answers.saying import place
-from holdfast.testing.provider.answers.script import Script, Speaker
-from holdfast.testing.provider.blocks import blocks
-from holdfast.testing.provider.cache import Hit, Ledger, rules
-from holdfast.testing.provider.calls import Answered, Asked, Compacted, Counted, Endpoint, Refusal, Reply, Said, Used
+from holdfast.errors import ConfigError, raise_if_wrong_type
+from holdfast.providers.registry import get_api_spec
+from holdfast.testing.provider.answers.answering import AnswerContext, make_provider_reply
+from holdfast.testing.provider.answers.saying import make_answer_settings
+from holdfast.testing.provider.answers.script import AnswerScript, AnswerSource
+from holdfast.testing.provider.blocks import split_into_blocks
+from holdfast.testing.provider.cache import CacheLedger, CacheTokens, get_cache_rules
+from holdfast.testing.provider.calls import (
+    CompactReply,
+    Endpoint,
+    IncomingRequest,
+    ModelAnswer,
+    ProviderReply,
+    RefusalReply,
+    ScriptedAnswer,
+    TokenCountReply,
+    TokenUse,
+)
 from holdfast.testing.provider.judge import overflowing
-from holdfast.testing.provider.judge.counting import Scale, counter
-from holdfast.testing.provider.judge.judge import obeys, returns, visible
-from holdfast.testing.provider.judge.limits import Measure, limit, measure
-from holdfast.testing.provider.reading import Request, read
-from holdfast.testing.provider.seals.shelf import Shelf
-from holdfast.testing.provider.seals.signing import Chain, Checked
-from holdfast.testing.provider.settings import Settings
+from holdfast.testing.provider.judge.counting import RequestCounter, get_token_counter
+from holdfast.testing.provider.judge.judge import check_request_rules, check_returned_parts, filter_visible_blocks
+from holdfast.testing.provider.judge.limits import PromptSize, check_request_limits, measure_prompt
+from holdfast.testing.provider.reading import ProviderRequest, parse_provider_request
+from holdfast.testing.provider.seals.shelf import ResponseStore
+from holdfast.testing.provider.seals.signing import HistoryCheck, HistoryDigest
+from holdfast.testing.provider.settings import ProviderSettings
 
 
-class Judged(Struct, frozen=True):
+class JudgedRequest(Struct, frozen=True):
     """One line of the provider's own ledger."""
 
-    asked: Asked
-    reply: Reply
+    incoming: IncomingRequest
+    reply: ProviderReply
     tokens: int = 0
     """Input tokens as counted; 0 where the request was refused before."""
     cached: int = 0
@@ -48,40 +58,45 @@ class Provider:
 
     def __init__(
         self,
-        settings: Settings | None = None,
-        script: Sequence[Said] | Speaker = (),
+        settings: ProviderSettings | None = None,
+        script: Sequence[ScriptedAnswer] | AnswerSource = (),
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """Open a provider that will say ``script``, then answer by a simple rule (``Script``), or as a speaker does."""
-        check_types(ConfigError, settings=(settings, Settings | None))
-        self.settings = settings or Settings()
-        if self.settings.overflow not in overflowing.NAMES:
-            names = ", ".join(overflowing.NAMES)
+        """Open a provider that will say ``script``, then answer by a simple rule (``AnswerScript``), or as a speaker
+        does.
+        """
+        raise_if_wrong_type(ConfigError, settings=(settings, ProviderSettings | None))
+        self.settings = settings or ProviderSettings()
+        if self.settings.overflow not in overflowing.OVERFLOW_NAMES:
+            names = ", ".join(overflowing.OVERFLOW_NAMES)
             raise ConfigError(f"no provider says an overflow as {self.settings.overflow!r}; choose one of {names}")
-        self.requests: list[Judged] = []
-        self.shelf = Shelf()
+        self.requests: list[JudgedRequest] = []
+        self.response_store = ResponseStore()
         ticks = count()
         self._clock = clock or (lambda: float(next(ticks)))
-        self._scale = Scale(counter(self.settings.tokenizer), self.settings.factor)
+        self._scale = RequestCounter(get_token_counter(self.settings.tokenizer), self.settings.factor)
         if isinstance(script, Sequence):
-            check_types(ConfigError, **{f"script[{at}]": (one, Said) for at, one in enumerate(script)})
-        self._script: Speaker = Script(script) if isinstance(script, Sequence) else script
-        self._ledger, self._lock = Ledger(), Lock()
+            raise_if_wrong_type(
+                ConfigError,
+                **{f"script[{at}]": (scripted_answer, ScriptedAnswer) for at, scripted_answer in enumerate(script)},
+            )
+        self._script: AnswerSource = AnswerScript(script) if isinstance(script, Sequence) else script
+        self._ledger, self._lock = CacheLedger(), Lock()
         self._number = 0
 
     @property
-    def seen(self) -> list[Asked]:
+    def incoming_requests(self) -> list[IncomingRequest]:
         """All requests, in the order in which they came."""
-        return [one.asked for one in self.requests]
+        return [judged_request.incoming for judged_request in self.requests]
 
-    def answer(self, asked: Asked) -> Reply:
+    def answer(self, request: IncomingRequest) -> ProviderReply:
         """Return the reply to any request at all; whatever its bytes are, nothing is raised."""
         with self._lock:
-            judged = self._judged(asked, self._clock())
-            self.requests.append(judged)
-            return judged.reply
+            judgement = self._judge_request(request, self._clock())
+            self.requests.append(judgement)
+            return judgement.reply
 
-    def ask(
+    def answer_body(
         self,
         api: str,
         body: Mapping[str, Any] | bytes,
@@ -89,55 +104,68 @@ class Provider:
         endpoint: Endpoint = "generate",
         model: str = "",
         headers: Mapping[str, str] | None = None,
-    ) -> Reply:
+    ) -> ProviderReply:
         """Return the reply to a body that is given as a value, or as its bytes."""
-        form_of(api)
+        get_api_spec(api)
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        return self.answer(Asked(api, endpoint, data, model, headers=dict(headers or {})))
+        return self.answer(IncomingRequest(api, endpoint, data, model, headers=dict(headers or {})))
 
     # -- from refusal to answer ----------------------------------------------------------------------------------------
 
-    def _judged(self, asked: Asked, now: float) -> Judged:
-        found = read(asked, self.settings.max_bytes, self.settings.models)
-        if isinstance(found, Refusal):
-            return Judged(asked, found)
-        request = self.shelf.whole(found)
-        if isinstance(request, Refusal):
-            return Judged(asked, request)
-        refusal = obeys(request)
+    def _judge_request(self, incoming_request: IncomingRequest, now: float) -> JudgedRequest:
+        parsed_request = parse_provider_request(incoming_request, self.settings.max_bytes, self.settings.models)
+        if isinstance(parsed_request, RefusalReply):
+            return JudgedRequest(incoming_request, parsed_request)
+        request = self.response_store.resolve_references(parsed_request)
+        if isinstance(request, RefusalReply):
+            return JudgedRequest(incoming_request, request)
+        refusal = check_request_rules(request)
         if refusal is not None:
-            return Judged(asked, refusal)
-        pieces = blocks(request.api, request.body)
-        checked = returns(request, pieces, self.settings, self.shelf)
-        if isinstance(checked, Refusal):
-            return Judged(asked, checked)
-        measured = measure(visible(request, checked.pieces), self._scale, request, self.settings)
-        if asked.endpoint == "count":
-            return Judged(asked, Counted(measured.tokens), measured.tokens)
-        refusal = limit(request, measured, self.settings)
+            return JudgedRequest(incoming_request, refusal)
+        pieces = split_into_blocks(request.api, request.body)
+        accepted_blocks = check_returned_parts(request, pieces, self.settings, self.response_store)
+        if isinstance(accepted_blocks, RefusalReply):
+            return JudgedRequest(incoming_request, accepted_blocks)
+        prompt_size = measure_prompt(
+            filter_visible_blocks(request, accepted_blocks.pieces), self._scale, request, self.settings
+        )
+        if incoming_request.endpoint == "count":
+            return JudgedRequest(incoming_request, TokenCountReply(prompt_size.tokens), prompt_size.tokens)
+        refusal = check_request_limits(request, prompt_size, self.settings)
         if refusal is not None:
-            return Judged(asked, refusal, measured.tokens)
-        hit = self._hit(request, measured, now)
-        return Judged(asked, self._reply(request, measured, hit, checked), measured.tokens, hit.read)
+            return JudgedRequest(incoming_request, refusal, prompt_size.tokens)
+        hit = self._serve_cache(request, prompt_size, now)
+        return JudgedRequest(
+            incoming_request,
+            self._make_model_reply(request, prompt_size, hit, accepted_blocks),
+            prompt_size.tokens,
+            hit.read_tokens,
+        )
 
-    def _hit(self, request: Request, measured: Measure, now: float) -> Hit:
+    def _serve_cache(self, request: ProviderRequest, prompt_size: PromptSize, now: float) -> CacheTokens:
         """Return what the cache gives; a request that lost its front has none."""
-        if not self.settings.cache or measured.cut:
-            return Hit()
-        ruled = rules(request.api, request.model, self.settings.cache_minimum)
-        return self._ledger.serve(request, measured.blocks, measured.sums, ruled, now)
+        if not self.settings.has_cache or prompt_size.dropped_tokens:
+            return CacheTokens()
+        cache_rules = get_cache_rules(request.api, request.model, self.settings.cache_minimum)
+        return self._ledger.serve_request(request, prompt_size.blocks, prompt_size.sums, cache_rules, now)
 
-    def _reply(self, request: Request, measured: Measure, hit: Hit, checked: Checked) -> Answered | Compacted:
+    def _make_model_reply(
+        self, request: ProviderRequest, prompt_size: PromptSize, hit: CacheTokens, accepted_blocks: HistoryCheck
+    ) -> ModelAnswer | CompactReply:
         self._number += 1
-        setting = place(request, Chain(checked.pieces).state, self._number)
-        used, count = _used(measured.tokens, hit), self._scale.text
-        scene = Scene(request, measured, setting, used, checked, self.settings.window, count)
-        replied = reply(scene, lambda: self._script.next(request, checked.pieces))
-        if isinstance(replied, Answered) and request.api == "openai-responses":
-            made = [msgspec.json.decode(part.raw) for part in replied.parts if part.raw is not None]
-            self.shelf.keep(replied.id, request, made)
-        return replied
+        setting = make_answer_settings(request, HistoryDigest(accepted_blocks.pieces).state, self._number)
+        used, count = _make_usage(prompt_size.tokens, hit), self._scale.count_text
+        answer_context = AnswerContext(
+            request, prompt_size, setting, used, accepted_blocks, self.settings.window, count
+        )
+        answer = make_provider_reply(
+            answer_context, lambda: self._script.choose_next_answer(request, accepted_blocks.pieces)
+        )
+        if isinstance(answer, ModelAnswer) and request.api == "openai-responses":
+            output_items = [msgspec.json.decode(part.raw) for part in answer.parts if part.raw is not None]
+            self.response_store.store_answer(answer.id, request, output_items)
+        return answer
 
 
-def _used(tokens: int, hit: Hit) -> Used:
-    return Used(tokens - hit.read - hit.write, 0, hit.read, hit.write, cache_write_1h=hit.write_1h)
+def _make_usage(tokens: int, hit: CacheTokens) -> TokenUse:
+    return TokenUse(tokens - hit.read_tokens - hit.write, 0, hit.read_tokens, hit.write, cache_write_1h=hit.write_1h)

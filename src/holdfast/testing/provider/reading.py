@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from holdfast.testing.provider.calls import Asked, Refusal
+from holdfast.testing.provider.calls import IncomingRequest, RefusalReply
 
 MAX_BYTES = {
     "anthropic": 32 * 1024 * 1024,
@@ -17,46 +17,46 @@ MAX_BYTES = {
     "gemini": 20_971_520,
 }
 """Bytes of a body by API: Anthropic's request limits page; OpenAI's vision guide; Gemini's own error text."""
-_OUTPUT = {
+_OUTPUT_FIELDS = {
     "anthropic": ("max_tokens",),
     "openai-chat": ("max_completion_tokens", "max_tokens"),
     "openai-responses": ("max_output_tokens",),
 }
-_INSIDE = "generateContentRequest"
+_WRAPPED_REQUEST = "generateContentRequest"
 """The field of Gemini's ``countTokens`` that may hold a whole request to come, in place of contents."""
-_REQUIRED = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input", "gemini": "contents"}
+_HISTORY_FIELD = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input", "gemini": "contents"}
 
 
-class Request(Struct, frozen=True):
+class ProviderRequest(Struct, frozen=True):
     """A body that is a JSON object and names a model that exists."""
 
-    asked: Asked
+    incoming: IncomingRequest
     body: dict[str, Any]
     model: str
     betas: frozenset[str]
     conversation: str = ""
     """Responses: the conversation that it goes on with."""
-    completed: bool = False
+    is_completed: bool = False
     """Whether the body is no longer the one received: what it named was put in its place, or stood inside it."""
 
     @property
     def received(self) -> bytes | dict[str, Any]:
         """The body as it is to be judged: the bytes received, unless it was completed from what the server stored."""
-        if not self.completed:
-            return self.asked.body
+        if not self.is_completed:
+            return self.incoming.body
         return {key: value for key, value in self.body.items() if key != "store"}
 
     @property
     def api(self) -> str:
         """The API it speaks."""
-        return self.asked.api
+        return self.incoming.api
 
     @property
-    def output(self) -> int | None:
+    def max_output(self) -> int | None:
         """The tokens of output asked for at most, where the request says it."""
-        return next((value for value in _limits(self.api, self.body) if _is_count(value)), None)
+        return next((value for value in _list_output_limits(self.api, self.body) if _is_plain_int(value)), None)
 
-    def option(self, *names: str) -> Any:
+    def get_option(self, *names: str) -> Any:
         """Return a field of the body, or of the objects inside it; nothing when one is missing."""
         value: Any = self.body
         for name in names:
@@ -64,30 +64,34 @@ class Request(Struct, frozen=True):
         return value
 
 
-def read(asked: Asked, max_bytes: int | None = None, models: tuple[str, ...] = ()) -> Request | Refusal:
+def parse_provider_request(
+    request: IncomingRequest, max_bytes: int | None = None, models: tuple[str, ...] = ()
+) -> ProviderRequest | RefusalReply:
     """Return the request, or the refusal of one that is too large, no JSON, or names no known model."""
-    limit = MAX_BYTES[asked.api] if max_bytes is None else max_bytes
-    if len(asked.body) > limit:
-        return _too_large(asked.api, limit, len(asked.body))
-    body = _json(asked.body)
+    limit = MAX_BYTES[request.api] if max_bytes is None else max_bytes
+    if len(request.body) > limit:
+        return _refuse_body_size(request.api, limit, len(request.body))
+    body = _decode_object(request.body)
     if isinstance(body, str):
-        return unreadable(asked.api, body)
-    is_inside = asked.api == "gemini" and asked.endpoint == "count" and isinstance(body.get(_INSIDE), dict)
+        return make_unreadable_json_refusal(request.api, body)
+    is_inside = request.api == "gemini" and request.endpoint == "count" and isinstance(body.get(_WRAPPED_REQUEST), dict)
     if is_inside:
-        body = body[_INSIDE]
-    model = asked.model or body.get("model")
-    missing = _missing(asked, body, model)
+        body = body[_WRAPPED_REQUEST]
+    model = request.model or body.get("model")
+    missing = _check_required_fields(request, body, model)
     if missing is not None:
         return missing
-    if not isinstance(_told(body), list | None):
-        return _wrong_betas(asked.api)
+    if not isinstance(_get_body_betas(body), list | None):
+        return _refuse_betas(request.api)
     if models and model not in models:
-        return _no_model(asked.api, str(model))
-    goes_on = _conversation(body.get("conversation"))
-    return Request(asked, body, str(model), _betas(asked.headers, body), goes_on, completed=is_inside)
+        return _refuse_unknown_model(request.api, str(model))
+    goes_on = _get_conversation_id(body.get("conversation"))
+    return ProviderRequest(
+        request, body, str(model), _collect_betas(request.headers, body), goes_on, is_completed=is_inside
+    )
 
 
-def _json(data: bytes) -> dict[str, Any] | str:
+def _decode_object(data: bytes) -> dict[str, Any] | str:
     """Return the object, or why there is none."""
     try:
         body = msgspec.json.decode(data)
@@ -96,91 +100,91 @@ def _json(data: bytes) -> dict[str, Any] | str:
     return body if isinstance(body, dict) else "expected an object"
 
 
-def _betas(headers: Mapping[str, str], body: Mapping[str, Any]) -> frozenset[str]:
+def _collect_betas(headers: Mapping[str, str], body: Mapping[str, Any]) -> frozenset[str]:
     """Return the beta features asked for by the header, or by the body as clouds have it."""
-    listed = _told(body)
-    told = [name.strip() for name in headers.get("anthropic-beta", "").split(",")]
-    told += [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
-    return frozenset(filter(None, told))
+    body_betas = _get_body_betas(body)
+    names = [name.strip() for name in headers.get("anthropic-beta", "").split(",")]
+    names += [name for name in body_betas if isinstance(name, str)] if isinstance(body_betas, list) else []
+    return frozenset(filter(None, names))
 
 
-def _told(body: Mapping[str, Any]) -> Any:
+def _get_body_betas(body: Mapping[str, Any]) -> Any:
     return body.get("betas", body.get("anthropic_beta"))
 
 
-def _conversation(value: object) -> str:
+def _get_conversation_id(value: object) -> str:
     return str(value.get("id")) if isinstance(value, dict) else str(value or "")
 
 
-def _limits(api: str, body: Mapping[str, Any]) -> list[Any]:
-    if api in _OUTPUT:
-        return [body.get(name) for name in _OUTPUT[api]]
+def _list_output_limits(api: str, body: Mapping[str, Any]) -> list[Any]:
+    if api in _OUTPUT_FIELDS:
+        return [body.get(name) for name in _OUTPUT_FIELDS[api]]
     config = body.get("generationConfig", body.get("generation_config"))
     return [config.get("maxOutputTokens", config.get("max_output_tokens"))] if isinstance(config, dict) else []
 
 
-def _is_count(value: object) -> bool:
+def _is_plain_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
-def _too_large(api: str, limit: int, size: int) -> Refusal:
+def _refuse_body_size(api: str, limit: int, size: int) -> RefusalReply:
     if api == "anthropic":
-        return Refusal(413, "request_too_large", "Request exceeds the maximum size")
+        return RefusalReply(413, "request_too_large", "Request exceeds the maximum size")
     if api == "gemini":
-        return Refusal(400, "INVALID_ARGUMENT", f"Request payload size exceeds the limit: {limit} bytes.")
-    return Refusal(413, "request_too_large", f"Maximum content size limit ({limit}) exceeded ({size} bytes read)")
+        return RefusalReply(400, "INVALID_ARGUMENT", f"Request payload size exceeds the limit: {limit} bytes.")
+    return RefusalReply(413, "request_too_large", f"Maximum content size limit ({limit}) exceeded ({size} bytes read)")
 
 
-def unreadable(api: str, why: str) -> Refusal:
+def make_unreadable_json_refusal(api: str, why: str) -> RefusalReply:
     """Return the refusal of a body that is not JSON."""
     if api == "anthropic":
-        return Refusal(400, "invalid_request_error", f"The request body is not valid JSON: {why}")
+        return RefusalReply(400, "invalid_request_error", f"The request body is not valid JSON: {why}")
     if api == "gemini":
-        return Refusal(400, "INVALID_ARGUMENT", f"Invalid JSON payload received. {why}")
-    return Refusal(400, "", f"We could not parse the JSON body of your request: {why}")
+        return RefusalReply(400, "INVALID_ARGUMENT", f"Invalid JSON payload received. {why}")
+    return RefusalReply(400, "", f"We could not parse the JSON body of your request: {why}")
 
 
-def _missing(asked: Asked, body: Mapping[str, Any], model: object) -> Refusal | None:
+def _check_required_fields(request: IncomingRequest, body: Mapping[str, Any], model: object) -> RefusalReply | None:
     """Return the refusal of a request that leaves out what the API cannot do without."""
-    wanted = {"model": model, _REQUIRED[asked.api]: body.get(_REQUIRED[asked.api])}
-    if asked.api == "anthropic" and asked.endpoint == "generate":
-        wanted["max_tokens"] = body.get("max_tokens")
-    if asked.api == "openai-responses" and _has_history(body):
-        wanted.pop("input")
-    for name, value in wanted.items():
+    required_fields = {"model": model, _HISTORY_FIELD[request.api]: body.get(_HISTORY_FIELD[request.api])}
+    if request.api == "anthropic" and request.endpoint == "generate":
+        required_fields["max_tokens"] = body.get("max_tokens")
+    if request.api == "openai-responses" and _has_stored_history(body):
+        required_fields.pop("input")
+    for name, value in required_fields.items():
         if value is None or (name == "model" and not (isinstance(value, str) and value)):
-            return _required(asked.api, name)
+            return _refuse_missing_field(request.api, name)
     return None
 
 
-def _has_history(body: Mapping[str, Any]) -> bool:
+def _has_stored_history(body: Mapping[str, Any]) -> bool:
     return bool(body.get("previous_response_id") or body.get("conversation") or body.get("prompt"))
 
 
-def _required(api: str, name: str) -> Refusal:
+def _refuse_missing_field(api: str, name: str) -> RefusalReply:
     if api == "anthropic":
-        return Refusal(400, "invalid_request_error", f"{name}: Field required")
+        return RefusalReply(400, "invalid_request_error", f"{name}: Field required")
     if api == "gemini" and name == "model":
-        return Refusal(404, "NOT_FOUND", "models/ is not found for API version v1beta.")
+        return RefusalReply(404, "NOT_FOUND", "models/ is not found for API version v1beta.")
     if api == "gemini":
-        return Refusal(400, "INVALID_ARGUMENT", f"* GenerateContentRequest.{name}: {name} is not specified")
+        return RefusalReply(400, "INVALID_ARGUMENT", f"* GenerateContentRequest.{name}: {name} is not specified")
     text = f"Missing required parameter: '{name}'."
-    return Refusal(400, "missing_required_parameter", text, details={"param": name})
+    return RefusalReply(400, "missing_required_parameter", text, details={"param": name})
 
 
-def _wrong_betas(api: str) -> Refusal:
+def _refuse_betas(api: str) -> RefusalReply:
     code = {"anthropic": "invalid_request_error", "gemini": "INVALID_ARGUMENT"}.get(api, "unknown_parameter")
-    return Refusal(400, code, "betas: Input should be a valid list")
+    return RefusalReply(400, code, "betas: Input should be a valid list")
 
 
-def _no_model(api: str, model: str) -> Refusal:
+def _refuse_unknown_model(api: str, model: str) -> RefusalReply:
     if api == "anthropic":
-        return Refusal(404, "not_found_error", f"model: {model}")
+        return RefusalReply(404, "not_found_error", f"model: {model}")
     if api == "gemini":
         text = f"models/{model} is not found for API version v1beta, or is not supported for generateContent."
-        return Refusal(404, "NOT_FOUND", text)
+        return RefusalReply(404, "NOT_FOUND", text)
     text = f"The model `{model}` does not exist or you do not have access to it."
-    return Refusal(404, "model_not_found", text, details={"param": "model"})
+    return RefusalReply(404, "model_not_found", text, details={"param": "model"})

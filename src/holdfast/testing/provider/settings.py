@@ -7,10 +7,10 @@ from typing import Literal
 
 from msgspec import Struct
 
-from holdfast.errors import ConfigError, check_types
+from holdfast.errors import ConfigError, raise_if_wrong_type
 
 
-class Settings(Struct, frozen=True):
+class ProviderSettings(Struct, frozen=True):
     """What kind of provider this is. The defaults are a provider with 200,000 tokens that enforces every rule."""
 
     window: int = 200_000
@@ -29,21 +29,23 @@ class Settings(Struct, frozen=True):
     older chat models refuse, newer ones stop at the window's end, Gemini counts input alone."""
     max_bytes: int | None = None
     """Bytes of a body. Nothing = the API's own limit (``reading.MAX_BYTES``)."""
-    binds: Literal["auto", "always", "never"] = "auto"
+    binds_thinking: Literal["auto", "always", "never"] = "auto"
     """Whether thinking is bound to everything before it. ``auto``: as the Claude model has it, unknown names bind."""
-    seals: Literal["own", "any"] = "own"
+    accepted_seals: Literal["own", "any"] = "own"
     """Whose signatures and encrypted contents are taken: only those of a provider of ours, or anybody's."""
-    cache: bool = True
+    has_cache: bool = True
     """Whether there is a prompt cache."""
     cache_minimum: int | None = None
-    """Tokens of the shortest cached prefix. Nothing = as the model has it (``cache.rules``)."""
+    """Tokens of the shortest cached prefix. Nothing = as the model has it (``has_cache.rules``)."""
     models: tuple[str, ...] = ()
     """Names that exist; empty = all do."""
 
     def __post_init__(self) -> None:
         """Refuse what no provider can be."""
-        check_types(ConfigError, factor=(self.factor, int | float), window=(self.window, int))
-        check_types(ConfigError, max_output=(self.max_output, int | None), max_bytes=(self.max_bytes, int | None))
+        raise_if_wrong_type(ConfigError, factor=(self.factor, int | float), window=(self.window, int))
+        raise_if_wrong_type(
+            ConfigError, max_output=(self.max_output, int | None), max_bytes=(self.max_bytes, int | None)
+        )
         if not (isfinite(self.factor) and self.factor > 0):
             raise ConfigError(f"a factor of {self.factor} counts nothing; give a finite number above 0, usually 1")
         for name in ("window", "max_output", "max_bytes"):

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from holdfast.testing.task.programs import AUDITING, CHECKING, FARES, digest
-from holdfast.testing.task.routes import ORDER, ROUTES, SIGNED, Route, number
+from holdfast.testing.task.programs import AUDIT_PROGRAM, CHECK_PROGRAM, FARES_TEMPLATE, compute_facts_digest
+from holdfast.testing.task.routes import CHANGE_ORDER, ROUTES, SIGNATURE_LINE, FerryRoute, derive_fact_number
 
 TASK = f"""\
 Since Tuesday's release the fares of all our ferry routes are wrong. Please put that right, route by route.
@@ -20,25 +20,25 @@ them, and run `sh check` with the name of the route.
 first wrong invoice and its surcharge before and after. Then run `sh check report`.
 
 Amounts are whole cents, never floats. Nothing under ports/ may be touched. The last line of REPORT.md must be exactly:
-{SIGNED}"""
+{SIGNATURE_LINE}"""
 """What the user asks for."""
-_KINDS = ("foot", "cycle", "motorcycle", "car", "caravan", "van", "lorry", "coach")
-_DECKS = ("upper deck", "car deck", "lower hold", "forward lounge", "aft cabins", "vehicle ramp")
-_TALK = ("booking taken", "seat moved", "manifest sent to the port", "boarding pass printed", "payment settled")
+_TRAVELLER_KINDS = ("foot", "cycle", "motorcycle", "car", "caravan", "van", "lorry", "coach")
+_DECK_NAMES = ("upper deck", "car deck", "lower hold", "forward lounge", "aft cabins", "vehicle ramp")
+_LOG_PHRASES = ("booking taken", "seat moved", "manifest sent to the port", "boarding pass printed", "payment settled")
 
 
-def write_project(folder: Path, routes: Sequence[Route] = ROUTES) -> None:
+def write_project(folder: Path, routes: Sequence[FerryRoute] = ROUTES) -> None:
     """Write the project of these routes into ``folder``."""
-    files = {"HANDOVER.md": _handover(routes), "ports/tables.py": _tables()}
+    files = {"HANDOVER.md": _make_handover(routes), "ports/tables.py": _make_port_tables()}
     for route in routes:
-        files[f"fares/{route.name}.py"] = _fares(route)
-        files[f"logs/{route.name}.log"] = "\n".join(_log(route)) + "\n"
-    files["tools/audit.txt"] = "".join(map(_audited, routes))
-    files["tools/agreed.txt"] = "\n".join(map(_digested, routes))
+        files[f"fares/{route.name}.py"] = _make_fares_file(route)
+        files[f"logs/{route.name}.log"] = "\n".join(_iterate_log_lines(route)) + "\n"
+    files["tools/audit.txt"] = "".join(map(_make_audit_answer, routes))
+    files["tools/agreed.txt"] = "\n".join(map(_make_check_line, routes))
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, "utf-8")
-    for name, script in (("audit", AUDITING), ("check", CHECKING)):
+    for name, script in (("audit", AUDIT_PROGRAM), ("check", CHECK_PROGRAM)):
         (folder / "tools" / f"{name}.py").write_text(script, "utf-8")
         (folder / name).write_text(f'exec "{sys.executable}" -I -S tools/{name}.py "$@"\n', "utf-8")
 
@@ -46,8 +46,8 @@ def write_project(folder: Path, routes: Sequence[Route] = ROUTES) -> None:
 # -- documents ---------------------------------------------------------------------------------------------------------
 
 
-def _handover(routes: Sequence[Route]) -> str:
-    listed = "\n".join(f"- {route.name}: {route.name.title()} to {route.port}" for route in routes)
+def _make_handover(routes: Sequence[FerryRoute]) -> str:
+    route_lines = "\n".join(f"- {route.name}: {route.name.title()} to {route.port}" for route in routes)
     return f"""\
 # Handover: fares after release 41
 
@@ -55,7 +55,7 @@ Release 41 went out on Tuesday, 17 November, at 04:00. Its migration filled SURC
 defaults of the test system. The invoices of the night before are right; those after it are not, route by route from the
 first sailing on.
 
-This work is booked under change order {ORDER}. Name it in the report, or accounting cannot close the month.
+This work is booked under change order {CHANGE_ORDER}. Name it in the report, or accounting cannot close the month.
 
 What each route agreed with its port is known to the ports alone. The audit asks them; every port answers once.
 
@@ -64,52 +64,61 @@ later ones are corrected from there on by accounting.
 
 Routes:
 
-{listed}
+{route_lines}
 """
 
 
-def _tables() -> str:
-    kinds = "\n".join(f'    "{kind}": {number(kind, "factor", 40, 260)},' for kind in _KINDS)
+def _make_port_tables() -> str:
+    kinds = "\n".join(f'    "{kind}": {derive_fact_number(kind, "factor", 40, 260)},' for kind in _TRAVELLER_KINDS)
     return f'"""Tables of the ports; not ours to change."""\n\nPERCENT = {{\n{kinds}\n}}\n'
 
 
-def _fares(route: Route) -> str:
-    kinds = [kind for kind in _KINDS if number(route.name, kind, 0, 3)]
-    bands = "\n".join(_band(route.name, kind) for kind in kinds)
-    return FARES.format(route=route, title=route.name.title(), bands=bands, **_details(route))
+def _make_fares_file(route: FerryRoute) -> str:
+    kinds = [kind for kind in _TRAVELLER_KINDS if derive_fact_number(route.name, kind, 0, 3)]
+    bands = "\n".join(_make_fare_band(route.name, kind) for kind in kinds)
+    return FARES_TEMPLATE.format(route=route, title=route.name.title(), bands=bands, **_make_fare_details(route))
 
 
-def _band(route: str, kind: str) -> str:
-    cents, level = number(route, f"{kind} base", 900, 24_000), number(route, f"{kind} deck", 1, 9)
-    return f'    ("{kind}", {cents}, {level}),  # {_DECKS[number(route, kind + " where", 0, len(_DECKS) - 1)]}'
+def _make_fare_band(route: str, kind: str) -> str:
+    cents, level = (
+        derive_fact_number(route, f"{kind} base", 900, 24_000),
+        derive_fact_number(route, f"{kind} deck", 1, 9),
+    )
+    return (
+        f'    ("{kind}", {cents}, {level}),  # '
+        f"{_DECK_NAMES[derive_fact_number(route, kind + ' where', 0, len(_DECK_NAMES) - 1)]}"
+    )
 
 
-def _details(route: Route) -> dict[str, int]:
-    named = {"low": (60, 95), "high": (105, 170), "weekend": (20, 400), "minutes": (75, 900), "fuel": (11, 79)}
-    return {name: number(route.name, name, least, most) for name, (least, most) in named.items()}
+def _make_fare_details(route: FerryRoute) -> dict[str, int]:
+    ranges = {"low": (60, 95), "high": (105, 170), "weekend": (20, 400), "minutes": (75, 900), "fuel": (11, 79)}
+    return {name: derive_fact_number(route.name, name, lowest, highest) for name, (lowest, highest) in ranges.items()}
 
 
-def _log(route: Route) -> Iterator[str]:
+def _iterate_log_lines(route: FerryRoute) -> Iterator[str]:
     """Yield the lines of a route's log; from one line on invoices come out wrong."""
     for at in range(1, 121):
-        minute = number(route.name, "opens", 0, 180) + 7 * at
-        when = f"2026-11-17T{4 + minute // 60:02}:{minute % 60:02}:{number(route.name, f'{at} s', 0, 59):02}Z"
-        if at < route.line or at % 3 != route.line % 3:
-            talk = _TALK[number(route.name, f"{at} talk", 0, len(_TALK) - 1)]
-            yield f"{when} INFO  {talk}, ticket {number(route.name, f'{at} ticket', 100_000, 999_999)}"
+        minute = derive_fact_number(route.name, "opens", 0, 180) + 7 * at
+        when = (
+            f"2026-11-17T{4 + minute // 60:02}:{minute % 60:02}:{derive_fact_number(route.name, f'{at} s', 0, 59):02}Z"
+        )
+        if at < route.log_line or at % 3 != route.log_line % 3:
+            talk = _LOG_PHRASES[derive_fact_number(route.name, f"{at} talk", 0, len(_LOG_PHRASES) - 1)]
+            yield f"{when} INFO  {talk}, ticket {derive_fact_number(route.name, f'{at} ticket', 100_000, 999_999)}"
             continue
-        invoice = route.invoice if at == route.line else f"{route.invoice[:9]}-{at:03}"
-        total = number(route.name, f"{at} total", 2_000, 90_000)
-        kind = _KINDS[number(route.name, f"{at} kind", 0, len(_KINDS) - 1)]
+        invoice = route.invoice if at == route.log_line else f"{route.invoice[:9]}-{at:03}"
+        total = derive_fact_number(route.name, f"{at} total", 2_000, 90_000)
+        kind = _TRAVELLER_KINDS[derive_fact_number(route.name, f"{at} kind", 0, len(_TRAVELLER_KINDS) - 1)]
         yield f"{when} ERROR invoice {invoice} of a {kind}: total {total} expected {total - 3 - at % 40}"
 
 
-def _audited(route: Route) -> str:
+def _make_audit_answer(route: FerryRoute) -> str:
     """Return what the port of a route answers to the audit."""
     name = route.name
-    people, cars = number(name, "people", 4_000, 90_000), number(name, "cars", 300, 9_000)
+    people, cars = derive_fact_number(name, "people", 4_000, 90_000), derive_fact_number(name, "cars", 300, 9_000)
     return (
-        f"{name}: port of {route.port}, answered on paper {number(name, 'paper', 1_000, 9_999)}-{name[:3]}\n"
+        f"{name}: port of {route.port}, answered on paper "
+        f"{derive_fact_number(name, 'paper', 1_000, 9_999)}-{name[:3]}\n"
         f"{name}: agreed surcharge {route.surcharge} cents, agreed discount {route.discount} basis points\n"
         f"{name}: carried {people:,} people and {cars:,} vehicles in the third quarter; berth {cars % 9 + 1},"
         f" pilot {'needed' if cars % 2 else 'not needed'}, ramp rated for {people % 60 + 20} tonnes\n"
@@ -117,7 +126,7 @@ def _audited(route: Route) -> str:
     )
 
 
-def _digested(route: Route) -> str:
+def _make_check_line(route: FerryRoute) -> str:
     """Return what the checks know of a route's agreement, and of its line in the report."""
-    line = digest(route.name, route.invoice, route.wrong_surcharge, route.surcharge)
-    return f"{route.name} {digest(route.name, route.surcharge, route.discount)} {line}"
+    line = compute_facts_digest(route.name, route.invoice, route.wrong_surcharge, route.surcharge)
+    return f"{route.name} {compute_facts_digest(route.name, route.surcharge, route.discount)} {line}"

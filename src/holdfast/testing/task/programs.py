@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from holdfast.testing.task.routes import AUDIT, ORDER, SIGNED
+from holdfast.testing.task.routes import AUDIT_NUMBER, CHANGE_ORDER, SIGNATURE_LINE
 
 
-def digest(*said: object) -> str:
-    """Return what the checks know of ``said``: enough to tell it from anything else, not what it is."""
-    return blake2b(" ".join(map(str, said)).encode(), digest_size=8).hexdigest()
+def compute_facts_digest(*values: object) -> str:
+    """Return what the checks know of ``values``: enough to tell it from anything else, not what it is."""
+    return blake2b(" ".join(map(str, values)).encode(), digest_size=8).hexdigest()
 
 
-FARES = '''\
+FARES_TEMPLATE = '''\
 """Fares of the route {title} to {route.port}: amounts are whole cents, shares are basis points."""
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def invoice(kinds: list[str], season: str = "usual") -> int:
 '''
 """A file of fares, to be filled with a route."""
 
-AUDITING = f'''\
+AUDIT_PROGRAM = f'''\
 """Ask every port what was agreed. A port answers once."""
 
 import pathlib
@@ -79,14 +79,14 @@ import sys
 
 answers = pathlib.Path("tools/audit.txt")
 if not answers.exists():
-    sys.exit("audit {AUDIT} was taken; the ports answer once")
-print("audit {AUDIT}: the ports answer")
+    sys.exit("audit {AUDIT_NUMBER} was taken; the ports answer once")
+print("audit {AUDIT_NUMBER}: the ports answer")
 print(answers.read_text(encoding="utf-8"), end="")
-print("audit {AUDIT} is closed; no copy was kept")
+print("audit {AUDIT_NUMBER} is closed; no copy was kept")
 answers.unlink()
 '''
 
-CHECKING = f'''\
+CHECK_PROGRAM = f'''\
 """Check the fares of a route, or the report: sh check ROUTE, sh check report."""
 
 import hashlib
@@ -120,9 +120,9 @@ def route(name):
 def report():
     text = pathlib.Path("REPORT.md").read_text(encoding="utf-8")
     wrong = [name for name in AGREED if not told(text, name)]
-    wrong += [what for what in ("{AUDIT}", "{ORDER}") if what not in text]
+    wrong += [what for what in ("{AUDIT_NUMBER}", "{CHANGE_ORDER}") if what not in text]
     lines = text.splitlines()
-    wrong += [] if digest(lines[-1] if lines else "") == "{digest(SIGNED)}" else ["last line"]
+    wrong += [] if digest(lines[-1] if lines else "") == "{compute_facts_digest(SIGNATURE_LINE)}" else ["last line"]
     print(f"the report is {{'wrong about ' + ', '.join(wrong) if wrong else 'complete and right'}}")
     sys.exit(1 if wrong else 0)
 

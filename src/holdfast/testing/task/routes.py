@@ -9,11 +9,11 @@ from hashlib import blake2b
 
 from msgspec import Struct
 
-AUDIT = "AU-6093-Q"
-ORDER = "CO-58213"
-SIGNED = "Checked for Maren Okafor, ledger 7741-K."
+AUDIT_NUMBER = "AU-6093-Q"
+CHANGE_ORDER = "CO-58213"
+SIGNATURE_LINE = "Checked for Maren Okafor, ledger 7741-K."
 """The last line that the user wants the report to have."""
-NAMES = (
+ROUTE_NAMES = (
     ("harwich", "Hoek van Holland"),
     ("kristiansand", "Hirtshals"),
     ("rosslare", "Pembroke"),
@@ -50,7 +50,7 @@ NAMES = (
 """Routes by their home port, and where they go."""
 
 
-class Route(Struct, frozen=True):
+class FerryRoute(Struct, frozen=True):
     """One route: amounts are cents, shares are basis points."""
 
     name: str
@@ -63,28 +63,28 @@ class Route(Struct, frozen=True):
     wrong_discount: int
     invoice: str
     """The first invoice that came out wrong."""
-    line: int
+    log_line: int
     """Where the log has it."""
 
 
-def number(route: str, what: str, least: int, most: int) -> int:
-    """Return a number from ``least`` to ``most`` that belongs to ``what`` of a route."""
-    found = blake2b(f"{route}/{what}".encode(), digest_size=6).digest()
-    return least + int.from_bytes(found) % (most - least + 1)
+def derive_fact_number(route: str, description: str, lowest: int, highest: int) -> int:
+    """Return a number from ``lowest`` to ``highest`` that belongs to ``description`` of a route."""
+    hash_bytes = blake2b(f"{route}/{description}".encode(), digest_size=6).digest()
+    return lowest + int.from_bytes(hash_bytes) % (highest - lowest + 1)
 
 
-def _route(name: str, port: str) -> Route:
-    surcharge, discount = number(name, "surcharge", 90, 480), number(name, "discount", 110, 900)
-    return Route(
+def _make_route(name: str, port: str) -> FerryRoute:
+    surcharge, discount = derive_fact_number(name, "surcharge", 90, 480), derive_fact_number(name, "discount", 110, 900)
+    return FerryRoute(
         name=name,
         port=port,
         surcharge=surcharge,
         discount=discount,
-        wrong_surcharge=surcharge + number(name, "by how much", 7, 60),
-        wrong_discount=discount - number(name, "how much less", 5, 90),
-        invoice=f"INV-{number(name, 'invoice', 20_000, 89_999)}-{name[:2].upper()}",
-        line=number(name, "line", 30, 60),
+        wrong_surcharge=surcharge + derive_fact_number(name, "by how much", 7, 60),
+        wrong_discount=discount - derive_fact_number(name, "how much less", 5, 90),
+        invoice=f"INV-{derive_fact_number(name, 'invoice', 20_000, 89_999)}-{name[:2].upper()}",
+        log_line=derive_fact_number(name, "line", 30, 60),
     )
 
 
-ROUTES = tuple([_route(name, port) for name, port in NAMES])
+ROUTES = tuple([_make_route(name, port) for name, port in ROUTE_NAMES])

@@ -9,115 +9,129 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from holdfast.messages.parts import ToolResult
-from holdfast.messages.text.cutting import fingerprint
-from holdfast.planning.builder import Draft
-from holdfast.planning.settings import HANDLE
-from holdfast.planning.stages.append_limit import is_capped
-from holdfast.planning.stages.compaction import over_trigger
-from holdfast.planning.stages.prune.shown import may_go
-from holdfast.planning.stages.spill import Whole, shown_as, wholes
-from holdfast.planning.stages.tool_results import tool_names
-from holdfast.state.branch.branch import Branch, is_spared
-from holdfast.state.branch.turns import newest_answer
-from holdfast.state.branch.view import shown_slots
-from holdfast.state.costs import broken
+from holdfast.messages.text.cutting import hash_text
+from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.settings import HANDLE_CHARS
+from holdfast.planning.stages.append_limit import is_capped_text
+from holdfast.planning.stages.compaction import is_over_trigger
+from holdfast.planning.stages.prune.shown import build_prune_filter
+from holdfast.planning.stages.spill import SpillableText, build_text_edit, find_spillable_texts
+from holdfast.planning.stages.tool_results import build_tool_name_lookup
+from holdfast.state.branch.branch import ConversationState, is_protected_part
+from holdfast.state.branch.turns import find_newest_answer_index
+from holdfast.state.branch.view import list_shown_indexes
+from holdfast.state.costs import compute_cache_break_cost
 from holdfast.state.edits import Blob, Edit
 
 
-def epoch(draft: Draft) -> Draft:
+def prune_at_epoch(builder: PlanBuilder) -> PlanBuilder:
     """Return the draft with its old results given way to a line each, if ``prune_when`` names a reason that holds.
 
     Old are those behind the newest share of results; they go together, if that frees enough. Where the price is the
     only reason, those stay that have too much behind them.
     """
-    settings, room = draft.settings, draft.room
-    reasons = set(settings.prune_when) & {"price", *_reasons(draft)}
-    if not reasons or not draft.world.spill:
-        return draft
-    keep = draft.own(settings.prune_keep or room.share(settings.prune_keep_share))
-    least = draft.own(min(settings.prune_minimum, room.share(settings.prune_minimum_share)))
-    old = list(_old(draft, keep))
-    if sum(one.tokens for one in old) <= least:
-        return draft
-    pairs = [pair for pair in map(_cleared, old) if pair[0].saves > 0]
+    settings, budget = builder.settings, builder.budget
+    reasons = set(settings.prune_when) & {"price", *_find_prune_reasons(builder)}
+    if not reasons or not builder.inputs.can_spill:
+        return builder
+    keep = builder.to_estimator_tokens(settings.prune_keep or budget.compute_share(settings.prune_keep_share))
+    min_tokens = builder.to_estimator_tokens(
+        min(settings.prune_minimum, budget.compute_share(settings.prune_minimum_share))
+    )
+    old = list(_find_old_results(builder, keep))
+    if sum(result.tokens for result in old) <= min_tokens:
+        return builder
+    pairs = [pair for pair in map(_clear_with_handle, old) if pair[0].saves > 0]
     if reasons == {"price"}:
-        pairs = pairs[: _worth(draft, [edit for edit, _ in pairs])]
-    if sum(edit.saves for edit, _ in pairs) <= least:
-        return draft
-    return draft.give_way(pairs)
+        pairs = pairs[: _count_paying_edits(builder, [edit for edit, _ in pairs])]
+    if sum(edit.saves for edit, _ in pairs) <= min_tokens:
+        return builder
+    return builder.replace_texts(pairs)
 
 
-def _reasons(draft: Draft) -> Iterator[str]:
+def _find_prune_reasons(builder: PlanBuilder) -> Iterator[str]:
     """Yield why this is a moment at which old results may go, whatever that does to the cached prefix."""
-    branch, target = draft.branch, draft.target
-    if draft.world.cache == "cold":
+    state, target = builder.state, builder.target
+    if builder.inputs.cache_state == "cold":
         yield "cold"
-    if branch.seen and (_is_broken(draft) or branch.model != target.model):
+    if state.seen_count and (_is_prefix_broken(builder) or state.model != target.model):
         yield "broken"
-    if draft.settings.auto and over_trigger(draft):
+    if builder.settings.auto and is_over_trigger(builder):
         yield "space"
 
 
-def _is_broken(draft: Draft) -> bool:
+def _is_prefix_broken(builder: PlanBuilder) -> bool:
     """Return whether the prefix breaks by a decision of this draft or by another frame.
 
     That an undo breaks it too is no reason: what the user just brought back is not taken away again at once.
     """
-    branch = draft.branch
-    decided = draft.compaction is not None or any(edit.span.start < branch.seen for edit in draft.record)
-    return decided or (branch.quiet == 0 and branch.framed == len(branch.slots))
+    state = builder.state
+    has_changed_prefix = builder.compaction is not None or any(
+        edit.span.start < state.seen_count for edit in builder.record
+    )
+    return has_changed_prefix or (
+        state.requests_since_break == 0 and state.setup_changed_at == len(state.sized_messages)
+    )
 
 
-def _old(draft: Draft, keep: int) -> Iterator[Whole]:
-    """Yield the answered results behind the newest ``keep`` tokens of results, newest first; no message is split.
+def _find_old_results(builder: PlanBuilder, keep_tokens: int) -> Iterator[SpillableText]:
+    """Yield the answered results behind the newest ``keep_tokens`` tokens of results, newest first; no message is
+    split.
 
     What an undo brought back is not among them, nor what stays for good: results of exempt tools, and those that hold
     the only handle of a longer text. A breakpoint behind the last message of which results went stands on what no
     later prune changes.
     """
-    branch, held, edge = draft.branch, 0, len(draft.branch.slots)
-    names, goes = tool_names(branch), may_go(draft.settings)
-    newest = newest_answer(branch, branch.keep)
-    answered = (index for index in shown_slots(branch, branch.keep) if index < newest)
-    for one in reversed(list(wholes(branch, answered))):
-        if isinstance(one.part, ToolResult) and goes(names(one.slot, one.part)) and not is_capped(one.text):
-            held += one.tokens
-            if held <= keep:
-                edge = one.slot
-            elif one.slot < edge and not is_spared(branch, one.slot, one.place):
-                yield one
+    state, result_tokens, edge = builder.state, 0, len(builder.state.sized_messages)
+    names, goes = build_tool_name_lookup(state), build_prune_filter(builder.settings)
+    newest = find_newest_answer_index(state, state.first_kept)
+    answered_indexes = (index for index in list_shown_indexes(state, state.first_kept) if index < newest)
+    for result in reversed(list(find_spillable_texts(state, answered_indexes))):
+        if (
+            isinstance(result.part, ToolResult)
+            and goes(names(result.message_index, result.part))
+            and not is_capped_text(result.text)
+        ):
+            result_tokens += result.tokens
+            if result_tokens <= keep_tokens:
+                edge = result.message_index
+            elif result.message_index < edge and not is_protected_part(state, result.message_index, result.part_index):
+                yield result
 
 
-def _cleared(one: Whole) -> tuple[Edit, Blob]:
+def _clear_with_handle(spillable: SpillableText) -> tuple[Edit, Blob]:
     """Return the edit that leaves a line of a result, and its text to be stored."""
-    blob = Blob(fingerprint(one.text), one.text)
-    line = f'[Old result of {len(one.text):,} characters cleared; recall(id="{blob.hash[:HANDLE]}") returns it]'
-    why = f"an old result of {len(one.text):,} characters, {len(line):,} stay"
-    return shown_as(one, line, blob, "prune", why), blob
+    blob = Blob(hash_text(spillable.text), spillable.text)
+    line = (
+        f'[Old result of {len(spillable.text):,} characters cleared; recall(id="{blob.hash[:HANDLE_CHARS]}") '
+        "returns it]"
+    )
+    why = f"an old result of {len(spillable.text):,} characters, {len(line):,} stay"
+    return build_text_edit(spillable, line, blob, "prune", why), blob
 
 
-def _worth(draft: Draft, edits: Sequence[Edit]) -> int:
+def _count_paying_edits(builder: PlanBuilder, edits: Sequence[Edit]) -> int:
     """Return how many of ``edits``, newest first, pay most; 0 is none.
 
     They pay where ``saved x requests to come x read > suffix x (write - read)``, by the prices of the target.
     """
-    prices, behind = draft.target.prices, _behind(draft.branch)
-    again = broken(prices, is_hour=draft.branch.learned.hour)
-    requests = max(draft.settings.prune_requests, draft.branch.quiet)
-    most, best, saved = 0.0, 0, 0
+    prices, behind = builder.target.prices, _sum_tokens_after(builder.state)
+    again = compute_cache_break_cost(prices, is_hour=builder.state.learned_limits.uses_hour_cache)
+    requests = max(builder.settings.prune_requests, builder.state.requests_since_break)
+    best_gain, best, saved_tokens = 0.0, 0, 0
     for number, edit in enumerate(edits, 1):
-        saved += edit.saves
-        suffix = behind[edit.span.start - draft.branch.keep] - saved
-        gain = saved * requests * prices.read - suffix * again
-        if gain > most:
-            most, best = gain, number
+        saved_tokens += edit.saves
+        suffix = behind[edit.span.start - builder.state.first_kept] - saved_tokens
+        gain = saved_tokens * requests * prices.cache_read - suffix * again
+        if gain > best_gain:
+            best_gain, best = gain, number
     return best
 
 
-def _behind(branch: Branch) -> list[int]:
+def _sum_tokens_after(state: ConversationState) -> list[int]:
     """Return, for each slot from the first kept one on, the tokens of it and of what is shown behind it."""
     sizes = [
-        slot.size - sum(edit.saves for edit in branch.edits.get(index, ()))
-        for index, slot in enumerate(branch.slots.slice(branch.keep), branch.keep)
+        sized_message.tokens - sum(edit.saves for edit in state.edits.get(index, ()))
+        for index, sized_message in enumerate(state.sized_messages.slice(state.first_kept), state.first_kept)
     ]
     return list(accumulate(reversed(sizes)))[::-1]

@@ -7,29 +7,29 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
-from holdfast.messages.message import result_text
+from holdfast.messages.message import get_result_text
 from holdfast.messages.parts import ToolResult
-from holdfast.messages.size.tokens import count
+from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.settings import Settings
-from holdfast.planning.stages.spill import edited_parts, replaced
-from holdfast.state.branch.branch import Branch, is_spared
-from holdfast.state.branch.view import replaced_parts, shown_slots
+from holdfast.planning.stages.spill import get_edited_parts, replace_result_text
+from holdfast.state.branch.branch import ConversationState, is_protected_part
+from holdfast.state.branch.view import apply_edits_to_parts, list_shown_indexes
 from holdfast.state.edits import Edit, Span
 
-CLEARED = "[Old tool result content cleared]"
+CLEARED_RESULT_TEXT = "[Old tool result content cleared]"
 """What opencode and Claude Code show in place of a cleared result."""
 
 
-class Result(Struct, frozen=True):
+class ShownResult(Struct, frozen=True):
     """A result that is shown now, where it stands, and its words."""
 
-    slot: int
-    place: int
+    message_index: int
+    part_index: int
     result: ToolResult
     text: str
 
 
-def may_go(settings: Settings) -> Callable[[str], bool]:
+def build_prune_filter(settings: Settings) -> Callable[[str], bool]:
     """Return whether results of a tool are pruned, by its name: patterns, upper and lower case alike."""
 
     def named(tool: str, patterns: tuple[str, ...]) -> bool:
@@ -39,23 +39,29 @@ def may_go(settings: Settings) -> Callable[[str], bool]:
     return lambda tool: not named(tool, stays) and (not goes or named(tool, goes))
 
 
-def results_as_shown(branch: Branch) -> Iterator[Result]:
+def find_shown_results(state: ConversationState) -> Iterator[ShownResult]:
     """Yield the results as the projection shows them, shortened ones too, newest first; none that an undo brought."""
-    for index in reversed(shown_slots(branch, branch.keep)):
-        message = branch.messages[index]
-        if not message.results or None in edited_parts(branch, index):
+    for index in reversed(list_shown_indexes(state, state.first_kept)):
+        message = state.messages[index]
+        if not message.results or None in get_edited_parts(state, index):
             continue
-        parts = replaced_parts(message, branch.edits.get(index, ()))
+        parts = apply_edits_to_parts(message, state.edits.get(index, ()))
         for place in range(len(parts) - 1, -1, -1):
             part = parts[place]
-            if isinstance(part, ToolResult) and not is_spared(branch, index, place):
-                yield Result(index, place, part, result_text(part))
+            if isinstance(part, ToolResult) and not is_protected_part(state, index, place):
+                yield ShownResult(index, place, part, get_result_text(part))
 
 
-def cleared(one: Result) -> Edit | None:
+def build_clear_edit(shown_result: ShownResult) -> Edit | None:
     """Return the edit that puts a short line in place of a result, or nothing where that frees nothing."""
-    saves = count(one.text) - count(CLEARED)
-    if saves <= 0 or len(CLEARED) >= len(one.text):
+    saves = estimate_text_tokens(shown_result.text) - estimate_text_tokens(CLEARED_RESULT_TEXT)
+    if saves <= 0 or len(CLEARED_RESULT_TEXT) >= len(shown_result.text):
         return None
-    why = f"an old result of {len(one.text):,} characters, {len(CLEARED):,} stay"
-    return Edit(Span(one.slot, one.slot + 1, one.place), (replaced(one.result, CLEARED),), "prune", why, saves)
+    why = f"an old result of {len(shown_result.text):,} characters, {len(CLEARED_RESULT_TEXT):,} stay"
+    return Edit(
+        Span(shown_result.message_index, shown_result.message_index + 1, shown_result.part_index),
+        (replace_result_text(shown_result.result, CLEARED_RESULT_TEXT),),
+        "prune",
+        why,
+        saves,
+    )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from holdfast.providers.anthropic.rules.view import Block, Request
+from holdfast.providers.anthropic.rules.view import AnthropicView, BlockView
 
-SERVER_USES = ("server_tool_use", "mcp_tool_use")
-THINKING = ("thinking", "redacted_thinking")
-FOREIGN = frozenset(
+SERVER_CALL_KINDS = ("server_tool_use", "mcp_tool_use")
+THINKING_BLOCK_KINDS = ("thinking", "redacted_thinking")
+FOREIGN_BLOCK_KINDS = frozenset(
     {"image_url", "input_text", "output_text", "input_image", "input_audio", "input_file", "file", "refusal",
      "reasoning", "function", "function_call", "function_call_output", "tool_call", "toolCall", "toolResult"}
 )  # fmt: skip
 """Part types of other APIs, which a converter may have left behind."""
-BLOCK_KEYS: dict[str, frozenset[str]] = {
+FIELDS_BY_BLOCK_KIND: dict[str, frozenset[str]] = {
     kind: frozenset({"type", *keys.split()})
     for kind, keys in {
         "text": "text cache_control citations",
@@ -43,19 +43,19 @@ BLOCK_KEYS: dict[str, frozenset[str]] = {
     }.items()
 }
 """Blocks and their fields in the types of the official SDK 2.12."""
-SERVER_RESULTS = frozenset(kind for kind in BLOCK_KEYS if kind.endswith("_tool_result"))
+SERVER_RESULT_KINDS = frozenset(kind for kind in FIELDS_BY_BLOCK_KIND if kind.endswith("_tool_result"))
 """Results of server tools; they stand in the assistant's message."""
 
 
-def id_of(block: Block, key: str = "tool_use_id") -> str:
+def get_block_id(block: BlockView, key: str = "tool_use_id") -> str:
     """Return the id that a block carries under ``key``, as text whatever it is."""
     return str(block.value.get(key))
 
 
-def paused(request: Request) -> bool:
+def is_paused_turn(request: AnthropicView) -> bool:
     """Return whether the request resends a turn of the model that a server tool or a compaction interrupted."""
     turn = request.turns[-1] if request.turns else None
     if turn is None or turn.role != "assistant" or not turn.blocks:
         return False
     kind = turn.blocks[-1].kind
-    return kind in SERVER_USES or kind in SERVER_RESULTS or kind == "compaction"
+    return kind in SERVER_CALL_KINDS or kind in SERVER_RESULT_KINDS or kind == "compaction"

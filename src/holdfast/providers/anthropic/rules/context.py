@@ -7,15 +7,15 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.providers.anthropic.rules.block_kinds import THINKING, paused
-from holdfast.providers.anthropic.rules.view import Block, Request
-from holdfast.providers.rules.rule import DOCS, MET, Broken, Rule, quoted
+from holdfast.providers.anthropic.rules.block_kinds import THINKING_BLOCK_KINDS, is_paused_turn
+from holdfast.providers.anthropic.rules.view import AnthropicView, BlockView
+from holdfast.providers.rules.rule import ANTHROPIC_DOCS, PUBLIC_ERRORS, Rule, Violations, format_json_value
 
-_MARKERS = 4
-_LEAST_TRIGGER = 50_000
+_MAX_CACHE_BREAKPOINTS = 4
+_MIN_COMPACTION_TRIGGER = 50_000
 """A threshold of server-side compaction below this many input tokens is refused."""
 _COMPACT_BETA = "compact-2026-09-04"
-_EDIT_BETAS = {
+_BETA_BY_EDIT = {
     "compact_20260112": "compact-2026-01-12",
     "clear_tool_uses_20250919": "context-management-2025-06-27",
     "clear_thinking_20251015": "context-management-2025-06-27",
@@ -25,74 +25,79 @@ _EDIT_BETAS = {
 # -- cache -------------------------------------------------------------------------------------------------------------
 
 
-class _Marker(Struct):
+class _CacheBreakpoint(Struct):
     path: str
     value: Any
     kind: str
     blank: bool
 
 
-def _markers(request: Request) -> Iterator[_Marker]:
+def _iter_cache_breakpoints(request: AnthropicView) -> Iterator[_CacheBreakpoint]:
     """Yield every breakpoint in the order of the prompt: tools, system, messages."""
     for name in ("tools", "system"):
-        listed = request.body.get(name)
-        for index, block in enumerate(listed if isinstance(listed, list) else ()):
+        setup_blocks = request.body.get(name)
+        for index, block in enumerate(setup_blocks if isinstance(setup_blocks, list) else ()):
             if isinstance(block, dict) and block.get("cache_control") is not None:
-                yield _marker(f"$.{name}[{index}]", block, name)
-    found = [
+                yield _build_cache_breakpoint(f"$.{name}[{index}]", block, name)
+    marked_blocks = [
         block for blocks in request.blocks.values() for block in blocks if block.value.get("cache_control") is not None
     ]
-    for block in sorted(found, key=_place):
-        yield _marker(block.path, block.value, block.kind)
+    for block in sorted(marked_blocks, key=_get_prompt_position):
+        yield _build_cache_breakpoint(block.path, block.value, block.kind)
 
 
-def _place(block: Block) -> tuple[int, int, float]:
+def _get_prompt_position(block: BlockView) -> tuple[int, int, float]:
     """Return where a block stands in the prompt; a tool result ends behind what is in it."""
-    return block.at, block.index, block.inner if block.inner >= 0 else float("inf")
+    return block.message_index, block.block_index, block.inner_index if block.inner_index >= 0 else float("inf")
 
 
-def _marker(path: str, block: Mapping[str, Any], kind: str) -> _Marker:
+def _build_cache_breakpoint(path: str, block: Mapping[str, Any], kind: str) -> _CacheBreakpoint:
     text = block.get("text")
-    return _Marker(f"{path}.cache_control", block["cache_control"], kind, isinstance(text, str) and not text.strip())
+    return _CacheBreakpoint(
+        f"{path}.cache_control", block["cache_control"], kind, isinstance(text, str) and not text.strip()
+    )
 
 
-def _cache_count(request: Request) -> Broken:
+def _check_cache_count(request: AnthropicView) -> Violations:
     """There are at most 4 cache breakpoints; automatic caching takes one."""
-    found = list(_markers(request))
-    if len(found) > _MARKERS:
-        yield found[_MARKERS].path, f"{len(found)} cache breakpoints, {_MARKERS} are allowed; take the oldest out"
-    elif len(found) == _MARKERS and request.body.get("cache_control") is not None:
-        yield "$.cache_control", f"automatic caching beside {_MARKERS} breakpoints; take one of them out"
+    markers = list(_iter_cache_breakpoints(request))
+    if len(markers) > _MAX_CACHE_BREAKPOINTS:
+        yield (
+            markers[_MAX_CACHE_BREAKPOINTS].path,
+            f"{len(markers)} cache breakpoints, {_MAX_CACHE_BREAKPOINTS} are allowed; take the oldest out",
+        )
+    elif len(markers) == _MAX_CACHE_BREAKPOINTS and request.body.get("cache_control") is not None:
+        yield "$.cache_control", f"automatic caching beside {_MAX_CACHE_BREAKPOINTS} breakpoints; take one of them out"
 
 
-def _cache_shape(request: Request) -> Broken:
+def _check_cache_shape(request: AnthropicView) -> Violations:
     """A breakpoint is ephemeral, for 5m or 1h."""
     top = request.body.get("cache_control")
-    ours = [_Marker("$.cache_control", top, "", blank=False)] if top is not None else []
-    for marker in (*_markers(request), *ours):
+    automatic_markers = [_CacheBreakpoint("$.cache_control", top, "", blank=False)] if top is not None else []
+    for marker in (*_iter_cache_breakpoints(request), *automatic_markers):
         value = marker.value
         if (
             not isinstance(value, dict)
             or value.get("type") != "ephemeral"
             or value.get("ttl") not in (None, "5m", "1h")
         ):
-            yield marker.path, f"cache_control {quoted(value)}; send type ephemeral with ttl 5m or 1h"
+            yield marker.path, f"cache_control {format_json_value(value)}; send type ephemeral with ttl 5m or 1h"
 
 
-def _cache_order(request: Request) -> Broken:
+def _check_cache_order(request: AnthropicView) -> Violations:
     """1h breakpoints stand before 5m ones."""
     short = ""
-    for marker in _markers(request):
+    for marker in _iter_cache_breakpoints(request):
         hour = isinstance(marker.value, dict) and marker.value.get("ttl") == "1h"
         if hour and short:
             yield marker.path, f"a 1h breakpoint behind the 5m one at {short}; put longer ones first"
         short = short or ("" if hour else marker.path)
 
 
-def _cache_place(request: Request) -> Broken:
+def _check_cache_place(request: AnthropicView) -> Violations:
     """No breakpoint on thinking or empty text."""
-    for marker in _markers(request):
-        if marker.kind in THINKING:
+    for marker in _iter_cache_breakpoints(request):
+        if marker.kind in THINKING_BLOCK_KINDS:
             yield marker.path, f"a cache breakpoint on {marker.kind}; set it on the block before or behind"
         elif marker.blank:
             yield marker.path, "a cache breakpoint on an empty text; drop the block"
@@ -101,24 +106,24 @@ def _cache_place(request: Request) -> Broken:
 # -- compaction and context editing ------------------------------------------------------------------------------------
 
 
-def _edits(request: Request) -> list[Mapping[str, Any]]:
-    edits = request.option("context_management", "edits")
+def _list_context_edits(request: AnthropicView) -> list[Mapping[str, Any]]:
+    edits = request.get_option("context_management", "edits")
     return [edit for edit in edits if isinstance(edit, dict)] if isinstance(edits, list) else []
 
 
-def _by_threshold(request: Request) -> bool:
+def _has_threshold_compaction(request: AnthropicView) -> bool:
     """Return whether the server compacts by itself; its blocks then stand where they came."""
-    if any(str(edit.get("type")).startswith("compact_") for edit in _edits(request)):
+    if any(str(edit.get("type")).startswith("compact_") for edit in _list_context_edits(request)):
         return True
     betas = request.betas or frozenset()
     return "compact-2026-01-12" in betas and _COMPACT_BETA not in betas
 
 
-def _compactions(request: Request) -> list[Block]:
+def _list_compaction_blocks(request: AnthropicView) -> list[BlockView]:
     return [block for block in request.blocks.get("compaction", []) if block.value.get("content") is not None]
 
 
-def _compaction_content(request: Request) -> Broken:
+def _check_compaction_content(request: AnthropicView) -> Violations:
     """A compaction block has words, or null where it failed."""
     for block in request.blocks.get("compaction", []):
         content = block.value.get("content")
@@ -126,64 +131,64 @@ def _compaction_content(request: Request) -> Broken:
             yield f"{block.path}.content", "an empty compaction block; send it as it came or null where it failed"
 
 
-def _compaction_first(request: Request) -> Broken:
+def _check_compaction_first(request: AnthropicView) -> Violations:
     """A compaction block made on demand is the first block of all."""
-    for block in _compactions(request)[:1] if not _by_threshold(request) else ():
-        if (block.at, block.index) != (0, 0):
+    for block in _list_compaction_blocks(request)[:1] if not _has_threshold_compaction(request) else ():
+        if (block.message_index, block.block_index) != (0, 0):
             yield block.path, "a compaction block must be the first block of the conversation; drop what lies before it"
 
 
-def _compaction_single(request: Request) -> Broken:
+def _check_compaction_single(request: AnthropicView) -> Violations:
     """One compaction block with content."""
-    found = _compactions(request) if not _by_threshold(request) else []
-    if len(found) > 1:
-        yield found[1].path, f"{len(found)} compaction blocks with content; keep the newest, first"
+    blocks = _list_compaction_blocks(request) if not _has_threshold_compaction(request) else []
+    if len(blocks) > 1:
+        yield blocks[1].path, f"{len(blocks)} compaction blocks with content; keep the newest, first"
 
 
-def _compaction_meets_edit(request: Request) -> Broken:
+def _check_compaction_without_edit(request: AnthropicView) -> Violations:
     """A block made on demand and a compact_ edit do not meet."""
-    if any(str(edit.get("type")).startswith("compact_") for edit in _edits(request)):
-        for block in _compactions(request):
+    if any(str(edit.get("type")).startswith("compact_") for edit in _list_context_edits(request)):
+        for block in _list_compaction_blocks(request):
             if block.value.get("signature"):
                 yield block.path, "a block made on demand meets a compact_ edit; use one of the two ways"
 
 
-def _compaction_exclusive(request: Request) -> Broken:
+def _check_compaction_options(request: AnthropicView) -> Violations:
     """Compaction goes without context_management, stop sequences, output format, forced tools."""
     if request.body.get("compaction") is None:
         return
-    others = {
+    conflicts = {
         "$.context_management": request.body.get("context_management"),
         "$.stop_sequences": request.body.get("stop_sequences"),
         "$.output_format": request.body.get("output_format"),
-        "$.output_config.format": request.option("output_config", "format"),
-        "$.tool_choice": request.option("tool_choice", "type") in ("any", "tool"),
+        "$.output_config.format": request.get_option("output_config", "format"),
+        "$.tool_choice": request.get_option("tool_choice", "type") in ("any", "tool"),
     }
-    for path, value in others.items():
+    for path, value in conflicts.items():
         if value:
             yield path, f"{path[2:]} does not go with compaction; leave it out of this request"
 
 
-def _compaction_shape(request: Request) -> Broken:
+def _check_compaction_shape(request: AnthropicView) -> Violations:
     """Compaction is {type: summarize}."""
     value = request.body.get("compaction")
     if value is not None and (not isinstance(value, dict) or value.get("type") != "summarize"):
         yield "$.compaction.type", "the only compaction on demand is {'type': 'summarize'}; send that"
 
 
-def _compaction_turn(request: Request) -> Broken:
+def _check_compaction_turn(request: AnthropicView) -> Violations:
     """A compaction request ends on a finished turn."""
     if request.body.get("compaction") is None or not request.turns:
         return
     last = request.turns[-1]
     if last.role == "assistant" and (
-        last.of("tool_use") or (paused(request) and last.blocks[-1].kind.endswith("_use"))
+        last.get_blocks("tool_use") or (is_paused_turn(request) and last.blocks[-1].kind.endswith("_use"))
     ):
         at = len(request.messages) - 1
         yield f"$.messages[{at}]", "a compaction request ends on a turn that is not finished; answer its calls first"
 
 
-def _compaction_something(request: Request) -> Broken:
+def _check_compaction_has_input(request: AnthropicView) -> Violations:
     """There is something to summarise."""
     if request.body.get("compaction") is not None:
         blocks = (block for turn in request.turns for block in turn.blocks)
@@ -191,70 +196,74 @@ def _compaction_something(request: Request) -> Broken:
             yield "$.messages", "there is nothing to summarise but an earlier compaction; send the messages behind it"
 
 
-def _compaction_beta(request: Request) -> Broken:
+def _check_compaction_beta(request: AnthropicView) -> Violations:
     """Compaction on demand needs its beta."""
     if request.body.get("compaction") is not None and _COMPACT_BETA not in (request.betas or ()):
         yield "$.compaction", f"compaction on demand needs the beta {_COMPACT_BETA}; ask for it"
 
 
-def _compaction_model(request: Request) -> Broken:
+def _check_compaction_model(request: AnthropicView) -> Violations:
     """Models up to 4.5 have no compaction on demand."""
-    if request.body.get("compaction") is not None and request.traits is not None and request.traits.prefill:
+    if (
+        request.body.get("compaction") is not None
+        and request.claude_traits is not None
+        and request.claude_traits.allows_prefill
+    ):
         yield "$.compaction", f"{request.model} has no compaction on demand; use a later model or summarise yourself"
 
 
-def _edit_betas(request: Request) -> Broken:
+def _check_edit_betas(request: AnthropicView) -> Violations:
     """Context edits need their betas, where the betas are known."""
-    for index, edit in enumerate(_edits(request) if request.betas is not None else ()):
-        beta = _EDIT_BETAS.get(str(edit.get("type")))
+    for index, edit in enumerate(_list_context_edits(request) if request.betas is not None else ()):
+        beta = _BETA_BY_EDIT.get(str(edit.get("type")))
         if beta is not None and beta not in (request.betas or ()):
             yield f"$.context_management.edits[{index}]", f"{edit.get('type')} needs the beta {beta}; ask for it"
 
 
-def _edit_order(request: Request) -> Broken:
+def _check_edit_order(request: AnthropicView) -> Violations:
     """clear_thinking is the first edit."""
-    for index, edit in enumerate(_edits(request)):
+    for index, edit in enumerate(_list_context_edits(request)):
         if index and str(edit.get("type")).startswith("clear_thinking"):
             path = f"$.context_management.edits[{index}]"
             yield path, "clear_thinking must be the first edit; move it to the front"
 
 
-def _edit_trigger(request: Request) -> Broken:
+def _check_edit_trigger(request: AnthropicView) -> Violations:
     """A compaction threshold is at least 50,000 tokens."""
-    for index, edit in enumerate(_edits(request)):
+    for index, edit in enumerate(_list_context_edits(request)):
         trigger = edit.get("trigger")
         value = trigger.get("value") if isinstance(trigger, dict) else None
-        if str(edit.get("type")).startswith("compact_") and isinstance(value, int) and value < _LEAST_TRIGGER:
+        if str(edit.get("type")).startswith("compact_") and isinstance(value, int) and value < _MIN_COMPACTION_TRIGGER:
             path = f"$.context_management.edits[{index}].trigger.value"
-            yield path, f"a compaction trigger of {value:,} tokens; at least {_LEAST_TRIGGER:,} are needed"
+            yield path, f"a compaction trigger of {value:,} tokens; at least {_MIN_COMPACTION_TRIGGER:,} are needed"
 
 
-def _edit_thinking(request: Request) -> Broken:
+def _check_edit_thinking(request: AnthropicView) -> Violations:
     """clear_thinking needs thinking that is not disabled."""
-    for index, edit in enumerate(_edits(request)):
-        if str(edit.get("type")).startswith("clear_thinking") and request.option("thinking", "type") == "disabled":
+    for index, edit in enumerate(_list_context_edits(request)):
+        if str(edit.get("type")).startswith("clear_thinking") and request.get_option("thinking", "type") == "disabled":
             path = f"$.context_management.edits[{index}]"
             yield path, "clear_thinking while thinking is disabled; turn thinking on or leave the edit out"
 
 
-RULES: tuple[Rule, ...] = (
-    Rule("anthropic.cache-count", _cache_count, "observed", MET),
-    Rule("anthropic.cache-shape", _cache_shape, "documented", DOCS),
-    Rule("anthropic.cache-order", _cache_order, "documented", DOCS),
-    Rule("anthropic.cache-place", _cache_place, "observed", MET),
-    Rule("anthropic.compaction-content", _compaction_content, "documented", DOCS),
-    Rule("anthropic.compaction-first", _compaction_first, "documented", DOCS),
-    Rule("anthropic.compaction-single", _compaction_single, "documented", DOCS),
-    Rule("anthropic.compaction-or-edit", _compaction_meets_edit, "documented", DOCS),
-    Rule("anthropic.compaction-exclusive", _compaction_exclusive, "documented", DOCS),
-    Rule("anthropic.compaction-shape", _compaction_shape, "documented", DOCS),
-    Rule("anthropic.compaction-turn", _compaction_turn, "documented", DOCS),
-    Rule("anthropic.compaction-something", _compaction_something, "documented", DOCS),
-    Rule("anthropic.compaction-beta", _compaction_beta, "documented", DOCS),
-    Rule("anthropic.compaction-model", _compaction_model, "documented", DOCS, "up to 4.5"),
-    Rule("anthropic.edit-betas", _edit_betas, "documented", DOCS),
-    Rule("anthropic.edit-order", _edit_order, "observed", MET),
-    Rule("anthropic.edit-trigger", _edit_trigger, "documented", DOCS),
-    Rule("anthropic.edit-thinking", _edit_thinking, "observed", MET),
+CONTEXT_RULES: tuple[Rule, ...] = (
+    Rule("anthropic.cache-count", _check_cache_count, "observed", PUBLIC_ERRORS),
+    Rule("anthropic.cache-shape", _check_cache_shape, "documented", ANTHROPIC_DOCS),
+    Rule("anthropic.cache-order", _check_cache_order, "documented", ANTHROPIC_DOCS),
+    Rule("anthropic.cache-place", _check_cache_place, "observed", PUBLIC_ERRORS),
+    Rule("anthropic.compaction-content", _check_compaction_content, "documented", ANTHROPIC_DOCS),
+    Rule("anthropic.compaction-first", _check_compaction_first, "documented", ANTHROPIC_DOCS),
+    Rule("anthropic.compaction-single", _check_compaction_single, "documented", ANTHROPIC_DOCS),
+    Rule("anthropic.compaction-or-edit", _check_compaction_without_edit, "documented", ANTHROPIC_DOCS),
+    Rule("anthropic.compaction-exclusive", _check_compaction_options, "documented", ANTHROPIC_DOCS),
+    Rule("anthropic.compaction-shape", _check_compaction_shape, "documented", ANTHROPIC_DOCS),
+    Rule("anthropic.compaction-turn", _check_compaction_turn, "documented", ANTHROPIC_DOCS),
+    Rule("anthropic.compaction-something", _check_compaction_has_input, "documented", ANTHROPIC_DOCS),
+    Rule("anthropic.compaction-beta", _check_compaction_beta, "documented", ANTHROPIC_DOCS),
+    Rule("anthropic.compaction-model", _check_compaction_model, "documented", ANTHROPIC_DOCS, "up to 4.5"),
+    Rule("anthropic.edit-betas", _check_edit_betas, "documented", ANTHROPIC_DOCS),
+    Rule("anthropic.edit-order", _check_edit_order, "observed", PUBLIC_ERRORS),
+    Rule("anthropic.edit-trigger", _check_edit_trigger, "documented", ANTHROPIC_DOCS),
+    Rule("anthropic.edit-thinking", _check_edit_thinking, "observed", PUBLIC_ERRORS),
 )
 """The rules about cache, compaction and context editing."""

@@ -7,104 +7,115 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.providers.models import Traits, traits
-from holdfast.providers.rules.envelope import Envelope
+from holdfast.providers.models import ClaudeTraits, get_claude_traits
+from holdfast.providers.rules.envelope import RequestView
 
 
-class Block(Struct, gc=False):
-    """A block of content where it stands: message ``at``, place ``index`` in it, ``inner`` inside a tool result."""
+class BlockView(Struct, gc=False):
+    """A block of content where it stands: message ``message_index``, place ``block_index`` in it, ``inner_index``
+    inside a tool result.
+    """
 
     kind: str
     value: Mapping[str, Any]
     role: str
-    at: int
-    index: int
+    message_index: int
+    block_index: int
     """-1 for content that is a plain string."""
-    inner: int = -1
+    inner_index: int = -1
 
     @property
     def path(self) -> str:
         """The JSON path of the block."""
-        path = f"$.messages[{self.at}].content"
-        if self.index >= 0:
-            path += f"[{self.index}]"
-        return f"{path}.content[{self.inner}]" if self.inner >= 0 else path
+        path = f"$.messages[{self.message_index}].content"
+        if self.block_index >= 0:
+            path += f"[{self.block_index}]"
+        return f"{path}.content[{self.inner_index}]" if self.inner_index >= 0 else path
 
 
-class Turn(Struct):
+class TurnView(Struct):
     """Neighbouring messages of one role, as the API merges them; ``system`` messages aside."""
 
     role: str
-    blocks: list[Block]
-    last: int
+    blocks: list[BlockView]
+    last_message_index: int
     """Index of its last message."""
 
-    def of(self, *kinds: str) -> list[Block]:
+    def get_blocks(self, *kinds: str) -> list[BlockView]:
         """Return its blocks of these kinds, in order."""
         return [block for block in self.blocks if block.kind in kinds]
 
 
-class Request(Envelope):
+class AnthropicView(RequestView):
     """A Messages request as its rules read it; malformed pieces are left out of the views."""
 
-    traits: Traits | None
+    claude_traits: ClaudeTraits | None
     """What is known of the model."""
     messages: list[Any]
-    turns: list[Turn]
-    blocks: dict[str, list[Block]]
+    turns: list[TurnView]
+    blocks: dict[str, list[BlockView]]
     """Blocks by kind, those inside tool results too."""
 
-    def kinds(self, *kinds: str) -> Iterator[Block]:
+    def iter_blocks(self, *kinds: str) -> Iterator[BlockView]:
         """Yield the blocks of these kinds, kind after kind."""
         for kind in kinds:
             yield from self.blocks.get(kind, ())
 
-    def last(self) -> Mapping[str, Any]:
+    def get_last_message(self) -> Mapping[str, Any]:
         """Return the last message, or an empty one."""
         last = self.messages[-1] if self.messages else None
         return last if isinstance(last, dict) else {}
 
 
-def view(known: Envelope) -> Request:
+def build_anthropic_view(envelope: RequestView) -> AnthropicView:
     """Return a body as rules read it, each block looked at once."""
-    messages = known.listed("messages")
-    request = Request(known.body, known.size, known.betas, known.model, traits(known.model), messages, [], {})
+    messages = envelope.get_list("messages")
+    request = AnthropicView(
+        envelope.body,
+        envelope.body_bytes,
+        envelope.betas,
+        envelope.model,
+        get_claude_traits(envelope.model),
+        messages,
+        [],
+        {},
+    )
     for at, message in enumerate(messages):
         if isinstance(message, dict):
-            _view_message(request, message, at)
+            _add_message_to_view(request, message, at)
     return request
 
 
-def _view_message(request: Request, message: Mapping[str, Any], at: int) -> None:
+def _add_message_to_view(request: AnthropicView, message: Mapping[str, Any], message_index: int) -> None:
     role = message.get("role")
     if not isinstance(role, str):
         return
-    blocks = list(_blocks(message.get("content"), role, at))
+    blocks = list(_iter_content_blocks(message.get("content"), role, message_index))
     for block in blocks:
         request.blocks.setdefault(block.kind, []).append(block)
-        for inner in _inside(block):
+        for inner in _iter_result_blocks(block):
             request.blocks.setdefault(inner.kind, []).append(inner)
     if role == "system":
         return
     if request.turns and request.turns[-1].role == role:
         request.turns[-1].blocks += blocks
-        request.turns[-1].last = at
+        request.turns[-1].last_message_index = message_index
     else:
-        request.turns.append(Turn(role, blocks, at))
+        request.turns.append(TurnView(role, blocks, message_index))
 
 
-def _blocks(content: object, role: str, at: int) -> Iterator[Block]:
+def _iter_content_blocks(content: object, role: str, message_index: int) -> Iterator[BlockView]:
     if isinstance(content, str):
-        yield Block("text", {"type": "text", "text": content}, role, at, -1)
+        yield BlockView("text", {"type": "text", "text": content}, role, message_index, -1)
     elif isinstance(content, list):
         for index, value in enumerate(content):
             if isinstance(value, dict) and isinstance(value.get("type"), str):
-                yield Block(value["type"], value, role, at, index)
+                yield BlockView(value["type"], value, role, message_index, index)
 
 
-def _inside(block: Block) -> Iterator[Block]:
+def _iter_result_blocks(block: BlockView) -> Iterator[BlockView]:
     content = block.value.get("content") if block.kind == "tool_result" else None
     if isinstance(content, list):
         for inner, value in enumerate(content):
             if isinstance(value, dict) and isinstance(value.get("type"), str):
-                yield Block(value["type"], value, block.role, block.at, block.index, inner)
+                yield BlockView(value["type"], value, block.role, block.message_index, block.block_index, inner)

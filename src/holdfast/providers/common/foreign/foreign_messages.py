@@ -16,140 +16,152 @@ from msgspec.json import Decoder
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Part, ToolCall
-from holdfast.providers.common.foreign.foreign_blocks import DOCUMENT, known, strange
-from holdfast.providers.common.foreign.transcode import all_speaking
-from holdfast.providers.common.json.raw_json import write
-from holdfast.state.codec.packing import fault
+from holdfast.providers.common.foreign.foreign_blocks import ANTHROPIC_DOCUMENT, classify_any_block, find_foreign_blocks
+from holdfast.providers.common.foreign.transcode import drop_foreign_bytes_of_messages
+from holdfast.providers.common.json.raw_json import encode_json
+from holdfast.state.codec.packing import describe_type_mismatch
 
-_A, _C, _R, _G = "anthropic", "openai-chat", "openai-responses", "gemini"
-_FIELD = {_A: "messages", _C: "messages", _R: "input", _G: "contents"}
-_MODULE = {_A: "anthropic", _C: "openai_chat", _R: "openai_responses", _G: "gemini"}
+_ANTHROPIC, _CHAT, _RESPONSES, _GEMINI = "anthropic", "openai-chat", "openai-responses", "gemini"
+_MESSAGES_FIELD = {_ANTHROPIC: "messages", _CHAT: "messages", _RESPONSES: "input", _GEMINI: "contents"}
+_MODULE_BY_API = {_ANTHROPIC: "anthropic", _CHAT: "openai_chat", _RESPONSES: "openai_responses", _GEMINI: "gemini"}
 
-Sign = tuple[str, str, tuple[str, ...]]
+ForeignSign = tuple[str, str, tuple[str, ...]]
 """Where something stands, what it is, and the APIs that it may belong to."""
 
-_PARTS = frozenset(get_args(Part))
-_FIELDS = Decoder(dict[str, Any])
-_COMMON = frozenset({"user", "assistant", "system"})
+_PART_TYPES = frozenset(get_args(Part))
+_FIELDS_DECODER = Decoder(dict[str, Any])
+_SHARED_ROLES = frozenset({"user", "assistant", "system"})
 
-_CHATS = frozenset({"tool_calls", "tool_call_id", "function_call", "reasoning_content", "refusal", "audio"})
+_CHAT_ONLY_FIELDS = frozenset({"tool_calls", "tool_call_id", "function_call", "reasoning_content", "refusal", "audio"})
 """Fields beside the content that say something in Chat, and nowhere else."""
-_ROLES = {"tool": (_C,), "function": (_C,), "developer": (_C, _R)}
+_APIS_BY_ROLE = {"tool": (_CHAT,), "function": (_CHAT,), "developer": (_CHAT, _RESPONSES)}
 """Roles that not every API knows; Gemini is told by its ``parts`` and had functions once."""
 
 
-def read_all(wire: object, api: str, decode: Callable[[bytes], Message]) -> list[Message]:
+def decode_message_list(dicts: object, api: str, decode: Callable[[bytes], Message]) -> list[Message]:
     """Return each message of a list as a value.
 
     Raises ``FormatError`` with the JSON path of what cannot be read or belongs to another API, and who reads it.
     """
-    raws = written(wire, api)
-    return [_read(decode, raw, f"$.{_FIELD[api]}[{index}]") for index, raw in enumerate(raws)]
+    raws = encode_own_messages(dicts, api)
+    return [_decode_at_path(decode, raw, f"$.{_MESSAGES_FIELD[api]}[{index}]") for index, raw in enumerate(raws)]
 
 
-def _read(decode: Callable[[bytes], Message], raw: bytes, path: str) -> Message:
+def _decode_at_path(decode: Callable[[bytes], Message], raw: bytes, path: str) -> Message:
     try:
         return decode(raw)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from None
 
 
-def written(wire: object, api: str) -> list[bytes]:
+def encode_own_messages(dicts: object, api: str) -> list[bytes]:
     """Return each message of a list as JSON; ``FormatError`` where it is no list or one belongs to another API."""
-    given = list(_listed(wire, api))
-    raws = [write(one) for one in given]
-    odd = [index for index, one in enumerate(given) if api == _G or not _is_plain(one)]
-    signs = [sign for index in odd for sign in _signs(given[index], raws[index], f"$.{_FIELD[api]}[{index}]", api)]
+    messages = list(_require_message_list(dicts, api))
+    raws = [encode_json(message) for message in messages]
+    odd = [index for index, message in enumerate(messages) if api == _GEMINI or not _is_plain_text_message(message)]
+    signs = [
+        sign
+        for index in odd
+        for sign in _find_foreign_signs(messages[index], raws[index], f"$.{_MESSAGES_FIELD[api]}[{index}]", api)
+    ]
     if signs:
-        raise FormatError(_told(signs, api))
+        raise FormatError(_format_foreign_error(signs, api))
     return raws
 
 
-def values(given: object, api: str) -> list[Message]:
+def check_messages_to_encode(messages: object, api: str) -> list[Message]:
     """Return the messages that ``dicts`` of ``api`` was given, without bytes of another API's.
 
     ``TypeError`` for what is none, by its place.
     """
-    if not isinstance(given, Iterable):
-        raise TypeError(f"values is a {type(given).__name__}; dicts() takes a list of what messages() makes of dicts")
-    every = list(given)
-    for index, one in enumerate(every):
-        if not isinstance(one, Message):
-            raise TypeError(f"values[{index}] is a {type(one).__name__}; dicts() takes what messages() makes of dicts")
-        if not isinstance(one.parts, tuple | list) or not all(map(_is_part, one.parts)):
-            raise TypeError(f"values[{index}] is no message: {fault(one, Message)}")
-    return all_speaking(every, api)
+    if not isinstance(messages, Iterable):
+        raise TypeError(
+            f"values is a {type(messages).__name__}; dicts() takes a list of what messages() makes of dicts"
+        )
+    every = list(messages)
+    for index, message in enumerate(every):
+        if not isinstance(message, Message):
+            raise TypeError(
+                f"values[{index}] is a {type(message).__name__}; dicts() takes what messages() makes of dicts"
+            )
+        if not isinstance(message.parts, tuple | list) or not all(map(_is_valid_part, message.parts)):
+            raise TypeError(f"values[{index}] is no message: {describe_type_mismatch(message, Message)}")
+    return drop_foreign_bytes_of_messages(every, api)
 
 
-def _is_part(part: object) -> bool:
-    return type(part) in _PARTS and (type(part) is not ToolCall or type(part.arguments) is str)
+def _is_valid_part(part: object) -> bool:
+    return type(part) in _PART_TYPES and (type(part) is not ToolCall or type(part.arguments) is str)
 
 
-def _listed(wire: object, api: str) -> Iterable[Any]:
-    """Return ``wire`` where it is a list of messages."""
-    if isinstance(wire, Mapping):
-        known = next((field for field in _FIELD.values() if field in wire), None)
-        why = f"give its {known!r}" if known else "put it into a list"
+def _require_message_list(dicts: object, api: str) -> Iterable[Any]:
+    """Return ``dicts`` where it is a list of messages."""
+    if isinstance(dicts, Mapping):
+        list_field = next((field for field in _MESSAGES_FIELD.values() if field in dicts), None)
+        why = f"give its {list_field!r}" if list_field else "put it into a list"
         raise FormatError(f"messages() takes a list of messages, and a dict was given; {why}")
-    if isinstance(wire, str | bytes) or not isinstance(wire, Iterable):
-        raise FormatError(f"messages() takes a list of messages of {api}, and a {type(wire).__name__} was given")
-    return wire
+    if isinstance(dicts, str | bytes) or not isinstance(dicts, Iterable):
+        raise FormatError(f"messages() takes a list of messages of {api}, and a {type(dicts).__name__} was given")
+    return dicts
 
 
-def _is_plain(one: object) -> bool:
+def _is_plain_text_message(message: object) -> bool:
     """Return whether a message has words and nothing else, which three APIs say alike."""
-    if type(one) is not dict or len(one) != 2:
+    if type(message) is not dict or len(message) != 2:
         return False
-    role, content = one.get("role"), one.get("content")
-    return type(role) is str and role in _COMMON and type(content) is str
+    role, content = message.get("role"), message.get("content")
+    return type(role) is str and role in _SHARED_ROLES and type(content) is str
 
 
-def _told(signs: Sequence[Sign], api: str) -> str:
+def _format_foreign_error(foreign_signs: Sequence[ForeignSign], api: str) -> str:
     """Return what to say of a list: its first strange thing, and who reads all that is strange in it."""
-    path, what, fit = signs[0]
-    common = [one for one in fit if all(one in owners for _, _, owners in signs)]
-    readers = " or ".join(f"holdfast.providers.{_MODULE[one]}.messages.messages" for one in common or fit)
+    path, description, fit = foreign_signs[0]
+    common = [reader_api for reader_api in fit if all(reader_api in owners for _, _, owners in foreign_signs)]
+    readers = " or ".join(
+        f"holdfast.providers.{_MODULE_BY_API[reader_api]}.messages.messages" for reader_api in common or fit
+    )
     cure = f"read this list with {readers}" if common else f"the list mixes APIs, {readers} reads this one"
-    return f"{path}: {what} is not part of {api} and would be lost; {cure}"
+    return f"{path}: {description} is not part of {api} and would be lost; {cure}"
 
 
 # -- what is strange in a message --------------------------------------------------------------------------------------
 
 
-def _signs(one: object, raw: bytes, path: str, api: str) -> Iterator[Sign]:
+def _find_foreign_signs(message: object, raw: bytes, path: str, api: str) -> Iterator[ForeignSign]:
     """Yield what surely belongs to another API in one message."""
-    if isinstance(one, Message):
+    if isinstance(message, Message):
         raise FormatError(f"{path} is a Message already; messages() reads what is sent, dicts() writes it")
     try:
-        found = _FIELDS.decode(raw)
+        fields = _FIELDS_DECODER.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return
-    for place, what, owners in _found(found, api):
+    for place, description, owners in _find_api_specific_fields(fields, api):
         if api not in owners:
-            yield path + place, what, owners
+            yield path + place, description, owners
 
 
-def _found(found: Mapping[str, Any], api: str) -> Iterator[Sign]:
+def _find_api_specific_fields(fields: Mapping[str, Any], api: str) -> Iterator[ForeignSign]:
     """Yield what is known to belong to some APIs only; a field that holds nothing says nothing."""
-    role, kind = _word(found, "role"), _word(found, "type")
-    if kind and not role and api == _R:
+    role, kind = _get_string_field(fields, "role"), _get_string_field(fields, "type")
+    if kind and not role and api == _RESPONSES:
         return
-    for name, value in found.items():
-        if name in _CHATS and value:
-            yield f".{name}", f"a field {name!r}", (_C,)
-    if role in _ROLES and api != _G:
-        yield ".role", f'the role "{role}"', _ROLES[role]
-    content, parts = found.get("content"), found.get("parts")
+    for name, value in fields.items():
+        if name in _CHAT_ONLY_FIELDS and value:
+            yield f".{name}", f"a field {name!r}", (_CHAT,)
+    if role in _APIS_BY_ROLE and api != _GEMINI:
+        yield ".role", f'the role "{role}"', _APIS_BY_ROLE[role]
+    content, parts = fields.get("content"), fields.get("parts")
     if parts and isinstance(parts, list) and not content:
-        yield ".parts", "a list of parts", (_G,)
-    for place, what in strange(found, api, tell=known):
-        owners = (*what.apis, _C) if what == DOCUMENT else what.apis  # as LiteLLM takes it in a list of Chat
-        yield place or ".type", what.told, owners
+        yield ".parts", "a list of parts", (_GEMINI,)
+    for place, foreign_kind in find_foreign_blocks(fields, api, classify=classify_any_block):
+        owners = (
+            (*foreign_kind.apis, _CHAT) if foreign_kind == ANTHROPIC_DOCUMENT else foreign_kind.apis
+        )  # as LiteLLM takes it in a list of Chat
+        yield place or ".type", foreign_kind.description, owners
     if content:
-        yield ".content", "a field 'content'", (_A, _C, _R)
+        yield ".content", "a field 'content'", (_ANTHROPIC, _CHAT, _RESPONSES)
 
 
-def _word(found: Mapping[str, Any], name: str) -> str:
+def _get_string_field(fields: Mapping[str, Any], name: str) -> str:
     """Return a field that is a text; nothing where it is none."""
-    value = found.get(name)
+    value = fields.get(name)
     return value if isinstance(value, str) else ""

@@ -14,111 +14,128 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from holdfast.errors import FormatError
-from holdfast.messages.sized_message import Slot
-from holdfast.providers.common.json.raw_json import spans
-from holdfast.providers.recognize import body_fields
-from holdfast.providers.registry import Form, form_of
-from holdfast.providers.request_body import Lens, lens_of, measured, slots_of
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.providers.common.json.raw_json import find_field_spans
+from holdfast.providers.recognize import parse_body_fields
+from holdfast.providers.registry import ApiSpec, get_api_spec
+from holdfast.providers.request_body import (
+    ParsedRequest,
+    build_parsed_request,
+    measure_parsed_request,
+    parse_message_list,
+)
 
-_GAP = re.compile(rb"[\s,]*")
-_NEXT = b",{"
+_MESSAGE_GAP = re.compile(rb"[\s,]*")
+_COMPACT_MESSAGE_START = b",{"
 """What stands between messages in bodies without white space, as most clients write them, and how the next begins."""
 
 
-class Known(Struct, frozen=True):
+class IndexedRequest(Struct, frozen=True):
     """An opened body, and where its messages stand in it."""
 
-    lens: Lens
-    start: int
+    request: ParsedRequest
+    list_start: int
     """Where the list of messages begins."""
-    ends: tuple[int, ...]
+    message_ends: tuple[int, ...]
     """Where each message ends."""
 
 
-def known(lens: Lens, before: Known | None = None, same: int = 0) -> Known | None:
-    """Return ``lens`` with the places of its messages; the first ``same`` are those of ``before``.
+def index_request(
+    parsed_request: ParsedRequest, previous: IndexedRequest | None = None, shared_messages: int = 0
+) -> IndexedRequest | None:
+    """Return ``parsed_request`` with the places of its messages; the first ``shared_messages`` are those of
+    ``previous``.
 
     Nothing for a body whose messages are no list.
     """
-    start = _start(lens) if before is None else before.start
+    start = _find_list_start(parsed_request) if previous is None else previous.list_start
     if start is None:
         return None
-    ends, new = before.ends[:same] if before is not None else (), list[int]()
+    ends, new = previous.message_ends[:shared_messages] if previous is not None else (), list[int]()
     position = ends[-1] if ends else start + 1
-    for slot in lens.slots[len(ends) :]:
-        position = _after(lens.body, position) + len(slot.raw or b"")
+    for sized_message in parsed_request.messages[len(ends) :]:
+        position = _skip_message_gap(parsed_request.body, position) + len(sized_message.raw or b"")
         new.append(position)
-    return Known(lens, start, ends + tuple(new))
+    return IndexedRequest(parsed_request, start, ends + tuple(new))
 
 
-def grown(body: bytes, api: str, before: Known) -> tuple[Lens, int] | None:
-    """Return the lens of ``body``, measured, and how many of its slots are those of ``before``; nothing where none is.
+def parse_appended_request(body: bytes, api: str, previous: IndexedRequest) -> tuple[ParsedRequest, int] | None:
+    """Return the lens of ``body``, measured, and how many of its slots are those of ``previous``; nothing where none
+    is.
 
-    The lens is the one that ``open_body`` gives. Raises as that does.
+    The lens is the one that ``parse_request`` gives. Raises as that does.
     """
-    form, old = form_of(api), before.lens
+    spec, old = get_api_spec(api), previous.request
     if old.api != api:
         return None
-    is_longer = bool(before.ends) and body.startswith(memoryview(old.body)[: before.ends[-1]])
-    same = len(before.ends) if is_longer else bisect_right(before.ends, shared(body, old.body))
-    same = _alone(form, old.slots, same)
-    if not same:
+    is_longer = bool(previous.message_ends) and body.startswith(memoryview(old.body)[: previous.message_ends[-1]])
+    shared_messages = (
+        len(previous.message_ends)
+        if is_longer
+        else bisect_right(previous.message_ends, count_shared_prefix_bytes(body, old.body))
+    )
+    shared_messages = _count_settled_messages(spec, old.messages, shared_messages)
+    if not shared_messages:
         return None
-    cut = _after(body, before.ends[same - 1])
-    rest = body[: before.start + 1] + body[cut:]
-    found = body_fields(rest)
-    listed = found.get(form.field)
-    size = 0 if listed is None else memoryview(listed).nbytes
-    if listed is None or rest[before.start : before.start + size] != bytes(listed):
+    tail_start = _skip_message_gap(body, previous.message_ends[shared_messages - 1])
+    short_body = body[: previous.list_start + 1] + body[tail_start:]
+    fields = parse_body_fields(short_body)
+    raw_list = fields.get(spec.messages_field)
+    size = 0 if raw_list is None else memoryview(raw_list).nbytes
+    if raw_list is None or short_body[previous.list_start : previous.list_start + size] != bytes(raw_list):
         return None  # the field stands there twice
-    is_framed = all(found.get(name) == old.fields.get(name) for name in form.frame)
-    new = slots_of(form, Raw(bytes(listed)))  # read from a list of their own: none holds on to the body around it
-    whole = Raw(memoryview(body)[before.start : cut + size - 1])
-    tail = lens_of(form, body, {**found, form.field: whole}, new)
-    tail = measured(replace(tail, told=old.told if is_framed else None))
-    return replace(tail, slots=old.slots[:same] + tail.slots), same
+    is_framed = all(fields.get(name) == old.fields.get(name) for name in spec.setup_fields)
+    new = parse_message_list(
+        spec, Raw(bytes(raw_list))
+    )  # read from a list of their own: none holds on to the body around it
+    whole = Raw(memoryview(body)[previous.list_start : tail_start + size - 1])
+    tail = build_parsed_request(spec, body, {**fields, spec.messages_field: whole}, new)
+    tail = measure_parsed_request(replace(tail, measured_setup=old.measured_setup if is_framed else None))
+    return replace(tail, messages=old.messages[:shared_messages] + tail.messages), shared_messages
 
 
-def _start(lens: Lens) -> int | None:
+def _find_list_start(parsed_request: ParsedRequest) -> int | None:
     """Return where the list of messages begins; nothing where they are no list."""
     try:
-        start = spans(lens.body, lens.fields)[form_of(lens.api).field][0]
+        start = find_field_spans(parsed_request.body, parsed_request.fields)[
+            get_api_spec(parsed_request.api).messages_field
+        ][0]
     except (FormatError, KeyError):
         return None
-    return start if lens.body.startswith(b"[", start) else None
+    return start if parsed_request.body.startswith(b"[", start) else None
 
 
-def shared(one: bytes, other: bytes) -> int:
+def count_shared_prefix_bytes(first: bytes, second: bytes) -> int:
     """Return how many bytes both begin with."""
-    view, most, at = memoryview(other), min(len(one), len(other)), 0
-    step = 1 << most.bit_length()
-    while at < most and step:
-        end = min(at + step, most)
-        if one.startswith(view[at:end], at):
+    view, max_length, at = memoryview(second), min(len(first), len(second)), 0
+    step = 1 << max_length.bit_length()
+    while at < max_length and step:
+        end = min(at + step, max_length)
+        if first.startswith(view[at:end], at):
             at = end
         else:
             step //= 2
     return at
 
 
-def _after(body: bytes, position: int) -> int:
+def _skip_message_gap(body: bytes, position: int) -> int:
     """Return where the next message begins, or the list ends."""
-    if body.startswith(_NEXT, position):
+    if body.startswith(_COMPACT_MESSAGE_START, position):
         return position + 1
-    found = _GAP.match(body, position)
-    return position if found is None else found.end()
+    match = _MESSAGE_GAP.match(body, position)
+    return position if match is None else match.end()
 
 
-def _alone(form: Form, slots: Sequence[Slot], count: int) -> int:
+def _count_settled_messages(spec: ApiSpec, sized_messages: Sequence[SizedMessage], count: int) -> int:
     """Return how many of the first ``count`` messages say the same whatever follows them.
 
     Elements may join the message before them, and results are tied to calls by what stands between.
     """
-    if form.groups is not None:
+    if spec.group_items is not None:
         count -= 1
-    if form.linked is not None:
-        while 0 < count < len(slots) and slots[count].message.role != "assistant":
+    if spec.link_results is not None:
+        while 0 < count < len(sized_messages) and sized_messages[count].message.role != "assistant":
             count -= 1
-        if count == len(slots):
-            count = next((at for at in reversed(range(count)) if slots[at].message.role == "assistant"), 0)
+        if count == len(sized_messages):
+            count = next((at for at in reversed(range(count)) if sized_messages[at].message.role == "assistant"), 0)
     return max(count, 0)

@@ -15,35 +15,35 @@ from msgspec.json import Decoder, Encoder
 from holdfast.errors import FormatError
 
 T = TypeVar("T")
-Bytes = Raw | bytes
+JsonBytes = Raw | bytes
 
-_FIELDS = Decoder(dict[str, Raw])
-_STRING = Decoder(str)
-_VALUE: Decoder[Any] = Decoder(float_hook=float)
+_FIELDS_DECODER = Decoder(dict[str, Raw])
+_STRING_DECODER = Decoder(str)
+_VALUE_DECODER: Decoder[Any] = Decoder(float_hook=float)
 
 
-def read(decoder: Decoder[T], raw: Bytes, what: str) -> T:
-    """Return ``raw`` decoded; ``FormatError`` names ``what`` and the place when it is not the JSON it should be."""
+def decode_json(decoder: Decoder[T], raw: JsonBytes, name: str) -> T:
+    """Return ``raw`` decoded; ``FormatError`` names ``name`` and the place when it is not the JSON it should be."""
     try:
         return decoder.decode(raw)
     except RecursionError:
-        raise FormatError(f"{what} is nested too deeply to be read; flatten it") from None
+        raise FormatError(f"{name} is nested too deeply to be read; flatten it") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         why = error if bytes(raw).strip() else "it is empty"
-        raise FormatError(f"{what} cannot be read: {why}; send valid JSON of the API's shape") from None
+        raise FormatError(f"{name} cannot be read: {why}; send valid JSON of the API's shape") from None
 
 
-def value(raw: Bytes, what: str = "the value") -> Any:
+def decode_json_value(raw: JsonBytes, name: str = "the value") -> Any:
     """Return JSON as Python has it, to be looked at and not to be written: numbers beyond all floats are infinite."""
-    return read(_VALUE, raw, what)
+    return decode_json(_VALUE_DECODER, raw, name)
 
 
-def fields(raw: Bytes, what: str = "the object") -> dict[str, Raw]:
+def decode_json_fields(raw: JsonBytes, name: str = "the object") -> dict[str, Raw]:
     """Return the fields of a JSON object in their order, values as they stand."""
-    return read(_FIELDS, raw, what)
+    return decode_json(_FIELDS_DECODER, raw, name)
 
 
-def write(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
     """Return ``value`` as compact JSON; raw pieces inside keep their bytes, lone surrogates become U+FFFD.
 
     Objects of the official SDKs stand for the JSON that they were made of; ``FormatError`` for what has none.
@@ -51,12 +51,12 @@ def write(value: Any) -> bytes:
     try:
         return _ENCODER.encode(value)
     except UnicodeEncodeError:
-        return _ENCODER.encode(mended(value))
+        return _ENCODER.encode(replace_surrogates_in_value(value))
     except RecursionError:
         raise FormatError("a value is nested too deeply to be written; flatten it") from None
 
 
-def _of_sdk(value: Any) -> Any:
+def _dump_sdk_object(value: Any) -> Any:
     """Return an object of an SDK as JSON has it: without what is not there."""
     dump = getattr(value, "model_dump", None)
     if not callable(dump) or isinstance(value, type):
@@ -64,63 +64,63 @@ def _of_sdk(value: Any) -> Any:
     return dump(mode="json", by_alias=True, exclude_none=True)
 
 
-_ENCODER = Encoder(enc_hook=_of_sdk)
+_ENCODER = Encoder(enc_hook=_dump_sdk_object)
 
 
-def mended(value: Any) -> Any:
+def replace_surrogates_in_value(value: Any) -> Any:
     """Return ``value`` with every lone surrogate in its strings replaced, since no provider takes one."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, Mapping):
-        return {mended(key): mended(inner) for key, inner in value.items()}
+        return {replace_surrogates_in_value(key): replace_surrogates_in_value(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [mended(inner) for inner in value]
+        return [replace_surrogates_in_value(inner) for inner in value]
     return value
 
 
-def overlay(base: Bytes | None, new: Mapping[str, Any], drop: Collection[str] = ()) -> dict[str, Any]:
+def overlay_fields(base: JsonBytes | None, new: Mapping[str, Any], drop: Collection[str] = ()) -> dict[str, Any]:
     """Return the fields of ``base`` with those of ``new`` put over them, in the order of ``base``; ``drop`` goes."""
     if base is None:
         return dict(new)
-    kept = {key: value for key, value in fields(base).items() if key in new or key not in drop}
-    return kept | dict(new)
+    base_fields = {key: value for key, value in decode_json_fields(base).items() if key in new or key not in drop}
+    return base_fields | dict(new)
 
 
-def as_object(arguments: str) -> Raw:
+def wrap_call_arguments(arguments: str) -> Raw:
     """Return the arguments of a call as a JSON object: as they are, out of a string, or wrapped when they are none."""
     text = arguments.strip()
     try:
-        inner = _STRING.decode(text) if text.startswith('"') else text
-        _FIELDS.decode(inner or "{}")
+        inner = _STRING_DECODER.decode(text) if text.startswith('"') else text
+        _FIELDS_DECODER.decode(inner or "{}")
     except (msgspec.DecodeError, RecursionError, UnicodeError):
-        return Raw(write({"arguments": arguments}))
+        return Raw(encode_json({"arguments": arguments}))
     return Raw(inner.encode() or b"{}")
 
 
-def decoded_size(base64: str) -> int:
+def count_base64_bytes(base64: str) -> int:
     """Return how many bytes ``base64`` stands for, from its length alone."""
     padding = 2 if base64.endswith("==") else 1 if base64.endswith("=") else 0
     return max(0, len(base64) * 3 // 4 - padding)
 
 
-def unpacked_url(url: str) -> tuple[str, str]:
+def split_data_url(url: str) -> tuple[str, str]:
     """Return MIME type and base64 data of a data URL, whose data may be plain; for another URL nothing and the URL."""
     if not url.startswith("data:"):
         return "", url
     head, _, data = url[5:].partition(",")
-    packed = data if head.endswith("base64") else b64encode(unquote_to_bytes(data)).decode()
-    return head.partition(";")[0], packed
+    base64_data = data if head.endswith("base64") else b64encode(unquote_to_bytes(data)).decode()
+    return head.partition(";")[0], base64_data
 
 
-_KEY = re.compile(rb'[\s{,]*("(?:[^"\\]|\\.)*")\s*:\s*', re.DOTALL)
+_FIELD_KEY = re.compile(rb'[\s{,]*("(?:[^"\\]|\\.)*")\s*:\s*', re.DOTALL)
 
 
-def spans(body: bytes, found: Mapping[str, Raw]) -> dict[str, tuple[int, int]]:
+def find_field_spans(body: bytes, fields: Mapping[str, Raw]) -> dict[str, tuple[int, int]]:
     """Return where the value of each top-level field begins and ends in ``body``."""
     out: dict[str, tuple[int, int]] = {}
     position = 0
-    for key, raw in found.items():
-        match = _KEY.match(body, position)
+    for key, raw in fields.items():
+        match = _FIELD_KEY.match(body, position)
         if match is None or msgspec.json.decode(match[1]) != key:
             raise FormatError(f"the body has a field twice, at byte {position}; send each field once")
         position = match.end() + memoryview(raw).nbytes
@@ -130,17 +130,17 @@ def spans(body: bytes, found: Mapping[str, Raw]) -> dict[str, tuple[int, int]]:
     return out
 
 
-def spliced(
-    body: bytes, found: Mapping[str, Raw], changed: Mapping[str, bytes | Sequence[Bytes | memoryview]]
+def replace_json_fields(
+    body: bytes, fields: Mapping[str, Raw], changes: Mapping[str, bytes | Sequence[JsonBytes | memoryview]]
 ) -> bytes:
-    """Return an object with some fields replaced in place and new ones put at its end; ``found`` are its fields.
+    """Return an object with some fields replaced in place and new ones put at its end; ``fields`` are its fields.
 
     A new value may come in pieces; it is copied once.
     """
-    places = spans(body, found)
-    pieces = {key: [value] if isinstance(value, bytes) else value for key, value in changed.items()}
+    places = find_field_spans(body, fields)
+    pieces = {key: [value] if isinstance(value, bytes) else value for key, value in changes.items()}
     view = memoryview(body)
-    out: list[Bytes | memoryview] = []
+    out: list[JsonBytes | memoryview] = []
     position = 0
     for key, (start, end) in places.items():
         if key in pieces:
@@ -150,5 +150,5 @@ def spliced(
     close = body.rindex(b"}") if new else len(body)
     out.append(view[position:close])
     for number, key in enumerate(new):
-        out += [b"," if places or number else b"", write(key), b":", *pieces[key]]
+        out += [b"," if places or number else b"", encode_json(key), b":", *pieces[key]]
     return b"".join([*out, view[close:]])

@@ -11,59 +11,65 @@ from typing import Any
 
 import msgspec
 
-_HALF = re.compile(rb"\\u[dD](?:([89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|[89a-fA-F][0-9a-fA-F]{2})")
+_SURROGATE_ESCAPE = re.compile(
+    rb"\\u[dD](?:([89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|[89a-fA-F][0-9a-fA-F]{2})"
+)
 """An escape that is a whole character in two halves, or one half."""
-_STROKE = b"\\"[0]
-_BYTES = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
+_BACKSLASH = b"\\"[0]
+_SURROGATE_BYTES = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 """A half as its own three bytes, which no UTF-8 has."""
 
 
-def whole(body: bytes, sign: str = "\ufffd") -> bytes:
-    """Return ``body`` with ``sign`` for halves of characters, as long as before; the same object where it has none."""
-    pieces, done, at = list[bytes](), 0, 0
-    while (found := _HALF.search(body, at)) is not None:
-        start, at = found.span()
-        if _strokes_before(body, start) % 2:  # the stroke is said itself, and begins nothing
+def replace_surrogates_in_bytes(body: bytes, replacement: str = "\ufffd") -> bytes:
+    """Return ``body`` with ``replacement`` for halves of characters, as long as before; the same object where it has
+    none.
+    """
+    pieces, copied_end, at = list[bytes](), 0, 0
+    while (match := _SURROGATE_ESCAPE.search(body, at)) is not None:
+        start, at = match.span()
+        if _count_backslashes_before(body, start) % 2:  # the stroke is said itself, and begins nothing
             at = start + 1
-        elif found[1] is None:
-            pieces += [body[done:start], b"\\u%04x" % ord(sign)]
-            done = at
-    mended = b"".join([*pieces, body[done:]]) if pieces else body
-    return _BYTES.sub(sign.encode(), mended) if _BYTES.search(mended) else mended
+        elif match[1] is None:
+            pieces += [body[copied_end:start], b"\\u%04x" % ord(replacement)]
+            copied_end = at
+    new_body = b"".join([*pieces, body[copied_end:]]) if pieces else body
+    return _SURROGATE_BYTES.sub(replacement.encode(), new_body) if _SURROGATE_BYTES.search(new_body) else new_body
 
 
-def first(body: bytes) -> str:
+def find_lone_surrogate_path(body: bytes) -> str:
     """Return the JSON path of the first text with half a character in it; empty where none has one, or it is no JSON.
 
     It is where two bodies part that have different signs for the halves; for a key, what holds it.
     """
-    clean = whole(body)
+    clean = replace_surrogates_in_bytes(body)
     if clean is body:
         return ""
     try:
-        return _parting(msgspec.json.decode(clean), msgspec.json.decode(whole(body, "\ufffe")))
+        return _find_first_difference(
+            msgspec.json.decode(clean), msgspec.json.decode(replace_surrogates_in_bytes(body, "\ufffe"))
+        )
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
 
 
-def _parting(one: Any, other: Any) -> str:
+def _find_first_difference(first: Any, second: Any) -> str:
     """Return where two JSON values, which differ, first do."""
     path = "$"
     while True:
-        if isinstance(one, dict) and one.keys() == other.keys():
-            step = next(key for key in one if one[key] != other[key])
+        if isinstance(first, dict) and first.keys() == second.keys():
+            step = next(key for key in first if first[key] != second[key])
             path += f".{step}"
-        elif isinstance(one, list):
-            step = next(at for at in range(len(one)) if one[at] != other[at])
+        elif isinstance(first, list):
+            step = next(at for at in range(len(first)) if first[at] != second[at])
             path += f"[{step}]"
         else:
             return path
-        one, other = one[step], other[step]
+        first, second = first[step], second[step]
 
 
-def _strokes_before(body: bytes, at: int) -> int:
+def _count_backslashes_before(body: bytes, at: int) -> int:
     """Return how many strokes stand right before ``at``."""
     begin = at
-    while begin and body[begin - 1] == _STROKE:
+    while begin and body[begin - 1] == _BACKSLASH:
         begin -= 1
     return at - begin

@@ -5,34 +5,62 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.providers.gemini.rules.view import Gemini, spelled, version
-from holdfast.providers.rules.options import foreign, is_count, is_gemini_name, outside
-from holdfast.providers.rules.rule import GOOGLE, KNOWN, MET, Broken, Rule, quoted, type_name
+from holdfast.providers.gemini.rules.view import GeminiView, get_spelled_field, parse_gemini_version
+from holdfast.providers.rules.options import (
+    check_foreign_fields,
+    check_number_range,
+    is_gemini_function_name,
+    is_whole_number,
+)
+from holdfast.providers.rules.rule import (
+    GEMINI_DOCS,
+    PUBLIC_ERRORS,
+    UNVERIFIED_MEMORY,
+    Rule,
+    Violations,
+    format_json_value,
+    get_json_type_name,
+)
 
-_FOREIGN = ("messages", "input", "system", "instructions", "max_tokens", "max_completion_tokens", "max_output_tokens",
-            "temperature", "top_p", "top_k", "stream", "tool_choice", "stop", "stop_sequences", "thinking")  # fmt: skip
+_FOREIGN_FIELDS = (
+    "messages",
+    "input",
+    "system",
+    "instructions",
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "stream",
+    "tool_choice",
+    "stop",
+    "stop_sequences",
+    "thinking",
+)
 """Top-level fields of other APIs, which a converter may have left behind."""
-_NO_TOOLS = ("type", "name", "function", "parameters", "input_schema")
+_FOREIGN_TOOL_FIELDS = ("type", "name", "function", "parameters", "input_schema")
 """Fields of tools of other APIs."""
-_MAX_OUTPUT = 65_536
+_MAX_OUTPUT_TOKENS = 65_536
 _MAX_STOPS = 5
 _RANGES = {"temperature": (0, 2), "topP": (0, 1), "candidateCount": (1, 8)}
-_MODES = (None, "MODE_UNSPECIFIED", "AUTO", "ANY", "NONE", "VALIDATED")
+_CALLING_MODES = (None, "MODE_UNSPECIFIED", "AUTO", "ANY", "NONE", "VALIDATED")
 
 
-def _foreign(request: Gemini) -> Broken:
+def _check_foreign_fields(request: GeminiView) -> Violations:
     """The body has no fields of other APIs."""
-    return foreign(request, _FOREIGN)
+    return check_foreign_fields(request, _FOREIGN_FIELDS)
 
 
-def _system(request: Gemini) -> Broken:
+def _check_system_prompt(request: GeminiView) -> Violations:
     """The system instruction is a content of texts."""
-    key, value = request.field("systemInstruction")
+    key, value = request.get_field("systemInstruction")
     if value is None:
         return
     parts = value.get("parts") if isinstance(value, dict) else None
     if not isinstance(parts, list) or not parts:
-        yield f"$.{key}", f"{key} is {type_name(value)} without parts; send {{'parts': [{{'text': …}}]}}"
+        yield f"$.{key}", f"{key} is {get_json_type_name(value)} without parts; send {{'parts': [{{'text': …}}]}}"
         return
     for index, part in enumerate(parts):
         text = part.get("text") if isinstance(part, dict) else None
@@ -43,63 +71,68 @@ def _system(request: Gemini) -> Broken:
 # -- tools -------------------------------------------------------------------------------------------------------------
 
 
-def _declared(request: Gemini) -> Iterator[tuple[str, Any]]:
+def _iter_declarations(request: GeminiView) -> Iterator[tuple[str, Any]]:
     """Yield where each function is declared, and the declaration."""
-    for index, tool in enumerate(request.listed("tools")):
-        key, value = spelled(tool, "functionDeclarations")
+    for index, tool in enumerate(request.get_list("tools")):
+        key, value = get_spelled_field(tool, "functionDeclarations")
         for place, declaration in enumerate(value if isinstance(value, list) else ()):
             yield f"$.tools[{index}].{key}[{place}]", declaration
 
 
-def _tools(request: Gemini) -> Broken:
+def _check_tools(request: GeminiView) -> Violations:
     """Tools are a list of objects with fields of this API; a declared function has a name that a function may have."""
     value = request.body.get("tools")
     if value is not None and not (isinstance(value, list) and all(isinstance(tool, dict) for tool in value)):
-        yield "$.tools", f"tools is {type_name(value)}; send a list of objects"
-    for index, tool in enumerate(request.listed("tools")):
-        odd = [key for key in _NO_TOOLS if isinstance(tool, dict) and key in tool]
+        yield "$.tools", f"tools is {get_json_type_name(value)}; send a list of objects"
+    for index, tool in enumerate(request.get_list("tools")):
+        odd = [key for key in _FOREIGN_TOOL_FIELDS if isinstance(tool, dict) and key in tool]
         if odd:
             yield (
                 f"$.tools[{index}]",
                 f"fields {odd} are not known on a tool; declare functions in functionDeclarations",
             )
-    for path, declaration in _declared(request):
+    for path, declaration in _iter_declarations(request):
         name = declaration.get("name") if isinstance(declaration, dict) else None
-        if not is_gemini_name(name):
-            yield f"{path}.name", f"name {quoted(name)} is none a function may have; rename it"
+        if not is_gemini_function_name(name):
+            yield f"{path}.name", f"name {format_json_value(name)} is none a function may have; rename it"
 
 
-def _tool_names(request: Gemini) -> Broken:
+def _check_tool_names(request: GeminiView) -> Violations:
     """Names of declared functions are unique."""
-    seen: set[str] = set()
-    for path, declaration in _declared(request):
+    seen_names: set[str] = set()
+    for path, declaration in _iter_declarations(request):
         name = str(declaration.get("name")) if isinstance(declaration, dict) else ""
-        if name in seen:
-            yield f"{path}.name", f"function {quoted(name)} is declared twice; keep one"
-        seen.add(name)
+        if name in seen_names:
+            yield f"{path}.name", f"function {format_json_value(name)} is declared twice; keep one"
+        seen_names.add(name)
 
 
-def _calling(request: Gemini) -> Broken:
+def _check_calling_mode(request: GeminiView) -> Violations:
     """The mode of calling is AUTO, ANY, NONE or VALIDATED, and the functions allowed are declared."""
-    outer, config = request.field("toolConfig")
-    inner, calling = spelled(config, "functionCallingConfig")
+    outer, config = request.get_field("toolConfig")
+    inner, calling = get_spelled_field(config, "functionCallingConfig")
     path = f"$.{outer}.{inner}"
     mode = calling.get("mode") if isinstance(calling, dict) else None
-    if mode not in _MODES:
-        yield f"{path}.mode", f"mode {quoted(mode)}; use AUTO, ANY, NONE or VALIDATED"
-    key, allowed = spelled(calling, "allowedFunctionNames")
-    names = {str(one.get("name")) for _, one in _declared(request) if isinstance(one, dict)}
+    if mode not in _CALLING_MODES:
+        yield f"{path}.mode", f"mode {format_json_value(mode)}; use AUTO, ANY, NONE or VALIDATED"
+    key, allowed = get_spelled_field(calling, "allowedFunctionNames")
+    names = {
+        str(declaration.get("name")) for _, declaration in _iter_declarations(request) if isinstance(declaration, dict)
+    }
     for index, name in enumerate(allowed if isinstance(allowed, list) else ()):
         if str(name) not in names:
-            yield f"{path}.{key}[{index}]", f"function {quoted(name)} is not declared; declare it or take it out"
+            yield (
+                f"{path}.{key}[{index}]",
+                f"function {format_json_value(name)} is not declared; declare it or take it out",
+            )
 
 
-def _cached(request: Gemini) -> Broken:
+def _check_cached_content(request: GeminiView) -> Violations:
     """A cached content goes without system instruction, tools and tool config, which it holds itself."""
-    if request.field("cachedContent")[1] is None:
+    if request.get_field("cachedContent")[1] is None:
         return
     for name in ("systemInstruction", "tools", "toolConfig"):
-        key, value = request.field(name)
+        key, value = request.get_field(name)
         if value:
             yield f"$.{key}", f"{key} beside a cached content; put it into the cached content"
 
@@ -107,54 +140,57 @@ def _cached(request: Gemini) -> Broken:
 # -- generation --------------------------------------------------------------------------------------------------------
 
 
-def _option(request: Gemini, name: str) -> tuple[str, Any]:
+def _get_generation_option(request: GeminiView, name: str) -> tuple[str, Any]:
     """Return where an option of generation stands, and its value."""
-    outer, config = request.field("generationConfig")
-    key, value = spelled(config, name)
+    outer, config = request.get_field("generationConfig")
+    key, value = get_spelled_field(config, name)
     return f"$.{outer}.{key}", value
 
 
-def _limit(request: Gemini) -> Broken:
+def _check_max_tokens(request: GeminiView) -> Violations:
     """A limit of output tokens is at least 1, at most 65,536 on models that are known."""
-    path, value = _option(request, "maxOutputTokens")
-    most = _MAX_OUTPUT if version(request.model) >= (2, 5) else None
-    if value is not None and not (is_count(value) and value >= 1):
-        yield path, f"a limit of {quoted(value)} tokens; send a whole number of at least 1"
-    elif value is not None and most is not None and value > most:
-        yield path, f"a limit of {value:,} tokens, {most:,} are allowed; lower it"
+    path, value = _get_generation_option(request, "maxOutputTokens")
+    max_tokens = _MAX_OUTPUT_TOKENS if parse_gemini_version(request.model) >= (2, 5) else None
+    if value is not None and not (is_whole_number(value) and value >= 1):
+        yield path, f"a limit of {format_json_value(value)} tokens; send a whole number of at least 1"
+    elif value is not None and max_tokens is not None and value > max_tokens:
+        yield path, f"a limit of {value:,} tokens, {max_tokens:,} are allowed; lower it"
 
 
-def _sampling(request: Gemini) -> Broken:
+def _check_sampling(request: GeminiView) -> Violations:
     """Temperature lies from 0 to 2, topP from 0 to 1, candidateCount from 1 to 8."""
     for name, within in _RANGES.items():
-        path, value = _option(request, name)
-        yield from outside(path, name, value, within)
+        path, value = _get_generation_option(request, name)
+        yield from check_number_range(path, name, value, within)
 
 
-def _stops(request: Gemini) -> Broken:
+def _check_stop_sequences(request: GeminiView) -> Violations:
     """There are at most 5 stop sequences."""
-    path, value = _option(request, "stopSequences")
+    path, value = _get_generation_option(request, "stopSequences")
     if isinstance(value, list) and len(value) > _MAX_STOPS:
         yield path, f"{len(value)} stop sequences, {_MAX_STOPS} are allowed; send fewer"
 
 
-def _thinking(request: Gemini) -> Broken:
+def _check_thinking_config(request: GeminiView) -> Violations:
     """A thinking budget and a thinking level exclude each other."""
-    path, config = _option(request, "thinkingConfig")
-    if spelled(config, "thinkingBudget")[1] is not None and spelled(config, "thinkingLevel")[1] is not None:
+    path, config = _get_generation_option(request, "thinkingConfig")
+    if (
+        get_spelled_field(config, "thinkingBudget")[1] is not None
+        and get_spelled_field(config, "thinkingLevel")[1] is not None
+    ):
         yield path, "thinkingBudget beside thinkingLevel; send one of them"
 
 
-RULES: tuple[Rule, ...] = (
-    Rule("gemini.foreign-field", _foreign, "documented", GOOGLE),
-    Rule("gemini.system-instruction", _system, "documented", GOOGLE),
-    Rule("gemini.tools", _tools, "documented", GOOGLE),
-    Rule("gemini.tool-names", _tool_names, "recalled", KNOWN),
-    Rule("gemini.tool-config", _calling, "documented", GOOGLE),
-    Rule("gemini.cached-content", _cached, "recalled", KNOWN),
-    Rule("gemini.limit", _limit, "observed", MET, "the upper limit: Gemini 2.5 and later"),
-    Rule("gemini.sampling", _sampling, "documented", GOOGLE),
-    Rule("gemini.stop-sequences", _stops, "documented", GOOGLE),
-    Rule("gemini.thinking", _thinking, "recalled", KNOWN),
+OPTION_RULES: tuple[Rule, ...] = (
+    Rule("gemini.foreign-field", _check_foreign_fields, "documented", GEMINI_DOCS),
+    Rule("gemini.system-instruction", _check_system_prompt, "documented", GEMINI_DOCS),
+    Rule("gemini.tools", _check_tools, "documented", GEMINI_DOCS),
+    Rule("gemini.tool-names", _check_tool_names, "recalled", UNVERIFIED_MEMORY),
+    Rule("gemini.tool-config", _check_calling_mode, "documented", GEMINI_DOCS),
+    Rule("gemini.cached-content", _check_cached_content, "recalled", UNVERIFIED_MEMORY),
+    Rule("gemini.limit", _check_max_tokens, "observed", PUBLIC_ERRORS, "the upper limit: Gemini 2.5 and later"),
+    Rule("gemini.sampling", _check_sampling, "documented", GEMINI_DOCS),
+    Rule("gemini.stop-sequences", _check_stop_sequences, "documented", GEMINI_DOCS),
+    Rule("gemini.thinking", _check_thinking_config, "recalled", UNVERIFIED_MEMORY),
 )
 """The rules about options."""

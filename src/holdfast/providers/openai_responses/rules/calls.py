@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.providers.openai_responses.rules.view import Item, Responses
-from holdfast.providers.rules.options import is_name
-from holdfast.providers.rules.rule import KNOWN, MET, OPENAI, Broken, Rule, quoted
+from holdfast.providers.openai_responses.rules.view import ItemView, ResponsesView
+from holdfast.providers.rules.options import is_tool_name
+from holdfast.providers.rules.rule import (
+    OPENAI_DOCS,
+    PUBLIC_ERRORS,
+    UNVERIFIED_MEMORY,
+    Rule,
+    Violations,
+    format_json_value,
+)
 
-_ANSWERS = {
+_OUTPUT_BY_CALL = {
     "function_call": "function_call_output",
     "custom_tool_call": "custom_tool_call_output",
     "local_shell_call": "local_shell_call_output",
@@ -17,146 +24,152 @@ _ANSWERS = {
     "computer_call": "computer_call_output",
 }
 """Calls that the client answers, with the kind of the output."""
-_CALLS = {output: call for call, output in _ANSWERS.items()}
-_MAX_CALL_ID = 64
+_CALL_BY_OUTPUT = {output: call for call, output in _OUTPUT_BY_CALL.items()}
+_MAX_CALL_ID_CHARS = 64
 
 
-def _key(item: Item) -> str:
+def _get_pairing_id(item: ItemView) -> str:
     """Return what pairs a call with its output; a local shell may have it in ``id``."""
     id_ = item.value.get("call_id")
     return str(item.value.get("id") if id_ is None and item.kind.startswith("local_shell_call") else id_)
 
 
-def _other_keys(request: Responses) -> dict[tuple[str, str], tuple[str, str]]:
+def _map_alternative_keys(request: ResponsesView) -> dict[tuple[str, str], tuple[str, str]]:
     """Return the keys of local shell calls by their ``id`` too, for an output may name either, and as a function's.
 
     Codex answers them with a ``function_call_output``.
     """
-    calls = [(item, (item.kind, _key(item))) for item in request.kinds("local_shell_call")]
+    calls = [(item, (item.kind, _get_pairing_id(item))) for item in request.iter_items("local_shell_call")]
     by_id = {(item.kind, str(item.value.get("id"))): key for item, key in calls}
     return by_id | {("function_call", key[1]): key for _, key in calls}
 
 
-def _elsewhere(request: Responses) -> bool:
+def _has_stored_items(request: ResponsesView) -> bool:
     """Return whether a call or an output may be one that only the server knows."""
-    return request.continued or "item_reference" in request.by_kind
+    return request.is_continued or "item_reference" in request.items_by_kind
 
 
-def _pairs(request: Responses) -> list[tuple[str, Item]]:
+def _get_pairing_faults(request: ResponsesView) -> list[tuple[str, ItemView]]:
     """Return what is odd about calls and outputs, found once for the three rules that ask."""
-    if request.odd is None:
-        request.odd = [*_odd(request)]
-    return request.odd
+    if request.pairing_faults is None:
+        request.pairing_faults = [*_find_pairing_faults(request)]
+    return request.pairing_faults
 
 
-def _odd(request: Responses) -> Iterator[tuple[str, Item]]:
+def _find_pairing_faults(request: ResponsesView) -> Iterator[tuple[str, ItemView]]:
     """Yield ``open`` for a call without output, ``orphan`` for an output without call, ``again`` for a second one."""
-    waiting: dict[tuple[str, str], Item] = {}
-    called: set[tuple[str, str]] = set()
-    other = _other_keys(request)
+    waiting: dict[tuple[str, str], ItemView] = {}
+    call_keys: set[tuple[str, str]] = set()
+    other_keys = _map_alternative_keys(request)
     for item in request.items:
-        if item.kind in _ANSWERS:
-            key = (item.kind, _key(item))
+        if item.kind in _OUTPUT_BY_CALL:
+            key = (item.kind, _get_pairing_id(item))
             if key in waiting:
                 yield "again", item
             waiting[key] = item
-            called.add(key)
-        elif item.kind in _CALLS:
-            key = (_CALLS[item.kind], _key(item))
-            key = key if key in called else other.get(key, key)
+            call_keys.add(key)
+        elif item.kind in _CALL_BY_OUTPUT:
+            key = (_CALL_BY_OUTPUT[item.kind], _get_pairing_id(item))
+            key = key if key in call_keys else other_keys.get(key, key)
             if waiting.pop(key, None) is None:
-                yield ("again" if key in called else "orphan"), item
+                yield ("again" if key in call_keys else "orphan"), item
     for item in waiting.values():
         yield "open", item
 
 
-def _pair(request: Responses) -> Broken:
+def _check_calls_answered(request: ResponsesView) -> Violations:
     """Every call has its output behind it, paired by call_id."""
-    for verdict, item in _pairs(request):
-        free = item.value.get("async") is True or "item_reference" in request.by_kind
+    for verdict, item in _get_pairing_faults(request):
+        free = item.value.get("async") is True or "item_reference" in request.items_by_kind
         if verdict == "open" and not free:
-            said = f"call {_key(item)} has no {_ANSWERS[item.kind]} behind it"
-            yield f"{item.path}.call_id", f"{said}; add one with that call_id or drop the call"
+            problem = f"call {_get_pairing_id(item)} has no {_OUTPUT_BY_CALL[item.kind]} behind it"
+            yield f"{item.path}.call_id", f"{problem}; add one with that call_id or drop the call"
 
 
-def _orphan(request: Responses) -> Broken:
+def _check_orphan_results(request: ResponsesView) -> Violations:
     """Every output answers a call before it, here or where the conversation goes on from."""
-    for verdict, item in _pairs(request):
-        if verdict == "orphan" and not _elsewhere(request):
-            said = f"{item.kind} {_key(item)} answers no {_CALLS[item.kind]} before it"
-            yield f"{item.path}.call_id", f"{said}; send the call too or drop the output"
+    for verdict, item in _get_pairing_faults(request):
+        if verdict == "orphan" and not _has_stored_items(request):
+            problem = f"{item.kind} {_get_pairing_id(item)} answers no {_CALL_BY_OUTPUT[item.kind]} before it"
+            yield f"{item.path}.call_id", f"{problem}; send the call too or drop the output"
 
 
-def _once(request: Responses) -> Broken:
+def _check_single_use(request: ResponsesView) -> Violations:
     """A call id is used for one call and one output."""
-    for verdict, item in _pairs(request):
+    for verdict, item in _get_pairing_faults(request):
         if verdict == "again":
-            yield f"{item.path}.call_id", f"a second {item.kind} with call_id {_key(item)}; keep one"
+            yield f"{item.path}.call_id", f"a second {item.kind} with call_id {_get_pairing_id(item)}; keep one"
 
 
-def _call_id(request: Responses) -> Broken:
+def _check_call_id(request: ResponsesView) -> Violations:
     """A call_id is a string of 1 to 64 characters."""
-    for item in request.kinds(*_ANSWERS, *_CALLS):
+    for item in request.iter_items(*_OUTPUT_BY_CALL, *_CALL_BY_OUTPUT):
         id_ = item.value.get("call_id")
         if id_ is None and item.kind == "local_shell_call_output":
             continue
         if not isinstance(id_, str) or not id_:
-            yield f"{item.path}.call_id", f"the call_id is {quoted(id_)}; send the id of the call as a string"
-        elif len(id_) > _MAX_CALL_ID:
-            said = f"a call_id of {len(id_)} characters, {_MAX_CALL_ID} are allowed"
-            yield f"{item.path}.call_id", f"{said}; map call and output to a shorter one"
+            yield (
+                f"{item.path}.call_id",
+                f"the call_id is {format_json_value(id_)}; send the id of the call as a string",
+            )
+        elif len(id_) > _MAX_CALL_ID_CHARS:
+            problem = f"a call_id of {len(id_)} characters, {_MAX_CALL_ID_CHARS} are allowed"
+            yield f"{item.path}.call_id", f"{problem}; map call and output to a shorter one"
 
 
-def _name(request: Responses) -> Broken:
+def _check_call_name(request: ResponsesView) -> Violations:
     """The name of a called function matches ^[a-zA-Z0-9_-]{1,128}$."""
-    for item in request.kinds("function_call", "custom_tool_call"):
+    for item in request.iter_items("function_call", "custom_tool_call"):
         name = item.value.get("name")
-        if not is_name(name):
-            yield f"{item.path}.name", f"name {quoted(name)} does not match ^[a-zA-Z0-9_-]{{1,128}}$; rename the tool"
+        if not is_tool_name(name):
+            yield (
+                f"{item.path}.name",
+                f"name {format_json_value(name)} does not match ^[a-zA-Z0-9_-]{{1,128}}$; rename the tool",
+            )
 
 
 # -- reasoning ---------------------------------------------------------------------------------------------------------
 
 
-def _reasoning(request: Responses) -> Broken:
+def _check_reasoning_followed(request: ResponsesView) -> Violations:
     """Reasoning is followed by the message or call that came of it."""
     for item, after in zip(request.items, [*request.items[1:], None], strict=False):
-        if item.kind == "reasoning" and (after is None or not after.made):
-            said = f"reasoning {item.value.get('id')} without the item that came of it"
-            yield item.path, f"{said}; drop the reasoning or send its message or call behind it"
+        if item.kind == "reasoning" and (after is None or not after.is_model_item):
+            problem = f"reasoning {item.value.get('id')} without the item that came of it"
+            yield item.path, f"{problem}; drop the reasoning or send its message or call behind it"
 
 
-def _stored(request: Responses) -> Broken:
+def _check_unstored_items(request: ResponsesView) -> Violations:
     """With store false no item is sent by its id alone."""
     if request.body.get("store") is not False:
         return
-    for item in request.kinds("item_reference"):
+    for item in request.iter_items("item_reference"):
         yield f"{item.path}.id", f"item {item.value.get('id')} was never stored; send the item itself or drop it"
-    for item in request.kinds("reasoning"):
-        sealed = item.value.get("encrypted_content") or item.value.get("content")
-        if item.value.get("id") is not None and not sealed:
-            said = f"reasoning {item.value['id']} was never stored and has no encrypted_content"
-            yield f"{item.path}.encrypted_content", f"{said}; send that or drop the reasoning"
+    for item in request.iter_items("reasoning"):
+        content = item.value.get("encrypted_content") or item.value.get("content")
+        if item.value.get("id") is not None and not content:
+            problem = f"reasoning {item.value['id']} was never stored and has no encrypted_content"
+            yield f"{item.path}.encrypted_content", f"{problem}; send that or drop the reasoning"
 
 
 # -- compaction --------------------------------------------------------------------------------------------------------
 
 
-def _trigger(request: Responses) -> Broken:
+def _check_trigger_last(request: ResponsesView) -> Violations:
     """A compaction_trigger is the last item."""
-    for item in request.kinds("compaction_trigger"):
-        if item.at != len(request.listed_items) - 1:
+    for item in request.iter_items("compaction_trigger"):
+        if item.item_index != len(request.listed_items) - 1:
             yield item.path, "a compaction_trigger before the end; make it the last item"
 
 
-RULES: tuple[Rule, ...] = (
-    Rule("openai-responses.pair", _pair, "observed", MET),
-    Rule("openai-responses.orphan", _orphan, "observed", MET),
-    Rule("openai-responses.call-once", _once, "inferred", "not settled"),
-    Rule("openai-responses.call-id", _call_id, "documented", OPENAI),
-    Rule("openai-responses.name-pattern", _name, "recalled", KNOWN),
-    Rule("openai-responses.reasoning-unit", _reasoning, "observed", MET),
-    Rule("openai-responses.stored", _stored, "recalled", KNOWN),
-    Rule("openai-responses.trigger-last", _trigger, "documented", OPENAI),
+CALL_RULES: tuple[Rule, ...] = (
+    Rule("openai-responses.pair", _check_calls_answered, "observed", PUBLIC_ERRORS),
+    Rule("openai-responses.orphan", _check_orphan_results, "observed", PUBLIC_ERRORS),
+    Rule("openai-responses.call-once", _check_single_use, "inferred", "not settled"),
+    Rule("openai-responses.call-id", _check_call_id, "documented", OPENAI_DOCS),
+    Rule("openai-responses.name-pattern", _check_call_name, "recalled", UNVERIFIED_MEMORY),
+    Rule("openai-responses.reasoning-unit", _check_reasoning_followed, "observed", PUBLIC_ERRORS),
+    Rule("openai-responses.stored", _check_unstored_items, "recalled", UNVERIFIED_MEMORY),
+    Rule("openai-responses.trigger-last", _check_trigger_last, "documented", OPENAI_DOCS),
 )
 """The rules about calls, reasoning and compaction."""

@@ -7,14 +7,22 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.providers.openai_responses.rules.view import HOLDS, Item, Responses
-from holdfast.providers.rules.rule import KNOWN, MET, OPENAI, Broken, Rule, quoted, type_name
+from holdfast.providers.openai_responses.rules.view import CONTENT_FIELD_BY_KIND, ItemView, ResponsesView
+from holdfast.providers.rules.rule import (
+    OPENAI_DOCS,
+    PUBLIC_ERRORS,
+    UNVERIFIED_MEMORY,
+    Rule,
+    Violations,
+    format_json_value,
+    get_json_type_name,
+)
 
 _ROLES = ("user", "assistant", "system", "developer")
-_ID = re.compile(r"[a-zA-Z0-9_-]+\Z")
-_MAX_ID = 64
-_PREFIXES = {"function_call": "fc", "message": "msg", "reasoning": "rs"}
-_KNOWN = frozenset(
+_ID_PATTERN = re.compile(r"[a-zA-Z0-9_-]+\Z")
+_MAX_ID_CHARS = 64
+_ID_PREFIXES = {"function_call": "fc", "message": "msg", "reasoning": "rs"}
+_KNOWN_ITEM_TYPES = frozenset(
     {"message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output",
      "local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output", "apply_patch_call",
      "apply_patch_call_output", "computer_call", "computer_call_output", "web_search_call", "file_search_call",
@@ -23,14 +31,14 @@ _KNOWN = frozenset(
      "configuration_update", "compaction", "compaction_trigger", "item_reference", "program", "program_output"}
 )  # fmt: skip
 """Kinds of items in the types of the official SDK 3.54."""
-_FOREIGN = frozenset(
+_FOREIGN_ITEM_TYPES = frozenset(
     {"tool_use", "tool_result", "thinking", "redacted_thinking", "text", "image", "image_url", "document", "input_text",
      "output_text", "input_image", "input_file", "refusal", "function", "tool", "toolCall", "toolResult"}
 )  # fmt: skip
 """Types of other APIs, and of parts, that a converter may have left where an item stands."""
-_SAID = frozenset({"output_text", "refusal"})
-_GIVEN = frozenset({"input_text", "input_image", "input_file", "input_audio", "computer_screenshot"})
-_WANTED: dict[str, dict[str, type]] = {
+_ASSISTANT_PART_TYPES = frozenset({"output_text", "refusal"})
+_INPUT_PART_TYPES = frozenset({"input_text", "input_image", "input_file", "input_audio", "computer_screenshot"})
+_REQUIRED_FIELDS: dict[str, dict[str, type]] = {
     "function_call": {"arguments": str},
     "custom_tool_call": {"input": str},
     "reasoning": {"summary": list},
@@ -39,7 +47,7 @@ _WANTED: dict[str, dict[str, type]] = {
     "mcp_approval_response": {"approval_request_id": str, "approve": bool},
 }
 """Fields that an item of a kind must have."""
-_PART_FIELDS: dict[str, tuple[str, ...]] = {
+_ALTERNATIVE_PART_FIELDS: dict[str, tuple[str, ...]] = {
     "input_text": ("text",),
     "output_text": ("text",),
     "refusal": ("refusal",),
@@ -47,8 +55,8 @@ _PART_FIELDS: dict[str, tuple[str, ...]] = {
     "input_file": ("file_data", "file_id", "file_url"),
 }
 """Of these fields a part has one, as a string."""
-_MAX_TEXT = 10_485_760
-_MAX_SEALED = 20_971_520
+_MAX_TEXT_CHARS = 10_485_760
+_MAX_ENCODED_CHARS = 20_971_520
 """Characters of a text or an output, and of an image's address or an encrypted compaction."""
 _MAX_IMAGES = 500
 _PHASES = (None, "commentary", "final_answer")
@@ -57,73 +65,79 @@ _PHASES = (None, "commentary", "final_answer")
 # -- items -------------------------------------------------------------------------------------------------------------
 
 
-def _input(request: Responses) -> Broken:
+def _check_input(request: ResponsesView) -> Violations:
     """The input is text or a list of items, with something in it unless the history lies with the server."""
     value = request.body.get("input")
-    free = request.continued or request.body.get("prompt") is not None
+    free = request.is_continued or request.body.get("prompt") is not None
     if value is None and free:
         return
     if not isinstance(value, str | list):
-        yield "$.input", f"input is {type_name(value)}; send a string or a list of items"
+        yield "$.input", f"input is {get_json_type_name(value)}; send a string or a list of items"
     elif value == [] and not free:
         yield "$.input", "there is no item; send at least one message"
 
 
-def _item_shape(request: Responses) -> Broken:
+def _check_item_shape(request: ResponsesView) -> Violations:
     """An item is an object that names its type, or a message's role."""
     if len(request.items) == len(request.listed_items):
         return
-    fine = {item.at for item in request.items}
+    fine = {item.item_index for item in request.items}
     for at, value in enumerate(request.listed_items):
         if at not in fine:
-            yield f"$.input[{at}]", f"the item is {type_name(value)} without a type; name its type"
+            yield f"$.input[{at}]", f"the item is {get_json_type_name(value)} without a type; name its type"
 
 
-def _foreign(request: Responses) -> Broken:
+def _check_foreign_items(request: ResponsesView) -> Violations:
     """Items are those of this API."""
-    for item in request.kinds(*sorted(_FOREIGN)):
+    for item in request.iter_items(*sorted(_FOREIGN_ITEM_TYPES)):
         yield f"{item.path}.type", f"{item.kind!r} is no item of this API; convert it to one"
 
 
-def _unknown(request: Responses) -> Broken:
+def _check_known_item_type(request: ResponsesView) -> Violations:
     """An item is of a kind that is known."""
-    for kind in request.by_kind:
-        for item in request.kinds(kind) if kind not in _KNOWN | _FOREIGN else ():
-            yield f"{item.path}.type", f"item type {quoted(kind)} is not known; check that the server takes it"
+    for kind in request.items_by_kind:
+        for item in request.iter_items(kind) if kind not in _KNOWN_ITEM_TYPES | _FOREIGN_ITEM_TYPES else ():
+            yield (
+                f"{item.path}.type",
+                f"item type {format_json_value(kind)} is not known; check that the server takes it",
+            )
 
 
-def _fields(request: Responses) -> Broken:
+def _check_item_fields(request: ResponsesView) -> Violations:
     """An item has the fields of its kind."""
-    for kind, wanted in _WANTED.items():
-        for item in request.kinds(kind):
-            for key, form in wanted.items():
+    for kind, field_types in _REQUIRED_FIELDS.items():
+        for item in request.iter_items(kind):
+            for key, form in field_types.items():
                 if not isinstance(item.value.get(key), form):
-                    found = type_name(item.value.get(key))
-                    yield f"{item.path}.{key}", f"{key} of a {kind} is {found}; send {_FORMS[form]}"
+                    value_type = get_json_type_name(item.value.get(key))
+                    yield f"{item.path}.{key}", f"{key} of a {kind} is {value_type}; send {_TYPE_PHRASES[form]}"
 
 
-_FORMS: dict[type, str] = {str: "a string", list: "a list", bool: "true or false"}
+_TYPE_PHRASES: dict[type, str] = {str: "a string", list: "a list", bool: "true or false"}
 
 
-def _roles(request: Responses) -> Broken:
+def _check_roles(request: ResponsesView) -> Violations:
     """A role is user, assistant, system or developer."""
-    for item in request.kinds("message"):
+    for item in request.iter_items("message"):
         if item.value.get("role") not in _ROLES:
-            said = json.dumps(item.value.get("role"), default=str)
-            yield f"{item.path}.role", f"role {said} is none of {', '.join(_ROLES)}; use one of them"
+            role_text = json.dumps(item.value.get("role"), default=str)
+            yield f"{item.path}.role", f"role {role_text} is none of {', '.join(_ROLES)}; use one of them"
 
 
-def _phase(request: Responses) -> Broken:
+def _check_phase(request: ResponsesView) -> Violations:
     """The phase of a message is commentary or final_answer."""
-    for item in request.kinds("message"):
+    for item in request.iter_items("message"):
         if item.value.get("phase") not in _PHASES:
-            yield f"{item.path}.phase", f"phase {quoted(item.value['phase'])}; send commentary, final_answer or nothing"
+            yield (
+                f"{item.path}.phase",
+                f"phase {format_json_value(item.value['phase'])}; send commentary, final_answer or nothing",
+            )
 
 
 # -- ids ---------------------------------------------------------------------------------------------------------------
 
 
-def _ids(request: Responses) -> Iterator[tuple[Item, str]]:
+def _iter_item_ids(request: ResponsesView) -> Iterator[tuple[ItemView, str]]:
     """Yield the ids of items that are strings."""
     for item in request.items:
         id_ = item.value.get("id")
@@ -131,34 +145,34 @@ def _ids(request: Responses) -> Iterator[tuple[Item, str]]:
             yield item, id_
 
 
-def _id_shape(request: Responses) -> Broken:
+def _check_id_pattern(request: ResponsesView) -> Violations:
     """An item's id has 1 to 64 letters, digits, dashes and underscores."""
-    for item, id_ in _ids(request):
-        if len(id_) > _MAX_ID:
-            yield f"{item.path}.id", f"an id of {len(id_)} characters, {_MAX_ID} are allowed; leave the id out"
-        elif not _ID.match(id_):
-            yield f"{item.path}.id", f"id {quoted(id_)} does not match ^[a-zA-Z0-9_-]+$; leave the id out"
+    for item, id_ in _iter_item_ids(request):
+        if len(id_) > _MAX_ID_CHARS:
+            yield f"{item.path}.id", f"an id of {len(id_)} characters, {_MAX_ID_CHARS} are allowed; leave the id out"
+        elif not _ID_PATTERN.match(id_):
+            yield f"{item.path}.id", f"id {format_json_value(id_)} does not match ^[a-zA-Z0-9_-]+$; leave the id out"
 
 
-def _id_prefix(request: Responses) -> Broken:
+def _check_id_prefix(request: ResponsesView) -> Violations:
     """The id of a call begins with fc, of a message with msg, of reasoning with rs."""
-    for kind, prefix in _PREFIXES.items():
-        for item in request.kinds(kind):
+    for kind, prefix in _ID_PREFIXES.items():
+        for item in request.iter_items(kind):
             id_ = item.value.get("id")
             if isinstance(id_, str) and not id_.startswith(prefix):
                 yield (
                     f"{item.path}.id",
-                    f"id {quoted(id_)} of a {kind} does not begin with {prefix!r}; leave the id out",
+                    f"id {format_json_value(id_)} of a {kind} does not begin with {prefix!r}; leave the id out",
                 )
 
 
-def _unique_ids(request: Responses) -> Broken:
+def _check_unique_ids(request: ResponsesView) -> Violations:
     """Ids of items are unique; a local shell's output may have the id of its call."""
-    seen: dict[str, Item] = {}
-    for item, id_ in _ids(request):
+    items_by_id: dict[str, ItemView] = {}
+    for item, id_ in _iter_item_ids(request):
         if item.kind == "local_shell_call_output":
             continue
-        first = seen.setdefault(id_, item)
+        first = items_by_id.setdefault(id_, item)
         if first is not item:
             yield f"{item.path}.id", f"id {id_} was used at {first.path} already; drop the second item or its id"
 
@@ -166,95 +180,106 @@ def _unique_ids(request: Responses) -> Broken:
 # -- contents ----------------------------------------------------------------------------------------------------------
 
 
-def _content(request: Responses) -> Broken:
+def _check_content_shape(request: ResponsesView) -> Violations:
     """What an item says or gives back is a string or a list of parts."""
-    for kind, key in HOLDS.items():
-        for item in request.kinds(kind):
-            held = item.value.get(key)
-            if not isinstance(held, str | list):
-                yield f"{item.path}.{key}", f"{key} is {type_name(held)}; send a string or a list of parts"
+    for kind, key in CONTENT_FIELD_BY_KIND.items():
+        for item in request.iter_items(kind):
+            content = item.value.get(key)
+            if not isinstance(content, str | list):
+                yield f"{item.path}.{key}", f"{key} is {get_json_type_name(content)}; send a string or a list of parts"
 
 
-def _part_kind(part: object) -> object:
+def _get_part_type(part: object) -> object:
     return part.get("type") if isinstance(part, dict) else None
 
 
-def _path(item: Item, index: int) -> str:
-    return f"{item.path}.{HOLDS[item.kind]}[{index}]"
+def _get_part_path(item: ItemView, index: int) -> str:
+    return f"{item.path}.{CONTENT_FIELD_BY_KIND[item.kind]}[{index}]"
 
 
-def _part_shape(request: Responses) -> Broken:
+def _check_part_shape(request: ResponsesView) -> Violations:
     """A part is an object that names its type."""
     for item, index, part in request.parts:
-        if not isinstance(_part_kind(part), str):
-            yield _path(item, index), f"the part is {type_name(part)} without a type; name its type"
+        if not isinstance(_get_part_type(part), str):
+            yield _get_part_path(item, index), f"the part is {get_json_type_name(part)} without a type; name its type"
 
 
-def _parts(request: Responses) -> Broken:
+def _check_part_role(request: ResponsesView) -> Violations:
     """The assistant says output_text and refusals; all others, and tools, give input parts."""
     for item, index, part in request.parts:
-        kind = _part_kind(part)
-        allowed = _SAID if item.value.get("role") == "assistant" else _GIVEN
+        kind = _get_part_type(part)
+        allowed = _ASSISTANT_PART_TYPES if item.value.get("role") == "assistant" else _INPUT_PART_TYPES
         if isinstance(kind, str) and kind not in allowed:
-            said = f"{quoted(kind)} in an item of {item.value.get('role') or item.kind}, which takes {sorted(allowed)}"
-            yield f"{_path(item, index)}.type", f"{said}; convert it"
+            problem = (
+                f"{format_json_value(kind)} in an item of {item.value.get('role') or item.kind}, which "
+                f"takes {sorted(allowed)}"
+            )
+            yield f"{_get_part_path(item, index)}.type", f"{problem}; convert it"
 
 
-def _part_fields(request: Responses) -> Broken:
+def _check_part_fields(request: ResponsesView) -> Violations:
     """A part has the text, address or file of its type."""
     for item, index, part in request.parts:
-        keys = _PART_FIELDS.get(str(_part_kind(part)))
+        keys = _ALTERNATIVE_PART_FIELDS.get(str(_get_part_type(part)))
         if keys is not None and not any(isinstance(part.get(key), str) for key in keys):
-            yield f"{_path(item, index)}.{keys[0]}", f"the part has no {' or '.join(keys)}; send it as a string"
+            yield (
+                f"{_get_part_path(item, index)}.{keys[0]}",
+                f"the part has no {' or '.join(keys)}; send it as a string",
+            )
 
 
-def _long(request: Responses) -> Iterator[tuple[str, object, int]]:
+def _iter_limited_strings(request: ResponsesView) -> Iterator[tuple[str, object, int]]:
     """Yield the strings that have a limit: their paths, themselves, the limit."""
     for kind in ("function_call_output", "custom_tool_call_output"):
-        for item in request.kinds(kind):
-            yield f"{item.path}.output", item.value.get("output"), _MAX_TEXT
-    for item in request.kinds("compaction"):
-        yield f"{item.path}.encrypted_content", item.value.get("encrypted_content"), _MAX_SEALED
+        for item in request.iter_items(kind):
+            yield f"{item.path}.output", item.value.get("output"), _MAX_TEXT_CHARS
+    for item in request.iter_items("compaction"):
+        yield f"{item.path}.encrypted_content", item.value.get("encrypted_content"), _MAX_ENCODED_CHARS
     for item, index, part in request.parts:
-        if _part_kind(part) == "input_image":
-            yield f"{_path(item, index)}.image_url", part.get("image_url"), _MAX_SEALED
-        elif _part_kind(part) == "input_text":
-            yield f"{_path(item, index)}.text", part.get("text"), _MAX_TEXT
+        if _get_part_type(part) == "input_image":
+            yield f"{_get_part_path(item, index)}.image_url", part.get("image_url"), _MAX_ENCODED_CHARS
+        elif _get_part_type(part) == "input_text":
+            yield f"{_get_part_path(item, index)}.text", part.get("text"), _MAX_TEXT_CHARS
 
 
-def _lengths(request: Responses) -> Broken:
+def _check_lengths(request: ResponsesView) -> Violations:
     """Texts and outputs have at most 10,485,760 characters, images and compactions 20,971,520."""
-    if request.size <= _MAX_TEXT:
+    if request.body_bytes <= _MAX_TEXT_CHARS:
         return
-    for path, value, most in _long(request):
-        if isinstance(value, str) and len(value) > most:
-            yield path, f"{len(value):,} characters, {most:,} are allowed; shorten it"
+    for path, value, max_length in _iter_limited_strings(request):
+        if isinstance(value, str) and len(value) > max_length:
+            yield path, f"{len(value):,} characters, {max_length:,} are allowed; shorten it"
 
 
-def _images(request: Responses) -> Broken:
+def _check_image_count(request: ResponsesView) -> Violations:
     """There are at most 500 images."""
-    found: list[tuple[Item, int, Any]] = [one for one in request.parts if _part_kind(one[2]) == "input_image"]
-    if len(found) > _MAX_IMAGES:
-        item, index, _ = found[_MAX_IMAGES]
-        yield _path(item, index), f"{len(found)} images, {_MAX_IMAGES} are allowed; replace the oldest by text"
+    images: list[tuple[ItemView, int, Any]] = [
+        entry for entry in request.parts if _get_part_type(entry[2]) == "input_image"
+    ]
+    if len(images) > _MAX_IMAGES:
+        item, index, _ = images[_MAX_IMAGES]
+        yield (
+            _get_part_path(item, index),
+            f"{len(images)} images, {_MAX_IMAGES} are allowed; replace the oldest by text",
+        )
 
 
-RULES: tuple[Rule, ...] = (
-    Rule("openai-responses.input", _input, "documented", OPENAI),
-    Rule("openai-responses.item-shape", _item_shape, "documented", OPENAI),
-    Rule("openai-responses.foreign-item", _foreign, "documented", OPENAI),
-    Rule("openai-responses.unknown-item", _unknown, "inferred", OPENAI),
-    Rule("openai-responses.item-fields", _fields, "documented", OPENAI),
-    Rule("openai-responses.roles", _roles, "documented", OPENAI),
-    Rule("openai-responses.phase", _phase, "documented", OPENAI),
-    Rule("openai-responses.id-pattern", _id_shape, "observed", MET),
-    Rule("openai-responses.id-prefix", _id_prefix, "observed", MET),
-    Rule("openai-responses.unique-ids", _unique_ids, "recalled", KNOWN),
-    Rule("openai-responses.content", _content, "documented", OPENAI),
-    Rule("openai-responses.part-shape", _part_shape, "documented", OPENAI),
-    Rule("openai-responses.parts", _parts, "recalled", KNOWN),
-    Rule("openai-responses.part-fields", _part_fields, "documented", OPENAI),
-    Rule("openai-responses.lengths", _lengths, "documented", OPENAI),
-    Rule("openai-responses.images", _images, "documented", "guide to images"),
+ITEM_RULES: tuple[Rule, ...] = (
+    Rule("openai-responses.input", _check_input, "documented", OPENAI_DOCS),
+    Rule("openai-responses.item-shape", _check_item_shape, "documented", OPENAI_DOCS),
+    Rule("openai-responses.foreign-item", _check_foreign_items, "documented", OPENAI_DOCS),
+    Rule("openai-responses.unknown-item", _check_known_item_type, "inferred", OPENAI_DOCS),
+    Rule("openai-responses.item-fields", _check_item_fields, "documented", OPENAI_DOCS),
+    Rule("openai-responses.roles", _check_roles, "documented", OPENAI_DOCS),
+    Rule("openai-responses.phase", _check_phase, "documented", OPENAI_DOCS),
+    Rule("openai-responses.id-pattern", _check_id_pattern, "observed", PUBLIC_ERRORS),
+    Rule("openai-responses.id-prefix", _check_id_prefix, "observed", PUBLIC_ERRORS),
+    Rule("openai-responses.unique-ids", _check_unique_ids, "recalled", UNVERIFIED_MEMORY),
+    Rule("openai-responses.content", _check_content_shape, "documented", OPENAI_DOCS),
+    Rule("openai-responses.part-shape", _check_part_shape, "documented", OPENAI_DOCS),
+    Rule("openai-responses.parts", _check_part_role, "recalled", UNVERIFIED_MEMORY),
+    Rule("openai-responses.part-fields", _check_part_fields, "documented", OPENAI_DOCS),
+    Rule("openai-responses.lengths", _check_lengths, "documented", OPENAI_DOCS),
+    Rule("openai-responses.images", _check_image_count, "documented", "guide to images"),
 )
 """The rules about items."""

@@ -16,24 +16,24 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.errors import ConfigError, check_types
+from holdfast.errors import ConfigError, raise_if_wrong_type
 
-Stage: TypeAlias = Literal["body", "head", "first", "middle", "end"]
+FaultStage: TypeAlias = Literal["body", "head", "first", "middle", "end"]
 """``body`` while the request's body is being sent, ``head`` before the first byte of the answer, ``first`` before its
 first event, ``middle`` behind half of its events, ``end`` behind its last words, before the events that end it."""
-STAGES: tuple[Stage, ...] = ("body", "head", "first", "middle", "end")
-_EARLY: tuple[Stage, ...] = ("head", "body")
-_INSIDE: tuple[Stage, ...] = ("middle", "first", "end")
-_ANYWHERE: tuple[Stage, ...] = ("middle", "body", "head", "first", "end")
+FAULT_STAGES: tuple[FaultStage, ...] = ("body", "head", "first", "middle", "end")
+_EARLY_STAGES: tuple[FaultStage, ...] = ("head", "body")
+_INSIDE_STAGES: tuple[FaultStage, ...] = ("middle", "first", "end")
+_ALL_STAGES: tuple[FaultStage, ...] = ("middle", "body", "head", "first", "end")
 
 
 class Fault(Struct, frozen=True):
     """One thing that goes wrong, once or always."""
 
     kind: str
-    """A name in ``KINDS``."""
+    """A name in ``FAULT_KINDS``."""
     stage: str = ""
-    """A name in ``STAGES``; empty: where faults of its kind usually strike."""
+    """A name in ``FAULT_STAGES``; empty: where faults of its kind usually strike."""
     at: int = 1
     """The request that it strikes, counted from 1 over all requests for an answer; 0 = every one."""
     seconds: float | None = None
@@ -41,60 +41,60 @@ class Fault(Struct, frozen=True):
     other statuses). Nothing = what is usual for the kind."""
 
 
-class Kind(Struct, frozen=True):
+class FaultKind(Struct, frozen=True):
     """What faults of one name have in common."""
 
     about: str
     group: Literal["status", "connection", "content"]
-    stages: tuple[Stage, ...]
+    stages: tuple[FaultStage, ...]
     """Where it can strike, the usual place first."""
     seconds: float | None = None
     """What is usual."""
 
 
-def _status(about: str, seconds: float | None = None) -> Kind:
-    return Kind(about, "status", _EARLY, seconds)
+def _make_status_kind(about: str, seconds: float | None = None) -> FaultKind:
+    return FaultKind(about, "status", _EARLY_STAGES, seconds)
 
 
-KINDS: Mapping[str, Kind] = {
-    "reset": Kind("the connection is reset", "connection", _ANYWHERE),
-    "cut": Kind("the connection is closed before the answer is whole", "connection", _ANYWHERE),
-    "stall": Kind("nothing comes any more, for some seconds or for ever", "connection", _ANYWHERE, inf),
-    "drip": Kind("the rest comes a few bytes at a time", "connection", ("first", "middle", "end"), 0.01),
-    "protocol": Kind("bytes that are no HTTP", "connection", ("head",)),
-    "unfinished": Kind("the answer ends without its last events, as if it were whole", "content", _INSIDE),
-    "error": Kind("HTTP 200, then an error as an event", "content", _INSIDE),
-    "garbage": Kind("bytes that mean nothing, inside the answer", "content", _INSIDE),
-    "utf8": Kind("broken UTF-8, inside the answer", "content", _INSIDE),
-    "empty": Kind("HTTP 200, an answer that says nothing", "content", ("head",)),
-    "blank": Kind("HTTP 200 without a body", "content", ("head",)),
-    "unknown": Kind("an unknown stop reason and an unknown block", "content", ("head",)),
-    "400": _status("a request of the wrong shape"),
-    "400-overflow": _status("an overflow, in the API's own words"),
-    "400-foreign": _status("an overflow, in the words of another server (llama.cpp)"),
-    "401": _status("the key is not valid any more"),
-    "403": _status("the key may not do this"),
-    "404": _status("no such model or address"),
-    "408": _status("the request took too long"),
-    "409": _status("a conflict with another request"),
-    "413": _status("the body is too large"),
-    "413-html": _status("the body is too large, said by a proxy in HTML"),
-    "413-empty": _status("the body is too large, said without a body"),
-    "422": _status("a field has a wrong value"),
-    "429": _status("too many requests, with retry-after", 1),
-    "429-tokens": _status("too many tokens a minute, without retry-after"),
-    "429-overflow": _status("one request larger than the tokens of a minute"),
-    "500": _status("an error inside"),
-    "502-html": _status("a proxy lost the server, said in HTML"),
-    "503": _status("the service is away"),
-    "529": _status("overloaded; 503 on the APIs that have no 529"),
+FAULT_KINDS: Mapping[str, FaultKind] = {
+    "reset": FaultKind("the connection is reset", "connection", _ALL_STAGES),
+    "cut": FaultKind("the connection is closed before the answer is whole", "connection", _ALL_STAGES),
+    "stall": FaultKind("nothing comes any more, for some seconds or for ever", "connection", _ALL_STAGES, inf),
+    "drip": FaultKind("the rest comes a few bytes at a time", "connection", ("first", "middle", "end"), 0.01),
+    "protocol": FaultKind("bytes that are no HTTP", "connection", ("head",)),
+    "unfinished": FaultKind("the answer ends without its last events, as if it were whole", "content", _INSIDE_STAGES),
+    "error": FaultKind("HTTP 200, then an error as an event", "content", _INSIDE_STAGES),
+    "garbage": FaultKind("bytes that mean nothing, inside the answer", "content", _INSIDE_STAGES),
+    "utf8": FaultKind("broken UTF-8, inside the answer", "content", _INSIDE_STAGES),
+    "empty": FaultKind("HTTP 200, an answer that says nothing", "content", ("head",)),
+    "blank": FaultKind("HTTP 200 without a body", "content", ("head",)),
+    "unknown": FaultKind("an unknown stop reason and an unknown block", "content", ("head",)),
+    "400": _make_status_kind("a request of the wrong shape"),
+    "400-overflow": _make_status_kind("an overflow, in the API's own words"),
+    "400-foreign": _make_status_kind("an overflow, in the words of another server (llama.cpp)"),
+    "401": _make_status_kind("the key is not valid any more"),
+    "403": _make_status_kind("the key may not do this"),
+    "404": _make_status_kind("no such model or address"),
+    "408": _make_status_kind("the request took too long"),
+    "409": _make_status_kind("a conflict with another request"),
+    "413": _make_status_kind("the body is too large"),
+    "413-html": _make_status_kind("the body is too large, said by a proxy in HTML"),
+    "413-empty": _make_status_kind("the body is too large, said without a body"),
+    "422": _make_status_kind("a field has a wrong value"),
+    "429": _make_status_kind("too many requests, with retry-after", 1),
+    "429-tokens": _make_status_kind("too many tokens a minute, without retry-after"),
+    "429-overflow": _make_status_kind("one request larger than the tokens of a minute"),
+    "500": _make_status_kind("an error inside"),
+    "502-html": _make_status_kind("a proxy lost the server, said in HTML"),
+    "503": _make_status_kind("the service is away"),
+    "529": _make_status_kind("overloaded; 503 on the APIs that have no 529"),
 }
 """Every fault by its name."""
 
 
-_FORM = re.compile(r"([\w-]+)(?::([a-z]*))?(?::(\d*))?(?::(\d+(?:\.\d+)?))?")
+_FAULT_PATTERN = re.compile(r"([\w-]+)(?::([a-z]*))?(?::(\d*))?(?::(\d+(?:\.\d+)?))?")
 """``kind[:stage][:at][:seconds]``; what is left out or empty is as usual."""
-_CANNOT = {
+_WHY_NOT = {
     "status": "a status is told before the answer begins; for an error inside a stream give error",
     "connection": "there is nothing yet that it could strike",
     "content": "it is a whole answer of its own, or lies inside of one",
@@ -102,35 +102,35 @@ _CANNOT = {
 """Why a fault of a group cannot strike at the other stages."""
 
 
-def parsed(text: str) -> Fault:
+def parse_fault(text: str) -> Fault:
     """Return the fault that ``text`` (``kind[:stage][:at][:seconds]``) names; raises ``ConfigError``."""
-    found = _FORM.fullmatch(text)
-    if found is None:
+    match = _FAULT_PATTERN.fullmatch(text)
+    if match is None:
         raise ConfigError(f"{text!r} is no fault; give kind[:stage][:at][:seconds], for example stall:middle:2:5")
-    kind, stage, at, seconds = found.groups()
+    kind, stage, at, seconds = match.groups()
     fault = Fault(kind, stage or "", int(at or 1), float(seconds) if seconds else None)
-    return checked(fault)
+    return complete_fault(fault)
 
 
-def checked(fault: Fault) -> Fault:
+def complete_fault(fault: Fault) -> Fault:
     """Return the fault with what is usual for its kind filled in.
 
     Raises ``ConfigError`` for a kind or a stage there is not, and for a stage at which the kind cannot strike.
     """
-    check_types(ConfigError, fault=(fault, Fault), **{"fault.kind": (fault.kind, str)})
-    kind = KINDS.get(fault.kind)
+    raise_if_wrong_type(ConfigError, fault=(fault, Fault), **{"fault.kind": (fault.kind, str)})
+    kind = FAULT_KINDS.get(fault.kind)
     if kind is None:
-        near = get_close_matches(fault.kind, KINDS, n=3, cutoff=0.5) or KINDS
+        near = get_close_matches(fault.kind, FAULT_KINDS, n=3, cutoff=0.5) or FAULT_KINDS
         raise ConfigError(f"no fault is called {fault.kind!r}; give one of {', '.join(near)}")
     stage = fault.stage or kind.stages[0]
-    if stage not in STAGES:
-        raise ConfigError(f"no stage is called {stage!r}; give one of {', '.join(STAGES)}")
+    if stage not in FAULT_STAGES:
+        raise ConfigError(f"no stage is called {stage!r}; give one of {', '.join(FAULT_STAGES)}")
     if stage not in kind.stages:
-        why = f"{_CANNOT[kind.group]}; it can at {', '.join(kind.stages)}"
+        why = f"{_WHY_NOT[kind.group]}; it can at {', '.join(kind.stages)}"
         raise ConfigError(f"the fault {fault.kind!r} cannot strike at {stage!r}: {why}")
     return replace(fault, stage=stage, seconds=kind.seconds if fault.seconds is None else fault.seconds)
 
 
-def striking(faults: Sequence[Fault], number: int) -> Fault | None:
+def find_due_fault(faults: Sequence[Fault], number: int) -> Fault | None:
     """Return the first of ``faults`` that strikes the request of this number, or nothing."""
     return next((fault for fault in faults if fault.at in (0, number)), None)

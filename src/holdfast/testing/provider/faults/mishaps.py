@@ -9,12 +9,12 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.messages.parts import Opaque
-from holdfast.providers.common.json.raw_json import write
-from holdfast.testing.provider.calls import Answered, Refusal
+from holdfast.providers.common.json.raw_json import encode_json
+from holdfast.testing.provider.calls import ModelAnswer, RefusalReply
 from holdfast.testing.provider.faults.faults import Fault
-from holdfast.testing.provider.judge.overflowing import nginx
+from holdfast.testing.provider.judge.overflowing import make_nginx_page
 
-ANTHROPIC: Mapping[str, tuple[str, str]] = {
+ANTHROPIC_ERRORS: Mapping[str, tuple[str, str]] = {
     "400": ("invalid_request_error", "messages.0.content: Input should be a valid list"),
     "400-overflow": ("invalid_request_error", "prompt is too long: 212345 tokens > 200000 maximum"),
     "401": ("authentication_error", "invalid x-api-key"),
@@ -35,8 +35,8 @@ ANTHROPIC: Mapping[str, tuple[str, str]] = {
     "529": ("overloaded_error", "Overloaded"),
 }
 """``error.type`` and message of the Messages API."""
-_TPM = "in organization org-x on tokens per min (TPM): Limit 200000"
-OPENAI: Mapping[str, tuple[str, str]] = {
+_TPM_TEXT = "in organization org-x on tokens per min (TPM): Limit 200000"
+OPENAI_ERRORS: Mapping[str, tuple[str, str]] = {
     "400": ("invalid_type", "Invalid type for 'input': expected one of a string or array, but got an integer."),
     "400-overflow": (
         "context_length_exceeded",
@@ -59,13 +59,13 @@ OPENAI: Mapping[str, tuple[str, str]] = {
             "Requested 1. Please try again in 1s."
         ),
     ),
-    "429-tokens": ("rate_limit_exceeded", f"Rate limit reached for gpt-x {_TPM}, Used 199000, Requested 4212."),
-    "429-overflow": ("rate_limit_exceeded", f"Request too large for gpt-x {_TPM}, Requested 412377."),
+    "429-tokens": ("rate_limit_exceeded", f"Rate limit reached for gpt-x {_TPM_TEXT}, Used 199000, Requested 4212."),
+    "429-overflow": ("rate_limit_exceeded", f"Request too large for gpt-x {_TPM_TEXT}, Requested 412377."),
     "500": ("", "The server had an error while processing your request. Sorry about that!"),
     "503": ("", "The engine is currently overloaded, please try again later."),
 }
 """``error.code`` and message of both OpenAI APIs."""
-GEMINI: Mapping[str, tuple[str, str]] = {
+GEMINI_ERRORS: Mapping[str, tuple[str, str]] = {
     "400": ("INVALID_ARGUMENT", "Invalid value at 'contents' (type.googleapis.com/google.ai.Content), \"x\""),
     "400-overflow": (
         "INVALID_ARGUMENT",
@@ -97,32 +97,43 @@ GEMINI: Mapping[str, tuple[str, str]] = {
     "503": ("UNAVAILABLE", "The model is overloaded. Please try again later."),
 }
 """``error.status`` and message of generateContent."""
-_WORDS = {"anthropic": ANTHROPIC, "openai-chat": OPENAI, "openai-responses": OPENAI, "gemini": GEMINI}
+_ERRORS_OF_API = {
+    "anthropic": ANTHROPIC_ERRORS,
+    "openai-chat": OPENAI_ERRORS,
+    "openai-responses": OPENAI_ERRORS,
+    "gemini": GEMINI_ERRORS,
+}
 
-FOREIGN = (
+LLAMA_SERVER_OVERFLOW = (
     b'{"error":{"code":400,"type":"exceed_context_size_error","message":"the request exceeds the available context '
     b'size, try increasing it","n_prompt_tokens":41022,"n_ctx":32768}}'
 )
 """An overflow as llama-server tells it, under any API."""
-_TITLES = {"413-html": "413 Request Entity Too Large", "502-html": "502 Bad Gateway"}
+_HTML_TITLES = {"413-html": "413 Request Entity Too Large", "502-html": "502 Bad Gateway"}
 
 
-def refusal(fault: Fault, api: str) -> Refusal:
+def make_fault_refusal(fault: Fault, api: str) -> RefusalReply:
     """Return what a fault of a status says in the words of ``api``."""
     kind = "503" if fault.kind == "529" and api != "anthropic" else fault.kind
     status = int(kind[:3])
-    body = FOREIGN if kind == "400-foreign" else nginx(_TITLES[kind]) if kind in _TITLES else b""
-    code, message = _WORDS[api].get(kind) or _WORDS[api][kind[:3]] if not body else ("", "")
+    body = (
+        LLAMA_SERVER_OVERFLOW
+        if kind == "400-foreign"
+        else make_nginx_page(_HTML_TITLES[kind])
+        if kind in _HTML_TITLES
+        else b""
+    )
+    code, message = _ERRORS_OF_API[api].get(kind) or _ERRORS_OF_API[api][kind[:3]] if not body else ("", "")
     details = {"type": "tokens"} if kind.startswith("429-") and api.startswith("openai") else {}
-    return Refusal(status, code, message, fault.seconds, body=body, details=details)
+    return RefusalReply(status, code, message, fault.seconds, body=body, details=details)
 
 
-def trouble(api: str) -> Refusal:
+def make_stream_error(api: str) -> RefusalReply:
     """Return the error that is told inside a stream: the model is overloaded."""
-    return refusal(Fault("529"), api)
+    return make_fault_refusal(Fault("529"), api)
 
 
-UNKNOWN: Mapping[str, Any] = {
+UNKNOWN_BLOCKS: Mapping[str, Any] = {
     "anthropic": {"type": "hologram", "hologram": {"depth": 3}},
     "openai-responses": {"type": "hologram_call", "id": "hg_1", "status": "completed", "depth": 3},
     "gemini": {"hologram": {"depth": 3}},
@@ -130,12 +141,12 @@ UNKNOWN: Mapping[str, Any] = {
 """A block, an item or a part of a kind there is not; a message of Chat has no place for one."""
 
 
-def strange(answered: Answered, api: str) -> Answered:
+def add_unknown_block(model_answer: ModelAnswer, api: str) -> ModelAnswer:
     """Return the answer with a block and a stop reason that no client knows."""
-    block = [Opaque("hologram", Raw(write(UNKNOWN[api])))] if api in UNKNOWN else []
-    return replace(answered, parts=(*answered.parts, *block), stop="tired" if api != "gemini" else "TIRED")
+    block = [Opaque("hologram", Raw(encode_json(UNKNOWN_BLOCKS[api])))] if api in UNKNOWN_BLOCKS else []
+    return replace(model_answer, parts=(*model_answer.parts, *block), stop="tired" if api != "gemini" else "TIRED")
 
 
-def silent(answered: Answered) -> Answered:
+def make_empty_answer(model_answer: ModelAnswer) -> ModelAnswer:
     """Return the answer with nothing in it."""
-    return replace(answered, parts=(), stop="end", usage=replace(answered.usage, output=0, reasoning=0))
+    return replace(model_answer, parts=(), stop="end", usage=replace(model_answer.usage, output=0, reasoning=0))

@@ -7,35 +7,37 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct
 
-from holdfast.state.codec.reading import decoder
-from holdfast.testing.provider.calls import Answered, Asked, Reply
-from holdfast.testing.provider.faults.faults import KINDS, Fault
-from holdfast.testing.provider.faults.mishaps import refusal, silent, strange
-from holdfast.testing.provider.voices.speaking import Call
+from holdfast.state.codec.reading import get_decoder
+from holdfast.testing.provider.calls import IncomingRequest, ModelAnswer, ProviderReply
+from holdfast.testing.provider.faults.faults import FAULT_KINDS, Fault
+from holdfast.testing.provider.faults.mishaps import add_unknown_block, make_empty_answer, make_fault_refusal
+from holdfast.testing.provider.voices.speaking import ApiCall
 
 
-class _Wish(Struct):
+class _StreamField(Struct):
     stream: bool = False
 
 
-def judged(answer: Callable[[Asked], Reply], call: Call, asked: Asked) -> Reply:
+def answer_with_faults(
+    answer: Callable[[IncomingRequest], ProviderReply], call: ApiCall, request: IncomingRequest
+) -> ProviderReply:
     """Return the judge's answer, unless a fault comes before it; some faults change it."""
-    if call.fault and is_told(call.fault):
-        return refusal(call.fault, call.api)
-    reply = answer(asked)
-    if call.fault and isinstance(reply, Answered) and call.fault.kind in ("empty", "unknown"):
-        return silent(reply) if call.fault.kind == "empty" else strange(reply, call.api)
+    if call.fault and is_status_fault(call.fault):
+        return make_fault_refusal(call.fault, call.api)
+    reply = answer(request)
+    if call.fault and isinstance(reply, ModelAnswer) and call.fault.kind in ("empty", "unknown"):
+        return make_empty_answer(reply) if call.fault.kind == "empty" else add_unknown_block(reply, call.api)
     return reply
 
 
-def is_told(fault: Fault) -> bool:
+def is_status_fault(fault: Fault) -> bool:
     """Return whether the fault is a status, told in place of an answer."""
-    return KINDS[fault.kind].group == "status"
+    return FAULT_KINDS[fault.kind].group == "status"
 
 
-def wants_events(body: bytes) -> bool:
+def is_stream_requested(body: bytes) -> bool:
     """Return whether the body asks for a stream (Gemini's address does)."""
     try:
-        return decoder(_Wish).decode(body).stream
+        return get_decoder(_StreamField).decode(body).stream
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return False

@@ -11,26 +11,26 @@ from typing import Literal
 from warnings import catch_warnings, simplefilter
 
 from holdfast.errors import ConfigError
-from holdfast.testing.provider.blocks import Block
+from holdfast.testing.provider.blocks import PromptBlock
 
-PER_BLOCK = 3
+BLOCK_OVERHEAD = 3
 """Tokens around each piece of a request: what tells roles and borders apart in chat templates."""
-_AT_ONCE = 40_000
+_MAX_TOKENIZER_TEXT = 40_000
 """Characters given to the tokenizer at once; it refuses texts of more than 200,000 tokens."""
-_REMEMBERED = 200_000
+_MAX_REMEMBERED = 200_000
 """Texts whose count is kept, so that a growing conversation is counted once."""
 
 
-def counter(name: Literal["auto", "o200k", "words"] = "auto") -> Callable[[str], int]:
+def get_token_counter(name: Literal["auto", "o200k", "words"] = "auto") -> Callable[[str], int]:
     """Return what counts the tokens of a text. Raises ``ConfigError`` when it was named and is not installed."""
-    exact = _o200k() if name != "words" else None
+    exact = _load_o200k() if name != "words" else None
     if exact is None and name == "o200k":
         raise ConfigError("the tokenizer o200k is not installed; install holdfast[exact], or ask for 'words'")
-    return exact or words
+    return exact or count_word_pieces
 
 
 @cache
-def _o200k() -> Callable[[str], int] | None:
+def _load_o200k() -> Callable[[str], int] | None:
     """Return the count of a real tokenizer, or nothing where the wheel is not installed."""
     try:
         with catch_warnings():
@@ -42,31 +42,39 @@ def _o200k() -> Callable[[str], int] | None:
 
     def count(text: str) -> int:
         clean = text.encode("utf-8", "replace").decode()
-        return sum(len(encode(clean[at : at + _AT_ONCE])) for at in range(0, len(clean), _AT_ONCE))
+        return sum(
+            len(encode(clean[at : at + _MAX_TOKENIZER_TEXT])) for at in range(0, len(clean), _MAX_TOKENIZER_TEXT)
+        )
 
     return count
 
 
-_PIECES = re.compile(r"[^\W\d_]+|\d+|\n+[ \t]*|[ \t]{2,}|[^\w\s]+|_")
-_LETTERS, _DIGITS, _SIGNS = 6, 3, 2
+_WORD_PIECES = re.compile(r"[^\W\d_]+|\d+|\n+[ \t]*|[ \t]{2,}|[^\w\s]+|_")
+_LETTERS_PER_TOKEN, _DIGITS_PER_TOKEN, _SIGNS_PER_TOKEN = 6, 3, 2
 """Characters of a word, a number, a run of signs that make a token, about: English words of o200k, rounded down."""
 
 
-def words(text: str) -> int:
+def count_word_pieces(text: str) -> int:
     """Return the word pieces of ``text``: what a tokenizer would make of it, some tenths more on prose and code."""
-    return sum(_piece(found[0]) for found in _PIECES.finditer(text))
+    return sum(_count_piece(match[0]) for match in _WORD_PIECES.finditer(text))
 
 
-def _piece(piece: str) -> int:
+def _count_piece(piece: str) -> int:
     first = piece[0]
     if not first.isascii():
         return ceil(len(piece.encode("utf-8", "replace")) / 3)
     if first.isalpha():
-        return ceil(len(piece.encode("utf-8", "replace")) / _LETTERS)
-    return ceil(len(piece) / _DIGITS) if first.isdigit() else 1 if first.isspace() else ceil(len(piece) / _SIGNS)
+        return ceil(len(piece.encode("utf-8", "replace")) / _LETTERS_PER_TOKEN)
+    return (
+        ceil(len(piece) / _DIGITS_PER_TOKEN)
+        if first.isdigit()
+        else 1
+        if first.isspace()
+        else ceil(len(piece) / _SIGNS_PER_TOKEN)
+    )
 
 
-class Scale:
+class RequestCounter:
     """Weighs pieces of requests; it remembers the weight of those it has seen."""
 
     def __init__(self, count: Callable[[str], int], factor: float) -> None:
@@ -74,22 +82,22 @@ class Scale:
         self._count, self._factor = count, factor
         self._known: dict[bytes, int] = {}
 
-    def text(self, text: str) -> int:
+    def count_text(self, text: str) -> int:
         """Return the tokens of one text."""
-        return ceil(self._plain(text) * self._factor)
+        return ceil(self._count_unscaled(text) * self._factor)
 
-    def sums(self, blocks: Iterable[Block]) -> list[int]:
+    def sum_blocks(self, blocks: Iterable[PromptBlock]) -> list[int]:
         """Return the tokens up to and with each piece: the last number is the whole request, rounded once."""
         total, out = 0, [0]
         for block in blocks:
-            total += PER_BLOCK + self._plain(block.rendering.text) + block.rendering.media
+            total += BLOCK_OVERHEAD + self._count_unscaled(block.rendering.text) + block.rendering.media
             out.append(ceil(total * self._factor))
         return out
 
-    def _plain(self, text: str) -> int:
+    def _count_unscaled(self, text: str) -> int:
         name = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         if name not in self._known:
-            if len(self._known) >= _REMEMBERED:
+            if len(self._known) >= _MAX_REMEMBERED:
                 self._known.clear()
             self._known[name] = self._count(text)
         return self._known[name]

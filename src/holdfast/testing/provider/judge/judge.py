@@ -5,54 +5,62 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from holdfast.providers.rules import validate
-from holdfast.testing.provider.answers.compacting import check_blocks, in_force
-from holdfast.testing.provider.blocks import Block
-from holdfast.testing.provider.calls import Refusal
-from holdfast.testing.provider.judge.refusals import refuse
-from holdfast.testing.provider.reading import Request
-from holdfast.testing.provider.seals.shelf import Shelf
-from holdfast.testing.provider.seals.signing import THINKING, Checked, check_thinking
-from holdfast.testing.provider.seals.thoughts import check_thoughts
-from holdfast.testing.provider.settings import Settings
+from holdfast.providers.rules import validate_request
+from holdfast.testing.provider.answers.compacting import check_compaction_blocks, drop_compacted_blocks
+from holdfast.testing.provider.blocks import PromptBlock
+from holdfast.testing.provider.calls import RefusalReply
+from holdfast.testing.provider.judge.refusals import make_rule_refusal
+from holdfast.testing.provider.reading import ProviderRequest
+from holdfast.testing.provider.seals.shelf import ResponseStore
+from holdfast.testing.provider.seals.signing import THINKING_FIELDS, HistoryCheck, check_signed_thinking
+from holdfast.testing.provider.seals.thoughts import check_thought_signatures
+from holdfast.testing.provider.settings import ProviderSettings
 
 
-def obeys(request: Request) -> Refusal | None:
+def check_request_rules(request: ProviderRequest) -> RefusalReply | None:
     """Return the refusal of a request that breaks a rule which its bytes alone can break."""
-    findings = validate(request.received, request.api, betas=request.betas, model=request.model)
-    return refuse(request.api, findings, request.body)
+    findings = validate_request(request.received, request.api, betas=request.betas, model=request.model)
+    return make_rule_refusal(request.api, findings, request.body)
 
 
-def returns(request: Request, pieces: Sequence[Block], settings: Settings, shelf: Shelf) -> Checked | Refusal:
+def check_returned_parts(
+    request: ProviderRequest, pieces: Sequence[PromptBlock], settings: ProviderSettings, response_store: ResponseStore
+) -> HistoryCheck | RefusalReply:
     """Return which of the provider's own words came back in another history, or the refusal of changed ones."""
     if request.api == "anthropic":
-        return check_blocks(pieces, settings) or check_thinking(request, pieces, settings)
+        return check_compaction_blocks(pieces, settings) or check_signed_thinking(request, pieces, settings)
     if request.api == "openai-responses":
-        return shelf.check(request, pieces, settings)
-    return (check_thoughts(request, settings) if request.api == "gemini" else None) or Checked(tuple(pieces))
+        return response_store.check_items(request, pieces, settings)
+    return (check_thought_signatures(request, settings) if request.api == "gemini" else None) or HistoryCheck(
+        tuple(pieces)
+    )
 
 
-def visible(request: Request, pieces: Sequence[Block]) -> list[Block]:
+def filter_visible_blocks(request: ProviderRequest, pieces: Sequence[PromptBlock]) -> list[PromptBlock]:
     """Return the pieces that the model reads: none before a compaction, no thinking that it has forgotten."""
-    start = _words_from(pieces) if request.api == "anthropic" and strips(request.model) else 0
-    kept = [
+    start = (
+        _find_newest_user_words(pieces) if request.api == "anthropic" and is_old_thinking_dropped(request.model) else 0
+    )
+    kept_pieces = [
         piece
         for at, piece in enumerate(pieces)
-        if not (at < start and piece.section == "messages" and piece.kind in THINKING)
+        if not (at < start and piece.section == "messages" and piece.kind in THINKING_FIELDS)
     ]
-    return in_force(request.api, kept)
+    return drop_compacted_blocks(request.api, kept_pieces)
 
 
-_STRIPS = re.compile(r"claude-(?:v?[12](?!\d)|instant|3(?!\d))|opus-4(?![-.][5-9])|sonnet-4(?![-.][6-9])|haiku-4")
+_FORGETFUL_MODELS = re.compile(
+    r"claude-(?:v?[12](?!\d)|instant|3(?!\d))|opus-4(?![-.][5-9])|sonnet-4(?![-.][6-9])|haiku-4"
+)
 """Claude up to Opus 4.1, Sonnet 4.5 and Haiku 4.5 (prompt caching page)."""
 
 
-def strips(model: str) -> bool:
+def is_old_thinking_dropped(model: str) -> bool:
     """Return whether ``model`` forgets its thinking when the user speaks again, and so misses its cache there."""
-    return _STRIPS.search(model.lower()) is not None
+    return _FORGETFUL_MODELS.search(model.lower()) is not None
 
 
-def _words_from(pieces: Sequence[Block]) -> int:
+def _find_newest_user_words(pieces: Sequence[PromptBlock]) -> int:
     """Return where the user's newest own words stand."""
-    found = (at for at, piece in enumerate(pieces) if piece.role == "user" and piece.kind != "tool_result")
-    return max(found, default=0)
+    starts = (at for at, piece in enumerate(pieces) if piece.role == "user" and piece.kind != "tool_result")
+    return max(starts, default=0)

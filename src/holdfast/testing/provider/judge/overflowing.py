@@ -1,7 +1,7 @@
 """How providers say that a request is larger than the window: one wording a name, with true numbers.
 
-The words are those that servers send; the names are ours. ``Settings.overflow`` takes any of them, ``native`` (the
-API's own) and ``silent`` (the front is dropped and the request answered).
+The words are those that servers send; the names are ours. ``ProviderSettings.overflow`` takes any of them, ``native``
+(the API's own) and ``silent`` (the front is dropped and the request answered).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import ConfigError
-from holdfast.testing.provider.calls import Refusal
+from holdfast.testing.provider.calls import RefusalReply
 
 
-class Wording(Struct, frozen=True):
-    """How one server says it: ``text`` holds names of numbers (see ``refuse``)."""
+class OverflowWording(Struct, frozen=True):
+    """How one server says it: ``text`` holds names of numbers (see ``make_overflow_refusal``)."""
 
     status: int
     code: str
@@ -28,91 +28,95 @@ class Wording(Struct, frozen=True):
     """Said inside a stream that began with 200, where one was asked for; without a code, with the API's own."""
 
 
-NATIVE = {
+NATIVE_WORDINGS = {
     "anthropic": "anthropic",
     "openai-chat": "openai",
     "openai-responses": "responses",
     "gemini": "gemini",
 }
 """The wording of each API's own provider."""
-SUMS = {"anthropic": "anthropic-sum", "openai": "openai-sum", "azure": "openai-sum"}
+SUM_WORDINGS = {"anthropic": "anthropic-sum", "openai": "openai-sum", "azure": "openai-sum"}
 """What stands for a wording where the input fits and the output asked for does not, so that its numbers are true. The
 others name the sum of both, or both."""
 
-WORDINGS: Mapping[str, Wording] = {
-    "anthropic": Wording(400, "invalid_request_error", "prompt is too long: {tokens} tokens > {limit} maximum"),
-    "anthropic-sum": Wording(
+OVERFLOW_WORDINGS: Mapping[str, OverflowWording] = {
+    "anthropic": OverflowWording(400, "invalid_request_error", "prompt is too long: {tokens} tokens > {limit} maximum"),
+    "anthropic-sum": OverflowWording(
         400,
         "invalid_request_error",
         "input length and `max_tokens` exceed context limit: {tokens} + {output} > {limit}, decrease input length or"
         " `max_tokens` and try again",
     ),
-    "anthropic-bytes": Wording(413, "request_too_large", "Request exceeds the maximum allowed number of bytes."),
-    "anthropic-tier": Wording(429, "rate_limit_error", "Extra usage is required for long context requests."),
-    "openai": Wording(
+    "anthropic-bytes": OverflowWording(
+        413, "request_too_large", "Request exceeds the maximum allowed number of bytes."
+    ),
+    "anthropic-tier": OverflowWording(429, "rate_limit_error", "Extra usage is required for long context requests."),
+    "openai": OverflowWording(
         400,
         "context_length_exceeded",
         "This model's maximum context length is {limit} tokens. However, your messages resulted in {tokens} tokens."
         " Please reduce the length of the messages.",
     ),
-    "openai-sum": Wording(
+    "openai-sum": OverflowWording(
         400,
         "context_length_exceeded",
         "This model's maximum context length is {limit} tokens, however you requested {total} tokens ({tokens} in your"
         " prompt; {output} for the completion). Please reduce your prompt; or completion length.",
     ),
-    "openai-limit": Wording(
+    "openai-limit": OverflowWording(
         400,
         "context_length_exceeded",
         "Input tokens exceed the configured limit of {limit} tokens. Your messages resulted in {tokens} tokens. Please"
         " reduce the length of the messages.",
     ),
-    "openai-tpm": Wording(
+    "openai-tpm": OverflowWording(
         429,
         "rate_limit_exceeded",
         "Request too large for {model} in organization org-x on tokens per min (TPM): Limit {limit}, Requested"
         " {tokens}. The input or output tokens must be reduced in order to run successfully. Visit"
         " https://platform.openai.com/account/rate-limits to learn more.",
     ),
-    "responses": Wording(
+    "responses": OverflowWording(
         400,
         "context_length_exceeded",
         "Your input exceeds the context window of this model. Please adjust your input and try again.",
     ),
-    "responses-short": Wording(400, "context_length_exceeded", "Your input exceeds this model's context window."),
-    "stream": Wording(
+    "responses-short": OverflowWording(
+        400, "context_length_exceeded", "Your input exceeds this model's context window."
+    ),
+    "stream": OverflowWording(
         400,
         "",
         "Your input exceeds the context window of this model. Please adjust your input and try again.",
         in_stream=True,
     ),
-    "gemini": Wording(
+    "gemini": OverflowWording(
         400,
         "INVALID_ARGUMENT",
         "The input token count ({tokens}) exceeds the maximum number of tokens allowed ({limit}).",
     ),
-    "gemini-short": Wording(
+    "gemini-short": OverflowWording(
         400,
         "INVALID_ARGUMENT",
         "The input token count exceeds the maximum number of tokens allowed ({limit}).",
     ),
-    "vertex": Wording(
+    "vertex": OverflowWording(
         400, "INVALID_ARGUMENT", "The input exceeds the maximum number of tokens supported by this model."
     ),
-    "azure": Wording(
+    "azure": OverflowWording(
         400,
         "context_length_exceeded",
         "This model's maximum context length is {limit} tokens. However, your messages resulted in {tokens} tokens."
         " Please reduce the length of the messages.",
     ),
-    "copilot": Wording(413, "", "failed to parse request", "flat"),
-    "bedrock": Wording(
+    "copilot": OverflowWording(413, "", "failed to parse request", "flat"),
+    "bedrock": OverflowWording(
         400,
         "ValidationException",
         "The model returned the following errors: prompt is too long: {tokens} tokens > {limit} maximum",
         "flat",
     ),
-    "bedrock-nova": Wording(
+    "bedrock-nova": OverflowWording(
         400,
         "modelStreamError",
         "The model returned the following errors: Input Tokens Exceeded: Number of input tokens exceeds maximum"
@@ -120,7 +124,7 @@ WORDINGS: Mapping[str, Wording] = {
         "flat",
         in_stream=True,
     ),
-    "bedrock-llama": Wording(
+    "bedrock-llama": OverflowWording(
         400,
         "ValidationException",
         "The model returned the following errors: This model's maximum context length is {limit} tokens. Please reduce"
@@ -128,50 +132,54 @@ WORDINGS: Mapping[str, Wording] = {
         "flat",
         in_stream=True,
     ),
-    "bedrock-count": Wording(
+    "bedrock-count": OverflowWording(
         400,
         "ValidationException",
         "400 Bad Request: Too many input tokens. Max input tokens: {limit}, request input token count: {tokens}",
         "flat",
     ),
-    "bedrock-titan": Wording(
+    "bedrock-titan": OverflowWording(
         400,
         "ValidationException",
         "Malformed input request: expected maxLength: {most}, actual: {characters}, please reformat your input and try"
         " again.",
         "flat",
     ),
-    "xai": Wording(400, "", "This model's maximum prompt length is {limit} but the request contains {tokens} tokens."),
-    "groq": Wording(400, "context_length_exceeded", "Please reduce the length of the messages or completion."),
-    "groq-bytes": Wording(413, "request_too_large", "Request Entity Too Large"),
-    "openrouter": Wording(400, "", "Input length {tokens} exceeds the maximum allowed input length of {limit} tokens."),
-    "together": Wording(
+    "xai": OverflowWording(
+        400, "", "This model's maximum prompt length is {limit} but the request contains {tokens} tokens."
+    ),
+    "groq": OverflowWording(400, "context_length_exceeded", "Please reduce the length of the messages or completion."),
+    "groq-bytes": OverflowWording(413, "request_too_large", "Request Entity Too Large"),
+    "openrouter": OverflowWording(
+        400, "", "Input length {tokens} exceeds the maximum allowed input length of {limit} tokens."
+    ),
+    "together": OverflowWording(
         422,
         "",
         "`inputs` tokens + `max_new_tokens` must be <= {limit}. Given: {tokens} `inputs` tokens and {output}"
         " `max_new_tokens`",
     ),
-    "tgi": Wording(
+    "tgi": OverflowWording(
         422,
         "validation",
         "Input validation error: `inputs` must have less than {limit} tokens. Given: {tokens}",
         "tgi",
     ),
-    "mistral": Wording(
+    "mistral": OverflowWording(
         400,
         "3051",
         "Prompt contains {tokens} tokens and 0 draft tokens, too large for model with {limit} maximum context length",
         "mistral",
     ),
-    "llama.cpp": Wording(
+    "llama.cpp": OverflowWording(
         400,
         "exceed_context_size_error",
         "request ({tokens} tokens) exceeds the available context size ({limit} tokens), try increasing it",
         "llama",
     ),
-    "llama.cpp-old": Wording(500, "", "context size has been exceeded"),
-    "ollama": Wording(400, "", "ollama error: context length exceeded, too many tokens"),
-    "vllm": Wording(
+    "llama.cpp-old": OverflowWording(500, "", "context size has been exceeded"),
+    "ollama": OverflowWording(400, "", "ollama error: context length exceeded, too many tokens"),
+    "vllm": OverflowWording(
         400,
         "BadRequestError",
         "You passed {tokens} input tokens and requested {output} output tokens. However, the model's context length is"
@@ -179,67 +187,67 @@ WORDINGS: Mapping[str, Wording] = {
         " input prompt.",
         "vllm",
     ),
-    "vllm-decoder": Wording(
+    "vllm-decoder": OverflowWording(
         400,
         "BadRequestError",
         "The decoder prompt (length {tokens}) is longer than the maximum model length of {limit}. Make sure that"
         " `max_model_len` is no smaller than the number of text tokens plus multimodal tokens.",
         "vllm",
     ),
-    "sglang": Wording(
+    "sglang": OverflowWording(
         400,
         "BadRequestError",
         "The input ({tokens} tokens) is longer than the model's context length ({limit} tokens).",
         "vllm",
     ),
-    "deepinfra": Wording(400, "", "input length {tokens} exceeds the maximum context length of this model"),
-    "litellm": Wording(
+    "deepinfra": OverflowWording(400, "", "input length {tokens} exceeds the maximum context length of this model"),
+    "litellm": OverflowWording(
         400,
         "ContextWindowExceededError",
         "litellm.ContextWindowExceededError: litellm.BadRequestError: ContextWindowExceededError: OpenAIException -"
         " Requested token count exceeds the model's maximum context length of {limit} tokens. You requested a total of"
         " {tokens} tokens.",
     ),
-    "moonshot": Wording(
+    "moonshot": OverflowWording(
         400,
         "invalid_request_error",
         "Invalid request: Your request exceeded model token limit: {limit} (requested: {tokens})",
     ),
-    "ds4": Wording(
+    "ds4": OverflowWording(
         400, "", "Prompt has {tokens:,} tokens, but the configured context size is {limit:,} tokens", "flat"
     ),
-    "zai": Wording(400, "1210", "tokens in request more than max tokens allowed"),
-    "cohere": Wording(
+    "zai": OverflowWording(400, "1210", "tokens in request more than max tokens allowed"),
+    "cohere": OverflowWording(
         400,
         "",
         "too many tokens: total number of tokens in the prompt cannot exceed {limit} - received {tokens}. Try using a"
         " shorter prompt",
         "flat",
     ),
-    "cohere-total": Wording(400, "", "total tokens ({tokens}) exceeds the model's maximum limit", "flat"),
-    "ai21": Wording(422, "", "Prompt has too many tokens. Requested {tokens} tokens", "flat"),
-    "replicate": Wording(400, "ModelError", "input is too long", "flat"),
-    "watsonx": Wording(
+    "cohere-total": OverflowWording(400, "", "total tokens ({tokens}) exceeds the model's maximum limit", "flat"),
+    "ai21": OverflowWording(422, "", "Prompt has too many tokens. Requested {tokens} tokens", "flat"),
+    "replicate": OverflowWording(400, "ModelError", "input is too long", "flat"),
+    "watsonx": OverflowWording(
         400,
         "invalid_input_argument",
         "Invalid input argument for Model '{model}': the number of input tokens {tokens} cannot exceed the total tokens"
         " limit {limit} for this model",
     ),
-    "github-models": Wording(
+    "github-models": OverflowWording(
         413, "tokens_limit_reached", "Request body too large for {model} model. Max size: {limit} tokens."
     ),
-    "nginx": Wording(413, "", "413 Request Entity Too Large", "html"),
+    "nginx": OverflowWording(413, "", "413 Request Entity Too Large", "html"),
 }
 """Every wording by its name."""
-NAMES = ("native", "silent", *WORDINGS)
-"""What ``Settings.overflow`` may be."""
+OVERFLOW_NAMES = ("native", "silent", *OVERFLOW_WORDINGS)
+"""What ``ProviderSettings.overflow`` may be."""
 
 
-_CHARACTERS = 4
+_CHARACTERS_PER_TOKEN = 4
 """Characters for a token, where a server counts those."""
 
 
-class Measured(Struct, frozen=True):
+class OverflowNumbers(Struct, frozen=True):
     """The numbers of a request that is too large."""
 
     tokens: int
@@ -251,62 +259,64 @@ class Measured(Struct, frozen=True):
     model: str
 
 
-def refuse(name: str, api: str, measured: Measured, *, stream: bool) -> Refusal:
+def make_overflow_refusal(name: str, api: str, numbers: OverflowNumbers, *, stream: bool) -> RefusalReply:
     """Return the refusal in the wording ``name``, or the API's own. Raises ``ConfigError`` for a name nobody has."""
-    said = NATIVE[api] if name == "native" else name
-    found = WORDINGS.get(said if measured.tokens > measured.limit else SUMS.get(said, said))
-    if found is None:
-        raise ConfigError(f"no provider says an overflow as {name!r}; choose one of {', '.join(NAMES)}")
-    if measured.tokens <= measured.limit and "{output}" not in found.text:  # one number for both
-        measured = replace(measured, tokens=measured.tokens + measured.output, output=0)
-    text = found.text.format(
-        tokens=measured.tokens,
-        limit=measured.limit,
-        output=measured.output,
-        total=measured.tokens + measured.output,
-        room=max(0, measured.limit - measured.output),
-        most=measured.limit * _CHARACTERS,
-        characters=measured.tokens * _CHARACTERS,
-        model=measured.model,
+    wording_name = NATIVE_WORDINGS[api] if name == "native" else name
+    wording = OVERFLOW_WORDINGS.get(
+        wording_name if numbers.tokens > numbers.limit else SUM_WORDINGS.get(wording_name, wording_name)
     )
-    code = found.code or WORDINGS[NATIVE[api]].code if found.in_stream else found.code
-    details: dict[str, str | int] = {"param": _PARAMS[api]} if code == "context_length_exceeded" else {}
-    body = _body(found, text, measured)
-    return Refusal(found.status, code, text, in_stream=found.in_stream and stream, body=body, details=details)
+    if wording is None:
+        raise ConfigError(f"no provider says an overflow as {name!r}; choose one of {', '.join(OVERFLOW_NAMES)}")
+    if numbers.tokens <= numbers.limit and "{output}" not in wording.text:  # one number for both
+        numbers = replace(numbers, tokens=numbers.tokens + numbers.output, output=0)
+    text = wording.text.format(
+        tokens=numbers.tokens,
+        limit=numbers.limit,
+        output=numbers.output,
+        total=numbers.tokens + numbers.output,
+        room=max(0, numbers.limit - numbers.output),
+        most=numbers.limit * _CHARACTERS_PER_TOKEN,
+        characters=numbers.tokens * _CHARACTERS_PER_TOKEN,
+        model=numbers.model,
+    )
+    code = wording.code or OVERFLOW_WORDINGS[NATIVE_WORDINGS[api]].code if wording.in_stream else wording.code
+    details: dict[str, str | int] = {"param": _PARAM_OF_API[api]} if code == "context_length_exceeded" else {}
+    body = _encode_error_body(wording, text, numbers)
+    return RefusalReply(wording.status, code, text, in_stream=wording.in_stream and stream, body=body, details=details)
 
 
-_PARAMS = {"openai-chat": "messages", "openai-responses": "input", "anthropic": "messages", "gemini": "contents"}
+_PARAM_OF_API = {"openai-chat": "messages", "openai-responses": "input", "anthropic": "messages", "gemini": "contents"}
 
 
-def nginx(title: str) -> bytes:
+def make_nginx_page(title: str) -> bytes:
     """Return the page in which nginx tells an error."""
     head = f"<head><title>{title}</title></head>"
     return f"<html>{head}<body><center><h1>{title}</h1></center><hr><center>nginx</center></body></html>".encode()
 
 
-def _body(found: Wording, text: str, measured: Measured) -> bytes:
+def _encode_error_body(wording: OverflowWording, text: str, numbers: OverflowNumbers) -> bytes:
     """Return the error body of a server that has its own, nothing for the API's usual one."""
-    if found.shape == "html":
-        return nginx(text)
+    if wording.shape == "html":
+        return make_nginx_page(text)
     shapes: dict[str, object] = {
-        "flat": {"message": text, "code": found.code},
-        "vllm": {"object": "error", "message": text, "type": found.code, "param": None, "code": found.status},
+        "flat": {"message": text, "code": wording.code},
+        "vllm": {"object": "error", "message": text, "type": wording.code, "param": None, "code": wording.status},
         "mistral": {
             "object": "error",
             "message": text,
             "type": "invalid_request_invalid_args",
             "param": None,
-            "code": found.code,
+            "code": wording.code,
         },
-        "tgi": {"error": text, "error_type": found.code},
+        "tgi": {"error": text, "error_type": wording.code},
         "llama": {
             "error": {
-                "code": found.status,
+                "code": wording.status,
                 "message": text,
-                "type": found.code,
-                "n_prompt_tokens": measured.tokens,
-                "n_ctx": measured.limit,
+                "type": wording.code,
+                "n_prompt_tokens": numbers.tokens,
+                "n_ctx": numbers.limit,
             }
         },
     }
-    return msgspec.json.encode(shapes[found.shape]) if found.shape in shapes else b""
+    return msgspec.json.encode(shapes[wording.shape]) if wording.shape in shapes else b""

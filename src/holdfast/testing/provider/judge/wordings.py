@@ -6,7 +6,7 @@ belongs to, ``at`` the number of the message; ``refusals`` has what else it may 
 
 from __future__ import annotations
 
-WORDS: dict[str, str] = {
+RULE_WORDINGS: dict[str, str] = {
     # -- Anthropic ---------------------------------------------------------------------------------------------------
     "anthropic.messages": "messages: at least one message is required",
     "anthropic.strict": "{path}: Extra inputs are not permitted",
@@ -101,7 +101,7 @@ WORDS: dict[str, str] = {
 }
 """What is said about the first place where a rule is broken."""
 
-DETAILS: dict[str, str] = {
+ANTHROPIC_ERROR_CODES: dict[str, str] = {
     "anthropic.compaction-first": "compaction_block_misplaced",
     "anthropic.compaction-single": "compaction_block_ambiguous",
     "anthropic.compaction-turn": "compaction_incomplete_turn",
@@ -110,7 +110,7 @@ DETAILS: dict[str, str] = {
 }
 """``error_code`` of Anthropic's errors that have one (compaction page)."""
 
-CODES: dict[str, str] = {
+OPENAI_ERROR_CODES: dict[str, str] = {
     "openai-chat.orphan": "",
     "openai-chat.pair": "",
     "openai-responses.pair": "",

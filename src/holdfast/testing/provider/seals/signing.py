@@ -7,104 +7,117 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from holdfast.providers.models import traits
-from holdfast.testing.provider.blocks import Block
-from holdfast.testing.provider.calls import Refusal
-from holdfast.testing.provider.reading import Request
-from holdfast.testing.provider.seals.sealing import Sealed, digest, seal, unseal
-from holdfast.testing.provider.settings import Settings
+from holdfast.providers.models import get_claude_traits
+from holdfast.testing.provider.blocks import PromptBlock
+from holdfast.testing.provider.calls import RefusalReply
+from holdfast.testing.provider.reading import ProviderRequest
+from holdfast.testing.provider.seals.sealing import (
+    SealContent,
+    digest_pieces,
+    make_provider_signature,
+    open_provider_signature,
+)
+from holdfast.testing.provider.settings import ProviderSettings
 
-THINKING = {"thinking": ("thinking", "signature"), "redacted_thinking": ("data", "data")}
+THINKING_FIELDS = {"thinking": ("thinking", "signature"), "redacted_thinking": ("data", "data")}
 """Blocks of thinking: where their words and their signature are."""
-_DATE = re.compile(r"[-@]\d{8}\b.*|-latest$")
+_MODEL_DATE = re.compile(r"[-@]\d{8}\b.*|-latest$")
 
 
-class Checked(Struct, frozen=True):
+class HistoryCheck(Struct, frozen=True):
     """What is left of a history once the reasoning that belongs to another one is out."""
 
-    pieces: tuple[Block, ...]
-    dropped: tuple[tuple[str, str], ...] = ()
+    pieces: tuple[PromptBlock, ...]
+    dropped_parts: tuple[tuple[str, str], ...] = ()
     """Paths or ids of what was dropped, and why."""
 
 
-def binds(model: str, settings: Settings) -> bool:
+def is_thinking_bound(model: str, settings: ProviderSettings) -> bool:
     """Return whether ``model`` binds its thinking to what came before it; an unknown Claude does."""
-    if settings.binds != "auto":
-        return settings.binds == "always"
-    known = traits(model)
-    return known.binds if known is not None else True
+    if settings.binds_thinking != "auto":
+        return settings.binds_thinking == "always"
+    model_traits = get_claude_traits(model)
+    return model_traits.binds_thinking if model_traits is not None else True
 
 
-def same_model(one: str, other: str) -> bool:
+def is_same_model_name(first_model: str, second_model: str) -> bool:
     """Return whether two names are one model, dates aside."""
-    return _DATE.sub("", one) == _DATE.sub("", other)
+    return _MODEL_DATE.sub("", first_model) == _MODEL_DATE.sub("", second_model)
 
 
 # -- the chain ---------------------------------------------------------------------------------------------------------
 
 
-class Chain:
+class HistoryDigest:
     """The digest of everything said so far. A compaction of ours stands for what it summarised."""
 
-    def __init__(self, blocks: Iterable[Block] = ()) -> None:
+    def __init__(self, blocks: Iterable[PromptBlock] = ()) -> None:
         """Start with nothing, or with these pieces."""
         self.state = self.frame = ""
         for block in blocks:
-            self.add(block)
+            self.add_block(block)
 
-    def add(self, block: Block) -> None:
+    def add_block(self, block: PromptBlock) -> None:
         """Go on over one piece; tools that are loaded later are no part of what is signed."""
         if block.section == "tools" and isinstance(block.value, dict) and block.value.get("defer_loading"):
             return
-        about = compaction_of(block)
+        about = open_compaction_signature(block)
         if about is not None and about.get("frame") == self.frame:
             self.state = about.get("end", "")
             return
-        self.state = digest(self.state.encode(), block.key)
+        self.state = digest_pieces(self.state.encode(), block.key)
         if block.section != "messages":
             self.frame = self.state
 
 
-def compaction_of(block: Block) -> Sealed | None:
+def open_compaction_signature(block: PromptBlock) -> SealContent | None:
     """Return what a compaction block of ours says it stands for, nothing for other blocks."""
     if block.kind != "compaction":
         return None
-    sealed = block.value.get("signature") or block.value.get("encrypted_content")
-    return unseal(sealed, "compaction")
+    signature = block.value.get("signature") or block.value.get("encrypted_content")
+    return open_provider_signature(signature, "compaction")
 
 
-def sign(prefix: str, model: str, words: str) -> str:
+def sign_thinking(prefix: str, model: str, words: str) -> str:
     """Return the signature of thinking ``words`` behind ``prefix``, a state of the chain."""
-    return seal("thinking", prefix=prefix, model=model, words=digest(words.encode("utf-8", "replace")))
+    return make_provider_signature(
+        "thinking", prefix=prefix, model=model, words=digest_pieces(words.encode("utf-8", "replace"))
+    )
 
 
 # -- the check ---------------------------------------------------------------------------------------------------------
 
 
-def check_thinking(request: Request, blocks: Sequence[Block], settings: Settings) -> Checked | Refusal:
+def check_signed_thinking(
+    request: ProviderRequest, blocks: Sequence[PromptBlock], settings: ProviderSettings
+) -> HistoryCheck | RefusalReply:
     """Return the thinking to drop, or the refusal of thinking that was changed or belongs to another history."""
-    bound, latest = binds(request.model, settings), _latest(blocks)
-    chain, left, dropped = Chain(), list[Block](), list[tuple[str, str]]()
+    is_bound, latest = is_thinking_bound(request.model, settings), _find_latest_answer(blocks)
+    chain, kept_blocks, dropped_blocks = HistoryDigest(), list[PromptBlock](), list[tuple[str, str]]()
     for at, block in enumerate(blocks):
-        is_thinking = block.section == "messages" and block.kind in THINKING
-        why = _fault(block, chain.state, request.model, at >= latest, bound, settings) if is_thinking else ""
-        if isinstance(why, Refusal):
+        is_thinking = block.section == "messages" and block.kind in THINKING_FIELDS
+        why = (
+            _check_thinking_block(block, chain.state, request.model, at >= latest, is_bound, settings)
+            if is_thinking
+            else ""
+        )
+        if isinstance(why, RefusalReply):
             return why
-        if why and not _drops(request):
-            return _refusal(block, _BOUND)
+        if why and not _is_dropping_mismatches(request):
+            return _make_thinking_refusal(block, _BOUND_TEXT)
         if why:
-            dropped.append((block.path, why))
+            dropped_blocks.append((block.path, why))
         else:
-            left.append(block)
-            chain.add(block)
-    return Checked(tuple(left), tuple(dropped))
+            kept_blocks.append(block)
+            chain.add_block(block)
+    return HistoryCheck(tuple(kept_blocks), tuple(dropped_blocks))
 
 
-def _drops(request: Request) -> bool:
-    return bool(request.option("thinking", "block_binding", "prefix_mismatch_behavior") == "drop_block")
+def _is_dropping_mismatches(request: ProviderRequest) -> bool:
+    return bool(request.get_option("thinking", "block_binding", "prefix_mismatch_behavior") == "drop_block")
 
 
-def _latest(blocks: Sequence[Block]) -> int:
+def _find_latest_answer(blocks: Sequence[PromptBlock]) -> int:
     """Return where the latest assistant message begins."""
     at = len(blocks)
     while at and blocks[at - 1].role != "assistant":
@@ -114,34 +127,36 @@ def _latest(blocks: Sequence[Block]) -> int:
     return at
 
 
-def _fault(block: Block, prefix: str, model: str, latest: bool, bound: bool, settings: Settings) -> Refusal | str:
+def _check_thinking_block(
+    block: PromptBlock, prefix: str, model: str, latest: bool, is_bound: bool, settings: ProviderSettings
+) -> RefusalReply | str:
     """Return the refusal of a block that is not as it was made, why it belongs elsewhere, or nothing.
 
     What a model that does not bind has signed may be replayed anywhere.
     """
-    words, mark = (block.value.get(key) for key in THINKING[block.kind])
-    about = unseal(mark, "thinking")
+    words, mark = (block.value.get(key) for key in THINKING_FIELDS[block.kind])
+    about = open_provider_signature(mark, "thinking")
     if about is None:
-        return "" if settings.seals == "any" else _refusal(block, _CORRUPT)
-    if block.kind == "thinking" and about.get("words") != digest(str(words).encode("utf-8", "replace")):
-        return _refusal(block, _MODIFIED if latest else _CORRUPT)
-    if not (bound and binds(about.get("model", ""), settings)):
+        return "" if settings.accepted_seals == "any" else _make_thinking_refusal(block, _CORRUPT_TEXT)
+    if block.kind == "thinking" and about.get("words") != digest_pieces(str(words).encode("utf-8", "replace")):
+        return _make_thinking_refusal(block, _MODIFIED_TEXT if latest else _CORRUPT_TEXT)
+    if not (is_bound and is_thinking_bound(about.get("model", ""), settings)):
         return ""
-    if not same_model(about.get("model", ""), model):
+    if not is_same_model_name(about.get("model", ""), model):
         return "model_mismatch"
     return "" if about.get("prefix") == prefix else "prefix_mismatch"
 
 
-_CORRUPT = "Invalid `signature` in `thinking` block"
-_BOUND = (
+_CORRUPT_TEXT = "Invalid `signature` in `thinking` block"
+_BOUND_TEXT = (
     "Invalid `signature` in `thinking` block. The block is bound to a different conversation. Remove the block, or set"
     ' `thinking.block_binding.prefix_mismatch_behavior` to "drop_block".'
 )
-_MODIFIED = (
+_MODIFIED_TEXT = (
     "`thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified. These blocks must"
     " remain as they were in the original response."
 )
 
 
-def _refusal(block: Block, text: str) -> Refusal:
-    return Refusal(400, "invalid_request_error", f"{block.path}: {text}")
+def _make_thinking_refusal(block: PromptBlock, text: str) -> RefusalReply:
+    return RefusalReply(400, "invalid_request_error", f"{block.path}: {text}")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.testing.provider.voices import anthropic, chat, gemini, responses
-from holdfast.testing.provider.voices.voice import Voice
+from holdfast.testing.provider.voices.voice import ApiEncoder
 
-VOICES: Mapping[str, Voice] = {
-    "anthropic": anthropic.VOICE,
-    "openai-chat": chat.VOICE,
-    "openai-responses": responses.VOICE,
-    "gemini": gemini.VOICE,
+API_ENCODERS: Mapping[str, ApiEncoder] = {
+    "anthropic": anthropic.ANTHROPIC_ENCODER,
+    "openai-chat": chat.CHAT_ENCODER,
+    "openai-responses": responses.RESPONSES_ENCODER,
+    "gemini": gemini.GEMINI_ENCODER,
 }
 """Names of APIs to how they are spoken."""

@@ -7,16 +7,23 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.testing.provider.voices.voice import EPOCH
+from holdfast.testing.provider.voices.voice import FIXED_TIME
 
-MODELS = ("claude-opus-5-5", "claude-sonnet-5-5", "claude-haiku-5-5", "gpt-6-sol", "gpt-5.6-sol", "gemini-3-pro")
+DEFAULT_MODELS = (
+    "claude-opus-5-5",
+    "claude-sonnet-5-5",
+    "claude-haiku-5-5",
+    "gpt-6-sol",
+    "gpt-5.6-sol",
+    "gemini-3-pro",
+)
 """Models that are listed where the settings name none; every other name is there too."""
-OUTPUT = 64_000
+DEFAULT_MAX_OUTPUT = 64_000
 """Most tokens of an answer where the settings name no limit."""
-_MADE = "2026-05-28T00:00:00Z"
+_CREATED_AT = "2026-05-28T00:00:00Z"
 
 
-class Model(Struct, frozen=True):
+class ListedModel(Struct, frozen=True):
     """A model as the provider's settings have it."""
 
     name: str
@@ -24,25 +31,25 @@ class Model(Struct, frozen=True):
     output: int
 
 
-def anthropic(model: Model) -> dict[str, Any]:
+def encode_anthropic_model(model: ListedModel) -> dict[str, Any]:
     """Return the model as the Messages API tells it."""
     return {
         "type": "model",
         "id": model.name,
         "display_name": model.name,
-        "created_at": _MADE,
+        "created_at": _CREATED_AT,
         "lifecycle": "active",
         "max_input_tokens": model.window,
         "max_tokens": model.output,
     }
 
 
-def openai(model: Model) -> dict[str, Any]:
+def encode_openai_model(model: ListedModel) -> dict[str, Any]:
     """Return the model as both OpenAI APIs tell it: no word of its window."""
-    return {"id": model.name, "object": "model", "created": EPOCH, "owned_by": "holdfast"}
+    return {"id": model.name, "object": "model", "created": FIXED_TIME, "owned_by": "holdfast"}
 
 
-def gemini(model: Model) -> dict[str, Any]:
+def encode_gemini_model(model: ListedModel) -> dict[str, Any]:
     """Return the model as the Gemini API tells it."""
     return {
         "name": f"models/{model.name}",
@@ -54,54 +61,59 @@ def gemini(model: Model) -> dict[str, Any]:
     }
 
 
-def anthropic_list(models: Sequence[Model]) -> dict[str, Any]:
+def encode_anthropic_models(models: Sequence[ListedModel]) -> dict[str, Any]:
     """Return one page of models."""
     ends = {"first_id": models[0].name, "last_id": models[-1].name} if models else {"first_id": None, "last_id": None}
-    return {"data": [anthropic(model) for model in models], "has_more": False} | ends
+    return {"data": [encode_anthropic_model(model) for model in models], "has_more": False} | ends
 
 
-def openai_list(models: Sequence[Model]) -> dict[str, Any]:
+def encode_openai_models(models: Sequence[ListedModel]) -> dict[str, Any]:
     """Return all models."""
-    return {"object": "list", "data": [openai(model) for model in models]}
+    return {"object": "list", "data": [encode_openai_model(model) for model in models]}
 
 
-def gemini_list(models: Sequence[Model]) -> dict[str, Any]:
+def encode_gemini_models(models: Sequence[ListedModel]) -> dict[str, Any]:
     """Return all models."""
-    return {"models": [gemini(model) for model in models]}
+    return {"models": [encode_gemini_model(model) for model in models]}
 
 
-class Page(Struct, frozen=True):
+class ModelPage(Struct, frozen=True):
     """Names that one request lists, and the fields that tell of the others."""
 
     names: Sequence[str]
-    more: dict[str, Any] = {}
+    extra_fields: dict[str, Any] = {}
 
 
-def page(api: str, names: Sequence[str], query: Mapping[str, str]) -> Page:
+def choose_model_page(api: str, names: Sequence[str], query: Mapping[str, str]) -> ModelPage:
     """Return the page of ``names`` that ``query`` asks ``api`` for; OpenAI has no pages, and nonsense gets all."""
     if api == "anthropic":
         start = names.index(query["after_id"]) + 1 if query.get("after_id") in names else 0
-        end = start + _number(query.get("limit"), len(names))
-        return Page(names[start:end], {"has_more": end < len(names)})
+        end = start + _parse_positive(query.get("limit"), len(names))
+        return ModelPage(names[start:end], {"has_more": end < len(names)})
     if api == "gemini":
-        start = _number(query.get("pageToken"), 0)
-        end = start + _number(query.get("pageSize"), len(names))
-        return Page(names[start:end], {"nextPageToken": str(end)} if end < len(names) else {})
-    return Page(names)
+        start = _parse_positive(query.get("pageToken"), 0)
+        end = start + _parse_positive(query.get("pageSize"), len(names))
+        return ModelPage(names[start:end], {"nextPageToken": str(end)} if end < len(names) else {})
+    return ModelPage(names)
 
 
-def _number(text: str | None, default: int) -> int:
+def _parse_positive(text: str | None, default: int) -> int:
     """Return a whole number above 0 of at most four digits."""
     right = text is not None and text.isascii() and text.isdecimal() and len(text) < 5
     return (int(text or 0) if right else 0) or default
 
 
-ONE = {"anthropic": anthropic, "openai-chat": openai, "openai-responses": openai, "gemini": gemini}
+MODEL_ENCODERS = {
+    "anthropic": encode_anthropic_model,
+    "openai-chat": encode_openai_model,
+    "openai-responses": encode_openai_model,
+    "gemini": encode_gemini_model,
+}
 """How an API tells one model."""
-ALL = {
-    "anthropic": anthropic_list,
-    "openai-chat": openai_list,
-    "openai-responses": openai_list,
-    "gemini": gemini_list,
+MODEL_LIST_ENCODERS = {
+    "anthropic": encode_anthropic_models,
+    "openai-chat": encode_openai_models,
+    "openai-responses": encode_openai_models,
+    "gemini": encode_gemini_models,
 }
 """How an API lists its models."""
