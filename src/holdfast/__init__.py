@@ -42,17 +42,17 @@ __all__ = [
 
 
 _MODULES = {
-    "Branch": "state.branch.branch",
+    "ConversationState": "state.branch.branch",
     "Engine": "engine.engine",
     "HoldfastError": "errors",
     "Message": "messages.message",
     "Plan": "state.plan",
+    "PlanInputs": "state.target",
     "Policy": "planning.pipeline",
     "Report": "engine.session",
     "Session": "engine.session",
     "Stage": "planning.pipeline",
     "Target": "state.target",
-    "World": "state.target",
     "apply": "planning.plan",
     "open_store": "store",
     "plan": "planning.plan",

@@ -27,7 +27,7 @@ def folder(tmp_path):
 @pytest.fixture
 def place(folder) -> Workspace:
     """Return a workplace in which every command is allowed."""
-    return open_workspace(folder, allow=allow_command)
+    return open_workspace(folder, ask_permission=allow_command)
 
 
 @pytest.fixture

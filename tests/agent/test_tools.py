@@ -120,7 +120,9 @@ def test_arguments_are_read_kindly(call, folder):
 )
 def test_no_call_raises_or_leaves_the_folder(folder, name, arguments):
     """Whatever a model sends, it gets a result, and nothing appears outside of the folder."""
-    result = anyio.run(run_tool_call, open_workspace(folder, allow=deny_command), ToolCall("c", name, arguments))
+    result = anyio.run(
+        run_tool_call, open_workspace(folder, ask_permission=deny_command), ToolCall("c", name, arguments)
+    )
     assert result.call_id == "c"
     assert result.content
     result.content[0].text.encode()

@@ -434,7 +434,7 @@ def draft_of(policy, window, tokens, *, frame=0, output=None, world=PlanInputs()
     made = plan([Message.from_text("user", "a")], where, policy)
     answer = Entry("", None, AnswerEntry(made.state.last_prefix_digest, Usage(tokens, 0)))
     branch = apply_entry(apply_entry(made.state, answer), answer)
-    if policy.settings.trigger_measure == "usage":
+    if policy.settings.measure == "usage":
         branch = apply_entry(
             branch, Entry("", None, MessageEntry(replace(build_sized_message(Message("assistant")), tokens=0)))
         )

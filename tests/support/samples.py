@@ -65,9 +65,14 @@ def list_ids(entries: Iterable[Entry]) -> list[str]:
 
 def is_same_request(first: ConversationState, second: ConversationState) -> bool:
     """Return whether two branches make the same request: bytes, sizes, calibration and counts."""
-    numbers = ("held", "pinned", "keep", "open", "frame", "framed", "seen", "asked", "basis", "model", "anchor")
-    statistics_names = ("gauge", "quiet", "compactions", "failures", "compaction")
-    undone = ("standing", "found", "spared", "counted", "policy")
+    request_fields = (
+        "shown_tokens", "pinned_count", "first_kept", "open_call_ids", "setup", "setup_changed_at", "seen_count",
+        "last_request_tokens", "last_prefix_digest", "model", "valid_measured_request",
+    )  # fmt: skip
+    statistics_fields = (
+        "calibration", "requests_since_break", "compactions_since_answer", "failed_compactions", "compaction",
+    )  # fmt: skip
+    undo_fields = ("unchanged_until", "previous_coverage", "protected_parts", "turn_limit_start", "policy_name")
     return (
         build_projection(first) == build_projection(second)
         and list_projection_origins(first) == list_projection_origins(second)
@@ -76,7 +81,10 @@ def is_same_request(first: ConversationState, second: ConversationState) -> bool
         and first.projection_digests.slice(first.first_kept) == second.projection_digests.slice(second.first_kept)
         and first.cumulative_tokens.slice(max(0, first.first_kept - 1))
         == second.cumulative_tokens.slice(max(0, second.first_kept - 1))
-        and all(getattr(first, name) == getattr(second, name) for name in (*numbers, *statistics_names, *undone))
+        and all(
+            getattr(first, name) == getattr(second, name)
+            for name in (*request_fields, *statistics_fields, *undo_fields)
+        )
     )
 
 

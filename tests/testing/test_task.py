@@ -109,7 +109,10 @@ class Talk:
     """A conversation with the model that may forget: ``forget`` are words whose results are left out of it."""
 
     def __init__(self, folder, forget=()):
-        self.worker, self.place = ScriptedTaskModel(), open_workspace(folder, allow=allow_command, recall=self.recall)
+        self.worker, self.place = (
+            ScriptedTaskModel(),
+            open_workspace(folder, ask_permission=allow_command, recall=self.recall),
+        )
         self.messages = [{"role": "user", "content": TASK}]
         self.heard, self.calls, self.forget = [TASK], [], forget
 
@@ -169,7 +172,7 @@ def test_the_model_does_not_invent(project):
     async def nothing(_):
         return RecallAnswer("[nothing in this conversation's history matches]")
 
-    talk.place = open_workspace(project, allow=allow_command, recall=nothing)
+    talk.place = open_workspace(project, ask_permission=allow_command, recall=nothing)
     assert anyio.run(talk.go).startswith("I cannot go on: nothing shows")
     assert not talk.worker.is_done
 

@@ -41,4 +41,4 @@ def make_session_workspace(
         return await resources.run_in_worker(lambda: answer_recall(resources.store, session.key, arguments, max_chars))
 
     skills = () if resources.environment is None else resources.environment.skills
-    return open_workspace(folder, skills=skills, recall=recall, allow=allow, hidden=hidden)
+    return open_workspace(folder, skills=skills, recall=recall, ask_permission=allow, hidden_variables=hidden)

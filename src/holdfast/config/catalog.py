@@ -97,21 +97,21 @@ class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True):
     def dialect_facts(self) -> dict[str, Any]:
         """What this line says of the dialect, by the dialect's own names."""
         values = {name: getattr(self, field) for field, name in _DIALECT_FIELDS.items()}
-        values["end_user"] = None if self.prefill is None else not self.prefill
+        values["must_end_with_user"] = None if self.prefill is None else not self.prefill
         return {name: value for name, value in values.items() if value is not None}
 
 
 _DIALECT_FIELDS = {
     "images": "max_images",
     "max_bytes": "max_bytes",
-    "media": "media",
+    "media": "media_types",
     "binds_thinking": "binds_thinking",
-    "compacts": "compacts",
+    "compacts": "supports_compaction",
     "id_max": "id_max",
     "id_pattern": "id_pattern",
 }
 """Fields of a line that are fields of a dialect."""
-_REQUEST_FORM_FIELDS = frozenset({"media", "id_max", "id_pattern", "end_user"})
+_REQUEST_FORM_FIELDS = frozenset({"media_types", "id_max", "id_pattern", "must_end_with_user"})
 """Those that say what form a request must have: somebody knows that server, and its requests are mended for it."""
 
 

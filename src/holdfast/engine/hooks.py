@@ -111,7 +111,7 @@ class Hooks(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             hook = getattr(self, name)
-            if name != "patience" and hook is not None and not callable(hook):
+            if name != "timeout" and hook is not None and not callable(hook):
                 raise ConfigError(f"the hook {name} is {type(hook).__name__}, which cannot be called; give a function")
         raise_if_wrong_type(ConfigError, timeout=(self.timeout, float | int))
         if not self.timeout >= 0:
@@ -200,7 +200,7 @@ _RESULT_TYPES: dict[str, Any] = {
     "before_compaction": BeforeCompactionResult,
     "transform_messages": tuple[Message, ...],
     "on_append": Message,
-    "autocontinue": bool,
+    "auto_continue": bool,
 }
 """What hooks return whose result is looked at; each may return nothing."""
 

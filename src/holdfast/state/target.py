@@ -14,7 +14,10 @@ from holdfast.state.validation import ValidationProblem, find_validation_problem
 OverflowStep: TypeAlias = Literal["", "compact", "truncate", "media", "fallback"]
 """How a request that was refused is made smaller: compacted · results cut · media gone · whatever still gives way."""
 CacheState: TypeAlias = Literal["warm", "cold"]
-_ALLOWED_WORDS: dict[str, tuple[str, ...]] = {"cache": get_args(CacheState), "rung": get_args(OverflowStep)}
+_ALLOWED_WORDS: dict[str, tuple[str, ...]] = {
+    "cache_state": get_args(CacheState),
+    "overflow_step": get_args(OverflowStep),
+}
 """The words of a ``PlanInputs``, by its field."""
 
 
@@ -120,9 +123,9 @@ class PlanInputs(Struct, frozen=True, omit_defaults=True, dict=True):
         """Raise ``ValueError`` for words that there are not, ``TypeError`` for a time that is none."""
         for name, allowed_values in _ALLOWED_WORDS.items():
             if (value := getattr(self, name)) not in allowed_values:
-                raise ValueError(f"World.{name} is {value!r}; it is one of {', '.join(map(repr, allowed_values))}")
+                raise ValueError(f"PlanInputs.{name} is {value!r}; it is one of {', '.join(map(repr, allowed_values))}")
         if not isinstance(self.idle_seconds, int | float):
-            raise TypeError(f"World.idle is of type {type(self.idle_seconds).__name__}; give seconds")
+            raise TypeError(f"PlanInputs.idle_seconds is of type {type(self.idle_seconds).__name__}; give seconds")
 
     @property
     def is_compaction_requested(self) -> bool:

@@ -152,7 +152,7 @@ class _AppendOnlyConversation:
 
     def __init__(self, trial: _DemoTrial) -> None:
         self._trial = trial
-        self._place: Workspace = open_workspace(trial.folder, allow=allow_command)
+        self._place: Workspace = open_workspace(trial.folder, ask_permission=allow_command)
         own = replace(trial.environment, tools=tuple(t for t in trial.environment.tools if t.name != "fetch_result"))
         self._fields = own.build_fields(API)
         self._messages: list[Any] = [{"role": "user", "content": [{"type": "text", "text": TASK}]}]

@@ -206,7 +206,7 @@ def _scale_account(account: SessionSavings, scale: float, gain: float) -> Sessio
         replace(rule, saved_tokens=round(gain * rule.saved_tokens), saved_in_total=round(gain * rule.saved_in_total))
         for rule in account.rules
     )
-    tokens = {name: round(scale * getattr(account, name)) for name in ("said", "rewritten")}
+    tokens = {name: round(scale * getattr(account, name)) for name in ("said_tokens", "rewritten")}
     dollars = {"saved_dollars": gain * account.saved_dollars, "rewritten_dollars": scale * account.rewritten_dollars}
     saved_tokens, since = sum(rule.saved_tokens for rule in rules), sum(rule.saved_in_total for rule in rules)
     return replace(account, rules=rules, saved_tokens=saved_tokens, saved_in_total=since, **tokens, **dollars)

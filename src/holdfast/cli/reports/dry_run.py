@@ -59,8 +59,10 @@ class PolicyForecast(Struct, frozen=True):
 
     def add_dry_run(self, other: PolicyForecast) -> PolicyForecast:
         """Return both together."""
-        sums = {name: getattr(self, name) + getattr(other, name) for name in ("requests", "over", "compactions")}
-        maxima = {name: max(getattr(self, name), getattr(other, name)) for name in ("largest", "planned", "window")}
+        sums = {name: getattr(self, name) + getattr(other, name) for name in ("requests", "over_window", "compactions")}
+        maxima = {
+            name: max(getattr(self, name), getattr(other, name)) for name in ("largest", "largest_planned", "window")
+        }
         windows = [part.window for part in (self, other) if part.over_window]
         maxima["window"] = min(windows) if windows else maxima["window"]
         return PolicyForecast(

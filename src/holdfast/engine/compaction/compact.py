@@ -122,7 +122,7 @@ async def plan_with_summary(
     compaction = plan.compaction
     if compaction is None or compaction is runtime.journal.state.compaction or not has_continue_text(compaction):
         return plan, plan_inputs
-    if await runtime.call_hook("autocontinue") is False:
+    if await runtime.call_hook("auto_continue") is False:
         plan_inputs = replace(plan_inputs, can_summarize=False, can_auto_continue=False)
         plan = await runtime.resources.run_in_worker(lambda: runtime.journal.plan_next(template.target, plan_inputs))
     return plan, plan_inputs

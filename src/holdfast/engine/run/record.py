@@ -265,7 +265,7 @@ async def _record_server_compaction(runtime: SessionRuntime, prepared_request: P
 
 async def _append_continue_message(runtime: SessionRuntime) -> None:
     """Let the next request go on where the window cut this answer, unless a hook says no."""
-    if await runtime.call_hook("autocontinue") is not False:
+    if await runtime.call_hook("auto_continue") is not False:
         await runtime.resources.run_in_worker(lambda: runtime.journal.append(Message.from_text("user", CONTINUE_TEXT)))
 
 

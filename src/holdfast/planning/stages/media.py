@@ -30,7 +30,7 @@ from holdfast.state.edits import Edit, Span
 MEDIA_RULE = "media"
 """Rule of the edits, and of the notice that tells of them."""
 _SIZE_LABELS = {
-    "number": "attachments",
+    "attachments": "attachments",
     "images": "images",
     "bytes": "bytes",
     "images_with_large": "images where one is large",

@@ -42,7 +42,10 @@ class TranscriptStyle(Struct, frozen=True):
 
     def cap_lengths(self, max_chars: int) -> TranscriptStyle:
         """Return the style with nothing longer than ``max_chars`` characters."""
-        short = {name: min(max_chars, getattr(self, name) or max_chars) for name in ("results", "arguments", "texts")}
+        short = {
+            name: min(max_chars, getattr(self, name) or max_chars)
+            for name in ("result_chars", "argument_chars", "text_chars")
+        }
         return replace(self, **short)
 
 

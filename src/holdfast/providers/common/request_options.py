@@ -396,7 +396,7 @@ def _write_responses_options(options: PortableOptions) -> OptionFields:
         "top_p": options.top_p,
         "stream": options.stream,
     }
-    return body, tuple(_describe_lost_options(options, "top_k", "stop"))
+    return body, tuple(_describe_lost_options(options, "top_k", "stop_sequences"))
 
 
 def _write_gemini_options(asked: PortableOptions) -> OptionFields:

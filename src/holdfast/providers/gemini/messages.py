@@ -90,8 +90,8 @@ class _FileData(_InlineData, gc=False, rename={"uri": "fileUri", "uri_": "file_u
 
 
 _WIRE_NAMES = {
-    "seal": "thoughtSignature",
-    "seal_": "thought_signature",
+    "signature": "thoughtSignature",
+    "signature_": "thought_signature",
     "call": "functionCall",
     "call_": "function_call",
     "result": "functionResponse",

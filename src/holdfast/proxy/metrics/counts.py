@@ -94,8 +94,10 @@ class EventCounts:
     def _count_answer(self, session: _SessionFlags, event: events.AnswerRecorded) -> None:
         self.avoided_overflows += session.is_overflow_refused or session.is_overflow_avoided
         session.is_overflow_refused = session.is_overflow_avoided = False
-        for name in ("input", "output", "cache_read", "cache_write"):
-            self.tokens[name] += getattr(event, name)
+        self.tokens["input"] += event.input_tokens
+        self.tokens["output"] += event.output_tokens
+        self.tokens["cache_read"] += event.cache_read
+        self.tokens["cache_write"] += event.cache_write
 
     def _get_flags(self, key: str) -> _SessionFlags:
         """Return what is known of the session called ``key``, which is the newest now."""

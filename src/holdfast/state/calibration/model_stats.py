@@ -99,8 +99,12 @@ def forget_learned_limits(state: ConversationState) -> ConversationState:
 
 def apply_server_format_note(state: ConversationState, note: NoteEntry) -> ConversationState:
     """Return the branch knowing of the model asked last which form its server wants, as ``note`` says."""
-    flags = {name: note.data.get(name) is True for name in ("mends", "judges")}
-    return replace(state, learned_limits=replace(state.learned_limits, **flags))
+    limits = replace(
+        state.learned_limits,
+        fixes_client_content=note.data.get("mends") is True,
+        validates_client_content=note.data.get("judges") is True,
+    )
+    return replace(state, learned_limits=limits)
 
 
 def _keep_form_flags(limits: LearnedLimits) -> LearnedLimits:

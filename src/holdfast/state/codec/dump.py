@@ -37,62 +37,85 @@ class _StateDump(
         "protected_parts": "spared",
         "turn_limit_start": "counted",
         "learned_limits": "learned",
+        "cumulative_tokens": "sums",
+        "projection_digests": "marks",
+        "digests_before": "born",
+        "first_kept": "keep",
+        "first_index_by_call_id": "callers",
+        "media_count": "media",
+        "open_call_ids": "open",
+        "failed_answer_indexes": "broken",
+        "last_prefix_digest": "basis",
+        "requests_since_break": "quiet",
+        "compactions_since_answer": "compactions",
+        "failed_compactions": "failures",
+        "active_decisions": "law",
+        "truncations_since_answer": "truncations",
+        "unchanged_until": "standing",
+        "policy_name": "policy",
+        "configured_window": "window",
+        "failures_since_summary": "unwritten",
+        "compaction_failed_at": "failed_at",
+        "other_model_stats": "aside",
+        "queued_messages": "waiting",
     },
 ):
     """The form in which a branch is written down."""
 
     sized_messages: tuple[SizedMessage, ...]
-    sums: tuple[int, ...]
-    marks: tuple[bytes, ...]
-    born: tuple[bytes, ...]
+    cumulative_tokens: tuple[int, ...]
+    projection_digests: tuple[bytes, ...]
+    digests_before: tuple[bytes, ...]
     pinned_count: int
-    keep: int
+    first_kept: int
     compaction: CompactionEntry | None
     edits: tuple[tuple[int, tuple[Edit, ...]], ...]
     shown_tokens: int
-    callers: dict[str, int]
-    media: int
+    first_index_by_call_id: dict[str, int]
+    media_count: int
     media_bytes: int
-    open: tuple[str, ...]
-    broken: tuple[int, ...]
+    open_call_ids: tuple[str, ...]
+    failed_answer_indexes: tuple[int, ...]
     setup: RequestSetup
     setup_changed_at: int
     seen_count: int
     last_request_tokens: int
-    basis: str
+    last_prefix_digest: str
     model: str
     calibration: Calibration
-    quiet: int
-    compactions: int
-    failures: int
-    law: tuple[tuple[str, DecisionEntry | CompactionEntry], ...]
+    requests_since_break: int
+    compactions_since_answer: int
+    failed_compactions: int
+    active_decisions: tuple[tuple[str, DecisionEntry | CompactionEntry], ...]
     normalized_prefix: NormalizedPrefix | None
-    truncations: int = 0
+    truncations_since_answer: int = 0
     measured_request: MeasuredRequest | None = None
     last_answer: LastAnswerUsage | None = None
-    standing: int = 0
+    unchanged_until: int = 0
     previous_coverage: tuple[int, int] = (0, 0)
     protected_parts: dict[int, tuple[int | None, ...]] = {}
     turn_limit_start: int = 0
-    policy: str = ""
+    policy_name: str = ""
     learned_limits: LearnedLimits = LearnedLimits()
-    window: int = 0
-    unwritten: int = 0
-    failed_at: int | None = None
-    aside: tuple[ModelStats, ...] = ()
+    configured_window: int = 0
+    failures_since_summary: int = 0
+    compaction_failed_at: int | None = None
+    other_model_stats: tuple[ModelStats, ...] = ()
     api: str = ""
-    waiting: tuple[tuple[str, bytes], ...] = ()
+    queued_messages: tuple[tuple[str, bytes], ...] = ()
 
 
-_SEQUENCE_FIELDS = ("slots", "sums", "marks", "born")
+_SEQUENCE_FIELDS = ("sized_messages", "cumulative_tokens", "projection_digests", "digests_before")
 
 
 def dump_state(branch: Struct) -> bytes:
     """Return a branch as bytes; wire bytes are kept byte for byte."""
     values: dict[str, Any] = {name: getattr(branch, name) for name in _StateDump.__struct_fields__}
     values |= {name: tuple(values[name]) for name in _SEQUENCE_FIELDS}
-    callers = values["callers"].copy()  # at once: another thread may go on from here
-    values["callers"] = {id_: index for id_, index in callers.items() if index < len(values["slots"])}
+    callers = values["first_index_by_call_id"].copy()  # at once: another thread may go on from here
+    values["first_index_by_call_id"] = {
+        id_: index for id_, index in callers.items() if index < len(values["sized_messages"])
+    }
     return pack_value(_StateDump(**values | {"edits": tuple(values["edits"].items())}))
 
 
@@ -101,11 +124,13 @@ def load_state_fields(data: bytes) -> dict[str, Any]:
     try:
         state = unpack_value(data, _StateDump)
     except (ValueError, TypeError) as error:
-        why = f"these are not the bytes of a branch ({error}); give what Branch.dump wrote, or plan without a branch"
+        why = (
+            f"these are not the bytes of a state ({error}); give what ConversationState.dump wrote, or plan without one"
+        )
         raise FormatError(why) from error
     values: dict[str, Any] = {name: getattr(state, name) for name in state.__struct_fields__}
     values |= {name: PersistentSequence(values[name]) for name in _SEQUENCE_FIELDS}
     values["edits"] = EditMap(edit for _, edits in state.edits for edit in edits)
-    values["native"] = measure_native_summary(state.compaction, state.model, state.api)
+    values["native_tokens"] = measure_native_summary(state.compaction, state.model, state.api)
     values["messages"] = PersistentSequence(sized_message.message for sized_message in state.sized_messages)
     return values

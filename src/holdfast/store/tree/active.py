@@ -27,10 +27,17 @@ from holdfast.store.base import ActiveEntries
 
 T = TypeVar("T")
 
-FOLD_VERSION = 16
+FOLD_VERSION = 17
 """Version of the fold. A checkpoint of another version is not used; raise it when ``branch/branch.py`` counts anew."""
 
-_DERIVED_FIELDS = {"keep", "compaction", "edits", "law", "callers", "settled"}
+_DERIVED_FIELDS = {
+    "first_kept",
+    "compaction",
+    "edits",
+    "active_decisions",
+    "first_index_by_call_id",
+    "normalized_prefix",
+}
 """Fields of a branch that are made from the slots, the compaction or the law; sequences are too."""
 _STATE_TYPES = get_type_hints(ConversationState)
 CHECKPOINT_FIELDS = tuple(

@@ -43,7 +43,7 @@ def reduce_to_sizes(state: ConversationState) -> ConversationState:
             projection_digest=compute_leading_digest(blank) if state.valid_measured_request is not None else b"",
         )
     field_values = {name: getattr(state, name) for name in CHECKPOINT_FIELDS}
-    return replace(blank, **field_values | {"pinned": 0, "measured": measurement})
+    return replace(blank, **field_values | {"pinned_count": 0, "measured_request": measurement})
 
 
 def encode_outline(branch: ConversationState) -> bytes:
