@@ -121,7 +121,7 @@ def test_a_small_task(folder, api, streams):
         ScriptedAnswer("It doubles now."),
     ]
     agent = Agent(folder, script, api=api)
-    outcome = agent.run("Mend double.", streams=streams)
+    outcome = agent.run("Mend double.", streams_text=streams)
     assert (outcome.stop, outcome.steps, outcome.text) == ("done", 4, "It doubles now.")
     assert (folder / "app.py").read_text() == "def double(x):\n    return x + x\n"
     assert agent.results()[-1] == "8\n[exit code 0]"
@@ -182,7 +182,7 @@ def test_what_is_in_use_survives_compactions_and_restarts(folder):
     reads = [says(("read", {"path": "log.txt", "lines": f"{n * 400 + 1}-{n * 400 + 400}"})) for n in range(30)]
     begin = says(("read", {"path": "skill:tides"}), ("todo", {"items": [{"text": "mend the nets"}]}))
     agent = Agent(folder, [begin, *reads, ScriptedAnswer("Done.")], window=32_000)
-    assert agent.run(most_steps=14).stop == "steps"
+    assert agent.run(max_steps=14).stop == "steps"
     assert agent.run("").stop == "done"
     with open_store(str(agent.store)) as store:
         compactions = sum(isinstance(entry.body, entries.CompactionEntry) for entry in store.read_path(KEY))
@@ -198,7 +198,7 @@ def test_what_is_in_use_survives_compactions_and_restarts(folder):
 def test_the_limit_of_steps(folder):
     """When its steps are over the work stops behind the results, and goes on from there."""
     agent = Agent(folder, [says(bash(f"echo {n} >> ran")) for n in range(5)] + [ScriptedAnswer("Done.")])
-    outcome = agent.run(most_steps=3)
+    outcome = agent.run(max_steps=3)
     assert (outcome.stop, outcome.steps) == ("steps", 3)
     assert agent.run("").stop == "done"
     assert (folder / "ran").read_text().split() == ["0", "1", "2", "3", "4"]

@@ -219,7 +219,7 @@ def talked(store, *places, turns=4):
 
 def parting(journal, said, count, word="other"):
     """Let ``journal`` go on with another message behind the first ``count`` that were ``said``."""
-    journal.follow([build_sized_message(one) for one in [*said[:count], Message.from_text("user", word)]])
+    journal.follow_conversation([build_sized_message(one) for one in [*said[:count], Message.from_text("user", word)]])
 
 
 def notes(store, journal):
@@ -236,7 +236,7 @@ def test_what_was_learned_of_a_model_counts_wherever_a_conversation_parts(count,
     """Its window and how it counts are those of before from the first request on, also after a restart."""
     wide = replace(anthropic, limits=replace(anthropic.limits, window=200_000))
     journal, said = talked(store, wide)
-    journal.learn("too large", **told)
+    journal.record_overflow("too large", **told)
     window = compute_effective_target(wide, journal.branch, journal.policy.settings).limits.window
     before = get_model_stats(journal.branch, wide.model)
     parting(journal, said, count)
@@ -259,7 +259,7 @@ def test_what_was_learned_of_a_model_counts_wherever_a_conversation_parts(count,
 
 def test_what_was_learned_of_each_model_is_told_once_where_a_conversation_parts(store, anthropic):
     """Branch after branch from one place, and one in its midst, tell no more than what is new."""
-    anthropic = replace(anthropic, frame=RequestSetup("f", 1_000, is_exact=True))
+    anthropic = replace(anthropic, setup=RequestSetup("f", 1_000, is_exact=True))
     other = replace(anthropic, model="claude-opus-4-5")
     journal, said = talked(store, anthropic, other)
     before = list_nonempty_model_stats(journal.branch)
@@ -280,7 +280,7 @@ def test_what_was_learned_of_each_model_is_told_once_where_a_conversation_parts(
 def test_a_window_that_was_forgotten_stays_so_where_a_conversation_parts(store, anthropic):
     """What taught it before is not known there, also where that was told before the parting; what taught since is."""
     journal, said = talked(store, anthropic)
-    journal.learn("too large", 30_000)
+    journal.record_overflow("too large", 30_000)
     said += [Message.from_text("assistant", "hm"), Message.from_text("user", "on")]
     journal.append(*said[-2:])
     count = len(said) - 1

@@ -86,8 +86,8 @@ def test_who_asks_for_a_compaction_that_a_hook_cancels_is_told_so():
     told, sent, heard = done(compact, notes=20, hooks=Hooks(before_compaction=cancelling))
     assert (told.outcome, sent) == ("cancelled", [])
     (heard_of,) = [event for event in heard if isinstance(event, events.CompactionEnded)]
-    assert (heard_of.outcome, heard_of.author, heard_of.tokens_before) == ("cancelled", told.by, told.before)
-    assert (told.by, told.before == told.after > 5_000) == ("extract", True)
+    assert (heard_of.outcome, heard_of.author, heard_of.tokens_before) == ("cancelled", told.author, told.before)
+    assert (told.author, told.before == told.after > 5_000) == ("extract", True)
     assert told.why == heard_of.why == "the hook before_compaction cancelled it"
 
 
@@ -120,7 +120,7 @@ def test_who_wrote_what_came_to_nothing_is_told(summary, told):
     made, _, heard = done(
         compact, notes=20, hooks=Hooks(before_compaction=lambda *_: BeforeCompactionResult(summary=summary))
     )
-    assert made.by == "extract"
+    assert made.author == "extract"
     assert [(event.outcome, event.author) for event in heard if isinstance(event, events.CompactionEnded)] == told
 
 

@@ -160,7 +160,7 @@ def test_an_async_hook_that_hangs():
 def test_a_plain_hook_that_hangs():
     """Its thread is left behind; the session goes on when its time is over."""
     never = threading.Event()
-    result, [failed] = play("on_append", lambda _: never.wait(), patience=0.05)
+    result, [failed] = play("on_append", lambda _: never.wait(), timeout=0.05)
     assert result is None
     assert failed.why.startswith("it took longer than 0.05 s")
     never.set()

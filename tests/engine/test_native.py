@@ -393,7 +393,7 @@ def tried(*replies, settings=FAST, **terms):
 def test_what_passes_is_tried_again():
     """Unavailable, lost, unavailable no more: three tries of the same bytes, each with our beta beside the caller's."""
     told = []
-    upstream, found = tried(LATER, LOST, FINE, tell=told.append)
+    upstream, found = tried(LATER, LOST, FINE, listener=told.append)
     assert found == [b'{"role":"assistant","content":[{"type":"compaction","content":"so far","signature":"s"}]}']
     assert len({sent.body for sent in upstream.sent}) == 1
     assert {sent.headers["anthropic-beta"] for sent in upstream.sent} == {"mine,compact-2026-09-04"}

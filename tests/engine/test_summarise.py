@@ -194,7 +194,7 @@ def test_what_is_no_summary_is_refused_and_asked_for_again(api, answer, why):
     """Each wrong answer is refused with its reason; the next request carries it, and a good answer is then taken."""
     upstream = provider(answer, GOOD)
     events = []
-    assert made(writer(upstream, api), tell=events.append, session="s").text == GOOD
+    assert made(writer(upstream, api), listener=events.append, session="s").text == GOOD
     assert len(upstream.sent) == 2
     assert why in said_to(upstream, 1)[1]
     assert why in next(event.why for event in events if isinstance(event, NoticeGiven))
@@ -239,7 +239,7 @@ def test_transient_errors_are_tried_three_times(kind):
     """A fault of the provider's is met with the same bytes again, after 0.5 s and 1 s or what it asks for up to 5 s."""
     upstream = provider(GOOD, GOOD, GOOD, faults=[Fault(kind, at=1), Fault(kind, at=2)])
     events, clock = [], FakeClock()
-    assert made(writer(upstream), clock=clock, tell=events.append).text == GOOD
+    assert made(writer(upstream), clock=clock, listener=events.append).text == GOOD
     assert len({one.body for one in upstream.sent}) == 1
     waits = [event.seconds for event in events if isinstance(event, RetryScheduled)]
     assert len(waits) == 2
@@ -298,7 +298,7 @@ def test_the_permit_is_held_around_calls_alone():
     """A pause between two tries holds no permit, and none is held afterwards."""
     upstream = provider(GOOD, faults=[Fault("503", at=1)])
     permits, idle = Permits(1), []
-    made(writer(upstream), permit=permits.hold, tell=lambda _: idle.append(permits.is_idle))
+    made(writer(upstream), permit=permits.hold, listener=lambda _: idle.append(permits.is_idle))
     assert idle == [True]
     assert permits.is_idle
 

@@ -19,7 +19,7 @@ from holdfast.providers.openai_responses import messages as openai_responses
 from holdfast.providers.registry import API_SPECS
 from holdfast.state.entries import MessageEntry
 
-APIS = {wire.API: wire for wire in (anthropic, openai_chat, openai_responses, gemini)}
+APIS = {wire.API_NAME: wire for wire in (anthropic, openai_chat, openai_responses, gemini)}
 ALIKE = {anthropic.API_NAME, openai_chat.API_NAME}
 TIME = "2026-01-01T00:00:00.000Z"
 CLAUDE = {"type": "user", "sessionId": "s", "cwd": "/w", "timestamp": TIME}

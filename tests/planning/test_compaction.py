@@ -105,7 +105,7 @@ def test_a_summary_that_somebody_writes_is_asked_for_earlier():
             - room.setup_tokens
         )
 
-    assert (at(), at(writes=True)) == (room.compute_share(0.95), room.compute_share(0.90))
+    assert (at(), at(can_summarize=True)) == (room.compute_share(0.95), room.compute_share(0.90))
     assert at(written=SummaryResult(1, "x")) == room.compute_share(0.90)
     assert at(cache="cold") == at(cache="cold", writes=True) == room.compute_share(0.70)
 
@@ -182,7 +182,7 @@ def test_a_summary_for_another_place_is_asked_for_again():
     said = work(20)
     stop = asked(said).summary_request.stop
     inside = next(at for at, message in enumerate(said) if message.role == "tool")
-    made = asked(said, written=SummaryResult(inside, TEXT))
+    made = asked(said, summary=SummaryResult(inside, TEXT))
     assert made.summary_request.stop == stop
     alone = plan(said, WHERE, OURS, inputs=PlanInputs(force_compaction=True, summary=SummaryResult(inside, TEXT)))
     assert alone.compaction.author == ""
@@ -261,7 +261,7 @@ def test_sources_stand_behind_a_summary_within_their_budgets():
     room = compute_budget(WHERE, OURS.settings)
     texts = ("# Rules\nBe brief.", "# Skill\n" + make_text(1, 60_000), "# Plan\n- go on")
     for made in (
-        written(work(20), restored=texts),
+        written(work(20), restored_texts=texts),
         plan(work(20), WHERE, OURS, inputs=PlanInputs(force_compaction=True, restored_texts=texts)),
     ):
         behind = summary(made)[-3:]

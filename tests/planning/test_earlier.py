@@ -192,7 +192,7 @@ def test_what_a_client_summarised_since_goes_before_what_is_in_force(client):
     made = CompactionEntry(4, Message.from_text("user", "Refactor the lexer."), 200, author="model")
     branch = apply_entry(plan(said, WHERE).state, Entry("", None, made))
     made = plan([*said, *opening(client, SUMMARY)], WHERE, state=branch)
-    for told in extracts([*said, *opening(client, SUMMARY)], made.branch):
+    for told in extracts([*said, *opening(client, SUMMARY)], made.state):
         assert told.count(SUMMARY) == 1
         assert "Refactor the lexer." not in told
 

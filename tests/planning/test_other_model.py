@@ -54,7 +54,7 @@ def test_another_model_is_not_shown_what_the_last_one_sealed(api: str) -> None:
     first, second = MODELS[api]
     wire, history, branch = begun(api), list[Message](), None
     for number, model in enumerate([first, first, second, second, first, second]):
-        history = WIRES[api].messages(wire)
+        history = WIRES[api].decode_message_dicts(wire)
         planned = plan(history, get_target(api, model), state=branch)
         branch = ConversationState.load(planned.state.dump())
         shown = {seal for seal in range(number) if f"U0VBTF{seal}A" in sent(history, planned, api)}

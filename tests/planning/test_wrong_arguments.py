@@ -22,7 +22,7 @@ from holdfast.providers.responses import AnswerStream
 from holdfast.providers.rules import validate_request
 from holdfast.state.target import ModelLimits
 from holdfast.testing.provider import Provider
-from holdfast.testing.provider import ProviderSettings as ProviderSettings
+from holdfast.testing.provider import ProviderSettings
 from holdfast.testing.upstream import ProviderUpstream, ScriptedUpstream
 
 HELLO = [Message.from_text("user", "hello")]

@@ -53,7 +53,7 @@ def exchanges(messages):
 def test_what_one_api_reads_another_writes(of, to, data):
     """Calls, results, words and pictures that one API's reader read go out in the form of the other, and are valid."""
     said = data.draw(conversation_strategy(turns=3, api=of, thinking=False, system=False))
-    read = WIRE[of].messages(WIRE[of].dicts(said))
+    read = WIRE[of].decode_message_dicts(WIRE[of].dicts(said))
     sent = WIRE[to].dicts(apply(read, plan(read, get_target(to, STRICTEST_MODELS[to]))))
     body = {"model": STRICTEST_MODELS[to], API_SPECS[to].messages_field: sent} | (
         {"max_tokens": 900} if to == "anthropic" else {}
@@ -76,7 +76,7 @@ def test_what_one_api_reads_another_writes(of, to, data):
 def test_an_apis_own_bytes_stay(api, data):
     """What was read by its own API is the same object."""
     said = data.draw(conversation_strategy(turns=3, api=api))
-    for message in WIRE[api].messages(WIRE[api].dicts(said)):
+    for message in WIRE[api].decode_message_dicts(WIRE[api].dicts(said)):
         assert drop_foreign_bytes(message, api) is message
 
 
@@ -173,7 +173,7 @@ def test_no_field_of_one_api_reaches_another(of, to):
     What no reader could take apart stays as it came, and a breakpoint on words where nothing tells whose they are.
     """
     for listed in lists(of):
-        read = WIRE[of].messages(listed)
+        read = WIRE[of].decode_message_dicts(listed)
         if any(part.kind == "message" for one in read for part in one.parts if hasattr(part, "kind")):
             continue
         found = {*unknown(WIRE[to].dicts(read), KNOWN[to])}
@@ -195,7 +195,7 @@ def test_no_field_of_one_api_is_left_in_what_is_converted(of, to):
 def test_every_case_of_an_api_is_written_by_it_as_it_came(api):
     """Its own fields stay, whatever they are called."""
     for listed in lists(api):
-        for message in WIRE[api].messages(listed):
+        for message in WIRE[api].decode_message_dicts(listed):
             assert drop_foreign_bytes(message, api) is message
 
 
@@ -221,4 +221,4 @@ def test_a_refusal_is_words_elsewhere(to):
     beside = {"role": "assistant", "content": None, "refusal": "I will not."}
     inside = {"role": "assistant", "content": [{"type": "refusal", "refusal": "I will not."}]}
     for one in (beside, inside):
-        assert "I will not." in json.dumps(WIRE[to].dicts(openai_chat.decode_message_dicts([one])))
+        assert "I will not." in json.dumps(WIRE[to].encode_message_dicts(openai_chat.decode_message_dicts([one])))

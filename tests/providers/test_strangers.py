@@ -54,7 +54,7 @@ PAIRS = [(reader, given) for reader in READERS for given in LISTS if reader != g
 def test_a_list_of_another_api_is_told(reader: str, given: str) -> None:
     """The error names the first place that is foreign, and the one reader that takes the whole list."""
     with pytest.raises(FormatError) as raised:
-        READERS[reader].messages(LISTS[given])
+        READERS[reader].decode_message_dicts(LISTS[given])
     said = str(raised.value)
     assert re.match(r"\$\.(messages|input|contents)\[[012]\]\.\w+", said)
     module = READERS[given].__name__
@@ -64,7 +64,7 @@ def test_a_list_of_another_api_is_told(reader: str, given: str) -> None:
 @pytest.mark.parametrize("api", READERS)
 def test_a_list_of_its_own_is_read(api: str) -> None:
     """The same three messages are a call and its result to the reader of their API."""
-    read = READERS[api].messages(LISTS[api])
+    read = READERS[api].decode_message_dicts(LISTS[api])
     assert [call.name for message in read for call in message.calls] == ["sh"]
     assert len([result for message in read for result in message.results]) == 1
 
@@ -98,7 +98,7 @@ FOREIGN: list[tuple[ModuleType, dict[str, Any], str]] = [
 def test_whatever_lint_knows_as_foreign_a_reader_refuses(module: ModuleType, block: dict[str, Any], told: str) -> None:
     """A call, a result or a picture that stands in the wrong API's content is told, wherever that API writes it."""
     with pytest.raises(FormatError, match=rf"^\$\.\w+\[0\]\.content\[0\]: {told}"):
-        module.messages([{"role": "assistant", "content": [block]}])
+        module.decode_message_dicts([{"role": "assistant", "content": [block]}])
 
 
 KNOWN: list[tuple[ModuleType, dict[str, Any]]] = [
@@ -128,7 +128,7 @@ KNOWN: list[tuple[ModuleType, dict[str, Any]]] = [
 @pytest.mark.parametrize(("module", "message"), KNOWN)
 def test_what_is_merely_unknown_is_read(module: ModuleType, message: dict[str, Any]) -> None:
     """Fields and elements that a provider adds, answers of SDKs and empty fields are no reason to refuse a list."""
-    assert len(module.messages([message])) == 1
+    assert len(module.decode_message_dicts([message])) == 1
 
 
 @pytest.mark.parametrize("module", READERS.values(), ids=READERS)
@@ -136,7 +136,7 @@ def test_what_is_no_list_of_messages(module: ModuleType) -> None:
     """A body, one message alone, values that were read already and things that are none are told for what they are."""
     hello = {"role": "user", "content": "hello"}
     with pytest.raises(FormatError, match=r"a dict was given; give its 'messages'"):
-        module.messages({"model": "m", "messages": [hello]})
+        module.decode_message_dicts({"model": "m", "messages": [hello]})
     with pytest.raises(FormatError, match=r"a dict was given; put it into a list"):
         module.messages(hello)
     with pytest.raises(FormatError, match=r"\[0\] is a Message already"):
@@ -153,17 +153,17 @@ def test_a_role_that_is_no_word_is_kept_or_refused(module: ModuleType, role: obj
     """Responses keep it, as they keep every unknown item; else it is told with its place, also what has no hash."""
     given = [{"role": role, "content": "hello"}]
     if module is openai_responses:
-        assert module.messages(given)[0].parts[0].kind == "message"
+        assert module.decode_message_dicts(given)[0].parts[0].kind == "message"
         return
     with pytest.raises(FormatError, match=r"^\$\.\w+\[0\]"):
-        module.messages(given)
+        module.decode_message_dicts(given)
 
 
 @pytest.mark.parametrize("module", READERS.values(), ids=READERS)
 def test_dicts_are_made_of_values(module: ModuleType) -> None:
     """A list that was not read yet is told as such."""
     with pytest.raises(TypeError, match=r"^values\[1\] is a dict; dicts\(\) takes what messages\(\) makes of dicts"):
-        module.dicts([Message.from_text("user", "a"), {"role": "user", "content": "b"}])
+        module.encode_message_dicts([Message.from_text("user", "a"), {"role": "user", "content": "b"}])
 
 
 @pytest.mark.parametrize("module", READERS.values(), ids=READERS)
@@ -179,7 +179,7 @@ def test_dicts_are_made_of_values(module: ModuleType) -> None:
 def test_values_that_were_made_wrong(module: ModuleType, value: Message, told: str) -> None:
     """Messages are made without being checked: what is wrong in one is told where it is to be sent, by its place."""
     with pytest.raises(TypeError, match=r"^values\[1\] is no message: .*" + told):
-        module.dicts([Message.from_text("user", "a"), value])
+        module.encode_message_dicts([Message.from_text("user", "a"), value])
     with pytest.raises(TypeError, match=r"^values is a Message; dicts\(\) takes a list"):
         module.dicts(value)
 
@@ -210,7 +210,7 @@ def test_any_json_is_read_or_refused(value: Any) -> None:
     """Whatever a caller holds, a reader returns messages or raises ``FormatError``, and what it returns can be sent."""
     for module in READERS.values():
         try:
-            found = module.messages(value)
+            found = module.decode_message_dicts(value)
         except FormatError:
             continue
         assert isinstance(module.dicts(found), list)
@@ -223,4 +223,4 @@ def test_what_is_nested_too_deeply_is_told(api):
     for _ in range(100_000):
         deep = {"more": [deep]}
     with pytest.raises(FormatError, match="nested too deeply"):
-        READERS[api].messages([{"role": "user", "content": [{"type": "text", "text": "go", "more": deep}]}])
+        READERS[api].decode_message_dicts([{"role": "user", "content": [{"type": "text", "text": "go", "more": deep}]}])

@@ -51,7 +51,7 @@ def test_all_but_hop_by_hop(onward, as_it_came, headers, data):
         if name.lower() == b"connection"
         for one in value.split(b",")
     }
-    found = onward([*given_, (b"x-secret", b"1")], as_it_came=as_it_came)
+    found = onward([*given_, (b"x-secret", b"1")], keeps_encoding=as_it_came)
     assert not {name.lower() for name, _ in found} & (set(HOP) | (away - {b"accept-encoding"}))
     assert not [name for name, _ in found if name.lower().startswith(b"x-holdfast-")]
     assert plain(found) == [pair for pair in plain(given_) if pair[0].lower() not in away]

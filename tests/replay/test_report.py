@@ -121,7 +121,10 @@ def test_nothing_to_recall_is_null():
 @given(st.lists(st.tuples(st.integers(1, 10**6), st.floats(0, 1), st.integers(0, 9)), min_size=1, max_size=6))
 def test_together_is_micro_averaged(parts):
     """The cache hit of several sessions is that of all their tokens, and counts are sums."""
-    runs = [measured(tokens_sum=tokens, cache_hit=hit, over_window=over, refused=over) for tokens, hit, over in parts]
+    runs = [
+        measured(tokens_sum=tokens, cache_hit=hit, over_window=over, refused_requests=over)
+        for tokens, hit, over in parts
+    ]
     whole = sum_policy_figures(runs)
     read = sum(tokens * hit for tokens, hit, _ in parts)
     assert whole.cache_hit == pytest.approx(read / sum(tokens for tokens, _, _ in parts))
@@ -162,7 +165,7 @@ def test_cost_is_told_beside_append_only():
 def test_a_policy_that_would_be_refused_is_never_the_best():
     """The cheapest policy whose requests fit is marked, not the cheapest of all."""
     rows = [
-        PolicyRow(measured("sliding", usd=0.5, over_window=1, refused=1)),
+        PolicyRow(measured("sliding", usd=0.5, over_window=1, refused_requests=1)),
         PolicyRow(measured("pi", usd=0.9)),
         PolicyRow(measured()),
     ]

@@ -28,7 +28,7 @@ WAYS = {
     "/v1/messages": "anthropic",
     "/models/": "gemini",
 }
-READERS = {module.API: module for module in (anthropic, openai_chat, openai_responses, gemini)}
+READERS = {module.API_NAME: module for module in (anthropic, openai_chat, openai_responses, gemini)}
 
 
 def requests(file):

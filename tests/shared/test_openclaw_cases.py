@@ -125,7 +125,7 @@ def _log(case):
 
 def _repaired(case, dialect):
     """Return the messages of a case as ``apply`` gives them to be sent to an API with such rules."""
-    return _sent(_messages(case), Target(dialect.api, dialect.model, dialect), branch=_log(case))
+    return _sent(_messages(case), Target(dialect.api, dialect.model, dialect), state=_log(case))
 
 
 def _sent(messages, where, **more):

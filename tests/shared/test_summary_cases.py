@@ -378,7 +378,7 @@ def anchored(given):
         messages, where, Policy(), state=branch, inputs=PlanInputs(force_compaction=True, can_summarize=True)
     ).summary_request
     stub = Stub(lambda _: False)
-    written(stub, branch.messages.slice(ask.start, ask.stop), anchor=ask.previous_summary)
+    written(stub, branch.messages.slice(ask.start, ask.stop), previous_summary=ask.previous_summary)
     prompt = stub.read[0]
     return {
         "prompt_contains_once": old if prompt.count(old) == 1 else "",

@@ -96,7 +96,7 @@ KNOWN = {
 def test_each_count_stands(name):
     """What a request showed, and shows otherwise since, what another frame came behind and what a limit counts."""
     before = behind(ConversationState.from_entries(said("a", "b", "c", "d")), *KNOWN[name])
-    assert getattr(before, name) == (1 if name == "standing" else 4)
+    assert getattr(before, name) == (1 if name == "unchanged_until" else 4)
     same(
         replace(
             rewind_state(apply_entries(before, said("x", "y")), 4), first_index_by_call_id=before.first_index_by_call_id

@@ -203,8 +203,8 @@ def test_sizes_stops_and_calls():
     """Too short, too long, broken off and calling answers are refused with the numbers; what it kept is looked at."""
     assert "it has 20 tokens, and at least 200" in why(GOOD, 20, SummaryRequirements(1_000, 200))
     assert "it has 1,001 tokens, and at most 1,000" in why(GOOD, 1_001)
-    assert "'length'" in why(GOOD, stop="length")
-    assert "'refusal'" in why(GOOD, stop="refusal")
+    assert "'length'" in why(GOOD, stop_reason="length")
+    assert "'refusal'" in why(GOOD, stop_reason="refusal")
     assert "'read'" in why(GOOD, calls=("read",), stop="tool")
     assert "/srv/a/b" in why(GOOD, wanted=SummaryRequirements(1_000, identifiers=("/srv/a/b",)))
     assert "asked for last" in why(GOOD, wanted=SummaryRequirements(1_000, newest_request="paint the boat red"))

@@ -63,7 +63,7 @@ def test_nothing_is_cached_without_a_breakpoint_or_under_the_minimum():
         assert [usage(one.answer_body("anthropic", body)) for _ in range(2)] == [(0, 0)] * 2
     least = provider(cache_minimum=1)
     assert usage(least.answer_body("anthropic", marked("short", at=[0])))[1] > 0
-    assert usage(provider(cache=False).answer_body("anthropic", marked(LONG, at=[0]))) == (0, 0)
+    assert usage(provider(has_cache=False).answer_body("anthropic", marked(LONG, at=[0]))) == (0, 0)
 
 
 @pytest.mark.parametrize(("between", "hits"), [(18, True), (19, True), (20, False)])
