@@ -126,7 +126,7 @@ def test_a_small_task(folder, api, streams):
     assert (folder / "app.py").read_text() == "def double(x):\n    return x + x\n"
     assert agent.results()[-1] == "8\n[exit code 0]"
     assert len(agent.results()) == 4
-    assert [one.reply.__class__.__name__ for one in agent.provider.requests] == ["Answered"] * 4
+    assert [one.reply.__class__.__name__ for one in agent.provider.requests] == ["ModelAnswer"] * 4
     assert "".join(step.text for step in agent.steps if isinstance(step, TextDelivered)) == "I look.It doubles now."
     assert [step.call.name for step in agent.steps if isinstance(step, ToolStarted)] == ["read", "ls", "edit", "bash"]
     assert [step.result.is_error for step in agent.steps if isinstance(step, ToolFinished)] == [False] * 4
@@ -270,7 +270,7 @@ def test_a_stop_in_the_middle_of_an_answer(folder, api, streams, task):
     script = [says(bash("echo 1 >> ran"), text="I run it. " * 50), says(bash("echo 2 >> ran")), ScriptedAnswer("Done.")]
     agent = Agent(folder, script, api=api, faults=[Fault("stall", "end", 1, 600.0)])
 
-    assert agent.stopped(lambda: agent.provider.requests, streams=streams).stop == "aborted"
+    assert agent.stopped(lambda: agent.provider.requests, streams_text=streams).stop == "aborted"
     assert agent.results() == []
     assert agent.run(task).stop == "done"
     assert (folder / "ran").read_text() == "2\n"

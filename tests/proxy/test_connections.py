@@ -603,5 +603,5 @@ def test_a_stop_that_cuts_answers_off(tmp_path, capfd):
     cut = [future.result(sockets.SOON) for future in futures]
     assert [(one.status, one.complete) for one in cut] == [(200, False)] * len(data)
     found = [entries[-1].body for entries in proxy.sessions().values()]
-    assert [type(body).__name__ for body in found] == ["Answer"] * len(data), found
+    assert [type(body).__name__ for body in found] == ["AnswerEntry"] * len(data), found
     assert capfd.readouterr().err == ""

@@ -39,7 +39,7 @@ def plain(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
 @pytest.mark.parametrize("onward", [filter_request_headers, filter_response_headers])
 @given(headers=pairs, data=st.data())
 def test_all_but_hop_by_hop(onward, as_it_came, headers, data):
-    """What is about one connection stays here, known to be or named in ``HttpConnection``; all else goes on as it
+    """What is about one connection stays here, known to be or named in ``Connection``; all else goes on as it
     came.
     """
     told = data.draw(st.lists(st.sampled_from([name for name, _ in headers] or [b"x"]), max_size=2, unique=True))

@@ -83,7 +83,7 @@ def test_who_talks_is_held_whatever_there_is_room_for():
     anyio.run(go)
 
 
-@pytest.mark.parametrize("at", ["others", "found", "branch"])
+@pytest.mark.parametrize("at", ["count_foreign_writes", "find_leaf", "open_state"])
 def test_what_another_replica_decides_while_a_branch_is_opened_is_seen(at, monkeypatch):
     """At whatever step of opening it comes: from the next request on it is in force, and nothing of it is undone."""
     branches, words = opened(3, 100_000), [f"{number}" for number in range(5)]
@@ -94,7 +94,7 @@ def test_what_another_replica_decides_while_a_branch_is_opened_is_seen(at, monke
         replica = Journal.open(means.store, "a", Policy())
         replica.record_compaction(CompactionEntry(2, Message.from_text("user", "what was said")))
 
-    owner = MemoryStore if at == "branch" else SessionIndexes
+    owner = MemoryStore if at == "open_state" else SessionIndexes
     step = getattr(owner, at)
 
     def meanwhile(*given, **more):
@@ -118,12 +118,12 @@ def test_what_another_replica_decides_while_a_branch_is_opened_is_seen(at, monke
     assert len(means.store.read_tips("a")) == 1
 
 
-@pytest.mark.parametrize("at", ["others", "found", "branch"])
+@pytest.mark.parametrize("at", ["count_foreign_writes", "find_leaf", "open_state"])
 def test_a_branch_is_opened_where_it_was_found_wherever_others_go_meanwhile(at, monkeypatch):
     """Two proxies and two branches of one session: who moves its leaf takes nobody else along."""
     branches, there = opened(3, 1_000_000), ["0", "1", "2", "3", "4"]
     store, reached = branches._means.store, []
-    owner = MemoryStore if at == "branch" else SessionIndexes
+    owner = MemoryStore if at == "open_state" else SessionIndexes
     step = getattr(owner, at)
 
     def meanwhile(*given, **more):

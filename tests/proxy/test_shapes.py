@@ -43,7 +43,7 @@ def sent(file, upstream, through, **given):
 @pytest.mark.parametrize("file", [file for file in SHAPES if file.stem != MENDED], ids=lambda file: file.stem)
 def test_every_recorded_request_goes_up_byte_for_byte(file, proxied, strict):
     """With nothing to reduce, the provider gets the client's own bytes and the client the provider's."""
-    upstream = strict(200_000, seals="any", binds="never")
+    upstream = strict(200_000, accepted_seals="any", binds_thinking="never")
     replies = sent(file, upstream, proxied[0])
     assert upstream.bodies == [data(line) for line in lines(file)]
     assert [reply.content for reply in replies] == upstream.answers
@@ -63,7 +63,7 @@ def thinking(line):
 )
 def test_a_recorded_conversation_comes_in_the_middle_with_its_thinking(file, proxied, strict):
     """Begun without the proxy, it goes up byte for byte from its first request here on, nothing of it unbound."""
-    upstream, later = strict(200_000, seals="any"), lines(file)[-TURNS:]
+    upstream, later = strict(200_000, accepted_seals="any"), lines(file)[-TURNS:]
     bodies = [thinking(line) for line in later]
 
     async def go():
@@ -79,7 +79,7 @@ def test_a_recorded_conversation_comes_in_the_middle_with_its_thinking(file, pro
 @pytest.mark.parametrize("file", CONVERSATIONS, ids=lambda file: file.stem)
 def test_a_recorded_conversation_is_one_session(file, proxied, strict):
     """However a client spells and marks its requests, one conversation is one session, and every turn is managed."""
-    replies = sent(file, strict(200_000, seals="any", binds="never"), proxied[0])
+    replies = sent(file, strict(200_000, accepted_seals="any", binds_thinking="never"), proxied[0])
     managed = [reply for reply in replies if reply.headers[STATE] == "managed"]
     assert len(managed) >= TURNS
     assert len({reply.headers[SESSION] for reply in managed}) == 1
@@ -88,7 +88,7 @@ def test_a_recorded_conversation_is_one_session(file, proxied, strict):
 def test_what_a_client_gets_wrong_is_mended(proxied, strict, tmp_path):
     """A request that the provider refuses as the client wrote it is answered through the proxy."""
     file = next(file for file in SHAPES if file.stem == MENDED)
-    bare, mended = strict(200_000, seals="any"), strict(200_000, seals="any")
+    bare, mended = strict(200_000, accepted_seals="any"), strict(200_000, accepted_seals="any")
     refused = sent(file, bare, proxied[0], bypass=tmp_path)
     assert [reply.status_code for reply in refused][-1] == 400
     assert [reply.status_code for reply in sent(file, mended, proxied[0])] == [200] * len(refused)

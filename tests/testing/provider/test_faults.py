@@ -184,7 +184,7 @@ answers = st.lists(st.binary(min_size=1, max_size=30), max_size=8).flatmap(
         st.just({}),
         st.just(tuple(pieces)),
         st.integers(1, 3),
-        streamed=st.booleans(),
+        is_stream=st.booleans(),
     )
 )
 strikes = st.sampled_from(

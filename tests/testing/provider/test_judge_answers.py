@@ -191,5 +191,5 @@ def test_a_body_may_be_bytes():
 
 def test_a_script_is_made_of_answers():
     """A text alone is none: that is told where the provider is made, not at its first answer."""
-    with pytest.raises(ConfigError, match=r"script\[1\] is of type str; give a value of type Said"):
+    with pytest.raises(ConfigError, match=r"script\[1\] is of type str; give a value of type ScriptedAnswer"):
         Provider(script=[ScriptedAnswer("yes"), "no"])
