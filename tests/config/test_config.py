@@ -129,7 +129,7 @@ def test_a_window_of_nothing_is_not_said(window: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"api": None}, {"model": None}, {"window": "64k"}, {"frame": 9_000}, {"asked_output": 8e3}]
+    "given", [{"api": None}, {"model": None}, {"window": "64k"}, {"setup": 9_000}, {"asked_output": 8e3}]
 )
 def test_a_target_is_told_in_its_types(given: dict[str, Any]) -> None:
     """A value of another type is an error that names it and the type that is wanted, before anything is planned."""

@@ -438,7 +438,7 @@ CHANGED = {
 def test_other_words_are_another_conversation(api):
     """Other words, arguments or calls are an edited past: a branch beside what was said."""
     store, said, _ = told(api, [user(api, "Where?")], [user(api, "Where?"), *CHANGED[api], user(api, "And?")])
-    assert len(list(store.entries(SAMPLE_KEY, "message"))) > len(said)
+    assert len(list(store.read_entries(SAMPLE_KEY, "message"))) > len(said)
 
 
 def test_a_text_that_was_cut_when_it_was_appended_is_the_same_the_next_time():
@@ -447,7 +447,7 @@ def test_a_text_that_was_cut_when_it_was_appended_is_the_same_the_next_time():
     history = [long, CHAT, RESULTS["openai-chat"]]
     store, said, sent = told("openai-chat", [long], history, history, policy=policy)
     assert len(said[0].text) <= 2_000
-    assert len(list(store.entries(SAMPLE_KEY, "message"))) == 5
+    assert len(list(store.read_entries(SAMPLE_KEY, "message"))) == 5
     assert [body["messages"][0]["content"] for body in sent] == [said[0].text] * 3
 
 
@@ -510,7 +510,7 @@ def test_what_the_window_cut_is_gone_on_with_by_the_client_alone():
     history = [*first, {"role": "assistant", "content": "He"}, user("anthropic", "Go on there.")]
     store, said, _ = told("anthropic", first, history, answered=answered)
     assert [message.text for message in said[:3]] == ["Where?", "He", "Go on there."]
-    assert len(list(store.entries(SAMPLE_KEY, "message"))) == 4
+    assert len(list(store.read_entries(SAMPLE_KEY, "message"))) == 4
 
 
 # -- engines that know no model ----------------------------------------------------------------------------------------

@@ -267,7 +267,7 @@ def test_the_same_request_again_tells_of_no_other_compaction():
 
     run_on_fake_clock(go)
     kinds = [type(event).__name__ for event in heard]
-    assert kinds.count("Compacted") == kinds.count("Compacting") == 1
+    assert kinds.count("CompactionEnded") == kinds.count("CompactionStarted") == 1
 
 
 # -- answers that somebody else fetched --------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ def test_what_a_caller_was_told_is_recorded_as_what_it_is():
     assert run_on_fake_clock(go) == 16_000
     assert texts(store) == ["Go."]
     kinds = [type(entry.body).__name__ for entry in store.read_path(SAMPLE_KEY)]
-    assert kinds[-4:] == ["Request", "Failure", "Request", "Answer"]
+    assert kinds[-4:] == ["RequestEntry", "FailureEntry", "RequestEntry", "AnswerEntry"]
 
 
 def test_a_front_that_is_dropped_a_little_more_each_time_is_noticed():

@@ -192,7 +192,7 @@ def test_what_is_only_looked_at_keeps_what_was_undone(store, anthropic):
         journal.record_answer(SEEN)
     journal.undo()
     copy = MemoryStore()
-    copy.import_entries(SAMPLE_KEY, store.path(SAMPLE_KEY, journal.leaf))
+    copy.import_entries(SAMPLE_KEY, store.read_path(SAMPLE_KEY, journal.leaf))
     beside = Journal.open(copy, SAMPLE_KEY, policy)
     beside.follow_conversation([*journal.state.sized_messages.slice(), build_sized_message(MORE)])
     assert beside.prepare_request(anthropic).plan.record == ()
@@ -225,20 +225,22 @@ def parting(journal, said, count, word="other"):
 def notes(store, journal):
     return [
         one.body
-        for one in store.path(SAMPLE_KEY, journal.leaf)
+        for one in store.read_path(SAMPLE_KEY, journal.leaf)
         if isinstance(one.body, NoteEntry) and one.body.reason == NOTE_MODEL_STATS
     ]
 
 
-@pytest.mark.parametrize("told", [{}, {"limit": 30_000}, {"requested": 45_000}, {"limit": 30_000, "requested": 45_000}])
+@pytest.mark.parametrize(
+    "told", [{}, {"limit": 30_000}, {"requested_tokens": 45_000}, {"limit": 30_000, "requested_tokens": 45_000}]
+)
 @pytest.mark.parametrize("count", range(7))
 def test_what_was_learned_of_a_model_counts_wherever_a_conversation_parts(count, told, store, anthropic):
     """Its window and how it counts are those of before from the first request on, also after a restart."""
     wide = replace(anthropic, limits=replace(anthropic.limits, window=200_000))
     journal, said = talked(store, wide)
     journal.record_overflow("too large", **told)
-    window = compute_effective_target(wide, journal.branch, journal.policy.settings).limits.window
-    before = get_model_stats(journal.branch, wide.model)
+    window = compute_effective_target(wide, journal.state, journal.policy.settings).limits.window
+    before = get_model_stats(journal.state, wide.model)
     parting(journal, said, count)
     again = Journal.open(store, SAMPLE_KEY, leaf=journal.leaf)
     for one in (journal, again):
@@ -262,17 +264,17 @@ def test_what_was_learned_of_each_model_is_told_once_where_a_conversation_parts(
     anthropic = replace(anthropic, setup=RequestSetup("f", 1_000, is_exact=True))
     other = replace(anthropic, model="claude-opus-4-5")
     journal, said = talked(store, anthropic, other)
-    before = list_nonempty_model_stats(journal.branch)
+    before = list_nonempty_model_stats(journal.state)
     assert [known.model for known in before] == [other.model, anthropic.model]
     for number in range(3):
         parting(journal, said, 0, f"another {number}")
-        assert list_nonempty_model_stats(journal.branch) == before
+        assert list_nonempty_model_stats(journal.state) == before
     assert len(notes(store, journal)) == 1
-    journal.prepare(other)
-    journal.learn("too large", 20_000)
+    journal.prepare_request(other)
+    journal.record_overflow("too large", 20_000)
     parting(journal, said, 0, "the last")
-    assert get_model_stats(journal.branch, other.model).learned_limits.window_limit == 20_000
-    assert get_model_stats(journal.branch, anthropic.model) == get_model_stats(
+    assert get_model_stats(journal.state, other.model).learned_limits.window_limit == 20_000
+    assert get_model_stats(journal.state, anthropic.model) == get_model_stats(
         ConversationState(other_model_stats=before), anthropic.model
     )
 
@@ -284,14 +286,14 @@ def test_a_window_that_was_forgotten_stays_so_where_a_conversation_parts(store, 
     said += [Message.from_text("assistant", "hm"), Message.from_text("user", "on")]
     journal.append(*said[-2:])
     count = len(said) - 1
-    journal.forget()
+    journal.forget_learned_window()
     parting(journal, said, count)
-    assert get_model_stats(journal.branch, anthropic.model).learned_limits.window_limit == 0
+    assert get_model_stats(journal.state, anthropic.model).learned_limits.window_limit == 0
     assert Journal.open(store, SAMPLE_KEY, leaf=journal.leaf).state.learned_limits.window_limit == 0
-    journal.prepare(anthropic)
-    journal.learn("too large", 40_000)
+    journal.prepare_request(anthropic)
+    journal.record_overflow("too large", 40_000)
     parting(journal, said, count, "another")
-    assert get_model_stats(journal.branch, anthropic.model).learned_limits.window_limit == 40_000
+    assert get_model_stats(journal.state, anthropic.model).learned_limits.window_limit == 40_000
 
 
 def test_who_learned_nothing_tells_nothing(store, anthropic):
@@ -299,4 +301,4 @@ def test_who_learned_nothing_tells_nothing(store, anthropic):
     journal, said = talked(store, anthropic, turns=1)
     parting(journal, said, 0)
     assert notes(store, journal) == []
-    assert get_model_stats(journal.branch, anthropic.model) == ModelStats("")
+    assert get_model_stats(journal.state, anthropic.model) == ModelStats("")

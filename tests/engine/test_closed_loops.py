@@ -10,9 +10,9 @@ import pytest
 PROGRAM = """
 import asyncio, os, sys
 from contextlib import asynccontextmanager
-from holdfast.config import target
+from holdfast.config import get_target
 from holdfast.engine.engine import Engine
-from holdfast.engine.compaction.summarizer import Writer
+from holdfast.engine.compaction.summarizer import SummaryWriter
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.upstream import ScriptedUpstream
 
@@ -27,8 +27,8 @@ class Hanging(ScriptedUpstream):
         async with super().send(sent) as reply:
             yield reply
 
-upstream, opus = Hanging(["one", "two", "three"]), target("anthropic", "claude-opus-5-5", window=32_000)
-opening = Engine.open(MemoryStore(), upstream=upstream, target=opus, writers=[Writer(upstream, opus)])
+upstream, opus = Hanging(["one", "two", "three"]), get_target("anthropic", "claude-opus-5-5", window=32_000)
+opening = Engine.open(MemoryStore(), upstream=upstream, target=opus, writers=[SummaryWriter(upstream, opus)])
 
 async def begin():
     engine = await opening.__aenter__()
@@ -43,7 +43,7 @@ async def begin():
 async def go_on():
     await session.wait_for_compaction()
     await session.append("Am I heard?")
-    return (await session.ask()).message.text, session.journal.branch.messages[-2].text
+    return (await session.ask()).message.text, session.journal.state.messages[-2].text
 
 async def end():
     await opening.__aexit__(None, None, None)

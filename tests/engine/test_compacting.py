@@ -68,7 +68,7 @@ def test_what_a_hook_cancels_does_not_happen_where_the_request_goes_without():
 
     async def ask(session):
         await session.ask("And now?")
-        return session.journal.branch.compaction
+        return session.journal.state.compaction
 
     plain, _, _ = done(ask, notes=64)
     cancelled, sent, _ = done(ask, notes=64, hooks=Hooks(before_compaction=cancelling))
@@ -86,8 +86,8 @@ def test_who_asks_for_a_compaction_that_a_hook_cancels_is_told_so():
     told, sent, heard = done(compact, notes=20, hooks=Hooks(before_compaction=cancelling))
     assert (told.outcome, sent) == ("cancelled", [])
     (heard_of,) = [event for event in heard if isinstance(event, events.CompactionEnded)]
-    assert (heard_of.outcome, heard_of.author, heard_of.tokens_before) == ("cancelled", told.author, told.before)
-    assert (told.author, told.before == told.after > 5_000) == ("extract", True)
+    assert (heard_of.outcome, heard_of.author, heard_of.tokens_before) == ("cancelled", told.author, told.tokens_before)
+    assert (told.author, told.tokens_before == told.tokens_after > 5_000) == ("extract", True)
     assert told.why == heard_of.why == "the hook before_compaction cancelled it"
 
 
@@ -132,7 +132,7 @@ def test_what_is_decided_with_a_compaction_is_told_too():
         await session.append("Read it.", Message("assistant", (call,)), Message("tool", (result,)))
         before = session.report().tokens
         await session.compact()
-        return before, session.report().tokens, session.journal.branch.law
+        return before, session.report().tokens, session.journal.state.active_decisions
 
     (before, after, law), _, heard = done(compact, notes=20)
     compacted, decided = (one for one in heard if isinstance(one, events.EditsDecided | events.CompactionEnded))
@@ -151,7 +151,7 @@ def test_a_compaction_is_told_when_it_begins_whoever_writes(says, by):
 
     async def compact(session):
         await session.compact()
-        return session.journal.branch.compaction.trigger
+        return session.journal.state.compaction.trigger
 
     trigger, _, heard = done(compact, notes=20, hooks=Hooks(before_compaction=lambda *_: says))
     told = [

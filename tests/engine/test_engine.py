@@ -575,9 +575,9 @@ def test_a_place_that_is_no_store_is_said(place, told):
         (lambda _, session: session.recall("x", chars=5), FormatError, "chars is of type int"),
         (lambda _, session: session.recall("x", search=5), FormatError, "search is of type int"),
         (lambda _, session: session.recall("x", page=None), FormatError, "page is of type NoneType"),
-        (lambda _, session: session.recall("x", most="9"), FormatError, "most is of type str"),
+        (lambda _, session: session.recall("x", max_chars="9"), FormatError, "max_chars is of type str"),
     ],
-    ids=["deadline", "nan", "leaf", "lines", "chars", "search", "page", "most"],
+    ids=["deadline", "nan", "leaf", "lines", "chars", "search", "page", "max_chars"],
 )
 def test_a_verb_is_told_of_an_argument_of_another_type(verb, error, told):
     """By its name, and what to give; nothing is sent."""
@@ -701,10 +701,10 @@ def test_who_leaves_a_run_is_told_that_nothing_could_be_written(how):
     class Full(MemoryStore):
         is_full = False
 
-        def append(self, *given, **more):
+        def append_entries(self, *given, **more):
             if self.is_full:
                 raise StoreReadOnly("the disk is full")
-            return super().append(*given, **more)
+            return super().append_entries(*given, **more)
 
     store, told = Full(), []
 

@@ -190,9 +190,9 @@ def test_one_lease_is_held_for_all_that_is_done_together(tmp_path):
     class Leased(SqliteStore):
         leases = 0
 
-        def writing(self, key):
+        def hold_lease(self, key):
             self.leases += 1
-            return super().writing(key)
+            return super().hold_lease(key)
 
     with Leased(tmp_path / "holdfast.db") as store:
         journal, other = Journal.open(store, "k"), Journal.open(store, "k")

@@ -32,13 +32,13 @@ ASKED = {
     "after_compaction": (CompactionEnded("s"),),
     "on_overflow": (None,),
     "on_append": (SAID,),
-    "autocontinue": (),
+    "auto_continue": (),
 }
 FINE = {
     "before_compaction": BeforeCompactionResult(extra_context=("The branch is called tide.",)),
     "transform_messages": [OTHER, SAID],
     "on_append": OTHER,
-    "autocontinue": False,
+    "auto_continue": False,
 }
 NAMES = sorted(ASKED)
 
@@ -171,9 +171,9 @@ def test_a_hook_that_hangs_keeps_no_program_from_ending():
     program = """
 import anyio, threading
 from holdfast.engine.engine import Engine
-from holdfast.engine.hooks import Hooks, called
-hooks = Hooks(autocontinue=threading.Event().wait, patience=0.05)
-anyio.run(lambda: called(hooks, "autocontinue", tell=print))
+from holdfast.engine.hooks import Hooks, run_hook
+hooks = Hooks(auto_continue=threading.Event().wait, timeout=0.05)
+anyio.run(lambda: run_hook(hooks, "auto_continue", listener=print))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert "took longer than 0.05 s" in done.stdout
@@ -208,13 +208,13 @@ def test_a_caller_that_is_cancelled_does_not_wait():
     [
         ("on_append", "Mind the step.", "it returned str instead of Message"),
         ("on_append", Message("user", "Mind the step."), "it returned a Message that is none: Expected `array`"),
-        ("before_compaction", {"cancel": True}, "it returned dict instead of Before"),
+        ("before_compaction", {"cancel": True}, "it returned dict instead of BeforeCompactionResult"),
         (
             "before_compaction",
             BeforeCompactionResult(extra_context=(1,)),
-            "it returned a Before that is none: Expected `str`, got `int`",
+            "it returned a BeforeCompactionResult that is none: Expected `str`, got `int`",
         ),
-        ("autocontinue", 1, "it returned int instead of bool"),
+        ("auto_continue", 1, "it returned int instead of bool"),
         ("transform_messages", "all", "it returned str instead of a list of messages"),
         ("transform_messages", [], "it returned no message at all"),
         ("transform_messages", [SAID, "x"], "it returned str instead of Message"),
@@ -315,9 +315,9 @@ def test_a_session_goes_on_as_without_its_hooks(hook):
     ("given", "told"),
     [
         ({"on_append": 5}, "the hook on_append is int, which cannot be called"),
-        ({"patience": "x"}, "patience is of type str; give a value of type float or int"),
-        ({"patience": float("nan")}, "patience is nan; give the seconds"),
-        ({"patience": -1}, "patience is -1; give the seconds"),
+        ({"timeout": "x"}, "timeout is of type str; give a value of type float or int"),
+        ({"timeout": float("nan")}, "timeout is nan; give the seconds"),
+        ({"timeout": -1}, "timeout is -1; give the seconds"),
     ],
 )
 def test_hooks_are_functions_and_a_time(given, told):

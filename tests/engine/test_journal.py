@@ -348,7 +348,10 @@ def test_what_is_new_is_all_that_is_read(store, anthropic, monkeypatch):
     def never(*_):
         raise AssertionError("the log was read")
 
-    for verb in ("path", "active", "branch", "entries", "entry", "_up", "_every"):
+    for verb in (
+        *("read_path", "read_active_entries", "open_state", "read_entries", "get_entry"),
+        *("_read_path_up", "_read_all_entries"),
+    ):
         monkeypatch.setattr(store, verb, never)
     run(journal, anthropic, range(12))
 

@@ -429,19 +429,19 @@ def test_two_ranges_are_refused(store, handle):
 
 CHILD = """
 import resource, sys
-from holdfast.engine.recall import recall
+from holdfast.engine.recall import recall_page
 from holdfast.store import open_store
 
 with open_store(sys.argv[1], readonly=True) as store:
-    recall(store, "mine", sys.argv[2], lines="1-1")
+    recall_page(store, "mine", sys.argv[2], lines="1-1")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     asked, pages, chars = {"id": sys.argv[3]}, 0, 0
     while asked and pages < 40:
-        page = recall(store, "mine", **asked)
-        asked, pages, chars = page.next, pages + 1, chars + len(page.text)
-    recall(store, "mine", sys.argv[3], lines="300000-")
-    recall(store, "mine", sys.argv[3], search="no such words")
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, pages, chars, page.chars)
+        page = recall_page(store, "mine", **asked)
+        asked, pages, chars = page.next_arguments, pages + 1, chars + len(page.text)
+    recall_page(store, "mine", sys.argv[3], lines="300000-")
+    recall_page(store, "mine", sys.argv[3], search="no such words")
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, pages, chars, page.total_chars)
 """
 
 

@@ -104,7 +104,7 @@ def test_nothing_is_pressed_of_what_is_only_looked_at():
     ends = pytest.raises(ContextOverflow, match="tried: nothing")
     wanted, heard = asked([too_much(27_000, 6_000)], 6_000, whole=True, as_it_is=True, ends=ends)
     assert wanted == [6_000]
-    assert [type(event).__name__ for event in heard] == ["Sending", "Refused"]
+    assert [type(event).__name__ for event in heard] == ["RequestStarted", "RequestRefused"]
 
 
 def test_the_last_word_tells_what_the_provider_counted():

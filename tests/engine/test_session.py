@@ -411,7 +411,7 @@ def test_words_never_slip_between_a_request_and_its_answer(when, monkeypatch):
 
     async def talk():
         async with talking(upstream, store=store) as session, anyio.create_task_group() as group:
-            verb = {"committed": "commit", "recorded": "record", "said": "append"}[when]
+            verb = {"committed": "commit_plan", "recorded": "record_answer", "said": "append"}[when]
             whole, began, loop = getattr(session.journal, verb), anyio.Event(), asyncio.get_running_loop()
 
             def slow(*given, **named):
@@ -625,4 +625,4 @@ def test_what_is_nothing_to_say_is_refused(said):
                 await drained(session.run(said))
 
     run_on_fake_clock(talk)
-    assert [type(body).__name__ for body in bodies(store)] == ["Note"]
+    assert [type(body).__name__ for body in bodies(store)] == ["NoteEntry"]

@@ -430,7 +430,7 @@ def test_a_tool_call_behind_the_prefix_is_refused_and_text_follows():
 
 @pytest.mark.parametrize(
     "change",
-    [{"model": "other"}, {"stop": 5}, {"tokens": 197_000}, {"api": "gemini"}],
+    [{"model": "other"}, {"message_count": 5}, {"tokens": 197_000}, {"api": "gemini"}],
 )
 def test_a_prefix_of_something_else_is_not_used(change):
     """Another model, a head that it does not cover, or no room for the output: the head goes out as text."""

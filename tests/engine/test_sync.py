@@ -67,7 +67,7 @@ def test_every_verb_of_a_session_is_there():
     """Whoever knows one face knows the other: the same names and the same arguments."""
     verbs = {name for name, what in vars(Session).items() if inspect.isfunction(what) and not name.startswith("_")}
     ours = {name for name in vars(SyncSession) if not name.startswith("_")}
-    assert verbs - {"target", "fields", "unfit"} <= ours
+    assert verbs - {"get_default_target", "get_default_fields", "record_window_too_small"} <= ours
     assert isinstance(Session.key, property)
     assert isinstance(SyncSession.key, property)
     for name in verbs & ours:
@@ -495,9 +495,9 @@ from holdfast.engine import sync
 def interrupted(_):
     raise KeyboardInterrupt
 
-sync._end, sync.LOOK = interrupted, 0.1
+sync._stop_portal, sync.WAIT_SLICE_SECONDS = interrupted, 0.1
 try:
-    with sync.event_loop() as portal:
+    with sync.run_event_loop() as portal:
         portal.call(anyio.to_thread.run_sync, print, "worked")
 except KeyboardInterrupt:
     print("interrupted")

@@ -113,12 +113,15 @@ def test_what_is_sealed_goes_once_and_for_all(api, early, other_key):
             assert len(upstream.sent) == before + 2
             (decided,) = [event for event in heard if isinstance(event, events.EditsDecided)]
             assert decided.rule == "unseal"
-            assert kinds(heard) == ["Sending", "Refused", "Decided", "Sending", "Answered"]
+            assert kinds(heard) == [
+                *("RequestStarted", "RequestRefused", "EditsDecided"),
+                *("RequestStarted", "AnswerRecorded"),
+            ]
             assert [type(what) for _, what in session.journal.state.active_decisions] == [DecisionEntry]
         async with opened(api, upstream, store, heard) as engine:
             heard.clear()
             await (await engine.session(SAMPLE_KEY)).ask("and")
-            assert kinds(heard) == ["Sending", "Answered"]
+            assert kinds(heard) == ["RequestStarted", "AnswerRecorded"]
 
     run_on_fake_clock(go)
     refused, without, later = (seals(api, sent.body) for sent in upstream.sent[-3:])
@@ -152,7 +155,10 @@ def test_a_whole_conversation_that_keeps_its_seals_is_sent_without(api, other_ke
             assert [type(what) for _, what in session.journal.state.active_decisions] == [DecisionEntry]
 
     run_on_fake_clock(go)
-    assert [kind for kind in kinds(heard) if kind in {"Refused", "Decided"}] == ["Refused", "Decided"]
+    assert [kind for kind in kinds(heard) if kind in {"RequestRefused", "EditsDecided"}] == [
+        "RequestRefused",
+        "EditsDecided",
+    ]
     first, refused, *rest = (seals(api, sent.body) for sent in upstream.sent)
     assert len(rest) == 3
     assert not first
@@ -321,7 +327,7 @@ def test_who_sends_by_hand_has_it_again_where_it_was_no_help(anew):
             return len(session.journal.state.active_decisions)
 
     assert run_on_fake_clock(go) == (0 if anew else 1)
-    assert kinds(heard) == ["Decided", *(["Noticed"] if anew else [])]
+    assert kinds(heard) == ["EditsDecided", *(["NoticeGiven"] if anew else [])]
 
 
 @pytest.mark.parametrize("how", ["as it is", "switched off"])
@@ -368,5 +374,5 @@ def test_who_sends_by_hand_leaves_it_out_too(other_key):
             assert (await sent(session)).message.text == "done"
 
     run_on_fake_clock(go)
-    assert kinds(heard) == ["Decided"]
+    assert kinds(heard) == ["EditsDecided"]
     assert not seals(api, upstream.sent[-1].body)

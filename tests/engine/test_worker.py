@@ -153,12 +153,12 @@ def test_a_child_that_is_forked_has_a_thread_of_its_own():
 
 LATE = """
 import asyncio, threading, time
-from holdfast.engine.concurrency.worker import Worker
+from holdfast.engine.concurrency.worker import WorkerThread
 
 async def late():
-    worker = Worker()
+    worker = WorkerThread()
     for number in range(3):
-        print(await worker.done(lambda: number), flush=True)
+        print(await worker.run(lambda: number), flush=True)
         await asyncio.sleep(0.2)
 
 threading.Thread(target=lambda: asyncio.run(late())).start()

@@ -51,10 +51,10 @@ def refused(kind, **more):
     return ProviderRefusal(kind, is_overflow=kind in OVERFLOW_KINDS, **more)
 
 
-TOO_LARGE = refused("context_window", limit=32_768, requested=41_200, tokens=30_100)
+TOO_LARGE = refused("context_window", token_limit=32_768, counted_tokens=41_200, estimated_tokens=30_100)
 
 
-SEALED = refused("invalid_history", sealed=True)
+SEALED = refused("invalid_history", is_signature_error=True)
 
 
 def done(*events, settings=OURS, branch=ConversationState()):
@@ -90,7 +90,7 @@ def test_an_overflow_compacts_twice_then_cuts_then_drops_media_then_falls_back_t
 
 def test_media_go_before_a_second_compaction():
     """A picture that is still shown after a compaction is a line before the message that it came with is folded."""
-    shown = refused("context_window", shows_media=True)
+    shown = refused("context_window", has_media=True)
     state, _ = decide_next_action(start_recovery(log(), OURS), shown)
     steps = []
     for _ in range(4):
@@ -160,7 +160,7 @@ def test_what_time_does_not_heal_is_not_sent_again(kind):
 @pytest.mark.parametrize("kind", VERDICT_KINDS)
 def test_nothing_is_done_once_the_client_has_bytes(kind):
     """DESIGN 7: after bytes of an answer have gone out, every refusal ends the run."""
-    (stop,), _ = done(refused(kind, seen=True))
+    (stop,), _ = done(refused(kind, has_answer_started=True))
     assert stop.rule == "seen"
 
 
@@ -315,7 +315,7 @@ def test_what_is_only_looked_at_is_sent_again_and_no_more():
 def test_who_changes_nothing_leaves_nothing_out(settings):
     """Where recovery is switched off, or has no rung, what is sealed is refused for good at once."""
     assert isinstance(done(SEALED, settings=settings)[0][0], Stop)
-    assert isinstance(done(refused("invalid_history", sealed=True, seen=True))[0][0], Stop)
+    assert isinstance(done(refused("invalid_history", is_signature_error=True, has_answer_started=True))[0][0], Stop)
 
 
 # -- presets and bounds ------------------------------------------------------------------------------------------------

@@ -84,7 +84,10 @@ def test_an_undo_is_the_branch_that_never_decided(gone):
     id_ = ConversationState.from_entries(entries).active_decisions[gone][0]
     undone = ConversationState.from_entries([*entries, Entry("undo", None, RevokeEntry(id_))])
     never = ConversationState.from_entries([entry for entry in entries if entry.id != id_])
-    for name in ("keep", "compaction", "edits", "held", "marks", "law", "media", "pictures"):
+    for name in (
+        *("first_kept", "compaction", "edits", "shown_tokens", "projection_digests"),
+        *("active_decisions", "media_count", "media_indexes"),
+    ):
         assert getattr(undone, name) == getattr(never, name)
 
 

@@ -28,12 +28,14 @@ from holdfast.state.entries import (
     RevokeEntry,
 )
 
-COUNTS = ("seen", "standing", "framed", "counted")
+COUNTS = ("seen_count", "unchanged_until", "setup_changed_at", "turn_limit_start")
 """Fields that count slots from the first one on."""
 KEPT = (
-    *("slots", "messages", "sums", "born", "pinned", "keep", "edits", "held", "callers", "open", "broken"),
-    *("frame", "model", "window", "measured", "gauge", "learned", "aside", "failures", "unwritten", "failed_at"),
-    *("law", "spared", "policy"),
+    *("sized_messages", "messages", "cumulative_tokens", "digests_before", "pinned_count", "first_kept", "edits"),
+    *("shown_tokens", "first_index_by_call_id", "open_call_ids", "failed_answer_indexes", "setup", "model"),
+    *("configured_window", "measured_request", "calibration", "learned_limits", "other_model_stats"),
+    *("failed_compactions", "failures_since_summary", "compaction_failed_at", "active_decisions"),
+    *("protected_parts", "policy_name"),
 )
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
 
@@ -62,7 +64,7 @@ def limiting(entries):
 
 def same(branch, before):
     """Assert that ``branch`` knows what ``before`` knew, with nothing used up: an edited past is asked of anew."""
-    for name in (*KEPT, *COUNTS, "found"):
+    for name in (*KEPT, *COUNTS, "previous_coverage"):
         assert getattr(branch, name) == getattr(before, name), name
     assert (branch.compactions_since_answer, branch.truncations_since_answer) == (0, 0)
     assert build_projection(branch) == build_projection(before)
@@ -84,10 +86,10 @@ def test_what_was_only_said_behind_leaves_no_trace(entries):
 ASKED = RequestEntry("b", 4, "m", 9_000)
 CUT = DecisionEntry((Edit(Span(1, 2, 0), (Text("-"),), "r", "w", 1),))
 KNOWN = {
-    "seen": [ASKED],
-    "standing": [ASKED, CUT],
-    "framed": [RequestSetup("f", 9), ASKED, RequestSetup("g", 9)],
-    "counted": [CompactionEntry(2, trigger=TRIGGER_HISTORY), RevokeEntry("0")],
+    "seen_count": [ASKED],
+    "unchanged_until": [ASKED, CUT],
+    "setup_changed_at": [RequestSetup("f", 9), ASKED, RequestSetup("g", 9)],
+    "turn_limit_start": [CompactionEntry(2, trigger=TRIGGER_HISTORY), RevokeEntry("0")],
 }
 """What leaves each of the counts at a number of its own, behind four messages."""
 

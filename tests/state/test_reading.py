@@ -21,7 +21,7 @@ from threading import Barrier, Thread
 from typing import Dict, List, Optional
 
 import msgspec
-from holdfast.state.codec.reading import convert, decoder
+from holdfast.state.codec.reading import convert_value, get_decoder
 
 sys.setswitchinterval(1e-6)
 TEXT = b'{"one": {"x": 1}, "more": [{"x": 2}], "named": {"a": {"x": 3}}}'
@@ -59,7 +59,7 @@ FORKS = """
 import os, signal
 from threading import Event, Thread
 
-from holdfast.state.codec.reading import decoder
+from holdfast.state.codec.reading import get_decoder
 from msgspec import Struct
 
 looking, forked = Event(), Event()
@@ -79,20 +79,20 @@ class Mine(Struct):
     x: int
 
 
-thread = Thread(target=decoder, args=(Slow,))
+thread = Thread(target=get_decoder, args=(Slow,))
 thread.start()
 looking.wait()
 child = os.fork()
 if not child:
     signal.alarm(20)
-    os._exit(decoder(Mine).decode(b'{"x": 1}').x + decoder(Slow).decode(b'{"x": 2}').x)
+    os._exit(get_decoder(Mine).decode(b'{"x": 1}').x + get_decoder(Slow).decode(b'{"x": 2}').x)
 forked.set()
 thread.join()
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-@pytest.mark.parametrize("read", ["decoder(kind).decode(TEXT)", "convert(msgspec.json.decode(TEXT), kind)"])
+@pytest.mark.parametrize("read", ["get_decoder(kind).decode(TEXT)", "convert_value(msgspec.json.decode(TEXT), kind)"])
 def test_threads_that_read_a_type_for_the_first_time(read):
     """Eight threads read a new type at once and each has its value; the process does not crash, as it did in MCP."""
     script = AT_ONCE.replace("READ(kind)", read)
@@ -110,7 +110,8 @@ def test_where_no_process_forks_requests_are_planned():
     """The pure half runs on every system: Python has no forks on Windows, and nothing to register with."""
     plans = (
         "import os, sys; del os.fork, os.register_at_fork; sys.modules['fcntl'] = None\n"
-        "from holdfast import Message, Target, plan; print(plan([Message.of('user', 'Hi.')], Target()).after > 0)"
+        "from holdfast import Message, Target, plan\n"
+        "print(plan([Message.from_text('user', 'Hi.')], Target()).after > 0)"
     )
     ran = subprocess.run([sys.executable, "-c", plans], capture_output=True, text=True, check=False, timeout=60)
     assert (ran.stdout, ran.stderr) == ("True\n", "")

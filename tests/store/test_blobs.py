@@ -172,7 +172,7 @@ def test_damage_is_loud(tmp_path: Path) -> None:
 
 @pytest.mark.uncounted
 @pytest.mark.parametrize("opened", [FileBlobStore, lambda _: MemoryBlobStore()], ids=["files", "memory"])
-@pytest.mark.parametrize("read", ["get", "text", "characters", "size"])
+@pytest.mark.parametrize("read", ["read_bytes", "read_text", "count_characters", "get_size"])
 def test_a_blob_that_goes_while_it_is_read(
     tmp_path: Path, read: str, opened: Callable[[Path], BlobStore], meanwhile: Callable[..., Any]
 ) -> None:

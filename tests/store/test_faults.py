@@ -33,28 +33,28 @@ SUPPORT = Path(__file__).parents[1] / "support"
 APPENDS = """
 import sys
 from holdfast.store import open_store
-from samples import KEY, chain
+from samples import SAMPLE_KEY, make_message_chain
 with open_store(sys.argv[1]) as store:
-    store.create(KEY)
-    for entry in chain(f"e{n:06}" for n in range(100_000)):
-        print(store.append(KEY, [entry]).leaf, flush=True)
+    store.create_session(SAMPLE_KEY)
+    for entry in make_message_chain(f"e{n:06}" for n in range(100_000)):
+        print(store.append_entries(SAMPLE_KEY, [entry]).leaf, flush=True)
 """
 IMPORTS = """
 import sys
 from holdfast.store import open_store
-from samples import KEY, chain
-entries = chain(f"e{n}" for n in range(3_000))
+from samples import SAMPLE_KEY, make_message_chain
+entries = make_message_chain(f"e{n}" for n in range(3_000))
 print("ready", flush=True)
 sys.stdin.readline()
 with open_store(sys.argv[1]) as store:
-    done = store.put(KEY, entries)
-    print(done.added, done.kept, flush=True)
+    done = store.import_entries(SAMPLE_KEY, entries)
+    print(done.added_count, done.known_count, flush=True)
 """
 HOLDS = """
 import os, sys, time
 from holdfast.store import open_store
-from samples import KEY
-with open_store(sys.argv[1]) as store, store.writing(KEY):
+from samples import SAMPLE_KEY
+with open_store(sys.argv[1]) as store, store.hold_lease(SAMPLE_KEY):
     child = os.fork() if "fork" in sys.argv else 1
     os.write(1, str(child or os.getpid()).encode() + os.linesep.encode())
     time.sleep(60)
@@ -62,18 +62,18 @@ with open_store(sys.argv[1]) as store, store.writing(KEY):
 BUSY = """
 import sys, time
 from holdfast.store import open_store
-from samples import KEY
+from samples import SAMPLE_KEY
 with open_store(sys.argv[1]) as store:
     print("busy", flush=True)
     while True:
-        with store.writing(KEY):
+        with store.hold_lease(SAMPLE_KEY):
             time.sleep(0.1)
         time.sleep(0.0005)
 """
 FORKS = """
 import os, signal, sys, threading
 from pathlib import Path
-from holdfast.store.locks import lease
+from holdfast.store.locks import hold_session_lock
 
 sys.setswitchinterval(1e-6)
 place = Path(sys.argv[1])
@@ -81,7 +81,7 @@ place = Path(sys.argv[1])
 
 def work(number):
     while True:
-        with lease(place, f"session {number}"):
+        with hold_session_lock(place, f"session {number}"):
             pass
 
 
@@ -97,7 +97,7 @@ for _ in range(80):
     if not child:
         found = inherited()
         signal.alarm(30)
-        with lease(place, "the child's own"):
+        with hold_session_lock(place, "the child's own"):
             os._exit(len(found))
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 os._exit(0)
@@ -118,7 +118,7 @@ def held_up(event, given):
 
 def other():
     made.wait()
-    two.create("two")
+    two.create_session("two")
     opened.set()
 
 
@@ -126,7 +126,7 @@ sys.addaudithook(held_up)
 one, two = open_store(file), open_store(file)
 thread = Thread(target=other)
 thread.start()
-one.create("one")
+one.create_session("one")
 thread.join()
 child = os.fork()
 if not child:  # no lock of a process is one for its child
@@ -139,8 +139,8 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 LEAVES = """
 import os, sys
 from pathlib import Path
-from holdfast.store.locks import lease
-with lease(Path(sys.argv[1]), "a session"):
+from holdfast.store.locks import hold_session_lock
+with hold_session_lock(Path(sys.argv[1]), "a session"):
     child = os.fork()
     if not child:
         there = {os.open(os.devnull, os.O_RDONLY) for _ in range(9)}

@@ -522,7 +522,7 @@ HOLDING = """
 import sys
 from holdfast.store import open_store
 with open_store(sys.argv[1]) as store:
-    store.label("session", "e1", "held")
+    store.label_entry("session", "e1", "held")
     print("open", flush=True)
     sys.stdin.read()
 """
@@ -532,7 +532,7 @@ from holdfast.store.repair import repair_store
 there = []
 sys.addaudithook(lambda event, _: event in ("os.rename", "os.remove", "os.link") and there.append(os.path.exists(path)))
 path = sys.argv[1]
-assert repair_store(path).found[0].kind == "file"
+assert repair_store(path).findings[0].kind == "file"
 assert there and all(there), there
 """
 

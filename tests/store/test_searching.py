@@ -243,10 +243,10 @@ def test_a_session_that_goes_while_it_is_searched(tmp_path: Path) -> None:
     """Somebody removes a session between the first look at it and the second: it is told as one that is not there."""
 
     class Late(SqliteStore):
-        def _ready(self, key: str, wanted: Sequence[str], tick: ProgressCallback) -> None:
+        def _prepare_search(self, key: str, search_terms: Sequence[str], tick: ProgressCallback) -> None:
             with open_store(tmp_path / "agent.db") as other:
                 other.remove_session(key)
-            super()._ready(key, wanted, tick)
+            super()._prepare_search(key, search_terms, tick)
 
     with Late(tmp_path / "agent.db") as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("ab"))

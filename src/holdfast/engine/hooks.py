@@ -115,7 +115,7 @@ class Hooks(Struct, frozen=True, kw_only=True, omit_defaults=True):
                 raise ConfigError(f"the hook {name} is {type(hook).__name__}, which cannot be called; give a function")
         raise_if_wrong_type(ConfigError, timeout=(self.timeout, float | int))
         if not self.timeout >= 0:
-            raise ConfigError(f"patience is {self.timeout}; give the seconds that one call of a hook may take")
+            raise ConfigError(f"timeout is {self.timeout}; give the seconds that one call of a hook may take")
 
 
 async def run_hook(

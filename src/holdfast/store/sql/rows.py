@@ -28,11 +28,11 @@ MessageDecoders = Mapping[str, MessageDecoder]
 """How the wire bytes of each API become a message."""
 
 _DECODER_PATHS = {
-    "anthropic": "holdfast.providers.anthropic.messages:decode",
-    "openai-chat": "holdfast.providers.openai_chat.messages:decode",
+    "anthropic": "holdfast.providers.anthropic.messages:decode_message",
+    "openai-chat": "holdfast.providers.openai_chat.messages:decode_message",
     "openai-responses": "holdfast.formats.codex.read:decode_item",
-    "gemini": "holdfast.providers.gemini.messages:decode",
-    "pi": "holdfast.formats.pi.read:decode_message",
+    "gemini": "holdfast.providers.gemini.messages:decode_message",
+    "pi": "holdfast.formats.pi.read:decode_pi_message",
 }
 _MESSAGE_KIND = KIND_BY_TYPE[MessageEntry]
 _TYPE_BY_KIND: dict[str, type] = {name: kind for kind, name in KIND_BY_TYPE.items()}
