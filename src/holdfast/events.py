@@ -42,7 +42,7 @@ class AnswerRecorded(SessionEvent, frozen=True):
 
 
 class RequestRefused(SessionEvent, frozen=True):
-    """The provider refused, or did not answer: ``kind`` is a word of ``holdfast.providers.overflow.KINDS``."""
+    """The provider refused, or did not answer: ``kind`` is a word of ``holdfast.providers.overflow.VERDICT_KINDS``."""
 
     kind: str = ""
     why: str = ""

@@ -105,7 +105,7 @@ def test_unread_results_are_in_the_next_request(name):
 @pytest.mark.parametrize("answer", [None, True, False])
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_hook_turns_the_word_to_go_on_off(name, answer):
-    """``autocontinue`` is asked once, where a compaction cut a turn; the request goes out either way."""
+    """``auto_continue`` is asked once, where a compaction cut a turn; the request goes out either way."""
     calls = []
     hooks = Hooks(auto_continue=lambda: calls.append(1) or answer)
     (_, sent), heard = asked(ONE_TURN, [TOO_LARGE, "yes"], name, hooks=hooks)

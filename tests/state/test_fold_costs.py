@@ -149,7 +149,7 @@ def test_what_waits_is_known_without_reading_the_log():
 
 
 def test_edits_from_a_slot_are_those_of_the_mapping():
-    """``find_from`` gives the edits of a walk over all, in order of their slots, also where a fork added others."""
+    """``iter_from`` gives the edits of a walk over all, in order of their slots, also where a fork added others."""
     first = EditMap(edit for slot in (5, 2, 9) for edit in cut(slot).edits)
     one, other = first.add(cut(7).edits), first.add(cut(3).edits)
     for edits in (first, one, other, one.add(cut(2).edits)):

@@ -96,7 +96,8 @@ def recall_page(
     page: int = 1,
     max_chars: int = MAX_PAGE_CHARS,
 ) -> TextPage:
-    """Return a page of the text that ``id`` stands for in session ``key``; its ``next`` are arguments of this function.
+    """Return a page of the text that ``id`` stands for in session ``key``; its ``next_arguments`` are
+    arguments of this function.
 
     Raises ``UnknownId`` for what the session does not name, and ``FormatError`` for a range that is not there.
     """

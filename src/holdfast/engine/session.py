@@ -188,7 +188,7 @@ class Session:
         """
         if not isinstance(answer, ParsedAnswer):
             raise FormatError(
-                f"a {type(answer).__name__} is no answer; give what holdfast.providers.responses.answer returns"
+                f"a {type(answer).__name__} is no answer; give what holdfast.providers.responses.parse_answer returns"
             )
         prepared_request = self._caller_request
         id_ = await self.resources.run_in_worker(lambda: self._record_caller_answer(answer))

@@ -25,7 +25,7 @@ class EditMap(Mapping[int, tuple[Edit, ...]]):
         self._edits: PersistentSequence[Edit] = PersistentSequence(edits)
         self._edits_by_index: dict[int, dict[int, Edit]] = {}
         self._sorted_indexes: list[int] = []
-        """The slots of ``_at``, sorted: what is behind a slot is found without a look at all before it."""
+        """The slots of ``_edits_by_index``, sorted: what is behind a slot is found without a look at all before it."""
         _index_edits(self._edits_by_index, self._sorted_indexes, self._edits, 0)
 
     def add(self, new: Iterable[Edit]) -> EditMap:

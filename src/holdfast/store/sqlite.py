@@ -110,9 +110,9 @@ _LAST_CHARACTER = "\U0010ffff"
 
 
 class SqliteStore(TreeStore):
-    """A store in the file at ``read_path``, used by one thread at a time.
+    """A store in the file at ``path``, used by one thread at a time.
 
-    ``known`` are the decoders of wire forms (default: all that this version has).
+    ``wire_decoders`` are the decoders of wire forms (default: all that this version has).
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """What an agent works in: its system prompt, tools, skills and rules, made in one place.
 
 A normal request and one that asks for a summary get the same ``fields``; what has to stand behind a summary again comes
-from its source with ``restored``. Only the folders that are given are read.
+from its source with ``restore_texts``. Only the folders that are given are read.
 """
 
 from __future__ import annotations

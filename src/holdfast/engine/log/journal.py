@@ -297,10 +297,10 @@ class Journal(BranchLog):
     def prepare_request(self, target: Target, inputs: PlanInputs = PlanInputs()) -> PreparedRequest:
         """Return the next request; what was decided for it is in the log, and so is that it is about to be sent.
 
-        A retry, with nothing said since, shows the same, also after a restart: only ``inputs.force`` or a ``rung`` and
-        a target that it does not fit decide anew. Where a text cannot be stored away every text stays whole, and a
-        notice says so. Nobody is asked for a summary: an extract is made. Raises ``WindowTooSmall`` before anything is
-        written.
+        A retry, with nothing said since, shows the same, also after a restart: only ``inputs.force_compaction``,
+        or an ``overflow_step`` and a target that it does not fit, decide anew. Where a text cannot be stored away every
+        text stays whole, and a notice says so. Nobody is asked for a summary: an extract is made. Raises
+        ``WindowTooSmall`` before anything is written.
         """
         alone = replace(inputs, can_summarize=False)
         while (prepared_request := self.commit_plan(self.plan_next(target, alone), target, alone)) is None:
@@ -308,7 +308,7 @@ class Journal(BranchLog):
         return prepared_request
 
     def plan_next(self, target: Target, inputs: PlanInputs = PlanInputs()) -> Plan:
-        """Return the plan of the next request; nothing is written. It may ``ask`` for a summary."""
+        """Return the plan of the next request; nothing is written. Its ``summary_request`` is one to be made first."""
         raise_if_wrong_type(TypeError, target=(target, Target), inputs=(inputs, PlanInputs))
         self._catch_up()
         if self._ready_request is not None and self._ready_request.target == target and not is_replan_forced(inputs):

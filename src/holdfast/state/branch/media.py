@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_media_counts(state: ConversationState, messages: Iterable[tuple[int, Message]]) -> ConversationState:
-    """Return the branch showing ``messages``, each with its slot, too; those before ``keep`` are pinned."""
+    """Return the branch showing ``messages``, each with its slot, too; those before ``first_kept`` are pinned."""
     indexed_media = [(index, media) for index, message in messages if (media := collect_media_in_messages(message))]
     return _add_media(
         state,

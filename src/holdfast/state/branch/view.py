@@ -135,12 +135,15 @@ def measure_summary(compaction: CompactionEntry, model: str = "", api: str = "")
 
 
 def get_shown_tokens(state: ConversationState, model: str, api: str) -> int:
-    """Return the size of the projection as ``model`` on ``api`` is shown it: ``held`` is as the model asked last is."""
+    """Return the size of the projection as ``model`` on ``api`` is shown it.
+
+    ``state.shown_tokens`` is the size for the model asked last.
+    """
     return state.shown_tokens + get_native_tokens(state, model, api) - state.native_tokens
 
 
 def get_native_tokens(state: ConversationState, model: str, api: str) -> int:
-    """Return ``state.native`` as ``model`` on ``api`` is shown it; as it is where the compaction is not here."""
+    """Return ``state.native_tokens`` as ``model`` on ``api`` is shown it; as it is where the compaction is not here."""
     is_same_target = state.compaction is None or (model, api) == (state.model, state.api)
     return state.native_tokens if is_same_target else measure_native_summary(state.compaction, model, api)
 
