@@ -151,7 +151,7 @@ def test_an_index_of_an_older_rule_is_made_anew(tmp_path: Path) -> None:
 
 
 def test_the_rule_of_the_index_has_a_number() -> None:
-    """Whoever changes what is indexed of an entry raises ``INDEX_VERSION``: indexes that were made before are not asked then."""
+    """Whoever changes what is indexed of an entry raises ``INDEX_VERSION``: older indexes are not asked then."""
     samples = [Entry(f"e{at}", None, body) for at, body in enumerate(make_all_entry_bodies())]
     said = [searching.get_searchable_text(entry) if is_searchable_entry(entry) else None for entry in samples]
     made = (indexing.GRAM_CHARS, indexing.MAX_INDEXED_CHARS, indexing.ALWAYS_CANDIDATE, said)
