@@ -30,7 +30,7 @@ MessageDecoders = Mapping[str, MessageDecoder]
 _DECODER_PATHS = {
     "anthropic": "holdfast.providers.anthropic.messages:decode_message",
     "openai-chat": "holdfast.providers.openai_chat.messages:decode_message",
-    "openai-responses": "holdfast.formats.codex.read:decode_item",
+    "openai-responses": "holdfast.formats.codex.read:decode_codex_item",
     "gemini": "holdfast.providers.gemini.messages:decode_message",
     "pi": "holdfast.formats.pi.read:decode_pi_message",
 }
