@@ -17,13 +17,13 @@ CompactionOutcome: TypeAlias = Literal[
 COMPACTION_OUTCOMES: tuple[str, ...] = get_args(CompactionOutcome)
 
 
-class SessionEvent(Struct, frozen=True, omit_defaults=True, tag_field="event", tag=str.lower):
+class SessionEvent(Struct, frozen=True, omit_defaults=True, tag_field="event"):
     """Something that happened to the session called ``session``."""
 
     session: str
 
 
-class RequestStarted(SessionEvent, frozen=True):
+class RequestStarted(SessionEvent, frozen=True, tag="sending"):
     """A request goes out: its messages, its estimated tokens, and the window it must fit."""
 
     message_count: int = 0
@@ -31,7 +31,7 @@ class RequestStarted(SessionEvent, frozen=True):
     window: int = 0
 
 
-class AnswerRecorded(SessionEvent, frozen=True):
+class AnswerRecorded(SessionEvent, frozen=True, tag="answered"):
     """An answer is in the log: the tokens as the provider counted them."""
 
     stop_reason: str = ""
@@ -41,7 +41,7 @@ class AnswerRecorded(SessionEvent, frozen=True):
     cache_write: int = 0
 
 
-class RequestRefused(SessionEvent, frozen=True):
+class RequestRefused(SessionEvent, frozen=True, tag="refused"):
     """The provider refused, or did not answer: ``kind`` is a word of ``holdfast.providers.overflow.VERDICT_KINDS``."""
 
     kind: str = ""
@@ -50,7 +50,7 @@ class RequestRefused(SessionEvent, frozen=True):
     requested_tokens: int = 0
 
 
-class RetryScheduled(SessionEvent, frozen=True):
+class RetryScheduled(SessionEvent, frozen=True, tag="retrying"):
     """The same bytes go out again after so many seconds."""
 
     kind: str = ""
@@ -59,21 +59,21 @@ class RetryScheduled(SessionEvent, frozen=True):
     """1 for the first time that they go out again."""
 
 
-class ShrinkStarted(SessionEvent, frozen=True):
+class ShrinkStarted(SessionEvent, frozen=True, tag="pressed"):
     """After an overflow the request is made smaller: ``overflow_step`` is the step of recovery that is tried."""
 
     overflow_step: str = ""
     compactions: int = 0
 
 
-class CompactionStarted(SessionEvent, frozen=True):
+class CompactionStarted(SessionEvent, frozen=True, tag="compacting"):
     """A compaction began: what asked for it, and who writes the summary."""
 
     trigger: str = "auto"
     author: str = "extract"
 
 
-class CompactionEnded(SessionEvent, frozen=True):
+class CompactionEnded(SessionEvent, frozen=True, tag="compacted"):
     """A compaction ended; ``tokens_before`` and ``tokens_after`` are estimated tokens of the request."""
 
     outcome: CompactionOutcome = "compacted"
@@ -83,7 +83,7 @@ class CompactionEnded(SessionEvent, frozen=True):
     why: str = ""
 
 
-class EditsDecided(SessionEvent, frozen=True):
+class EditsDecided(SessionEvent, frozen=True, tag="decided"):
     """Parts of older messages are shown otherwise from here on: how many, by which rule, and the tokens that frees."""
 
     rule: str = ""
@@ -91,14 +91,14 @@ class EditsDecided(SessionEvent, frozen=True):
     saves: int = 0
 
 
-class NoticeGiven(SessionEvent, frozen=True):
+class NoticeGiven(SessionEvent, frozen=True, tag="noticed"):
     """Something the caller should know: a warning of the planner, told once."""
 
     rule: str = ""
     why: str = ""
 
 
-class HookFailed(SessionEvent, frozen=True):
+class HookFailed(SessionEvent, frozen=True, tag="hookfailed"):
     """A hook raised or took too long; the session went on without it."""
 
     hook: str = ""
