@@ -504,12 +504,12 @@ def test_two_interrupts_at_once(run, monkeypatch):
     """A second ^C that comes while the first is being told leaves at once too, though the model says nothing."""
 
     class Hasty(AgentScreen):
-        def show(self, item):
-            super().show(item)
+        def show_event(self, item):
+            super().show_event(item)
             if isinstance(item, events.RequestStarted):
                 raise KeyboardInterrupt
 
-        def note(self, line, style="dim"):
+        def print_note(self, line, style="dim"):
             raise KeyboardInterrupt
 
     monkeypatch.setattr("holdfast.engine.engine.CLOSE_TIMEOUT", 600)
@@ -527,8 +527,8 @@ def test_an_interrupt_whenever_it_comes(run, monkeypatch, most):
     class Hasty(AgentScreen):
         left = most
 
-        def show(self, item):
-            super().show(item)
+        def show_event(self, item):
+            super().show_event(item)
             self.left -= 1
             if self.left == 0:
                 raise KeyboardInterrupt

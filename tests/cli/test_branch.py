@@ -24,7 +24,7 @@ def told(run, key: str, *arguments: str) -> dict:
 def test_one_branch(run, decided):
     """A session that never forked has one, which is active."""
     (one,) = told(run, decided)["branches"]
-    assert (one["leaf"], one["active"], one["messages"], one["apart"]) == ("c1", True, 12, 12)
+    assert (one["leaf"], one["is_active"], one["messages"], one["own_messages"]) == ("c1", True, 12, 12)
     assert run("branch", decided).stdout.splitlines()[1].startswith("* c1")
 
 
@@ -36,9 +36,9 @@ def test_a_torn_line_is_no_branch(run, home, talk, write):
     for name, given, count in (("a", torn, 1), ("b", [*lines[:5], elsewhere, lines[0][:40], *lines[5:]], 2)):
         assert run("import", write(home / "torn.jsonl", given), "--as", name).exit_code == 0
         found = told(run, name)["branches"]
-        assert [one["active"] for one in found].count(True) == 1
+        assert [one["is_active"] for one in found].count(True) == 1
         assert len(found) == count
-        assert sum(one["apart"] for one in found) == 8 + (count - 1)
+        assert sum(one["own_messages"] for one in found) == 8 + (count - 1)
 
 
 def test_what_a_list_says_means_the_branch(run, home, decided):
@@ -47,9 +47,9 @@ def test_what_a_list_says_means_the_branch(run, home, decided):
     assert run("import", home / "other", "--as", "other").exit_code == 0
     assert run("branch", "other", "3").exit_code == 0
     (long, short) = sorted(told(run, "other")["branches"], key=lambda one: -one["messages"])
-    assert (long["active"], short["active"]) == (False, True)
+    assert (long["is_active"], short["is_active"]) == (False, True)
     found = told(run, "other", long["short"])["branches"]
-    assert [one["active"] for one in found if one["messages"] == long["messages"]] == [True]
+    assert [one["is_active"] for one in found if one["messages"] == long["messages"]] == [True]
 
 
 def test_going_on_from_an_entry(run, decided, store):
@@ -58,14 +58,17 @@ def test_going_on_from_an_entry(run, decided, store):
     Behind an answer that is behind what it cost, which tells how large the next request is.
     """
     found = told(run, decided, "3", "--name", "half way")
-    assert [(one["leaf"], one["active"]) for one in found["branches"]] == [("c1", False), ("u3+usage", True)]
-    assert found["branches"][1]["apart"] == 0
+    assert [(one["leaf"], one["is_active"]) for one in found["branches"]] == [("c1", False), ("u3+usage", True)]
+    assert found["branches"][1]["own_messages"] == 0
     assert store.get_session(decided).leaf_id == "u3+usage"
-    assert found["named"] == [{"entry": "u3", "name": "half way", "message": 3}]
+    assert found["named_entries"] == [{"entry": "u3", "name": "half way", "message": 3}]
     slot = build_sized_message(Message.from_text("user", "another way"))
     store.append_entries(decided, [Entry("n", "u3+usage", MessageEntry(slot))])
     found = told(run, decided)
-    assert [(one["leaf"], one["messages"], one["apart"]) for one in found["branches"]] == [("c1", 12, 12), ("n", 5, 1)]
+    assert [(one["leaf"], one["messages"], one["own_messages"]) for one in found["branches"]] == [
+        ("c1", 12, 12),
+        ("n", 5, 1),
+    ]
     assert "half way: #3" in run("branch", decided).stdout
 
 
@@ -74,7 +77,7 @@ def test_and_back_again(run, decided, store):
     run("branch", decided, "3", "--name", "half")
     run("branch", decided, "c1")
     assert store.get_session(decided).leaf_id == "c1"
-    assert told(run, decided, "half", "--name", "")["named"] == []
+    assert told(run, decided, "half", "--name", "")["named_entries"] == []
     assert store.get_session(decided).leaf_id == "u3+usage"
 
 
@@ -183,7 +186,7 @@ def test_a_session_that_is_talked_on_while_it_is_looked_at(decided, store, monke
 
         monkeypatch.setattr(type(store), name, done)
 
-    for name in ("leaves", "labels", "entries"):
+    for name in ("read_tips", "read_labels", "read_entries"):
         meanwhile(name)
     assert list_branches(store, info).branches
-    assert sorted(looked) == ["entries", "labels", "leaves"]
+    assert sorted(looked) == ["read_entries", "read_labels", "read_tips"]

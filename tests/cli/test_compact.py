@@ -47,10 +47,10 @@ def test_it_is_done_once_and_can_be_taken_back(run, store, key):
     with open_store(store) as there:
         said = len(there.read_entries(key, "message"))
     made = json.loads(run("compact", key[:8], "--store", store, "--json").stdout)
-    assert made["compacted"]
+    assert made["is_compacted"]
     assert made["after"] < made["before"]
     undone = run("undo", key[:8], "--store", store, "--json")
-    assert json.loads(undone.stdout)["revoked"]["id"] == made["entry"]
+    assert json.loads(undone.stdout)["decision"]["id"] == made["entry"]
     with open_store(store) as there:
         assert len(there.read_entries(key, "message")) == said
         assert there.open_state(key).compaction is None
@@ -74,8 +74,8 @@ def test_a_damaged_session_is_repaired_first(run, store, key, column, change):
     made = run("compact", key[:8], "--store", store, "--json")
     assert made.exit_code == 0, made.stderr
     told = json.loads(made.stdout)
-    assert told["compacted"]
-    assert [entry in line for line in told["repaired"]] == [True]
+    assert told["is_compacted"]
+    assert [entry in line for line in told["repairs"]] == [True]
     with open_store(store) as there:
         assert there.read_entries(key)[: len(before)] == before
         assert there.find_damage(key) == []
@@ -105,12 +105,12 @@ def test_what_came_with_it_is_taken_back_too(run, store, key):
     line = run("compact", key, "--store", store).stdout.splitlines()[-1]
     undone = run(*line.partition(": holdfast ")[2].split(), "--store", store, "--json")
     told = json.loads(undone.stdout)
-    assert ([told["revoked"]["kind"]], [one["kind"] for one in told["also"]]) == (["compaction"], ["decision"])
-    assert told["revoked"]["tokens"] + told["also"][0]["tokens"] == told["after"] - told["before"]
+    assert ([told["decision"]["kind"]], [one["kind"] for one in told["also"]]) == (["compaction"], ["decision"])
+    assert told["decision"]["token_growth"] + told["also"][0]["token_growth"] == told["after"] - told["before"]
     assert json.loads(run("context", key, "--store", store, "--json").stdout) == before
     made = json.loads(run("compact", key, "--store", store, "--json").stdout)
     with open_store(store) as there:
-        assert [made["entry"], *made.get("beside", [])] == [
+        assert [made["entry"], *made.get("other_decisions", [])] == [
             id_ for id_, _ in reversed(there.open_state(key).active_decisions)
         ]
 
@@ -125,7 +125,7 @@ def test_what_was_asked_for_avoided_no_overflow(run, store, key):
         )
     after = json.loads(run("stats", key, "--store", store, "--json").stdout)
     assert (before["compactions"], after["answers"] - before["answers"]) == (1, 1)
-    assert (before["avoided"], after["avoided"]) == (0, 0)
+    assert (before["avoided_overflows"], after["avoided_overflows"]) == (0, 0)
     assert "compaction (manual)" in run("show", key, "--store", store).stdout
 
 
@@ -164,8 +164,8 @@ def test_what_was_decided_before_did_not_come_with_it(run, store, key):
     known = set()
     for number in range(4):
         made = json.loads(run("compact", key, "--store", store, "--json").stdout)
-        assert made["compacted"]
-        assert known.isdisjoint({made["entry"], *made.get("beside", [])})
+        assert made["is_compacted"]
+        assert known.isdisjoint({made["entry"], *made.get("other_decisions", [])})
         with open_store(store) as there:
             known = {entry.id for entry in there.read_path(key)}
             said = [
@@ -214,7 +214,7 @@ def test_what_is_shortened_anyway_is_told_as_that(run, tmp_path):
         )
         entries = there.get_session(key).entry_count
     made = json.loads(run("compact", key, "--window", "16000", "--store", path, "--json").stdout)
-    assert (made["compacted"], made["before"]) == (False, made["after"])
+    assert (made["is_compacted"], made["before"]) == (False, made["after"])
     _, told = made["why"].split("; policy holdfast makes 1 message shorter anyway, right before the next request ")
     before, after = (int(size.strip("(~)").replace(",", "")) for size in told.removesuffix(" tokens)").split(" → "))
     assert (before, after < before) == (made["before"], True)

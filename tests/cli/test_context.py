@@ -37,7 +37,7 @@ def context(run, long_session):
 
 def test_without_a_policy_nothing_is_planned(context):
     """What the next request holds is shown as ever."""
-    assert context()["decided"] is None
+    assert context()["next_plan"] is None
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -45,46 +45,46 @@ def test_what_would_be_decided_is_listed_and_not_done(context, store, name):
     """Each policy says what it would do; the log is as it was."""
     before = store.read_entries(KEY)
     found = context("--policy", name, "--window", "40000")
-    decided = found["decided"]
+    decided = found["next_plan"]
     assert decided["policy"] == name
     assert decided.get("recorded", []) == []
     if name == "append-only":
-        assert decided["would"] == []
-    assert (decided["after"] < decided["before"]) == bool(decided["would"])
+        assert decided["changes"] == []
+    assert (decided["after"] < decided["before"]) == bool(decided["changes"])
     assert store.read_entries(KEY) == before
     assert list(store.blobs.iter_hashes()) == []
 
 
 def test_recording_does_just_that(context, store):
     """What was listed is what is in the log then: decisions whose texts are stored, and the request they are for."""
-    listed = context("--policy", "holdfast", "--window", "16000")["decided"]
+    listed = context("--policy", "holdfast", "--window", "16000")["next_plan"]
     done = context("--policy", "holdfast", "--window", "16000", "--record")
-    assert done["decided"]["would"] == listed["would"]
+    assert done["next_plan"]["changes"] == listed["changes"]
     assert done["tokens"] == listed["after"] < listed["before"]
-    new = [entry for entry in store.read_path(KEY) if entry.id in done["decided"]["recorded"]]
+    new = [entry for entry in store.read_path(KEY) if entry.id in done["next_plan"]["entry_ids"]]
     assert new
     assert all(isinstance(entry.body, DecisionEntry | CompactionEntry) for entry in new)
     assert isinstance(store.read_path(KEY)[-1].body, RequestEntry)
     assert all(store.blobs.has_blob(hash_) for hash_ in collect_named_blobs(store.read_path(KEY)))
-    assert [one["id"] for one in done["in_force"]] == done["decided"]["recorded"]
+    assert [one["id"] for one in done["active_decisions"]] == done["next_plan"]["entry_ids"]
 
 
 def test_recording_is_done_once(context, store):
     """A second time there is nothing left to decide, and nothing is written."""
     context("--policy", "holdfast", "--window", "16000", "--record")
     before = store.read_entries(KEY)
-    assert context("--policy", "holdfast", "--window", "16000", "--record")["decided"]["would"] == []
+    assert context("--policy", "holdfast", "--window", "16000", "--record")["next_plan"]["changes"] == []
     assert store.read_entries(KEY) == before
 
 
 def test_the_policy_is_named_in_the_log(context, run, store):
     """A note says whose decisions follow, and ``why`` tells it; the same policy needs no second note."""
-    first = context("--policy", "sliding", "--window", "30000", "--record")["decided"]["recorded"]
+    first = context("--policy", "sliding", "--window", "30000", "--record")["next_plan"]["entry_ids"]
     again = context("--policy", "sliding", "--window", "16000", "--record")
-    assert (len(first), len(again["decided"]["recorded"])) == (1, 1)
-    assert [one["id"] for one in again["in_force"]] == again["decided"]["recorded"], "the first acts no more"
+    assert (len(first), len(again["next_plan"]["entry_ids"])) == (1, 1)
+    assert [one["id"] for one in again["active_decisions"]] == again["next_plan"]["entry_ids"], "the first acts no more"
     assert [one["id"] for one in json.loads(run("undo", KEY, "--list", "--json").stdout)["in_force"]] == [
-        one["id"] for one in again["in_force"]
+        one["id"] for one in again["active_decisions"]
     ]
     notes = [
         entry.body
@@ -92,8 +92,8 @@ def test_the_policy_is_named_in_the_log(context, run, store):
         if isinstance(entry.body, NoteEntry) and entry.body.reason == "policy"
     ]
     assert [note.data for note in notes] == [{"name": "sliding"}]
-    acts = json.loads(run("why", KEY, "0", "--json").stdout)["acts"]
-    assert {act["by"] for act in acts} == {"sliding"}
+    acts = json.loads(run("why", KEY, "0", "--json").stdout)["actions"]
+    assert {act["decided_by"] for act in acts} == {"sliding"}
 
 
 def test_a_reduced_session_can_be_exported(context, run):
@@ -110,27 +110,27 @@ def test_undo_takes_it_back(context, run, store):
     before = run("export", KEY, "--format", "anthropic").stdout
     done = context("--policy", "holdfast", "--window", "16000", "--record")
     assert run("export", KEY, "--format", "anthropic").stdout != before
-    for _ in done["decided"]["recorded"]:
+    for _ in done["next_plan"]["entry_ids"]:
         run("undo", KEY)
     assert run("export", KEY, "--format", "anthropic").stdout == before
 
 
 def test_what_a_person_decides_warms_no_cache(context, run):
     """A session that nobody talked on for months is as cold behind a compaction, and behind an undo, as before."""
-    before = context("--policy", "holdfast")["decided"]
+    before = context("--policy", "holdfast")["next_plan"]
     assert before["cache"] == "cold"
     for command in ("compact", "undo"):
         assert run(command, KEY).exit_code == 0
-        after = context("--policy", "holdfast")["decided"]
+        after = context("--policy", "holdfast")["next_plan"]
         assert (after["cache"], after["idle"] >= before["idle"]) == ("cold", True)
 
 
 def test_overrides_count(context, home):
     """A setting of ``holdfast.toml`` changes what would be decided."""
-    usual = context("--policy", "pi", "--window", "40000")["decided"]
-    assert usual["would"]
+    usual = context("--policy", "pi", "--window", "40000")["next_plan"]
+    assert usual["changes"]
     (home / "holdfast.toml").write_text('[policy.pi]\ncompact = "off"\n')
-    assert context("--policy", "pi", "--window", "40000")["decided"]["would"] == []
+    assert context("--policy", "pi", "--window", "40000")["next_plan"]["changes"] == []
 
 
 def test_a_channel_limits_the_turns_of_its_sessions(run, home, long_session):
@@ -141,7 +141,7 @@ def test_a_channel_limits_the_turns_of_its_sessions(run, home, long_session):
         assert run("import", long_session, "--as", key).exit_code == 0
         for more in ((), ("--record",)):
             done = json.loads(run("context", key, "--policy", "append-only", *more, "--json").stdout)
-            turns[key, *more] = (len(done["decided"]["would"]), done["messages"])
+            turns[key, *more] = (len(done["next_plan"]["changes"]), done["messages"])
     assert turns == {
         ("agent:main:chat:direct:77",): (1, 96),
         ("agent:main:chat:direct:77", "--record"): (1, 8),
@@ -168,7 +168,7 @@ def test_a_request_that_does_not_fit_is_told(context, run, record):
     """Of a request over the window the numbers are told, and what to do, whatever is decided."""
     flags = ("--policy", "append-only", "--window", "2000", *record)
     assert "note: over-window: about " in run("context", KEY, *flags).stdout
-    assert any("2,000 fit; use a model with a larger window" in one for one in context(*flags)["decided"]["notices"])
+    assert any("2,000 fit; use a model with a larger window" in one for one in context(*flags)["next_plan"]["notices"])
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_window_that_an_overflow_told_is_the_one_shown(run, tmp_path):
 def test_kinds_add_up_behind_a_compaction(context, window):
     """The parts of a request are no more than it, and no less but for rounding."""
     found = context("--policy", "holdfast", "--window", window, "--record")
-    assert found["in_force"]
+    assert found["active_decisions"]
     assert found["tokens"] - found["messages"] * 4 <= sum(found["kinds"].values()) <= found["tokens"]
 
 
@@ -230,10 +230,10 @@ def test_edits_of_what_a_compaction_hides_are_not_in_force(run, store):
     bodies = [*talk, DecisionEntry(edits), made, RequestEntry("", 3, "claude-sonnet-4-5", 16_000)]
     store.append_entries(KEY, [Entry(f"e{at}", f"e{at - 1}" if at else None, body) for at, body in enumerate(bodies)])
     for more in ([], ["--policy", "append-only"]):
-        found = json.loads(run("context", KEY, *more, "--json").stdout)["in_force"]
+        found = json.loads(run("context", KEY, *more, "--json").stdout)["active_decisions"]
         assert [one["rules"] for one in found] == [{"spill": 1}, {}]
     why = json.loads(run("why", KEY, "e5", "--json").stdout)
-    [decided, compacted] = why["decided"]
+    [decided, compacted] = why["new_decisions"]
     saves = measure_session_request(store.get_session(KEY), store.open_state(KEY)).scale_tokens(80)
     assert (decided["rules"], decided["saves"]) == ({"spill": 1}, saves)
     assert abs(saves + compacted["saves"] - (why["tokens"] - why["shown_tokens"])) <= 1, "each is rounded by itself"

@@ -37,8 +37,8 @@ def test_what_a_decision_changed(diff):
     found = diff("..d1")
     assert kinds(found) == {"same": [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11], "changed": [6]}
     changed = found["changes"][6]
-    assert (changed["rule"], changed["by"], changed["why"]) == ("spill", "d1", "a result was too long")
-    assert (len(changed["gone"]), changed["come"]) == (5, ["[short]"])
+    assert (changed["rule"], changed["decided_by"], changed["why"]) == ("spill", "d1", "a result was too long")
+    assert (len(changed["removed_lines"]), changed["added_lines"]) == (5, ["[short]"])
     less = changed["before"] - changed["after"]
     assert abs(found["before"] - found["after"] - less) <= 1 < less, "but for rounding"
 
@@ -47,7 +47,7 @@ def test_what_a_compaction_changed(diff, run, decided):
     """The messages that gave way are hidden, and the summary, number -1, comes in their place."""
     found = diff("..c1")
     assert kinds(found) == {"hidden": [0, 1, 2, 3], "new": [-1], "same": [4, 5, 6, 7, 8, 9, 10, 11]}
-    assert {one["by"] for one in found["changes"] if one["kind"] == "hidden"} == {"c1"}
+    assert {one["decided_by"] for one in found["changes"] if one["kind"] == "hidden"} == {"c1"}
     shown = run("diff", decided, "..c1").stdout
     assert "- #0 to #3: 4 messages" in shown
     assert "+ summary" in shown
@@ -65,7 +65,7 @@ def test_what_an_undo_brings_back(diff, run, decided):
     run("undo", decided, "c1")
     found = diff("c1..")
     assert kinds(found) == {"back": [0, 1, 2, 3], "hidden": [-1], "same": [4, 5, 6, 7, 8, 9, 10, 11]}
-    assert {one["by"] for one in found["changes"] if one["kind"] == "back"} == {"c1"}
+    assert {one["decided_by"] for one in found["changes"] if one["kind"] == "back"} == {"c1"}
 
 
 def test_the_same_moment_twice(run, decided):

@@ -54,7 +54,7 @@ def reduced(run):
 
     def make(form):
         done = run("context", form, "--policy", "holdfast", "--window", "40000", "--record", "--json")
-        assert json.loads(done.stdout)["decided"]["recorded"]
+        assert json.loads(done.stdout)["next_plan"]["entry_ids"]
         out = run("export", form, "--format", form, "--reduced")
         assert out.exit_code == 0, out.output
         return out.stdout_bytes
@@ -146,7 +146,7 @@ def test_what_was_paid_for_longer_words_measures_nothing(run, home, write, line,
     told = as_counted(told)
     assert run("import", write(home / "first.jsonl", told)).exit_code == 0
     recorded = run("context", KEY, "--policy", "holdfast", "--window", "48000", "--record", "--json")
-    assert json.loads(recorded.stdout)["decided"]["recorded"]
+    assert json.loads(recorded.stdout)["next_plan"]["entry_ids"]
     assert run("export", KEY, "--format", form, "--reduced", "-o", home / "reduced").exit_code == 0
     assert run("import", home / "reduced", "--as", "again").exit_code == 0
     new = json.loads(run("context", "again", "--json").stdout)["tokens"]

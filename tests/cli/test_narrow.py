@@ -66,7 +66,7 @@ def test_what_undo_would_bring_back(recording, run, reduced):
     told = joined("\n".join(shown.splitlines()[1:]))
     assert "…" not in told
     for one in json.loads(run("undo", reduced, "--list", "--json").stdout)["in_force"]:
-        numbers = f"without it ~{one['tokens']:,} tokens more, {one['messages']:,} message"
+        numbers = f"without it ~{one['token_growth']:,} tokens more, {one['messages']:,} message"
         assert -1 < told.find(numbers) < told.find(one["id"][:8])
     assert all(len(line) <= 80 for line in shown.splitlines())
 
@@ -76,7 +76,7 @@ def test_every_change_of_a_diff(recording, run, reduced):
     told = joined(run("diff", reduced, "95..", "--lines", "0").stdout)
     found = json.loads(run("diff", reduced, "95..", "--json").stdout)
     assert f"{found['after']:,} tokens ({found['after'] - found['before']:+,})" in told
-    reasons = {one["why"] for one in found["changes"] if one.get("by")}
+    reasons = {one["why"] for one in found["changes"] if one.get("decided_by")}
     assert reasons
     assert all(joined(why) in told for why in reasons)
 
@@ -111,13 +111,17 @@ def test_no_figure_is_cut_in_a_narrow_terminal(run, reduced, recording, home, mo
     listed, every, one = run("ls").stdout, run("stats").stdout, run("stats", reduced).stdout
     (told,) = json.loads(run("ls", "--json").stdout)
     assert f"~{told['tokens']:,}" in listed.splitlines()[1].split(), "a count that is not believed"
-    figures = {f"{found['saved']:,}", f"{found['dollars']:,.2f}", f"{found['largest']['up']:,}"}
+    figures = {f"{found['saved_tokens']:,}", f"{found['dollars']:,.2f}", f"{found['largest']['sent_upstream']:,}"}
     assert figures <= {*every.split()}
     lines = every.splitlines() + one.splitlines()
     assert all(len(line) <= width for line in lines + listed.splitlines())
-    assert (f"{found['saved_since']:,}" in every.split()) != ("saved over all" in joined(every.partition("wider")[2]))
-    (rule, *_) = [name for name in found["rules"] if name["saved"]]
-    assert any(line.startswith(rule["rule"]) and f"{rule['saved']:,}" in line.split() for line in one.splitlines())
+    assert (f"{found['saved_in_total']:,}" in every.split()) != (
+        "saved over all" in joined(every.partition("wider")[2])
+    )
+    (rule, *_) = [name for name in found["rules"] if name["saved_tokens"]]
+    assert any(
+        line.startswith(rule["rule"]) and f"{rule['saved_tokens']:,}" in line.split() for line in one.splitlines()
+    )
     words = [word for line in every.splitlines() if line.startswith("all") for word in line.split()]
     assert all(any(mark.isdigit() for mark in word) or word in {"all", "-"} for word in words)
 

@@ -73,7 +73,7 @@ def test_import_takes_every_session_of_a_database(run, held):
     """Each becomes a session of the store under its own id; importing again adds nothing."""
     first, second = imported(run, held), imported(run, held)
     assert [one["session"] for one in first] == ["ses_0x", "ses_1x"]
-    assert [(one["added"], one["kept"]) for one in second] == [(0, one["added"]) for one in first]
+    assert [(one["added"], one["already_there"]) for one in second] == [(0, one["added"]) for one in first]
     listed = json.loads(run("ls", "--json").stdout)
     assert {(one["key"], one["title"], one["format"]) for one in listed} == {
         ("ses_0x", "About ses_0x", "opencode"),
@@ -85,7 +85,7 @@ def test_import_of_a_database_that_grew(run, held, home):
     """Only what is new is added."""
     before = imported(run, held)
     after = imported(run, database(home / "later.db", 4, 2))
-    assert [one["kept"] for one in after] == [one["added"] for one in before]
+    assert [one["already_there"] for one in after] == [one["added"] for one in before]
     assert [one["added"] > 0 for one in after] == [True, False]
 
 
@@ -188,7 +188,7 @@ def test_what_is_exported_either_way_is_the_same_session(run, decided, home):
     (first,) = imported(run, home / "first.json", "--as", "back")
     assert run("export", "back", "--format", "opencode", "-o", home / "second.db").exit_code == 0
     (second,) = imported(run, home / "second.db", "--as", "back")
-    assert (second["added"], second["kept"]) == (0, first["added"])
+    assert (second["added"], second["already_there"]) == (0, first["added"])
 
 
 def test_the_newest_session_of_opencode(run, home, write, talk):
@@ -206,5 +206,5 @@ def test_the_newest_session_of_opencode(run, home, write, talk):
     assert [one["file"] for one in json.loads(run("replay", "--latest", *asked).stdout)] == [str(older)]
     path.with_name("opencode.db-wal").touch()
     assert json.loads(run("replay", "--latest", *asked).stdout)[0]["file"].startswith(str(path))
-    found = {one["what"]: one["text"] for one in json.loads(run("doctor", "--json").stdout)["checks"]}
+    found = {one["subject"]: one["text"] for one in json.loads(run("doctor", "--json").stdout)["checks"]}
     assert found["opencode"] == f"1 database in {folder}, the newest now"

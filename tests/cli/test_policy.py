@@ -83,7 +83,7 @@ def test_a_wrong_file_is_told(run, home):
 def test_doctor_tells_what_is_changed(run, home):
     """Changed settings and limits are listed; what contradicts itself is wrong, with the policy it is wrong for."""
     (home / "holdfast.toml").write_text("[policy.pi]\ntail_tokens = 12_000\n\n[store]\nblob_bytes = 1_000_000\n")
-    checks = {one["what"]: one for one in json.loads(run("doctor", "--json").stdout)["checks"]}
+    checks = {one["subject"]: one for one in json.loads(run("doctor", "--json").stdout)["checks"]}
     assert checks["policies"]["text"] == "1 setting changed: [policy.pi] tail_tokens"
     assert checks["store limits"]["text"] == "blob_bytes 1,000,000"
     (home / "holdfast.toml").write_text("[policy.holdfast]\ntrigger_share = 0.5\n")

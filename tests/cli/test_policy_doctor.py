@@ -19,7 +19,7 @@ from holdfast.planning.settings import Settings
 
 
 def states(result) -> dict[str, str]:
-    return {check["what"]: check["state"] for check in json.loads(result.stdout)["checks"]}
+    return {check["subject"]: check["state"] for check in json.loads(result.stdout)["checks"]}
 
 
 def test_every_policy_is_described(run):
@@ -92,7 +92,7 @@ def test_a_store_that_cannot_be(run, home, place, told):
     """A file in place of a folder, and a folder in place of the store, are wrong, and nothing is made of them."""
     (home / "file").write_text("words")
     found = json.loads(run("doctor", "--store", home / place, "--json").stdout)["checks"]
-    (store,) = [one for one in found if one["what"] == "store"]
+    (store,) = [one for one in found if one["subject"] == "store"]
     assert store["state"] == "wrong"
     assert told in store["text"]
 
@@ -136,7 +136,7 @@ def test_damaged_entries_are_wrong(run, home, decided):
         db.execute("UPDATE entries SET body = x'00' WHERE id IN ('d1', 'c1')")
     result = run("doctor", "--json")
     assert result.exit_code == 1
-    (told,) = [one["text"] for one in json.loads(result.stdout)["checks"] if one["what"] == "entries"]
+    (told,) = [one["text"] for one in json.loads(result.stdout)["checks"] if one["subject"] == "entries"]
     assert "2 of " in told
     assert "entry d1" in told
     assert "holdfast repair" in told
@@ -175,8 +175,8 @@ def test_a_broken_configuration_is_told_once(run, home):
     (home / "holdfast.toml").write_text("[[model]\n")
     result = run("doctor", "--json")
     assert result.exit_code == 1
-    checks = [one for one in json.loads(result.stdout)["checks"] if one["what"].startswith("configuration")]
-    assert [(one["what"], one["state"]) for one in checks] == [
+    checks = [one for one in json.loads(result.stdout)["checks"] if one["subject"].startswith("configuration")]
+    assert [(one["subject"], one["state"]) for one in checks] == [
         ("configuration (project)", "wrong"),
         ("configuration (user)", "ok"),
     ]

@@ -101,11 +101,11 @@ def test_a_request_is_explained_by_its_id_alone(told, talks):
         assert isinstance(entries[at].body, RequestEntry)
         assert (found["request"], found["session"]) == (header(answer, "request"), header(answer, "session"))
         assert (found["messages"], found["window"], found["stop"]) == (4 * number + 3, WINDOW, "end")
-        assert found["shown"] <= found["messages"]
+        assert found["shown_messages"] <= found["messages"]
         made = [one.id for one in entries[:at] if isinstance(one.body, CompactionEntry)]
         its_own = isinstance(entries[at - 1].body, CompactionEntry)
-        assert [one["entry"] for one in found.get("decided", [])] == (made[-1:] if its_own else [])
-        assert [one["entry"] for one in found.get("standing", [])] == ([] if its_own else made[-1:])
+        assert [one["entry"] for one in found.get("new_decisions", [])] == (made[-1:] if its_own else [])
+        assert [one["entry"] for one in found.get("earlier_decisions", [])] == ([] if its_own else made[-1:])
         assert found["shown_tokens"] == found["usage"]["input"]
         assert (found["tokens"] > 1.5 * found["shown_tokens"]) == bool(made)
         assert (found["tokens"] == found["shown_tokens"]) == (not made)
@@ -149,7 +149,7 @@ def test_the_other_commands_take_the_id_of_a_request(told, run, talks):
     """``show`` and ``context`` go up to it, ``diff`` sets what went up beside what its client sent."""
     path, managed, _ = talks
     middle, last = header(managed[3], "request"), header(managed[-1], "request")
-    assert [one["slot"] for one in told("show", middle) if one["kind"] == "message"] == list(range(15))
+    assert [one["message"] for one in told("show", middle) if one["kind"] == "message"] == list(range(15))
     found = told("context", middle)
     assert (found["window"], found["messages"]) == (WINDOW, 15)
     changed = told("diff", last)
@@ -167,7 +167,7 @@ def test_a_request_has_one_size(told, run, talks):
     assert refused.id == header(observed[-1], "request")
     for request in (header(managed[0], "request"), header(managed[-1], "request"), asked.id, refused.id):
         found, changed = told("why", request), told("diff", request)
-        assert found["counted"]
+        assert found["is_counted"]
         assert changed["before"] == found["tokens"]
         assert changed["after"] == found["shown_tokens"] == told("context", request)["tokens"]
         size = f", {found['shown_tokens']:,} tokens"
@@ -182,11 +182,11 @@ def test_a_message_has_one_size_in_a_request(told, talks):
     for answer in (talks[1][0], talks[1][-1]):
         request = header(answer, "request")
         largest = [one for one in told("context", request)["largest"] if one["kind"] == "results"]
-        shown = {one["slot"]: one["tokens"] for one in told("show", request) if one["kind"] == "message"}
+        shown = {one["message"]: one["tokens"] for one in told("show", request) if one["kind"] == "message"}
         same = {one["number"]: one["after"] for one in told("diff", request)["changes"] if one["kind"] == "same"}
         assert largest
         assert {at: shown[at] for at in same if at >= 0} == same
-        assert all(abs(shown[one["slot"]] - one["tokens"]) <= 1 for one in largest), "but for rounding"
+        assert all(abs(shown[one["message"]] - one["tokens"]) <= 1 for one in largest), "but for rounding"
 
 
 def test_a_request_on_another_branch(run, talks, tmp_path):
@@ -214,8 +214,8 @@ def test_a_context_has_one_size(told, run, talks):
     assert (told("diff", key, "2..")["after"], told("branch", key)["branches"][-1]["tokens"]) == (found["tokens"],) * 2
     for command in (("diff", key, "2.."), ("branch", key)):
         assert f", {size} tokens" in run(*command, "--store", path).stdout
-    largest = {one["slot"]: one["tokens"] for one in found["largest"] if one["kind"] == "results"}
-    shown = {one["slot"]: one["tokens"] for one in told("show", key) if one.get("slot") in largest}
+    largest = {one["message"]: one["tokens"] for one in found["largest"] if one["kind"] == "results"}
+    shown = {one["message"]: one["tokens"] for one in told("show", key) if one.get("message") in largest}
     assert len(shown) > 3
     for slot, tokens in shown.items():
         assert abs(tokens - largest[slot]) <= 2
@@ -223,7 +223,7 @@ def test_a_context_has_one_size(told, run, talks):
         assert f"~{tokens:,}" in run("why", key, str(slot), "--store", path).stdout
         assert f" ~{tokens:,}  " in run("show", key, "--store", path).stdout
     (kept,) = [one for one in told("stats")["sessions"] if one["session"] == key]
-    assert abs(kept["said"] - kept["saved"] - found["tokens"]) <= 2, "but for rounding"
+    assert abs(kept["said_tokens"] - kept["saved_tokens"] - found["tokens"]) <= 2, "but for rounding"
 
 
 @pytest.mark.parametrize("command", ["why", "show", "context", "diff"])
@@ -247,8 +247,8 @@ def test_a_list_tells_whose_sessions_they_are(told, run, talks):
     assert {one["client"] for one in found.values()} == {"claude-code"}
     assert (kept["messages"], kept["window"]) == (4 * TURNS, WINDOW)
     assert 0 < kept["tokens"] < WINDOW
-    assert all(one["answered"] for one in found.values()), "one that ended with a refusal had answers before"
-    assert kept["created"] <= kept["updated"]
+    assert all(one["is_answered"] for one in found.values()), "one that ended with a refusal had answers before"
+    assert kept["created_at"] <= kept["updated_at"]
     assert found[header(observed[0], "session")]["messages"] == 4 * (len(observed) - 1) + 3
     for line in run("ls", "--store", path).stdout.splitlines()[1:]:
         assert line.startswith("claude-code-")
@@ -282,9 +282,9 @@ def test_a_stream_that_tells_no_usage_has_its_estimate(tmp_path, run):
     why, largest = (
         json.loads(run(*verb, "--store", path, "--json").stdout) for verb in (("why", request), ("stats", key))
     )
-    size = largest["largest"]["sent"]
-    assert size == largest["largest"]["up"] == why["tokens"] > 1_300
-    assert (one["counted"], one["tokens"] > size) == (False, True)
+    size = largest["largest"]["from_client"]
+    assert size == largest["largest"]["sent_upstream"] == why["tokens"] > 1_300
+    assert (one["is_counted"], one["tokens"] > size) == (False, True)
     assert f"  ~{one['tokens']:,}  " in run("ls", "--store", path).stdout
     told = f"the largest request: ~{size:,} tokens as its client sent it, ~{size:,} as it went up and was answered"
     assert told in " ".join(run("stats", key, "--store", path).stdout.split())
@@ -298,7 +298,7 @@ def test_a_session_that_never_had_an_answer_says_so(tmp_path, run):
     assert refused[0] == 400
     (one,) = json.loads(run("ls", "--store", path, "--json").stdout)
     size = json.loads(run("context", one["key"], "--store", path, "--json").stdout)["tokens"]
-    assert (one["answered"], one["counted"], one["tokens"], one["messages"]) == (False, False, size, 3)
+    assert (one["is_answered"], one["is_counted"], one["tokens"], one["messages"]) == (False, False, size, 3)
     assert "  no answer  " in run("ls", "--store", path).stdout
     assert "overflow: " in run("show", one["key"], "--store", path).stdout
 
@@ -332,7 +332,7 @@ def test_a_session_whose_only_request_was_sent_to_nobody_says_so(unsent, run):
     path, (reply,) = unsent(0)
     assert (reply.status_code, reply.headers["x-holdfast-state"]) == (400, "refused")
     (one,) = json.loads(run("ls", "--store", path, "--json").stdout)
-    assert one["answered"] is False
+    assert one["is_answered"] is False
     assert "  no answer  " in run("ls", "--store", path).stdout
 
 
@@ -340,14 +340,14 @@ def test_a_session_whose_only_request_was_sent_to_nobody_says_so(unsent, run):
 def test_a_request_that_was_sent_to_nobody_is_explained_by_its_id(after, unsent, run):
     """Why it was refused, by its own numbers, and what helps; no request before it is told in its place."""
     path, replies = unsent(after)
-    assert [reply.headers["x-holdfast-state"] for reply in replies] == ["managed"] * after + ["refused"]
+    assert [reply.headers["x-holdfast-state"] for reply in replies] == ["managed"] * after + ["refusals"]
     request = replies[-1].headers["x-holdfast-request"]
     told = " ".join(run("why", request, "--store", path).stdout.split())
     for words in (f"request {request[:8]}", "to gpt-5.1", "sent to nobody: ", "Use a larger window, a shorter system"):
         assert words in told, told
     assert f"as its client sent it: {'3 messages' if after else '1 message'}, " in told
     found = json.loads(run("why", request, "--store", path, "--json").stdout)
-    assert (found["request"], found["shown"], found["usage"]) == (request, 0, None)
+    assert (found["request"], found["shown_messages"], found["usage"]) == (request, 0, None)
     assert "for system and tools leaves" in found["failure"]
     failed = run("diff", request, "--store", path)
     assert (failed.exit_code, f"holdfast why {request[:8]}" in failed.stderr) == (2, True)
@@ -378,16 +378,18 @@ def test_how_large_conversations_got(told, run, talks):
     """The largest request as it was sent and as it went up, its share of the window, compactions, overflows."""
     path, managed, observed = talks
     kept, looked = (told("stats", header(one[0], "session")) for one in (managed, observed))
-    assert kept["largest"]["sent"] > WINDOW > kept["largest"]["up"] > WINDOW / 2
-    assert kept["window_share"] == pytest.approx(kept["largest"]["up"] / WINDOW)
-    assert kept["avoided"] == kept["compactions"] > 0 == kept["refused"]
-    assert (looked["compactions"], looked["avoided"], looked["refused"]) == (0, 0, 1)
-    assert looked["largest"]["sent"] > WINDOW > looked["largest"]["up"]
+    assert kept["largest"]["from_client"] > WINDOW > kept["largest"]["sent_upstream"] > WINDOW / 2
+    assert kept["window_share"] == pytest.approx(kept["largest"]["sent_upstream"] / WINDOW)
+    assert kept["avoided_overflows"] == kept["compactions"] > 0 == kept["refusals"]
+    assert (looked["compactions"], looked["avoided_overflows"], looked["refusals"]) == (0, 0, 1)
+    assert looked["largest"]["from_client"] > WINDOW > looked["largest"]["sent_upstream"]
     for one, answers in ((kept, managed), (looked, observed)):
         sizes = [told("why", header(answer, "request"))["tokens"] for answer in answers]
-        assert one["largest"]["sent"] == pytest.approx(max(sizes), rel=0.01), "but for a calibration that goes on"
+        assert one["largest"]["from_client"] == pytest.approx(max(sizes), rel=0.01), (
+            "but for a calibration that goes on"
+        )
     every = told("stats")["all"]
-    assert every["largest"]["sent"] == max(kept["largest"]["sent"], looked["largest"]["sent"])
+    assert every["largest"]["from_client"] == max(kept["largest"]["from_client"], looked["largest"]["from_client"])
     assert every["compactions"] == kept["compactions"]
     assert "largest sent" in " ".join(run("stats", "--store", path).stdout.split())
     assert "as its client sent it" in run("stats", header(managed[0], "session"), "--store", path).stdout
@@ -400,9 +402,9 @@ def test_what_would_have_been_done(told, run, talks):
     """A session that was only looked at is planned afterwards: just where one that was kept small was compacted."""
     path, managed, observed = talks
     found = told("stats", header(observed[0], "session"))["foreseen"]
-    assert (found["requests"], found["over"]) == (len(observed), 1)
+    assert (found["requests"], found["over_window"]) == (len(observed), 1)
     assert found["compactions"] > 0
-    assert found["planned"] < WINDOW < found["largest"]
+    assert found["largest_planned"] < WINDOW < found["largest"]
     assert "would have compacted" in " ".join(
         run("stats", header(observed[0], "session"), "--store", path).stdout.split()
     )

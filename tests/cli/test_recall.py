@@ -41,7 +41,7 @@ def test_without_an_id_it_lists_what_was_stored_away(run, kept):
     assert shown[1].split()[:2] == [HASH[:12], f"{len(LONG.encode('utf-8', 'surrogatepass')):,}"]
     assert shown[1].endswith("Read")
     listed = json.loads(run("recall", "5e55", "--json").stdout)
-    assert [(one["id"], one["hash"], one["tool"], one["is_here"]) for one in listed] == [
+    assert [(one["id"], one["hash"], one["tool"], one["is_stored"]) for one in listed] == [
         (HASH[:12], HASH, "Read", True)
     ]
 
@@ -66,19 +66,19 @@ def test_ranges_and_matches_are_printed(run, kept):
 def test_json_is_one_page_with_the_arguments_of_the_next(run, kept):
     """Programs get a page at a time, and what to ask for next."""
     first = json.loads(run("recall", "5e55", HASH[:8], "--json").stdout)
-    assert first["next"] == {"id": HASH[:12], "chars": f"{first['stop']}-"}
-    assert (first["session"], first["chars"]) == (KEY, len(LONG))
+    assert first["next_arguments"] == {"id": HASH[:12], "chars": f"{first['stop_char']}-"}
+    assert (first["session"], first["total_chars"]) == (KEY, len(LONG))
     last = json.loads(run("recall", "5e55", HASH[:8], "--json", "--lines", "5990-").stdout)
-    assert last["next"] is None
+    assert last["next_arguments"] is None
 
 
 def test_a_message_is_recalled_by_the_id_that_a_search_gives(run, kept):
     """What was said is found without an id, and printed with the one that was found."""
     found = json.loads(run("recall", "5e55", "--search", "module_2", "--json").stdout)
     user = next(one for one in found if one["role"] == "user")
-    assert run("recall", "5e55", user["entry"]).stdout == "Please read src/module_2.py and go on."
+    assert run("recall", "5e55", user["entry_id"]).stdout == "Please read src/module_2.py and go on."
     shown = run("recall", "5e55", "--search", "module_2").stdout
-    assert user["entry"] in shown
+    assert user["entry_id"] in shown
     assert "Please read" in shown
     assert "matches 'nowhere'" in run("recall", "5e55", "--search", "nowhere").stdout
 

@@ -117,7 +117,7 @@ def test_it_speaks_json(run, torn, session, home):
     assert result.exit_code == 2
     mended, missing, folder = json.loads(result.stdout)
     assert mended["format"] == "claude-code"
-    assert [(one["kind"], one["done"]) for one in mended["found"]] == [("torn", "left out")]
+    assert [(one["kind"], one["repair"]) for one in mended["found"]] == [("torn", "left out")]
     assert mended["backup"] == str(beside(path, "bak-")[0])
     assert mended["left_out"] == str(beside(path, "left-out-")[0])
     assert "no such file" in missing["reason"]
@@ -298,7 +298,7 @@ def test_a_store_may_be_given_as_a_file(run, store):
     """A file that begins as a store does is one."""
     (told,) = json.loads(run("repair", store, "--json").stdout)
     assert told["format"] == "holdfast"
-    assert [(one["kind"], one["entry"]) for one in told["found"]] == [("entry", "b")]
+    assert [(one["kind"], one["entry_id"]) for one in told["found"]] == [("entry", "b")]
     assert told["backup"] == str(beside(store, "bak-")[0])
 
 

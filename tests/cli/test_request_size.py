@@ -54,9 +54,9 @@ def refused(**told):
         (answered(3), False),
         (answered(9_000, as_planned=False), False),
         (answered(0), False),
-        (refused(requested=21_000), True),
+        (refused(requested_tokens=21_000), True),
         (refused(limit=18_500), False),
-        (refused(requested=4_000_000), False),
+        (refused(requested_tokens=4_000_000), False),
         (refused(), False),
         (lambda journal: journal.record_failure("gone"), False),
         (lambda journal: None, False),
@@ -75,7 +75,7 @@ def test_every_command_says_the_same_size(run, store, journal, end, is_counted):
     last = store.read_path(KEY)[-1]
     for name in (request, last.id) if isinstance(last.body, FailureEntry) else (request,):
         why, diff, context = (json.loads(run(verb, name, "--json").stdout) for verb in ("why", "diff", "context"))
-        assert (why.get("counted", False), context["counted"]) == (is_counted, is_counted)
+        assert (why.get("is_counted", False), context["is_counted"]) == (is_counted, is_counted)
         assert why["shown_tokens"] == diff["after"] == context["tokens"]
         assert why["tokens"] == diff["before"] > why["shown_tokens"]
         assert why["window"] == context["window"]
@@ -87,8 +87,8 @@ def test_every_command_says_the_same_size(run, store, journal, end, is_counted):
         assert f" {size} tokens" in run("diff", name).stdout
         assert run("context", name).stdout.splitlines()[1].startswith(f"{size} of ")
     largest = json.loads(run("stats", KEY, "--json").stdout)["largest"]
-    assert largest["up"] < WINDOW
-    assert (largest["sent"], largest["is_counted"]) == (why["tokens"], False)
+    assert largest["sent_upstream"] < WINDOW
+    assert (largest["from_client"], largest["is_counted"]) == (why["tokens"], False)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_list_says_a_size_that_is_believed(run, journal, tokens, is_counted):
     answered(tokens)(journal)
     (listed,) = json.loads(run("ls", "--json").stdout)
     size = json.loads(run("context", KEY, "--json").stdout)["tokens"]
-    assert (listed["counted"], listed["tokens"]) == (is_counted, tokens if is_counted else size)
+    assert (listed["is_counted"], listed["tokens"]) == (is_counted, tokens if is_counted else size)
     assert f"{'' if is_counted else '~'}{listed['tokens']:,}" in run("ls").stdout.split()
 
 
@@ -116,7 +116,7 @@ def test_what_nobody_told_is_not_known(run, store, home):
     assert (why["usage"], why["dollars"]) == (None, None)
     for name in ("input", "output", "cache_read", "cache_write", "dollars", "cache_hit"):
         assert (found[name], every[name]) == (None, None)
-    assert (found["answers"], found["untold"]) == (0, 1)
+    assert (found["answers"], found["answers_without_usage"]) == (0, 1)
     assert "what it cost is not known: its answer tells no usage, ended with end_turn" in run("why", request).stdout
     assert "no answer tells its usage; dollars are not known" in run("stats", KEY).stdout
     assert "answer: its tokens were not told end_turn" in run("show", KEY, "--all").stdout
@@ -156,7 +156,7 @@ def test_what_was_counted_whole_is_its_size_again_once_it_is_undone(run, store):
     [standing] = json.loads(run("undo", KEY, "--list", "--json").stdout)["in_force"]
     diff = json.loads(run("diff", KEY, f"..{standing['id']}", "--json").stdout)
     stats = json.loads(run("stats", KEY, "--json").stdout)
-    assert diff["before"] == stats["said"] == whole
-    assert diff["before"] - diff["after"] == stats["saved"] == standing["tokens"]
+    assert diff["before"] == stats["said_tokens"] == whole
+    assert diff["before"] - diff["after"] == stats["saved_tokens"] == standing["token_growth"]
     undone = json.loads(run("undo", KEY, "--json").stdout)
     assert (undone["before"], undone["after"]) == (diff["after"], whole)

@@ -283,7 +283,11 @@ def test_what_would_have_been_done(home):
         reply = httpx2.post(f"{said['url']}/v1/messages", json=BODY | {"messages": long}, trust_env=False)
         assert reply.headers["x-holdfast-state"] == "observed"
         _, stats, _ = ended(process)
-    assert (stats["foreseen"]["requests"], stats["foreseen"]["over"], stats["foreseen"]["window"]) == (1, 1, 16_000)
+    assert (stats["foreseen"]["requests"], stats["foreseen"]["over_window"], stats["foreseen"]["window"]) == (
+        1,
+        1,
+        16_000,
+    )
 
 
 @pytest.mark.long
@@ -344,7 +348,7 @@ def test_a_port_that_is_taken(run):
 
 def checks(run, *arguments):
     done = run("doctor", "--json", *arguments)
-    return {one["what"]: (one["state"], one["text"]) for one in json.loads(done.stdout)["checks"]}, done.exit_code
+    return {one["subject"]: (one["state"], one["text"]) for one in json.loads(done.stdout)["checks"]}, done.exit_code
 
 
 def test_doctor_finds_the_proxy(run, monkeypatch):

@@ -86,7 +86,7 @@ def test_what_the_next_request_saves_adds_up(stats, store, decided):
         whole = branch.cumulative_tokens[-1] if len(branch.sized_messages) else 0
         assert (found.said_tokens, found.saved_tokens) == (whole, whole - branch.shown_tokens)
         assert sum(rule.saved_tokens for rule in found.rules) == found.saved_tokens
-    assert {rule["rule"]: (rule["in_force"], rule["revoked"]) for rule in stats()["rules"]} == {
+    assert {rule["rule"]: (rule["in_force"], rule["revoked_edits"]) for rule in stats()["rules"]} == {
         "spill": (1, 0),
         "compaction": (1, 0),
     }
@@ -98,8 +98,8 @@ def test_each_request_saves_again(stats, store, decided):
     go_on(store, decided, RequestEntry("b1", 12), RequestEntry("b2", 12))
     found = stats()
     assert found["requests"] - before["requests"] == 2
-    assert found["saved_since"] - before["saved_since"] == 2 * found["saved"] > 0
-    assert found["saved_dollars"] == pytest.approx(found["saved_since"] * 0.3 / 1e6, rel=0.01)
+    assert found["saved_in_total"] - before["saved_in_total"] == 2 * found["saved_tokens"] > 0
+    assert found["saved_dollars"] == pytest.approx(found["saved_in_total"] * 0.3 / 1e6, rel=0.01)
 
 
 def test_what_was_undone_saves_no_more(stats, run, store, decided):
@@ -107,8 +107,8 @@ def test_what_was_undone_saves_no_more(stats, run, store, decided):
     go_on(store, decided, RequestEntry("b1", 12))
     run("undo", decided, "d1")
     rules = {rule["rule"]: rule for rule in stats()["rules"]}
-    assert (rules["spill"]["in_force"], rules["spill"]["revoked"], rules["spill"]["saved"]) == (0, 1, 0)
-    assert rules["spill"]["saved_since"] > 0
+    assert (rules["spill"]["in_force"], rules["spill"]["revoked_edits"], rules["spill"]["saved_tokens"]) == (0, 1, 0)
+    assert rules["spill"]["saved_in_total"] > 0
 
 
 def test_a_break_costs_what_must_be_written_again(stats, store, decided, of):
@@ -189,21 +189,21 @@ def test_what_nobody_priced_costs_no_dollars(stats, run, store, decided):
         "house", [Entry("r", None, RequestEntry("b", 0, "house-7b")), Entry("a", "r", AnswerEntry("b", usage))]
     )
     found = json.loads(run("stats", "house", "--json").stdout)
-    assert (found["dollars"], found["input"], found["unpriced"]) == (None, 100_000, 1)
+    assert (found["dollars"], found["input"], found["unpriced_calls"]) == (None, 100_000, 1)
     assert (found["saved_dollars"], found["rewritten_dollars"]) == (None, None)
     words = " ".join(run("stats", "house").stdout.split())
     assert "1,000 tokens out; dollars are not known: no price of the model is" in words
     assert json.loads(run("why", "house", "r", "--json").stdout)["dollars"] is None
     assert "1,000 out, no price of the model is known" in run("why", "house", "r").stdout
     total = json.loads(run("stats", "--json").stdout)["all"]
-    assert (total["dollars"], total["unpriced"]) == (stats()["dollars"], 1)
+    assert (total["dollars"], total["unpriced_calls"]) == (stats()["dollars"], 1)
 
 
 def test_what_another_tool_compacted_is_its_merit(stats, store, decided):
     """The compaction is counted, and no overflow that Holdfast avoided."""
     go_on(store, decided, RequestEntry("b", 12, "m", 1_000), AnswerEntry("b", Usage(input=900)))
     found = stats()
-    assert (found["compactions"], found["avoided"], found["refused"]) == (1, 0, 0)
+    assert (found["compactions"], found["avoided_overflows"], found["refusals"]) == (1, 0, 0)
     assert account_of(store.read_path(decided)).avoided_overflows > 0
 
 
@@ -235,7 +235,7 @@ ANSWERED = (
         ((overflow(), said("shorter"), RequestEntry("b", 2, "m", 9_000), *ANSWERED), 1, 0),
         ((overflow(), RequestEntry("b", 1, "m", 9_000), *ANSWERED), 1, 0),
         ((*ANSWERED, overflow(), said("more"), RequestEntry("b", 3, "m", 9_000), *ANSWERED), 0, 0),
-        ((overflow(elsewhere=True), *ANSWERED), 0, 0),
+        ((overflow(is_other_branch=True), *ANSWERED), 0, 0),
     ],
     ids=["compacted", "the client made it smaller", "nothing was decided", "told by an answer", "of another branch"],
 )
@@ -258,7 +258,7 @@ def test_the_largest_is_as_large_as_why_says(run, store):
     (request,) = (entry.id for entry in store.read_path("s") if isinstance(entry.body, RequestEntry))
     why = json.loads(run("why", "s", request, "--json").stdout)
     largest = json.loads(run("stats", "s", "--json").stdout)["largest"]
-    assert (largest["sent"], largest["up"]) == (why["tokens"], why["shown_tokens"])
+    assert (largest["from_client"], largest["sent_upstream"]) == (why["tokens"], why["shown_tokens"])
 
 
 def test_what_nobody_told_does_not_grow_with_what_was_said():
@@ -323,7 +323,7 @@ def test_all_branches_count_once(stats, store, run, session):
         store.append_entries(key, entries, expected_leaf=leaf)
     found = json.loads(run("stats", key, "--json").stdout)
     gained = {name: found[name] - before[name] for name in ("answers", "input", "refused", "compactions")}
-    assert gained == {"answers": 2, "input": 10_000, "refused": 1, "compactions": 1}
+    assert gained == {"answers": 2, "input": 10_000, "refusals": 1, "compactions": 1}
 
 
 def test_what_two_conversations_met_alike_counts_twice(stats, store, run, session):
@@ -372,7 +372,7 @@ def test_all_sessions_together(run, decided, home, talk, write):
     run("import", write(home / "second.jsonl", talk(2, session="second")))
     found = json.loads(run("stats", "--json").stdout)
     assert {one["session"] for one in found["sessions"]} == {decided, "second"}
-    for name in ("requests", "saved", "input", "dollars", "spill_bytes"):
+    for name in ("requests", "saved_tokens", "input", "dollars", "spill_bytes"):
         assert found["all"][name] == pytest.approx(sum(one[name] for one in found["sessions"]))
     assert [rule["rule"] for rule in found["all"]["rules"]] == ["spill", "compaction"]
     assert run("stats").stdout.splitlines()[-1].startswith("all")
@@ -391,8 +391,8 @@ def test_what_would_have_been_has_the_sizes_that_were_counted(run, session):
     assert run("import", session).exit_code == 0
     told = json.loads(run("stats", "5e55", "--json").stdout)
     foreseen = told["foreseen"]
-    assert (foreseen["compactions"], foreseen["reduced"]) == (0, 0)
-    assert foreseen["largest"] == foreseen["planned"] == told["largest"]["up"]
+    assert (foreseen["compactions"], foreseen["reduced_requests"]) == (0, 0)
+    assert foreseen["largest"] == foreseen["largest_planned"] == told["largest"]["sent_upstream"]
 
 
 def test_foresight_is_left_out_when_not_wanted(run, session):

@@ -37,8 +37,8 @@ def test_import_says_what_it_added(run, session):
     """The first import adds every entry, the second nothing."""
     first, second = (json.loads(run("import", session, "--json").stdout)[0] for _ in range(2))
     assert first["session"] == KEY
-    assert (first["added"] > 0, first["kept"]) == (True, 0)
-    assert (second["added"], second["kept"]) == (0, first["added"])
+    assert (first["added"] > 0, first["already_there"]) == (True, 0)
+    assert (second["added"], second["already_there"]) == (0, first["added"])
 
 
 def test_import_of_a_file_that_grew_adds_what_is_new(run, home, talk, write):
@@ -47,7 +47,7 @@ def test_import_of_a_file_that_grew_adds_what_is_new(run, home, talk, write):
     before = json.loads(run("import", file, "--json").stdout)[0]
     write(file, talk(3))
     after = json.loads(run("import", file, "--json").stdout)[0]
-    assert after["kept"] == before["added"]
+    assert after["already_there"] == before["added"]
     assert after["added"] > 0
 
 
@@ -166,7 +166,7 @@ def test_ls_reads_no_word_of_an_import(run, home, talk, write):
     lines[-1]["message"]["usage"]["input_tokens"] = 90  # so few are not believed
     run("import", write(home / "long.jsonl", [json.dumps(line) for line in lines]))
     [before] = json.loads(run("ls", "--json").stdout)
-    assert not before["counted"]
+    assert not before["is_counted"]
     with closing(sqlite3.connect(home / "store" / "holdfast.db", isolation_level=None)) as db:
         db.execute("UPDATE entries SET identity = x'00' WHERE seq < (SELECT max(seq) FROM entries) - 20")
     assert run("show", KEY).exit_code == 2
@@ -303,7 +303,7 @@ def test_context_is_what_a_request_shows(run, kept, home):
     found = json.loads(run("context", kept, "--json").stdout)
     assert found["messages"] == messages == 5
     assert found["kinds"]["summary"] > 0
-    assert all(piece["slot"] in {-1, 8, 9, 10, 11} for piece in found["largest"])
+    assert all(piece["message"] in {-1, 8, 9, 10, 11} for piece in found["largest"])
     assert "summary" in run("context", kept, "--top", "3").stdout
 
 
@@ -338,7 +338,7 @@ def test_an_export_of_a_compacted_session_is_no_other_content(run, home, talk, w
     before = run("ls", "--json").stdout
     assert run("export", whose, "-o", home / "out.jsonl").exit_code == 0
     (told,) = json.loads(run("import", home / "out.jsonl", "--json").stdout)
-    assert (told["added"], told["kept"] > 10) == (0, True)
+    assert (told["added"], told["already_there"] > 10) == (0, True)
     assert run("ls", "--json").stdout == before
 
 
@@ -445,7 +445,7 @@ def test_the_last_lines_are_those_of_the_whole(run, decided, store):
     )
     for options in ([], ["--all"]):
         whole = json.loads(run("show", decided, "--json", *options).stdout)
-        assert whole[-1]["slot"] == 12
+        assert whole[-1]["message"] == 12
         for last in range(1, len(whole) + 2):
             assert json.loads(run("show", decided, "--json", "--last", str(last), *options).stdout) == whole[-last:]
 

@@ -33,7 +33,7 @@ def size(run, key: str) -> int:
 def test_the_newest_goes_first(run, decided, store):
     """Each undo takes back one more, until nothing is in force; the log only grows."""
     before = store.read_path(decided)
-    taken = [json.loads(run("undo", decided, "--json").stdout)["revoked"]["id"] for _ in range(2)]
+    taken = [json.loads(run("undo", decided, "--json").stdout)["decision"]["id"] for _ in range(2)]
     assert taken == ["c1", "d1"]
     after = store.read_path(decided)
     assert after[: len(before)] == before
@@ -56,8 +56,8 @@ def test_several_at_once(run, decided, store):
     assert store.read_path(decided) == path
     found = json.loads(run("undo", decided, "d1", "c1", "d", "--json").stdout)
     assert [entry.body for entry in store.read_path(decided)[len(path) :]] == [RevokeEntry("d1"), RevokeEntry("c1")]
-    assert [found["revoked"]["id"], *(one["id"] for one in found["also"])] == ["d1", "c1"]
-    assert found["revoked"]["tokens"] + found["also"][0]["tokens"] == size(run, decided) - before
+    assert [found["decision"]["id"], *(one["id"] for one in found["also"])] == ["d1", "c1"]
+    assert found["decision"]["token_growth"] + found["also"][0]["token_growth"] == size(run, decided) - before
 
 
 def test_what_comes_back_is_told(run, decided, store):
@@ -65,8 +65,12 @@ def test_what_comes_back_is_told(run, decided, store):
     before = size(run, decided)
     found = json.loads(run("undo", decided, "--json").stdout)
     assert (found["before"], found["after"]) == (before, size(run, decided))
-    assert abs(found["revoked"]["tokens"] - found["after"] + found["before"]) <= 1 < found["revoked"]["tokens"]
-    assert found["revoked"]["messages"] == 4
+    assert (
+        abs(found["decision"]["token_growth"] - found["after"] + found["before"])
+        <= 1
+        < found["decision"]["token_growth"]
+    )
+    assert found["decision"]["messages"] == 4
     assert "1 message is shown otherwise" in run("undo", decided).stdout
 
 
@@ -83,7 +87,7 @@ def test_the_list_writes_nothing(run, decided, store):
     before = size(run, decided)
     for one in found["in_force"]:
         run("undo", decided, one["id"])
-        assert abs(size(run, decided) - before - one["tokens"]) <= 1, "but for rounding"
+        assert abs(size(run, decided) - before - one["token_growth"]) <= 1, "but for rounding"
         before = size(run, decided)
     assert "nothing is in force" in run("undo", decided, "--list").stdout
 

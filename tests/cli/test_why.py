@@ -30,10 +30,15 @@ def why(run, decided):
 def test_a_reduced_message_is_told_with_what_stands_for_it(why, store):
     """Size and text as said and as shown, the rule, the reason, what it saves, who decided, how to read it back."""
     found = why(6)
-    assert (found["state"], found["stands"]["text"]) == ("reduced", "[short]")
-    (act,) = found["acts"]
-    assert (act["entry"], act["rule"], act["why"], act["by"]) == ("d1", "spill", "a result was too long", "claude-code")
-    saved = found["tokens"] - found["stands"]["tokens"]
+    assert (found["state"], found["replacement"]["text"]) == ("reduced", "[short]")
+    (act,) = found["actions"]
+    assert (act["entry"], act["rule"], act["why"], act["decided_by"]) == (
+        "d1",
+        "spill",
+        "a result was too long",
+        "claude-code",
+    )
+    saved = found["tokens"] - found["replacement"]["tokens"]
     assert act["saves"] == pytest.approx(saved, abs=1), "each figure is rounded by itself"
     assert saved > 100
     (handle,) = act["recall"]
@@ -45,15 +50,15 @@ def test_a_hidden_message_is_told_with_its_summary(why):
     """A message before the kept tail is hidden; the compaction and its summary are named."""
     found = why(2)
     assert found["state"] == "hidden"
-    assert (found["stands"]["entry"], found["stands"]["text"]) == ("c1", "what happened before")
-    assert [act["kind"] for act in found["acts"]] == ["compaction"]
+    assert (found["replacement"]["entry"], found["replacement"]["text"]) == ("c1", "what happened before")
+    assert [act["kind"] for act in found["actions"]] == ["compaction"]
 
 
 def test_a_message_of_which_nothing_was_decided(why, run, decided):
     """It says that it is sent as it came."""
     found = why(8)
-    assert (found["state"], found["acts"]) == ("whole", [])
-    assert found["stands"]["text"] == found["text"]
+    assert (found["state"], found["actions"]) == ("whole", [])
+    assert found["replacement"]["text"] == found["text"]
     assert "it is sent as it was said" in run("why", decided, "8").stdout
 
 
@@ -62,7 +67,7 @@ def test_what_was_taken_back_is_told_too(why, run, decided):
     run("undo", decided, "d1")
     found = why(6)
     assert found["state"] == "whole"
-    assert found["acts"][0]["revoked"]
+    assert found["actions"][0]["revoked_by"]
     assert "taken back by" in run("why", decided, "6").stdout
 
 
@@ -70,10 +75,10 @@ def test_what_was_taken_back_frees_nothing(why, run, decided, store):
     """A compaction frees what a message takes that nothing else in force makes shorter."""
     summary = Message.from_text("user", "all that happened")
     store.append_entries(decided, [Entry("c2", "c1", CompactionEntry(8, summary, build_sized_message(summary).tokens))])
-    left = why(6)["tokens"] - why(6)["acts"][0]["saves"]
-    assert why(6)["acts"][-1]["saves"] == pytest.approx(left, abs=1), "each figure is rounded by itself"
+    left = why(6)["tokens"] - why(6)["actions"][0]["saves"]
+    assert why(6)["actions"][-1]["saves"] == pytest.approx(left, abs=1), "each figure is rounded by itself"
     run("undo", decided, "d1")
-    assert why(6)["acts"][-1]["saves"] == why(6)["tokens"]
+    assert why(6)["actions"][-1]["saves"] == why(6)["tokens"]
 
 
 def test_a_message_has_many_names(why, run, store, decided):
@@ -89,8 +94,8 @@ def test_the_policy_that_decided_is_named(why, store, decided):
     edit = Edit(Span(10, 11, 0), store.open_state(decided).sized_messages[10].message.parts, "prune", "old", 0)
     note = Entry("n1", leaf, NoteEntry("policy", data={"name": "pi"}))
     store.append_entries(decided, [note, Entry("d2", "n1", DecisionEntry((edit,)))])
-    assert [act["by"] for act in why(10)["acts"]] == ["pi"]
-    assert [act["by"] for act in why(6)["acts"]] == ["claude-code"]
+    assert [act["decided_by"] for act in why(10)["actions"]] == ["pi"]
+    assert [act["decided_by"] for act in why(6)["actions"]] == ["claude-code"]
 
 
 def test_a_text_that_was_capped_when_it_came(why, store, decided):
@@ -106,8 +111,8 @@ def test_a_text_that_was_capped_when_it_came(why, store, decided):
             Entry("m2", "m1", MessageEntry(slots[1])),
         ],
     )
-    assert [(act["kind"], act["recall"]) for act in why("m1")["acts"]] == [("capped", [hash_[:12]])]
-    assert why("m2")["acts"] == []
+    assert [(act["kind"], act["recall"]) for act in why("m1")["actions"]] == [("capped", [hash_[:12]])]
+    assert why("m2")["actions"] == []
 
 
 def test_a_message_that_was_too_long_is_told_as_it_came(run, store):
@@ -156,14 +161,14 @@ def test_long_arguments_and_thoughts_are_whole_too(run, store):
 def test_the_marks_of_show_agree(run, decided, why, store):
     """Each line of ``show`` has a mark just where ``why`` says that the message is not sent as it was said."""
     lines = [one for one in json.loads(run("show", decided, "--json").stdout) if one["kind"] == "message"]
-    told = {one["slot"]: one.get("shown") for one in lines}
+    told = {one["message"]: one.get("shown_tokens") for one in lines}
     how = dict(enumerate(list_message_visibility(build_branch_history(store.read_path(decided)).state)))
     assert set(how.values()) == {"whole", "reduced", "hidden"}
     assert {slot: "whole" if left is None else "reduced" if left else "hidden" for slot, left in told.items()} == how
     for slot, left in told.items():
         found = why(slot)
         assert found["state"] == how[slot]
-        assert left in {None, 0, found["stands"]["tokens"]}
+        assert left in {None, 0, found["replacement"]["tokens"]}
     shown = run("show", decided).stdout
     assert (shown.count("✂"), shown.count("⟱")) == (2, 5)
 
@@ -209,9 +214,9 @@ def test_texts_that_gave_way_together_are_one_act(run, store):
     journal.append(Message("user", tuple(Text(f"{number:04} kelp") for number in range(3_000))))
     journal.prepare_request(get_target("anthropic", "claude-sonnet-4-5", window=12_000))
     found = json.loads(run("why", "many", "0", "--json").stdout)
-    (act,) = found["acts"]
+    (act,) = found["actions"]
     assert (act["rule"], len(act["recall"])) == ("spill", 1)
-    assert act["saves"] == pytest.approx(found["tokens"] - found["stands"]["tokens"], abs=10)
+    assert act["saves"] == pytest.approx(found["tokens"] - found["replacement"]["tokens"], abs=10)
 
 
 def test_of_many_decisions_the_first_and_the_last_are_told(run, store):
@@ -230,4 +235,4 @@ def test_of_many_decisions_the_first_and_the_last_are_told(run, store):
     assert [f"c{at:07}" in found.stdout for at in (0, 9, 10, 19, 20, 29)] == [True, True, False, False, True, True]
     assert found.stderr == "… and 10 decisions; --limit shows more, --json all\n"
     assert run("why", "folded", "0", "--limit", "30").stderr == ""
-    assert len(json.loads(run("why", "folded", "0", "--json").stdout)["acts"]) == 30
+    assert len(json.loads(run("why", "folded", "0", "--json").stdout)["actions"]) == 30

@@ -134,9 +134,15 @@ def test_an_upstream_that_was_asked_for_stands_above_variables():
     """What the command line or a file names as upstream is where requests go, whatever the variables say."""
     said = dict.fromkeys(ADDRESS_VARIABLES, GATEWAY)
     for client, name in (("claude", "ANTHROPIC_BASE_URL"), ("python", "ANTHROPIC_API_URL")):
-        assert plan_launch(client, order(place(said), fixed=frozenset({"anthropic"}))).environment[name] == PROXY
+        assert (
+            plan_launch(client, order(place(said), explicit_upstreams=frozenset({"anthropic"}))).environment[name]
+            == PROXY
+        )
     assert (
-        plan_launch("python", order(place(said), fixed=frozenset({"anthropic"}))).environment["OPENAI_BASE_URL"] == LED
+        plan_launch("python", order(place(said), explicit_upstreams=frozenset({"anthropic"}))).environment[
+            "OPENAI_BASE_URL"
+        ]
+        == LED
     )
 
 

@@ -109,10 +109,11 @@ class SessionListing(Struct, frozen=True):
     def to_record(self) -> dict[str, Any]:
         """Return all of it for JSON."""
         figures = {
-            name: getattr(self, name) for name in ("client", "messages", "tokens", "window", "answered", "counted")
+            name: getattr(self, name)
+            for name in ("client", "messages", "tokens", "window", "is_answered", "is_counted")
         }
         info: dict[str, Any] = msgspec.to_builtins(self.info)
-        return info | {"entries": self.info.entry_count} | figures
+        return info | {"entry_count": self.info.entry_count} | figures
 
 
 def describe_session(store: SessionStore, info: SessionInfo) -> SessionListing:
