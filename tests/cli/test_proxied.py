@@ -340,7 +340,7 @@ def test_a_session_whose_only_request_was_sent_to_nobody_says_so(unsent, run):
 def test_a_request_that_was_sent_to_nobody_is_explained_by_its_id(after, unsent, run):
     """Why it was refused, by its own numbers, and what helps; no request before it is told in its place."""
     path, replies = unsent(after)
-    assert [reply.headers["x-holdfast-state"] for reply in replies] == ["managed"] * after + ["refusals"]
+    assert [reply.headers["x-holdfast-state"] for reply in replies] == ["managed"] * after + ["refused"]
     request = replies[-1].headers["x-holdfast-request"]
     told = " ".join(run("why", request, "--store", path).stdout.split())
     for words in (f"request {request[:8]}", "to gpt-5.1", "sent to nobody: ", "Use a larger window, a shorter system"):

@@ -322,7 +322,7 @@ def test_all_branches_count_once(stats, store, run, session):
         entries = [Entry(names[at + 1], names[at], body) for at, body in enumerate(bodies)]
         store.append_entries(key, entries, expected_leaf=leaf)
     found = json.loads(run("stats", key, "--json").stdout)
-    gained = {name: found[name] - before[name] for name in ("answers", "input", "refused", "compactions")}
+    gained = {name: found[name] - before[name] for name in ("answers", "input", "refusals", "compactions")}
     assert gained == {"answers": 2, "input": 10_000, "refusals": 1, "compactions": 1}
 
 
@@ -343,7 +343,7 @@ def test_what_two_conversations_met_alike_counts_twice(stats, store, run, sessio
         entries = [Entry(names[at + 1], names[at], body) for at, body in enumerate(bodies)]
         store.append_entries(key, entries, expected_leaf=leaf)
     found = json.loads(run("stats", key, "--json").stdout)
-    assert [found[name] - before[name] for name in ("refused", "compactions")] == [2, 2]
+    assert [found[name] - before[name] for name in ("refusals", "compactions")] == [2, 2]
 
 
 def test_what_acts_no_more_is_not_in_force():
