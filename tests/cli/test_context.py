@@ -47,7 +47,7 @@ def test_what_would_be_decided_is_listed_and_not_done(context, store, name):
     found = context("--policy", name, "--window", "40000")
     decided = found["next_plan"]
     assert decided["policy"] == name
-    assert decided.get("recorded", []) == []
+    assert decided.get("entry_ids", []) == []
     if name == "append-only":
         assert decided["changes"] == []
     assert (decided["after"] < decided["before"]) == bool(decided["changes"])

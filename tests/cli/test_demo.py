@@ -91,7 +91,7 @@ def test_it_dies_without_and_finishes_with(told):
 def test_it_is_the_same_each_time(both, tmp_path):
     """A run has the numbers of the run before, to the token."""
     one, two = both[0].with_holdfast, second_run(tmp_path, lambda _: None)
-    for field in ("outcome", "steps", "compactions", "recalled", "totals"):
+    for field in ("outcome", "steps", "compactions", "recalls", "totals"):
         assert getattr(one, field) == getattr(two, field), field
 
 
