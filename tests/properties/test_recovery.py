@@ -52,12 +52,12 @@ refusals = st.builds(
     st.sampled_from(VERDICT_KINDS) | st.text(max_size=8),
     st.sampled_from([None, None, None, True, False]),
     retry_after=st.none() | st.floats(),
-    limit=numbers,
-    requested=numbers,
-    tokens=st.integers(0, 10**7),
-    seen=st.sampled_from([False] * 9 + [True]),
+    token_limit=numbers,
+    counted_tokens=numbers,
+    estimated_tokens=st.integers(0, 10**7),
+    has_answer_started=st.sampled_from([False] * 9 + [True]),
     status=st.none() | st.integers(0, 999),
-    sealed=st.sampled_from([False] * 4 + [True]),
+    is_signature_error=st.sampled_from([False] * 4 + [True]),
 )
 events = refusals | st.builds(NoProgress, st.sampled_from(COMPACTION_OUTCOMES) | st.text(max_size=8))
 passing = st.builds(ProviderRefusal, st.sampled_from(sorted(TRANSIENT_KINDS)))

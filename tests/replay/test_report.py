@@ -36,7 +36,7 @@ def measured(policy="holdfast", **changes) -> PolicyFigures:
         "requests": 10,
         "invalid_requests": 0,
         "over_window": 0,
-        "refused": 0,
+        "refused_requests": 0,
         "user_words_missing": 0,
         "tokens_sum": 1_000,
         "tokens_peak": 200,
@@ -58,14 +58,14 @@ def subject(**changes) -> ReportSubject:
         "format": "pi",
         "window": 64_000,
         "usable": 48_000,
-        "frame": 10_000,
+        "setup_tokens": 10_000,
         "api": "anthropic",
         "model": "claude-sonnet-4-5",
         "tokenizer": "o200k",
         "factor": 1.25,
         "messages": 30,
         "steps": 10,
-        "peak": 130_000,
+        "peak_tokens": 130_000,
     }
     return ReportSubject(**values | changes)
 
@@ -80,7 +80,7 @@ def shown(renderable, width=100) -> str:
 def test_a_record_can_be_written_as_json_and_keeps_its_notes_in_order():
     """Notes are those of the file, of the policy in this window, and of the run."""
     row = PolicyRow(measured(notes=("spill x2",)), {"8000": CutScore(4, 3, 2, 4)}, ("degenerate: too small",))
-    found = json.loads(json.dumps(encode_policy_row(subject(damage=("line 3: broken",)), row)))
+    found = json.loads(json.dumps(encode_policy_row(subject(problems=("line 3: broken",)), row)))
     assert found["notes"] == ["line 3: broken", "degenerate: too small", "spill x2"]
     assert (found["metrics"], found["online_recall"], found["online_fact_recall"]) == (METRICS_VERSION, 0.8, 0.6)
     assert found["cuts"]["8000"]["fact_recall"] == 0.5
@@ -134,7 +134,7 @@ def test_together_is_micro_averaged(parts):
 
 def test_only_sessions_over_twice_the_window_are_pooled_for_cost_but_all_for_cuts():
     """A short session says nothing about cost; what it lost at cuts counts."""
-    long, short = subject(), subject(peak=128_000)
+    long, short = subject(), subject(peak_tokens=128_000)
     score = {"8000": CutScore(10, 9, 8, 10)}
     found = pool_policy_rows(
         [(long, [PolicyRow(measured(usd=2.0), score)]), (short, [PolicyRow(measured(usd=5.0), score)])]
@@ -209,7 +209,7 @@ def test_the_interval_is_of_sessions():
 
 def test_the_heading_tells_damage_and_scale():
     """What is wrong with the file stands under its name; a ratio of 1 is not worth a word."""
-    text = make_session_heading(subject(damage=("line 3: broken",))).plain
+    text = make_session_heading(subject(problems=("line 3: broken",))).plain
     assert "line 3: broken" in text
     assert "o200k × 1.25" in text
     assert "×" not in make_session_heading(subject(factor=1.0)).plain
@@ -229,7 +229,7 @@ def test_the_verdict_counts_what_would_be_refused():
     assert "all 10 requests" in make_policy_verdict([PolicyRow(measured())]).plain
     assert (
         "7 of 10 requests"
-        in make_policy_verdict([PolicyRow(measured(invalid_requests=1, over_window=3, refused=3))]).plain
+        in make_policy_verdict([PolicyRow(measured(invalid_requests=1, over_window=3, refused_requests=3))]).plain
     )
     assert make_policy_verdict([PolicyRow(measured("pi"))]).plain == ""
 
