@@ -81,7 +81,7 @@ def test_a_context_that_cannot_be_compressed_costs_the_gain_alone() -> None:
     """Where zstd gets no memory the score goes on without its gain."""
 
     class Full(gain.FutureText, frozen=True):
-        def saved(self, context: bytes) -> int:
+        def count_saved_bytes(self, context: bytes) -> int:
             raise MemoryError
 
     full = cut()
