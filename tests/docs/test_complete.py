@@ -64,7 +64,7 @@ def test_target_is_documented():
 
 def test_what_a_branch_can_do_is_documented():
     """The methods that authors need of a branch stand on the page of the library."""
-    for name in ("reported", "dump", "load"):
+    for name in ("with_reported_usage", "dump", "load"):
         assert f".{name}(" in page("docs/library.md"), name
 
 

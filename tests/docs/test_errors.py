@@ -224,7 +224,7 @@ CASES: tuple[tuple[str, Callable[[], object]], ...] = (
     ("WindowTooSmall", lambda: small_window(8_000, "openclaw")),
     ("UnknownPolicy", lambda: Policy.preset("lru")),
     ("FormatError", lambda: read_recording(b"")),
-    ("Unrecognised", lambda: read_recording(b'{"trajectory": [], "history": []}')),
+    ("UnrecognizedContent", lambda: read_recording(b'{"trajectory": [], "history": []}')),
     ("FormatError", lambda: anthropic.decode_message(b'{"role": "user", "content": 5}')),
     ("ConfigError", lambda: config.parse_catalog('[[model]]\nmatch = "qwen3*"\nwindows = 1\n', "holdfast.toml")),
     ("ConfigError", lambda: open_store("postgres://localhost/agents")),
@@ -232,8 +232,8 @@ CASES: tuple[tuple[str, Callable[[], object]], ...] = (
     ("UpstreamError", refused),
     ("ContextOverflow", overflow),
     ("CompactionFailed", no_summary),
-    ("Aborted", unread),
-    ("Aborted", elsewhere),
+    ("OperationAborted", unread),
+    ("OperationAborted", elsewhere),
     ("LaneCleared", cleared),
     ("LaneClosed", closing),
     ("DeadlineExceeded", late),
@@ -245,7 +245,7 @@ CASES: tuple[tuple[str, Callable[[], object]], ...] = (
     ("QuotaExceeded", over_quota),
     ("StoreCorrupt", newer),
     ("StoreCorrupt", no_database),
-    ("StoreGone", gone),
+    ("StoreReplaced", gone),
     ("StoreError", closed),
 )
 

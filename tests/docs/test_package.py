@@ -27,17 +27,17 @@ def test_public_names():
     """The public names are these, in order; a change here is one that users notice."""
     assert holdfast.__all__ == sorted(holdfast.__all__)
     assert holdfast.__all__ == [
-        "Branch",
+        "ConversationState",
         "Engine",
         "HoldfastError",
         "Message",
         "Plan",
+        "PlanInputs",
         "Policy",
         "Report",
         "Session",
         "Stage",
         "Target",
-        "World",
         "apply",
         "open_store",
         "plan",
