@@ -70,7 +70,7 @@ def test_messages_are_of_the_api_that_writes_them_so(messages, api, indent):
 
     What Anthropic and Chat write alike is read alike.
     """
-    wire = APIS[api].dicts(messages)
+    wire = APIS[api].encode_message_dicts(messages)
     written = wire[1] if isinstance(wire, tuple) else wire
     told = json.dumps(written, indent=indent).encode()
     whole = b'{"api":"%s","request":{"%s":%s}}' % (api.encode(), API_SPECS[api].messages_field.encode(), told)

@@ -106,8 +106,8 @@ def test_a_summary_that_somebody_writes_is_asked_for_earlier():
         )
 
     assert (at(), at(can_summarize=True)) == (room.compute_share(0.95), room.compute_share(0.90))
-    assert at(written=SummaryResult(1, "x")) == room.compute_share(0.90)
-    assert at(cache="cold") == at(cache="cold", writes=True) == room.compute_share(0.70)
+    assert at(summary=SummaryResult(1, "x")) == room.compute_share(0.90)
+    assert at(cache_state="cold") == at(cache_state="cold", can_summarize=True) == room.compute_share(0.70)
 
 
 @pytest.mark.parametrize("turns", [20, 40, 120])

@@ -45,7 +45,7 @@ def begun(api: str) -> list[dict[str, Any]]:
 
 
 def sent(history: list[Message], planned: Plan, api: str) -> str:
-    return str(WIRES[api].dicts(apply(history, planned)))
+    return str(WIRES[api].encode_message_dicts(apply(history, planned)))
 
 
 @pytest.mark.parametrize("api", WIRES)

@@ -21,8 +21,7 @@ from holdfast.providers.request_body import parse_request
 from holdfast.providers.responses import AnswerStream
 from holdfast.providers.rules import validate_request
 from holdfast.state.target import ModelLimits
-from holdfast.testing.provider import Provider
-from holdfast.testing.provider import ProviderSettings
+from holdfast.testing.provider import Provider, ProviderSettings
 from holdfast.testing.upstream import ProviderUpstream, ScriptedUpstream
 
 HELLO = [Message.from_text("user", "hello")]
@@ -36,11 +35,11 @@ HELLO = [Message.from_text("user", "hello")]
         ({"messages": [{"role": "user", "content": "hi"}]}, r"messages\[0\] is a dict; plan takes Message values"),
         ({"target": "claude-sonnet-4-5"}, "target is of type str; give a value of type Target"),
         ({"policy": "holdfast"}, "policy is of type str; give a value of type Policy"),
-        ({"branch": plan(HELLO, Target())}, "branch is of type Plan; give a value of type Branch$"),
-        ({"world": {"force": True}}, "world is of type dict; give a value of type World"),
-        ({"target": Target(limits=5)}, "target.limits is 5; give a Limits"),
+        ({"state": plan(HELLO, Target())}, "state is of type Plan; give a value of type ConversationState$"),
+        ({"inputs": {"force_compaction": True}}, "inputs is of type dict; give a value of type PlanInputs"),
+        ({"target": Target(limits=5)}, "target.limits is 5; give a ModelLimits"),
         ({"target": Target(limits=ModelLimits("200k"))}, "target.limits.window is '200k'; give a whole number"),
-        ({"target": Target(setup=9_000)}, "target.frame is 9000; give a Frame"),
+        ({"target": Target(setup=9_000)}, "target.setup is 9000; give a RequestSetup"),
         (
             {"messages": [Message("robot", (Text("hi"),))]},
             r"messages\[0\] is no message: its role is 'robot', not one of",
@@ -92,19 +91,19 @@ def test_a_plan_is_applied_to_messages() -> None:
     planned = plan(HELLO, Target())
     with pytest.raises(TypeError, match=r"^messages is of type Plan"):
         apply(planned, HELLO)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"^plan is of type Branch; give a value of type Plan"):
+    with pytest.raises(TypeError, match=r"^plan is of type ConversationState; give a value of type Plan"):
         apply(HELLO, planned.state)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        (lambda: PlanInputs(cache_state="hot"), "World.cache is 'hot'; it is one of 'warm', 'cold'"),
+        (lambda: PlanInputs(cache_state="hot"), "PlanInputs.cache_state is 'hot'; it is one of 'warm', 'cold'"),
         (
             lambda: PlanInputs(overflow_step="cut"),
-            "World.rung is 'cut'; it is one of '', 'compact', 'truncate', 'media', 'fallback'",
+            "PlanInputs.overflow_step is 'cut'; it is one of '', 'compact', 'truncate', 'media', 'fallback'",
         ),
-        (lambda: PlanInputs(idle_seconds="900"), "World.idle is of type str; give seconds"),
+        (lambda: PlanInputs(idle_seconds="900"), "PlanInputs.idle_seconds is of type str; give seconds"),
         (lambda: Message.from_text("robot", "hi"), "role is 'robot'; the roles are system, user, assistant, tool"),
         (lambda: Message.from_text("user", 7), "text is of type int; give words, or make Message"),
         (lambda: Message.from_text("user", None), "text is of type NoneType; give words, or make Message"),
@@ -127,7 +126,7 @@ def test_a_value_that_cannot_be_is_told_where_it_is_made(made: Any, told: str) -
         ("agent.db", {"durability": "fast"}, "durability is 'fast'; it is one of 'process', 'power'"),
         (":memory:", {"durability": None}, "durability is None; it is one of"),
         ("agent.db", {"quota": 1_000}, "quota is of type int; give a value of type Quota$"),
-        (7, {}, "where is of type int; give a value of type"),
+        (7, {}, "location is of type int; give a value of type"),
     ],
 )
 def test_a_store_is_opened_by_what_it_knows(where: Any, given: dict[str, Any], told: str) -> None:
@@ -160,7 +159,7 @@ def forgetful(draft: PlanBuilder) -> PlanBuilder:
 def test_a_stage_that_returns_no_draft_is_named(policy: Policy) -> None:
     """The error says which stage of which policy it was, what it returned, and what it must return."""
     name = next(name for name, stage in policy.stages if stage is forgetful)
-    told = f"^stage '{name}' of policy 'holdfast' returned a NoneType; a stage is a function that takes a Draft"
+    told = f"^stage '{name}' of policy 'holdfast' returned a NoneType; a stage is a function that takes a PlanBuilder"
     with pytest.raises(TypeError, match=told):
         plan(HELLO, Target(), policy)
 

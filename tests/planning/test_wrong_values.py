@@ -27,31 +27,31 @@ HELLO = [Message.from_text("user", "hello")]
 FRAMED = known("anthropic", "claude-sonnet-4-5", setup=RequestSetup("a", -9_000))
 
 WRONG_NUMBERS = {
-    "target.frame.tokens is -9000; give a whole number from 0 to 2**53": FRAMED,
+    "target.setup.tokens is -9000; give a whole number from 0 to 2**53": FRAMED,
     "target.limits.window is 1000": Target(limits=ModelLimits(10**400)),
     "target.limits.max_output is -4; give a whole number from 0 to 2**53, or None": Target(
         limits=ModelLimits(max_output=-4)
     ),
     "target.limits.max_input is 1000": Target(limits=ModelLimits(max_input=10**400)),
-    "target.prior is nan; give a number from 0 to 2**53": Target(prior_ratio=math.nan),
+    "target.prior_ratio is nan; give a number from 0 to 2**53": Target(prior_ratio=math.nan),
     "target.prices.input is inf; give a number from 0 to 2**53": Target(prices=Prices(math.inf)),
-    "target.cache.ttl is -1; give a whole number from 0 to 2**53": Target(cache_rules=CacheRules(-1)),
+    "target.cache_rules.ttl_seconds is -1; give a whole number from 0 to 2**53": Target(cache_rules=CacheRules(-1)),
 }
 OF_OTHER_TYPES = {
-    "target.frame.tokens is '9000'; give a whole number": Target(setup=RequestSetup("a", "9000")),
+    "target.setup.tokens is '9000'; give a whole number": Target(setup=RequestSetup("a", "9000")),
     "target.limits.max_input is '5'; give a whole number from 0 to 2**53, or None": Target(
         limits=ModelLimits(max_input="5")
     ),
-    "target.prior is None; give a number": Target(prior_ratio=None),
+    "target.prior_ratio is None; give a number": Target(prior_ratio=None),
     "target.dialect is None; give a Dialect": Target(dialect=None),
     "target.dialect is 'anthropic'; give a Dialect": Target(dialect="anthropic"),
     "target.dialect.max_bytes is '5 MB'; give a whole number": Target(dialect=Dialect("gemini", max_bytes="5 MB")),
     "target.model is None; give a str": Target(model=None),
-    "world.written is 'x'; give a Written, or None": PlanInputs(summary="x"),
-    "world.written.stop is 'x'; give a whole number": PlanInputs(summary=SummaryResult("x", "text")),
-    "world.restored is (1,); give a list, of which each is a str": PlanInputs(restored_texts=(1,)),
-    "world.restored is 'abc'; give a list": PlanInputs(restored_texts="abc"),
-    "world.breaker is 'no'; give True or False": PlanInputs(is_breaker_closed="no"),
+    "inputs.summary is 'x'; give a SummaryResult, or None": PlanInputs(summary="x"),
+    "inputs.summary.stop is 'x'; give a whole number": PlanInputs(summary=SummaryResult("x", "text")),
+    "inputs.restored_texts is (1,); give a list, of which each is a str": PlanInputs(restored_texts=(1,)),
+    "inputs.restored_texts is 'abc'; give a list": PlanInputs(restored_texts="abc"),
+    "inputs.is_breaker_closed is 'no'; give True or False": PlanInputs(is_breaker_closed="no"),
 }
 
 
@@ -95,14 +95,14 @@ def test_a_target_is_looked_through_once() -> None:
     """What is asked of the same object again costs nothing; what is made from it is looked through anew."""
     good = Target()
     assert good.validation_problem is None
-    assert "fault" in vars(good)
+    assert "validation_problem" in vars(good)
     assert replace(good, prior_ratio=math.inf).validation_problem is not None
 
 
 @pytest.mark.anyio
 async def test_an_engine_is_opened_with_a_target_that_can_be() -> None:
     """The engine's door tells the same of its target, as the error that it has for all it is given."""
-    with pytest.raises(ConfigError, match=r"^target.frame.tokens is -9000; give a whole number from 0"):
+    with pytest.raises(ConfigError, match=r"^target.setup.tokens is -9000; give a whole number from 0"):
         async with Engine.open(":memory:", upstream=ScriptedUpstream([]), target=FRAMED):
             pass
 
@@ -156,5 +156,7 @@ def test_parts_and_answers_are_made_of_what_they_hold(made: Any, told: str) -> N
 @pytest.mark.parametrize("given", [b"", b"{}", b"\x93", ConversationState().dump()[:-3], "x", None])
 def test_a_branch_is_loaded_from_what_was_dumped(given: Any) -> None:
     """Anything else is told as such, with what to do instead."""
-    with pytest.raises(FormatError, match=r"^these are not the bytes of a branch \(.+\); give what Branch.dump wrote"):
+    with pytest.raises(
+        FormatError, match=r"^these are not the bytes of a state \(.+\); give what ConversationState.dump wrote"
+    ):
         ConversationState.load(given)

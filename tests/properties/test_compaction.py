@@ -211,7 +211,7 @@ def test_the_tail_starts_at_a_legal_place(messages, window, name, forced):
     window = max(window, 16_000) if name == "openclaw" else window
     worlds = [PlanInputs(force_compaction=number == forced) for number in range(4)]
     for step in compacted(drive_agent_loop(messages, place(window), Policy.preset(name), worlds=worlds)):
-        before = max(step.branch.first_kept, step.plan.branch.pinned_count)
+        before = max(step.branch.first_kept, step.plan.state.pinned_count)
         shown = messages[before : step.count]
         assert step.plan.compaction.first_kept - before in find_cut_points(shown)
         assert step.plan.compaction.keep > before
@@ -320,12 +320,12 @@ def test_an_extract_is_always_the_same(messages, budget):
 
 
 SCRIPT = """
-from holdfast.planning.extract.extract import extract
-from histories import conversation
-from holdfast.messages.size.tokens import measure
+from holdfast.planning.extract.extract import build_extract
+from histories import build_conversation
+from holdfast.messages.size.tokens import build_sized_message
 turns = [(n, 200, [(3, n, 3_000, 1), (2, n + 5, 900, 0)], True) for n in range(12)]
-slots = [measure(message) for message in conversation(turns)]
-print(extract(slots[:-3], slots[-3:], 900))
+slots = [build_sized_message(message) for message in build_conversation(turns)]
+print(build_extract(slots[:-3], slots[-3:], 900))
 """
 
 

@@ -83,7 +83,7 @@ def test_a_branch_that_a_store_resumes_goes_on_like_one_that_is_built(entries, d
             compute_prefix_digest(built),
         )
         assert [slot.digest for slot in build_projection(resumed)] == [slot.digest for slot in build_projection(built)]
-        for name in ("marks", "born"):
+        for name in ("projection_digests", "digests_before"):
             assert [*getattr(resumed, name)][built.first_kept :] == [*getattr(built, name)][built.first_kept :]
 
 
@@ -175,7 +175,7 @@ def test_undo_restores_what_was_there(entries, data):
     undone = ConversationState.from_entries([*entries, Entry("undo", None, RevokeEntry(gone))])
     never = ConversationState.from_entries([entry for entry in entries if entry.id != gone])
     assert [slot.message for slot in build_projection(undone)] == [slot.message for slot in build_projection(never)]
-    for name in ("keep", "compaction", "edits", "held", "marks", "law"):
+    for name in ("first_kept", "compaction", "edits", "shown_tokens", "projection_digests", "active_decisions"):
         assert getattr(undone, name) == getattr(never, name)
     assert compute_prefix_digest(undone) == compute_prefix_digest(never)
 

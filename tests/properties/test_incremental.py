@@ -44,7 +44,7 @@ def place(model, window, frame):
 
 def same_plan(one, other):
     """Return whether two plans say the same to whoever carries them out."""
-    names = ("record", "compaction", "repair", "options", "blobs", "before", "after", "notices")
+    names = ("record", "compaction", "normalization", "options", "blobs", "before", "after", "notices")
     return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
@@ -58,7 +58,7 @@ def test_memory_changes_no_plan(messages, model, window, frame, policy, usage):
         assert same_plan(forgetful, step.plan)
         log = [*step.entries, *make_plan_entries(step.entries, step.plan, step.count, where.model)]
         again = ConversationState.from_entries(log)
-        for name in ("held", "keep", "edits", "seen", "asked", "basis", "anchor", "gauge", "frame"):
+        for name in ("shown_tokens", "keep", "edits", "seen", "asked", "basis", "anchor", "gauge", "frame"):
             assert getattr(again, name) == getattr(step.plan.state, name)
         assert list(again.projection_digests) == list(step.plan.state.projection_digests)
         assert list(again.digests_before) == list(step.plan.state.digests_before)

@@ -17,7 +17,7 @@ from holdfast.providers.openai_responses import messages as openai_responses
 from holdfast.providers.responses import AnswerStream, parse_answer
 
 APIS = ("anthropic", "openai-chat", "openai-responses", "gemini")
-DECODE = {module.API_NAME: module.decode for module in (anthropic, openai_chat, gemini)} | {
+DECODE = {module.API_NAME: module.decode_message for module in (anthropic, openai_chat, gemini)} | {
     "openai-responses": openai_responses.decode_message
 }
 

@@ -211,7 +211,7 @@ def test_the_catalogue_has_the_last_word():
 # -- what comes back ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"inside": True}])
+@pytest.mark.parametrize("options", [{}, {"in_band": True}])
 @pytest.mark.parametrize("api", [ANTHROPIC, RESPONSES])
 def test_what_was_made_is_the_next_history(api, options):
     """The strict provider compacts, and takes the items as the beginning of the next request as they are."""

@@ -89,7 +89,7 @@ def test_the_forms_of_each_api():
         "strict": False,
     }
     assert responses["max_output_tokens"] == 99
-    assert notes == ("stop has no form there",)
+    assert notes == ("stop_sequences has no form there",)
     gemini, notes = turned(ANTHROPIC, "gemini")
     assert gemini["systemInstruction"] == {"parts": [{"text": "Be kind."}]}
     assert gemini["tools"] == [
@@ -128,7 +128,7 @@ def test_parallel_calls():
     body = ANTHROPIC | {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
     assert turned(body, "openai-chat")[0]["parallel_tool_calls"] is False
     assert turned(turned(body, "openai-responses")[0], "anthropic")[0]["tool_choice"] == body["tool_choice"]
-    assert "parallel has no form there" in turned(body, "gemini")[1]
+    assert "parallel_calls has no form there" in turned(body, "gemini")[1]
 
 
 def test_what_has_no_form_is_told():

@@ -364,7 +364,11 @@ def _is_dated(headers):
 
 def test_every_rule_has_a_word_to_say():
     """The rules stand in an order that is told, each with its sentence."""
-    assert [rule.__name__ for rule in ERROR_RULES[:3]] == ["_own_guard", "_per_time", "_tier"]
+    assert [rule.__name__ for rule in ERROR_RULES[:3]] == [
+        "_detect_agent_guard",
+        "_detect_rate_ceiling",
+        "_detect_long_context_tier",
+    ]
     assert all((rule.__doc__ or "").partition("\n")[0].endswith(".") for rule in ERROR_RULES)
 
 

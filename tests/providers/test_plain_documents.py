@@ -176,7 +176,7 @@ def test_elsewhere_it_is_a_text(api, form, place):
     body = json.loads(place(api, DOCUMENTS[api][form]("words")))
     for to, writer in WIRE.items():
         if to != api:
-            said = writer.encode_message_dicts(WIRE[api].messages(body[get_api_spec(api).messages_field]))
+            said = writer.encode_message_dicts(WIRE[api].decode_message_dicts(body[get_api_spec(api).messages_field]))
             out = request(to, *said)
             assert (validate_request(out, to), last(to, out).text) == ((), "words")
 

@@ -60,5 +60,5 @@ def test_what_has_no_form_in_json(value: object) -> None:
 @pytest.mark.parametrize("wire", [anthropic, openai_chat, openai_responses, gemini])
 def test_a_type_checker_takes_what_an_sdk_gives_and_wants(wire: Any) -> None:
     """Neither side says ``dict``: SDKs give objects, and want types of their own that plain dicts are not."""
-    assert get_type_hints(wire.decode_message_dicts)["wire"] in (Sequence[Any], str | Sequence[Any])
-    assert get_type_hints(wire.dicts)["return"] == list[Any]
+    assert get_type_hints(wire.decode_message_dicts)["dicts"] in (Sequence[Any], str | Sequence[Any])
+    assert get_type_hints(wire.encode_message_dicts)["return"] == list[Any]

@@ -53,13 +53,13 @@ def exchanges(messages):
 def test_what_one_api_reads_another_writes(of, to, data):
     """Calls, results, words and pictures that one API's reader read go out in the form of the other, and are valid."""
     said = data.draw(conversation_strategy(turns=3, api=of, thinking=False, system=False))
-    read = WIRE[of].decode_message_dicts(WIRE[of].dicts(said))
-    sent = WIRE[to].dicts(apply(read, plan(read, get_target(to, STRICTEST_MODELS[to]))))
+    read = WIRE[of].decode_message_dicts(WIRE[of].encode_message_dicts(said))
+    sent = WIRE[to].encode_message_dicts(apply(read, plan(read, get_target(to, STRICTEST_MODELS[to]))))
     body = {"model": STRICTEST_MODELS[to], API_SPECS[to].messages_field: sent} | (
         {"max_tokens": 900} if to == "anthropic" else {}
     )
     assert validate_request(msgspec.json.encode(body), to) == ()
-    back = WIRE[to].messages(sent)
+    back = WIRE[to].decode_message_dicts(sent)
     for (name, arguments, told), (name_, arguments_, told_) in zip(exchanges(read), exchanges(back), strict=True):
         assert (name, arguments) == (name_, arguments_)
         assert all(line in told_ for line in told.splitlines())
@@ -76,7 +76,7 @@ def test_what_one_api_reads_another_writes(of, to, data):
 def test_an_apis_own_bytes_stay(api, data):
     """What was read by its own API is the same object."""
     said = data.draw(conversation_strategy(turns=3, api=api))
-    for message in WIRE[api].decode_message_dicts(WIRE[api].dicts(said)):
+    for message in WIRE[api].decode_message_dicts(WIRE[api].encode_message_dicts(said)):
         assert drop_foreign_bytes(message, api) is message
 
 
@@ -176,9 +176,9 @@ def test_no_field_of_one_api_reaches_another(of, to):
         read = WIRE[of].decode_message_dicts(listed)
         if any(part.kind == "message" for one in read for part in one.parts if hasattr(part, "kind")):
             continue
-        found = {*unknown(WIRE[to].dicts(read), KNOWN[to])}
+        found = {*unknown(WIRE[to].encode_message_dicts(read), KNOWN[to])}
         assert found <= {"text.cache_control"}, (listed, found)
-    assert not {*unknown(WIRE[to].dicts(WIRE[of].messages(RICH[of])), KNOWN[to])}
+    assert not {*unknown(WIRE[to].encode_message_dicts(WIRE[of].decode_message_dicts(RICH[of])), KNOWN[to])}
 
 
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=[" to ".join(pair) for pair in PAIRS])

@@ -58,7 +58,7 @@ def test_a_list_of_another_api_is_told(reader: str, given: str) -> None:
     said = str(raised.value)
     assert re.match(r"\$\.(messages|input|contents)\[[012]\]\.\w+", said)
     module = READERS[given].__name__
-    assert said.endswith(f"read this list with {module}.messages")
+    assert said.endswith(f"read this list with {module}.decode_message_dicts")
 
 
 @pytest.mark.parametrize("api", READERS)
@@ -77,7 +77,9 @@ def test_places_inside_a_content() -> None:
         FormatError, match=r"^\$\.messages\[0\]\.content\[0\]\.content\[1\]: a picture in the form of OpenAI Chat"
     ):
         anthropic.decode_message_dicts([{"role": "user", "content": [result]}])
-    with pytest.raises(FormatError, match=r"^\$\.messages\[0\]\.content\[0\]: .*openai_responses\.messages\.messages$"):
+    with pytest.raises(
+        FormatError, match=r"^\$\.messages\[0\]\.content\[0\]: .*openai_responses\.messages\.decode_message_dicts$"
+    ):
         openai_chat.decode_message_dicts([{"role": "user", "content": [{"type": "input_text", "text": "hello"}]}])
     with pytest.raises(FormatError, match=r"the list mixes APIs"):
         gemini.decode_message_dicts([*LISTS["openai-chat"], *LISTS["anthropic"]])
@@ -138,13 +140,13 @@ def test_what_is_no_list_of_messages(module: ModuleType) -> None:
     with pytest.raises(FormatError, match=r"a dict was given; give its 'messages'"):
         module.decode_message_dicts({"model": "m", "messages": [hello]})
     with pytest.raises(FormatError, match=r"a dict was given; put it into a list"):
-        module.messages(hello)
+        module.decode_message_dicts(hello)
     with pytest.raises(FormatError, match=r"\[0\] is a Message already"):
-        module.messages([Message.from_text("user", "hello")])
+        module.decode_message_dicts([Message.from_text("user", "hello")])
     with pytest.raises(FormatError, match=r"^\$\.\w+\[0\]: "):
-        module.messages([7])
+        module.decode_message_dicts([7])
     with pytest.raises(FormatError, match=r"a NoneType was given"):
-        module.messages(None)
+        module.decode_message_dicts(None)
 
 
 @pytest.mark.parametrize("role", [["user"], {}, 7, None], ids=str)
@@ -162,7 +164,10 @@ def test_a_role_that_is_no_word_is_kept_or_refused(module: ModuleType, role: obj
 @pytest.mark.parametrize("module", READERS.values(), ids=READERS)
 def test_dicts_are_made_of_values(module: ModuleType) -> None:
     """A list that was not read yet is told as such."""
-    with pytest.raises(TypeError, match=r"^values\[1\] is a dict; dicts\(\) takes what messages\(\) makes of dicts"):
+    with pytest.raises(
+        TypeError,
+        match=r"^messages\[1\] is a dict; encode_message_dicts\(\) takes what decode_message_dicts\(\) makes of dicts",
+    ):
         module.encode_message_dicts([Message.from_text("user", "a"), {"role": "user", "content": "b"}])
 
 
@@ -178,10 +183,10 @@ def test_dicts_are_made_of_values(module: ModuleType) -> None:
 )
 def test_values_that_were_made_wrong(module: ModuleType, value: Message, told: str) -> None:
     """Messages are made without being checked: what is wrong in one is told where it is to be sent, by its place."""
-    with pytest.raises(TypeError, match=r"^values\[1\] is no message: .*" + told):
+    with pytest.raises(TypeError, match=r"^messages\[1\] is no message: .*" + told):
         module.encode_message_dicts([Message.from_text("user", "a"), value])
-    with pytest.raises(TypeError, match=r"^values is a Message; dicts\(\) takes a list"):
-        module.dicts(value)
+    with pytest.raises(TypeError, match=r"^messages is a Message; encode_message_dicts\(\) takes a list"):
+        module.encode_message_dicts(value)
 
 
 KEYS = ["role", "content", "parts", "type", "tool_calls", "tool_call_id", "text", "source", "file", "x"]
@@ -213,7 +218,7 @@ def test_any_json_is_read_or_refused(value: Any) -> None:
             found = module.decode_message_dicts(value)
         except FormatError:
             continue
-        assert isinstance(module.dicts(found), list)
+        assert isinstance(module.encode_message_dicts(found), list)
 
 
 @pytest.mark.parametrize("api", READERS)

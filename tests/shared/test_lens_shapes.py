@@ -57,15 +57,15 @@ if FILES:
 
     @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
     def test_no_request_is_a_stranger_to_its_own_reader(file):
-        """What real clients send is read by ``messages`` of their API; with a call in it, by no other."""
+        """What real clients send is read by ``decode_message_dicts`` of their API; with a call in it, by no other."""
         for api, raw in requests(file):
             wire = json.loads(raw)[API_SPECS[api].messages_field]
-            read = READERS[api].messages(wire)
+            read = READERS[api].decode_message_dicts(wire)
             assert read
             for other, reader in READERS.items() if any(message.calls for message in read) else ():
                 if other != api:
                     with pytest.raises(FormatError):
-                        reader.messages(wire)
+                        reader.decode_message_dicts(wire)
 
     @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
     def test_every_request_is_a_session_and_can_change_its_api(file):

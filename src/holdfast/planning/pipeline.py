@@ -141,7 +141,7 @@ class Policy(Struct, frozen=True):
         return names.index(name)
 
 
-_STAGE_HINT = "a stage is a function that takes a Draft and returns it, with its decisions added"
+_STAGE_HINT = "a stage is a function that takes a PlanBuilder and returns it, with its decisions added"
 
 
 def plan_request(

@@ -29,7 +29,7 @@ def plan(
 ) -> Plan:
     """Return what to do before the next request over ``messages``; nothing is sent, stored or waited for.
 
-    ``messages`` is the whole conversation, oldest first. Pass ``plan.branch`` of the call before as ``state``: then
+    ``messages`` is the whole conversation, oldest first. Pass ``plan.state`` of the call before as ``state``: then
     only what is new is looked at. Raises ``WindowTooSmall`` where the window cannot hold what must be sent, and
     ``TypeError`` for what is none of these, ``ValueError`` for a number in them that cannot be.
     """
@@ -126,7 +126,7 @@ def _measure_message(message: Message, index: int) -> SizedMessage:
     if not isinstance(message, Message):
         raise TypeError(
             f"messages[{index}] is a {type(message).__name__}; plan takes Message values, "
-            "which holdfast.providers.<api>.messages.messages makes of dicts"
+            "which holdfast.providers.<api>.messages.decode_message_dicts makes of dicts"
         )
     if message.role not in ROLES:
         raise TypeError(f"messages[{index}] is no message: its role is {message.role!r}, not one of {ROLES}")

@@ -135,4 +135,4 @@ class PlanInputs(Struct, frozen=True, omit_defaults=True, dict=True):
     @cached_property
     def validation_problem(self) -> ValidationProblem | None:
         """What no request can be planned by, or nothing; looked for once."""
-        return find_validation_problem(self, "world")
+        return find_validation_problem(self, "inputs")

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from holdfast.state.dialect import NO_LIMIT
 
-_NEGATIVE_ALLOWED = ("asked_output", "idle", "window")
+_NEGATIVE_ALLOWED = ("requested_output", "idle_seconds", "window")
 """Fields in which less than 0 is no mistake, or not ours to tell: clients say -1 of an answer that is as long as it
 gets, clocks are set, and the guard refuses a window of nothing."""
 

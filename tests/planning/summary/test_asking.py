@@ -205,7 +205,7 @@ def test_sizes_stops_and_calls():
     assert "it has 1,001 tokens, and at most 1,000" in why(GOOD, 1_001)
     assert "'length'" in why(GOOD, stop_reason="length")
     assert "'refusal'" in why(GOOD, stop_reason="refusal")
-    assert "'read'" in why(GOOD, calls=("read",), stop="tool")
+    assert "'read'" in why(GOOD, called_tools=("read",), stop_reason="tool")
     assert "/srv/a/b" in why(GOOD, wanted=SummaryRequirements(1_000, identifiers=("/srv/a/b",)))
     assert "asked for last" in why(GOOD, wanted=SummaryRequirements(1_000, newest_request="paint the boat red"))
     assert "word for word" in why(GOOD, wanted=SummaryRequirements(1_000, previous_summary=GOOD))

@@ -420,7 +420,7 @@ def _write_gemini_options(asked: PortableOptions) -> OptionFields:
     }
     many = ("of the stop sequences only five may stand there",) if len(asked.stop_sequences) > 5 else ()
     stream = ("stream is told by the address there",) if asked.stream else ()
-    return body, (*many, *stream, *(["parallel has no form there"] if asked.parallel_calls is False else ()))
+    return body, (*many, *stream, *(["parallel_calls has no form there"] if asked.parallel_calls is False else ()))
 
 
 _OPTION_WRITERS: Mapping[str, Callable[[PortableOptions], OptionFields]] = {

@@ -70,22 +70,24 @@ def encode_own_messages(dicts: object, api: str) -> list[bytes]:
 
 
 def check_messages_to_encode(messages: object, api: str) -> list[Message]:
-    """Return the messages that ``dicts`` of ``api`` was given, without bytes of another API's.
+    """Return the messages that ``encode_message_dicts`` of ``api`` was given, without bytes of another API's.
 
     ``TypeError`` for what is none, by its place.
     """
     if not isinstance(messages, Iterable):
         raise TypeError(
-            f"values is a {type(messages).__name__}; dicts() takes a list of what messages() makes of dicts"
+            f"messages is a {type(messages).__name__}; "
+            "encode_message_dicts() takes a list of what decode_message_dicts() makes of dicts"
         )
     every = list(messages)
     for index, message in enumerate(every):
         if not isinstance(message, Message):
             raise TypeError(
-                f"values[{index}] is a {type(message).__name__}; dicts() takes what messages() makes of dicts"
+                f"messages[{index}] is a {type(message).__name__}; "
+                "encode_message_dicts() takes what decode_message_dicts() makes of dicts"
             )
         if not isinstance(message.parts, tuple | list) or not all(map(_is_valid_part, message.parts)):
-            raise TypeError(f"values[{index}] is no message: {describe_type_mismatch(message, Message)}")
+            raise TypeError(f"messages[{index}] is no message: {describe_type_mismatch(message, Message)}")
     return drop_foreign_bytes_of_messages(every, api)
 
 
@@ -98,9 +100,11 @@ def _require_message_list(dicts: object, api: str) -> Iterable[Any]:
     if isinstance(dicts, Mapping):
         list_field = next((field for field in _MESSAGES_FIELD.values() if field in dicts), None)
         why = f"give its {list_field!r}" if list_field else "put it into a list"
-        raise FormatError(f"messages() takes a list of messages, and a dict was given; {why}")
+        raise FormatError(f"decode_message_dicts() takes a list of messages, and a dict was given; {why}")
     if isinstance(dicts, str | bytes) or not isinstance(dicts, Iterable):
-        raise FormatError(f"messages() takes a list of messages of {api}, and a {type(dicts).__name__} was given")
+        raise FormatError(
+            f"decode_message_dicts() takes a list of messages of {api}, and a {type(dicts).__name__} was given"
+        )
     return dicts
 
 
@@ -117,7 +121,7 @@ def _format_foreign_error(foreign_signs: Sequence[ForeignSign], api: str) -> str
     path, description, fit = foreign_signs[0]
     common = [reader_api for reader_api in fit if all(reader_api in owners for _, _, owners in foreign_signs)]
     readers = " or ".join(
-        f"holdfast.providers.{_MODULE_BY_API[reader_api]}.messages.messages" for reader_api in common or fit
+        f"holdfast.providers.{_MODULE_BY_API[reader_api]}.messages.decode_message_dicts" for reader_api in common or fit
     )
     cure = f"read this list with {readers}" if common else f"the list mixes APIs, {readers} reads this one"
     return f"{path}: {description} is not part of {api} and would be lost; {cure}"
@@ -129,7 +133,9 @@ def _format_foreign_error(foreign_signs: Sequence[ForeignSign], api: str) -> str
 def _find_foreign_signs(message: object, raw: bytes, path: str, api: str) -> Iterator[ForeignSign]:
     """Yield what surely belongs to another API in one message."""
     if isinstance(message, Message):
-        raise FormatError(f"{path} is a Message already; messages() reads what is sent, dicts() writes it")
+        raise FormatError(
+            f"{path} is a Message already; decode_message_dicts() reads what is sent, encode_message_dicts() writes it"
+        )
     try:
         fields = _FIELDS_DECODER.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
