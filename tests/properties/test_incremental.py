@@ -58,7 +58,17 @@ def test_memory_changes_no_plan(messages, model, window, frame, policy, usage):
         assert same_plan(forgetful, step.plan)
         log = [*step.entries, *make_plan_entries(step.entries, step.plan, step.count, where.model)]
         again = ConversationState.from_entries(log)
-        for name in ("shown_tokens", "keep", "edits", "seen", "asked", "basis", "anchor", "gauge", "frame"):
+        for name in (
+            "shown_tokens",
+            "first_kept",
+            "edits",
+            "seen_count",
+            "last_request_tokens",
+            "last_prefix_digest",
+            "valid_measured_request",
+            "calibration",
+            "setup",
+        ):
             assert getattr(again, name) == getattr(step.plan.state, name)
         assert list(again.projection_digests) == list(step.plan.state.projection_digests)
         assert list(again.digests_before) == list(step.plan.state.digests_before)
