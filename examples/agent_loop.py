@@ -13,11 +13,8 @@ import json
 import anyio
 from anthropic import AsyncAnthropic
 
-from holdfast import Engine
-from holdfast.config import get_target
+from holdfast import Engine, Message, Text, ToolCall, ToolResult, get_target
 from holdfast.events import CompactionEnded, Event
-from holdfast.messages.message import Message
-from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.testing.provider import Provider, ProviderSettings, ScriptedAnswer
 from holdfast.testing.provider.server.serving import serve_provider
 

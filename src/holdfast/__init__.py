@@ -11,15 +11,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from holdfast.config.files import get_target
     from holdfast.engine.engine import Engine
     from holdfast.engine.session import Report, Session
+    from holdfast.engine.upstream.upstream import HttpUpstream
     from holdfast.errors import HoldfastError
     from holdfast.messages.message import Message
+    from holdfast.messages.parts import Media, Opaque, Text, Thinking, ToolCall, ToolResult
     from holdfast.planning.pipeline import Policy, Stage
     from holdfast.planning.plan import apply, plan
+    from holdfast.providers.fix import fix_request as fix
+    from holdfast.providers.overflow import classify_error
+    from holdfast.providers.registry import decode_messages, encode_messages
+    from holdfast.providers.rules import validate_request as lint
     from holdfast.state.branch.branch import ConversationState
-    from holdfast.state.plan import Plan
-    from holdfast.state.target import PlanInputs, Target
+    from holdfast.state.entries import Usage
+    from holdfast.state.plan import Plan, SummaryRequest
+    from holdfast.state.target import PlanInputs, SummaryResult, Target
     from holdfast.store import open_store
 
 __version__ = "0.1.0"
@@ -27,45 +35,77 @@ __all__ = [
     "ConversationState",
     "Engine",
     "HoldfastError",
+    "HttpUpstream",
+    "Media",
     "Message",
+    "Opaque",
     "Plan",
     "PlanInputs",
     "Policy",
     "Report",
     "Session",
     "Stage",
+    "SummaryRequest",
+    "SummaryResult",
     "Target",
+    "Text",
+    "Thinking",
+    "ToolCall",
+    "ToolResult",
+    "Usage",
     "apply",
+    "classify_error",
+    "decode_messages",
+    "encode_messages",
+    "fix",
+    "get_target",
+    "lint",
     "open_store",
     "plan",
 ]
 
-
-_MODULES = {
-    "ConversationState": "state.branch.branch",
-    "Engine": "engine.engine",
-    "HoldfastError": "errors",
-    "Message": "messages.message",
-    "Plan": "state.plan",
-    "PlanInputs": "state.target",
-    "Policy": "planning.pipeline",
-    "Report": "engine.session",
-    "Session": "engine.session",
-    "Stage": "planning.pipeline",
-    "Target": "state.target",
-    "apply": "planning.plan",
-    "open_store": "store",
-    "plan": "planning.plan",
+_HOMES = {
+    "ConversationState": "state.branch.branch:ConversationState",
+    "Engine": "engine.engine:Engine",
+    "HoldfastError": "errors:HoldfastError",
+    "HttpUpstream": "engine.upstream.upstream:HttpUpstream",
+    "Media": "messages.parts:Media",
+    "Message": "messages.message:Message",
+    "Opaque": "messages.parts:Opaque",
+    "Plan": "state.plan:Plan",
+    "PlanInputs": "state.target:PlanInputs",
+    "Policy": "planning.pipeline:Policy",
+    "Report": "engine.session:Report",
+    "Session": "engine.session:Session",
+    "Stage": "planning.pipeline:Stage",
+    "SummaryRequest": "state.plan:SummaryRequest",
+    "SummaryResult": "state.target:SummaryResult",
+    "Target": "state.target:Target",
+    "Text": "messages.parts:Text",
+    "Thinking": "messages.parts:Thinking",
+    "ToolCall": "messages.parts:ToolCall",
+    "ToolResult": "messages.parts:ToolResult",
+    "Usage": "state.entries:Usage",
+    "apply": "planning.plan:apply",
+    "classify_error": "providers.overflow:classify_error",
+    "decode_messages": "providers.registry:decode_messages",
+    "encode_messages": "providers.registry:encode_messages",
+    "fix": "providers.fix:fix_request",
+    "get_target": "config.files:get_target",
+    "lint": "providers.rules:validate_request",
+    "open_store": "store:open_store",
+    "plan": "planning.plan:plan",
 }
-"""The modules of the public names."""
+"""Where each public name is defined: the module, and its name there."""
 
 
 def __getattr__(name: str) -> object:
     """Load a public name, or a module of the package, when it is first asked for."""
-    if name in _MODULES:
-        found: object = getattr(import_module(f"holdfast.{_MODULES[name]}"), name)
-        globals()[name] = found
-        return found
+    if name in _HOMES:
+        module, _, own_name = _HOMES[name].partition(":")
+        value: object = getattr(import_module(f"holdfast.{module}"), own_name)
+        globals()[name] = value
+        return value
     try:
         return import_module(f"holdfast.{name}")
     except ModuleNotFoundError as error:

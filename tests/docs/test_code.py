@@ -13,6 +13,8 @@ from click.testing import CliRunner
 
 from holdfast.cli import command as program
 from holdfast.providers.rules import validate_request
+from holdfast.testing.provider import Provider
+from holdfast.testing.provider.server.serving import serve_provider
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
@@ -55,9 +57,19 @@ def workplace(tmp_path, monkeypatch):
         monkeypatch.delenv(variable, raising=False)
 
 
+@pytest.fixture
+def anthropic_server(monkeypatch):
+    """What an official client finds by its variables: a strict provider on this machine."""
+    with serve_provider(Provider()) as url:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "any")
+        yield
+
+
 @pytest.mark.parametrize("block", blocks("python"), ids=name)
+@pytest.mark.usefixtures("anthropic_server")
 def test_python_runs(block):
-    """Every Python block on a page runs by itself."""
+    """Every Python block on a page runs by itself, as it is written."""
     code = compile("\n" * (block.line - 1) + block.text, str(block.page), "exec")
     held: dict[str, Any] = {"__name__": "__main__"}
     exec(code, held)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from msgspec import Raw, Struct
 
@@ -36,6 +37,10 @@ class ApiSpec(Struct, frozen=True):
     encode_message: Callable[[Message, Raw | None], list[bytes]]
     """A message as elements of the list, over what stood there."""
     get_dialect: Callable[[str], Dialect]
+    decode_message_dicts: Callable[[Sequence[Any]], list[Message]]
+    """A list of messages as callers and SDKs have it, as values."""
+    encode_message_dicts: Callable[[Sequence[Message]], list[Any]]
+    """Values as such a list."""
     setup_fields: tuple[str, ...]
     """Fields that stand before the messages in the prompt, in the order the provider renders them."""
     max_tokens_paths: tuple[FieldPath, ...]
@@ -68,6 +73,8 @@ API_SPECS: Mapping[str, ApiSpec] = {
             anthropic.decode_message,
             anthropic.encode_message,
             anthropic.dialect,
+            anthropic.decode_message_dicts,
+            anthropic.encode_message_dicts,
             setup_fields=("tools", "system"),
             max_tokens_paths=(("max_tokens",),),
             system_fields=("system",),
@@ -80,6 +87,8 @@ API_SPECS: Mapping[str, ApiSpec] = {
             openai_chat.decode_message,
             openai_chat.encode_message,
             openai_chat.dialect,
+            openai_chat.decode_message_dicts,
+            openai_chat.encode_message_dicts,
             setup_fields=("tools", "functions", "response_format"),
             max_tokens_paths=(("max_completion_tokens",), ("max_tokens",)),
         ),
@@ -90,6 +99,8 @@ API_SPECS: Mapping[str, ApiSpec] = {
             openai_responses.decode_message,
             openai_responses.encode_message,
             openai_responses.dialect,
+            openai_responses.decode_message_dicts,
+            openai_responses.encode_message_dicts,
             setup_fields=("tools", "text", "instructions"),
             max_tokens_paths=(("max_output_tokens",),),
             group_items=openai_responses.group_items_by_message,
@@ -104,6 +115,8 @@ API_SPECS: Mapping[str, ApiSpec] = {
             gemini.decode_message,
             gemini.encode_message,
             gemini.dialect,
+            gemini.decode_message_dicts,
+            gemini.encode_message_dicts,
             setup_fields=("tools", "systemInstruction", "system_instruction"),
             max_tokens_paths=(
                 ("generationConfig", "maxOutputTokens"),
@@ -125,3 +138,21 @@ def get_api_spec(api: str) -> ApiSpec:
     if not isinstance(api, str) or api not in API_SPECS:
         raise UnrecognizedContent(f"no module speaks {api!r}; the APIs are {', '.join(API_NAMES)}")
     return API_SPECS[api]
+
+
+def decode_messages(api: str, dicts: Sequence[Any]) -> list[Message]:
+    """Return the messages of a request to ``api``, which are dicts or objects of its SDK, as values.
+
+    ``api`` is ``anthropic``, ``openai-chat``, ``openai-responses`` or ``gemini``; others raise ``UnrecognizedContent``.
+    Raises ``FormatError`` with the JSON path of what cannot be read or belongs to another API.
+    """
+    return get_api_spec(api).decode_message_dicts(dicts)
+
+
+def encode_messages(api: str, messages: Sequence[Message]) -> list[Any]:
+    """Return ``messages`` as the list of dicts that a request to ``api`` holds.
+
+    Raises ``UnrecognizedContent`` for an unknown API, ``TypeError`` for what is no message, and ``FormatError`` where a
+    message holds a number that Python has no value for (``1e999``).
+    """
+    return get_api_spec(api).encode_message_dicts(messages)

@@ -395,7 +395,7 @@ def _build_media_source(part: Media) -> dict[str, str] | None:
 
 
 def decode_message_dicts(dicts: Sequence[Any]) -> list[Message]:
-    """Return ``decode_message_dicts`` of a request, as dicts or objects of an SDK, as values.
+    """Return the ``messages`` of a request, as dicts or objects of an SDK, as values.
 
     Raises ``FormatError`` with the JSON path of what cannot be read or belongs to another API.
     """
@@ -403,7 +403,7 @@ def decode_message_dicts(dicts: Sequence[Any]) -> list[Message]:
 
 
 def encode_message_dicts(messages: Sequence[Message]) -> list[Any]:
-    """Return values as the ``decode_message_dicts`` of a request, as dicts.
+    """Return values as the ``messages`` of a request, as dicts.
 
     Raises ``FormatError`` where arguments hold a number that Python has no value for (``1e999``).
     """
