@@ -159,8 +159,8 @@ def soak(s: Session) -> None:
     for path, line, name in re.findall(r'File "(\S+)", line (\d+), in (\w+)', found):
         look = call("Read", path, offset=max(1, int(line) - 3), limit=32)
         s.step(look, text=f"The traceback names `{name}` at {path}:{line}.")
-    count = "from holdfast.messages.size.tokens import count"
-    code = f'import pathlib\n{count}\nprint(count(pathlib.Path("{LOG}").read_text()))'
+    count = "from holdfast.messages.size.tokens import estimate_text_tokens"
+    code = f'import pathlib\n{count}\nprint(estimate_text_tokens(pathlib.Path("{LOG}").read_text()))'
     size = s.step(python(code, "Estimate the tokens of the log"))[0].splitlines()[-1]
     s.step(
         text="HF-E5127: a request of 61,884 tokens met usable 48,960, and session s-7f3a91c gave up in lane L-19, "
@@ -308,7 +308,7 @@ def review(s: Session) -> None:
     proof = s.step(PROVE, bash("python -m compileall -q src tools", "Compile everything"))[0].splitlines()[-1]
     total = s.step(RUN)[0].splitlines()[-1]
     s.step(
-        text=f"All {len(s.is_edited_after)} lists stand where I put them; {total}; the test ends with `{proof}`. In "
+        text=f"All {len(s.edited)} lists stand where I put them; {total}; the test ends with `{proof}`. In "
         f"state/entries.py only the list was added, its {len(public(s.shop, ENTRIES))} names are those that 9b02f6e "
         "froze. I have committed nothing."
     )
@@ -320,10 +320,9 @@ def notes(s: Session) -> None:
         "Last thing: release notes in docs/release-HF-2291.md. Name the ticket, the base commit, the soak error with "
         "its numbers, the scripts, and what is left to do."
     )
-    first, *_, last = s.is_edited_after
+    first, *_, last = s.edited
     content = (
-        f"# HF-2291: the public surface\n\nBase commit 4e8c1d7.\n\n- `__all__` in {len(s.is_edited_after)} "
-        "modules, from "
+        f"# HF-2291: the public surface\n\nBase commit 4e8c1d7.\n\n- `__all__` in {len(s.edited)} modules, from "
         f"{first} to {last}.\n- tools/surface.py: budget 960 names, exit status 3 above it. tools/lengths.py.\n"
         "- tests/unit/test_surface.py, plain unittest.\n- Names of state/entries.py unchanged (frozen in 9b02f6e).\n\n"
         "## Open\n\n- HF-E5127, session s-7f3a91c: 61,884 tokens over usable 48,960, lane L-19, 13,244 too many.\n"

@@ -44,7 +44,7 @@ LATENCY = 0.004
 """Seconds until an answer begins."""
 MEANWHILE = 3
 """One request in so many is interrupted by the user, while its answer is on its way."""
-EVENTS = frozenset({"Sending", "Answered", "Compacting", "Compacted", "Decided"})
+EVENTS = frozenset({"RequestStarted", "AnswerRecorded", "CompactionStarted", "CompactionEnded", "EditsDecided"})
 """What is told of what happens; the rest says nothing of the disk."""
 Tell = Callable[..., object]
 
@@ -153,7 +153,7 @@ async def work(place: str | SessionStore, api: str, writer: str, steps: int, tel
     def told(event: object) -> None:
         name = type(event).__name__
         if name in EVENTS:
-            by = getattr(event, "by", "")
+            by = getattr(event, "author", "")
             tell(f"~{name} {by}".strip() if name.startswith("Compact") else f"~{name}")
 
     tell("~open")

@@ -41,7 +41,7 @@ ONWARD = 4
 SEED = 15_10
 APIS = ("anthropic", "openai-responses")
 WRITERS = ("extract", "model")
-AIMS = ("", "", "~Compacting", "~interrupt", "~Sending")
+AIMS = ("", "", "~CompactionStarted", "~interrupt", "~RequestStarted")
 """A kill comes shortly after the next line that begins so; most are anywhere."""
 SOON = 0.012
 """Seconds after that line, at most: about as long as a verb takes."""

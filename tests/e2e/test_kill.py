@@ -29,7 +29,15 @@ from holdfast.store.sqlite import SqliteStore
 KILLS = counts.choose(quick=10, ci=20, thorough=200)
 STEPS = 8 * KILLS
 SEED = 15_9
-LETTERS = {"Note": "n", "Said": "S", "Answer": "A", "Frame": "F", "Decision": "D", "Compaction": "C", "Request": "Q"}
+LETTERS = {
+    "NoteEntry": "n",
+    "MessageEntry": "S",
+    "AnswerEntry": "A",
+    "RequestSetup": "F",
+    "DecisionEntry": "D",
+    "CompactionEntry": "C",
+    "RequestEntry": "Q",
+}
 ONE_APPEND = re.compile(r"|n|n?S|SA|F?D?C?Q")
 """The entries of any one append of the journal, by their letters; nothing is none."""
 SCRIPT = Path(__file__).with_name("dying.py")

@@ -238,7 +238,12 @@ def test_two_that_work_at_once_lose_nothing(pair, tmp_path, api):
         two.tells(20)
         acknowledged += two.kill()
         branches.add(len(judge_tree(place, acknowledged)))
-        done = max(branches) > 1 and kinds_in(place) >= {"Said", "Compaction", "Decision", "Answer"}
+        done = max(branches) > 1 and kinds_in(place) >= {
+            "MessageEntry",
+            "CompactionEntry",
+            "DecisionEntry",
+            "AnswerEntry",
+        }
         if done and turn >= ROUNDS:  # how far they come before they are killed is chance
             break
         assert turn < MOST_ROUNDS, kinds_in(place)

@@ -90,11 +90,11 @@ def test_a_compaction_makes_the_request_smaller_and_keeps_it_so(messages, window
         made = step.plan
         assert made.after < made.before
         assert made.after <= room.setup_tokens + room.compute_share(settings.goal_share)
-        assert made.compaction.before <= made.before
-        assert made.after == made.compaction.after
-        gain = max(settings.gain_share * (made.compaction.before - room.setup_tokens), 0)
+        assert made.compaction.tokens_before <= made.before
+        assert made.after == made.compaction.tokens_after
+        gain = max(settings.gain_share * (made.compaction.tokens_before - room.setup_tokens), 0)
         least = min(settings.gain_tokens, room.compute_share(settings.gain_share))
-        assert made.compaction.before - made.after >= min(gain, least) or made.before > room.usable
+        assert made.compaction.tokens_before - made.after >= min(gain, least) or made.before > room.usable
         again = PlanBuilder(made.branch, where, settings, PlanInputs(), room)
         assert not is_over_trigger(again)
 

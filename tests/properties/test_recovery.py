@@ -140,8 +140,8 @@ def test_what_is_refused_for_good_is_never_sent_again(branch, settings, told, ev
     if isinstance(action, Shrink):
         assert event.is_overflow or event.kind in FIRST_STEP_BY_KIND
     if isinstance(action, Shrink | DropSignatures):
-        assert settings.overflow_recovery
-        assert not event.seen
+        assert settings.emergency
+        assert not event.has_answer_started
     assert event.is_signature_error or not isinstance(action, DropSignatures)
 
 

@@ -17,17 +17,17 @@ from holdfast.cli import command as program
 BODY = {"model": "claude-opus-5", "max_tokens": 50, "messages": [{"role": "user", "content": "hello"}]}
 THEIRS = """
 import httpx2
-from holdfast.testing.provider.calls import Said
+from holdfast.testing.provider.calls import ScriptedAnswer
 from holdfast.testing.provider.faults.faults import Fault
 
 BODY = {body!r}
 
 def test_mine(strict_provider):
-    served = strict_provider(window=500, script=[Said("kelp")], faults=["529:head:2", Fault("401", at=3)])
+    served = strict_provider(window=500, script=[ScriptedAnswer("kelp")], faults=["529:head:2", Fault("401", at=3)])
     found = [httpx2.post(served.url + "/v1/messages", json=BODY) for _ in range(3)]
     assert [one.status_code for one in found] == [200, 529, 401]
     assert found[0].json()["content"][0]["text"] == "kelp"
-    assert len(served.provider.seen) == 1
+    assert len(served.provider.incoming_requests) == 1
     assert served.provider.settings.window == 500
 
 def test_two(strict_provider):
