@@ -189,7 +189,7 @@ def test_every_request_fits(messages, model, window, frame, factor, told):
         scale = max(factor, get_planning_ratio(step.plan.state, where))
         if newest_group(step.plan) * scale <= 0.75 * room.message_tokens:
             assert step.plan.after <= room.usable
-            assert truth(step.plan) <= room.usable or factor > where.prior
+            assert truth(step.plan) <= room.usable or factor > where.prior_ratio
 
 
 @given(long_talks | broken_history_strategy(longest=12_000), places, windows, st.sampled_from([OURS, SMALL]))

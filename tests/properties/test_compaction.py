@@ -95,7 +95,7 @@ def test_a_compaction_makes_the_request_smaller_and_keeps_it_so(messages, window
         gain = max(settings.gain_share * (made.compaction.tokens_before - room.setup_tokens), 0)
         least = min(settings.gain_tokens, room.compute_share(settings.gain_share))
         assert made.compaction.tokens_before - made.after >= min(gain, least) or made.before > room.usable
-        again = PlanBuilder(made.branch, where, settings, PlanInputs(), room)
+        again = PlanBuilder(made.state, where, settings, PlanInputs(), room)
         assert not is_over_trigger(again)
 
 

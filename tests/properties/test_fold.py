@@ -44,15 +44,15 @@ from holdfast.state.target import Target
 from holdfast.store.memory import MemoryStore
 from holdfast.store.tree.active import CHECKPOINT_FIELDS
 
-FORGOTTEN = {"settled", "callers"}
-"""``settled`` is a memory of the planner's; ``callers`` may know more than one branch, and is compared apart."""
+FORGOTTEN = {"normalized_prefix", "first_index_by_call_id"}
+"""The first is a memory of the planner's; the second may know more than one branch, and is compared apart."""
 
 
 def state(branch):
     """Return all that a branch says of its own log."""
     known = {key: value for key, value in asdict(branch).items() if key not in FORGOTTEN}
     return known | {
-        "callers": {
+        "first_index_by_call_id": {
             key: index for key, index in branch.first_index_by_call_id.items() if index < len(branch.sized_messages)
         }
     }
