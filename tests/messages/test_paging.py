@@ -37,7 +37,7 @@ short_texts = st.text(st.sampled_from(ODD), max_size=80)
 
 
 def read_whole(text: str, **asked: str) -> list[str]:
-    """Return the texts of the pages, each asked for with the ``next`` of the one before."""
+    """Return the texts of the pages, each asked for with the ``next_arguments`` of the one before."""
     texts, following_ = [], dict(asked)
     while True:
         found = read_text_page(make_text_reader(text), **following_)
@@ -52,7 +52,10 @@ def read_whole(text: str, **asked: str) -> list[str]:
 
 @given(long_texts)
 def test_reading_ends_and_gives_every_character_once(text):
-    """B2: following ``next`` gives the whole text, each character once, in at most ⌈n / page⌉ calls for n bytes."""
+    """B2: following ``next_arguments`` gives the whole text, each character once.
+
+    It takes at most ⌈n / page⌉ calls for n bytes.
+    """
     pages = read_whole(text)
     assert "".join(pages) == text
     assert len(pages) <= max(1, -(-len(text.encode("utf-8", "surrogatepass")) // MIN_PAGE_CHARS))
@@ -84,7 +87,7 @@ def test_pages_may_be_limited_to_less(text, most):
 
 @given(long_texts, st.integers(1, 5))
 def test_a_page_by_its_number_is_the_one_that_next_leads_to(text, number):
-    """Page n is what n − 1 times ``next`` gives; beyond the last one there is an error with how many there are."""
+    """Page n is what n − 1 times ``next_arguments`` gives; beyond the last one, an error says how many there are."""
     pages = list(iter_text_pages(make_text_reader(text)))
     if number <= len(pages):
         assert read_text_page(make_text_reader(text), number=number) == pages[number - 1]
@@ -220,7 +223,7 @@ def test_a_match_in_a_very_long_line_is_found_once(rows, back, after, size, piec
 
 @given(st.integers(1, 400), st.integers(0, 600))
 def test_every_match_is_on_one_page(every, width):
-    """Following ``next`` of a search shows each match once, in order."""
+    """Following ``next_arguments`` of a search shows each match once, in order."""
     text = "\n".join(f"line {n} {'needle' if n % every == 0 else 'hay'} {'z' * width}" for n in range(1_000))
     shown = "\n".join(read_whole(text, search="NEEDLE")).split("\n")
     numbers = [int(line.partition(":")[0]) for line in shown if "needle" in line]
@@ -362,7 +365,7 @@ def test_a_page_ends_with_a_line_where_one_ends_nearby():
 
 
 def test_next_is_json_and_says_where():
-    """``next`` holds arguments as they stand in a call, an open end open and a bound one bound."""
+    """``next_arguments`` holds arguments as they stand in a call, an open end open and a bound one bound."""
     text = "x" * 200_000
     assert json.loads(json.dumps(read_text_page(make_text_reader(text)).next_arguments)) == {"chars": "49500-"}
     assert read_text_page(make_text_reader(text), chars="10-100000").next_arguments == {"chars": "49510-100000"}

@@ -84,7 +84,7 @@ def test_memory_changes_no_plan_at_any_point(messages, model, policy):
 
 @given(histories, places, windows)
 def test_planning_over_lists_is_planning_over_branches(messages, model, window):
-    """``plan(messages[:k], branch=...)`` for all k sends what ``plan_request`` on the folded log sends."""
+    """``plan(messages[:k], state=...)`` for all k sends what ``plan_request`` on the folded log sends."""
     where = place(model, window, RequestSetup())
     held = None
     for step in drive_agent_loop(messages, where, SMALL):

@@ -168,7 +168,7 @@ def lists(api):
 
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=[" to ".join(pair) for pair in PAIRS])
 def test_no_field_of_one_api_reaches_another(of, to):
-    """What ``messages`` of one API read, ``dicts`` of another writes in fields and types that its provider knows.
+    """``encode_message_dicts`` of one API writes only fields and types that its provider knows, whoever read the list.
 
     What no reader could take apart stays as it came, and a breakpoint on words where nothing tells whose they are.
     """

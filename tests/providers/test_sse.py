@@ -104,7 +104,7 @@ def test_keep_alives_are_given_at_once():
 
 
 def test_a_last_event_without_its_blank_line_is_given_and_marked():
-    """What is left at the end comes with ``ended`` off: whole JSON in it can be used, cut JSON does not decode."""
+    """What is left at the end has ``is_complete`` off: whole JSON in it can be used, cut JSON does not decode."""
     reader = SseReader()
     assert reader.feed(b"data: [DONE]") == []
     (event,) = reader.close()

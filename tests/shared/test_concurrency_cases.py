@@ -185,7 +185,7 @@ def _happen(flying, event, abort):
         real = told.get("aborted") != "true" and told.get("result") != "null"
         flying.end("compacted" if real else "cancelled", will_retry=told.get("willRetry") == "true")
     else:
-        flying.settled()
+        flying.settle_run()
 
 
 def _retry(case):
