@@ -6,13 +6,13 @@
     ├── WindowTooSmall (ValueError)     the window cannot hold what must be sent
     ├── UnknownPolicy (LookupError)     no preset has this name
     ├── FormatError (ValueError)        a file or a body is not what it should be
-    │   └── Unrecognised                no reader knows this content
+    │   └── UnrecognizedContent         no reader knows this content
     ├── ConfigError (ValueError)        a setting has a wrong name or value
     ├── InvalidRequest (ValueError)     the request breaks a rule of its API; nothing was sent
     ├── UpstreamError                   a provider refused a request, or did not answer
     │   └── ContextOverflow             it is too large, and nothing that could be left out is left
     ├── CompactionFailed                no summary came, or it did not make the request smaller; nothing was written
-    ├── Aborted                         the work was stopped before it ended
+    ├── OperationAborted                the work was stopped before it ended
     │   ├── LaneCleared                 it was taken out of its lane before it began
     │   ├── LaneClosed                  no new work is taken any more
     │   └── DeadlineExceeded (TimeoutError)   it had its time
@@ -21,7 +21,7 @@
         ├── StoreReadOnly               the disk refused a write; nothing more is written
         ├── QuotaExceeded               the store, or a session of it, would grow over its limit; nothing was written
         ├── StoreCorrupt                the database is damaged or of a newer version
-        │   └── StoreGone               its file was taken away, or another one put in its place
+        │   └── StoreReplaced           its file was taken away, or another one put in its place
         ├── UnknownId (LookupError)     no session, entry or blob has this name, or several begin with it
         └── LogConflict (ValueError)    the entries would break the log; nothing was written
 

@@ -36,7 +36,7 @@ class ProviderSettings(Struct, frozen=True):
     has_cache: bool = True
     """Whether there is a prompt cache."""
     cache_minimum: int | None = None
-    """Tokens of the shortest cached prefix. Nothing = as the model has it (``has_cache.rules``)."""
+    """Tokens of the shortest cached prefix. Nothing = as the model has it (``holdfast.state.target.CacheRules``)."""
     models: tuple[str, ...] = ()
     """Names that exist; empty = all do."""
 
