@@ -57,8 +57,7 @@ def test_a_list_of_another_api_is_told(reader: str, given: str) -> None:
         READERS[reader].decode_message_dicts(LISTS[given])
     said = str(raised.value)
     assert re.match(r"\$\.(messages|input|contents)\[[012]\]\.\w+", said)
-    module = READERS[given].__name__
-    assert said.endswith(f"read this list with {module}.decode_message_dicts")
+    assert said.endswith(f"read this list with decode_messages({given!r}, …)")
 
 
 @pytest.mark.parametrize("api", READERS)
@@ -78,7 +77,7 @@ def test_places_inside_a_content() -> None:
     ):
         anthropic.decode_message_dicts([{"role": "user", "content": [result]}])
     with pytest.raises(
-        FormatError, match=r"^\$\.messages\[0\]\.content\[0\]: .*openai_responses\.messages\.decode_message_dicts$"
+        FormatError, match=r"^\$\.messages\[0\]\.content\[0\]: .*decode_messages\('openai-responses', …\)$"
     ):
         openai_chat.decode_message_dicts([{"role": "user", "content": [{"type": "input_text", "text": "hello"}]}])
     with pytest.raises(FormatError, match=r"the list mixes APIs"):
@@ -166,7 +165,7 @@ def test_dicts_are_made_of_values(module: ModuleType) -> None:
     """A list that was not read yet is told as such."""
     with pytest.raises(
         TypeError,
-        match=r"^messages\[1\] is a dict; encode_message_dicts\(\) takes what decode_message_dicts\(\) makes of dicts",
+        match=r"^messages\[1\] is a dict; encode_messages\(\) takes what decode_messages\(\) makes of dicts",
     ):
         module.encode_message_dicts([Message.from_text("user", "a"), {"role": "user", "content": "b"}])
 
@@ -185,7 +184,7 @@ def test_values_that_were_made_wrong(module: ModuleType, value: Message, told: s
     """Messages are made without being checked: what is wrong in one is told where it is to be sent, by its place."""
     with pytest.raises(TypeError, match=r"^messages\[1\] is no message: .*" + told):
         module.encode_message_dicts([Message.from_text("user", "a"), value])
-    with pytest.raises(TypeError, match=r"^messages is a Message; encode_message_dicts\(\) takes a list"):
+    with pytest.raises(TypeError, match=r"^messages is a Message; encode_messages\(\) takes a list"):
         module.encode_message_dicts(value)
 
 

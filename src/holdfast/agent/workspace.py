@@ -80,7 +80,7 @@ def open_workspace(folder: str | Path, **fields: Any) -> Workspace:
 
 
 def _resolve_skill_file(skills: Sequence[Skill], skill_path: str) -> Path:
-    """Return the file that ``RECALL_TOOL_NAME`` or ``NAME/FILE`` is of a skill; ``FormatError`` for what is in none."""
+    """Return the file that ``NAME`` or ``NAME/FILE`` is of a skill; ``FormatError`` for what is in none."""
     name, _, inner_path = skill_path.partition("/")
     match = next((skill for skill in skills if skill.name == name), None)
     if match is None:

@@ -197,7 +197,9 @@ def _resolve_store(place: str | os.PathLike[str] | SessionStore) -> SessionStore
 def _make_summary_writers(upstream: Upstream, api: str, model: str, catalog: Catalog) -> list[SummaryWriter]:
     """Return who writes summaries with ``model``; nobody without one."""
     if model and not api:
-        raise ConfigError(f"summary_model={model!r} says no API; give Engine.open api=… too, or writers=[Writer(…)]")
+        raise ConfigError(
+            f"summary_model={model!r} says no API; give Engine.open api=… too, or writers=[SummaryWriter(…)]"
+        )
     goal = _find_model_target(api, model, catalog)
     return [] if goal is None else [SummaryWriter(upstream, goal)]
 

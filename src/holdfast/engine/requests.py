@@ -173,8 +173,8 @@ def parse_and_measure_body(
 ) -> ParsedRequest:
     """Return a body with its messages measured; ``FormatError`` for what is none.
 
-    ``api`` is what it speaks; a body with no messages there may be one of another API. Where nobody ``is_api_certain``
-    so, a body of another API may also be known by what only that has.
+    ``api`` is what it speaks; a body with no messages there may be one of another API. Where that is not
+    certain, a body of another API may also be known by what only that has.
     """
     if isinstance(body, ParsedRequest):
         return body if body.measured_setup is not None else measure_parsed_request(body)

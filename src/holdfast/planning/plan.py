@@ -126,7 +126,7 @@ def _measure_message(message: Message, index: int) -> SizedMessage:
     if not isinstance(message, Message):
         raise TypeError(
             f"messages[{index}] is a {type(message).__name__}; plan takes Message values, "
-            "which holdfast.providers.<api>.messages.decode_message_dicts makes of dicts"
+            "which holdfast.decode_messages(api, …) makes of dicts"
         )
     if message.role not in ROLES:
         raise TypeError(f"messages[{index}] is no message: its role is {message.role!r}, not one of {ROLES}")
@@ -136,7 +136,7 @@ def _measure_message(message: Message, index: int) -> SizedMessage:
         why = describe_type_mismatch(message, Message)
     except (KeyError, TypeError, AttributeError) as error:
         why = describe_type_mismatch(message, Message) or str(error)
-    raise TypeError(f"messages[{index}] is no message: {why}; Message.of(role, text) makes one of words")
+    raise TypeError(f"messages[{index}] is no message: {why}; Message.from_text(role, text) makes one of words")
 
 
 def _match_common_prefix(state: ConversationState, messages: Sequence[Message]) -> list[SizedMessage]:

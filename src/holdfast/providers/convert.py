@@ -78,7 +78,7 @@ def _require_inline_history(parsed_request: ParsedRequest) -> None:
     """Raise ``FormatError`` where what was said is not in the body but with the provider."""
     stored_fields = () if parsed_request.messages or parsed_request.api != "openai-responses" else ("prompt",)
     names = (*_STORED_HISTORY_FIELDS.get(parsed_request.api, ()), *stored_fields)
-    set_ = [key for key in names if bytes(parsed_request.fields.get(key, b"null")) not in (b"null", b'""')]
+    history_fields = [key for key in names if bytes(parsed_request.fields.get(key, b"null")) not in (b"null", b'""')]
     kinds = [
         part
         for sized_message in parsed_request.messages
@@ -86,8 +86,8 @@ def _require_inline_history(parsed_request: ParsedRequest) -> None:
         if isinstance(part, Opaque)
     ]
     has_reference = parsed_request.api == "openai-responses" and any(_is_item_reference(part) for part in kinds)
-    if set_ or has_reference:
-        where = f"the field {set_[0]!r}" if set_ else "an item_reference"
+    if history_fields or has_reference:
+        where = f"the field {history_fields[0]!r}" if history_fields else "an item_reference"
         raise FormatError(
             f"{where} refers to history that lies with the provider, so it cannot be sent elsewhere; put the messages"
             " themselves into the request, then convert it"

@@ -231,10 +231,10 @@ def build_request_body(
     words = [
         sized_message.message.text for sized_message in sized_messages[:lead] if sized_message.message.text.strip()
     ]
-    fields_ = {**build_system_field(spec, words), **setup_fields}
-    first = fields_.pop(spec.messages_field, [])
+    body_fields = {**build_system_field(spec, words), **setup_fields}
+    first = body_fields.pop(spec.messages_field, [])
     model_fields = {"model": model} if spec.has_model_field else {}
-    base_request = parse_request(encode_json({**model_fields, **fields_, spec.messages_field: first}), api)
+    base_request = parse_request(encode_json({**model_fields, **body_fields, spec.messages_field: first}), api)
     further = len(base_request.messages) - lead
     shifted_options = replace(
         options, cache_breakpoints=tuple(place + further for place in options.cache_breakpoints if place >= lead)

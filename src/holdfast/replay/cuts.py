@@ -367,10 +367,12 @@ class ResultIndex:
         reread_indexes: set[int] = set()
         reference_count = 0
         for ref in missing:
-            open_ = [index for index in self._holding.get(ref, ()) if context_handles.is_reachable(self._all[index])]
-            reference_count += bool(open_)
-            if open_ and reread_indexes.isdisjoint(open_):
-                reread_indexes.add(min(open_, key=self._count_result_tokens))
+            candidates = [
+                index for index in self._holding.get(ref, ()) if context_handles.is_reachable(self._all[index])
+            ]
+            reference_count += bool(candidates)
+            if candidates and reread_indexes.isdisjoint(candidates):
+                reread_indexes.add(min(candidates, key=self._count_result_tokens))
         return RereadCost(reference_count, sum(map(self._count_result_tokens, reread_indexes)))
 
     def _count_result_tokens(self, index: int) -> int:

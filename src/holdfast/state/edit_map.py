@@ -89,7 +89,7 @@ class EditMap(Mapping[int, tuple[Edit, ...]]):
         return len(self._edits) > 0
 
     def __repr__(self) -> str:
-        return f"Edits({self._edits.slice()!r})"
+        return f"EditMap({self._edits.slice()!r})"
 
     def _filter_own(self, at: Mapping[int, Edit]) -> tuple[Edit, ...]:
         """Return those of ``at`` that are this mapping's, in their order."""

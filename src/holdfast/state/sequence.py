@@ -115,4 +115,4 @@ class PersistentSequence(Generic[T]):
         return isinstance(other, PersistentSequence) and self.slice() == other.slice()
 
     def __repr__(self) -> str:
-        return f"Seq({self.slice()!r})"
+        return f"PersistentSequence({self.slice()!r})"

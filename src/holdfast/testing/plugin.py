@@ -26,7 +26,7 @@ class ServedProvider(Struct, frozen=True):
 def strict_provider() -> Iterator[Callable[..., ServedProvider]]:
     """Return a function that serves a strict provider until the test ends.
 
-    ``strict_provider(window=32_000, script=[Said("hello")], faults=["529:head:2"])`` takes the fields of
+    ``strict_provider(window=32_000, script=[ScriptedAnswer("hello")], faults=["529:head:2"])`` takes the fields of
     ``ProviderSettings``, the answers of a script, and faults as ``ValidationProblem`` or in words.
     """
     from holdfast.testing.provider.faults.faults import parse_fault

@@ -191,15 +191,17 @@ def _describe_session_damage(store: SessionStore, info: SessionInfo) -> str:
 
 
 def _check_permissions(path: Path) -> DoctorCheck:
-    open_ = [
+    exposed_files = [
         file
         for file in (path, path.with_name(path.name + ".blobs"))
         if file.exists() and _get_file_mode(file) & GROUP_AND_OTHERS
     ]
-    if not open_:
+    if not exposed_files:
         return DoctorCheck("permissions", "ok", f"{path.name} is {_get_file_mode(path):04o}: its owner's alone")
-    modes = ", ".join(f"{file} is {_get_file_mode(file):04o}" for file in open_)
-    return DoctorCheck("permissions", "wrong", f"{modes}: others can get at it; chmod go= {' '.join(map(str, open_))}")
+    modes = ", ".join(f"{file} is {_get_file_mode(file):04o}" for file in exposed_files)
+    return DoctorCheck(
+        "permissions", "wrong", f"{modes}: others can get at it; chmod go= {' '.join(map(str, exposed_files))}"
+    )
 
 
 def _get_file_mode(path: Path) -> int:

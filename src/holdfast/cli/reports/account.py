@@ -290,7 +290,7 @@ class _AccountFold:
             self._saved_now = _sum_saved_tokens(self._branch)
             if isinstance(body, RevokeEntry):
                 self._revoked.update(
-                    _count_rule_edits(body_ for id_, body_ in before.active_decisions if id_ == body.revoked_id)
+                    _count_rule_edits(decision for id_, decision in before.active_decisions if id_ == body.revoked_id)
                 )
         if isinstance(body, AnswerEntry | FailureEntry | RequestEntry | DecisionEntry | CompactionEntry):
             self._found = replace(self._found, largest=self._measure_largest(entry))

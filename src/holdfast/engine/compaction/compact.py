@@ -71,7 +71,8 @@ def make_runtime_plan_inputs(
 ) -> PlanInputs:
     """Return what the planner is told, asked for in the worker: how old the cache is, and who writes summaries.
 
-    Who wrote none several times in a row is left alone for a while, unless somebody ``is_manual`` for a compaction.
+    A writer that failed several times in a row is left alone for a while, unless this compaction ``is_manual``: a user
+    asked for it.
     """
     resources, target, state = runtime.resources, template.target, runtime.journal.state
     idle = runtime.journal.get_idle_seconds()

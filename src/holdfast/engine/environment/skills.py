@@ -1,4 +1,4 @@
-"""Skills: folders with a ``SKILL_FILENAME.md`` that says, in its front matter, what it is for; its body is read when
+"""Skills: folders with a ``SKILL.md`` that says, in its front matter, what it is for; its body is read when
 used.
 
 Which of them are in use a conversation tells, so that they stand behind a summary again.
@@ -30,7 +30,7 @@ MAX_SKILL_NAME_CHARS, MAX_SKILL_DESCRIPTION_CHARS = 64, 1_024
 MAX_LISTED_SKILLS = 100
 """[H] Skills that a system prompt lists; each costs some fifty tokens of every request."""
 MAX_SKILL_BYTES = 262_144
-"""[H] Bytes of a ``SKILL_FILENAME.md``; the format advises five hundred lines."""
+"""[H] Bytes of a ``SKILL.md``; the format advises five hundred lines."""
 _NAME_PATTERN = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_SKILL_NAME_CHARS - 1}}}")
 _FIELD_PATTERN = re.compile(r"([A-Za-z][\w-]*)[ \t]*:(?:[ \t]+(.*))?[ \t]*$")
 _BLOCK_PATTERN = re.compile(r"[|>][+-]?")
@@ -39,7 +39,7 @@ _USED_SKILL_PATTERN = re.compile(r"Skill ([\w.-]+), in use:\n")
 
 
 class Skill(Struct, frozen=True):
-    """A skill that was found; ``path`` is its ``SKILL_FILENAME.md``."""
+    """A skill that was found; ``path`` is its ``SKILL.md``."""
 
     name: str
     description: str

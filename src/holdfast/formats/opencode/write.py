@@ -246,10 +246,10 @@ class _OpencodeWriter:
         self.last_id_number += 1
         return f"{kind}_{self.last_id_number:012x}{_make_id_suffix(text)}"
 
-    def _append_part(self, kind: str, /, **fields_: Any) -> dict[str, Any]:
+    def _append_part(self, kind: str, /, **data: Any) -> dict[str, Any]:
         """Append a part to the newest message; return it."""
         message = self.messages[-1]
-        part = {"id": self._make_id("prt", f"{message.id}-{len(message.parts)}"), "type": kind} | fields_
+        part = {"id": self._make_id("prt", f"{message.id}-{len(message.parts)}"), "type": kind} | data
         message.parts.append(part)
         return part
 

@@ -70,14 +70,14 @@ def _is_duplicate_result(tree: RepairTree, at: int, id_: str, earlier: list[int]
 
 def _add_missing_results(tree: RepairTree, result_lines: ResultLines) -> None:
     """Give an error result to every call that has none although something was said behind it."""
-    sketches, next_ = tree.work.summaries, _find_next_messages(tree)
+    sketches, following = tree.work.summaries, _find_next_messages(tree)
     for members in _group_answer_lines(tree):
         calls = [call for at in members for call in sketches[at].calls]
         missing = tuple(dict.fromkeys(call for call in calls if call not in result_lines))
         if missing:
             family = {*members, *(at for call in calls for at in result_lines.get(call, ()))}
             later: dict[int, list[int]] = defaultdict(list)
-            for child in sorted(child for at in family for child in next_[at]):
+            for child in sorted(child for at in family for child in following[at]):
                 if child not in family:
                     later[tree.parents[child]].append(child)
             for above, children in later.items():

@@ -407,7 +407,7 @@ def _write_gemini_options(asked: PortableOptions) -> OptionFields:
         "topP": asked.top_p,
         "topK": asked.top_k,
     }
-    set_ = {key: value for key, value in options.items() if value is not None}
+    given_options = {key: value for key, value in options.items() if value is not None}
     declarations = [
         _write_tool_name(tool) | ({"parametersJsonSchema": tool.schema} if tool.schema else {}) for tool in asked.tools
     ]
@@ -416,7 +416,7 @@ def _write_gemini_options(asked: PortableOptions) -> OptionFields:
     body = {
         "tools": [{"functionDeclarations": declarations}] if declarations else None,
         "toolConfig": {"functionCallingConfig": mode} if declarations and asked.tool_choice else None,
-        "generationConfig": set_ or None,
+        "generationConfig": given_options or None,
     }
     many = ("of the stop sequences only five may stand there",) if len(asked.stop_sequences) > 5 else ()
     stream = ("stream is told by the address there",) if asked.stream else ()

@@ -80,7 +80,9 @@ def merge_context_edits(*options: JsonObject) -> JsonObject:
     """
     for at, option in enumerate(options):
         if not isinstance(option, dict) or "edits" not in option.get("context_management", ()):
-            raise ConfigError(f"options[{at}] has no edits of Anthropic's; give what clearing_fields(…) returns")
+            raise ConfigError(
+                f"options[{at}] has no edits of Anthropic's; give what build_result_clearing_fields(…) returns"
+            )
     edits = [edit for option in options for edit in option["context_management"]["edits"]]
     return {"context_management": {"edits": sorted(edits, key=lambda edit: not edit["type"].startswith("clear_"))}}
 

@@ -319,9 +319,9 @@ def _encode_input_message(role: Role, parts: Sequence[Part], base: Raw | None) -
     new_pieces = [_encode_input_part(part, place) for part, place in zip(parts, places, strict=True)]
     if old:
         return encode_json(old | {"content": [piece for piece in new_pieces if piece is not None]})
-    role_ = "developer" if role == "system" else "user"
+    wire_role = "developer" if role == "system" else "user"
     return encode_json(
-        {"type": "message", "role": role_, "content": [piece for piece in new_pieces if piece is not None]}
+        {"type": "message", "role": wire_role, "content": [piece for piece in new_pieces if piece is not None]}
     )
 
 

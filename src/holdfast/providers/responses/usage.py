@@ -45,8 +45,8 @@ _CONVERSATION_ITERATIONS = ("message", "fallback_message")
 
 
 def parse_window_usage(api: str, raw: bytes | Raw | None) -> Usage | None:
-    """Return what the field ``parse_window_usage`` (Gemini: ``usageMetadata``) of an answer says of the last call;
-    none without.
+    """Return the tokens of the last call, by the field ``usage`` (Gemini: ``usageMetadata``) of an answer; None without
+    it.
     """
     return parse_usage_pair(api, raw)[0]
 

@@ -55,7 +55,7 @@ async def _do_nothing_async() -> None:
 class ClientResponse:
     """The answer to one request, on its way to the client.
 
-    What it asks somebody (``is_waiting_on_proxy``, ``get_outcome_if_left``) may hold a whole conversation: it is let go
+    Its callbacks (``is_waiting_on_proxy``, ``get_outcome_if_left``) may hold a whole conversation: they are let go
     with the last time that it could be asked.
     """
 

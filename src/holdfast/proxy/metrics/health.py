@@ -143,7 +143,7 @@ class Health:
         """Count that ``description`` went wrong, said without secrets; return whether it is the first time, to be
         printed.
 
-        What is the fault of a request (not ``is_ours``) is told, and says nothing of how the proxy is.
+        Where the request is at fault (not ``is_ours``), that is counted and says nothing of how the proxy is.
         """
         description, now = _clean_line(description), self._clock()
         name = description if description in self._troubles or len(self._troubles) < MAX_TROUBLES else OTHER_TROUBLE

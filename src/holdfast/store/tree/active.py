@@ -141,7 +141,7 @@ class GappedSequence(PersistentSequence[T]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"Gapped({len(self)} items, {self.gap} in the log)"
+        return f"GappedSequence({len(self)} items, {self.gap} in the log)"
 
     def _raise_gap_error(self) -> None:
         gap = self.gap

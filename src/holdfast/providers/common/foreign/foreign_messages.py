@@ -23,7 +23,6 @@ from holdfast.state.codec.packing import describe_type_mismatch
 
 _ANTHROPIC, _CHAT, _RESPONSES, _GEMINI = "anthropic", "openai-chat", "openai-responses", "gemini"
 _MESSAGES_FIELD = {_ANTHROPIC: "messages", _CHAT: "messages", _RESPONSES: "input", _GEMINI: "contents"}
-_MODULE_BY_API = {_ANTHROPIC: "anthropic", _CHAT: "openai_chat", _RESPONSES: "openai_responses", _GEMINI: "gemini"}
 
 ForeignSign = tuple[str, str, tuple[str, ...]]
 """Where something stands, what it is, and the APIs that it may belong to."""
@@ -77,14 +76,14 @@ def check_messages_to_encode(messages: object, api: str) -> list[Message]:
     if not isinstance(messages, Iterable):
         raise TypeError(
             f"messages is a {type(messages).__name__}; "
-            "encode_message_dicts() takes a list of what decode_message_dicts() makes of dicts"
+            "encode_messages() takes a list of what decode_messages() makes of dicts"
         )
     every = list(messages)
     for index, message in enumerate(every):
         if not isinstance(message, Message):
             raise TypeError(
                 f"messages[{index}] is a {type(message).__name__}; "
-                "encode_message_dicts() takes what decode_message_dicts() makes of dicts"
+                "encode_messages() takes what decode_messages() makes of dicts"
             )
         if not isinstance(message.parts, tuple | list) or not all(map(_is_valid_part, message.parts)):
             raise TypeError(f"messages[{index}] is no message: {describe_type_mismatch(message, Message)}")
@@ -100,10 +99,10 @@ def _require_message_list(dicts: object, api: str) -> Iterable[Any]:
     if isinstance(dicts, Mapping):
         list_field = next((field for field in _MESSAGES_FIELD.values() if field in dicts), None)
         why = f"give its {list_field!r}" if list_field else "put it into a list"
-        raise FormatError(f"decode_message_dicts() takes a list of messages, and a dict was given; {why}")
+        raise FormatError(f"decode_messages() takes a list of messages, and a dict was given; {why}")
     if isinstance(dicts, str | bytes) or not isinstance(dicts, Iterable):
         raise FormatError(
-            f"decode_message_dicts() takes a list of messages of {api}, and a {type(dicts).__name__} was given"
+            f"decode_messages() takes a list of messages of {api}, and a {type(dicts).__name__} was given"
         )
     return dicts
 
@@ -120,9 +119,7 @@ def _format_foreign_error(foreign_signs: Sequence[ForeignSign], api: str) -> str
     """Return what to say of a list: its first strange thing, and who reads all that is strange in it."""
     path, description, fit = foreign_signs[0]
     common = [reader_api for reader_api in fit if all(reader_api in owners for _, _, owners in foreign_signs)]
-    readers = " or ".join(
-        f"holdfast.providers.{_MODULE_BY_API[reader_api]}.messages.decode_message_dicts" for reader_api in common or fit
-    )
+    readers = " or ".join(f"decode_messages({reader_api!r}, …)" for reader_api in common or fit)
     cure = f"read this list with {readers}" if common else f"the list mixes APIs, {readers} reads this one"
     return f"{path}: {description} is not part of {api} and would be lost; {cure}"
 
@@ -134,7 +131,7 @@ def _find_foreign_signs(message: object, raw: bytes, path: str, api: str) -> Ite
     """Yield what surely belongs to another API in one message."""
     if isinstance(message, Message):
         raise FormatError(
-            f"{path} is a Message already; decode_message_dicts() reads what is sent, encode_message_dicts() writes it"
+            f"{path} is a Message already; decode_messages() reads what is sent, encode_messages() writes it"
         )
     try:
         fields = _FIELDS_DECODER.decode(raw)
