@@ -1,11 +1,14 @@
 """The proxy as an ASGI application: the way of a request, from its first byte to the last of its answer.
 
-It is *admitted* (``admission``), unless it asks for what the proxy tells itself or is refused at once (``replies``);
-*read*, unless it is of no use here and passes as it comes (``incoming``, ``unpacking``, ``forwarding``);
-*identified*: who asks, what for, in which conversation (``clients``, ``identity``);
-*planned*: the branch that it continues is found, and what would not fit gives way (``open_branches``, ``answering``);
-*sent* to its provider, and again where that takes less, and its answer *relayed* as it comes (``relay``, ``outgoing``);
-*recorded*: what was said and decided stands in the log, what became of it is counted (``health``).
+It is *admitted* (``http/access.py``), unless it asks for what the proxy tells itself or is refused at once (``replies.py``);
+*read*, unless it is of no use here and passes as it comes (``http/request.py``, ``http/decompress.py``,
+``forward.py``);
+*identified*: who asks, what for, in which conversation (``conversation/clients.py``, ``identity.py``);
+*planned*: the branch that it continues is found, and what would not fit gives way
+(``conversation/cache.py``, ``answer.py``);
+*sent* to its provider, and again where that takes less, and its answer *relayed* as it comes
+(``http/relay.py``, ``http/response.py``);
+*recorded*: what was said and decided stands in the log, what became of it is counted (``metrics/``).
 
 The methods of ``ProxyApp`` stand in this order, and each hands a request on to the next.
 """

@@ -1,7 +1,7 @@
 """Claude Code transcripts (``~/.claude/projects/*/*.jsonl``) as a tree of entries.
 
 One answer lies on several lines with one ``message.id``; lines point to each other by uuid, through kinds that are no
-part of the conversation, and not in a straight line when tools run in parallel. ``claude_tree`` puts that in order.
+part of the conversation, and not in a straight line when tools run in parallel. ``tree.py`` puts that in order.
 Lines marked ``isMeta`` were sent to the model and are kept. Progress, hooks, snapshots, queue operations, attachments
 and local commands were not sent as they stand here; they are counted.
 """

@@ -275,7 +275,7 @@ def build_shown_entries(path: Iterable[Entry], state: ConversationState) -> Iter
 
 
 def truncate_entry_messages(entries: Iterable[Entry], limits: ResultLimits) -> dict[str, Message]:
-    """Return by entry what each message with a result over its limit says instead, for ``branch_with`` of a store."""
+    """Return by entry what each message with a result over its limit says instead, for ``copy_branch`` of a store."""
     entry_messages = [
         (entry.id, entry.body.sized_message.message) for entry in entries if isinstance(entry.body, MessageEntry)
     ]
