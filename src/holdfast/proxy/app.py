@@ -1,6 +1,7 @@
 """The proxy as an ASGI application: the way of a request, from its first byte to the last of its answer.
 
-It is *admitted* (``http/access.py``), unless it asks for what the proxy tells itself or is refused at once (``replies.py``);
+It is *admitted* (``http/access.py``), unless it asks for what the proxy tells itself or is refused at once
+(``replies.py``);
 *read*, unless it is of no use here and passes as it comes (``http/request.py``, ``http/decompress.py``,
 ``forward.py``);
 *identified*: who asks, what for, in which conversation (``conversation/clients.py``, ``identity.py``);
