@@ -122,7 +122,7 @@ def fresh(turns: Sequence[SentRequest]) -> set[int]:
     seen = 0
     for turn in turns:
         found |= {edit.span.start for edit in turn.prepared_request.plan.record if edit.span.start >= seen}
-        seen = len(turn.prepared_request.plan.state.sized_messages)
+        seen = len(turn.prepared_request.plan.state.history.sized_messages)
     return found
 
 

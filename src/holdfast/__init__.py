@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.providers.overflow import classify_error
     from holdfast.providers.registry import decode_messages, encode_messages
     from holdfast.providers.rules import validate_request as lint
-    from holdfast.state.branch.branch import ConversationState
+    from holdfast.state.conversation_state import ConversationState
     from holdfast.state.entries import Usage
     from holdfast.state.plan import Plan, SummaryRequest
     from holdfast.state.target import PlanInputs, SummaryResult, Target

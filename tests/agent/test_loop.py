@@ -27,7 +27,7 @@ from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.state import entries
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.store import open_store
 from holdfast.testing.provider import Fault, ModelAnswer, Provider, ProviderSettings, ScriptedAnswer
 from holdfast.testing.provider.client import STRICTEST_MODELS
@@ -186,7 +186,7 @@ def test_what_is_in_use_survives_compactions_and_restarts(folder):
     assert agent.run("").stop == "done"
     with open_store(str(agent.store)) as store:
         compactions = sum(isinstance(entry.body, entries.CompactionEntry) for entry in store.read_path(KEY))
-        summary = store.open_state(KEY).compaction.summary.text
+        summary = store.open_state(KEY).view.compaction.summary.text
     assert compactions >= 3
     assert summary.count("Skill tides, in use:\n\nLook at the moon.") == 1
     assert summary.count("The plan as it stands:\n- [open] mend the nets") == 1

@@ -16,7 +16,7 @@ from holdfast.cli import command
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry
 from holdfast.store import open_store
@@ -135,7 +135,7 @@ def decided(run: Run, session: Path, home: Path) -> str:
     assert run("import", session).exit_code == 0
     key = "5e551011-aaaa"
     with open_store(home / "store" / "holdfast.db") as store:
-        slot = ConversationState.from_entries(store.read_path(key)).sized_messages[6]
+        slot = ConversationState.from_entries(store.read_path(key)).history.sized_messages[6]
         result = slot.message.results[0]
         blob = store.blobs.store_content(get_result_text(result))
         short = ToolResult(result.call_id, result.name, (Text("[short]"),))

@@ -63,5 +63,5 @@ def test_it_holds_where_the_session_goes_on(decide):
         isinstance(entry.body, MessageEntry) and entry.body.sized_message.message.text == "And the kelp?"
         for entry in path
     )
-    in_force = {id_ for id_, _ in store.open_state(SAMPLE_KEY).active_decisions}
+    in_force = {id_ for id_, _ in store.open_state(SAMPLE_KEY).view.active_decisions}
     assert (decided in in_force) == (decided != first), "undone, or in force"

@@ -53,7 +53,7 @@ def test_it_is_done_once_and_can_be_taken_back(run, store, key):
     assert json.loads(undone.stdout)["decision"]["id"] == made["entry"]
     with open_store(store) as there:
         assert len(there.read_entries(key, "message")) == said
-        assert there.open_state(key).compaction is None
+        assert there.open_state(key).view.compaction is None
 
 
 def damage(store, column, change):
@@ -111,7 +111,7 @@ def test_what_came_with_it_is_taken_back_too(run, store, key):
     made = json.loads(run("compact", key, "--store", store, "--json").stdout)
     with open_store(store) as there:
         assert [made["entry"], *made.get("other_decisions", [])] == [
-            id_ for id_, _ in reversed(there.open_state(key).active_decisions)
+            id_ for id_, _ in reversed(there.open_state(key).view.active_decisions)
         ]
 
 
@@ -186,7 +186,7 @@ def test_what_is_told_is_what_was_recorded(tmp_path):
             Journal.open(there, key).append(*talk)
         made = compact_session(there, key, Policy(), goal, PlanInputs(force_compaction=True))
         branch = there.open_state(key)
-    assert (made.is_compacted, branch.compaction.trigger) == (True, "manual")
+    assert (made.is_compacted, branch.view.compaction.trigger) == (True, "manual")
     assert made.after == estimate_request_tokens(branch, compute_effective_target(goal, branch, Policy().settings))
 
 

@@ -80,7 +80,7 @@ def test_the_sums_are_those_of_the_branches(store, decided):
     for first in logs:
         for second in logs:
             found, back = compare_requests(first, second), compare_requests(second, first)
-            assert (found.before, found.after) == (first.state.shown_tokens, second.state.shown_tokens)
+            assert (found.before, found.after) == (first.state.view.shown_tokens, second.state.view.shown_tokens)
             assert sum(one.before for one in found.changes) == found.before
             assert sum(one.after for one in found.changes) == found.after
             come = sorted(one.entry for one in found.changes if one.kind in {"new", "back"})

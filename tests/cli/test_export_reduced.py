@@ -9,9 +9,9 @@ import pytest
 from holdfast.formats import list_model_calls, read_recording
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import build_projection
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import CompactionEntry, Entry, MessageEntry
+from holdfast.state.view import build_projection
 from holdfast.store import open_store
 
 KEY = "10009-bbbb"
@@ -85,7 +85,7 @@ def test_it_is_what_the_model_sees(recorded, reduced, run, home, form):
     assert b"1000: a line of a log" not in out
     assert read_recording(out).problems == ()
     with open_store(home / "store" / "holdfast.db") as store:
-        assert not ConversationState.from_entries(store.read_path("again")).edits
+        assert not ConversationState.from_entries(store.read_path("again")).view.edits
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -106,7 +106,7 @@ def test_behind_a_compaction_of_the_tool(recorded, reduced, home, form, keep):
     assert whole[0] == "what happened before"
     back = read_recording(reduced(form))
     assert texts(build_projection(ConversationState.from_entries(back.entries))) == shown(home, form) != whole
-    assert ConversationState.from_entries(back.entries).first_kept == keep
+    assert ConversationState.from_entries(back.entries).view.first_kept == keep
     assert back.problems == ()
 
 
@@ -122,7 +122,7 @@ def test_before_a_compaction_of_ours(recorded, reduced, run, home, form):
         store.append_entries(form, [Entry("ours", store.get_session(form).leaf_id, made, time_ms=0)])
     back = read_recording(run("export", form, "--format", form, "--reduced").stdout_bytes)
     assert texts(build_projection(ConversationState.from_entries(back.entries))) == shown(home, form)
-    assert ConversationState.from_entries(back.entries).first_kept == 5
+    assert ConversationState.from_entries(back.entries).view.first_kept == 5
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -152,7 +152,7 @@ def test_what_was_paid_for_longer_words_measures_nothing(run, home, write, line,
     new = json.loads(run("context", "again", "--json").stdout)["tokens"]
     with open_store(home / "store" / "holdfast.db") as store:
         assert new == pytest.approx(
-            2_000 + ConversationState.from_entries(store.read_path("again")).shown_tokens, rel=0.15
+            2_000 + ConversationState.from_entries(store.read_path("again")).view.shown_tokens, rel=0.15
         )
     paid = [json.loads(one)["message"].get("usage", {}).get("input_tokens", 0) for one in told]
     assert json.loads(run("stats", "again", "--json").stdout)["input"] == sum(paid) - paid[-1]
@@ -163,7 +163,10 @@ def test_what_was_paid_for_longer_words_measures_nothing(run, home, write, line,
 
 def as_counted(told):
     """Return lines whose answers tell what a provider would have counted: a frame, and all that was said before."""
-    sums = (2_000, *ConversationState.from_entries(read_recording("\n".join(told).encode()).entries).cumulative_tokens)
+    sums = (
+        2_000,
+        *ConversationState.from_entries(read_recording("\n".join(told).encode()).entries).history.cumulative_tokens,
+    )
     found = [json.loads(one) for one in told]
     for index, one in enumerate(found):
         if one["type"] == "assistant":

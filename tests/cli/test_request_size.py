@@ -30,7 +30,7 @@ def journal(store):
             found.record_answer(
                 Message.from_text("assistant", "It was read."), Usage(input=ready.plan.after, output=5), "end_turn"
             )
-    assert ready.plan.state.active_decisions
+    assert ready.plan.state.view.active_decisions
     return found
 
 

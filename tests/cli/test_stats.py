@@ -74,7 +74,7 @@ def of(store):
 def shown_before(store, key: str) -> int:
     """Return what a request holds less the recorded session's last answer, which no request had shown."""
     branch = build_branch_history(store.read_path(key)).state
-    return branch.shown_tokens - branch.sized_messages[11].tokens
+    return branch.view.shown_tokens - branch.history.sized_messages[11].tokens
 
 
 def test_what_the_next_request_saves_adds_up(stats, store, decided):
@@ -83,8 +83,8 @@ def test_what_the_next_request_saves_adds_up(stats, store, decided):
     for stop in range(len(entries) + 1):
         branch = build_branch_history(entries[:stop]).state
         found = account_of(entries[:stop])
-        whole = branch.cumulative_tokens[-1] if len(branch.sized_messages) else 0
-        assert (found.said_tokens, found.saved_tokens) == (whole, whole - branch.shown_tokens)
+        whole = branch.history.cumulative_tokens[-1] if len(branch.history.sized_messages) else 0
+        assert (found.said_tokens, found.saved_tokens) == (whole, whole - branch.view.shown_tokens)
         assert sum(rule.saved_tokens for rule in found.rules) == found.saved_tokens
     assert {rule["rule"]: (rule["in_force"], rule["revoked_edits"]) for rule in stats()["rules"]} == {
         "spill": (1, 0),
@@ -135,7 +135,7 @@ def test_a_break_costs_what_must_be_written_again(stats, store, decided, of):
 )
 def test_a_break_costs_what_its_cache_does(stats, store, decided, usage, price):
     """Where no answer told of a cache nothing is lost; what is kept for an hour costs more to write again."""
-    model = build_branch_history(store.read_path(decided)).state.model
+    model = build_branch_history(store.read_path(decided)).state.last_request.model
     go_on(store, decided, AnswerEntry("b0", usage), RequestEntry("b1", 12, model))
     found = stats()
     assert found["rewritten"] > 0
@@ -150,14 +150,14 @@ def test_what_stands_before_the_break_is_not_written_again(run, session, store, 
     branch = build_branch_history(entries).state
     from holdfast.messages.parts import Text
 
-    slot = branch.sized_messages[8]
+    slot = branch.history.sized_messages[8]
     short = Message(slot.message.role, (Text("short"),))
     edit = Edit(Span(8, 9, 0), short.parts, "relief", "", slot.tokens - build_sized_message(short).tokens)
     go_on(store, key, RequestEntry("b0", 12), DecisionEntry((edit,)), RequestEntry("b1", 12))
     found = json.loads(run("stats", key, "--json").stdout)
     after = build_branch_history(store.read_path(key)).state
     assert found["breaks"] == {"relief": 1}
-    assert found["rewritten"] == of(after.shown_tokens - branch.cumulative_tokens[7])
+    assert found["rewritten"] == of(after.view.shown_tokens - branch.history.cumulative_tokens[7])
 
 
 def test_another_system_prompt_is_a_break_of_its_own(stats, store, decided, of):
@@ -165,7 +165,7 @@ def test_another_system_prompt_is_a_break_of_its_own(stats, store, decided, of):
     go_on(store, decided, RequestEntry("b1", 12), RequestSetup("f", 700), RequestEntry("b2", 12))
     found = stats()
     assert found["breaks"] == {"spill + compaction": 1, "system prompt or tools": 1}
-    held = build_branch_history(store.read_path(decided)).state.shown_tokens
+    held = build_branch_history(store.read_path(decided)).state.view.shown_tokens
     assert found["rewritten"] == of(shown_before(store, decided) + held + 700)
 
 

@@ -14,10 +14,10 @@ from holdfast.cli.commands.ls import format_age, shorten_session_keys
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import build_projection
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, MessageEntry, NoteEntry
+from holdfast.state.view import build_projection
 from holdfast.store import open_store
 
 KEY = "5e551011-aaaa"
@@ -323,7 +323,7 @@ def test_an_export_can_be_imported_again(run, kept, home, form):
     assert run("import", file, "--as", form).exit_code == 0
     with open_store(home / "store" / "holdfast.db") as store:
         told = [
-            [slot.message.text for slot in ConversationState.from_entries(store.read_path(key)).sized_messages]
+            [slot.message.text for slot in ConversationState.from_entries(store.read_path(key)).history.sized_messages]
             for key in (kept, form)
         ]
     words = [[text for text in texts if text] for texts in told]

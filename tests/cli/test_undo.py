@@ -46,7 +46,7 @@ def test_the_newest_goes_first(run, decided, store):
 def test_a_named_one(run, decided, store):
     """A decision under a newer one can be taken back alone."""
     run("undo", decided, "d1")
-    assert [id_ for id_, _ in build_branch_history(store.read_path(decided)).state.active_decisions] == ["c1"]
+    assert [id_ for id_, _ in build_branch_history(store.read_path(decided)).state.view.active_decisions] == ["c1"]
 
 
 def test_several_at_once(run, decided, store):

@@ -142,7 +142,7 @@ def test_a_message_on_another_branch(why, store, decided, run):
 def test_a_message_whole_and_alone(run, decided, store):
     """``--said`` prints what was said, all of it, and nothing else; with ``--json`` it is the document's text."""
     branch = build_branch_history(store.read_path(decided)).state
-    text = get_result_text(branch.messages[6].results[0])
+    text = get_result_text(branch.history.messages[6].results[0])
     assert run("why", decided, "6", "--said").stdout == text
     told = json.loads(run("why", decided, "6", "--said", "--json").stdout)
     assert told == {"session": decided, "message": 6, "entry": "u6", "text": text}

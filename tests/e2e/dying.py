@@ -39,7 +39,7 @@ def messages(steps: int) -> list[Message]:
 
 def onward(journal: Journal, said: list[Message], api: str) -> Iterator[tuple[PreparedRequest | None, list[str]]]:
     """Yield what each verb returned on the way from where the session stands to the end."""
-    while (at := len(journal.state.sized_messages)) < len(said):
+    while (at := len(journal.state.history.sized_messages)) < len(said):
         if said[at].role != "assistant":
             yield None, journal.append(said[at])
             continue

@@ -100,7 +100,7 @@ class Work:
 
     async def verb(self) -> None:
         """Go one verb on: results, a task or the next request."""
-        number, open_ = self.model.number, self.session.journal.state.open_call_ids
+        number, open_ = self.model.number, self.session.journal.state.history.open_call_ids
         if open_:
             self.tell("~append")
             before = step_at(number - 1)

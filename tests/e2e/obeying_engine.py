@@ -49,7 +49,7 @@ async def obey(session: Session, verb: str, words: str) -> dict:
             tell("{}")
             await anyio.sleep_forever()
     branch = session.journal.state
-    return {**told, "leaf": session.journal.leaf, "law": [id_ for id_, _ in branch.active_decisions]}
+    return {**told, "leaf": session.journal.leaf, "law": [id_ for id_, _ in branch.view.active_decisions]}
 
 
 async def main(place: str, api: str) -> None:

@@ -25,8 +25,8 @@ from samples import SAMPLE_KEY, is_same_request
 from holdfast.engine.log.queue import read_queued_messages
 from holdfast.messages.message import Message
 from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
-from holdfast.state.branch.branch import ConversationState
 from holdfast.state.codec.packing import unpack_value
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import CompactionEntry, MessageEntry
 from holdfast.store.blobs.blob_names import NOTE_CAPPED
 from holdfast.store.memory import MemoryStore

@@ -22,7 +22,7 @@ from samples import SAMPLE_KEY, is_same_request
 
 from holdfast.engine.log.journal import Journal
 from holdfast.engine.requests import render_prepared_request
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
 
@@ -62,7 +62,7 @@ def undisturbed(api):
         while count not in bodies:
             prepared, _ = next(steps)
             if prepared is not None:
-                bodies[len(journal.state.sized_messages)] = render_prepared_request(prepared)
+                bodies[len(journal.state.history.sized_messages)] = render_prepared_request(prepared)
         return bodies[count]
 
     return request
@@ -127,13 +127,13 @@ def test_a_killed_session_goes_on_as_if_nothing_had_happened(workers, tmp_path, 
             journal = Journal.open(store, SAMPLE_KEY)
             assert is_same_request(journal.state, ConversationState.from_entries(path))
             steps = dying.onward(journal, SAID, api)
-            at = len(journal.state.sized_messages)
+            at = len(journal.state.history.sized_messages)
             for prepared, ids in steps:
                 acknowledged += ids
                 if prepared is not None:
-                    assert render_prepared_request(prepared) == undisturbed(len(journal.state.sized_messages))
+                    assert render_prepared_request(prepared) == undisturbed(len(journal.state.history.sized_messages))
                     break
-            assert len(journal.state.sized_messages) - at <= 2
+            assert len(journal.state.history.sized_messages) - at <= 2
     assert len(ends) > 1
     assert set("nSADCQ") <= set(letters(path))
 

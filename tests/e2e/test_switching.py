@@ -20,9 +20,9 @@ from holdfast.engine.engine import Engine
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
 from holdfast.providers.overflow import ErrorReport, classify_error
-from holdfast.state.branch.view import decode_native_summary
 from holdfast.state.calibration.token_estimate import get_calibrated_ratio
 from holdfast.state.entries import CompactionEntry, MessageEntry
+from holdfast.state.view import decode_native_summary
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.clock import run_on_fake_clock as on_fake_clock
 from holdfast.testing.provider import Provider, ProviderSettings
@@ -154,7 +154,7 @@ async def turned(place, provider, goal, numbers):
     upstream = ProviderUpstream(provider)
     async with Engine.open(place, upstream=upstream, target=goal, fields=make_request_fields(goal.api)) as engine:
         session = await engine.session(SAMPLE_KEY)
-        before = session.report() if len(session.journal.state.sized_messages) else None
+        before = session.report() if len(session.journal.state.history.sized_messages) else None
         scale = get_calibrated_ratio(session.journal.state, goal)
         for number in numbers:
             await step(session, number)

@@ -28,7 +28,7 @@ import obeying_engine as obeying
 import pytest
 from samples import SAMPLE_KEY, is_same_request
 
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import MessageEntry
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.clock import run_on_fake_clock as on_fake_clock
@@ -176,7 +176,7 @@ def test_whoever_dies_with_the_lease_blocks_nobody(place, other):
         return await session.ask()
 
     with SqliteStore(place) as store:
-        before = len(store.open_state(SAMPLE_KEY).sized_messages)
+        before = len(store.open_state(SAMPLE_KEY).history.sized_messages)
     assert own(place, talk).message.text
     assert len(judge_tree(place)) == 1
 

@@ -16,9 +16,9 @@ from holdfast.planning.settings import Settings as Numbers
 from holdfast.providers.overflow import VERDICT_KINDS, ErrorReport, classify_error
 from holdfast.providers.responses import AnswerStream
 from holdfast.recovery.machine import compute_max_requests
-from holdfast.state.branch.branch import TRUNCATE_RULE
-from holdfast.state.branch.view import build_projection
 from holdfast.state.entries import TRIGGER_FALLBACK, CompactionEntry, DecisionEntry, MessageEntry
+from holdfast.state.fold.apply import TRUNCATE_RULE
+from holdfast.state.view import build_projection
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider, ProviderSettings
 from holdfast.testing.provider.calls import RefusalReply

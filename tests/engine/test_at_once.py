@@ -23,7 +23,7 @@ from holdfast.errors import OperationAborted
 from holdfast.messages.message import Message
 from holdfast.planning.pipeline import OVER_WINDOW_RULE
 from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import CompactionEntry, FailureEntry, MessageEntry
 from holdfast.state.plan import Notice, Plan
 from holdfast.store.memory import MemoryStore

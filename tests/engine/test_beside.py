@@ -25,12 +25,16 @@ def worked(store):
     journal.append(Message.from_text("user", "go"), Message("assistant", (ToolCall("c", "bash"),)))
     journal.append(Message("tool", (ToolResult("c", "bash", (Text("a line of a log\n" * 9_000),)),)))
     journal.prepare_request(WHERE)
-    assert journal.state.active_decisions
+    assert journal.state.view.active_decisions
     return journal
 
 
 def words(store, leaf=None):
-    return [slot.message.text for slot in Journal.open(store, "k", leaf=leaf).state.sized_messages if slot.message.text]
+    return [
+        slot.message.text
+        for slot in Journal.open(store, "k", leaf=leaf).state.history.sized_messages
+        if slot.message.text
+    ]
 
 
 def test_an_undo_elsewhere_counts_here(store):
@@ -60,7 +64,7 @@ def test_a_decision_elsewhere_is_repeated_here(store):
     journal.append(Message("tool", (ToolResult("c", "bash", (Text("a line of a log\n" * 9_000),)),)))
     other = Journal.open(store, "k").prepare_request(WHERE)
     assert journal.prepare_request(WHERE).messages == other.messages
-    assert len(journal.state.active_decisions) == 1
+    assert len(journal.state.view.active_decisions) == 1
 
 
 def test_words_elsewhere_make_a_branch(store):

@@ -488,7 +488,7 @@ def test_a_body_goes_out_by_the_api_that_it_speaks(own, api):
         ) as engine:
             session = await engine.session(SAMPLE_KEY)
             await drained(session.run(body, model=STRICTEST_MODELS[api]))
-            return [message.role for message in session.journal.state.messages]
+            return [message.role for message in session.journal.state.history.messages]
 
     assert anyio.run(go) == ["user", "assistant", "tool", "assistant"]
     assert [(sent.api, unmarked(sent.body.decode())) for sent in upstream.sent] == [(api, unmarked(json.dumps(body)))]

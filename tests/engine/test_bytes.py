@@ -145,7 +145,7 @@ def test_a_limit_that_a_larger_request_disproves_is_forgotten():
                 shown.append(sum(one.encode() in upstream.sent[-1].body for one in DATA.values()))
                 said += [{"role": "assistant", "content": "fine"}]
                 gateway.most = 50_000_000
-            return session.journal.state.learned_limits.max_body_bytes
+            return session.journal.state.usage.learned_limits.max_body_bytes
 
     assert run_on_fake_clock(go) == 0
     assert shown[0] == 0

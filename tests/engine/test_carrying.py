@@ -17,11 +17,10 @@ from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.budget import compute_effective_target
 from holdfast.planning.pipeline import Policy
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.fork import clip_decision, rewind_state
-from holdfast.state.branch.view import build_projection
-from holdfast.state.calibration.model_stats import ModelStats, get_model_stats, list_nonempty_model_stats
+from holdfast.state.calibration.calibration import ModelStats
+from holdfast.state.calibration.model_stats import get_model_stats, list_nonempty_model_stats
 from holdfast.state.calibration.token_estimate import get_calibrated_ratio
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     NOTE_MODEL_STATS,
@@ -36,6 +35,8 @@ from holdfast.state.entries import (
     RevokeEntry,
     Usage,
 )
+from holdfast.state.fold.fork import clip_decision, rewind_state
+from holdfast.state.view import build_projection
 from holdfast.store.memory import MemoryStore
 
 LONG = "\n".join(f"line {number} of a long output" for number in range(5_000))
@@ -82,19 +83,19 @@ def limiting(entries):
 def test_whatever_was_decided_or_undone_stands_at_every_parting(path):
     """In force there is the part about what both say, and no more; brought back is what was; again on a second one."""
     before = ConversationState.from_entries(path)
-    for count in range(len(before.sized_messages)):
+    for count in range(len(before.history.sized_messages)):
         beside = parted(path, count)
         after = ConversationState.from_entries(beside)
-        law = [clip_decision(body, count) for _, body in before.active_decisions]
-        assert [body for _, body in after.active_decisions] == [body for body in law if body is not None]
-        assert {slot: {*parts} for slot, parts in after.protected_parts.items()} == undone(path, count)
-        assert after.turn_limit_start == min(before.turn_limit_start, count)
+        law = [clip_decision(body, count) for _, body in before.view.active_decisions]
+        assert [body for _, body in after.view.active_decisions] == [body for body in law if body is not None]
+        assert {slot: {*parts} for slot, parts in after.view.protected_parts.items()} == undone(path, count)
+        assert after.view.turn_limit_start == min(before.view.turn_limit_start, count)
         more = [Entry("m", beside[-1].id if beside else None, MessageEntry(build_sized_message(MORE)))]
         again = ConversationState.from_entries(parted([*beside, *more], count))
-        assert (again.active_decisions, again.protected_parts, again.turn_limit_start) == (
-            after.active_decisions,
-            after.protected_parts,
-            after.turn_limit_start,
+        assert (again.view.active_decisions, again.view.protected_parts, again.view.turn_limit_start) == (
+            after.view.active_decisions,
+            after.view.protected_parts,
+            after.view.turn_limit_start,
         )
 
 
@@ -102,9 +103,9 @@ def test_whatever_was_decided_or_undone_stands_at_every_parting(path):
 def test_a_branch_that_is_cut_back_has_the_same_law(path):
     """Who only looks at the first messages is shown what a branch would be that parts there."""
     before = ConversationState.from_entries(path)
-    for count in range(len(before.sized_messages)):
+    for count in range(len(before.history.sized_messages)):
         beside, looked = ConversationState.from_entries(parted(path, count)), rewind_state(before, count)
-        assert [body for _, body in looked.active_decisions] == [body for _, body in beside.active_decisions]
+        assert [body for _, body in looked.view.active_decisions] == [body for _, body in beside.view.active_decisions]
         assert build_projection(looked) == build_projection(beside)
 
 
@@ -117,8 +118,8 @@ def test_a_summary_stands_whatever_was_decided_with_it_about_what_is_behind():
     made = CompactionEntry(1, Message.from_text("user", "sum"), 3, BOTH.edits)
     path = [Entry(str(at), str(at - 1) if at else None, body) for at, body in enumerate([*said, made])]
     kept = replace(made, edits=CUT.edits)
-    assert [body for _, body in ConversationState.from_entries(parted(path, 3)).active_decisions] == [kept]
-    assert [body for _, body in rewind_state(ConversationState.from_entries(path), 3).active_decisions] == [kept]
+    assert [body for _, body in ConversationState.from_entries(parted(path, 3)).view.active_decisions] == [kept]
+    assert [body for _, body in rewind_state(ConversationState.from_entries(path), 3).view.active_decisions] == [kept]
 
 
 CUT = DecisionEntry((Edit(Span(1, 2, 0), (Text("-"),), "r", "w", 1),))
@@ -158,7 +159,7 @@ def test_an_undo_is_carried(name):
     start = next(at for at, entry in enumerate(path) if entry.body is said[2])
     found = [entry.body for entry in collect_decisions_to_copy(ConversationState.from_entries(path), path, start, 2)]
     assert found == [RevokeEntry(one[1:]) if isinstance(one, str) else one for one in expected]
-    assert {*ConversationState.from_entries(parted(path, 2)).protected_parts} == back
+    assert {*ConversationState.from_entries(parted(path, 2)).view.protected_parts} == back
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ def test_what_is_only_looked_at_keeps_what_was_undone(store, anthropic):
     copy = MemoryStore()
     copy.import_entries(SAMPLE_KEY, store.read_path(SAMPLE_KEY, journal.leaf))
     beside = Journal.open(copy, SAMPLE_KEY, policy)
-    beside.follow_conversation([*journal.state.sized_messages.slice(), build_sized_message(MORE)])
+    beside.follow_conversation([*journal.state.history.sized_messages.slice(), build_sized_message(MORE)])
     assert beside.prepare_request(anthropic).plan.record == ()
 
 
@@ -210,7 +211,7 @@ def talked(store, *places, turns=4):
         prepared = journal.prepare_request(places[number % len(places)]) if said else None
         if prepared is not None:
             said.append(Message.from_text("assistant", f"{number} {WORDS}"))
-            journal.record_answer(said[-1], Usage(2 * prepared.plan.state.last_request_tokens, 100))
+            journal.record_answer(said[-1], Usage(2 * prepared.plan.state.last_request.tokens, 100))
         said.append(Message.from_text("user", f"{number} {WORDS}"))
         journal.append(said[-1])
     journal.prepare_request(places[turns % len(places)])
@@ -249,7 +250,10 @@ def test_what_was_learned_of_a_model_counts_wherever_a_conversation_parts(count,
             before.learned_limits, overflows_since_answer=0
         )
         assert get_calibrated_ratio(one.state, wide) == pytest.approx(
-            get_calibrated_ratio(replace(one.state, calibration=before.calibration), wide), abs=MAX_RATIO_DIFFERENCE
+            get_calibrated_ratio(
+                replace(one.state, usage=replace(one.state.usage, calibration=before.calibration)), wide
+            ),
+            abs=MAX_RATIO_DIFFERENCE,
         )
         assert compute_effective_target(wide, one.state, one.policy.settings).limits.window == pytest.approx(
             window, rel=0.1
@@ -289,7 +293,7 @@ def test_a_window_that_was_forgotten_stays_so_where_a_conversation_parts(store, 
     journal.forget_learned_window()
     parting(journal, said, count)
     assert get_model_stats(journal.state, anthropic.model).learned_limits.window_limit == 0
-    assert Journal.open(store, SAMPLE_KEY, leaf=journal.leaf).state.learned_limits.window_limit == 0
+    assert Journal.open(store, SAMPLE_KEY, leaf=journal.leaf).state.usage.learned_limits.window_limit == 0
     journal.prepare_request(anthropic)
     journal.record_overflow("too large", 40_000)
     parting(journal, said, count, "another")

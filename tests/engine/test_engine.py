@@ -381,7 +381,7 @@ def test_hooks_see_and_change_what_they_may():
             session = await engine.session(SAMPLE_KEY)
             await session.ask("one")
             await session.ask("two")
-            return [slot.message.text for slot in session.journal.state.sized_messages]
+            return [slot.message.text for slot in session.journal.state.history.sized_messages]
 
     assert run_on_fake_clock(go) == ["ONE", "ok 1", "TWO", "ok 2"]
     assert b"TWO" in upstream.sent[1].body
@@ -446,7 +446,7 @@ def test_a_session_that_somebody_removed_begins_anew():
             after = await engine.session(SAMPLE_KEY)
             assert after is not before
             assert after is await engine.session(SAMPLE_KEY)
-            return (await after.ask("Again.")).message.text, [one.text for one in after.journal.state.messages]
+            return (await after.ask("Again.")).message.text, [one.text for one in after.journal.state.history.messages]
 
     assert run_on_fake_clock(go) == ("Well.", ["Again.", "Well."])
 
@@ -612,7 +612,7 @@ def test_a_store_that_takes_no_more_stops_the_session_and_loses_nothing():
             assert session.resources.lanes.is_idle
             store.append_entries = whole
             await session.ask("third")
-            return [slot.message.text for slot in session.journal.state.sized_messages]
+            return [slot.message.text for slot in session.journal.state.history.sized_messages]
 
     assert run_on_fake_clock(go) == ["first", "one", "third", "two"]
 
@@ -673,7 +673,7 @@ def test_a_body_that_names_no_model_goes_to_the_one_that_the_run_names():
             async with session.run(body, model="gemini-3-pro") as run:
                 async for _ in run:
                     pass
-            return session.journal.state.model
+            return session.journal.state.last_request.model
 
     assert run_on_fake_clock(go) == "gemini-3-pro"
     assert [sent.model for sent in upstream.sent] == ["gemini-3-pro"]

@@ -16,8 +16,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.settings import Settings
-from holdfast.state.branch.branch import ConversationState, apply_entries, apply_entry
-from holdfast.state.branch.fork import replace_raw_bytes
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     FAILURE_OVERFLOW,
@@ -29,6 +28,8 @@ from holdfast.state.entries import (
     RequestEntry,
     RequestSetup,
 )
+from holdfast.state.fold.apply import apply_entries, apply_entry
+from holdfast.state.fold.fork import replace_raw_bytes
 from holdfast.state.sequence import PersistentSequence, count_shared_prefix_items
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
@@ -82,7 +83,7 @@ def test_what_stands_is_not_looked_at_again(before, behind, start, same):
     told = [*known[:same], *slots([*before, *behind], "2")[same : len(known) - 1]]
     start = min(start, same, len(told))
     assert replace_raw_bytes(branch, told, start) == replace_raw_bytes(branch, told)
-    assert [slot.raw for slot in replace_raw_bytes(branch, told, start).sized_messages] == [
+    assert [slot.raw for slot in replace_raw_bytes(branch, told, start).history.sized_messages] == [
         slot.raw for slot in [*told, *known[len(told) :]]
     ]
 
@@ -102,11 +103,11 @@ def test_a_conversation_is_held_in_its_clients_own_objects():
             for opened in (Journal.open(store, "k"), journal):
                 again = [replace(slot) for slot in said[:count]]
                 opened.follow_conversation(again)
-                assert all(map(is_, opened.state.sized_messages, again))
-                assert all(own is slot.message for own, slot in zip(opened.state.messages, again, strict=True))
-                assert replace(opened.state, normalized_prefix=None) == ConversationState.from_entries(
-                    store.read_path("k", opened.leaf)
-                )
+                assert all(map(is_, opened.state.history.sized_messages, again))
+                assert all(own is slot.message for own, slot in zip(opened.state.history.messages, again, strict=True))
+                assert replace(
+                    opened.state, view=replace(opened.state.view, normalized_prefix=None)
+                ) == ConversationState.from_entries(store.read_path("k", opened.leaf))
         ready, again = Journal.open(store, "k"), [replace(slot) for slot in said]
         ready.follow_conversation(said)
         first = ready.prepare_request(goal)
@@ -146,7 +147,7 @@ def test_the_bytes_of_the_client_count_also_where_it_parts_from_the_log():
         journal.follow_conversation(second)
         edited = [*second[:2], *slots([("user", "z")])]
         journal.follow_conversation(edited)
-        assert [slot.raw for slot in journal.state.sized_messages] == [slot.raw for slot in edited]
+        assert [slot.raw for slot in journal.state.history.sized_messages] == [slot.raw for slot in edited]
 
 
 @given(words, words)
@@ -210,7 +211,7 @@ def test_one_lease_is_held_for_all_that_is_done_together(tmp_path):
             if isinstance(entry.body, MessageEntry)
         ]
         assert texts == ["one", "two", "three"]
-        assert [message.text for message in journal.state.messages] == ["one", "two", "three"]
+        assert [message.text for message in journal.state.history.messages] == ["one", "two", "three"]
 
 
 # -- what opens a conversation -----------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from holdfast.config import get_target
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.state.branch.branch import ConversationState
 from holdfast.state.calibration.calibration import LearnedLimits
+from holdfast.state.conversation_state import ConversationState
 from holdfast.store.memory import MemoryStore
 
 GOAL = get_target("openai-chat", "local-7b")
@@ -46,7 +46,7 @@ def test_the_form_that_a_server_wants_is_known_wherever_its_model_is_asked(wante
     fork.forget_learned_window()
     assert told(fork) == wanted
     assert (
-        replace(fork.state.learned_limits, fixes_client_content=False, validates_client_content=False)
+        replace(fork.state.usage.learned_limits, fixes_client_content=False, validates_client_content=False)
         == LearnedLimits()
     )
     fork.prepare_request(replace(GOAL, model="another"))
@@ -55,7 +55,7 @@ def test_the_form_that_a_server_wants_is_known_wherever_its_model_is_asked(wante
     assert told(fork) == wanted
     fork.record_accepted_form()
     assert told(fork) == told(Journal.open(store, SAMPLE_KEY, leaf=fork.leaf)) == (False, False)
-    assert ConversationState.load(journal.state.dump()).learned_limits == journal.state.learned_limits
+    assert ConversationState.load(journal.state.dump()).usage.learned_limits == journal.state.usage.learned_limits
 
 
 def test_what_is_ready_goes_out_as_it_is():

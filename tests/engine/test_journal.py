@@ -17,8 +17,7 @@ from holdfast.messages.message import Message, collect_media_in_messages, get_re
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.request_body import build_request_body
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import build_projection, compute_prefix_digest
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import (
     AnswerEntry,
     CompactionEntry,
@@ -31,6 +30,7 @@ from holdfast.state.entries import (
     RevokeEntry,
     Usage,
 )
+from holdfast.state.view import build_projection, compute_prefix_digest, get_valid_measured_request
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.tree.active import GappedSequence
@@ -123,7 +123,7 @@ def test_another_policy_is_named_before_it_decides(store, anthropic):
 def test_a_key_is_never_taken_for_the_beginning_of_another(store):
     """``open`` means the key it is given: a session whose key is longer is another one."""
     Journal.open(store, SAMPLE_KEY + "0").append(HELLO)
-    assert len(Journal.open(store, SAMPLE_KEY).state.sized_messages) == 0
+    assert len(Journal.open(store, SAMPLE_KEY).state.history.sized_messages) == 0
 
 
 def test_a_leaf_that_is_not_there_makes_no_session(store):
@@ -157,7 +157,7 @@ def test_a_slot_keeps_its_bytes(store):
     again = Journal.open(store, SAMPLE_KEY)
     assert bytes(raw) in sent(journal.prepare_request(goal))
     assert bytes(raw) in sent(again.prepare_request(goal))
-    assert journal.state.sized_messages[0].tokens > 0
+    assert journal.state.history.sized_messages[0].tokens > 0
 
 
 def test_a_request_is_in_the_log_before_it_is_sent(store, anthropic):
@@ -214,9 +214,9 @@ def test_an_answer_is_recorded_with_what_it_cost(store, anthropic):
     id_ = journal.record_answer(Message.from_text("assistant", "Kelp holds."), Usage(70, 9), "end_turn")
     assert isinstance(store.get_entry(SAMPLE_KEY, id_).body, MessageEntry)
     assert store.read_path(SAMPLE_KEY)[-1].body == AnswerEntry(
-        prepared.plan.state.last_prefix_digest, Usage(70, 9), "end_turn"
+        prepared.plan.state.last_request.prefix_digest, Usage(70, 9), "end_turn"
     )
-    assert journal.state.valid_measured_request.reported_tokens == 70
+    assert get_valid_measured_request(journal.state).reported_tokens == 70
     assert agrees(journal)
 
 
@@ -229,7 +229,7 @@ def test_an_answer_without_a_word_is_no_message(store, anthropic):
     id_ = journal.record_answer(SizedMessage(Message("assistant", ()), api="anthropic"), Usage(7, 1), "end_turn")
     told = store.get_entry(SAMPLE_KEY, id_).body
     assert (told.usage, told.stop_reason) == (Usage(7, 1), "end_turn")
-    assert [message.text for message in journal.state.messages] == ["Look around.", "And?"]
+    assert [message.text for message in journal.state.history.messages] == ["Look around.", "And?"]
 
 
 def test_a_retry_is_the_same_request(store, anthropic):
@@ -252,7 +252,7 @@ def test_a_failed_request_says_nothing_of_compaction(store, anthropic):
     for _ in range(5):
         id_ = journal.record_failure("overloaded: 529")
     assert isinstance(store.get_entry(SAMPLE_KEY, id_).body, FailureEntry)
-    assert journal.state.failed_compactions == 0
+    assert journal.state.counters.failed_compactions == 0
     assert agrees(journal)
 
 
@@ -282,7 +282,7 @@ def test_a_retry_after_a_restart_decides_nothing(store, anthropic, world):
     second = again.prepare_request(anthropic, world)
     assert second.messages == first.messages
     assert store.read_path(SAMPLE_KEY)[-1].body == store.get_entry(SAMPLE_KEY, first.request_id).body
-    assert again.state.requests_since_break == journal.state.requests_since_break
+    assert again.state.counters.requests_since_break == journal.state.counters.requests_since_break
     small = replace(anthropic, limits=replace(anthropic.limits, window=16_000))
     assert again.prepare_request(small, world).plan.after < 16_000
 
@@ -333,10 +333,10 @@ def test_turns_that_gave_way_are_read_again_where_they_are_needed(store, anthrop
     Journal.open(store, SAMPLE_KEY).append(HELLO)
     found = [*run(Journal.open(store, SAMPLE_KEY), anthropic, range(8), size=3_000)]
     again = Journal.open(store, SAMPLE_KEY)
-    assert isinstance(again.state.sized_messages, GappedSequence)
+    assert isinstance(again.state.history.sized_messages, GappedSequence)
     found += run(again, anthropic, range(8, 16), size=3_000)
     assert kinds(store).count(CompactionEntry) > 1
-    assert not isinstance(again.state.sized_messages, GappedSequence)
+    assert not isinstance(again.state.history.sized_messages, GappedSequence)
     assert found == wanted
 
 
@@ -478,7 +478,7 @@ def test_undo_brings_back_what_gave_way(store, anthropic):
     journal = Journal.open(store, SAMPLE_KEY)
     journal.append(HELLO, *read("c1", LONG))
     journal.prepare_request(anthropic)
-    ((decision, _),) = journal.state.active_decisions
+    ((decision, _),) = journal.state.view.active_decisions
     assert journal.undo() == decision
     assert store.read_path(SAMPLE_KEY)[-1].body == RevokeEntry(decision)
     assert build_projection(journal.state)[2].message == read("c1", LONG)[1]
@@ -495,12 +495,12 @@ def test_undo_takes_the_one_it_is_told(store, anthropic):
     journal.prepare_request(anthropic)
     journal.append(*read("c2", LONG))
     journal.prepare_request(anthropic)
-    (first, _), (second, _) = journal.state.active_decisions
+    (first, _), (second, _) = journal.state.view.active_decisions
     for wrong in ("", "nobody"):
         with pytest.raises(UnknownId):
             journal.undo(wrong)
     assert journal.undo(first[:20]) == first
-    assert [id_ for id_, _ in journal.state.active_decisions] == [second]
+    assert [id_ for id_, _ in journal.state.view.active_decisions] == [second]
     assert agrees(journal)
 
 
@@ -517,15 +517,15 @@ def test_an_undone_limit_of_turns_stays_undone(store, anthropic):
     policy = Policy.preset("openclaw").with_settings(history_turns=2)
     journal = Journal.open(store, SAMPLE_KEY, policy)
     talk(journal, anthropic, range(3))
-    assert journal.state.first_kept == 2
+    assert journal.state.view.first_kept == 2
     journal.undo()
     for number in range(3, 5):
         journal = Journal.open(store, SAMPLE_KEY, policy)
         talk(journal, anthropic, [number])
-        assert journal.state.first_kept == 0
+        assert journal.state.view.first_kept == 0
         assert agrees(journal)
     talk(journal, anthropic, [5])
-    assert journal.state.first_kept == 8
+    assert journal.state.view.first_kept == 8
 
 
 @pytest.mark.parametrize(
@@ -567,7 +567,9 @@ def test_an_undone_prune_stays_undone(store, policy, world):
         run(journal, goal, [number], size=4_000)
     journal.append(HELLO)
     journal.prepare_request(goal, world)
-    later = {(edit.span.start, edit.span.part) for _, body in journal.state.active_decisions for edit in body.edits}
+    later = {
+        (edit.span.start, edit.span.part) for _, body in journal.state.view.active_decisions for edit in body.edits
+    }
     assert later
     assert later.isdisjoint(gone)
     assert agrees(journal)
@@ -635,10 +637,10 @@ def test_undo_of_a_compaction_after_a_reload(store, anthropic):
     journal.append(HELLO)
     run(journal, anthropic, range(30), size=4_000)
     again = Journal.open(store, SAMPLE_KEY)
-    newest = again.state.active_decisions[-1][0]
+    newest = again.state.view.active_decisions[-1][0]
     assert again.undo() == newest
     assert agrees(again)
-    assert again.state.first_kept < journal.state.first_kept
+    assert again.state.view.first_kept < journal.state.view.first_kept
 
 
 def test_a_fork_goes_on_beside_the_branch_it_left(store, anthropic):
@@ -655,7 +657,7 @@ def test_a_fork_goes_on_beside_the_branch_it_left(store, anthropic):
     assert build_projection(fork.state)[:3] == build_projection(journal.state)[:3]
     assert build_projection(fork.state)[3].message.text == "Two."
     early = journal.fork_at(last)
-    assert early.state.active_decisions == ()
+    assert early.state.view.active_decisions == ()
     assert all(map(agrees, (journal, fork, early)))
     with pytest.raises(UnknownId):
         journal.fork_at("nowhere")
@@ -695,7 +697,7 @@ def test_a_plan_counts_only_for_the_branch_it_was_made_for(store, anthropic, fir
     assert one.commit_plan(plan, anthropic) is None
     one.prepare_request(anthropic)
     assert agrees(one)
-    edited = [edit.span for _, decision in one.state.active_decisions for edit in decision.edits]
+    edited = [edit.span for _, decision in one.state.view.active_decisions for edit in decision.edits]
     assert len(edited) == len({*edited}) == 1
 
 
@@ -711,7 +713,7 @@ def test_words_that_wait_are_not_lost_where_the_log_takes_nothing(store, anthrop
             journal.deliver_queued()
     assert len(journal.deliver_queued()) == 1
     assert journal.deliver_queued() == []
-    assert journal.state.sized_messages[-1].message.text == "Wait."
+    assert journal.state.history.sized_messages[-1].message.text == "Wait."
 
 
 def refuse(*_args, **_more):

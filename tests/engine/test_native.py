@@ -39,11 +39,11 @@ from holdfast.providers.common.server_compaction import (
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.request_body import build_request_body
 from holdfast.providers.rules import validate_request
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import NativeSummary
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import CompactionEntry
 from holdfast.state.plan import Plan
 from holdfast.state.target import PlanInputs, SummaryResult
+from holdfast.state.view import NativeSummary
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider.calls import ScriptedAnswer
 from holdfast.testing.provider.faults.faults import Fault
@@ -263,7 +263,7 @@ def test_it_goes_out_byte_identical_to_the_same_model(api):
             talk.journal.append(Message("tool", results) if results else Message.from_text("user", "Go on."))
         assert max(sizes) < before / 2
         rebuilt = ConversationState.from_entries(talk.journal.store.read_path(SAMPLE_KEY, talk.journal.leaf))
-        assert rebuilt.compaction.author == "native"
+        assert rebuilt.view.compaction.author == "native"
         reopened = Journal.open(talk.journal.store, SAMPLE_KEY)
         again = talk.sent(reopened.prepare_request(talk.target, PlanInputs())).body
         assert contents(again, api)[: len(items)] == items
@@ -337,7 +337,7 @@ def test_the_planner_knows_its_size():
         talk = Talk()
         await talk.work()
         native = msgspec.json.decode(await talk.compact())
-        made = talk.journal.state.compaction
+        made = talk.journal.state.view.compaction
         assert native["tokens"] > 0
         assert made.native is not None
         assert made.head_tokens == pytest.approx(native["tokens"], rel=0.6)
@@ -475,7 +475,7 @@ def test_a_session_compacts_by_its_provider(api):
                 told = await session.ask()
             done = await session.compact("the kelp")
             assert done.outcome == "compacted", done
-            return done.author, session.journal.state.compaction
+            return done.author, session.journal.state.view.compaction
 
     by, made = anyio.run(go, MODELS[api])
     assert (by, made.author) == ("native", "native")
@@ -506,7 +506,7 @@ def test_rules_that_changed_stand_behind_it(tmp_path):
                 await session.ask(LONG * 3)
             assert (await session.compact()).author == "native"
             await session.ask("next")
-            return items_of(session.journal.state.compaction.native), upstream.sent[-1].body
+            return items_of(session.journal.state.view.compaction.native), upstream.sent[-1].body
 
     items, shown = anyio.run(go)
     assert b"Rock first." in items[1]

@@ -83,7 +83,7 @@ def test_an_odd_answer_ends_no_session(api, answer):
             async with session.run("Go.", stream=False) as going:
                 async for _ in going:
                     pass
-            calls = session.journal.state.messages[-1].calls
+            calls = session.journal.state.history.messages[-1].calls
             results = [ToolResult(call.id, call.name, (Text("done"),)) for call in calls]
             await session.append(*[Message("tool", tuple(results))] if results else [])
             await session.ask("And now?")
@@ -427,7 +427,7 @@ def test_what_was_said_before_the_window_ended_is_the_answer(text, stream):
             async with session.run(asked) as going:
                 async for _ in going:
                     pass
-            return going.answer.message.text, [one.text for one in session.journal.state.messages]
+            return going.answer.message.text, [one.text for one in session.journal.state.history.messages]
 
     if text:
         said, log = run_on_fake_clock(go)

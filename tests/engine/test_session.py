@@ -509,7 +509,7 @@ def test_a_message_that_waits_and_cannot_be_read_is_told_as_damage():
     id_ = run_on_fake_clock(talk)
     with pytest.raises(StoreCorrupt, match="go on from an entry before it"):
         Journal.open(store, SAMPLE_KEY)
-    assert Journal.open(store, SAMPLE_KEY, leaf=id_).state.messages[0].text == "first"
+    assert Journal.open(store, SAMPLE_KEY, leaf=id_).state.history.messages[0].text == "first"
 
 
 def test_what_waited_behind_a_failed_request_is_said_before_what_comes_later():

@@ -13,9 +13,9 @@ from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.planning.settings import ChannelLimits, UserLimits
 from holdfast.planning.stages.truncate import compute_result_limits, has_oversized_results
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import build_projection
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import BranchSummaryEntry, LabelEntry, MessageEntry
+from holdfast.state.view import build_projection
 from holdfast.store.memory import MemoryStore
 
 POLICY = Policy.preset("openclaw").with_settings(truncate_most=6_000, truncate_together=4)
@@ -123,7 +123,7 @@ def test_together_they_have_a_limit_too(store):
     assert all(len(text) < limits.per_result for text in before)
     assert shorten_long_results(journal, PLACE).messages == 1
     after = texts(build_projection(journal.state))
-    assert not has_oversized_results(journal.state.messages, limits)
+    assert not has_oversized_results(journal.state.history.messages, limits)
     assert [new == old for new, old in zip(after, before, strict=True)] == [False, True, True, True]
     assert shorten_long_results(journal, PLACE).leaf is None
 

@@ -20,7 +20,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.providers.openai_chat.messages import decode_message
 from holdfast.providers.request_body import measure_parsed_request, parse_request
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, NoteEntry
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
@@ -132,7 +132,7 @@ def test_what_was_said_before_an_error_is_said(store):
     with pytest.raises(WindowTooSmall):
         asked(journal, small, HELLO)
     assert store.get_session(SAMPLE_KEY).leaf_id == journal.leaf
-    assert len(ConversationState.from_entries(store.read_path(SAMPLE_KEY)).sized_messages) == 1
+    assert len(ConversationState.from_entries(store.read_path(SAMPLE_KEY)).history.sized_messages) == 1
 
 
 def test_what_others_decided_before_counts(store):
@@ -188,7 +188,7 @@ def test_a_log_that_cannot_be_read_changes_nothing(failing, store, monkeypatch):
     monkeypatch.undo()
     assert [slot.message for slot in journal.state.sized_messages] == [
         slot.message
-        for slot in ConversationState.from_entries(store.read_path(SAMPLE_KEY, journal.leaf)).sized_messages
+        for slot in ConversationState.from_entries(store.read_path(SAMPLE_KEY, journal.leaf)).history.sized_messages
     ]
 
 
@@ -202,7 +202,7 @@ def test_who_made_the_messages_of_one_block_made_none_of_the_next(store):
     with journal.batch_writes():
         journal.append(odd)
     again = ConversationState.from_entries(store.read_path(SAMPLE_KEY, journal.leaf))
-    assert [slot.message for slot in again.sized_messages] == [read.message, HELLO]
+    assert [slot.message for slot in again.history.sized_messages] == [read.message, HELLO]
 
 
 def test_what_others_decided_before_they_spoke_counts_beside_them(store):

@@ -55,7 +55,7 @@ def read(*chunks, by=lambda going: going.iter_batches()):
             session = await engine.session("kelp")
             async with session.run(BODY) as going:
                 given = [(get_loop_time(), came) async for came in by(going)]
-            return given, session.journal.state.sized_messages.slice()[-1].message.text
+            return given, session.journal.state.history.sized_messages.slice()[-1].message.text
 
     return run_on_fake_clock(asked)
 
@@ -98,7 +98,7 @@ def test_nothing_is_given_behind_the_block():
                 first = await anext(aiter(going))
             with pytest.raises(StopAsyncIteration):
                 await anext(going)
-            return first, session.journal.state.sized_messages.slice()[-1].message.text
+            return first, session.journal.state.history.sized_messages.slice()[-1].message.text
 
     first, said = run_on_fake_clock(left)
     assert first.raw == HEAD

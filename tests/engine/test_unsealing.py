@@ -20,8 +20,8 @@ from holdfast.normalize.signatures import DUMMY_SIGNATURE
 from holdfast.planning.pipeline import Policy
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.responses import parse_answer
-from holdfast.state.branch.view import build_projection
 from holdfast.state.entries import DecisionEntry, RevokeEntry
+from holdfast.state.view import build_projection
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run_on_fake_clock
 from holdfast.testing.provider import Provider, ProviderSettings, ScriptedAnswer
@@ -183,7 +183,7 @@ def test_what_the_provider_compacted_is_shown_by_its_readable_twin(other_key):
             assert (await session.compact()).author == "native"
             other_key()
             await session.ask("and")
-            assert session.journal.state.compaction.native is None
+            assert session.journal.state.view.compaction.native is None
             return [slot.message.text for slot in build_projection(session.journal.state)]
 
     shown = run_on_fake_clock(go)
@@ -345,7 +345,7 @@ def test_nothing_is_left_out_where_nothing_may_be_changed(how):
             session = await engine.session(SAMPLE_KEY)
             with pytest.raises(UpstreamError):
                 await read(session.run(body, as_it_is=how == "as it is", quiet=True))
-            assert session.journal.state.active_decisions == ()
+            assert session.journal.state.view.active_decisions == ()
 
     run_on_fake_clock(go)
     assert len(upstream.sent) == 1

@@ -129,7 +129,7 @@ def test_a_message_beside_one_that_was_given_up():
             with pytest.raises(asyncio.CancelledError):
                 await first
             await second
-            return [slot.message.text for slot in store.open_state(SAMPLE_KEY).sized_messages], len(
+            return [slot.message.text for slot in store.open_state(SAMPLE_KEY).history.sized_messages], len(
                 store.read_tips(SAMPLE_KEY)
             )
 

@@ -12,8 +12,8 @@ from holdfast.formats.base import (
 )
 from holdfast.formats.common.log import CallMetadata, RecordingBuilder, make_sized_message
 from holdfast.messages.message import Message
-from holdfast.state.branch.view import build_projection
 from holdfast.state.entries import AnswerEntry, CompactionEntry, MessageEntry, NoteEntry, Usage
+from holdfast.state.view import build_projection
 
 
 def said(role, text):

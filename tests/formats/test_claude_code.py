@@ -8,8 +8,8 @@ from holdfast.formats.base import build_state_at_leaf, get_full_history_entries,
 from holdfast.formats.claude_code import read as claude_code
 from holdfast.messages.parts import Opaque
 from holdfast.providers.anthropic import messages as anthropic
-from holdfast.state.branch.view import build_projection
 from holdfast.state.entries import CompactionEntry, MessageEntry, NoteEntry, Usage
+from holdfast.state.view import build_projection
 
 
 def line(kind, uuid, parent, **more):

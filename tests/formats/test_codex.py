@@ -9,8 +9,8 @@ from holdfast.formats.base import build_state_at_leaf, get_full_history_entries,
 from holdfast.formats.codex import read as codex
 from holdfast.messages.message import get_result_text
 from holdfast.messages.parts import Media, Opaque, ProviderSignature, Text, Thinking, ToolCall
-from holdfast.state.branch.view import build_projection
 from holdfast.state.entries import CompactionEntry, MessageEntry, NoteEntry, RequestSetup, Usage
+from holdfast.state.view import build_projection
 
 TIME = "2026-11-21T01:12:48.115Z"
 

@@ -25,9 +25,9 @@ from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.registry import API_NAMES
 from holdfast.providers.rules import validate_request
 from holdfast.replay.session import make_replay_session
-from holdfast.state.branch.view import build_projection
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import AnswerEntry, CompactionEntry, DecisionEntry, MessageEntry, Usage
+from holdfast.state.view import build_projection
 
 LOGS = ("claude-code", "codex", "pi")
 BODIES = ("anthropic", "openai-chat")

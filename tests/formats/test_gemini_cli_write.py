@@ -19,9 +19,9 @@ from holdfast.formats.base import Recording
 from holdfast.formats.common.log import CallMetadata, RecordingBuilder, make_sized_message
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Media, ProviderSignature, Text, Thinking, ToolCall, ToolResult
-from holdfast.state.branch.view import build_projection
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, MessageEntry, Usage
+from holdfast.state.view import build_projection
 
 TIME = "2026-11-21T01:15:00.939Z"
 HEADER = {"sessionId": "S", "projectHash": "h", "startTime": TIME, "lastUpdated": TIME, "kind": "main"}

@@ -27,9 +27,9 @@ from holdfast.formats.opencode.write import iter_opencode_sessions
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Media, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.planning.stages.prune.shown import CLEARED_RESULT_TEXT
-from holdfast.state.branch.view import build_projection
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import AnswerEntry, CompactionEntry, DecisionEntry, MessageEntry, NoteEntry, Usage
+from holdfast.state.view import build_projection
 from holdfast.store import open_store
 from holdfast.store.foreign.opencode import build_opencode_database
 

@@ -9,8 +9,8 @@ from holdfast.formats.base import build_state_at_leaf, get_full_history_entries,
 from holdfast.formats.pi import read as pi
 from holdfast.messages.message import get_result_text
 from holdfast.messages.parts import Media, Opaque, ProviderSignature, Text, Thinking, ToolCall
-from holdfast.state.branch.view import build_projection
 from holdfast.state.entries import BranchSummaryEntry, LabelEntry, MessageEntry, NoteEntry, Usage
+from holdfast.state.view import build_projection
 
 HEADER = {"type": "session", "version": 3, "id": "S", "timestamp": "2026-11-21T01:14:53.326Z", "cwd": "/w"}
 TIME = "2026-11-21T01:14:54.000Z"

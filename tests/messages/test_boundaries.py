@@ -7,7 +7,7 @@ import pytest
 from holdfast.messages.cut_points import find_call_group_ends, find_cut_points
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
-from holdfast.state.branch.turns import find_turn_starts
+from holdfast.state.turns import find_turn_starts
 
 
 def user(text="u"):

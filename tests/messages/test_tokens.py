@@ -27,8 +27,6 @@ from holdfast.messages.size.tokens import (
     measure_messages,
 )
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.state.branch.branch import ConversationState, apply_entry
-from holdfast.state.branch.view import compute_prefix_digest
 from holdfast.state.calibration.calibration import MAX_CALIBRATION_RATIO, MIN_CALIBRATION_RATIO
 from holdfast.state.calibration.token_estimate import (
     estimate_request_tokens,
@@ -36,8 +34,11 @@ from holdfast.state.calibration.token_estimate import (
     get_measured_ratio,
     get_planning_ratio,
 )
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import AnswerEntry, Entry, EntryBody, MessageEntry, RequestEntry, RequestSetup, Usage
+from holdfast.state.fold.apply import apply_entry
 from holdfast.state.target import Target
+from holdfast.state.view import compute_prefix_digest, get_valid_measured_request
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 JOIN = 15
@@ -264,8 +265,8 @@ def turn(branch: ConversationState, words: str, usage: Callable[[int], int], mod
     basis = compute_prefix_digest(branch)
     return told(
         branch,
-        RequestEntry(basis, len(branch.sized_messages), model),
-        AnswerEntry(basis, Usage(usage(branch.shown_tokens))),
+        RequestEntry(basis, len(branch.history.sized_messages), model),
+        AnswerEntry(basis, Usage(usage(branch.view.shown_tokens))),
     )
 
 
@@ -325,7 +326,7 @@ def test_first_estimate_is_rounded_up() -> None:
     """Before any usage a request counts its frame and its messages by the prior, and a tenth more."""
     branch = told(ConversationState(), MessageEntry(build_sized_message(Message.from_text("user", "words " * 500))))
     guess = estimate_request_tokens(branch, Target(prior_ratio=1.25, setup=RequestSetup("f", 9_000, is_exact=True)))
-    assert guess == 9_000 + round(1.25 * 1.1 * branch.shown_tokens)
+    assert guess == 9_000 + round(1.25 * 1.1 * branch.view.shown_tokens)
 
 
 def test_estimate_is_the_usage_and_what_came_since() -> None:
@@ -335,20 +336,23 @@ def test_estimate_is_the_usage_and_what_came_since() -> None:
     assert estimate_request_tokens(branch, target) == 12_345
     later = told(branch, MessageEntry(build_sized_message(Message.from_text("tool", "line of output\n" * 200))))
     assert estimate_request_tokens(later, target) == 12_345 + round(
-        get_calibrated_ratio(later, target) * (later.shown_tokens - branch.shown_tokens)
+        get_calibrated_ratio(later, target) * (later.view.shown_tokens - branch.view.shown_tokens)
     )
 
 
 def test_another_model_or_frame_starts_anew() -> None:
     """Usage of one model tells nothing of another, and none survives a change of frame that is more than a clock."""
     branch = turn(turn(ConversationState(), "a " * 900, lambda _: 9_000), "b " * 900, lambda _: 12_000)
-    assert branch.valid_measured_request is not None
-    assert told(branch, RequestSetup("other", 7)).valid_measured_request == replace(
-        branch.valid_measured_request, reported_tokens=12_007
+    assert get_valid_measured_request(branch) is not None
+    assert get_valid_measured_request(told(branch, RequestSetup("other", 7))) == replace(
+        get_valid_measured_request(branch), reported_tokens=12_007
     )
-    assert told(branch, RequestSetup("other", 700_000)).valid_measured_request is None
-    switched = told(branch, RequestEntry("c", len(branch.sized_messages), "other"))
-    assert (switched.valid_measured_request, get_calibrated_ratio(switched, Target(prior_ratio=1.1))) == (None, 1.1)
+    assert get_valid_measured_request(told(branch, RequestSetup("other", 700_000))) is None
+    switched = told(branch, RequestEntry("c", len(branch.history.sized_messages), "other"))
+    assert (get_valid_measured_request(switched), get_calibrated_ratio(switched, Target(prior_ratio=1.1))) == (
+        None,
+        1.1,
+    )
 
 
 # -- texts too long to be held twice -----------------------------------------------------------------------------------

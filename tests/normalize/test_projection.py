@@ -16,10 +16,11 @@ from holdfast.messages.parts import ProviderSignature, Text, Thinking, ToolCall,
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.normalize import SIGNED
 from holdfast.normalize.projection import _find_last_independent_cut, normalize_projection
-from holdfast.state.branch.branch import ConversationState, apply_entries, apply_entry
-from holdfast.state.branch.fork import replace_raw_bytes
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Entry, MessageEntry, RequestSetup
+from holdfast.state.fold.apply import apply_entries, apply_entry
+from holdfast.state.fold.fork import replace_raw_bytes
 
 ROLES = ("user", "assistant", "user", "assistant", "user")
 
@@ -118,14 +119,15 @@ def test_what_is_edited_everywhere_is_settled_too() -> None:
 def test_thinking_that_its_client_left_out_is_not_taken_out_again() -> None:
     """What has none keeps its bytes under another frame; where bytes hold some, they are made anew without it."""
     branch = work(3, seal=ProviderSignature("anthropic", "claude-opus-5-5", "sig"))
-    said = [replace(slot, api="anthropic", raw=Raw(b'{"content": [ ]}')) for slot in branch.sized_messages]
+    said = [replace(slot, api="anthropic", raw=Raw(b'{"content": [ ]}')) for slot in branch.history.sized_messages]
     said[3] = replace(said[3], raw=Raw(b'{"content": [{"type":"thinking"}]}'))
     branch = apply_entry(replace_raw_bytes(branch, said), Entry("", None, RequestSetup("g", 10)))
     repair, settled = normalize_projection(branch, get_target("anthropic", "claude-opus-5-5").dialect)
     assert [edit.span.start for edit in repair] == [3]
     assert settled is not None
     back = replace_raw_bytes(
-        replace(branch, normalized_prefix=settled), [replace(slot, raw=said[3].raw) for slot in branch.sized_messages]
+        replace(branch, view=replace(branch.view, normalized_prefix=settled)),
+        [replace(slot, raw=said[3].raw) for slot in branch.history.sized_messages],
     )
     assert [edit.span.start for edit in normalize_projection(back, settled.dialect)[0]] == [1, 3, 5]
 
@@ -137,12 +139,14 @@ def test_a_call_that_no_answer_made_answers_nothing() -> None:
     told = [Message("user", (ToolCall("a", "t"),)), results("a"), *(Message.from_text(role, "x") for role in ROLES)]
     for message in (*told, calls("a")):
         branch = apply_entry(
-            replace(branch, normalized_prefix=settled), Entry("", None, MessageEntry(build_sized_message(message)))
+            replace(branch, view=replace(branch.view, normalized_prefix=settled)),
+            Entry("", None, MessageEntry(build_sized_message(message))),
         )
         repair, settled = normalize_projection(branch, get_target("openai-chat", "gpt-5").dialect)
         assert (
             repair
             == normalize_projection(
-                replace(branch, normalized_prefix=None), get_target("openai-chat", "gpt-5").dialect
+                replace(branch, view=replace(branch.view, normalized_prefix=None)),
+                get_target("openai-chat", "gpt-5").dialect,
             )[0]
         )

@@ -12,9 +12,9 @@ from holdfast.messages.parts import ProviderSignature, Text, Thinking, ToolCall,
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.pipeline import plan_request
-from holdfast.state.branch.branch import apply_entries
-from holdfast.state.branch.fork import rewind_state
 from holdfast.state.entries import CompactionEntry, Entry, MessageEntry, RequestEntry, RequestSetup
+from holdfast.state.fold.apply import apply_entries
+from holdfast.state.fold.fork import rewind_state
 from holdfast.store.memory import MemoryStore
 
 BINDING = "claude-opus-5-5"
@@ -66,7 +66,7 @@ def test_another_frame_makes_loose_what_stood_before_it(old, new):
     plan = plan_request(went_on(first), where(new))
     assert kept(first) == 3
     assert kept(plan) == 0
-    assert plan.state.setup_changed_at == len(plan.state.sized_messages)
+    assert plan.state.setup_changed_at == len(plan.state.history.sized_messages)
     assert kept(plan_request(went_on(plan), where(new))) == 1
     assert kept(plan_request(went_on(plan), where(old))) == 0
 

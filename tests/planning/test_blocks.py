@@ -80,7 +80,10 @@ def test_its_middle_gives_way(number, chars, world):
     assert (gone, length) == (number - start - end, len(whole))
     assert [blob.text for blob in made.blobs] == ([whole] if world.can_spill else [])
     assert made.blobs[0].hash.startswith(handle) if world.can_spill else handle is None
-    assert sum(edit.saves for edit in made.record) == made.state.sized_messages[0].tokens - made.state.shown_tokens
+    assert (
+        sum(edit.saves for edit in made.record)
+        == made.state.history.sized_messages[0].tokens - made.state.view.shown_tokens
+    )
 
 
 def test_what_fits_stays():
@@ -138,7 +141,7 @@ def test_what_went_before_is_behind_the_same_line():
     assert blob.text == "\n".join(part.text for part in said[0].parts[start : 900 - end])
     assert (len(blob.text), blob.hash.startswith(handle)) == (length, True)
     assert again.after == estimate_request_tokens(again.state, WHERE) <= compute_budget(WHERE, Policy().settings).usable
-    assert again.state.shown_tokens == pytest.approx(
+    assert again.state.view.shown_tokens == pytest.approx(
         sum(build_sized_message(message).tokens for message in apply(said, again)), abs=8
     )
 

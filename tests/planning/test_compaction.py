@@ -22,11 +22,11 @@ from holdfast.planning.plan import reconcile_messages
 from holdfast.planning.settings import MAX_SCANNED_TOKENS
 from holdfast.planning.stages.compaction import compute_trigger_size
 from holdfast.providers.request_body import build_request_body
-from holdfast.state.branch.branch import apply_entry
-from holdfast.state.branch.view import build_projection, build_summary_message, compute_prefix_digest
 from holdfast.state.entries import FAILURE_OVERFLOW, CompactionEntry, Entry, FailureEntry, RevokeEntry
+from holdfast.state.fold.apply import apply_entry
 from holdfast.state.plan import SummaryRequest
 from holdfast.state.target import SummaryResult
+from holdfast.state.view import build_projection, build_summary_message, compute_prefix_digest
 
 OURS = Policy()
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=32_000)
@@ -239,7 +239,7 @@ def test_an_extract_of_more_than_can_be_read_again_is_brought_up_to_date():
         *[Message.from_text(role, make_text(step, 40_000)) for step in range(20) for role in ("user", "assistant")],
     ]
     extracted = plan(said, WIDE, OURS, inputs=PlanInputs(force_compaction=True))
-    gone = sum(slot.tokens for slot in extracted.state.sized_messages.slice(0, extracted.state.first_kept))
+    gone = sum(slot.tokens for slot in extracted.state.history.sized_messages.slice(0, extracted.state.view.first_kept))
     assert gone > MAX_SCANNED_TOKENS
     said = [*said, *work(20, 20)]
     ask = asked(said, extracted.state).summary_request
@@ -357,8 +357,8 @@ def test_an_undone_spill_that_is_larger_than_the_room_is_spilled_again():
     said.append(Message("tool", (ToolResult("big", "bash", (Text(make_text(2, 200_000)),)),)))
     first = plan(said, WHERE, OURS)
     (spilled,) = [edit for edit in first.record if edit.span.start == len(said) - 1]
-    branch = apply_entry(first.state, Entry("undo", None, RevokeEntry(first.state.active_decisions[-1][0])))
-    assert branch.active_decisions == ()
+    branch = apply_entry(first.state, Entry("undo", None, RevokeEntry(first.state.view.active_decisions[-1][0])))
+    assert branch.view.active_decisions == ()
     again = plan_request(branch, WHERE, OURS)
     assert again.compaction is None or again.compaction.first_kept < len(said)
     assert spilled.replacement[0].content[0].text in "".join(

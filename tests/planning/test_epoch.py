@@ -13,10 +13,11 @@ from holdfast.messages.size.tokens import build_sized_message, estimate_text_tok
 from holdfast.messages.text.cutting import hash_text
 from holdfast.planning.pipeline import plan_request
 from holdfast.planning.stages.escape_tags import ESCAPE_RULE
-from holdfast.state.branch.branch import ConversationState, apply_entry
-from holdfast.state.branch.view import build_projection
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import AnswerEntry, Entry, MessageEntry, RequestSetup, RevokeEntry, Usage
+from holdfast.state.fold.apply import apply_entry
 from holdfast.state.target import Prices
+from holdfast.state.view import build_projection
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
 POLICY = Policy().with_settings(prune_keep=2_000, prune_minimum=500, compact="off")
@@ -85,9 +86,9 @@ def test_another_decision_is_a_reason():
 def test_what_was_taken_back_is_not_decided_again():
     """After an undo the results are whole again in the next request, though the undo broke the prefix."""
     cold = plan_request(asked(steps(8)), WHERE, POLICY, PlanInputs("cold"))
-    ((name, _),) = cold.state.active_decisions
+    ((name, _),) = cold.state.view.active_decisions
     undone = apply_entry(cold.state, Entry("u", None, RevokeEntry(name)))
-    assert undone.requests_since_break == 0
+    assert undone.counters.requests_since_break == 0
     assert plan_request(undone, WHERE, POLICY).record == ()
     for message in steps(1, 30_000)[1:]:
         undone = apply_entry(undone, Entry("", None, MessageEntry(build_sized_message(message))))
@@ -117,14 +118,18 @@ def test_the_price_is_a_reason(read, write, quiet, pays):
     """They go where `saved x requests to come x read > suffix x (write - read)`, ten requests at least."""
     where = replace(WHERE, prices=Prices(cache_read=read, cache_write=write))
     branch = asked(steps(8, 400), when("price"), WHERE, 0)
-    branch = replace(plan_request(branch, where, when()).state, requests_since_break=quiet)
+    new_state = plan_request(branch, where, when()).state
+    branch = replace(
+        new_state,
+        counters=replace(new_state.counters, requests_since_break=quiet),
+    )
     policy = when("price", prune_keep=9_000)
     plan = plan_request(branch, where, policy)
     assert bool(gone(plan)) == pays
     if pays:
         saved = sum(edit.saves for edit in plan.record)
         first = gone(plan)[0]
-        suffix = sum(slot.tokens for slot in branch.sized_messages.slice(first)) - saved
+        suffix = sum(slot.tokens for slot in branch.history.sized_messages.slice(first)) - saved
         assert saved * max(10, quiet) * read > suffix * (write - read)
 
 
@@ -147,12 +152,16 @@ def test_what_is_kept_for_an_hour_costs_more_to_write_again(hour, pays):
     branch = asked(steps(3), when())
     branch = apply_entry(
         branch,
-        Entry("", None, AnswerEntry(branch.last_prefix_digest, Usage(9_000, 1, 0, 9_000, cache_write_1h=9_000 * hour))),
+        Entry(
+            "",
+            None,
+            AnswerEntry(branch.last_request.prefix_digest, Usage(9_000, 1, 0, 9_000, cache_write_1h=9_000 * hour)),
+        ),
     )
     (edit,) = plan_request(
         branch, replace(WHERE, prices=Prices(cache_read=1.0, cache_write=1.0, input=0.5)), policy
     ).record
-    suffix = sum(slot.tokens for slot in branch.sized_messages.slice(edit.span.start)) - edit.saves
+    suffix = sum(slot.tokens for slot in branch.history.sized_messages.slice(edit.span.start)) - edit.saves
     worth = 10 * edit.saves / suffix
     prices = Prices(cache_read=1.0, cache_write=1 + 0.99 * worth, input=(1 + 1.01 * worth) / 2)
     assert bool(plan_request(branch, replace(WHERE, prices=prices), policy).record) == pays
@@ -182,7 +191,7 @@ def test_what_escaping_cost_comes_back_too():
     (edit,) = [edit for edit in plan.record if edit.span.start == 2]
     shown = build_projection(plan.state)[2]
     assert {one.rule for one in branch.edits[2]} == {ESCAPE_RULE}
-    assert branch.shown_tokens - plan.state.shown_tokens == sum(one.saves for one in plan.record)
+    assert branch.shown_tokens - plan.state.view.shown_tokens == sum(one.saves for one in plan.record)
     assert (edit.rule, edit.blob_hash) == ("prune", hash_text(forged.text))
     line = estimate_text_tokens(get_result_text(shown.message.results[0]))
     assert edit.saves == estimate_text_tokens(forged.text) - sum(one.saves for one in branch.edits[2]) - line

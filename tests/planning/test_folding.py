@@ -18,10 +18,11 @@ from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.pipeline import Stage, plan_request
 from holdfast.planning.presets.presets import OPENCLAW_2026_9, PRESETS
 from holdfast.planning.stages.tail_selection import measure_tail
-from holdfast.state.branch.branch import ConversationState, apply_entry
-from holdfast.state.branch.view import build_projection, count_leading_messages, list_shown_sized_messages_at
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Entry, MessageEntry, RequestSetup
+from holdfast.state.fold.apply import apply_entry
+from holdfast.state.view import build_projection, count_leading_messages, list_shown_sized_messages_at
 
 FOLDED = Message.from_text("user", "What stood here was folded into this. " * 100)
 
@@ -42,8 +43,8 @@ def folding(start: int, stop: int, at: int) -> Stage:
 
     def fold(draft: PlanBuilder) -> PlanBuilder:
         branch = draft.state
-        is_folded = any(edit.span.part is None for edits in branch.edits.values() for edit in edits)
-        if is_folded or not branch.first_kept <= start or len(branch.sized_messages) < at:
+        is_folded = any(edit.span.part is None for edits in branch.view.edits.values() for edit in edits)
+        if is_folded or not branch.view.first_kept <= start or len(branch.history.sized_messages) < at:
             return draft
         size = sum(slot.tokens for index in range(start, stop) for slot in list_shown_sized_messages_at(branch, index))
         return draft.add_edits(
@@ -90,7 +91,7 @@ def test_nothing_is_decided_about_what_was_folded(name, world, fold, start):
         WORLDS[world],
     )
     folds = [at for at, edit in enumerate(made.record) if edit.rule == "fold"]
-    assert folds or made.state.first_kept > start
+    assert folds or made.state.view.first_kept > start
     assert [edit for at in folds for edit in made.record[at + 1 :] if edit.span.start in range(start, 8)] == []
 
 
@@ -117,10 +118,12 @@ def test_repairs_find_their_place_behind_a_fold(kinds, start, length, later, mod
     policy = Policy().insert_stage_before("history", "fold", folding(start, start + length, start + length + later))
     place = replace(get_target(*model, window=200_000), setup=RequestSetup("f", 10))
     for step in drive_agent_loop(said, place, policy, request_points=range(1, len(said) + 1)):
-        whole, _ = normalize_projection(replace(step.plan.state, normalized_prefix=None), place.dialect)
+        whole, _ = normalize_projection(
+            replace(step.plan.state, view=replace(step.plan.state.view, normalized_prefix=None)), place.dialect
+        )
         assert step.plan.normalization == whole
         kept = build_projection(step.plan.state)[count_leading_messages(step.plan.state) :]
-        assert measure_tail(step.plan.state, step.plan.state.first_kept) == sum(slot.tokens for slot in kept)
+        assert measure_tail(step.plan.state, step.plan.state.view.first_kept) == sum(slot.tokens for slot in kept)
         assert (
             normalize_projection(
                 ConversationState.from_entries(

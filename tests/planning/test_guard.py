@@ -27,10 +27,11 @@ from holdfast.planning.budget import (
 )
 from holdfast.planning.presets.presets import OPENCLAW_2026_9, PRESETS
 from holdfast.planning.settings import Settings
-from holdfast.state.branch.branch import ConversationState, apply_entries
-from holdfast.state.branch.view import compute_prefix_digest
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import AnswerEntry, CompactionEntry, Entry, MessageEntry, RequestEntry, RequestSetup, Usage
+from holdfast.state.fold.apply import apply_entries
 from holdfast.state.target import ModelLimits, Target
+from holdfast.state.view import compute_prefix_digest, get_valid_measured_request
 
 OLD = PRESETS["openclaw"]
 NEW = Policy.preset("openclaw").with_settings(**OPENCLAW_2026_9).settings
@@ -139,8 +140,8 @@ def answered(turns, tokens):
             slot = build_sized_message(Message.from_text(role, f"{number} kelp on the rock. " * 60))
             branch = apply_entries(branch, [Entry("", None, MessageEntry(slot))])
             if role == "user":
-                asked = RequestEntry(compute_prefix_digest(branch), len(branch.sized_messages), "m", 40_000)
-                usage = Usage(round(tokens * (FRAMED.setup.tokens + branch.shown_tokens)))
+                asked = RequestEntry(compute_prefix_digest(branch), len(branch.history.sized_messages), "m", 40_000)
+                usage = Usage(round(tokens * (FRAMED.setup.tokens + branch.view.shown_tokens)))
                 branch = apply_entries(
                     branch, [Entry("", None, asked), Entry("", None, AnswerEntry(asked.prefix_digest, usage))]
                 )
@@ -167,7 +168,7 @@ def test_what_usage_told_of_a_frame_outlasts_a_compaction(tokens):
     shorter = apply_entries(
         branch, [Entry("", None, CompactionEntry(len(branch.sized_messages), Message.from_text("user", "kelp"), 5))]
     )
-    assert shorter.valid_measured_request is None
+    assert get_valid_measured_request(shorter) is None
     assert frame_in(shorter) == frame_in(branch)
 
 

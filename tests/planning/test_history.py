@@ -12,7 +12,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.planning.settings import ChannelLimits, UserLimits
 from holdfast.planning.stages.history_limit import get_history_limit
-from holdfast.state.branch.view import build_projection
+from holdfast.state.view import build_projection
 
 PLACE = get_target("anthropic", "claude-sonnet-4-5", window=100_000)
 CHANNELS = {

@@ -40,8 +40,6 @@ from holdfast.planning.presets.triggers import (
     is_over_rule_trigger,
 )
 from holdfast.planning.stages.compaction import is_over_trigger
-from holdfast.state.branch.branch import apply_entry
-from holdfast.state.branch.view import build_projection
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     AnswerEntry,
@@ -54,7 +52,9 @@ from holdfast.state.entries import (
     RevokeEntry,
     Usage,
 )
+from holdfast.state.fold.apply import apply_entry
 from holdfast.state.target import ModelLimits
+from holdfast.state.view import build_projection, get_valid_measured_request
 
 PI, OPENCODE, CLAUDE = PRESETS["pi"], PRESETS["opencode"], PRESETS["claude-code"]
 PICTURE = Media("image", "image/png", 3, "", "AAAA")
@@ -175,7 +175,7 @@ def test_an_edit_of_what_was_sent_ends_its_usage():
     result = entry(MessageEntry(build_sized_message(Message("tool", (ToolResult("c", "ls", (Text("x" * 400),)),)))))
     branch = ConversationState.from_entries([said("user", "x" * 400), call, result, *asked(3), said("user", "x" * 40)])
     assert estimate_pi_request(branch).usage_tokens == 5_200
-    made = plan(list(branch.messages), get_target("anthropic", "claude-sonnet-4-5"), state=branch)
+    made = plan(list(branch.history.messages), get_target("anthropic", "claude-sonnet-4-5"), state=branch)
     assert made.is_empty
     policy = Policy.preset("claude-code").with_settings(prune_keep_results=0, prune_idle=0, prune_tools=())
     draft = draft_of(policy.settings, branch)
@@ -206,11 +206,13 @@ def test_what_was_counted_is_no_less_known_when_something_is_taken_away():
     branch = ConversationState.from_entries(
         [said("user", "x" * 40_000), said("user", "y" * 4_000), *asked(1), said("user", "z" * 400)]
     )
-    short = Edit(Span(0, 1), (Message.from_text("user", "gone"),), "prune", "old", branch.sized_messages[0].tokens - 9)
+    short = Edit(
+        Span(0, 1), (Message.from_text("user", "gone"),), "prune", "old", branch.history.sized_messages[0].tokens - 9
+    )
     less = apply_entry(branch, Entry("", None, DecisionEntry((short,))))
     before, after = (draft_of(PRESETS["holdfast"], one) for one in (branch, less))
-    assert branch.valid_measured_request is not None
-    assert less.valid_measured_request is None
+    assert get_valid_measured_request(branch) is not None
+    assert get_valid_measured_request(less) is None
     assert after.token_ratio == before.token_ratio
 
 

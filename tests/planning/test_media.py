@@ -18,11 +18,12 @@ from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.pipeline import plan_request
 from holdfast.planning.stages.media import drop_shown_media
 from holdfast.recovery.signatures import drop_signed_parts
-from holdfast.state.branch.branch import ConversationState, apply_entry
-from holdfast.state.branch.view import build_projection
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import DecisionEntry, Entry, MessageEntry
+from holdfast.state.fold.apply import apply_entry
 from holdfast.state.target import PlanInputs
+from holdfast.state.view import build_projection
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
 POLICY = Policy().with_settings(media_most=6, media_bytes=6_000)

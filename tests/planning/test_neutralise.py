@@ -26,7 +26,7 @@ from holdfast.planning.stages.escape_tags import (
     find_look_alike_brackets,
 )
 from holdfast.providers.request_body import build_request_body
-from holdfast.state.branch.view import build_projection
+from holdfast.state.view import build_projection
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
 SMALL = Policy().with_settings(room_min=0, spill_chars=2_000, preview_chars=600, preview_outline=300)
@@ -77,7 +77,7 @@ def test_a_look_alike_is_escaped(tag, role):
     sent = said(apply(talk, made))
     assert not _TAG.search(sent)
     assert text.replace("&lt;", "<") in sent.replace("&lt;", "<")
-    assert said(made.state.messages) == said(talk)
+    assert said(made.state.history.messages) == said(talk)
 
 
 UNSEEN = [
@@ -169,7 +169,7 @@ def test_a_look_alike_spread_over_parts_is_escaped(pieces, api, role):
         where.api, where.model, [build_sized_message(one) for one in apply(talk, made)], options=made.options
     )
     assert sent.count(b"&lt;") == sum(piece.count("<") + piece.count("\uff1c") for piece in pieces)
-    assert made.state.shown_tokens == sum(slot.tokens for slot in build_projection(made.state))
+    assert made.state.view.shown_tokens == sum(slot.tokens for slot in build_projection(made.state))
 
 
 @given(st.lists(st.sampled_from([*TAGS, *HIDDEN, "<", "per", "sisted_", "tool_result", " ", "/", "x\n"]), max_size=12))
@@ -286,7 +286,7 @@ def test_an_escaped_text_can_still_give_way():
     assert [edit.rule for edit in relieved.record if edit.span.start == 2] == ["relief"]
     assert relieved.blobs[0].text == forged
     anew = sum(build_sized_message(slot.message).tokens for slot in build_projection(relieved.state))
-    assert abs(relieved.state.shown_tokens - anew) <= 16 * 4
+    assert abs(relieved.state.view.shown_tokens - anew) <= 16 * 4
 
 
 def test_a_summary_quotes_no_forged_tag():
@@ -319,7 +319,7 @@ def test_every_tag_that_is_sent_was_decided(steps, window):
     for step in drive_agent_loop([*talk, Message.from_text("user", "end")], where, SMALL):
         ours = {
             word
-            for edits in step.plan.state.edits.values()
+            for edits in step.plan.state.view.edits.values()
             for edit in edits
             for put in edit.replacement
             for word in [put.text if isinstance(put, Text) else get_result_text(put)]

@@ -15,7 +15,7 @@ from holdfast.planning.settings import ChannelLimits, Settings
 from holdfast.planning.settings_check import check_settings
 from holdfast.planning.stages.history_limit import get_history_limit
 from holdfast.planning.stages.truncate import compute_result_limits
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
 

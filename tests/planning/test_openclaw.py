@@ -18,9 +18,10 @@ from holdfast.planning.presets.prune_ttl import TRIMMED_IMAGE_TEXT
 from holdfast.planning.stages.append_limit import cap_message_texts
 from holdfast.planning.stages.prune import CLEARED_RESULT_TEXT
 from holdfast.planning.stages.truncate import compute_result_limits
-from holdfast.state.branch.branch import ConversationState, apply_entry
-from holdfast.state.branch.view import build_projection
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import AnswerEntry, DecisionEntry, Entry, MessageEntry, RevokeEntry
+from holdfast.state.fold.apply import apply_entry
+from holdfast.state.view import build_projection
 
 OPENCLAW = Policy.preset("openclaw")
 BARE = OPENCLAW.with_settings(compact="off", window_min=0, reserve_min=0, loop_share=0.0, truncate_share=0.0)
@@ -264,8 +265,8 @@ def test_what_was_trimmed_may_be_cleared_and_come_back():
         slot.message for slot in build_projection(second.state)
     ]
     assert build_projection(undone) == build_projection(ConversationState.from_entries([*entries, decided[0]]))
-    assert both.shown_tokens == sum(slot.tokens for slot in build_projection(both))
-    assert undone.shown_tokens == sum(slot.tokens for slot in build_projection(undone))
+    assert both.view.shown_tokens == sum(slot.tokens for slot in build_projection(both))
+    assert undone.view.shown_tokens == sum(slot.tokens for slot in build_projection(undone))
 
 
 # -- images ------------------------------------------------------------------------------------------------------------
@@ -327,6 +328,8 @@ def test_calls_of_a_broken_answer_are_not_waited_for(stop, waits):
     said = read(10)[:2]
     entries = [Entry(str(at), None, MessageEntry(build_sized_message(message))) for at, message in enumerate(said)]
     assert (
-        ConversationState.from_entries([*entries, Entry("a", None, AnswerEntry("", stop_reason=stop))]).open_call_ids
+        ConversationState.from_entries(
+            [*entries, Entry("a", None, AnswerEntry("", stop_reason=stop))]
+        ).history.open_call_ids
         == waits
     )

@@ -254,9 +254,9 @@ def test_opencode_clears_what_it_cut_before():
     del first
     (text, *_) = [get_result_text(one) for slot in last.slots for one in slot.message.results]
     assert text == CLEARED_RESULT_TEXT
-    edits = last.plan.state.edits[2]
+    edits = last.plan.state.view.edits[2]
     assert [edit.rule for edit in edits] == ["lines", "prune"]
-    assert last.plan.state.shown_tokens == sum(slot.tokens for slot in last.slots)
+    assert last.plan.state.view.shown_tokens == sum(slot.tokens for slot in last.slots)
 
 
 CLAUDE = Policy.preset("claude-code").with_settings(compact="off")

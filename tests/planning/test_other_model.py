@@ -69,7 +69,7 @@ def test_what_is_known_of_seals_is_no_edit_of_the_past() -> None:
     wire, branch = begun("anthropic"), ConversationState()
     for number, model in enumerate([first, second, second, second]):
         planned = plan(anthropic.decode_message_dicts(wire), get_target("anthropic", model), state=branch)
-        assert number != 3 or branch.sized_messages.is_storage_of(planned.state.sized_messages)
+        assert number != 3 or branch.history.sized_messages.is_storage_of(planned.state.history.sized_messages)
         branch = planned.state
         wire += said("anthropic", number)
 
@@ -80,4 +80,4 @@ def test_one_model_alone_is_told_nothing() -> None:
     for to in (get_target("anthropic", "claude-opus-4-8"), Target()):
         planned = plan(history[:3], to)
         planned = plan(history, to, state=planned.state)
-        assert all(one is other for one, other in zip(planned.state.messages, history, strict=True))
+        assert all(one is other for one, other in zip(planned.state.history.messages, history, strict=True))

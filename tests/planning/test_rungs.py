@@ -16,10 +16,10 @@ from holdfast.planning.pipeline import plan_request
 from holdfast.planning.plan import reconcile_messages
 from holdfast.planning.presets.presets import OPENCLAW_2026_9, PRESETS
 from holdfast.planning.stages.smallest_request import estimate_irreducible_tokens, find_open_call_group
-from holdfast.state.branch.branch import apply_entry
-from holdfast.state.branch.turns import find_newest_user_index
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.state.entries import Entry, MessageEntry
+from holdfast.state.fold.apply import apply_entry
+from holdfast.state.turns import find_newest_user_index
 
 OURS = Policy()
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=12_000)
@@ -141,7 +141,7 @@ def test_newest_words_that_were_hidden_before_are_said_again_and_short():
     branch = plan(
         said, get_target("anthropic", "claude-sonnet-4-5"), policy, inputs=PlanInputs(force_compaction=True)
     ).state
-    assert branch.first_kept > 0
+    assert branch.view.first_kept > 0
     made = plan_request(
         reconcile_messages(branch, [*said, *step(3, "done")]), WHERE, policy, PlanInputs(overflow_step="fallback")
     )
@@ -164,7 +164,7 @@ def test_texts_point_to_where_they_lie(spill):
     assert ('recall(id="' in newest) is spill
     assert "characters left out" in newest
     assert bool(made.blobs) is spill
-    assert list(made.state.messages) == said
+    assert list(made.state.history.messages) == said
 
 
 def test_the_smallest_request_is_smallest():
@@ -204,7 +204,7 @@ def test_what_no_extract_could_tell_is_short_where_it_stands():
     said = [Message("assistant", (PHOTO,))] * 6
     branch = plan(said, WHERE, PLAIN).state
     made = plan_request(branch, WHERE, PLAIN, PlanInputs(overflow_step="fallback"))
-    assert branch.seen_count == len(said)
+    assert branch.last_request.seen_count == len(said)
     assert [edit.span.start for edit in made.record] == [*range(6)]
     assert made.after <= compute_budget(WHERE, OURS.settings).usable
 

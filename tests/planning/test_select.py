@@ -177,10 +177,10 @@ def test_what_leaves_is_in_the_summary_or_the_tail(name, messages):
         held = messages[: step.count]
         made = step.plan.compaction
         if made is not None:
-            head = made.first_kept - step.plan.state.pinned_count
+            head = made.first_kept - step.plan.state.view.pinned_count
             assert f"({head} messages)" in made.summary.text
             assert made.first_kept - kept in find_cut_points(held[kept:])
-            assert [slot.message for slot in step.plan.state.sized_messages.slice(made.first_kept)] == held[
+            assert [slot.message for slot in step.plan.state.history.sized_messages.slice(made.first_kept)] == held[
                 made.first_kept :
             ]
             kept = made.first_kept

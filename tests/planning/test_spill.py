@@ -187,7 +187,7 @@ def test_binary_and_lone_surrogates_are_spilled_like_any_text():
     made = plan(said, WHERE)
     assert [blob.text for blob in made.blobs] == [text]
     assert made.blobs[0].hash == sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    assert ConversationState.load(made.state.dump()).edits == made.state.edits
+    assert ConversationState.load(made.state.dump()).view.edits == made.state.view.edits
 
 
 def test_media_in_a_result_stay():

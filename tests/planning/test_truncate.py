@@ -39,8 +39,9 @@ from holdfast.planning.stages.truncate import (
     truncate_text_to_weight,
     weigh_result_text,
 )
-from holdfast.state.branch.branch import TRUNCATE_RULE, ConversationState, apply_entry
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import AnswerEntry, Entry, MessageEntry, Usage
+from holdfast.state.fold.apply import TRUNCATE_RULE, apply_entry
 from holdfast.store.memory import MemoryStore
 
 IMAGE = Media("image", "image/png", 3, source="AAAA")
@@ -305,18 +306,20 @@ def test_once_between_two_answers():
     """P2: what is new before the next answer is not cut again; behind an answer it may be."""
     said = read(60_000)
     made = plan(said, PLACE, POLICY)
-    assert made.state.truncations_since_answer == 1
+    assert made.state.counters.truncations_since_answer == 1
     more = [*said, Message("tool", (ToolResult("x", "read", said[2].results[0].content),))]
     assert plan(more, PLACE, POLICY, state=made.state).record == ()
-    answered = apply_entry(made.state, Entry("", None, AnswerEntry(made.state.last_prefix_digest, Usage(9_000))))
-    assert answered.truncations_since_answer == 0
+    answered = apply_entry(
+        made.state, Entry("", None, AnswerEntry(made.state.last_request.prefix_digest, Usage(9_000)))
+    )
+    assert answered.counters.truncations_since_answer == 0
     assert (
         apply_entry(
             made.state, Entry("", None, MessageEntry(build_sized_message(Message.from_text("assistant", "ok"))))
-        ).truncations_since_answer
+        ).counters.truncations_since_answer
         == 0
     )
-    assert ConversationState.load(made.state.dump()).truncations_since_answer == 1
+    assert ConversationState.load(made.state.dump()).counters.truncations_since_answer == 1
     later = plan(read(60_000, 60_000), PLACE, POLICY, state=answered)
     assert [edit.span.start for edit in later.record] == [2, 4]
     assert later.blobs[0] == made.blobs[0]

@@ -22,9 +22,9 @@ from holdfast.messages.size.tokens import build_sized_message, estimate_text_tok
 from holdfast.messages.text.cutting import take_both_text_ends
 from holdfast.planning.budget import compute_budget
 from holdfast.planning.settings import HANDLE_CHARS, Settings
-from holdfast.state.branch.view import build_projection
 from holdfast.state.calibration.token_estimate import get_calibrated_ratio, get_planning_ratio
 from holdfast.state.entries import RequestSetup
+from holdfast.state.view import build_projection
 
 OURS = Policy()
 SMALL = OURS.with_settings(room_min=0, spill_chars=2_000, preview_chars=300, preview_outline=200, message_chars=5_000)
@@ -59,7 +59,7 @@ def test_a_replacement_is_shorter(messages, model, window, policy):
     """Every recorded edit puts something smaller, in characters and in tokens, in place of what stood there."""
     for step in drive_agent_loop(messages, place(model, window), policy, worlds=WORLDS):
         for edit in step.plan.record:
-            old = step.plan.state.messages[edit.span.start].parts[edit.span.part]
+            old = step.plan.state.history.messages[edit.span.start].parts[edit.span.part]
             assert len(edit.replacement) == 1
             assert len(words_of(edit.replacement[0])) < len(words_of(old))
             assert edit.saves > 0
@@ -109,7 +109,7 @@ def test_a_decision_stands_for_ever(messages, model, window, policy):
         decided |= new
         shown = {slot.digest: slot.message for slot in build_projection(step.plan.state)}
         for (start, part), put in decided.items():
-            if start >= step.plan.state.first_kept:
+            if start >= step.plan.state.view.first_kept:
                 assert any(len(one.parts) > part and one.parts[part] == put for one in shown.values())
 
 
@@ -130,7 +130,7 @@ def test_nothing_spilled_is_lost(messages, model, window, policy):
         assert all(sha256(text.encode("utf-8", "surrogatepass")).hexdigest() == name for name, text in blobs.items())
         for edit in step.plan.record:
             if edit.rule == "spill":
-                old = step.plan.state.messages[edit.span.start].parts[edit.span.part]
+                old = step.plan.state.history.messages[edit.span.start].parts[edit.span.part]
                 assert blobs[edit.blob_hash] == words_of(old)
                 assert edit.blob_hash[:12] in words_of(edit.replacement[0])
 
@@ -198,7 +198,7 @@ def test_the_size_carried_along_is_the_size_of_what_is_sent(messages, model, win
     for step in drive_agent_loop(messages, place(model, window), policy, worlds=WORLDS):
         branch = step.plan.state
         anew = sum(build_sized_message(slot.message).tokens for slot in build_projection(branch))
-        assert abs(branch.shown_tokens - anew) <= 16 * sum(len(edits) for edits in branch.edits.values())
+        assert abs(branch.view.shown_tokens - anew) <= 16 * sum(len(edits) for edits in branch.view.edits.values())
 
 
 @given(long_talks, places, windows, st.sampled_from([OURS, SMALL]))

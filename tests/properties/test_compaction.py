@@ -30,10 +30,10 @@ from holdfast.planning.pipeline import plan_request
 from holdfast.planning.presets.presets import PRESETS
 from holdfast.planning.settings import Settings
 from holdfast.planning.stages.compaction import is_over_trigger
-from holdfast.state.branch.branch import apply_entry
-from holdfast.state.branch.view import build_projection
 from holdfast.state.entries import AnswerEntry, Entry, FailureEntry, MessageEntry, RequestSetup, Usage
+from holdfast.state.fold.apply import apply_entry
 from holdfast.state.target import ModelLimits
+from holdfast.state.view import build_projection
 
 OURS = Policy()
 HEADINGS = [
@@ -110,8 +110,8 @@ def test_what_is_not_worth_it_changes_nothing_and_is_told(messages, window):
         assert not (told and made.compaction)
         if told:
             assert all(notice.why for notice in told)
-            assert made.state.first_kept == max(step.branch.first_kept, made.state.pinned_count)
-            assert made.state.compaction == step.branch.compaction
+            assert made.state.view.first_kept == max(step.branch.view.first_kept, made.state.view.pinned_count)
+            assert made.state.view.compaction == step.branch.view.compaction
         room = compute_budget(where, OURS.settings)
         draft = PlanBuilder(made.state, where, OURS.settings, step.world, room)
         assert told or made.compaction or not is_over_trigger(draft)
@@ -225,9 +225,9 @@ def test_everything_is_in_the_head_or_in_the_tail(messages, window, name):
         branch = step.plan.state
         assert (
             len(build_projection(branch))
-            == branch.pinned_count + (branch.compaction is not None) + step.count - branch.first_kept
+            == branch.view.pinned_count + (branch.view.compaction is not None) + step.count - branch.view.first_kept
         )
-        assert list(branch.messages) == messages[: step.count]
+        assert list(branch.history.messages) == messages[: step.count]
 
 
 positions = st.integers(0, 40)
@@ -432,7 +432,7 @@ def draft_of(policy, window, tokens, *, frame=0, output=None, world=PlanInputs()
     """Return a draft whose last reported usage, told twice, is ``tokens``; what came later is an empty answer."""
     where = replace(place(window, frame), limits=ModelLimits(window, output))
     made = plan([Message.from_text("user", "a")], where, policy)
-    answer = Entry("", None, AnswerEntry(made.state.last_prefix_digest, Usage(tokens, 0)))
+    answer = Entry("", None, AnswerEntry(made.state.last_request.prefix_digest, Usage(tokens, 0)))
     branch = apply_entry(apply_entry(made.state, answer), answer)
     if policy.settings.measure == "usage":
         branch = apply_entry(

@@ -19,9 +19,10 @@ from holdfast.cli.reports.history import (
 from holdfast.cli.reports.request_diff import compare_requests, group_message_changes
 from holdfast.cli.reports.request_size import measure_session_request
 from holdfast.config import load_shipped_catalog
-from holdfast.state.branch.branch import ConversationState, apply_entry
-from holdfast.state.branch.view import list_projection_origins
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, RevokeEntry
+from holdfast.state.fold.apply import apply_entry
+from holdfast.state.view import list_projection_origins
 from holdfast.store.base import SessionInfo
 
 
@@ -45,7 +46,8 @@ def test_the_account_adds_up(entries):
         )[0]
         assert (
             found.saved_tokens
-            == (branch.cumulative_tokens[-1] if len(branch.sized_messages) else 0) - branch.shown_tokens
+            == (branch.history.cumulative_tokens[-1] if len(branch.history.sized_messages) else 0)
+            - branch.view.shown_tokens
         )
     assert sum_savings([found, found]).saved_tokens == 2 * found.saved_tokens
 
@@ -71,14 +73,16 @@ def test_two_moments_compared(entries, data):
 def test_a_message_is_whole_unless_something_was_done(entries):
     """What is not sent as it was said has an act in force that says why; acts in force are those of the law."""
     log = build_branch_history(entries)
-    law = {id_ for id_, _ in log.state.active_decisions}
+    law = {id_ for id_, _ in log.state.view.active_decisions}
     for index, state in enumerate(list_message_visibility(log.state)):
         told = list(iter_message_actions(log, index))
         assert {act.entry for act in told if not act.revoked_by} <= law
         if state != "whole":
             assert any(not act.revoked_by for act in told)
-        elif index >= log.state.first_kept or index < log.state.pinned_count:
-            assert [slot.message for slot in get_shown_messages(log.state, index)] == [log.state.messages[index]]
+        elif index >= log.state.view.first_kept or index < log.state.view.pinned_count:
+            assert [slot.message for slot in get_shown_messages(log.state, index)] == [
+                log.state.history.messages[index]
+            ]
 
 
 @given(log_strategy().map(chained))
@@ -94,5 +98,5 @@ def test_what_undo_says_comes_true(entries):
             == one.token_growth
         )
         assert isinstance(
-            dict(log.state.active_decisions)[one.id], DecisionEntry if one.kind == "decision" else CompactionEntry
+            dict(log.state.view.active_decisions)[one.id], DecisionEntry if one.kind == "decision" else CompactionEntry
         )

@@ -18,13 +18,6 @@ from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.budget import compute_effective_target
 from holdfast.planning.presets.measures import estimate_pi_request
 from holdfast.planning.settings import Settings
-from holdfast.state.branch.branch import apply_entry
-from holdfast.state.branch.view import (
-    build_projection,
-    compute_prefix_digest,
-    list_projection_origins,
-    list_shown_messages_at,
-)
 from holdfast.state.calibration.token_estimate import estimate_request_tokens, get_calibrated_ratio, get_setup_tokens
 from holdfast.state.dialect import Dialect
 from holdfast.state.edits import Edit, NormalizedPrefix, Span
@@ -39,8 +32,17 @@ from holdfast.state.entries import (
     RevokeEntry,
     Usage,
 )
+from holdfast.state.fold.apply import apply_entry
 from holdfast.state.sequence import PersistentSequence
 from holdfast.state.target import Target
+from holdfast.state.view import (
+    build_projection,
+    compute_prefix_digest,
+    get_valid_last_answer,
+    get_valid_measured_request,
+    list_projection_origins,
+    list_shown_messages_at,
+)
 from holdfast.store.memory import MemoryStore
 from holdfast.store.tree.active import CHECKPOINT_FIELDS
 
@@ -77,14 +79,20 @@ def test_a_branch_that_a_store_resumes_goes_on_like_one_that_is_built(entries, d
         done += count
         resumed, built = store.open_state("k"), ConversationState.from_entries(entries[:done])
         assert [name for name in CHECKPOINT_FIELDS if getattr(resumed, name) != getattr(built, name)] == []
-        assert (resumed.valid_measured_request, resumed.valid_last_answer, compute_prefix_digest(resumed)) == (
-            built.valid_measured_request,
-            built.valid_last_answer,
+        assert (
+            get_valid_measured_request(resumed),
+            get_valid_last_answer(resumed),
+            compute_prefix_digest(resumed),
+        ) == (
+            get_valid_measured_request(built),
+            get_valid_last_answer(built),
             compute_prefix_digest(built),
         )
         assert [slot.digest for slot in build_projection(resumed)] == [slot.digest for slot in build_projection(built)]
         for name in ("projection_digests", "digests_before"):
-            assert [*getattr(resumed, name)][built.first_kept :] == [*getattr(built, name)][built.first_kept :]
+            assert [*getattr(resumed, name)][built.view.first_kept :] == [*getattr(built, name)][
+                built.view.first_kept :
+            ]
 
 
 @pytest.mark.parametrize("stop", ["error", "aborted", ""])
@@ -102,8 +110,8 @@ def test_an_answer_without_a_word_behind_a_compaction_that_keeps_nothing(stop):
     store.create_session("k")
     store.append_entries("k", [entries[0], *linked])
     assert (
-        store.open_state("k").failed_answer_indexes
-        == ConversationState.from_entries(entries).failed_answer_indexes
+        store.open_state("k").history.failed_answer_indexes
+        == ConversationState.from_entries(entries).history.failed_answer_indexes
         == ()
     )
 
@@ -123,7 +131,7 @@ def test_a_dumped_branch_comes_back(entries):
     half = len(entries) // 2
     branch = ConversationState.from_entries(entries[:half])
     settled = NormalizedPrefix(Dialect("anthropic"), 1, 1, (Edit(Span(0, 1), (Message.from_text("user", "x"),)),))
-    branch = replace(branch, normalized_prefix=settled)
+    branch = replace(branch, view=replace(branch.view, normalized_prefix=settled))
     again = ConversationState.load(branch.dump())
     assert again == branch
     assert again.dump() == branch.dump()
@@ -184,18 +192,20 @@ def test_undo_restores_what_was_there(entries, data):
 def decisions(draw, entries):
     """Any decision about some words of ``entries``, or any compaction."""
     branch = ConversationState.from_entries(entries)
-    words = [at for at, message in enumerate(branch.messages) if message.parts and type(message.parts[0]) is Text]
+    words = [
+        at for at, message in enumerate(branch.history.messages) if message.parts and type(message.parts[0]) is Text
+    ]
     if words and draw(st.booleans()):
         at = draw(st.sampled_from(words))
         return DecisionEntry((Edit(Span(at, at + 1, 0), (Text("[cut]"),), "test", "", 1),))
-    keep = draw(st.integers(branch.pinned_count, len(branch.sized_messages)))
+    keep = draw(st.integers(branch.view.pinned_count, len(branch.history.sized_messages)))
     return CompactionEntry(keep, draw(st.sampled_from([None, Message.from_text("user", "so far")])), 9)
 
 
 def counted(entries, tokens):
     """Return the branch of ``entries`` after one more request, which the provider counted at ``tokens``."""
     branch = ConversationState.from_entries(entries)
-    request = RequestEntry(compute_prefix_digest(branch), len(branch.sized_messages), "m")
+    request = RequestEntry(compute_prefix_digest(branch), len(branch.history.sized_messages), "m")
     answer = AnswerEntry(request.prefix_digest, Usage(tokens, 10))
     return apply_entry(apply_entry(branch, Entry("asked", None, request)), Entry("told", None, answer))
 
@@ -205,9 +215,9 @@ def test_an_undone_decision_gives_the_figures_from_before(entries, tokens, data)
     """What was decided and taken back since a request was counted changes no size, by no measure."""
     before, decided = counted(entries, tokens), data.draw(decisions(entries))
     after = apply_entry(apply_entry(before, Entry("d", None, decided)), Entry("undo", None, RevokeEntry("d")))
-    assert (after.valid_measured_request, after.valid_last_answer) == (
-        before.valid_measured_request,
-        before.valid_last_answer,
+    assert (get_valid_measured_request(after), get_valid_last_answer(after)) == (
+        get_valid_measured_request(before),
+        get_valid_last_answer(before),
     )
     assert estimate_pi_request(after) == estimate_pi_request(before)
     for place in (Target(model="m"), Target(model="m", setup=before.setup), Target(model="n")):
@@ -227,7 +237,7 @@ def test_a_frame_that_nobody_told_does_not_vanish(entries, tokens, data):
     places = [compute_effective_target(Target(model="m"), branch, Settings()) for branch in (before, after)]
     frame, same = map(get_setup_tokens, places)
     assert frame == same
-    told = before.valid_measured_request
+    told = get_valid_measured_request(before)
     if told is not None and not before.media_count:
         assert frame >= min(
             told.reported_tokens - round(get_calibrated_ratio(before, places[0]) * told.shown_tokens), 100_000
@@ -238,11 +248,11 @@ def test_a_frame_that_nobody_told_does_not_vanish(entries, tokens, data):
 def test_undoing_everything_shows_everything(entries):
     """With every decision revoked, the projection is what was said, at the size it was said."""
     branch = ConversationState.from_entries(entries)
-    for id_, _ in branch.active_decisions:
+    for id_, _ in branch.view.active_decisions:
         branch = apply_entry(branch, Entry("undo", None, RevokeEntry(id_)))
-    assert [slot.message for slot in build_projection(branch)] == list(branch.messages)
-    assert branch.shown_tokens == sum(slot.tokens for slot in branch.sized_messages)
-    assert branch.active_decisions == ()
+    assert [slot.message for slot in build_projection(branch)] == list(branch.history.messages)
+    assert branch.view.shown_tokens == sum(slot.tokens for slot in branch.history.sized_messages)
+    assert branch.view.active_decisions == ()
 
 
 @given(log_strategy())
@@ -250,17 +260,17 @@ def test_the_projection_is_measured(entries):
     """``held`` is the sum of the slots shown, and each slot shown says where it came from."""
     branch = ConversationState.from_entries(entries)
     shown = build_projection(branch)
-    assert branch.shown_tokens == sum(slot.tokens for slot in shown)
+    assert branch.view.shown_tokens == sum(slot.tokens for slot in shown)
     places = list_projection_origins(branch)
     assert len(places) == len(shown)
-    assert places == sorted(places, key=lambda place: branch.pinned_count - 0.5 if place < 0 else place)
-    assert all(place < branch.pinned_count or place >= branch.first_kept for place in places)
+    assert places == sorted(places, key=lambda place: branch.view.pinned_count - 0.5 if place < 0 else place)
+    assert all(place < branch.view.pinned_count or place >= branch.view.first_kept for place in places)
     assert (
-        len(branch.projection_digests)
-        == len(branch.digests_before)
-        == len(branch.cumulative_tokens)
-        == len(branch.messages)
-        == len(branch.sized_messages)
+        len(branch.history.projection_digests)
+        == len(branch.history.digests_before)
+        == len(branch.history.cumulative_tokens)
+        == len(branch.history.messages)
+        == len(branch.history.sized_messages)
     )
 
 
@@ -269,16 +279,16 @@ def test_media_are_counted_where_they_are_shown(entries):
     """``media``, ``media_bytes`` and ``pictures`` are those of the projection: what gave way counts no more."""
     branch = ConversationState.from_entries(entries)
     shown = [one for slot in build_projection(branch) for one in collect_media_in_messages(slot.message)]
-    assert (branch.media_count, branch.media_bytes) == (len(shown), sum(one.size for one in shown))
+    assert (branch.view.media_count, branch.view.media_bytes) == (len(shown), sum(one.size for one in shown))
     kept = [
         one
-        for index in branch.media_indexes
+        for index in branch.view.media_indexes
         for message in list_shown_messages_at(branch, index)
         for one in collect_media_in_messages(message)
     ]
-    pinned = collect_media_in_messages(*branch.messages.slice(0, branch.pinned_count))
+    pinned = collect_media_in_messages(*branch.history.messages.slice(0, branch.view.pinned_count))
     assert [*pinned, *kept] == shown
-    assert all(collect_media_in_messages(*list_shown_messages_at(branch, index)) for index in branch.media_indexes)
+    assert all(collect_media_in_messages(*list_shown_messages_at(branch, index)) for index in branch.view.media_indexes)
 
 
 @given(log_strategy())
@@ -286,9 +296,12 @@ def test_marks_are_those_of_the_projection(entries):
     """The marks carried along are the marks of the same law applied to the same slots from the start."""
     branch = ConversationState.from_entries(entries)
     plain = ConversationState.from_entries(entry for entry in entries if isinstance(entry.body, MessageEntry))
-    for id_, what in branch.active_decisions:
+    for id_, what in branch.view.active_decisions:
         plain = apply_entry(plain, Entry(id_, None, what))
-    assert list(plain.projection_digests)[branch.first_kept :] == list(branch.projection_digests)[branch.first_kept :]
+    assert (
+        list(plain.history.projection_digests)[branch.view.first_kept :]
+        == list(branch.history.projection_digests)[branch.view.first_kept :]
+    )
     assert compute_prefix_digest(replace(plain, setup=branch.setup)) == compute_prefix_digest(branch)
 
 

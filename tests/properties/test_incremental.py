@@ -70,8 +70,8 @@ def test_memory_changes_no_plan(messages, model, window, frame, policy, usage):
             "setup",
         ):
             assert getattr(again, name) == getattr(step.plan.state, name)
-        assert list(again.projection_digests) == list(step.plan.state.projection_digests)
-        assert list(again.digests_before) == list(step.plan.state.digests_before)
+        assert list(again.history.projection_digests) == list(step.plan.state.history.projection_digests)
+        assert list(again.history.digests_before) == list(step.plan.state.history.digests_before)
 
 
 @given(broken_history_strategy(max_wounds=5), places, st.sampled_from([SMALL, Policy()]))
@@ -230,7 +230,7 @@ def test_thinking_outlives_what_did_not_touch_it():
     where = place(MODELS[2], 20_000, RequestSetup())
     last = drive_agent_loop(talked, where)[-1]
     sent = get_wire_messages(where, last.slots)
-    assert any(edit.rule == "spill" for edits in last.plan.state.edits.values() for edit in edits)
+    assert any(edit.rule == "spill" for edits in last.plan.state.view.edits.values() for edit in edits)
     other = [*talked[:-1], Message.from_text("user", "c")]
     made = plan(other, where, state=last.plan.state)
     assert get_wire_messages(where, build_messages_to_send(made))[:-1] == sent[:-1]

@@ -239,7 +239,7 @@ class World:
         journal.follow_conversation(lens.messages)
         own = self.known(talk, lens)
         own.follow_conversation(lens.messages)
-        assert spoken(journal) == [slot.message for slot in own.state.sized_messages]
+        assert spoken(journal) == [slot.message for slot in own.state.history.sized_messages]
         self.check_own(talk, lens, journal, own)
         talk.kept[talk.at], talk.flight = journal, (journal, own)
 
@@ -296,7 +296,7 @@ class World:
         call = f"call_{talk.name[1:-1]}_{self.count}" if talk.place.tools and seed % 2 else ""
         parts = (Text(text), *((ToolCall(call, "run", '{"n":1}'),) if call else ()))
         for journal in talk.flight if seed % 4 else ():
-            journal.record_answer(Message("assistant", parts), Usage(journal.state.last_request_tokens, 20))
+            journal.record_answer(Message("assistant", parts), Usage(journal.state.last_request.tokens, 20))
         self.store.set_leaf(talk.flight[0].key, talk.flight[0].leaf)
         talk.lines.append(Line("assistant", text, call))
         talk.flight = None
@@ -347,7 +347,7 @@ def body(lens: ParsedRequest, prepared: PreparedRequest) -> bytes:
 
 def spoken(journal: Journal) -> list[Message]:
     """Return the messages of a branch."""
-    return [slot.message for slot in journal.state.sized_messages]
+    return [slot.message for slot in journal.state.history.sized_messages]
 
 
 WHAT = [*["go"] * 12, "ask", "fork", "fork", "compact", "back", "title", "restart"]

@@ -22,10 +22,10 @@ from holdfast.planning.presets.presets import PRESETS
 from holdfast.planning.stages.cache_breakpoints import choose_cache_breakpoints
 from holdfast.providers.request_body import build_request_body
 from holdfast.replay.cache import SETUP_BREAKPOINT, SimulatedCache, make_cache_blocks
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import build_projection
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import DecisionEntry, Entry, MessageEntry, RequestEntry
+from holdfast.state.view import build_projection
 
 MODELS = [("anthropic", "claude-sonnet-4-5"), ("anthropic", "claude-opus-5-5"), ("anthropic", "somebody-else")]
 POLICIES = [Policy.preset(name) for name in PRESETS]
@@ -189,7 +189,7 @@ def test_the_summary_is_marked():
     where = get_target("anthropic", "claude-sonnet-4-5", window=40_000)
     said = [*wide(4, 12), Message.from_text("assistant", "so"), Message.from_text("user", "go on")]
     step = drive_agent_loop(said, where, worlds=[PlanInputs(force_compaction=True)])[-1]
-    assert step.plan.state.compaction is not None
+    assert step.plan.state.view.compaction is not None
     assert 0 in step.plan.options.cache_breakpoints
 
 
@@ -215,6 +215,6 @@ def test_what_was_edited_before_it_was_shown_holds_no_marker(said):
     call = Message("assistant", (ToolCall("c", "read"),))
     start = [Message.from_text("user", "go"), call, Message("tool", (ToolResult("c", "read", (Text(said),)),))]
     for step in drive_agent_loop([*start, *wide(1, 4)[1:]], where, opencode, request_points=range(3, 12, 2)):
-        assert len(step.plan.state.edits) == 1
+        assert len(step.plan.state.view.edits) == 1
         assert 2 not in step.plan.options.cache_breakpoints[:1] or step.count == 3
     assert 2 not in step.plan.options.cache_breakpoints

@@ -16,10 +16,10 @@ from holdfast.messages.size.tokens import build_sized_message
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.pipeline import plan_request
 from holdfast.providers.request_body import build_request_body
-from holdfast.state.branch.branch import apply_entry
-from holdfast.state.branch.view import build_projection, build_summary_message
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.state.entries import AnswerEntry, CompactionEntry, Entry, MessageEntry, RequestSetup, Usage
+from holdfast.state.fold.apply import apply_entry
+from holdfast.state.view import build_projection, build_summary_message, get_valid_measured_request
 
 FRAME = RequestSetup("f", 500, is_exact=True)
 PLACES = [
@@ -84,15 +84,15 @@ def test_each_target_is_reckoned_with_what_it_is_sent(api, size, words, places, 
         plan = plan_request(branch, place, STILL)
         out, is_native = size_out(place, plan, size)
         assert is_native == (place.api == api and place.model == MAKERS[api][0])
-        assert plan.state.last_request_tokens == plan.state.shown_tokens == out
-        if branch.valid_measured_request is None or branch.model != place.model:
+        assert plan.state.last_request.tokens == plan.state.view.shown_tokens == out
+        if get_valid_measured_request(branch) is None or branch.last_request.model != place.model:
             assert plan.after == estimate_request_tokens(branch, place, out)
         else:
             assert plan.after == pytest.approx(FRAME.tokens + TRUE * out, rel=0.25)
-        log += make_plan_entries(log, plan, len(plan.state.sized_messages), place.model)
-        assert ConversationState.from_entries(log).last_request_tokens == out
+        log += make_plan_entries(log, plan, len(plan.state.history.sized_messages), place.model)
+        assert ConversationState.from_entries(log).last_request.tokens == out
         answer = AnswerEntry(
-            plan.state.last_prefix_digest, Usage(FRAME.tokens + round(TRUE * out), 10) if tells else Usage()
+            plan.state.last_request.prefix_digest, Usage(FRAME.tokens + round(TRUE * out), 10) if tells else Usage()
         )
         told = [
             answer,
@@ -100,7 +100,7 @@ def test_each_target_is_reckoned_with_what_it_is_sent(api, size, words, places, 
             MessageEntry(build_sized_message(Message.from_text("user", "And?"))),
         ]
         log += [Entry(f"e{len(log) + more}", None, one, len(log) + more) for more, one in enumerate(told)]
-        gauge = ConversationState.from_entries(log).calibration
+        gauge = ConversationState.from_entries(log).usage.calibration
         assert not gauge.estimated_tokens or gauge.real_tokens / gauge.estimated_tokens == pytest.approx(TRUE, rel=0.1)
 
 
@@ -111,14 +111,14 @@ def test_a_branch_holds_what_its_model_is_shown(api, size, words, places):
     branch = ConversationState.from_entries(log)
     for place in places:
         plan = plan_request(branch, place, STILL)
-        new = make_plan_entries(log, plan, len(plan.state.sized_messages), place.model)
+        new = make_plan_entries(log, plan, len(plan.state.history.sized_messages), place.model)
         log += new
         for entry in new:
             branch = apply_entry(branch, entry)
         assert (
-            branch.shown_tokens
+            branch.view.shown_tokens
             == sum(slot.tokens for slot in build_projection(branch))
-            == ConversationState.from_entries(log).shown_tokens
+            == ConversationState.from_entries(log).view.shown_tokens
         )
 
 

@@ -21,7 +21,6 @@ from holdfast.planning.pipeline import plan_request
 from holdfast.planning.plan import reconcile_messages
 from holdfast.planning.presets.presets import PRESETS
 from holdfast.planning.stages.smallest_request import estimate_irreducible_tokens
-from holdfast.state.branch.branch import apply_entry
 from holdfast.state.calibration.calibration import LearnedLimits
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.state.entries import (
@@ -35,6 +34,7 @@ from holdfast.state.entries import (
     RequestSetup,
     Usage,
 )
+from holdfast.state.fold.apply import apply_entry
 
 OURS = Policy()
 talks = conversation_strategy(turns=4, steps=5, longest=9_000)
@@ -150,7 +150,7 @@ def test_open_calls_stay(messages, window, spill):
     messages = [*messages, Message("assistant", (ToolCall("open_1", "read", "{}"), ToolCall("open_2", "read", "{}")))]
     messages.append(Message("tool", (ToolResult("open_1", "read", (Text("x" * 9_000),)),)))
     made = plan(messages, place(window), inputs=PlanInputs(overflow_step="fallback", can_spill=spill))
-    assert made.state.first_kept <= len(messages) - 2
+    assert made.state.view.first_kept <= len(messages) - 2
     assert [call.id for slot in build_messages_to_send(made) for call in slot.message.calls][-2:] == [
         "open_1",
         "open_2",
@@ -165,13 +165,13 @@ def test_a_rung_acts_whatever_the_policy_does_by_itself():
     policy, where = Policy.preset("append-only"), place(30_000)
     cut = plan(said, where, policy, inputs=PlanInputs(overflow_step="truncate"))
     assert {edit.rule for edit in cut.record} == {"truncate"}
-    assert cut.state.truncations_since_answer == 1
+    assert cut.state.counters.truncations_since_answer == 1
     gone = plan(said, where, policy, inputs=PlanInputs(overflow_step="media"))
     assert {edit.rule for edit in gone.record} == {"media"}
     branch = plan(said[:-1], where, policy).state
     least = plan_request(reconcile_messages(branch, said), where, policy, PlanInputs(overflow_step="fallback"))
     assert least.compaction.trigger == "fallback"
-    assert least.state.compactions_since_answer == 0
+    assert least.state.counters.compactions_since_answer == 0
     assert least.after < min(cut.after, gone.after)
 
 
@@ -237,7 +237,7 @@ def test_a_told_size_is_the_size_from_here_on(messages, factor, exact, frame):
     again = known(where, branch)
     assert estimate_request_tokens(branch, again) == told
     loose = replace(branch, measured_request=None)
-    asked = sent.state.last_request_tokens
+    asked = sent.state.last_request.tokens
     most = min(told, frame + 2.5 * asked if exact else 2.5 * (frame + asked))
     assert estimate_request_tokens(loose, again) >= 0.97 * most - 20
 
@@ -253,7 +253,7 @@ def test_a_told_limit_is_the_window_of_that_model(messages, limit):
     other = place(200_000, model="claude-opus-4-5")
     assert known(other, branch) == other
     asked = apply_entry(branch, Entry("", None, RequestEntry("b", len(branch.sized_messages), "claude-opus-4-5")))
-    assert asked.learned_limits == LearnedLimits()
+    assert asked.usage.learned_limits == LearnedLimits()
     taken = branch
     for _ in range(2):  # one count of so much, for so few words, is nobody's size
         taken = apply_entry(taken, Entry("", None, AnswerEntry(branch.last_prefix_digest, Usage(limit + 1, 5))))
@@ -333,12 +333,12 @@ def test_an_overflow_is_no_failed_compaction():
     branch = plan(work(3), place(200_000)).state
     for _ in range(5):
         branch = refused(branch, 100_000, 120_000)
-    assert branch.failed_compactions == 0
-    assert branch.learned_limits.overflows_since_answer == 5
+    assert branch.counters.failed_compactions == 0
+    assert branch.usage.learned_limits.overflows_since_answer == 5
     assert (
         apply_entry(
-            branch, Entry("", None, AnswerEntry(branch.last_prefix_digest))
-        ).learned_limits.overflows_since_answer
+            branch, Entry("", None, AnswerEntry(branch.last_request.prefix_digest))
+        ).usage.learned_limits.overflows_since_answer
         == 0
     )
 

@@ -14,8 +14,8 @@ from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.presets.overflow_replay import CONTINUE_INSTRUCTION
 from holdfast.providers.request_body import build_request_body
 from holdfast.providers.rules import validate_request
-from holdfast.state.branch.branch import apply_entry
 from holdfast.state.entries import FAILURE_OVERFLOW, TRIGGER_REPLAY, Entry, FailureEntry, RequestSetup
+from holdfast.state.fold.apply import apply_entry
 
 PICTURE = Media("image", "image/png", 68, "tide.png", "iVBORw0KGgo=")
 QUESTION = "What does the northern harbour look like at low tide?"

@@ -31,7 +31,7 @@ from holdfast.recovery.machine import (
     subtract_used_steps,
 )
 from holdfast.recovery.messages import format_stop_message
-from holdfast.state.branch.branch import ConversationState, apply_entry
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     FAILURE_OVERFLOW,
@@ -42,6 +42,7 @@ from holdfast.state.entries import (
     FailureEntry,
     MessageEntry,
 )
+from holdfast.state.fold.apply import apply_entry
 
 OURS = Settings()
 numbers = st.none() | st.integers(-5, 10**7)

@@ -27,9 +27,10 @@ from holdfast.providers.fix import fix_request
 from holdfast.providers.registry import API_NAMES
 from holdfast.providers.request_body import build_request_body
 from holdfast.providers.rules import validate_request
-from holdfast.state.branch.branch import ConversationState, apply_entries, apply_entry
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import AnswerEntry, DecisionEntry, Entry, MessageEntry, RequestSetup
+from holdfast.state.fold.apply import apply_entries, apply_entry
 
 FAMILIES = [(api, model) for api in API_NAMES for model in MANGLE_MODELS[api]]
 COUNT = counts.choose(quick=60, ci=182, thorough=2_000)
@@ -79,8 +80,13 @@ def test_planning_step_by_step_repairs_as_planning_at_once(seed, family):
     for message in mangle_conversation(Random(seed), family[0]):
         branch = apply_entry(branch, Entry("", None, MessageEntry(build_sized_message(message))))
         repair, settled = normalize_projection(branch, where.dialect)
-        assert repair == normalize_projection(replace(branch, normalized_prefix=None), where.dialect)[0]
-        branch = replace(branch, normalized_prefix=settled)
+        assert (
+            repair
+            == normalize_projection(replace(branch, view=replace(branch.view, normalized_prefix=None)), where.dialect)[
+                0
+            ]
+        )
+        branch = replace(branch, view=replace(branch.view, normalized_prefix=settled))
 
 
 @given(st.integers(0, 10_000), st.sampled_from([*FAMILIES, ("anthropic", "claude-opus-5-5")]))
@@ -103,8 +109,13 @@ def test_frames_and_decisions_in_between_change_no_repair(seed, family):
             told.append(DecisionEntry((Edit(Span(number, number + 1, 0), (Text("cut"),), "spill"),)))
         branch = apply_entries(branch, [Entry("d", None, one) for one in told])
         repair, settled = normalize_projection(branch, where.dialect)
-        assert repair == normalize_projection(replace(branch, normalized_prefix=None), where.dialect)[0]
-        branch = replace(branch, normalized_prefix=settled)
+        assert (
+            repair
+            == normalize_projection(replace(branch, view=replace(branch.view, normalized_prefix=None)), where.dialect)[
+                0
+            ]
+        )
+        branch = replace(branch, view=replace(branch.view, normalized_prefix=settled))
 
 
 @given(st.integers(0, 10_000), st.sampled_from(FAMILIES))

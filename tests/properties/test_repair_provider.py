@@ -16,7 +16,7 @@ from holdfast.normalize.parts import has_nonblank_content
 from holdfast.providers.models import get_claude_traits
 from holdfast.providers.registry import API_NAMES
 from holdfast.providers.request_body import build_request_body
-from holdfast.state.branch.view import apply_normalization
+from holdfast.state.view import apply_normalization
 from holdfast.testing.provider import Provider, ProviderSettings, RefusalReply
 from holdfast.testing.provider.server.serving import serve_provider
 

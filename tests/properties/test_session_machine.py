@@ -40,8 +40,7 @@ from holdfast.planning.stages.truncate import ResultLimits, truncate_entry_messa
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.request_body import build_request_body
 from holdfast.providers.rules import validate_request
-from holdfast.state.branch.branch import ConversationState, apply_entry
-from holdfast.state.branch.view import build_projection
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import (
     CompactionEntry,
     DecisionEntry,
@@ -52,8 +51,10 @@ from holdfast.state.entries import (
     RevokeEntry,
     Usage,
 )
+from holdfast.state.fold.apply import apply_entry
 from holdfast.state.plan import Plan
 from holdfast.state.target import Target
+from holdfast.state.view import build_projection
 from holdfast.store import open_store
 from holdfast.store.base import SessionStore
 from holdfast.store.blobs.blob_names import NOTE_CAPPED
@@ -224,7 +225,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.check_texts(whole, plan)
         if world == "full":
             assert plan.blobs == ()
-        late = {edit.rule for edit in plan.record if edit.span.start < whole.seen_count}
+        late = {edit.rule for edit in plan.record if edit.span.start < whole.last_request.seen_count}
         new = bool(late) or plan.compaction is not None
         assert "spill" not in late, "what was seen whole is frozen"
         if late == {"prune"} and self.policy.settings.prune_when == ("cold", "broken"):
@@ -252,7 +253,7 @@ class SessionMachine(RuleBasedStateMachine):
         made = [ToolCall(f"call_{self.calls + n}", "read", f'{{"path":"{seed}"}}', seal) for n in range(calls)]
         self.calls += calls
         message = Message("assistant", (*parts, *made))
-        used = Usage(int(tokens * max(1, line.journal.state.last_request_tokens)), 20)
+        used = Usage(int(tokens * max(1, line.journal.state.last_request.tokens)), 20)
         self.said[line.journal.record_answer(message, used)] = message
         line.open, line.answered = [*line.open, *made], True
         line.calls += made
@@ -275,13 +276,13 @@ class SessionMachine(RuleBasedStateMachine):
 
     def is_next(self, made: list[ToolCall]) -> bool:
         """Return whether nothing but results stands between these calls and their results."""
-        newest = next(one for one in reversed(self.whole().messages.slice()) if one.role != "tool")
+        newest = next(one for one in reversed(self.whole().history.messages.slice()) if one.role != "tool")
         return all(call in newest.calls for call in made)
 
     @rule(steps=st.integers(1, 4), seed=seeds, size=sizes, world=st.sampled_from(["warm", "cold", "forced"]))
     def work(self, steps: int, seed: int, size: int, world: str) -> None:
         """The agent takes a few steps, as most do."""
-        if self.line.open or self.whole().messages[-1].role == "assistant":
+        if self.line.open or self.whole().history.messages[-1].role == "assistant":
             self.say(seed, 60, shows=False)
         for step in range(steps):
             self.ask(world if step == 0 else "warm")
@@ -292,7 +293,7 @@ class SessionMachine(RuleBasedStateMachine):
     @rule(pick=picks)
     def undo(self, pick: int) -> None:
         """The newest decision is taken back, or any."""
-        law = [id_ for id_, _ in self.whole().active_decisions]
+        law = [id_ for id_, _ in self.whole().view.active_decisions]
         chosen = law[pick % len(law)] if pick % 2 else None
         assert self.line.journal.undo(chosen) == (chosen or law[-1])
         self.line.moved = True
@@ -304,7 +305,7 @@ class SessionMachine(RuleBasedStateMachine):
         path = self.path()
         entry = path[pick % len(path)]
         branch = ConversationState.from_entries(path[: pick % len(path) + 1])
-        if all(message.role == "system" for message in branch.messages):
+        if all(message.role == "system" for message in branch.history.messages):
             return
         journal = self.line.journal.fork_at(entry.id)
         assert journal.leaf == entry.id
@@ -333,8 +334,8 @@ class SessionMachine(RuleBasedStateMachine):
     def enter(self, journal: Journal, branch: ConversationState) -> None:
         """Go on with a new line."""
         line = Line(journal, self.line.place)
-        given = {result.call_id for message in branch.messages for result in message.results}
-        line.calls = [call for message in branch.messages for call in message.calls]
+        given = {result.call_id for message in branch.history.messages for result in message.results}
+        line.calls = [call for message in branch.history.messages for call in message.calls]
         line.open = [call for call in line.calls if call.id not in given]
         line.stale = {call.id for call in line.open}
         self.lines.append(line)
@@ -382,7 +383,7 @@ class SessionMachine(RuleBasedStateMachine):
         """S1: the text behind each replacement can be read back, byte for byte."""
         for edit in (*plan.record, *(plan.compaction.edits if plan.compaction else ())):
             if edit.blob_hash and edit.span.part is not None:
-                part = whole.messages[edit.span.start].parts[edit.span.part]
+                part = whole.history.messages[edit.span.start].parts[edit.span.part]
                 text = get_result_text(part) if isinstance(part, ToolResult) else part.text  # type: ignore[union-attr]
                 assert self.store.blobs.read_text(edit.blob_hash) == text
 
@@ -419,12 +420,12 @@ class SessionMachine(RuleBasedStateMachine):
             line.grown = apply_entry(line.grown, entry)
         line.known = [entry.id for entry in path]
         assert state(line.grown) == state(whole)
-        assert whole.shown_tokens == sum(slot.tokens for slot in build_projection(whole))
+        assert whole.view.shown_tokens == sum(slot.tokens for slot in build_projection(whole))
         assert is_same_request(self.store.open_state(SAMPLE_KEY, line.journal.leaf), whole)
         assert is_same_request(line.journal.state, whole)
         revoked = {entry.body.revoked_id for entry in path if isinstance(entry.body, RevokeEntry)}
         decided = [entry.id for entry in path if isinstance(entry.body, DecisionEntry | CompactionEntry)]
-        assert [id_ for id_, _ in whole.active_decisions] == [id_ for id_ in decided if id_ not in revoked]
+        assert [id_ for id_, _ in whole.view.active_decisions] == [id_ for id_ in decided if id_ not in revoked]
 
     def every_api_takes_it(self) -> None:
         """W1: whatever happened, the next request is valid, whichever of the APIs it goes to."""
@@ -456,7 +457,9 @@ def state(branch: ConversationState) -> dict[str, object]:
     known = {key: value for key, value in asdict(branch).items() if key not in {"settled", "callers"}}
     return known | {
         "callers": {
-            id_: index for id_, index in branch.first_index_by_call_id.items() if index < len(branch.sized_messages)
+            id_: index
+            for id_, index in branch.history.first_index_by_call_id.items()
+            if index < len(branch.history.sized_messages)
         }
     }
 

@@ -30,8 +30,8 @@ from holdfast.planning.presets.presets import PRESETS
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.request_body import build_request_body, measure_parsed_request, parse_request, render_request
 from holdfast.providers.rules import validate_request
-from holdfast.state.branch.branch import apply_entry
 from holdfast.state.entries import Entry, MessageEntry, RequestSetup
+from holdfast.state.fold.apply import apply_entry
 
 KNOWN = [
     ("anthropic", "claude-3-5-sonnet-20241022"),
@@ -273,7 +273,7 @@ def test_what_is_made_up_is_never_recorded(messages, model):
     """W4: no repair gets into the log: without its memory of repairs a branch knows only what was said."""
     for step in drive_agent_loop(messages, get_target(*model, window=9_000), SHORT):
         assert SYNTHETIC_RESULT_TEXT not in str(step.plan.record)
-        for slot in step.plan.state.sized_messages:
+        for slot in step.plan.state.history.sized_messages:
             assert slot.message in messages
 
 

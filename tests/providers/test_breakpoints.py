@@ -13,9 +13,9 @@ from holdfast.providers.anthropic import cache_control as breakpoints
 from holdfast.providers.anthropic.cache_control import list_message_breakpoint_ttls
 from holdfast.providers.request_body import build_request_body, measure_parsed_request, parse_request, render_request
 from holdfast.providers.rules import validate_request
-from holdfast.state.branch.view import apply_part_edits
 from holdfast.state.edits import Edit, Span
 from holdfast.state.plan import PlanOptions
+from holdfast.state.view import apply_part_edits
 
 FIVE = {"type": "ephemeral"}
 HOUR = {"type": "ephemeral", "ttl": "1h"}

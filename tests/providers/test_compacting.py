@@ -34,9 +34,9 @@ from holdfast.providers.overflow import ErrorReport, classify_error
 from holdfast.providers.request_body import parse_request
 from holdfast.providers.responses import AnswerStream, parse_answer
 from holdfast.providers.rules import validate_request
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import build_projection, get_shown_tokens
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import Entry, MessageEntry
+from holdfast.state.view import build_projection, get_shown_tokens
 from holdfast.testing.provider.calls import CompactReply, IncomingRequest, ModelAnswer, RefusalReply
 from holdfast.testing.provider.client import STRICTEST_MODELS, ProviderClient
 from holdfast.testing.provider.provider import Provider
@@ -566,14 +566,14 @@ def test_what_was_taken_over_counts_once():
     left = build_sized_message(Message("assistant", (Text("at last"),))).tokens
     assert found.readable_tokens == build_sized_message(twin).tokens
     assert (
-        branch.shown_tokens
+        branch.view.shown_tokens
         == sum(slot.tokens for slot in build_projection(branch))
         == pytest.approx(found.head_tokens + left, abs=2)
     )
     assert (
         get_shown_tokens(branch, "n", ANTHROPIC)
         == get_shown_tokens(branch, "m", RESPONSES)
-        == branch.shown_tokens + found.readable_tokens - found.head_tokens
+        == branch.view.shown_tokens + found.readable_tokens - found.head_tokens
     )
 
 

@@ -91,7 +91,7 @@ def test_who_only_looks_changes_nothing_and_writes_it_down(api, write, proxied):
     anyio.run(go)
     assert upstream.bodies == sent
     (one,) = store.list_sessions()
-    assert [slot.message.text for slot in store.open_state(one.key).sized_messages][2] == CUT.replace(
+    assert [slot.message.text for slot in store.open_state(one.key).history.sized_messages][2] == CUT.replace(
         "\ud83d", "\ufffd"
     )
 

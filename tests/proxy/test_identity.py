@@ -20,7 +20,7 @@ from holdfast.providers.request_body import measure_parsed_request, parse_reques
 from holdfast.proxy.conversation.clients import ClientIdentity
 from holdfast.proxy.conversation.identity import make_session_key
 from holdfast.proxy.conversation.index import SessionIndexes
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import AnswerEntry, BranchSummaryEntry, Entry, LabelEntry, MessageEntry, NoteEntry
 from holdfast.store.base import SessionInfo
 from holdfast.store.memory import MemoryStore
@@ -156,7 +156,7 @@ def test_growth_and_retries_go_on_where_they_stood():
         leaf = grown(store, *said)
         assert at(store, *said) == leaf
     assert store.read_tips(KEY) == [store.get_entry(KEY, leaf)]
-    assert [slot.message.text for slot in store.open_state(KEY, leaf).sized_messages] == ["u1", "a1", "u2"]
+    assert [slot.message.text for slot in store.open_state(KEY, leaf).history.sized_messages] == ["u1", "a1", "u2"]
 
 
 def test_an_edited_past_is_a_branch():
@@ -203,7 +203,7 @@ def test_an_answer_comes_back_in_other_bytes():
     again[2] = build_sized_message(Message("assistant", (ToolCall("c", "read", '{"path":2}'),)))
     other = Journal.open(store, KEY, leaf=SessionIndexes(store).find_leaf(KEY, again, SETTINGS))
     other.follow_conversation(again)
-    assert [one.message for one in other.state.sized_messages] == [one.message for one in again]
+    assert [one.message for one in other.state.history.sized_messages] == [one.message for one in again]
 
 
 def test_a_text_that_was_cut_is_its_own():
@@ -303,7 +303,9 @@ def some(steps, pick, more):
     """Return a tree, its leaves, what is said on the way to each, and a conversation that goes on behind one."""
     store = tree(steps)
     leaves = store.read_tips(KEY)
-    known = [ConversationState.from_entries(store.read_path(KEY, leaf.id)).sized_messages.slice() for leaf in leaves]
+    known = [
+        ConversationState.from_entries(store.read_path(KEY, leaf.id)).history.sized_messages.slice() for leaf in leaves
+    ]
     return store, leaves, known, [*known[pick % len(known)], *slots_of(*more)]
 
 

@@ -35,7 +35,7 @@ async def retried(talk, one, other, text):
 def compacted(store, key):
     """Compact as somebody does by hand, in another process."""
     journal = Journal.open(store, key)
-    slots = journal.state.sized_messages
+    slots = journal.state.history.sized_messages
     made = CompactionEntry(len(slots) - 2, Message.from_text("user", "A summary of the kelp."), 500, trigger="manual")
     return journal.record_compaction(made)
 

@@ -88,7 +88,7 @@ def test_a_compacted_thread_is_one_session(proxied, strict):
         ["one", "two", "three", "four"],
         ["two", "three", "four", "five"],
     ]
-    path = store.open_state(key, store.get_session(key).leaf_id).sized_messages
+    path = store.open_state(key, store.get_session(key).leaf_id).history.sized_messages
     assert path[len(path) - 2].message.text == "five"
 
 

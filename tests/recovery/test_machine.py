@@ -30,7 +30,7 @@ from holdfast.recovery.machine import (
 )
 from holdfast.recovery.messages import format_stop_message
 from holdfast.recovery.retry import compute_retry_delay, compute_summary_retry_delay
-from holdfast.state.branch.branch import ConversationState, apply_entry
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     FAILURE_OVERFLOW,
@@ -41,6 +41,7 @@ from holdfast.state.entries import (
     FailureEntry,
     MessageEntry,
 )
+from holdfast.state.fold.apply import apply_entry
 
 OURS = Settings()
 TRANSIENT = {"network", "rate_limit", "overloaded", "server", "unknown"}

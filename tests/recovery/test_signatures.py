@@ -13,10 +13,10 @@ from holdfast.messages.size.tokens import build_sized_message
 from holdfast.normalize.signatures import DUMMY_SIGNATURE
 from holdfast.planning.pipeline import Policy, plan_request
 from holdfast.recovery.signatures import DROP_SIGNATURES_RULE, LOST_HISTORY_TEXT, drop_signed_parts
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import build_projection
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, MessageEntry
+from holdfast.state.view import build_projection
 
 GEMINI = get_target("gemini", "gemini-3-pro")
 CLAUDE = get_target("anthropic", "claude-opus-5-5")

@@ -68,7 +68,9 @@ async def _timed_out(words, compacts):
         with anyio.move_on_after(10) as scope:
             await (session.compact() if compacts else session.ask())
         assert scope.cancelled_caught
-        assert list(session.journal.state.sized_messages)[: len(before.sized_messages)] == list(before.sized_messages)
+        assert list(session.journal.state.history.sized_messages)[: len(before.history.sized_messages)] == list(
+            before.history.sized_messages
+        )
         assert not any(isinstance(entry.body, CompactionEntry) for entry in engine.resources.store.read_path("timeout"))
         return [slot.message.text for slot in (await session.prepare()).messages][-len(words) :]
 

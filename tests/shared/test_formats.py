@@ -57,8 +57,8 @@ if FILES:
         second = read_recording(export_bytes(first, first.format))
         assert digests(first) == digests(second) != []
         assert [step.usage for step in list_model_calls(first)] == [step.usage for step in list_model_calls(second)]
-        assert [build_state_at_leaf(one).first_kept for one in (first, second)] == [
-            build_state_at_leaf(first).first_kept
+        assert [build_state_at_leaf(one).view.first_kept for one in (first, second)] == [
+            build_state_at_leaf(first).view.first_kept
         ] * 2
         assert second.problems == ()
 

@@ -23,11 +23,11 @@ from holdfast.normalize import SYNTHETIC_RESULT_TEXT
 from holdfast.planning.presets.precheck import decide_precheck
 from holdfast.planning.presets.presets import OPENCLAW_2026_9
 from holdfast.planning.settings import ChannelLimits, UserLimits
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import build_projection
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.dialect import Dialect
 from holdfast.state.entries import AnswerEntry, CompactionEntry, Entry, MessageEntry, NoteEntry
 from holdfast.state.target import Target
+from holdfast.state.view import build_projection
 from holdfast.store.memory import MemoryStore
 
 _FILES = Path(__file__).parents[3] / "shared" / "cases"

@@ -31,8 +31,7 @@ from holdfast.planning.stages.tail_selection import (
     find_opencode_tail_start,
     find_pi_cut_point,
 )
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import build_projection
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.dialect import Dialect
 from holdfast.state.entries import (
     AnswerEntry,
@@ -44,6 +43,7 @@ from holdfast.state.entries import (
     RequestSetup,
 )
 from holdfast.state.target import ModelLimits, Target
+from holdfast.state.view import build_projection
 
 _CASES = Path(__file__).parents[3] / "shared" / "cases"
 _ISSUES = {"Tool results and old turns", "First light"}
@@ -136,7 +136,7 @@ def said(role, *parts):
 
 
 def pi_estimate_tokens(given, _):
-    (message,) = [slot.message for slot in build_state_at_leaf(pi_session([given])).sized_messages]
+    (message,) = [slot.message for slot in build_state_at_leaf(pi_session([given])).history.sized_messages]
     return estimate_pi_tokens(message)
 
 
@@ -263,7 +263,7 @@ def opencode_filter_compacted(given, _):
             entries.append(said(one["role"], Text(one["id"])))
             entries += [entry(FailureEntry("provider_error"))] * bool(one.get("error"))
     branch = ConversationState.from_entries(entries)
-    messages = [slot.message for slot in branch.sized_messages]
+    messages = [slot.message for slot in branch.history.sized_messages]
     made = plan(messages, AS_IT_IS, Policy.preset("opencode"), state=branch)
     return [id_ for message in apply(messages, made) for id_ in message.text.split()]
 
@@ -291,7 +291,7 @@ def opencode_prune(given, params):
     policy = policy.with_settings(output_lines=0, output_bytes=0)
     branch = ConversationState.from_entries(entries)
     where = get_target("anthropic", "claude-sonnet-4-5", window=10_000_000)
-    record = plan([slot.message for slot in branch.sized_messages], where, policy, state=branch).record
+    record = plan([slot.message for slot in branch.history.sized_messages], where, policy, state=branch).record
     return sorted(ids[edit.span.start, edit.span.part] for edit in record)
 
 
@@ -322,7 +322,10 @@ def opencode_v2(given, _):
         "anthropic", "claude-sonnet-4-5", window=given["estimate"] + 25_000, setup=frame
     )  # over its line
     policy = Policy.preset("opencode").with_settings(**OPENCODE_2)
-    return plan([slot.message for slot in branch.sized_messages], where, policy, state=branch).compaction is not None
+    return (
+        plan([slot.message for slot in branch.history.sized_messages], where, policy, state=branch).compaction
+        is not None
+    )
 
 
 def opencode_v2_summary(text):

@@ -15,7 +15,7 @@ from holdfast import PlanInputs, Policy, plan
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import CompactionEntry, Entry, MessageEntry
 
 _FILES = Path(__file__).parents[3] / "shared" / "cases"
@@ -91,7 +91,7 @@ def _prepare(case):
     names = [one["id"] for one in case["input"] if one["role"] != "compaction"]
     branch = ConversationState.from_entries(Entry(one["id"], None, _pi_body(one, names)) for one in case["input"])
     policy = _PI.with_settings(tail_tokens=case["params"]["keepRecentTokens"])
-    messages = [slot.message for slot in branch.sized_messages]
+    messages = [slot.message for slot in branch.history.sized_messages]
     ask = plan(
         messages, PLACE, policy, state=branch, inputs=PlanInputs(force_compaction=True, can_summarize=True)
     ).summary_request

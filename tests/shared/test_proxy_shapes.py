@@ -16,7 +16,7 @@ from holdfast.providers.request_body import measure_parsed_request, parse_reques
 from holdfast.proxy.conversation.clients import classify_purpose, has_tools, identify_client
 from holdfast.proxy.conversation.identity import make_session_key
 from holdfast.proxy.conversation.index import SessionIndexes
-from holdfast.state.branch.view import build_projection
+from holdfast.state.view import build_projection
 from holdfast.store.memory import MemoryStore
 
 SHAPES = Path(__file__).parents[3] / "shared" / "shapes"
@@ -151,9 +151,9 @@ if SHAPES.is_dir():
                     make_session_key(who, lens),
                     SessionIndexes(store).find_leaf(make_session_key(who, lens), lens.messages, SETTINGS),
                 )
-                assert match_known_prefix(again.sized_messages.slice(), lens.messages, SETTINGS).client_count == len(
-                    lens.messages
-                )
+                assert match_known_prefix(
+                    again.history.sized_messages.slice(), lens.messages, SETTINGS
+                ).client_count == len(lens.messages)
 
     @pytest.mark.parametrize(("name", "sessions"), SESSIONS.items())
     def test_one_session_until_its_client_compacts(name, sessions):

@@ -27,9 +27,9 @@ from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.presets.presets import OPENCLAW_2026_9
-from holdfast.state.branch.branch import apply_entry
-from holdfast.state.branch.view import build_projection
 from holdfast.state.entries import CompactionEntry, Entry, FailureEntry, MessageEntry, RequestSetup
+from holdfast.state.fold.apply import apply_entry
+from holdfast.state.view import build_projection
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run_on_fake_clock as on_fake_clock
 from holdfast.testing.provider import Provider
@@ -233,7 +233,7 @@ def _pi_silent(case):
     made = EngineRun(said, [_answer(given["stopReason"], usage)], PI)
     assert made.error is None
     branch = made.store.open_state("case")
-    said = [*[slot.message for slot in branch.sized_messages], Message.from_text("user", "on")]
+    said = [*[slot.message for slot in branch.history.sized_messages], Message.from_text("user", "on")]
     where = get_target("anthropic", "claude-sonnet-4-5", window=given["window"])
     compacted = plan(said, where, PI, state=branch).compaction
     return {"reason": "overflow" if compacted is not None else None, "will_retry": len(made.upstream.sent) > 1}
@@ -309,7 +309,7 @@ async def _two_at_once():
             await anyio.sleep(10)
             assert session.compaction_tracker.status.in_flight, "the first compaction is being made"
             tasks.start_soon(session.compact)
-        said = [message.text for message in session.journal.state.messages.slice(len(_long_run()) - 1)]
+        said = [message.text for message in session.journal.state.history.messages.slice(len(_long_run()) - 1)]
         idle = engine.resources.lanes.is_idle and not session.compaction_tracker.status.is_busy
         return said[-1].split()[0], said.count("and this"), "idle" if idle else "busy"
 

@@ -30,7 +30,7 @@ from holdfast.planning.presets.overflow_replay import CONTINUE_INSTRUCTION
 from holdfast.planning.settings import Settings
 from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
 from holdfast.providers.request_body import parse_request
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import CompactionEntry, Entry, MessageEntry
 from holdfast.state.plan import SummaryRequest
 from holdfast.testing.clock import FakeClock
@@ -273,7 +273,7 @@ def pi_file_ops(case):
     policy = Policy.preset("pi").with_settings(tail_tokens=case["params"].get("keepRecentTokens", 1))
     where = get_target("anthropic", "claude-opus-5-5")
     branch = build_state_at_leaf(recording)
-    messages = [slot.message for slot in branch.sized_messages]
+    messages = [slot.message for slot in branch.history.sized_messages]
     text = plan(messages, where, policy, state=branch, inputs=PlanInputs(force_compaction=True)).compaction.summary.text
     found = dict(re.findall(r"^- (\S+\.py): (.*)$", text.partition("## Relevant Files")[2], re.MULTILINE))
     changed = sorted(path for path, done in found.items() if "edit" in done)
@@ -373,12 +373,12 @@ def anchored(given):
     entries.append(MessageEntry(build_sized_message(Message.from_text("user", "go on"))))
     branch = ConversationState.from_entries(Entry("", None, body) for body in entries)
     where = get_target("anthropic", "claude-opus-5-5", window=40_000)
-    messages = [slot.message for slot in branch.sized_messages]
+    messages = [slot.message for slot in branch.history.sized_messages]
     ask = plan(
         messages, where, Policy(), state=branch, inputs=PlanInputs(force_compaction=True, can_summarize=True)
     ).summary_request
     stub = Stub(lambda _: False)
-    written(stub, branch.messages.slice(ask.start, ask.stop), previous_summary=ask.previous_summary)
+    written(stub, branch.history.messages.slice(ask.start, ask.stop), previous_summary=ask.previous_summary)
     prompt = stub.read[0]
     return {
         "prompt_contains_once": old if prompt.count(old) == 1 else "",

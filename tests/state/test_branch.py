@@ -10,15 +10,6 @@ from holdfast.config import get_target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.state.branch.branch import apply_entries, apply_entry
-from holdfast.state.branch.view import (
-    apply_normalization,
-    apply_part_edits,
-    build_projection,
-    compute_prefix_digest,
-    list_projection_origins,
-    map_normalized_position,
-)
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     FAILURE_UNANSWERED,
@@ -32,6 +23,16 @@ from holdfast.state.entries import (
     RequestSetup,
     RevokeEntry,
     Usage,
+)
+from holdfast.state.fold.apply import apply_entries, apply_entry
+from holdfast.state.view import (
+    apply_normalization,
+    apply_part_edits,
+    build_projection,
+    compute_prefix_digest,
+    get_valid_measured_request,
+    list_projection_origins,
+    map_normalized_position,
 )
 
 
@@ -139,25 +140,29 @@ def test_usage_counts_for_an_equal_basis_only():
     basis = compute_prefix_digest(framed)
     asked = grown(RequestEntry(basis, 4, "m"), branch=framed)
     told = apply_entry(asked, Entry("a", None, AnswerEntry(basis, Usage(500, 5))))
-    assert told.valid_measured_request is not None
-    assert (told.valid_measured_request.message_count, told.valid_measured_request.reported_tokens) == (4, 500)
-    assert apply_entry(asked, Entry("a", None, AnswerEntry("other", Usage(500, 5)))).valid_measured_request is None
-    assert apply_entry(asked, Entry("a", None, AnswerEntry(basis, Usage(0, 5)))).valid_measured_request is None
-    assert apply_entry(told, Entry("f", None, RequestSetup("g", 200))).valid_measured_request is None
-    assert apply_entry(told, Entry("f", None, RequestSetup("g", 100, is_exact=True))).valid_measured_request is None
-    assert apply_entry(told, Entry("f", None, RequestSetup("g", 102))).valid_measured_request == replace(
-        told.valid_measured_request, reported_tokens=502
+    assert get_valid_measured_request(told) is not None
+    assert (get_valid_measured_request(told).message_count, get_valid_measured_request(told).reported_tokens) == (
+        4,
+        500,
     )
-    assert apply_entry(told, Entry("c", None, CompactionEntry(3))).valid_measured_request is None
+    assert get_valid_measured_request(apply_entry(asked, Entry("a", None, AnswerEntry("other", Usage(500, 5))))) is None
+    assert get_valid_measured_request(apply_entry(asked, Entry("a", None, AnswerEntry(basis, Usage(0, 5))))) is None
+    assert get_valid_measured_request(apply_entry(told, Entry("f", None, RequestSetup("g", 200)))) is None
+    assert (
+        get_valid_measured_request(apply_entry(told, Entry("f", None, RequestSetup("g", 100, is_exact=True)))) is None
+    )
+    assert get_valid_measured_request(apply_entry(told, Entry("f", None, RequestSetup("g", 102)))) == replace(
+        get_valid_measured_request(told), reported_tokens=502
+    )
+    assert get_valid_measured_request(apply_entry(told, Entry("c", None, CompactionEntry(3)))) is None
     early = Edit(Span(1, 2, 0), (Text(""),), "t", "", 1)
-    assert apply_entry(told, Entry("d", None, DecisionEntry((early,)))).valid_measured_request is None
+    assert get_valid_measured_request(apply_entry(told, Entry("d", None, DecisionEntry((early,))))) is None
     later = grown(say("assistant", "d"), branch=told)
     late = Edit(Span(4, 5, 0), (Text(""),), "t", "", 1)
-    assert (
-        apply_entry(later, Entry("d", None, DecisionEntry((late,)))).valid_measured_request
-        == told.valid_measured_request
-    )
-    assert grown(RequestEntry(basis, 4, "other"), branch=told).valid_measured_request is None
+    assert get_valid_measured_request(
+        apply_entry(later, Entry("d", None, DecisionEntry((late,))))
+    ) == get_valid_measured_request(told)
+    assert get_valid_measured_request(grown(RequestEntry(basis, 4, "other"), branch=told)) is None
 
 
 def test_quiet_counts_requests_since_the_prefix_broke():
@@ -223,12 +228,12 @@ def test_patching_keeps_the_size(edits):
 def test_many_messages_are_folded_in_linear_time():
     """A thousand messages and a request after each share their storage: the last branch holds one list of slots."""
     branch = ConversationState()
-    first = branch.sized_messages
+    first = branch.history.sized_messages
     for number in range(1_000):
         branch = grown(say("user", str(number)), RequestEntry("b", number + 1, "m"), branch=branch)
-    assert branch.sized_messages.is_storage_of(branch.sized_messages)
+    assert branch.history.sized_messages.is_storage_of(branch.history.sized_messages)
     assert len(first) == 0
-    assert branch.seen_count == len(branch.sized_messages) == 1_000
+    assert branch.last_request.seen_count == len(branch.history.sized_messages) == 1_000
 
 
 def test_ids_of_two_plans_differ():
@@ -248,7 +253,7 @@ def test_ids_of_two_plans_differ():
         ).state
         said.append(Message.from_text("user", "on"))
         said.append(Message.from_text("assistant", "yes"))
-        ids = [id_ for id_, _ in branch.active_decisions]
+        ids = [id_ for id_, _ in branch.view.active_decisions]
         if number == 2:
             branch = apply_entry(branch, Entry("undo", None, RevokeEntry(ids[0])))
     assert len(ids) == 3

@@ -14,8 +14,6 @@ from holdfast import ConversationState
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.state.branch.branch import apply_entry
-from holdfast.state.branch.view import compute_prefix_digest
 from holdfast.state.calibration.calibration import MeasuredRequest
 from holdfast.state.calibration.usage import find_plateau_count
 from holdfast.state.edits import Edit, Span
@@ -29,6 +27,8 @@ from holdfast.state.entries import (
     RequestSetup,
     Usage,
 )
+from holdfast.state.fold.apply import apply_entry
+from holdfast.state.view import compute_prefix_digest, get_valid_measured_request
 
 FRAME = 1_000
 
@@ -246,6 +246,6 @@ def test_a_dump_carries_the_stretch():
     _, branch = told(STEPS[:7], NEARLY[:7])
     assert told(STEPS[:1], NEARLY[7:], ConversationState.load(branch.dump()))[0] == [8_192]
     before = json.decode(b'{"slots":7,"held":10500,"tokens":8192}', type=MeasuredRequest)
-    assert before == replace(branch.valid_measured_request, plateau=None, projection_digest=b"")
-    before = replace(before, projection_digest=branch.valid_measured_request.projection_digest)
+    assert before == replace(get_valid_measured_request(branch), plateau=None, projection_digest=b"")
+    before = replace(before, projection_digest=get_valid_measured_request(branch).projection_digest)
     assert told(STEPS[:1], NEARLY[7:], replace(branch, measured_request=before))[0] == [0]

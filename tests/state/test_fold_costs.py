@@ -12,7 +12,6 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.pipeline import plan_request
-from holdfast.state.branch.branch import apply_entry
 from holdfast.state.edit_map import EditMap
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
@@ -26,6 +25,7 @@ from holdfast.state.entries import (
     RequestEntry,
     RevokeEntry,
 )
+from holdfast.state.fold.apply import apply_entry
 from holdfast.state.target import Target
 
 SAID = [
@@ -70,7 +70,7 @@ def test_an_undo_costs_what_is_shown(gone):
     costs = []
     for compactions in (4, 40):
         branch = ConversationState.from_entries(worked(compactions))
-        id_ = branch.active_decisions[gone][0]
+        id_ = branch.view.active_decisions[gone][0]
         costs.append(
             calls_of(lambda branch=branch, id_=id_: apply_entry(branch, Entry("undo", None, RevokeEntry(id_))))
         )
@@ -81,7 +81,7 @@ def test_an_undo_costs_what_is_shown(gone):
 def test_an_undo_is_the_branch_that_never_decided(gone):
     """Whichever of many decisions and compactions is taken back, all that is shown is as if it had never been made."""
     entries = worked(5)
-    id_ = ConversationState.from_entries(entries).active_decisions[gone][0]
+    id_ = ConversationState.from_entries(entries).view.active_decisions[gone][0]
     undone = ConversationState.from_entries([*entries, Entry("undo", None, RevokeEntry(id_))])
     never = ConversationState.from_entries([entry for entry in entries if entry.id != id_])
     for name in (
@@ -98,12 +98,17 @@ def test_a_decision_copies_none_before_it():
     for slot in range(1_000):
         branch = apply_entry(branch, Entry("", None, cut(slot)))
     one, other = (apply_entry(branch, Entry("", None, cut(slot))) for slot in (1_000, 1_001))
-    assert (len(first.edits), len(branch.edits), len(one.edits), len(other.edits)) == (0, 1_000, 1_001, 1_001)
-    assert 1_001 not in one.edits
-    assert 1_000 not in other.edits
-    assert branch.edits.get(1_000) is None
-    assert one.edits[999] is not None
-    costs = [calls_of(lambda edits=edits: edits.add(cut(7).edits)) for edits in (EditMap(), other.edits)]
+    assert (len(first.view.edits), len(branch.view.edits), len(one.view.edits), len(other.view.edits)) == (
+        0,
+        1_000,
+        1_001,
+        1_001,
+    )
+    assert 1_001 not in one.view.edits
+    assert 1_000 not in other.view.edits
+    assert branch.view.edits.get(1_000) is None
+    assert one.view.edits[999] is not None
+    costs = [calls_of(lambda edits=edits: edits.add(cut(7).edits)) for edits in (EditMap(), other.view.edits)]
     assert costs[0] == costs[1]
 
 
@@ -123,16 +128,21 @@ def test_pictures_that_gave_way_count_no_more():
     shown = MessageEntry(build_sized_message(Message("user", (Text("look"), picture))))
     line = Edit(Span(0, 1, 1), (Text("[a picture]"),), "media", "", 1)
     entries = log(shown, *SAID, shown, DecisionEntry((line,)), CompactionEntry(4, SUMMARY, 10))
-    assert [ConversationState.from_entries(entries[:count]).media_indexes for count in (1, 4, 5, 6)] == [
+    assert [ConversationState.from_entries(entries[:count]).view.media_indexes for count in (1, 4, 5, 6)] == [
         (0,),
         (0, 3),
         (3,),
         (),
     ]
-    assert [ConversationState.from_entries(entries[:count]).media_bytes for count in (1, 4, 5, 6)] == [68, 136, 68, 0]
+    assert [ConversationState.from_entries(entries[:count]).view.media_bytes for count in (1, 4, 5, 6)] == [
+        68,
+        136,
+        68,
+        0,
+    ]
     back = [*entries, Entry("u", None, RevokeEntry("e5")), Entry("v", None, RevokeEntry("e4"))]
-    assert ConversationState.from_entries(back).media_indexes == (0, 3)
-    assert ConversationState.load(ConversationState.from_entries(entries[:5]).dump()).media_indexes == (3,)
+    assert ConversationState.from_entries(back).view.media_indexes == (0, 3)
+    assert ConversationState.load(ConversationState.from_entries(entries[:5]).dump()).view.media_indexes == (3,)
 
 
 def test_what_waits_is_known_without_reading_the_log():
@@ -144,8 +154,8 @@ def test_what_waits_is_known_without_reading_the_log():
         NoteEntry(NOTE_DELIVERED),
         NoteEntry(NOTE_DELIVERED, data={"notes": ["e0"]}),
     )
-    assert [id_ for id_, _ in ConversationState.from_entries(entries[:5]).queued_messages] == ["e0", "e3"]
-    assert ConversationState.from_entries(entries).queued_messages == (("e3", b"b"),)
+    assert [id_ for id_, _ in ConversationState.from_entries(entries[:5]).history.queued_messages] == ["e0", "e3"]
+    assert ConversationState.from_entries(entries).history.queued_messages == (("e3", b"b"),)
 
 
 def test_edits_from_a_slot_are_those_of_the_mapping():

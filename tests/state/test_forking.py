@@ -13,9 +13,6 @@ from holdfast.config import get_target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.state.branch.branch import TRUNCATE_RULE, apply_entries, apply_entry
-from holdfast.state.branch.fork import rewind_state
-from holdfast.state.branch.view import build_projection, compute_prefix_digest
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     TRIGGER_HISTORY,
@@ -27,6 +24,9 @@ from holdfast.state.entries import (
     RequestSetup,
     RevokeEntry,
 )
+from holdfast.state.fold.apply import TRUNCATE_RULE, apply_entries, apply_entry
+from holdfast.state.fold.fork import rewind_state
+from holdfast.state.view import build_projection, compute_prefix_digest
 
 COUNTS = ("seen_count", "unchanged_until", "setup_changed_at", "turn_limit_start")
 """Fields that count slots from the first one on."""
@@ -74,10 +74,14 @@ def same(branch, before):
 def test_what_was_only_said_behind_leaves_no_trace(entries):
     """Cut back to where it was, the branch knows what it knew before more was said."""
     before = ConversationState.from_entries(entries)
+    new_state = rewind_state(apply_entries(before, said("x", "y")), len(before.history.sized_messages))
     same(
         replace(
-            rewind_state(apply_entries(before, said("x", "y")), len(before.sized_messages)),
-            first_index_by_call_id=before.first_index_by_call_id,
+            new_state,
+            history=replace(
+                new_state.history,
+                first_index_by_call_id=before.history.first_index_by_call_id,
+            ),
         ),
         before,
     )
@@ -99,9 +103,14 @@ def test_each_count_stands(name):
     """What a request showed, and shows otherwise since, what another frame came behind and what a limit counts."""
     before = behind(ConversationState.from_entries(said("a", "b", "c", "d")), *KNOWN[name])
     assert getattr(before, name) == (1 if name == "unchanged_until" else 4)
+    new_state = rewind_state(apply_entries(before, said("x", "y")), 4)
     same(
         replace(
-            rewind_state(apply_entries(before, said("x", "y")), 4), first_index_by_call_id=before.first_index_by_call_id
+            new_state,
+            history=replace(
+                new_state.history,
+                first_index_by_call_id=before.first_index_by_call_id,
+            ),
         ),
         before,
     )
@@ -111,27 +120,29 @@ def test_each_count_stands(name):
 def test_no_count_is_of_a_slot_that_is_no_more(entries):
     """Whatever is said in its place is new."""
     branch = ConversationState.from_entries(entries)
-    for count in range(len(branch.sized_messages)):
+    for count in range(len(branch.history.sized_messages)):
         shorter = rewind_state(branch, count)
         assert all(getattr(shorter, name) == min(getattr(branch, name), count) for name in COUNTS)
-        assert shorter.previous_coverage == tuple(min(number, count) for number in branch.previous_coverage)
+        assert shorter.last_request.previous_coverage == tuple(
+            min(number, count) for number in branch.last_request.previous_coverage
+        )
 
 
 @given(log_strategy().map(limiting), st.sampled_from(["auto", "overflow", "manual"]))
 def test_an_edited_past_has_as_many_attempts_as_any(entries, trigger):
     """P2: what was compacted and cut since the last answer was for another request than the one that comes now."""
     branch = ConversationState.from_entries(entries)
-    count = len(branch.sized_messages)
+    count = len(branch.history.sized_messages)
     cut = DecisionEntry((Edit(Span(max(0, count - 1), count, 0), (Text("-"),), TRUNCATE_RULE, "", 1),))
     used = behind(
         branch,
-        CompactionEntry(branch.first_kept, Message.from_text("user", "sum"), 3, trigger=trigger),
+        CompactionEntry(branch.view.first_kept, Message.from_text("user", "sum"), 3, trigger=trigger),
         *[cut][: bool(count)],
     )
     shorter = rewind_state(apply_entries(used, said("x")), count)
     assert (used.compactions_since_answer > 0, used.truncations_since_answer > 0) == (True, count > 0)
-    assert (shorter.compactions_since_answer, shorter.truncations_since_answer) == (0, 0)
-    assert [what for _, what in shorter.active_decisions] == [what for _, what in used.active_decisions]
+    assert (shorter.counters.compactions_since_answer, shorter.counters.truncations_since_answer) == (0, 0)
+    assert [what for _, what in shorter.view.active_decisions] == [what for _, what in used.active_decisions]
 
 
 def test_what_stands_in_the_place_of_an_edited_message_is_looked_at():
@@ -155,11 +166,11 @@ def test_an_undone_limit_of_turns_counts_from_there():
     policy = Policy().with_settings(history_turns=1)
     talk = [Message.from_text(role, f"{role} {number}") for number in range(3) for role in ("user", "assistant")][:-1]
     branch = plan(talk, WHERE, policy).state
-    ((id_, limit),) = branch.active_decisions
+    ((id_, limit),) = branch.view.active_decisions
     assert limit.trigger == TRIGGER_HISTORY
     branch = apply_entry(branch, Entry("undo", None, RevokeEntry(id_)))
     other = plan([*talk, Message.from_text("assistant", "x")], WHERE, policy, state=branch).state
-    assert other.compaction is None
+    assert other.view.compaction is None
     again = plan([*talk[:-1], Message.from_text("user", "in other words")], WHERE, policy, state=branch)
     assert again.compaction is None
     assert compute_prefix_digest(again.state) != compute_prefix_digest(branch)

@@ -15,9 +15,6 @@ from holdfast.config import get_target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.state.branch.branch import apply_entry
-from holdfast.state.branch.fork import rewind_state
-from holdfast.state.branch.view import compute_prefix_digest
 from holdfast.state.calibration.calibration import (
     Calibration,
     LearnedLimits,
@@ -44,6 +41,9 @@ from holdfast.state.entries import (
     RequestSetup,
     Usage,
 )
+from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fork import rewind_state
+from holdfast.state.view import compute_prefix_digest, get_valid_measured_request
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5")
 WORDS = "the tide takes the harbour wall twice a day and nobody minds it "
@@ -79,7 +79,7 @@ def test_a_told_size_outweighs_what_usage_taught_before():
     assert get_calibrated_ratio(branch, WHERE) < 1.1
     told = refused(branch, requested=2 * branch.last_request_tokens)
     assert get_calibrated_ratio(told, WHERE) >= 1.95
-    assert told.valid_measured_request.reported_tokens == 2 * branch.last_request_tokens
+    assert get_valid_measured_request(told).reported_tokens == 2 * branch.last_request_tokens
 
 
 @pytest.mark.parametrize("told", [{"limit": 4_000}, {}, {"requested": 9_000}, {"limit": 4_000, "requested": 9_000}])
@@ -128,7 +128,7 @@ def test_a_limit_alone_says_that_the_request_was_over_it():
     branch = asked()
     over = refused(branch, limit=int(1.5 * branch.last_request_tokens))
     assert get_calibrated_ratio(over, replace(WHERE, prior_ratio=over.learned_limits.min_ratio)) >= 1.49
-    assert over.valid_measured_request is None
+    assert get_valid_measured_request(over) is None
     assert over.learned_limits.window_limit == int(1.5 * branch.last_request_tokens)
     under = refused(branch, limit=int(0.8 * branch.last_request_tokens))
     assert (under.calibration, under.learned_limits.min_ratio) == (branch.calibration, 0.0)
@@ -151,11 +151,11 @@ def told(branch, tokens):
 def test_only_a_whole_prompt_is_believed():
     """A prompt that grew and was counted far too small was not counted whole; one count too high is no measure."""
     first = told(asked(), asked().last_request_tokens)
-    assert told(first, 100).valid_measured_request == first.valid_measured_request
+    assert get_valid_measured_request(told(first, 100)) == get_valid_measured_request(first)
     assert (
-        told(
-            told(asked(), 40 * asked().last_request_tokens), first.last_request_tokens
-        ).valid_measured_request.reported_tokens
+        get_valid_measured_request(
+            told(told(asked(), 40 * asked().last_request_tokens), first.last_request_tokens)
+        ).reported_tokens
         == first.last_request_tokens
     )
 
@@ -168,7 +168,10 @@ def test_without_sensible_numbers_the_request_itself_was_too_large(numbers):
     assert told.learned_limits == LearnedLimits(
         smallest_refused_estimate=branch.last_request_tokens, overflows_since_answer=1
     )
-    assert (told.calibration, told.valid_measured_request) == (branch.calibration, branch.valid_measured_request)
+    assert (told.calibration, get_valid_measured_request(told)) == (
+        branch.calibration,
+        get_valid_measured_request(branch),
+    )
 
 
 def test_what_nobody_read_stays_unseen_until_an_answer():
@@ -272,7 +275,7 @@ def test_as_many_models_are_known_as_a_conversation_asks():
             *lesson(name, 3_000, 6_000, 0), RequestEntry("b", 1, "silent"), RequestEntry("b", 1, "mute"), branch=branch
         )
     assert [one.model for one in branch.other_model_stats] == [str(number) for number in range(2, MAX_OTHER_MODELS + 2)]
-    assert ConversationState.load(branch.dump()).other_model_stats == branch.other_model_stats
+    assert ConversationState.load(branch.dump()).usage.other_model_stats == branch.other_model_stats
 
 
 def test_a_fork_knows_what_was_learned_before_it():
@@ -280,7 +283,7 @@ def test_a_fork_knows_what_was_learned_before_it():
     branch = grown(
         MessageEntry(build_sized_message(Message.from_text("assistant", "b"))), branch=refused(asked(), 3_000, 9_000)
     )
-    assert rewind_state(branch, 1).learned_limits == branch.learned_limits
+    assert rewind_state(branch, 1).usage.learned_limits == branch.learned_limits
 
 
 def test_a_request_that_was_not_answered_teaches_nothing():
@@ -338,11 +341,11 @@ def test_a_count_with_small_pictures_is_a_count():
     icons = Message("user", (Media("image", "image/png", 70, source="AAAA"),) * 20)
     branch = grown(MessageEntry(build_sized_message(icons)), branch=branch)
     before, request = (
-        branch.valid_measured_request.reported_tokens,
+        get_valid_measured_request(branch).reported_tokens,
         RequestEntry(compute_prefix_digest(branch), 2, "claude-sonnet-4-5"),
     )
     branch = grown(request, AnswerEntry(request.prefix_digest, Usage(before + 20, 5)), branch=branch)
-    assert branch.valid_measured_request.reported_tokens == before + 20
+    assert get_valid_measured_request(branch).reported_tokens == before + 20
 
 
 @pytest.mark.parametrize("frame", [RequestSetup(), RequestSetup("f", 900), RequestSetup("f", 900, is_exact=True)])
@@ -354,12 +357,12 @@ def test_one_wild_count_teaches_nothing(frame, wild):
     counted = told(told(branch, size), size + 300)
     doubted = told(counted, wild * size)
     assert doubted.learned_limits == replace(counted.learned_limits, doubted_tokens=wild * size)
-    assert (doubted.valid_measured_request, doubted.calibration) == (
-        counted.valid_measured_request,
+    assert (get_valid_measured_request(doubted), doubted.calibration) == (
+        get_valid_measured_request(counted),
         counted.calibration,
     )
     after = told(doubted, size + 600)
-    assert (after.valid_measured_request.reported_tokens, after.learned_limits.doubted_tokens) == (size + 600, 0)
+    assert (get_valid_measured_request(after).reported_tokens, after.learned_limits.doubted_tokens) == (size + 600, 0)
 
 
 @pytest.mark.parametrize("frame", [RequestSetup("f", 900), RequestSetup("f", 900, is_exact=True)])
@@ -367,9 +370,9 @@ def test_the_first_count_may_be_wild_too(frame):
     """Where the frame is known the estimate says how many tokens there can be at most."""
     branch = asked(frame=frame)
     doubted = told(branch, 6 * (branch.last_request_tokens + 900))
-    assert (doubted.valid_measured_request, doubted.calibration) == (None, branch.calibration)
+    assert (get_valid_measured_request(doubted), doubted.calibration) == (None, branch.calibration)
     assert (
-        told(doubted, branch.last_request_tokens + 900).valid_measured_request.reported_tokens
+        get_valid_measured_request(told(doubted, branch.last_request_tokens + 900)).reported_tokens
         == branch.last_request_tokens + 900
     )
 
@@ -380,11 +383,11 @@ def test_a_frame_that_nobody_told_takes_half_the_window():
     for window, tokens, believed in ((0, 90_000, True), (100_000, 50_000, True), (100_000, 60_000, False)):
         branch = grown(RequestEntry(compute_prefix_digest(known), 1, "claude-sonnet-4-5", window), branch=known)
         branch = grown(AnswerEntry(branch.last_prefix_digest, Usage(tokens, 5)), branch=branch)
-        assert (branch.valid_measured_request is not None) is believed
+        assert (get_valid_measured_request(branch) is not None) is believed
         assert (
-            grown(
-                AnswerEntry(branch.last_prefix_digest, Usage(tokens, 5)), branch=branch
-            ).valid_measured_request.reported_tokens
+            get_valid_measured_request(
+                grown(AnswerEntry(branch.last_prefix_digest, Usage(tokens, 5)), branch=branch)
+            ).reported_tokens
             == tokens
         )
 
@@ -396,7 +399,7 @@ def test_a_count_over_the_window_of_a_request_that_was_taken_is_none(tokens, bel
     branch = grown(RequestEntry(compute_prefix_digest(known), 1, "claude-sonnet-4-5", 100_000), branch=known)
     for _ in range(3):
         branch = grown(AnswerEntry(branch.last_prefix_digest, Usage(tokens, 5)), branch=branch)
-    assert (branch.valid_measured_request is not None) is believed
+    assert (get_valid_measured_request(branch) is not None) is believed
 
 
 def test_new_pictures_explain_any_count():
@@ -405,21 +408,21 @@ def test_new_pictures_explain_any_count():
     branch = grown(RequestSetup("f", 8_000), MessageEntry(build_sized_message(paper)))
     branch = grown(RequestEntry(compute_prefix_digest(branch), 1, "claude-sonnet-4-5"), branch=branch)
     assert (
-        grown(
-            AnswerEntry(branch.last_prefix_digest, Usage(300_000, 5)), branch=branch
-        ).valid_measured_request.reported_tokens
+        get_valid_measured_request(
+            grown(AnswerEntry(branch.last_prefix_digest, Usage(300_000, 5)), branch=branch)
+        ).reported_tokens
         == 300_000
     )
-    assert grown(AnswerEntry(branch.last_prefix_digest, Usage(1, 5)), branch=branch).valid_measured_request is None
+    assert get_valid_measured_request(grown(AnswerEntry(branch.last_prefix_digest, Usage(1, 5)), branch=branch)) is None
     seen = told(branch, 12_000)
-    assert told(seen, 300_000).valid_measured_request.reported_tokens == 12_000
+    assert get_valid_measured_request(told(seen, 300_000)).reported_tokens == 12_000
 
 
 def test_a_jump_that_is_told_twice_is_believed_and_is_no_ratio():
     """What was said since is not why there are more: the count stands from then on, and the calibration stays."""
     counted = told(told(asked(), 4_000), 4_300)
     jumped = told(told(counted, 9_000), 9_300)
-    assert (jumped.valid_measured_request.reported_tokens, jumped.learned_limits.doubted_tokens) == (9_300, 0)
+    assert (get_valid_measured_request(jumped).reported_tokens, jumped.learned_limits.doubted_tokens) == (9_300, 0)
     assert jumped.calibration == counted.calibration
     assert told(jumped, 9_600).calibration != counted.calibration
 
@@ -436,7 +439,7 @@ def test_what_one_branch_knows_of_models_another_is_told():
         stored = json.decode(json.encode(build_model_stats_note(taught)), type=NoteEntry)
         told = grown(stored, branch=there)
         assert [*list_nonempty_model_stats(told)] == sorted(
-            list_nonempty_model_stats(taught), key=lambda known: known.model == there.model
+            list_nonempty_model_stats(taught), key=lambda known: known.model == there.last_request.model
         )
         for model, window in (("a", 9_000), ("b", 0), ("c", 7_000), ("d", 0)):
             again = [grown(RequestEntry("b", 1, model, window), branch=branch) for branch in (told, taught)]

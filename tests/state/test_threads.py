@@ -13,8 +13,8 @@ from holdfast import ConversationState
 from holdfast.messages.message import Message
 from holdfast.messages.parts import ToolCall
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.state.branch.branch import apply_entries
 from holdfast.state.entries import Entry, MessageEntry
+from holdfast.state.fold.apply import apply_entries
 from holdfast.state.sequence import PersistentSequence
 
 
@@ -59,7 +59,7 @@ def test_a_branch_that_another_thread_goes_on_from(look):
         branch = first
         for one in behind:
             branch = apply_entries(branch, [one])
-            branch.sized_messages.sum_from(lambda slot: slot.tokens)
+            branch.history.sized_messages.sum_from(lambda slot: slot.tokens)
 
     def looks():
         try:

@@ -10,7 +10,7 @@ from samples import SAMPLE_KEY, drop_sequence_numbers, is_same_request, make_mes
 from store_conformance import BlobStoreRules, SessionStoreRules
 from strategies import log_strategy
 
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import Entry
 from holdfast.store import open_store
 from holdfast.store.base import BlobStore, Quota, SessionInfo, SessionStore

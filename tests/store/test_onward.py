@@ -43,10 +43,10 @@ def test_a_journal_finds_what_others_did_when_it_writes(store: SessionStore) -> 
         store.append_entries(SAMPLE_KEY, [decided])
         (two,) = journal.append(Message.from_text("user", "two"))
         assert store.get_entry(SAMPLE_KEY, two).parent == "d"
-        assert [id_ for id_, _ in journal.state.active_decisions] == ["d"]
+        assert [id_ for id_, _ in journal.state.view.active_decisions] == ["d"]
         said = store.read_path(SAMPLE_KEY)[-1].body
         assert isinstance(said, MessageEntry)
         store.append_entries(SAMPLE_KEY, [Entry("s", two, said)])
         (three,) = journal.append(Message.from_text("user", "three"))
         assert (store.get_entry(SAMPLE_KEY, three).parent, store.get_session(SAMPLE_KEY).leaf_id) == (two, "s")
-        assert [message.text for message in journal.state.messages] == ["one", "two", "three"]
+        assert [message.text for message in journal.state.history.messages] == ["one", "two", "three"]

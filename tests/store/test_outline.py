@@ -8,7 +8,7 @@ from strategies import log_strategy
 
 from holdfast.cli.reports.request_size import get_session_target, measure_request
 from holdfast.config import load_shipped_catalog
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import NOTE_QUEUED, Entry, NoteEntry
 from holdfast.store.base import SessionInfo
 from holdfast.store.tree.active import FOLD_VERSION
@@ -24,8 +24,8 @@ def test_every_size_is_that_of_the_branch(log, model):
     assert places[0] == places[1]
     assert measure_request(branch, places[0]) == measure_request(plain, places[1])
     assert (
-        plain.measured_request is None
-        or plain.measured_request.reported_tokens == branch.measured_request.reported_tokens
+        plain.usage.measured_request is None
+        or plain.usage.measured_request.reported_tokens == branch.usage.measured_request.reported_tokens
     )
 
 

@@ -21,7 +21,7 @@ from holdfast.errors import StoreCorrupt, StoreLocked, StoreReplaced
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import DecisionEntry, Entry, MessageEntry, NoteEntry
 from holdfast.store import open_store

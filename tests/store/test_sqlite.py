@@ -26,7 +26,7 @@ from holdfast.errors import StoreCorrupt, StoreError, StoreLocked
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import BranchSummaryEntry, CompactionEntry, Entry, MessageEntry, NoteEntry
 from holdfast.store import open_store, sqlite
 from holdfast.store.base import Quota, SessionStore
@@ -489,7 +489,7 @@ def test_opening_costs_the_active_branch(tmp_path: Path) -> None:
             store.import_entries(SAMPLE_KEY, entries)
             store.append_entries(SAMPLE_KEY, [compaction("c", f"e{count - 1}", count - 5), wire("z", "c", "later")])
             decoded.clear()
-            assert len(store.open_state(SAMPLE_KEY).sized_messages) == count + 1
+            assert len(store.open_state(SAMPLE_KEY).history.sized_messages) == count + 1
             assert len(decoded) == 6
             store.list_sessions()
             store.get_session(SAMPLE_KEY)

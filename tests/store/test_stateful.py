@@ -16,7 +16,7 @@ from holdfast.errors import LogConflict
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     AnswerEntry,
@@ -128,7 +128,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Older turns give way to a summary."""
         parent = self.pick(where)
         branch = ConversationState.from_entries(self.path(parent))
-        keep = branch.pinned_count + at % (len(branch.sized_messages) - branch.pinned_count + 1)
+        keep = branch.view.pinned_count + at % (len(branch.history.sized_messages) - branch.view.pinned_count + 1)
         self.add(parent, CompactionEntry(keep, Message.from_text("user", f"summary {at}") if at % 4 else None, at % 50))
 
     @rule(where=picks, at=picks)
@@ -162,16 +162,21 @@ class StoreMachine(RuleBasedStateMachine):
             self.said[compute_entry_identity(entry)] += 1
         self.leaf = new
         after = ConversationState.from_entries(self.path(new))
-        assert [m for m in after.messages if m != other] == [
-            m for n, m in enumerate(before.messages) if n != said.index(old) and m != other
+        assert [m for m in after.history.messages if m != other] == [
+            m for n, m in enumerate(before.history.messages) if n != said.index(old) and m != other
         ]
         assert (
-            after.seen_count,
-            after.compaction is None,
-            after.failed_compactions,
-            after.compactions_since_answer,
-        ) == (before.seen_count, before.compaction is None, before.failed_compactions, before.compactions_since_answer)
-        assert len(after.active_decisions) <= len(before.active_decisions)
+            after.last_request.seen_count,
+            after.view.compaction is None,
+            after.counters.failed_compactions,
+            after.counters.compactions_since_answer,
+        ) == (
+            before.last_request.seen_count,
+            before.view.compaction is None,
+            before.counters.failed_compactions,
+            before.counters.compactions_since_answer,
+        )
+        assert len(after.view.active_decisions) <= len(before.view.active_decisions)
 
     @rule(where=picks, length=st.integers(1, 9))
     def search(self, where: int, length: int) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from samples import is_same_request, make_all_entry_bodies, make_message_chain
 
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import build_projection, compute_prefix_digest
+from holdfast.state.conversation_state import ConversationState
+from holdfast.state.view import build_projection, compute_prefix_digest
 from holdfast.store import open_store
 from holdfast.store.base import SessionStore
 

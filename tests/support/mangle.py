@@ -33,10 +33,10 @@ from holdfast.normalize.projection import normalize_projection
 from holdfast.providers.registry import API_NAMES
 from holdfast.providers.request_body import build_request_body, parse_request, render_request
 from holdfast.providers.rules import validate_request
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import apply_normalization
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import Entry, MessageEntry
 from holdfast.state.target import Target
+from holdfast.state.view import apply_normalization
 
 MANGLE_MODELS: dict[str, tuple[str, ...]] = {
     "anthropic": (

@@ -13,11 +13,12 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.pipeline import Policy, plan_request
 from holdfast.providers.request_body import build_request_body
-from holdfast.state.branch.branch import ConversationState, apply_entry
-from holdfast.state.branch.view import build_projection
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import AnswerEntry, DecisionEntry, Entry, EntryBody, MessageEntry, RequestEntry, Usage
+from holdfast.state.fold.apply import apply_entry
 from holdfast.state.plan import Plan
 from holdfast.state.target import PlanInputs, Target
+from holdfast.state.view import build_projection
 
 _RAW_FIELDS = Decoder(dict[str, Raw])
 _RAW_MESSAGE_LIST = Decoder(list[Raw])
@@ -70,7 +71,7 @@ def drive_agent_loop(
     branch = apply_entry(branch, entries[0])
     steps: list[LoopRequest] = []
     for number, count in enumerate(find_request_points(messages) if request_points is None else request_points):
-        for message in messages[len(branch.sized_messages) : count]:
+        for message in messages[len(branch.history.sized_messages) : count]:
             entries.append(_make_next_entry(entries, MessageEntry(build_sized_message(message))))
             branch = apply_entry(branch, entries[-1])
         branch = before_request(branch)
@@ -80,7 +81,9 @@ def drive_agent_loop(
         entries += make_plan_entries(entries, plan, count, target.model)
         branch = plan.state
         if usage is not None:
-            entries.append(_make_next_entry(entries, AnswerEntry(branch.last_prefix_digest, Usage(usage(plan), 1))))
+            entries.append(
+                _make_next_entry(entries, AnswerEntry(branch.last_request.prefix_digest, Usage(usage(plan), 1)))
+            )
             branch = apply_entry(branch, entries[-1])
     return steps
 
@@ -92,7 +95,13 @@ def make_plan_entries(entries: Sequence[Entry], plan: Plan, count: int, model: s
         out.append(_make_next_entry([*entries, *out], DecisionEntry(plan.record)))
     if plan.compaction is not None:
         out.append(_make_next_entry([*entries, *out], plan.compaction))
-    request = RequestEntry(plan.state.last_prefix_digest, count, model, plan.state.configured_window, plan.state.api)
+    request = RequestEntry(
+        plan.state.last_request.prefix_digest,
+        count,
+        model,
+        plan.state.last_request.configured_window,
+        plan.state.last_request.api,
+    )
     return [*out, _make_next_entry([*entries, *out], request)]
 
 

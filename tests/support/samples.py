@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import build_projection, compute_prefix_digest, list_projection_origins
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     AnswerEntry,
@@ -28,6 +27,12 @@ from holdfast.state.entries import (
     RequestSetup,
     RevokeEntry,
     Usage,
+)
+from holdfast.state.view import (
+    build_projection,
+    compute_prefix_digest,
+    get_valid_measured_request,
+    list_projection_origins,
 )
 
 SAMPLE_KEY = "session-1"
@@ -65,26 +70,23 @@ def list_ids(entries: Iterable[Entry]) -> list[str]:
 
 def is_same_request(first: ConversationState, second: ConversationState) -> bool:
     """Return whether two branches make the same request: bytes, sizes, calibration and counts."""
-    request_fields = (
-        "shown_tokens", "pinned_count", "first_kept", "open_call_ids", "setup", "setup_changed_at", "seen_count",
-        "last_request_tokens", "last_prefix_digest", "model", "valid_measured_request",
-    )  # fmt: skip
-    statistics_fields = (
-        "calibration", "requests_since_break", "compactions_since_answer", "failed_compactions", "compaction",
-    )  # fmt: skip
-    undo_fields = ("unchanged_until", "previous_coverage", "protected_parts", "turn_limit_start", "policy_name")
+    view_fields = ("pinned_count", "first_kept", "shown_tokens", "compaction", "protected_parts", "turn_limit_start")
     return (
         build_projection(first) == build_projection(second)
         and list_projection_origins(first) == list_projection_origins(second)
-        and len(first.sized_messages) == len(second.sized_messages)
+        and len(first.history.sized_messages) == len(second.history.sized_messages)
         and compute_prefix_digest(first) == compute_prefix_digest(second)
-        and first.projection_digests.slice(first.first_kept) == second.projection_digests.slice(second.first_kept)
-        and first.cumulative_tokens.slice(max(0, first.first_kept - 1))
-        == second.cumulative_tokens.slice(max(0, second.first_kept - 1))
-        and all(
-            getattr(first, name) == getattr(second, name)
-            for name in (*request_fields, *statistics_fields, *undo_fields)
-        )
+        and first.history.projection_digests.slice(first.view.first_kept)
+        == second.history.projection_digests.slice(second.view.first_kept)
+        and first.history.cumulative_tokens.slice(max(0, first.view.first_kept - 1))
+        == second.history.cumulative_tokens.slice(max(0, second.view.first_kept - 1))
+        and get_valid_measured_request(first) == get_valid_measured_request(second)
+        and (first.setup, first.setup_changed_at) == (second.setup, second.setup_changed_at)
+        and first.history.open_call_ids == second.history.open_call_ids
+        and all(getattr(first.view, name) == getattr(second.view, name) for name in view_fields)
+        and (first.last_request, first.counters) == (second.last_request, second.counters)
+        and first.usage.calibration == second.usage.calibration
+        and first.policy_name == second.policy_name
     )
 
 

@@ -167,7 +167,7 @@ def _find_first_changed_element(old: Sequence[bytes], new: Sequence[bytes]) -> i
 
 def explain_prefix_break(old: SentRequest, new: SentRequest) -> str:
     """Return why ``new`` may break with ``old``: a compaction, or decisions about what ``old`` showed."""
-    plan, old_count = new.prepared_request.plan, len(old.prepared_request.plan.state.sized_messages)
+    plan, old_count = new.prepared_request.plan, len(old.prepared_request.plan.state.history.sized_messages)
     if plan.compaction is not None:
         return "compaction"
     return ", ".join(sorted({edit.rule for edit in plan.record if edit.span.start < old_count}))

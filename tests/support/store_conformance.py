@@ -33,7 +33,7 @@ from holdfast.errors import LogConflict, StoreError, StoreLocked, UnknownId
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import (
     AnswerEntry,
     CompactionEntry,
@@ -282,9 +282,9 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
         assert list_ids(active.head) == ["s0"]
         assert list_ids(active.tail) == ["m8", "m9"]
         assert is_same_request(branch, whole)
-        assert branch.sized_messages[8] == whole.sized_messages[8]
+        assert branch.history.sized_messages[8] == whole.history.sized_messages[8]
         with pytest.raises(LookupError, match="slots 1 to 7"):
-            branch.sized_messages.slice()
+            branch.history.sized_messages.slice()
 
     def test_a_branch_without_its_words_is_that_of_the_leaf(self, tmp_path: Path) -> None:
         """S12: an import that grew, a leaf that moved and what was appended since tell the sizes of their own path."""

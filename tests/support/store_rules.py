@@ -23,7 +23,7 @@ from holdfast.errors import LogConflict, QuotaExceeded, UnknownId
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     AnswerEntry,
@@ -83,8 +83,8 @@ class CopyRules(StoreOpening):
             assert new[:first] == old[:first]
             assert not set(list_ids(new[first:])) & set(list_ids(old))
             old_messages, new_messages = (
-                ConversationState.from_entries(old).messages,
-                ConversationState.from_entries(new).messages,
+                ConversationState.from_entries(old).history.messages,
+                ConversationState.from_entries(new).history.messages,
             )
             assert new_messages[5] == short_message
             assert new_messages.slice(0, 5) + new_messages.slice(6) == old_messages.slice(0, 5) + old_messages.slice(6)
@@ -114,7 +114,7 @@ class CopyRules(StoreOpening):
             assert isinstance(s.body, BranchSummaryEntry)
             assert s.body.source_id == b.id
             assert store.read_labels(SAMPLE_KEY) == {"a": "before", "b": "here", b.id: "here"}
-            assert [law for law, _ in store.open_state(SAMPLE_KEY).active_decisions] == [d.id]
+            assert [law for law, _ in store.open_state(SAMPLE_KEY).view.active_decisions] == [d.id]
             assert set(list_ids(store.read_tips(SAMPLE_KEY))) == {"s", s.id}
 
     def test_edits_on_a_replaced_message_are_left_out(self, tmp_path: Path) -> None:
@@ -152,8 +152,8 @@ class CopyRules(StoreOpening):
             assert answers == [AnswerEntry("basis", Usage(), "end_turn")]
             branch = store.open_state(SAMPLE_KEY)
             assert branch.setup == RequestSetup("frame", 10)
-            assert branch.setup_changed_at == len(branch.sized_messages) == 2
-            assert branch.seen_count == 1
+            assert branch.setup_changed_at == len(branch.history.sized_messages) == 2
+            assert branch.last_request.seen_count == 1
 
     def test_nothing_to_replace_changes_nothing(self, tmp_path: Path) -> None:
         """Ids that are no message of the branch leave the session as it was."""
@@ -189,7 +189,7 @@ class ImportRules(StoreOpening):
             assert is_same_request(
                 store.open_state(SAMPLE_KEY), ConversationState.from_entries(store.read_entries(SAMPLE_KEY))
             )
-            assert store.open_size_state(SAMPLE_KEY).shown_tokens == store.open_state(SAMPLE_KEY).shown_tokens
+            assert store.open_size_state(SAMPLE_KEY).view.shown_tokens == store.open_state(SAMPLE_KEY).view.shown_tokens
 
     def test_an_id_that_comes_again_much_later_is_one_entry(self, tmp_path: Path) -> None:
         """The same entry twice in a recording is one; another one of the same id undoes the whole import."""
@@ -219,7 +219,9 @@ class ImportRules(StoreOpening):
         )
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, [*entries, *make_message_chain("z", "compaction")])
-            assert store.open_size_state(SAMPLE_KEY).media_count == store.open_state(SAMPLE_KEY).media_count == 0
+            assert (
+                store.open_size_state(SAMPLE_KEY).view.media_count == store.open_state(SAMPLE_KEY).view.media_count == 0
+            )
 
     def test_entries_can_be_read_one_by_one(self, tmp_path: Path) -> None:
         """``lazy_entries`` are ``entries``, in order and by their place, and of an unknown session there are none."""

@@ -26,8 +26,8 @@ from holdfast.errors import HoldfastError, StoreLocked
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.providers.responses import ParsedAnswer
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.turns import find_newest_answer_index
+from holdfast.state.conversation_state import ConversationState
+from holdfast.state.turns import find_newest_answer_index
 
 LEASE_PREFIX = "agent at work: "
 """What the name of the lease begins with; the session's own lease is held for single writes."""
@@ -106,7 +106,7 @@ class AgentRun:
         if is_conversation_answered(self.session.journal.state):
             return self.make_outcome("done", "there is nothing to go on with; say what is to be done")
         while self.steps < most_steps:
-            before = len(self.session.journal.state.messages)
+            before = len(self.session.journal.state.history.messages)
             answer = await self._ask_model()
             calls = self._get_open_calls()
             await self._run_calls(calls)
@@ -145,7 +145,7 @@ class AgentRun:
 
     def _has_new_user_message(self, before: int) -> bool:
         """Return whether somebody said something since there were ``before`` messages, and has no answer yet."""
-        messages = self.session.journal.state.messages
+        messages = self.session.journal.state.history.messages
         return len(messages) > before and messages[-1].role == "user"
 
     async def _resume_open_calls(self) -> None:
@@ -230,10 +230,10 @@ async def run_agent(
 
 def find_open_calls(state: ConversationState) -> tuple[ToolCall, ...]:
     """Return the calls of the newest answer that have no result yet; where it broke off its calls are not open."""
-    if not state.open_call_ids:
+    if not state.history.open_call_ids:
         return ()
-    waiting, calls = list(state.open_call_ids), list[ToolCall]()
-    for call in reversed(state.messages[find_newest_answer_index(state, 0)].calls):
+    waiting, calls = list(state.history.open_call_ids), list[ToolCall]()
+    for call in reversed(state.history.messages[find_newest_answer_index(state, 0)].calls):
         if waiting and call.id == waiting[-1]:
             calls.append(call)
             waiting.pop()
@@ -242,13 +242,13 @@ def find_open_calls(state: ConversationState) -> tuple[ToolCall, ...]:
 
 def is_conversation_answered(state: ConversationState) -> bool:
     """Return whether the newest message is an answer that came to its end, and calls for nothing any more."""
-    last = len(state.sized_messages) - 1
+    last = len(state.history.sized_messages) - 1
     return (
         last < 0
-        or state.messages[last].role == "system"
+        or state.history.messages[last].role == "system"
         or (
-            state.messages[last].role == "assistant"
-            and last not in state.failed_answer_indexes
+            state.history.messages[last].role == "assistant"
+            and last not in state.history.failed_answer_indexes
             and not find_open_calls(state)
         )
     )

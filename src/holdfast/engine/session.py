@@ -33,8 +33,8 @@ from holdfast.providers.overflow import ErrorReport, classify_error
 from holdfast.providers.overflow.signature_errors import is_signature_error
 from holdfast.providers.responses import ParsedAnswer
 from holdfast.recovery.machine import can_recover_from_refusals
-from holdfast.state.branch.branch import ConversationState
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.target import Target
 
 
@@ -241,8 +241,8 @@ class Session:
             window_source=target.limits.window_source,
             usable_tokens=budget.usable,
             setup_tokens=budget.setup_tokens,
-            message_count=len(state.sized_messages),
-            compaction_count=int(state.compaction is not None),
+            message_count=len(state.history.sized_messages),
+            compaction_count=int(state.view.compaction is not None),
             decision_count=_count_active_decisions(state),
             policy=self.journal.policy.name,
         )
@@ -298,15 +298,17 @@ def _describe_snapshot(journal: Journal) -> str:
     """Describe what a session goes on with: its newest entry, how many messages there are, and what hides some."""
     state = journal.state
     compaction_note = (
-        "no compaction" if state.compaction is None else f"the compaction that shows message {state.first_kept} first"
+        "no compaction"
+        if state.view.compaction is None
+        else f"the compaction that shows message {state.view.first_kept} first"
     )
-    return f"entry {journal.leaf}, {len(state.sized_messages)} messages, {compaction_note} in force"
+    return f"entry {journal.leaf}, {len(state.history.sized_messages)} messages, {compaction_note} in force"
 
 
 def _count_active_decisions(state: ConversationState) -> int:
     """Return how many decisions beside the compaction in force change what the next request shows."""
-    decisions = [decision for _, decision in state.active_decisions if decision != state.compaction]
-    return sum(any(edit.span.start >= state.first_kept for edit in decision.edits) for decision in decisions)
+    decisions = [decision for _, decision in state.view.active_decisions if decision != state.view.compaction]
+    return sum(any(edit.span.start >= state.view.first_kept for edit in decision.edits) for decision in decisions)
 
 
 def _is_signature_refusal(answer: ParsedAnswer, prepared_request: PreparedRequest) -> bool:

@@ -67,12 +67,12 @@ class SessionRuntime:
     @property
     def requires_strict_form(self) -> bool:
         """Whether a server that we do not know refused what its client wrote: the API's maker's rules hold there."""
-        return self.journal.state.learned_limits.fixes_client_content
+        return self.journal.state.usage.learned_limits.fixes_client_content
 
     @property
     def requires_check(self) -> bool:
         """Whether its API refused what its client wrote, for a rule that we know: it is judged like what is ours."""
-        return self.journal.state.learned_limits.validates_client_content
+        return self.journal.state.usage.learned_limits.validates_client_content
 
     def get_default_target(self) -> Target:
         """Return the target of requests that are made of words; ``ConfigError`` where there is none."""

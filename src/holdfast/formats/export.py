@@ -35,8 +35,8 @@ from holdfast.providers.convert import convert_request
 from holdfast.providers.fix import fix_request
 from holdfast.providers.registry import API_NAMES, API_SPECS
 from holdfast.providers.request_body import build_system_field, encode_sized_messages, parse_message_list
-from holdfast.state.branch.view import apply_normalization, build_projection
 from holdfast.state.entries import Entry, NoteEntry, RequestEntry
+from holdfast.state.view import apply_normalization, build_projection
 
 DEFAULT_MAX_TOKENS = 4_096
 """The answer's limit in a body for the Messages API, which asks for one, where the log has none."""

@@ -17,8 +17,7 @@ from holdfast.formats.codex import read as codex
 from holdfast.formats.pi import read as pi
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import list_shown_sized_messages_at
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit
 from holdfast.state.entries import (
     AnswerEntry,
@@ -33,6 +32,7 @@ from holdfast.state.entries import (
     RequestEntry,
     Usage,
 )
+from holdfast.state.view import list_shown_sized_messages_at
 
 REWRITTEN_NOTE = "rewritten"
 """Reason of the note that stands where lines did that said or named what is shorter now."""
@@ -67,7 +67,7 @@ def apply_decisions_to_messages(recording: Recording) -> Recording:
 
 def _find_shortened_messages(state: ConversationState) -> dict[int, SizedMessage]:
     """Return the messages of which parts gave way, as they are shown, by slot."""
-    indexes = (index for index, edits in state.edits.items() if all(edit.span.part is not None for edit in edits))
+    indexes = (index for index, edits in state.view.edits.items() if all(edit.span.part is not None for edit in edits))
     return {
         index: _remeasure_message(sized_message)
         for index in indexes
@@ -93,7 +93,7 @@ def _rewrite_bodies(
         entry.id: new for entry in branch_entries if (new := _drop_applied_edits(entry.body, shortened)) is not None
     }
     bodies |= _mark_stale_answers(branch_entries, _find_change_positions(branch_entries, state, shortened))
-    bodies |= _clear_newest_usage(branch_entries, {id_ for id_, _ in state.active_decisions})
+    bodies |= _clear_newest_usage(branch_entries, {id_ for id_, _ in state.view.active_decisions})
     bodies |= _replace_stale_notes(branch_entries, state, {message_entries[index].id for index in shortened})
     return bodies | {
         message_entries[index].id: _replace_body_message(message_entries[index].body, sized_message)
@@ -124,7 +124,7 @@ def _find_change_positions(
     branch_entries: Sequence[Entry], state: ConversationState, shortened: Mapping[int, SizedMessage]
 ) -> list[int]:
     """Return for each number of slots where on the way the last decision stands that made one of them shorter."""
-    law = {id_ for id_, _ in state.active_decisions}
+    law = {id_ for id_, _ in state.view.active_decisions}
     at: dict[int, int] = {}
     for place, entry in enumerate(branch_entries):
         body = entry.body
@@ -132,7 +132,7 @@ def _find_change_positions(
             at |= dict.fromkeys(
                 (index for edit in body.edits for index in _get_span_range(edit) if index in shortened), place
             )
-    return [*accumulate((at.get(index, -1) for index in range(len(state.sized_messages))), max, initial=-1)]
+    return [*accumulate((at.get(index, -1) for index in range(len(state.history.sized_messages))), max, initial=-1)]
 
 
 def _get_span_range(edit: Edit) -> range:
@@ -172,7 +172,7 @@ def _replace_stale_notes(
 ) -> dict[str, EntryBody]:
     """Return the notes of lines that say what is said shorter now: before the compaction in force, and summaries."""
     compaction_id = next(
-        (id_ for id_, body in reversed(state.active_decisions) if isinstance(body, CompactionEntry)), ""
+        (id_ for id_, body in reversed(state.view.active_decisions) if isinstance(body, CompactionEntry)), ""
     )
     place = next((index for index, entry in enumerate(branch_entries) if entry.id == compaction_id), 0)
     if not shortened_ids.isdisjoint(entry.id for entry in branch_entries[:place]):

@@ -15,8 +15,11 @@ from holdfast.normalize import DROPPED_THINKING_RULES, SIGNED, SINGLE_MESSAGE_RU
 from holdfast.normalize.ids import get_assistant_calls, is_wire_id, list_server_call_ids
 from holdfast.normalize.items import split_edit_rules
 from holdfast.normalize.pairing import CALL_ID_RULE
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import (
+from holdfast.state.conversation_state import ConversationState
+from holdfast.state.dialect import Dialect
+from holdfast.state.edits import Edit, NormalizedPrefix
+from holdfast.state.plan import Plan
+from holdfast.state.view import (
     apply_normalization,
     build_projection,
     compute_leading_digest,
@@ -25,9 +28,6 @@ from holdfast.state.branch.view import (
     list_shown_messages_at,
     list_shown_sized_messages_at,
 )
-from holdfast.state.dialect import Dialect
-from holdfast.state.edits import Edit, NormalizedPrefix
-from holdfast.state.plan import Plan
 
 SYSTEM_FIELD_APIS = frozenset({"anthropic", "gemini"})
 """APIs whose bodies have a field for the system prompt, so that none stands first among the messages."""
@@ -73,7 +73,7 @@ def _normalize_incrementally(
     state: ConversationState, dialect: Dialect
 ) -> tuple[tuple[Edit, ...], NormalizedPrefix | None]:
     """Return all repairs, also of what is settled."""
-    prefix = state.normalized_prefix
+    prefix = state.view.normalized_prefix
     if prefix is None or prefix.dialect != dialect or _can_exceed_media_limits(state, dialect):
         prefix = None
     if prefix is not None:
@@ -85,7 +85,7 @@ def _normalize_incrementally(
     sized_messages = build_projection(state)
     return _extend_settled_prefix(
         state,
-        NormalizedPrefix(dialect, state.first_kept, 0),
+        NormalizedPrefix(dialect, state.view.first_kept, 0),
         sized_messages,
         _convert_messages_to_api(sized_messages, dialect),
         count_leading_messages(state),
@@ -94,8 +94,8 @@ def _normalize_incrementally(
 
 def _list_shown_sized_messages(state: ConversationState, start: int) -> list[SizedMessage]:
     """Return what the projection shows for the slots from ``start`` on."""
-    if not state.edits:
-        return state.sized_messages.slice(start)
+    if not state.view.edits:
+        return state.history.sized_messages.slice(start)
     return [
         message for index in list_shown_indexes(state, start) for message in list_shown_sized_messages_at(state, index)
     ]
@@ -122,15 +122,17 @@ def _convert_message_to_api(message: Message, api: str) -> Message:
 
 def _can_exceed_media_limits(state: ConversationState, dialect: Dialect) -> bool:
     """Whether there may be more media than the API takes: base64 makes four bytes of three."""
-    if state.media_count > dialect.max_images or state.media_bytes * 2 > dialect.max_bytes:
+    if state.view.media_count > dialect.max_images or state.view.media_bytes * 2 > dialect.max_bytes:
         return True
-    return state.media_count > dialect.max_images_with_large and _has_large_image(state, dialect)
+    return state.view.media_count > dialect.max_images_with_large and _has_large_image(state, dialect)
 
 
 def _has_large_image(state: ConversationState, dialect: Dialect) -> bool:
     """Return whether an image that is shown has more pixels on a side than many may have."""
-    visible_messages = [*state.messages.slice(0, state.pinned_count)]
-    visible_messages += [message for index in state.media_indexes for message in list_shown_messages_at(state, index)]
+    visible_messages = [*state.history.messages.slice(0, state.view.pinned_count)]
+    visible_messages += [
+        message for index in state.view.media_indexes for message in list_shown_messages_at(state, index)
+    ]
     return any(
         medium.kind == "image" and is_oversized_image(medium, dialect.large_image_pixels)
         for medium in collect_media_in_messages(*visible_messages)
@@ -145,7 +147,7 @@ def _find_reused_ids(state: ConversationState, prefix: NormalizedPrefix, message
     """Return the ids of calls in ``messages`` that a call in the settled prefix has too."""
     ids = {call.id for message in messages for call in get_assistant_calls(message)}
     return frozenset(
-        [id_ for id_ in ids if state.first_index_by_call_id.get(id_, prefix.next_index) < prefix.next_index]
+        [id_ for id_ in ids if state.history.first_index_by_call_id.get(id_, prefix.next_index) < prefix.next_index]
     )
 
 
@@ -177,7 +179,7 @@ def _extend_settled_prefix(
     ``messages`` are the ``sized_messages`` as they will be written; ``leading_count`` counts those at the front that
     are none of the kept tail.
     """
-    summary = leading_count - 1 if leading_count > state.pinned_count else -1
+    summary = leading_count - 1 if leading_count > state.view.pinned_count else -1
     loose, interrupted = (
         frozenset(_find_invalid_thinking(state, prefix, leading_count)),
         frozenset(_find_interrupted_positions(state, prefix, leading_count)),
@@ -194,7 +196,7 @@ def _extend_settled_prefix(
         summary_position=summary,
         earlier_ids=prefix.sent_call_ids,
     )
-    regular = len(messages) - leading_count == len(state.sized_messages) - prefix.next_index
+    regular = len(messages) - leading_count == len(state.history.sized_messages) - prefix.next_index
     end = _find_last_independent_cut(messages, prefix.position, fresh) if regular else 0
     if end <= leading_count:
         return prefix.normalization + fresh, prefix if prefix.position else None
@@ -262,11 +264,11 @@ def _find_interrupted_positions(
     state: ConversationState, prefix: NormalizedPrefix, leading_count: int
 ) -> Iterator[int]:
     """Yield the positions of answers that failed or were interrupted."""
-    if any(index >= prefix.next_index for index in state.failed_answer_indexes):
+    if any(index >= prefix.next_index for index in state.history.failed_answer_indexes):
         yield from (
             position
             for position, index in _enumerate_unsettled(state, prefix, leading_count)
-            if index in state.failed_answer_indexes
+            if index in state.history.failed_answer_indexes
         )
 
 
@@ -276,7 +278,7 @@ def _enumerate_unsettled(
     """Yield where what is not settled stands in the projection, and the slot that it stands for."""
     position = prefix.position + leading_count
     for index in list_shown_indexes(state, prefix.next_index):
-        for _ in list_shown_messages_at(state, index) if index in state.edits else (None,):
+        for _ in list_shown_messages_at(state, index) if index in state.view.edits else (None,):
             yield position, index
             position += 1
 
@@ -289,7 +291,7 @@ def _find_invalid_thinking(state: ConversationState, prefix: NormalizedPrefix, l
     said before there was any frame is taken to be signed over the first one: a conversation that began elsewhere goes
     out as it came.
     """
-    messages = state.messages.slice(prefix.next_index) if prefix.dialect.binds_thinking else []
+    messages = state.history.messages.slice(prefix.next_index) if prefix.dialect.binds_thinking else []
     thoughts = [at for at, message in enumerate(messages, prefix.next_index) if Thinking in map(type, message.parts)]
     early, thinking_indexes = (
         _find_thinking_before_late_results(messages, prefix.next_index, thoughts),
@@ -297,8 +299,12 @@ def _find_invalid_thinking(state: ConversationState, prefix: NormalizedPrefix, l
     )
     for position, index in _enumerate_unsettled(state, prefix, leading_count) if thoughts else ():
         if index in thinking_indexes:
-            before = state.projection_digests[index - 1] if index > state.first_kept else compute_leading_digest(state)
-            if index < state.setup_changed_at or index in early or state.digests_before[index] != before:
+            before = (
+                state.history.projection_digests[index - 1]
+                if index > state.view.first_kept
+                else compute_leading_digest(state)
+            )
+            if index < state.setup_changed_at or index in early or state.history.digests_before[index] != before:
                 yield position
 
 

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from holdfast.errors import WindowTooSmall
 from holdfast.planning.presets.triggers import compute_reserve_floor
 from holdfast.planning.settings import Settings
-from holdfast.state.branch.branch import ConversationState
 from holdfast.state.calibration.calibration import (
     MAX_CALIBRATION_RATIO,
     MIN_CALIBRATION_RATIO,
@@ -24,6 +23,7 @@ from holdfast.state.calibration.token_estimate import (
     get_setup_tokens,
     is_last_model,
 )
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import RequestSetup
 from holdfast.state.plan import Notice
 from holdfast.state.target import Target
@@ -189,7 +189,7 @@ def calibrate_setup(target: Target, state: ConversationState) -> RequestSetup:
     was reported so far, counts for another frame; where nothing was reported it stays what it is.
     """
     setup, scale = target.setup, get_calibrated_ratio(state, target)
-    measurement = state.measured_request if is_last_model(state, target) and state.setup == setup else None
+    measurement = state.usage.measured_request if is_last_model(state, target) and state.setup == setup else None
     setup_tokens = (
         measurement.reported_tokens - round(scale * measurement.shown_tokens) if measurement is not None else 0
     )

@@ -10,12 +10,14 @@ from msgspec.structs import replace
 
 from holdfast.planning.budget import TokenBudget
 from holdfast.planning.settings import Settings
-from holdfast.state.branch.branch import ConversationState, apply_entry
 from holdfast.state.calibration.token_estimate import estimate_request_tokens, get_planning_ratio
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Blob, Edit
 from holdfast.state.entries import FAILURE_OVERFLOW, TRIGGER_AUTO, CompactionEntry, DecisionEntry, Entry
+from holdfast.state.fold.apply import apply_entry
 from holdfast.state.plan import Notice, SummaryRequest
 from holdfast.state.target import PlanInputs, Target
+from holdfast.state.view import get_valid_measured_request
 
 
 class PlanBuilder(Struct, frozen=True, dict=True):
@@ -80,7 +82,7 @@ class PlanBuilder(Struct, frozen=True, dict=True):
     @cached_property
     def upper_estimate(self) -> int:
         """The estimate with a margin on what no reported usage covers yet."""
-        size, measured_request = self.estimated_tokens, self.state.valid_measured_request
+        size, measured_request = self.estimated_tokens, get_valid_measured_request(self.state)
         unsure = size - (measured_request.reported_tokens if measured_request else self.budget.setup_tokens)
         return size + int(self.settings.margin * max(0, unsure))
 

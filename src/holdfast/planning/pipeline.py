@@ -30,11 +30,12 @@ from holdfast.planning.stages.prune import prune_results
 from holdfast.planning.stages.smallest_request import estimate_irreducible_tokens
 from holdfast.planning.stages.tool_results import spill_large_results
 from holdfast.planning.stages.truncate import truncate_results
-from holdfast.state.branch.branch import ConversationState, apply_entry, restore_coverage_before_retry
-from holdfast.state.branch.view import compute_prefix_digest
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import DecisionEntry, Entry, RequestEntry
+from holdfast.state.fold.apply import apply_entry, restore_coverage_before_retry
 from holdfast.state.plan import Notice, Plan
 from holdfast.state.target import PlanInputs, Target
+from holdfast.state.view import compute_prefix_digest
 
 Stage: TypeAlias = Callable[[PlanBuilder], PlanBuilder]
 """A pure step of planning: takes a draft and returns it with decisions added (``draft.decide``, ``draft.compact``)."""
@@ -155,7 +156,10 @@ def plan_request(
     )
     options = replace(breakpoint_options, max_tokens=compute_output_limit(builder))
     return replace(
-        plan, state=replace(plan.state, normalized_prefix=normalized_prefix), normalization=repair, options=options
+        plan,
+        state=replace(plan.state, view=replace(plan.state.view, normalized_prefix=normalized_prefix)),
+        normalization=repair,
+        options=options,
     )
 
 
@@ -194,7 +198,11 @@ def _run_stages(
             )
     builder = _check_fit(builder)
     request = RequestEntry(
-        compute_prefix_digest(builder.state), len(state.sized_messages), target.model, configured_window, target.api
+        compute_prefix_digest(builder.state),
+        len(state.history.sized_messages),
+        target.model,
+        configured_window,
+        target.api,
     )
     plan = Plan(
         state=_record_plan(state, builder, request),

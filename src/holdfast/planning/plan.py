@@ -11,10 +11,11 @@ from holdfast.messages.size.tokens import build_sized_message, measure_messages
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.pipeline import Policy, plan_request
-from holdfast.state.branch.branch import ConversationState, apply_entries
-from holdfast.state.branch.fork import replace_raw_bytes, rewind_state
 from holdfast.state.codec.packing import describe_type_mismatch
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import Entry, MessageEntry
+from holdfast.state.fold.apply import apply_entries
+from holdfast.state.fold.fork import replace_raw_bytes, rewind_state
 from holdfast.state.plan import Plan
 from holdfast.state.target import PlanInputs, Target
 
@@ -51,9 +52,9 @@ def apply(messages: Sequence[Message], plan: Plan) -> list[Message]:
     Raises ``ValueError`` where the plan was made for another number of messages.
     """
     raise_if_wrong_type(TypeError, messages=(messages, Sequence), plan=(plan, Plan))
-    if len(messages) != len(plan.state.sized_messages):
+    if len(messages) != len(plan.state.history.sized_messages):
         raise ValueError(
-            f"the plan was made for {len(plan.state.sized_messages)} messages and {len(messages)} were given; "
+            f"the plan was made for {len(plan.state.history.sized_messages)} messages and {len(messages)} were given; "
             "apply it to the list that was planned"
         )
     return [sized_message.message for sized_message in build_messages_to_send(plan)]
@@ -65,8 +66,8 @@ def reconcile_messages(state: ConversationState, messages: Sequence[Message]) ->
     Where they part, the past was edited: the branch goes on from there, with the decisions about what stands. The same
     words in other bytes (a cache marker that moved on) are no edit.
     """
-    messages, count = _restore_signatures(state, messages), len(state.sized_messages)
-    if count > len(messages) or not state.messages.has_same_start(messages, count):
+    messages, count = _restore_signatures(state, messages), len(state.history.sized_messages)
+    if count > len(messages) or not state.history.messages.has_same_start(messages, count):
         common_messages = _match_common_prefix(state, messages)
         state = replace_raw_bytes(rewind_state(state, len(common_messages)), common_messages)
         count = len(common_messages)
@@ -78,18 +79,22 @@ def reconcile_messages(state: ConversationState, messages: Sequence[Message]) ->
 
 def _attribute_signatures(state: ConversationState, model: str) -> ConversationState:
     """Return ``state`` as it goes to ``model``: where another was asked until now, what is sealed is known as its."""
-    if model == state.model or not state.model:
+    if model == state.last_request.model or not state.last_request.model:
         return state
     return replace_raw_bytes(
-        state, [set_sized_signing_model(sized_message, state.model) for sized_message in state.sized_messages]
+        state,
+        [
+            set_sized_signing_model(sized_message, state.last_request.model)
+            for sized_message in state.history.sized_messages
+        ],
     )
 
 
 def _restore_signatures(state: ConversationState, messages: Sequence[Message]) -> Sequence[Message]:
     """Return ``messages`` with what ``state`` knows of whose seals are in them: their bytes do not say it."""
-    if not state.messages.sum_from(has_known_signer):
+    if not state.history.messages.sum_from(has_known_signer):
         return messages
-    previous_messages = state.messages.slice(0, len(messages))
+    previous_messages = state.history.messages.slice(0, len(messages))
     try:
         signed_messages = [
             copy_signing_models(*pair) if has_known_signer(pair[1]) else pair[0]
@@ -142,7 +147,7 @@ def _measure_message(message: Message, index: int) -> SizedMessage:
 def _match_common_prefix(state: ConversationState, messages: Sequence[Message]) -> list[SizedMessage]:
     """Return the slots of what the branch and ``messages`` have in common from the start, in the newer bytes."""
     common_messages: list[SizedMessage] = []
-    for index, (sized_message, message) in enumerate(zip(state.sized_messages, messages, strict=False)):
+    for index, (sized_message, message) in enumerate(zip(state.history.sized_messages, messages, strict=False)):
         new = sized_message if sized_message.message is message else _measure_message(message, index)
         if new.digest != sized_message.digest:
             break

@@ -31,9 +31,10 @@ from holdfast.proxy.http.relay import ResponseHead, ResponsePiece, make_response
 from holdfast.proxy.http.response import EVENT_STREAM_HEADER
 from holdfast.proxy.metrics.health import RequestOutcome
 from holdfast.proxy.replies import BAD_GATEWAY, add_holdfast_headers, make_error_reply
-from holdfast.state.branch.branch import ConversationState, apply_entry
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import Entry, RequestSetup
+from holdfast.state.fold.apply import apply_entry
 from holdfast.state.target import Target
 
 SAFE_SHARE = 0.5
@@ -278,7 +279,7 @@ def _get_effective_target(session: Session, request: ConversationRequest) -> tup
         session.resources.resolve_target(parsed_request.api, request.model), parsed_request
     ).target
     setup = add_system_messages_to_setup(
-        target.setup, state.sized_messages.slice(0, state.pinned_count), parsed_request.messages
+        target.setup, state.history.sized_messages.slice(0, state.view.pinned_count), parsed_request.messages
     )
     state = apply_entry(state, Entry("", None, setup))
     return state, compute_effective_target(replace(target, setup=setup), state, session.settings)

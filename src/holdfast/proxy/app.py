@@ -470,7 +470,7 @@ class ProxyApp:
             return parsed_request.body
         try:
             state, policy = await self._branches.find_closest_state(turn.session_key, parsed_request.messages)
-            if not state.sized_messages:
+            if not state.history.sized_messages:
                 return parsed_request.body
 
             def reduced(_: bytes) -> bytes:

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from holdfast.planning.breaker import is_breaker_tripped
 from holdfast.planning.settings import Settings
 from holdfast.recovery.retry import compute_retry_delay
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import TRANSIENT_ERROR_KINDS
 
 RecoveryStep: TypeAlias = Literal["output", "compact", "truncate", "media", "fallback"]
@@ -165,7 +165,7 @@ def start_recovery(
         media=int("media" in rungs),
         fallback=int("fallback" in rungs),
         signature_drops=int(can_recover_from_refusals(settings)),
-        forgiven_failures=state.failed_compactions if is_breaker_cooled else 0,
+        forgiven_failures=state.counters.failed_compactions if is_breaker_cooled else 0,
     )
     return subtract_used_steps(fresh, state)
 
@@ -174,15 +174,15 @@ def subtract_used_steps(state: RecoveryState, branch: ConversationState) -> Reco
     """Return ``state`` less what ``branch`` has used up: also compactions that nobody pressed for count."""
     settings = state.settings
     max_compactions = min(settings.recovery_compactions, settings.compactions_most)
-    is_open = branch.failed_compactions > state.forgiven_failures and is_breaker_tripped(
-        branch.failed_compactions, settings
+    is_open = branch.counters.failed_compactions > state.forgiven_failures and is_breaker_tripped(
+        branch.counters.failed_compactions, settings
     )
-    max_compactions = 0 if is_open else max(0, max_compactions - branch.compactions_since_answer)
+    max_compactions = 0 if is_open else max(0, max_compactions - branch.counters.compactions_since_answer)
     return replace(
         state,
         compact=min(state.compact, max_compactions),
-        truncate=min(state.truncate, max(0, 1 - branch.truncations_since_answer)),
-        has_compacted=branch.compactions_since_answer > 0,
+        truncate=min(state.truncate, max(0, 1 - branch.counters.truncations_since_answer)),
+        has_compacted=branch.counters.compactions_since_answer > 0,
     )
 
 

@@ -17,12 +17,12 @@ from holdfast.messages.size.tokens import MESSAGE_OVERHEAD, build_sized_message
 from holdfast.normalize.parts import can_send_signature, strip_part_signature
 from holdfast.normalize.signatures import DUMMY_SIGNATURE
 from holdfast.planning.builder import PlanBuilder
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import decode_native_summary, get_next_shown_index
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.dialect import Dialect
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import CompactionEntry, DecisionEntry
 from holdfast.state.target import Target
+from holdfast.state.view import decode_native_summary, get_next_shown_index
 
 DROP_SIGNATURES_RULE = "unseal"
 """Rule of the edits, and trigger of the compaction, that leave out what is sealed."""
@@ -61,10 +61,10 @@ def is_signature_drop(record: DecisionEntry | CompactionEntry) -> bool:
 
 def _build_signature_edits(state: ConversationState, dialect: Dialect) -> Iterator[Edit]:
     """Yield an edit for each sealed part of an answer that is shown as it was said."""
-    index = state.first_kept
-    while index < len(state.sized_messages):
-        edited_places = {edit.span.part for edit in state.edits.get(index, ())}
-        message = state.messages[index]
+    index = state.view.first_kept
+    while index < len(state.history.sized_messages):
+        edited_places = {edit.span.part for edit in state.view.edits.get(index, ())}
+        message = state.history.messages[index]
         if message.role == "assistant" and None not in edited_places:
             for place, part in enumerate(message.parts):
                 if place not in edited_places and _is_signed_part(part, dialect):
@@ -111,7 +111,7 @@ def _build_readable_compaction(state: ConversationState, target: Target) -> Comp
 
     Its edits are in force already.
     """
-    compaction = state.compaction
+    compaction = state.view.compaction
     native = None if compaction is None else decode_native_summary(compaction)
     if compaction is None or native is None or compaction.summary is None or not compaction.summary.parts:
         return None

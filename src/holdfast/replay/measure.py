@@ -32,7 +32,7 @@ from holdfast.replay.recall import RecallCounts, StepDependencies
 from holdfast.replay.session import ReplaySession
 from holdfast.replay.simulate import ProviderTokenCounter, SimulatedRequest, simulate_session
 from holdfast.replay.tokenizer import TextCounter
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import RequestSetup
 from holdfast.state.plan import Plan
 from holdfast.state.target import Target
@@ -359,8 +359,8 @@ def _count_missing_user_messages(state: ConversationState, since: int, texts: li
     """Return how many messages of the user are not there that must be: those since the last compaction, the newest."""
     users = [
         i
-        for i in range(len(state.sized_messages))
-        if state.messages[i].is_turn_start and state.messages[i].text.strip()
+        for i in range(len(state.history.sized_messages))
+        if state.history.messages[i].is_turn_start and state.history.messages[i].text.strip()
     ]
     required_indexes = {index for index in users if index >= since} | set(users[-1:])
     return sum(not _is_shown_or_spilled(state, index, texts) for index in required_indexes)
@@ -368,10 +368,10 @@ def _count_missing_user_messages(state: ConversationState, since: int, texts: li
 
 def _is_shown_or_spilled(state: ConversationState, index: int, texts: list[str]) -> bool:
     """Return whether each text of a user's message is in the request verbatim, or spilled with its handle there."""
-    for place, part in enumerate(state.messages[index].parts):
+    for place, part in enumerate(state.history.messages[index].parts):
         if not isinstance(part, Text) or any(part.text.strip() in text for text in texts):
             continue
-        spill_edits = [edit for edit in state.edits.get(index, ()) if edit.span.part == place and edit.blob_hash]
+        spill_edits = [edit for edit in state.view.edits.get(index, ()) if edit.span.part == place and edit.blob_hash]
         if not any(edit.blob_hash[:HANDLE_CHARS] in text for edit in spill_edits for text in texts):
             return False
     return True
@@ -385,7 +385,7 @@ def _count_tokens_by_kind(study: SessionStudy, simulated_request: SimulatedReque
     """Return the tokens of a request by kind: frame, summary, user, assistant, thinking, results, stubs, media."""
     out = {"frame": study.setting.frame}
     state = simulated_request.plan.state
-    summary = state.compaction.summary if state.compaction else None
+    summary = state.view.compaction.summary if state.view.compaction else None
     for sized_message in simulated_request.sized_messages:
         for part, (_, tokens) in zip(sized_message.message.parts, study.get_blocks(sized_message), strict=False):
             kind = _KIND_OF_PART.get(type(part).__name__, sized_message.message.role)

@@ -15,11 +15,12 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.normalize.projection import build_messages_to_send, normalize_projection
 from holdfast.planning.pipeline import Policy, plan_request
 from holdfast.replay.session import AnswerStep, ReplaySession
-from holdfast.state.branch.branch import ConversationState, apply_entry
-from holdfast.state.branch.view import apply_normalization, build_projection
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import AnswerEntry, Entry, MessageEntry, Usage
+from holdfast.state.fold.apply import apply_entry
 from holdfast.state.plan import Plan
 from holdfast.state.target import PlanInputs, Target
+from holdfast.state.view import apply_normalization, build_projection
 
 MessageCounter: TypeAlias = Callable[[SizedMessage], int]
 """Tokens of one message as sent, as the judge counts them."""
@@ -61,7 +62,7 @@ def simulate_session(
         for sized_message in session.messages[next_index : step.index]:
             state = apply_entry(state, Entry("", None, MessageEntry(sized_message)))
         next_index = step.index
-        if not len(state.sized_messages):
+        if not len(state.history.sized_messages):
             continue
         idle = (step.at - last) // 1000 if step.at is not None and last is not None else 0
         cold = idle > target.cache_rules.ttl_seconds
@@ -72,7 +73,7 @@ def simulate_session(
         usage = Usage(simulated_request.tokens, judge.count(session.messages[step.index]))
         state = apply_entry(
             simulated_request.plan.state,
-            Entry("", None, AnswerEntry(simulated_request.plan.state.last_prefix_digest, usage)),
+            Entry("", None, AnswerEntry(simulated_request.plan.state.last_request.prefix_digest, usage)),
         )
         last = step.at if step.at is not None else last
 

@@ -13,7 +13,7 @@ from typing import Protocol, Self, TypeAlias
 from msgspec import Struct
 
 from holdfast.messages.message import Message
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import CompactionEntry, Entry
 
 MessageDecoder: TypeAlias = Callable[[bytes], Message]

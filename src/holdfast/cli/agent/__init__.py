@@ -119,7 +119,7 @@ def command(**given: Any) -> None:
 
 def _run_task(terminal: AgentTerminal, task: str, *, as_json: bool) -> int:
     """Work on one task; return the exit code."""
-    if task and not terminal.session.journal.state.sized_messages:
+    if task and not terminal.session.journal.state.history.sized_messages:
         terminal.store.update_session_info(
             terminal.session.key, title=clean_single_line(task, TITLE_LENGTH), cwd=str(terminal.order.folder)
         )

@@ -51,7 +51,11 @@ def _print_greeting(agent_terminal: AgentTerminal) -> None:
     with suppress(ImportError):
         import readline  # noqa: F401 -- the prompt can then be edited, and knows what was typed before
     state = agent_terminal.session.journal.state
-    start = f"goes on behind {format_count(len(state.sized_messages), 'message')}" if state.sized_messages else "begins"
+    start = (
+        f"goes on behind {format_count(len(state.history.sized_messages), 'message')}"
+        if state.history.sized_messages
+        else "begins"
+    )
     agent_terminal.screen.print_note(
         f"session {agent_terminal.session.key} {start}; works in {agent_terminal.order.folder}; /help tells what "
         "can be typed"
@@ -138,7 +142,7 @@ def _run_branch_command(agent_terminal: AgentTerminal, entry: str) -> None:
         if not log.message_entries:
             click.echo("nothing was said yet")
         for number, message_entry in enumerate(log.message_entries[first:], first):
-            message = log.state.messages[number]
+            message = log.state.history.messages[number]
             print_line(
                 out,
                 Text.assemble(
@@ -154,7 +158,7 @@ def _run_branch_command(agent_terminal: AgentTerminal, entry: str) -> None:
     if new_session is not None:
         new_session.journal.take_session_leaf()
         agent_terminal.session = new_session
-        count = format_count(len(new_session.journal.state.sized_messages), "message")
+        count = format_count(len(new_session.journal.state.history.sized_messages), "message")
         agent_terminal.screen.print_note(f"goes on behind {count}; what came after it stays in the log")
 
 

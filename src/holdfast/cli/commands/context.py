@@ -55,10 +55,10 @@ from holdfast.planning import budget as guard
 from holdfast.planning.pipeline import Policy
 from holdfast.planning.settings import Settings
 from holdfast.replay.tokenizer import count_part_tokens
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import build_projection, list_projection_origins
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import RequestSetup
 from holdfast.state.target import Target
+from holdfast.state.view import build_projection, get_valid_measured_request, list_projection_origins
 from holdfast.store.base import SessionInfo, SessionStore
 
 EXAMPLES = """\
@@ -208,7 +208,7 @@ def describe_context(
     """Return what the request that ``state`` makes to ``target`` holds, in the window that overflows told of."""
     target, size = guard.compute_effective_target(target, state, settings), measure_request(state, target, settings)
     whole, frame = size.tokens, size.setup_tokens
-    is_measured = state.valid_measured_request is not None and state.model in {"", target.model}
+    is_measured = get_valid_measured_request(state) is not None and state.last_request.model in {"", target.model}
     pieces = _fit_parts_to_total(list(_iterate_context_parts(state, size.scale)), whole - frame, exact=not is_measured)
     kinds = Counter(
         {UNEXPLAINED if state.setup == RequestSetup() else "frame": frame}

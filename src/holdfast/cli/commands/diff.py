@@ -117,7 +117,7 @@ def _suggest_moments(log: BranchHistory) -> str:
     """Return what is said where no moments were given: the ones that somebody may have meant."""
     newest = [
         f"..{clean_single_line(id_)[:SHORT_ID]} for what the newest decision changed"
-        for id_, _ in log.state.active_decisions[-1:]
+        for id_, _ in log.state.view.active_decisions[-1:]
     ]
     examples = ", ".join([*newest, "0.. for all since message 0"])
     return (
@@ -179,7 +179,7 @@ def _compare_moments(info: SessionInfo, before: DiffSide, after: DiffSide) -> tu
     size, comparison = measure_session_request(info, after.log.state), compare_requests(before.log, after.log)
     first, second = before.log.state, after.log.state
     earlier = size.tokens - size.scale_tokens(comparison.after - comparison.before)
-    if first.model == second.model:
+    if first.last_request.model == second.last_request.model:
         earlier = measure_session_request(info, copy_later_calibration(first, second)).tokens
     comparison = scale_comparison(comparison, earlier, size.tokens, size)
     is_same = size.is_counted and comparison.before == comparison.after

@@ -156,7 +156,11 @@ def _get_session_size(store: SessionStore, info: SessionInfo, newest: Sequence[E
             return usage.total, True
     with suppress(HoldfastError):
         state = store.open_size_state(info.key)
-        if not usage.total or state.measured_request is None or state.measured_request.reported_tokens != usage.input:
+        if (
+            not usage.total
+            or state.usage.measured_request is None
+            or state.usage.measured_request.reported_tokens != usage.input
+        ):
             return measure_session_request(info, state).tokens, False
     return usage.total or None, True
 
@@ -177,7 +181,7 @@ def _get_session_window(store: SessionStore, info: SessionInfo, request: Request
     """Return the window of the newest request, or what overflows told of it; 0 where it is not known."""
     with suppress(HoldfastError):
         if request.window and store.read_entries(info.key, "failure"):
-            return min_known_size(request.window, store.open_size_state(info.key).learned_limits.window_limit)
+            return min_known_size(request.window, store.open_size_state(info.key).usage.learned_limits.window_limit)
     return request.window
 
 

@@ -35,7 +35,7 @@ from holdfast.cli.reports.history import (
     sum_message_sizes,
 )
 from holdfast.cli.reports.request_size import ESTIMATOR_SIZE, RequestSize, format_tokens, measure_session_request
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import (
     AnswerEntry,
     BranchSummaryEntry,

@@ -40,8 +40,8 @@ from holdfast.cli.reports.request_size import RequestSize, TargetCache, format_t
 from holdfast.config import Catalog
 from holdfast.planning import budget as guard
 from holdfast.planning.settings import Settings
-from holdfast.state.branch.branch import ConversationState
 from holdfast.state.calibration.calibration import min_known_size
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import Entry, RequestSetup
 from holdfast.state.target import Target
 from holdfast.store.base import SessionInfo, SessionStore
@@ -154,7 +154,7 @@ def _compute_account_and_state(
     targets: dict[tuple[str, int, RequestSetup, str], tuple[Target, Settings]] = {}  # of this session
 
     def sized(state: ConversationState) -> RequestSize:
-        key = state.model, state.configured_window, state.setup, state.policy_name
+        key = state.last_request.model, state.last_request.configured_window, state.setup, state.policy_name
         if key not in targets:
             targets[key] = places(info, state)
         return measure_request(state, *targets[key])

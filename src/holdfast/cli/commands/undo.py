@@ -38,11 +38,17 @@ from holdfast.cli.reports.request_size import format_tokens, get_target_and_sett
 from holdfast.cli.reports.session_lock import open_journal_at_leaf
 from holdfast.planning import budget as guard
 from holdfast.planning.settings import Settings
-from holdfast.state.branch.branch import ConversationState, apply_entry
-from holdfast.state.branch.view import get_next_shown_index, list_shown_indexes, list_shown_sized_messages_at
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, RevokeEntry
+from holdfast.state.fold.apply import apply_entry
 from holdfast.state.target import ModelLimits, Target
+from holdfast.state.view import (
+    get_next_shown_index,
+    get_valid_measured_request,
+    list_shown_indexes,
+    list_shown_sized_messages_at,
+)
 from holdfast.store.base import SessionInfo, SessionStore
 
 EXAMPLES = """\
@@ -159,7 +165,7 @@ def list_undoable(info: SessionInfo, log: BranchHistory, limit: int | None = Non
     state, times = log.state, _map_entry_times(log)
     target_and_settings = get_target_and_settings(info, state, config.load_configuration())
     newest = list(reversed(list_active_decisions(state)))
-    there = set(list_shown_indexes(state, state.first_kept))
+    there = set(list_shown_indexes(state, state.view.first_kept))
     last = _find_measured_decision(state, newest, there)
     return [
         _describe_undo(
@@ -218,11 +224,15 @@ def _remove_decision(
     """
     if fold or isinstance(body, CompactionEntry):
         return _fold_revoke(state, id_)
-    measurement = state.measured_request
+    measurement = state.usage.measured_request
     if measurement is not None and _find_first_changed_message(state, body, shown_indexes) < measurement.message_count:
         measurement = replace(measurement, projection_digest=b"")  # what was counted had the decision
     saved_tokens = sum(edit.saves for edit in list_shown_edits(state, body))
-    return replace(state, shown_tokens=state.shown_tokens + saved_tokens, measured_request=measurement)
+    return replace(
+        state,
+        view=replace(state.view, shown_tokens=state.view.shown_tokens + saved_tokens),
+        usage=replace(state.usage, measured_request=measurement),
+    )
 
 
 def _find_measured_decision(
@@ -232,8 +242,8 @@ def _find_measured_decision(
 
     Whatever changed that came behind the count, so it is the newest that is about those messages.
     """
-    measurement = state.measured_request
-    if measurement is None or state.valid_measured_request is not None:
+    measurement = state.usage.measured_request
+    if measurement is None or get_valid_measured_request(state) is not None:
         return ""
     return next(
         (
@@ -256,16 +266,16 @@ def _find_first_changed_message(
         groups.setdefault(edit.span.start, []).append(edit)
     return min(
         (at for at, edits in groups.items() if at in shown_indexes and _is_shown_differently(state, at, edits)),
-        default=len(state.sized_messages),
+        default=len(state.history.sized_messages),
     )
 
 
 def _is_shown_differently(state: ConversationState, at: int, edits: list[Edit]) -> bool:
     """Return whether slot ``at`` is shown otherwise without ``edits``, which others may stand for as well."""
-    other_edits = list(state.edits[at])
+    other_edits = list(state.view.edits[at])
     for edit in edits:
         other_edits.remove(edit)
-    without = replace(state, edits={at: tuple(other_edits)} if other_edits else {})
+    without = replace(state, view=replace(state.view, edits={at: tuple(other_edits)} if other_edits else {}))
     digests = (
         [sized_message.digest for sized_message in list_shown_sized_messages_at(variant, at)]
         for variant in (state, without)
@@ -276,7 +286,7 @@ def _is_shown_differently(state: ConversationState, at: int, edits: list[Edit]) 
 def _list_message_fates(conversation_state: ConversationState) -> list[tuple[MessageState, tuple[Edit, ...]]]:
     """Return how each message is shown, and by which edits."""
     return [
-        (state, () if state == "hidden" else conversation_state.edits.get(index, ()))
+        (state, () if state == "hidden" else conversation_state.view.edits.get(index, ()))
         for index, state in enumerate(list_message_visibility(conversation_state))
     ]
 
@@ -294,7 +304,7 @@ def undo_decisions(store: SessionStore, info: SessionInfo, *decisions: str) -> U
     first, *also = [
         _describe_undo(
             _map_entry_times(log),
-            (id_, dict(log.state.active_decisions)[id_]),
+            (id_, dict(log.state.view.active_decisions)[id_]),
             target_and_settings,
             log.state,
             _fold_revoke(log.state, id_),

@@ -51,7 +51,7 @@ from holdfast.cli.reports.request_detail import (
 )
 from holdfast.cli.reports.request_size import RequestSize, format_tokens, measure_session_request
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import BranchSummaryEntry, CompactionEntry, Entry, MessageEntry
 from holdfast.store.base import SessionInfo
 
@@ -194,7 +194,7 @@ def explain_message(
     info: SessionInfo, log: BranchHistory, number: int, characters: int, size: RequestSize
 ) -> MessageStory:
     """Return what happened to message ``number``, which had so many characters as it came; tokens are by ``size``."""
-    entry, sized_message = log.message_entries[number], log.state.sized_messages[number]
+    entry, sized_message = log.message_entries[number], log.state.history.sized_messages[number]
     state = list_message_visibility(log.state)[number]
     return MessageStory(
         session=info.key,
@@ -225,7 +225,7 @@ def _find_replacement(
             if sized_messages
             else None
         )
-    summaries = [(id_, body) for id_, body in log.state.active_decisions if isinstance(body, CompactionEntry)]
+    summaries = [(id_, body) for id_, body in log.state.view.active_decisions if isinstance(body, CompactionEntry)]
     if not summaries or summaries[-1][1].summary is None:
         return None
     id_, body = summaries[-1]
@@ -238,8 +238,10 @@ def _find_replacement(
 
 def _find_covering_message(state: ConversationState, number: int) -> int | None:
     """Return the kept message whose edit stands for ``number`` too, if one does."""
-    edits = (edit for edits in state.edits.values() for edit in edits if edit.span.part is None)
-    return next((e.span.start for e in edits if state.first_kept <= e.span.start <= number < max(e.span.stop, 1)), None)
+    edits = (edit for edits in state.view.edits.values() for edit in edits if edit.span.part is None)
+    return next(
+        (e.span.start for e in edits if state.view.first_kept <= e.span.start <= number < max(e.span.stop, 1)), None
+    )
 
 
 def _join_message_text(messages: list[SizedMessage] | tuple[SizedMessage, ...]) -> str:

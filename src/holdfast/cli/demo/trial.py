@@ -246,6 +246,6 @@ class _EngineListener:
 
     def _get_summary_texts(self) -> frozenset[str]:
         """Return the texts of the summary that the request shows."""
-        compaction = self.session.journal.state.compaction if self.session is not None else None
+        compaction = self.session.journal.state.view.compaction if self.session is not None else None
         summary = compaction.summary if compaction is not None else None
         return frozenset(part.text for part in summary.parts if isinstance(part, Text)) if summary else frozenset()

@@ -36,7 +36,7 @@ from holdfast.replay.measure import (
 from holdfast.replay.report import OUR_POLICY, PolicyRow, ReportSubject, note_strange_factor
 from holdfast.replay.session import ReplaySession, make_replay_session
 from holdfast.replay.tokenizer import get_tokenizer
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.target import PlanInputs, Target
 
 DEFAULT_SETUP_TOKENS = 10_000

@@ -21,9 +21,8 @@ from holdfast.cli.reports.request_size import (
 from holdfast.config import Catalog
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.providers.recognize import API_NAMES
-from holdfast.state.branch.branch import ConversationState, apply_entry
-from holdfast.state.branch.view import compute_prefix_digest_at, list_shown_sized_messages_at, measure_summary
 from holdfast.state.calibration.calibration import min_known_size
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.costs import (
     TOKENS_PER_PRICE,
     compute_cache_break_cost,
@@ -45,7 +44,9 @@ from holdfast.state.entries import (
     RevokeEntry,
     Usage,
 )
+from holdfast.state.fold.apply import apply_entry
 from holdfast.state.target import Prices
+from holdfast.state.view import compute_prefix_digest_at, list_shown_sized_messages_at, measure_summary
 
 UNKNOWN_PRICES = Prices(0.0, 0.0, 0.0, 0.0, is_assumed=True)
 """Stands for prices that nobody told."""
@@ -152,7 +153,9 @@ def _measure_uncalibrated(state: ConversationState) -> RequestSize:
     """Return how large a request is, in the estimator's tokens where nobody counted it."""
     counted_tokens = get_counted_tokens(state)
     return replace(
-        ESTIMATOR_SIZE, tokens=counted_tokens or state.shown_tokens + state.setup.tokens, is_counted=counted_tokens > 0
+        ESTIMATOR_SIZE,
+        tokens=counted_tokens or state.view.shown_tokens + state.setup.tokens,
+        is_counted=counted_tokens > 0,
     )
 
 
@@ -276,7 +279,7 @@ class _AccountFold:
     @property
     def limit(self) -> int:
         """The window as an overflow told it; 0 where none did."""
-        return self._branch.learned_limits.window_limit
+        return self._branch.usage.learned_limits.window_limit
 
     def add_entry(self, entry: Entry) -> None:
         """Take one more entry into account."""
@@ -290,7 +293,9 @@ class _AccountFold:
             self._saved_now = _sum_saved_tokens(self._branch)
             if isinstance(body, RevokeEntry):
                 self._revoked.update(
-                    _count_rule_edits(decision for id_, decision in before.active_decisions if id_ == body.revoked_id)
+                    _count_rule_edits(
+                        decision for id_, decision in before.view.active_decisions if id_ == body.revoked_id
+                    )
                 )
         if isinstance(body, AnswerEntry | FailureEntry | RequestEntry | DecisionEntry | CompactionEntry):
             self._found = replace(self._found, largest=self._measure_largest(entry))
@@ -319,7 +324,7 @@ class _AccountFold:
             RuleSavings(name, in_force[name], self._revoked[name], self._saved_now[name], self._saved_in_total[name])
             for name in names
         )
-        said_tokens = state.cumulative_tokens[-1] if len(state.sized_messages) else 0
+        said_tokens = state.history.cumulative_tokens[-1] if len(state.history.sized_messages) else 0
         saved_tokens, since = sum(self._saved_now.values()), sum(self._saved_in_total.values())
         return replace(
             self._found,
@@ -349,10 +354,10 @@ class _AccountFold:
 
     def _get_prices(self) -> Prices:
         """Return the prices of the model that is talked to; all nothing where nobody told them."""
-        model = self._branch.model or self._model
+        model = self._branch.last_request.model or self._model
         apis = [
             sized_message.api
-            for sized_message in self._branch.sized_messages.slice(0, 1)
+            for sized_message in self._branch.history.sized_messages.slice(0, 1)
             if sized_message.api in API_NAMES
         ]
         api = apis[0] if apis else ""
@@ -384,12 +389,12 @@ class _AccountFold:
         self._last = (
             self._branch,
             body.message_count,
-            compute_prefix_digest_at(self._branch, min(body.message_count, len(self._branch.sized_messages))),
+            compute_prefix_digest_at(self._branch, min(body.message_count, len(self._branch.history.sized_messages))),
         )
 
     def _price_rewrite(self, tokens: int, prices: Prices) -> float:
         """Return what writing ``tokens`` again costs more than reading them would; nothing where no cache had them."""
-        is_hour = self._branch.learned_limits.uses_hour_cache
+        is_hour = self._branch.usage.learned_limits.uses_hour_cache
         return tokens * compute_cache_break_cost(prices, is_hour=is_hour) / TOKENS_PER_PRICE if self._is_cached else 0.0
 
     def _add_answer(self, usage: Usage) -> None:
@@ -413,7 +418,7 @@ class _AccountFold:
         now = LargestRequest(
             size.tokens + size.scale_tokens(omitted_tokens),
             size.tokens if is_answered else 0,
-            min_known_size(state.configured_window, state.learned_limits.window_limit),
+            min_known_size(state.last_request.configured_window, state.usage.learned_limits.window_limit),
             size.is_counted and not omitted_tokens,
             size.is_counted and is_answered,
         )
@@ -458,7 +463,7 @@ def _count_active_edits(state: ConversationState) -> Counter[str]:
     counts: Counter[str] = Counter()
     for _, body in list_active_decisions(state):
         counts.update(
-            [_name_compaction(body)] if isinstance(body, CompactionEntry) and body == state.compaction else []
+            [_name_compaction(body)] if isinstance(body, CompactionEntry) and body == state.view.compaction else []
         )
         counts.update(edit.rule for edit in list_shown_edits(state, body))
     return counts
@@ -467,32 +472,32 @@ def _count_active_edits(state: ConversationState) -> Counter[str]:
 def _sum_saved_tokens(state: ConversationState) -> Counter[str]:
     """Return the tokens that a request lacks beside what was said, by rule; they add up to just that."""
     tokens_by_rule: Counter[str] = Counter()
-    for _, edits in state.edits.iter_from(state.first_kept):
+    for _, edits in state.view.edits.iter_from(state.view.first_kept):
         tokens_by_rule.update({edit.rule: 0 for edit in edits})
         for edit in edits:
             tokens_by_rule[edit.rule] += edit.saves
-    if state.compaction is not None:
-        tokens_by_rule[_name_compaction(state.compaction)] += count_compacted_tokens(state)
+    if state.view.compaction is not None:
+        tokens_by_rule[_name_compaction(state.view.compaction)] += count_compacted_tokens(state)
     return tokens_by_rule
 
 
 def _count_rewritten_tokens(last: tuple[ConversationState, int, str], state: ConversationState) -> int:
     """Return the tokens of what a request had shown already and the next one shows behind a break; 0 without one."""
     before, count, basis = last
-    if compute_prefix_digest_at(state, min(count, len(state.sized_messages))) == basis:
+    if compute_prefix_digest_at(state, min(count, len(state.history.sized_messages))) == basis:
         return 0
     unchanged_count = (
         _find_first_changed_message_index(before, state, count)
-        if state.compaction == before.compaction
-        else state.first_kept
+        if state.view.compaction == before.view.compaction
+        else state.view.first_kept
     )
     anew = sum(_iterate_shown_sizes(state, unchanged_count, count))
     has_new_setup = state.setup != before.setup
-    if state.compaction is not None and (has_new_setup or state.compaction != before.compaction):
-        anew += measure_summary(state.compaction, state.model, state.api)
+    if state.view.compaction is not None and (has_new_setup or state.view.compaction != before.view.compaction):
+        anew += measure_summary(state.view.compaction, state.last_request.model, state.last_request.api)
     if has_new_setup:
         anew += state.setup.tokens + sum(
-            sized_message.tokens for sized_message in state.sized_messages.slice(0, state.pinned_count)
+            sized_message.tokens for sized_message in state.history.sized_messages.slice(0, state.view.pinned_count)
         )
     return max(1, anew)
 
@@ -500,10 +505,10 @@ def _count_rewritten_tokens(last: tuple[ConversationState, int, str], state: Con
 def _find_first_changed_message_index(before_state: ConversationState, state: ConversationState, count: int) -> int:
     """Return the first slot that two branches show otherwise: their digests are chained, so all behind it differ."""
     if before_state.setup != state.setup:
-        return state.first_kept
-    every = range(state.first_kept, min(count, len(state.sized_messages)))
-    return state.first_kept + bisect_left(
-        every, 1, key=lambda at: before_state.projection_digests[at] != state.projection_digests[at]
+        return state.view.first_kept
+    every = range(state.view.first_kept, min(count, len(state.history.sized_messages)))
+    return state.view.first_kept + bisect_left(
+        every, 1, key=lambda at: before_state.history.projection_digests[at] != state.history.projection_digests[at]
     )
 
 
@@ -511,7 +516,7 @@ def _iterate_shown_sizes(state: ConversationState, start: int, stop: int) -> Ite
     """Yield the sizes of what is shown of slots ``start`` to ``stop``."""
     index = start
     while index < stop:
-        edits = [edit for edit in state.edits.get(index, ()) if edit.span.part is None]
+        edits = [edit for edit in state.view.edits.get(index, ()) if edit.span.part is None]
         yield from (
             sized_message.tokens or build_sized_message(sized_message.message).tokens
             for sized_message in list_shown_sized_messages_at(state, index)

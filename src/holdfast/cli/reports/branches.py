@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 from copy import copy
 from typing import Protocol, TypeVar
 
-from holdfast.state.branch.branch import ConversationState, apply_entries
 from holdfast.state.codec.packing import pack_value
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import (
     FAILURE_OVERFLOW,
     AnswerEntry,
@@ -19,6 +19,7 @@ from holdfast.state.entries import (
     MessageEntry,
     RequestEntry,
 )
+from holdfast.state.fold.apply import apply_entries
 
 
 class BranchFold(Protocol):

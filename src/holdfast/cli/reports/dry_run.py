@@ -19,9 +19,9 @@ from holdfast.config import Configuration
 from holdfast.errors import WindowTooSmall
 from holdfast.planning import budget as guard
 from holdfast.planning.pipeline import Policy, plan_without_normalization
-from holdfast.state.branch.branch import ConversationState, apply_entry
 from holdfast.state.calibration.calibration import min_known_size
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import (
     AnswerEntry,
     CompactionEntry,
@@ -32,7 +32,9 @@ from holdfast.state.entries import (
     RevokeEntry,
     Usage,
 )
+from holdfast.state.fold.apply import apply_entry
 from holdfast.state.target import PlanInputs, Target
+from holdfast.state.view import get_valid_measured_request
 from holdfast.store.base import SessionInfo
 
 _DECISION_BODIES = (DecisionEntry, CompactionEntry, RevokeEntry)
@@ -131,15 +133,15 @@ class _DryRunFold:
         body, planned_body = entry.body, entry.body
         if isinstance(body, FailureEntry):
             planned_body = (
-                replace(body, requested_tokens=0, is_other_branch=True) if self._planned.active_decisions else body
+                replace(body, requested_tokens=0, is_other_branch=True) if self._planned.view.active_decisions else body
             )
         elif isinstance(body, AnswerEntry):
             usage = Usage(round(body.usage.input * self._scale), body.usage.output)
             is_its = (
-                body.prefix_digest == self._logged_state.last_prefix_digest
+                body.prefix_digest == self._logged_state.last_request.prefix_digest
             )  # else another request went up than the one in the log
             planned_body = AnswerEntry(
-                self._planned.last_prefix_digest if is_its else body.prefix_digest, usage, body.stop_reason
+                self._planned.last_request.prefix_digest if is_its else body.prefix_digest, usage, body.stop_reason
             )
         self._logged_state = apply_entry(self._logged_state, entry)
         if isinstance(body, RequestEntry):
@@ -156,8 +158,8 @@ class _DryRunFold:
 
     def _apply_counted_size(self) -> None:
         """Have the newest request the size that its answer told, as everywhere else; less where less had gone up."""
-        anchor = self._logged_state.valid_measured_request
-        if anchor is not None and anchor.message_count == self._logged_state.seen_count:
+        anchor = get_valid_measured_request(self._logged_state)
+        if anchor is not None and anchor.message_count == self._logged_state.last_request.seen_count:
             sent_tokens, up = self._largest_before
             planned_tokens = max(up, round(self._scale * anchor.reported_tokens))
             self.found = replace(
@@ -170,7 +172,7 @@ class _DryRunFold:
         size = estimate_request_tokens(
             self._logged_state, guard.compute_effective_target(place, self._logged_state, self._policy.settings)
         )
-        window = min_known_size(place.limits.window, self._logged_state.learned_limits.window_limit)
+        window = min_known_size(place.limits.window, self._logged_state.usage.learned_limits.window_limit)
         plan = plan_without_normalization(self._planned, place, self._policy, PlanInputs())
         totals, compacts = self.found, plan.compaction is not None
         is_over = (is_refused or size > window) and not self._is_over

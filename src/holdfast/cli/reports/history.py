@@ -13,8 +13,7 @@ from holdfast.errors import UnknownId
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.planning.settings import HANDLE_CHARS
-from holdfast.state.branch.branch import ConversationState, apply_entry
-from holdfast.state.branch.view import list_projection_origins, list_shown_sized_messages_at, measure_summary
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit
 from holdfast.state.entries import (
     NOTE_POLICY,
@@ -27,6 +26,8 @@ from holdfast.state.entries import (
     RequestEntry,
     RevokeEntry,
 )
+from holdfast.state.fold.apply import apply_entry
+from holdfast.state.view import list_projection_origins, list_shown_sized_messages_at, measure_summary
 from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.store.blobs.blob_names import NOTE_CAPPED, iter_named_hashes
 
@@ -96,8 +97,8 @@ def list_message_visibility(state: ConversationState) -> list[MessageState]:
     """Return how the next request shows each message."""
     there = set(list_projection_origins(state))
     return [
-        "hidden" if index not in there else "reduced" if state.edits.get(index) else "whole"
-        for index in range(len(state.sized_messages))
+        "hidden" if index not in there else "reduced" if state.view.edits.get(index) else "whole"
+        for index in range(len(state.history.sized_messages))
     ]
 
 
@@ -117,23 +118,30 @@ def sum_message_sizes(messages: Iterable[SizedMessage]) -> int:
 def list_active_decisions(state: ConversationState) -> list[tuple[str, DecisionEntry | CompactionEntry]]:
     """Return what the next request repeats, oldest first: what a later compaction hides acts no more."""
     return [
-        (id_, body) for id_, body in state.active_decisions if body == state.compaction or list_shown_edits(state, body)
+        (id_, body)
+        for id_, body in state.view.active_decisions
+        if body == state.view.compaction or list_shown_edits(state, body)
     ]
 
 
 def list_shown_edits(state: ConversationState, body: DecisionEntry | CompactionEntry) -> list[Edit]:
     """Return the edits of ``body`` that are about messages the next request shows."""
-    return [edit for edit in body.edits if edit.span.start >= state.first_kept]
+    return [edit for edit in body.edits if edit.span.start >= state.view.first_kept]
 
 
 def count_compacted_tokens(state: ConversationState) -> int:
     """Return what the next request lacks by the compaction in force: all that was said before it, but its summary."""
-    if state.compaction is None:
+    if state.view.compaction is None:
         return 0
     pinned_tokens, before = (
-        state.cumulative_tokens[slot - 1] if slot else 0 for slot in (state.pinned_count, state.first_kept)
+        state.history.cumulative_tokens[slot - 1] if slot else 0
+        for slot in (state.view.pinned_count, state.view.first_kept)
     )
-    return before - pinned_tokens - measure_summary(state.compaction, state.model, state.api)
+    return (
+        before
+        - pinned_tokens
+        - measure_summary(state.view.compaction, state.last_request.model, state.last_request.api)
+    )
 
 
 # -- what was done -----------------------------------------------------------------------------------------------------
@@ -169,7 +177,7 @@ def iter_message_actions(
         if isinstance(body, DecisionEntry | CompactionEntry):
             for edit in _merge_spill_edits(_filter_edits(body.edits, index)):
                 yield _make_edit_action(entry, edit, by, revoked_by.get(entry.id, ""), size)
-        if isinstance(body, CompactionEntry) and before.pinned_count <= index < body.first_kept:
+        if isinstance(body, CompactionEntry) and before.view.pinned_count <= index < body.first_kept:
             yield _make_compaction_action(
                 entry, body, _count_shown_tokens(before, index), by, revoked_by.get(entry.id, ""), size
             )
@@ -234,7 +242,9 @@ def _make_compaction_action(
 
 def _count_shown_tokens(state: ConversationState, index: int) -> int:
     """Return the tokens that a request held for a message, if it held any."""
-    is_there = index < len(state.sized_messages) and (index < state.pinned_count or index >= state.first_kept)
+    is_there = index < len(state.history.sized_messages) and (
+        index < state.view.pinned_count or index >= state.view.first_kept
+    )
     return sum_message_sizes(get_shown_messages(state, index)) if is_there else 0
 
 

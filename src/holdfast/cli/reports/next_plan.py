@@ -18,8 +18,8 @@ from holdfast.cli.reports.history import (
 from holdfast.cli.reports.request_size import RequestSize, format_tokens, measure_request
 from holdfast.cli.reports.session_lock import list_decisions_after, open_journal_at_leaf
 from holdfast.planning.pipeline import Policy, plan_request
-from holdfast.state.branch.branch import ConversationState
 from holdfast.state.calibration.usage import get_cache_lifetime
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import (
     AnswerEntry,
     BranchSummaryEntry,

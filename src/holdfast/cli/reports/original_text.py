@@ -44,7 +44,7 @@ def _count_characters(store: SessionStore, text: str, hash_: str) -> int:
 
 def _iterate_original_parts(log: BranchHistory, number: int) -> Iterator[tuple[str, str]]:
     """Yield the words of each part, with the hash of the whole text where they are what was left of it."""
-    hashes, sized_message = _find_spilled_hashes(log, number), log.state.sized_messages[number]
+    hashes, sized_message = _find_spilled_hashes(log, number), log.state.history.sized_messages[number]
     for part in sized_message.message.parts:
         text = "\n".join(get_message_text_lines([SizedMessage(Message(sized_message.message.role, (part,)))]))
         yield text, next((hash_ for hash_ in hashes if f'recall(id="{hash_[:HANDLE_CHARS]}"' in text), "")

@@ -31,8 +31,7 @@ from holdfast.cli.reports.request_size import (
 from holdfast.config import Configuration
 from holdfast.errors import UnknownId
 from holdfast.planning import budget as guard
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import build_projection
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.costs import compute_known_cost
 from holdfast.state.entries import (
     FAILURE_UNANSWERED,
@@ -44,6 +43,7 @@ from holdfast.state.entries import (
     RequestEntry,
     Usage,
 )
+from holdfast.state.view import build_projection
 from holdfast.store.base import SessionInfo
 
 REQUEST_BODIES = (RequestEntry, AnswerEntry, FailureEntry)
@@ -134,7 +134,7 @@ def describe_request(info: SessionInfo, log: BranchHistory, at: int, configurati
         id_
         for id_, _ in ConversationState.from_entries(
             log.entries[: _find_request_start(log.entries, at)]
-        ).active_decisions
+        ).view.active_decisions
     }
     law = tuple(_iterate_repeated_decisions(state, size))
     return RequestDetail(
@@ -144,7 +144,7 @@ def describe_request(info: SessionInfo, log: BranchHistory, at: int, configurati
         model=entry.body.model,
         policy=state.policy_name or "holdfast",
         window=guard.compute_effective_target(place, state, settings).limits.window,
-        messages=len(state.sized_messages),
+        messages=len(state.history.sized_messages),
         tokens=size.tokens + size.scale_tokens(count_omitted_tokens(state)),
         shown_messages=len(build_projection(state)),
         shown_tokens=size.tokens,
@@ -165,11 +165,11 @@ def _describe_unsent_request(info: SessionInfo, entry: Entry, state: Conversatio
         session=info.key,
         request=entry.id,
         at=entry.time_ms,
-        model=state.model or info.model or "",
+        model=state.last_request.model or info.model or "",
         policy=state.policy_name or "holdfast",
         window=0,
-        messages=len(state.sized_messages),
-        tokens=state.cumulative_tokens[-1] if len(state.sized_messages) else 0,
+        messages=len(state.history.sized_messages),
+        tokens=state.history.cumulative_tokens[-1] if len(state.history.sized_messages) else 0,
         shown_messages=0,
         shown_tokens=0,
         usage=None,
@@ -186,7 +186,7 @@ def _iterate_repeated_decisions(state: ConversationState, size: RequestSize) -> 
         if isinstance(body, DecisionEntry):
             words = ", ".join(f"{rule} {count:,}" for rule, count in rules.items())
             yield RepeatedDecision(id_, "decision", dict(rules), edits, f"{words}: {format_tokens(edits)} tokens less")
-        elif body == state.compaction:
+        elif body == state.view.compaction:
             yield RepeatedDecision(
                 id_,
                 "compaction",

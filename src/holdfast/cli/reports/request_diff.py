@@ -14,8 +14,8 @@ from holdfast.cli.reports.history import BranchHistory
 from holdfast.cli.reports.request_size import RequestSize
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.state.branch.view import build_projection, list_projection_origins
 from holdfast.state.entries import CompactionEntry, DecisionEntry
+from holdfast.state.view import build_projection, list_projection_origins
 
 ChangeKind: TypeAlias = Literal["same", "changed", "hidden", "new", "back"]
 """What became of a message; *hidden* is no longer shown, *back* was not shown and is again."""
@@ -98,7 +98,7 @@ def list_shown_messages(log: BranchHistory) -> dict[ShownKey, ShownMessage]:
     out, counts = dict[ShownKey, ShownMessage](), Counter[str]()
     for sized_message, number in zip(build_projection(log.state), list_projection_origins(log.state), strict=True):
         entry = log.message_entries[number].id if number >= 0 else _get_summary_entry(log)
-        place = number if number >= 0 else log.state.first_kept - 0.5
+        place = number if number >= 0 else log.state.view.first_kept - 0.5
         out[entry, counts[entry]] = ShownMessage(number, entry, place, sized_message)
         counts[entry] += 1
     return out
@@ -106,7 +106,9 @@ def list_shown_messages(log: BranchHistory) -> dict[ShownKey, ShownMessage]:
 
 def _get_summary_entry(log: BranchHistory) -> str:
     """Return the compaction whose summary stands in the request."""
-    return next((id_ for id_, body in reversed(log.state.active_decisions) if isinstance(body, CompactionEntry)), "")
+    return next(
+        (id_ for id_, body in reversed(log.state.view.active_decisions) if isinstance(body, CompactionEntry)), ""
+    )
 
 
 def _compare_message(
@@ -134,12 +136,12 @@ class _ChangeCauses:
     """Why messages are shown otherwise: what is in force on one side only, the newest of the second side first."""
 
     def __init__(self, first: BranchHistory, second: BranchHistory) -> None:
-        sides = [{id_ for id_, _ in log.state.active_decisions} for log in (first, second)]
+        sides = [{id_ for id_, _ in log.state.view.active_decisions} for log in (first, second)]
         self._edits: dict[int, tuple[str, str, str]] = {}
         self._compactions: list[tuple[int, tuple[str, str, str]]] = []
         """Of compactions that concern more than those before them, where the first message stands that they leave."""
         for log, other_ids in zip((second, first), sides, strict=True):
-            for id_, body in reversed(log.state.active_decisions):
+            for id_, body in reversed(log.state.view.active_decisions):
                 if id_ not in other_ids:
                     self._add_decision(id_, body)
 

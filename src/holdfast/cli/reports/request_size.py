@@ -13,12 +13,13 @@ from holdfast.planning import budget as guard
 from holdfast.planning.presets.presets import PRESETS
 from holdfast.planning.settings import Settings
 from holdfast.providers.recognize import API_NAMES
-from holdfast.state.branch.branch import ConversationState, apply_entry
-from holdfast.state.branch.view import build_projection, get_projection_digest_at
 from holdfast.state.calibration.token_estimate import estimate_request_tokens, get_planning_ratio, is_last_model
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edit_map import EditMap
 from holdfast.state.entries import AnswerEntry, CompactionEntry, DecisionEntry, Entry, FailureEntry, RequestEntry
+from holdfast.state.fold.apply import apply_entry
 from holdfast.state.target import Target
+from holdfast.state.view import build_projection, get_projection_digest_at, get_valid_measured_request
 from holdfast.store.base import SessionInfo
 
 
@@ -47,12 +48,18 @@ def get_session_target(
 ) -> Target:
     """Return where the next request of a stored session goes: to ``model``, or as it was recorded."""
     place = config.get_target(
-        _get_state_api(state), model or state.model or info.model, window=window, setup=state.setup, catalog=catalog
+        _get_state_api(state),
+        model or state.last_request.model or info.model,
+        window=window,
+        setup=state.setup,
+        catalog=catalog,
     )
-    if window is not None or not state.configured_window or place.model != state.model:
+    if window is not None or not state.last_request.configured_window or place.model != state.last_request.model:
         return place
-    as_recorded = replace(place.limits, window=state.configured_window, window_source="as it was asked last")
-    return place if place.limits.window == state.configured_window else replace(place, limits=as_recorded)
+    as_recorded = replace(
+        place.limits, window=state.last_request.configured_window, window_source="as it was asked last"
+    )
+    return place if place.limits.window == state.last_request.configured_window else replace(place, limits=as_recorded)
 
 
 def _get_state_api(state: ConversationState) -> str:
@@ -64,31 +71,34 @@ def _get_state_api(state: ConversationState) -> str:
 
 def measure_request(state: ConversationState, target: Target, settings: Settings = Settings()) -> RequestSize:
     """Return how large the request is that ``state`` makes to ``target`` now."""
-    target, measured_request = guard.compute_effective_target(target, state, settings), state.valid_measured_request
+    target, measured_request = (
+        guard.compute_effective_target(target, state, settings),
+        get_valid_measured_request(state),
+    )
     whole, frame, scale = (
         estimate_request_tokens(state, target),
         estimate_request_tokens(state, target, 0),
         get_planning_ratio(state, target),
     )
     is_counted = get_counted_tokens(state) > 0 and is_last_model(state, target)
-    if measured_request is not None and state.shown_tokens:
-        scale = min(scale, max(0, whole - frame) / state.shown_tokens)
+    if measured_request is not None and state.view.shown_tokens:
+        scale = min(scale, max(0, whole - frame) / state.view.shown_tokens)
     return RequestSize(whole, frame, scale, is_counted)
 
 
 def get_counted_tokens(state: ConversationState) -> int:
     """Return the tokens that the provider counted of just the request that ``state`` makes now; 0 where it did not."""
-    measured_request = state.valid_measured_request
+    measured_request = get_valid_measured_request(state)
     return (
         measured_request.reported_tokens
-        if measured_request is not None and measured_request.shown_tokens == state.shown_tokens
+        if measured_request is not None and measured_request.shown_tokens == state.view.shown_tokens
         else 0
     )
 
 
 def count_omitted_tokens(state: ConversationState) -> int:
     """Return what the request that ``state`` makes lacks of all that was said, in the estimator's tokens."""
-    return (state.cumulative_tokens[-1] if len(state.sized_messages) else 0) - state.shown_tokens
+    return (state.history.cumulative_tokens[-1] if len(state.history.sized_messages) else 0) - state.view.shown_tokens
 
 
 def remove_all_decisions(state: ConversationState) -> ConversationState:
@@ -98,21 +108,29 @@ def remove_all_decisions(state: ConversationState) -> ConversationState:
     Its messages are not shown anew: that would cost the whole history, and no size needs it. So ``keep`` is the end,
     and what stands before it has one digest.
     """
-    count = len(state.sized_messages)
-    whole = state.cumulative_tokens[-1] if count else 0
-    plain = replace(state, edits=EditMap(), compaction=None, first_kept=count, shown_tokens=whole, native_tokens=0)
-    measurement = state.measured_request
+    count = len(state.history.sized_messages)
+    whole = state.history.cumulative_tokens[-1] if count else 0
+    plain = replace(
+        state,
+        view=replace(
+            state.view, edits=EditMap(), compaction=None, first_kept=count, shown_tokens=whole, native_tokens=0
+        ),
+    )
+    measurement = state.usage.measured_request
     if measurement is None:
         return plain
     showed_all = (
         0 < measurement.message_count <= count
-        and measurement.shown_tokens == state.cumulative_tokens[measurement.message_count - 1]
+        and measurement.shown_tokens == state.history.cumulative_tokens[measurement.message_count - 1]
     )
     mark = get_projection_digest_at(plain, measurement.message_count) if showed_all else b""
     return replace(
         plain,
-        measured_request=replace(
-            measurement, projection_digest=mark, native_tokens=0 if showed_all else measurement.native_tokens
+        usage=replace(
+            plain.usage,
+            measured_request=replace(
+                measurement, projection_digest=mark, native_tokens=0 if showed_all else measurement.native_tokens
+            ),
         ),
     )
 
@@ -124,17 +142,20 @@ def copy_later_calibration(before_state: ConversationState, after_state: Convers
     What was counted of a request that still stands at ``before_state`` is its size; else the estimate is that of
     ``after_state``.
     """
-    measurement = after_state.measured_request
-    if before_state.valid_measured_request is not None:
-        measurement = before_state.measured_request
+    measurement = after_state.usage.measured_request
+    if get_valid_measured_request(before_state) is not None:
+        measurement = before_state.usage.measured_request
     elif measurement is not None:
         measurement = replace(measurement, projection_digest=b"")
     return replace(
         before_state,
-        calibration=after_state.calibration,
-        learned_limits=after_state.learned_limits,
-        other_model_stats=after_state.other_model_stats,
-        measured_request=measurement,
+        usage=replace(
+            before_state.usage,
+            calibration=after_state.usage.calibration,
+            learned_limits=after_state.usage.learned_limits,
+            other_model_stats=after_state.usage.other_model_stats,
+            measured_request=measurement,
+        ),
     )
 
 
@@ -161,7 +182,14 @@ class TargetCache:
 
     def __call__(self, info: SessionInfo, state: ConversationState) -> tuple[Target, Settings]:
         """Return what ``get_target_and_settings`` does."""
-        key = _get_state_api(state), info.model, state.model, state.configured_window, state.setup, state.policy_name
+        key = (
+            _get_state_api(state),
+            info.model,
+            state.last_request.model,
+            state.last_request.configured_window,
+            state.setup,
+            state.policy_name,
+        )
         if key not in self._found:
             self._found[key] = get_target_and_settings(info, state, self._known)
         return self._found[key]

@@ -88,7 +88,10 @@ def make_runtime_plan_inputs(
         and (
             is_manual
             or is_breaker_closed(
-                state.failures_since_summary, state.compaction_failed_at, resources.clock(), runtime.settings
+                state.counters.failures_since_summary,
+                state.counters.compaction_failed_at,
+                resources.clock(),
+                runtime.settings,
             )
         ),
         retry_compaction=runtime.journal.can_retry_compaction(),
@@ -121,7 +124,7 @@ async def plan_with_summary(
     finally:
         runtime.emit_repairs()
     compaction = plan.compaction
-    if compaction is None or compaction is runtime.journal.state.compaction or not has_continue_text(compaction):
+    if compaction is None or compaction is runtime.journal.state.view.compaction or not has_continue_text(compaction):
         return plan, plan_inputs
     if await runtime.call_hook("auto_continue") is False:
         plan_inputs = replace(plan_inputs, can_summarize=False, can_auto_continue=False)
@@ -137,7 +140,7 @@ async def _plan_and_summarize(
     target, journal = request.target, runtime.journal
     if plan is None:
         plan = await runtime.resources.run_in_worker(lambda: journal.plan_next(target, plan_inputs))
-    if plan.compaction is not None and plan.compaction is journal.state.compaction:
+    if plan.compaction is not None and plan.compaction is journal.state.view.compaction:
         return plan, plan_inputs  # that request again
     if (
         plan.summary_request is not None
@@ -419,8 +422,10 @@ def _collect_restored_texts(runtime: SessionRuntime) -> tuple[str, ...]:
     environment, state = runtime.resources.environment, runtime.journal.state
     if environment is None:
         return ()
-    summary = state.compaction.summary if state.compaction is not None else None
-    shown_messages = [sized_message.message for sized_message in state.sized_messages.slice(state.first_kept)]
+    summary = state.view.compaction.summary if state.view.compaction is not None else None
+    shown_messages = [
+        sized_message.message for sized_message in state.history.sized_messages.slice(state.view.first_kept)
+    ]
     return environment.restore_texts(shown_messages if summary is None else [summary, *shown_messages])
 
 

@@ -37,11 +37,11 @@ from holdfast.providers.common.native_compaction import (
     parse_native_compaction,
 )
 from holdfast.providers.common.server_compaction import ANTHROPIC_API, add_beta_header, find_required_betas
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import apply_normalization, build_projection, list_projection_origins
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import TRANSIENT_ERROR_KINDS, CompactionEntry
 from holdfast.state.plan import Plan, SummaryRequest
 from holdfast.state.target import PlanInputs, Target
+from holdfast.state.view import apply_normalization, build_projection, list_projection_origins
 
 
 async def compact_by_provider(
@@ -153,7 +153,8 @@ def quote_user_words(
         return ""
     builder = _make_plan_builder(state, target, settings)
     is_open = not any(
-        sized_message.message.is_turn_start for sized_message in state.sized_messages.slice(summary_request.stop)
+        sized_message.message.is_turn_start
+        for sized_message in state.history.sized_messages.slice(summary_request.stop)
     )
     budget = int(builder.to_estimator_tokens(summary_request.max_tokens) * settings.summary_user_share)
     goal, other_words = quote_user_messages(
@@ -172,8 +173,8 @@ def extract_server_compaction(state: ConversationState, target: Target, settings
 
     Once it is in the log, no later request shows what lies before it.
     """
-    index = len(state.sized_messages) - 1
-    if index < 0 or not count_parts_before_compaction(state.sized_messages[index].message):
+    index = len(state.history.sized_messages) - 1
+    if index < 0 or not count_parts_before_compaction(state.history.sized_messages[index].message):
         return None
     builder = _make_plan_builder(state, target, settings)
     extract = build_compaction(
@@ -181,7 +182,7 @@ def extract_server_compaction(state: ConversationState, target: Target, settings
     )
     twin = extract.summary if extract is not None else None
     compaction = build_compaction_from_answer(
-        target.api, target.model, state.sized_messages[index].message, index, twin or Message("user")
+        target.api, target.model, state.history.sized_messages[index].message, index, twin or Message("user")
     )
     if compaction is None:
         return None

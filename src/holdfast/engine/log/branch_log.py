@@ -9,8 +9,9 @@ from itertools import takewhile
 from holdfast.engine.log.conversation_diff import replace_with_client_bytes
 from holdfast.engine.log.queue import is_queued_note
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.state.branch.branch import ConversationState, apply_entries
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import AnswerEntry, BranchSummaryEntry, Entry, EntryBody, MessageEntry
+from holdfast.state.fold.apply import apply_entries
 from holdfast.state.sequence import PersistentSequence
 from holdfast.store.base import MessageDecoder, SessionStore
 from holdfast.store.reading import read_with_repair

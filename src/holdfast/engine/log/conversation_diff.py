@@ -15,9 +15,10 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.planning.pipeline import Policy, plan_request
 from holdfast.planning.settings import Settings
 from holdfast.planning.stages.append_limit import cap_message_texts
-from holdfast.state.branch.branch import ConversationState, apply_entries
-from holdfast.state.branch.fork import replace_raw_bytes, rewind_state
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import Entry, MessageEntry, RequestSetup
+from holdfast.state.fold.apply import apply_entries
+from holdfast.state.fold.fork import replace_raw_bytes, rewind_state
 from holdfast.state.plan import Plan
 from holdfast.state.sequence import PersistentSequence, count_shared_prefix_items
 from holdfast.state.target import PlanInputs, Target
@@ -169,7 +170,7 @@ def plan_with_existing_decisions(
 
     Nothing is written, and what no decision is about has the bytes that it was said in. Nothing is decided either.
     """
-    logged = state.sized_messages.slice()
+    logged = state.history.sized_messages.slice()
     repeated_prefix = match_known_prefix(logged, messages, policy.settings)
     count, target = (
         len(repeated_prefix.messages),
@@ -190,14 +191,14 @@ def replace_with_client_bytes(
     messages.
     """
     client_messages = messages.slice()
-    pairs = zip(client_messages, state.sized_messages.slice(0, len(client_messages)), strict=False)
+    pairs = zip(client_messages, state.history.sized_messages.slice(0, len(client_messages)), strict=False)
     parts = next(
         (
             at
             for at, (client_message, sized_message) in enumerate(pairs)
             if not _has_same_size_and_digest(client_message, sized_message)
         ),
-        len(state.sized_messages),
+        len(state.history.sized_messages),
     )
     return replace_raw_bytes(state, client_messages[:parts])
 

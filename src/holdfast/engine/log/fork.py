@@ -10,10 +10,10 @@ from itertools import takewhile
 
 from msgspec.structs import replace
 
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.fork import clip_decision
-from holdfast.state.calibration.model_stats import ModelStats, build_model_stats_note, list_nonempty_model_stats
+from holdfast.state.calibration.calibration import ModelStats
+from holdfast.state.calibration.model_stats import build_model_stats_note, list_nonempty_model_stats
 from holdfast.state.calibration.token_estimate import PRIOR_WEIGHT
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import (
     TRIGGER_HISTORY,
     BranchSummaryEntry,
@@ -27,6 +27,7 @@ from holdfast.state.entries import (
     RequestSetup,
     RevokeEntry,
 )
+from holdfast.state.fold.fork import clip_decision
 
 MAX_RATIO_DIFFERENCE = 0.05
 """[H] Ratios of a model's tokens to ours that differ by less make no other plan worth a note."""
@@ -42,7 +43,7 @@ def collect_decisions_to_copy(state: ConversationState, path: Sequence[Entry], s
     back, and that requests showed them (whose basis is another one here). What was told there already, by an earlier
     branch from the same place, is not told again.
     """
-    law = {id_ for id_, _ in state.active_decisions}
+    law = {id_ for id_, _ in state.view.active_decisions}
     known_ids = {entry.id for entry in path[:start]}
     bodies, again = _collect_bodies_after_last_message(path[:start]), list[Entry]()
     setup_index = next(

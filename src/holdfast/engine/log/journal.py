@@ -43,9 +43,7 @@ from holdfast.planning.breaker import is_breaker_closed, is_breaker_tripped
 from holdfast.planning.budget import compute_effective_target
 from holdfast.planning.pipeline import Policy, plan_request
 from holdfast.planning.stages.append_limit import cap_message_texts
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.fork import replace_raw_bytes, share_message_objects
-from holdfast.state.branch.view import compute_prefix_digest
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Blob
 from holdfast.state.entries import (
     FAILURE_OVERFLOW,
@@ -64,8 +62,10 @@ from holdfast.state.entries import (
     RevokeEntry,
     Usage,
 )
+from holdfast.state.fold.fork import replace_raw_bytes, share_message_objects
 from holdfast.state.plan import Plan, mark_compaction_manual
 from holdfast.state.target import PlanInputs, Target
+from holdfast.state.view import compute_prefix_digest
 from holdfast.store.base import MessageDecoder, SessionStore
 from holdfast.store.blobs.blob_names import NOTE_CAPPED
 from holdfast.store.reading import read_with_repair
@@ -207,7 +207,7 @@ class Journal(BranchLog):
 
         A request that is about to be sent again stays ready.
         """
-        ready, learned_limits = self._ready_request, self.state.learned_limits
+        ready, learned_limits = self._ready_request, self.state.usage.learned_limits
         if (learned_limits.fixes_client_content, learned_limits.validates_client_content) != (mends, judges):
             with self.hold_lease():
                 self._append_bodies([NoteEntry(NOTE_FORM, data={"mends": mends, "judges": judges})])
@@ -218,7 +218,7 @@ class Journal(BranchLog):
         if self._described_model == model:
             return
         info = self.store.get_session(self.key)
-        messages = () if isinstance(self.state.sized_messages, GappedSequence) else self.state.messages
+        messages = () if isinstance(self.state.history.sized_messages, GappedSequence) else self.state.history.messages
         title = None if info.title else flatten_to_line(find_first_user_text(messages), MAX_TITLE_CHARS) or None
         self.store.update_session_info(self.key, title=title, model=model)
         self._described_model = model
@@ -230,8 +230,8 @@ class Journal(BranchLog):
     def can_retry_compaction(self) -> bool:
         """Return whether compaction failed too often, and so long ago that it may be tried once more."""
         state, settings = self.state, self.policy.settings
-        return is_breaker_tripped(state.failed_compactions, settings) and is_breaker_closed(
-            state.failed_compactions, state.compaction_failed_at, self._clock(), settings
+        return is_breaker_tripped(state.counters.failed_compactions, settings) and is_breaker_closed(
+            state.counters.failed_compactions, state.counters.compaction_failed_at, self._clock(), settings
         )
 
     def is_still_stored(self) -> bool:
@@ -244,10 +244,10 @@ class Journal(BranchLog):
     def read_messages(self, start: int, stop: int) -> list[SizedMessage]:
         """Return the slots from ``start`` to ``stop`` as they were said, read again where the branch has them not."""
         try:
-            return self.state.sized_messages.slice(start, stop)
+            return self.state.history.sized_messages.slice(start, stop)
         except LookupError:
             self._rebuild_state()
-            return self.state.sized_messages.slice(start, stop)
+            return self.state.history.sized_messages.slice(start, stop)
 
     # -- what is said while a request is on its way --------------------------------------------------------------------
 
@@ -324,7 +324,9 @@ class Journal(BranchLog):
                 return None
             plan = self._store_plan_blobs(plan, target, inputs)
             entries = self._append_bodies(make_plan_entry_bodies(self.state, plan, target, self.policy.name))
-        self.state = replace(self.state, normalized_prefix=plan.state.normalized_prefix)
+        self.state = replace(
+            self.state, view=replace(self.state.view, normalized_prefix=plan.state.view.normalized_prefix)
+        )
         plan = replace(plan, state=self.state)
         prepared_request = PreparedRequest(plan, tuple(build_messages_to_send(plan)), entries[-1].id, target)
         self._ready_request = prepared_request
@@ -349,10 +351,13 @@ class Journal(BranchLog):
 
     def _is_plan_current(self, plan: Plan) -> bool:
         """Whether ``plan`` was made for the branch as it is: nothing was said, decided or taken back since."""
-        if self._catch_up() or len(plan.state.sized_messages) != len(self.state.sized_messages):
+        if self._catch_up() or len(plan.state.history.sized_messages) != len(self.state.history.sized_messages):
             return False
         new = bool(plan.record) + (plan.compaction is not None)
-        return plan.state.active_decisions[: len(plan.state.active_decisions) - new] == self.state.active_decisions
+        return (
+            plan.state.view.active_decisions[: len(plan.state.view.active_decisions) - new]
+            == self.state.view.active_decisions
+        )
 
     def _store_plan_blobs(self, plan: Plan, target: Target, inputs: PlanInputs) -> Plan:
         """Return ``plan`` with its texts stored away, or another where they cannot be."""
@@ -380,9 +385,9 @@ class Journal(BranchLog):
         """Undo each of what ``ids`` begin, or nothing of it where one means none; return their whole ids."""
         with self.hold_lease():
             self._catch_up()
-            if isinstance(self.state.sized_messages, GappedSequence):
+            if isinstance(self.state.history.sized_messages, GappedSequence):
                 self._rebuild_state()
-            law = [id_ for id_, _ in self.state.active_decisions]
+            law = [id_ for id_, _ in self.state.view.active_decisions]
             revoked_ids = list(dict.fromkeys(resolve_decision_id(law, id_) for id_ in ids))
             self._append_bodies([RevokeEntry(id_) for id_ in revoked_ids])
         return revoked_ids
@@ -395,7 +400,7 @@ class Journal(BranchLog):
                 [
                     NoteEntry(
                         NOTE_WINDOW_FORGOTTEN,
-                        data={"limit": self.state.learned_limits.window_limit, "behind": self.leaf or ""},
+                        data={"limit": self.state.usage.learned_limits.window_limit, "behind": self.leaf or ""},
                     )
                 ]
             )
@@ -407,11 +412,11 @@ class Journal(BranchLog):
         log its past was edited: this goes on beside what was said there, with the decisions about what stands, and the
         session's leaf stays. They are measured; ``decode`` made them of their bytes, each alone.
         """
-        if isinstance(self.state.sized_messages, GappedSequence):
+        if isinstance(self.state.history.sized_messages, GappedSequence):
             self._rebuild_state()
         messages = tuple(messages)
         repeated_prefix = self.match_conversation(messages)
-        parts = len(repeated_prefix.messages) < len(self.state.sized_messages)
+        parts = len(repeated_prefix.messages) < len(self.state.history.sized_messages)
         if parts:
             self._fork_before(len(repeated_prefix.messages))
         start = 0 if parts else repeated_prefix.unchanged_count
@@ -420,13 +425,13 @@ class Journal(BranchLog):
             self._ready_request = None
         self.state = share_message_objects(state, repeated_prefix.messages, start)
         ids = self._append_messages(messages[repeated_prefix.client_count :], decode)
-        self._client_messages = self.state.sized_messages
+        self._client_messages = self.state.history.sized_messages
         self._matcher.remember_match(self._client_messages, messages, repeated_prefix)
         return ids
 
     def match_conversation(self, messages: Sequence[SizedMessage]) -> PrefixMatch:
         """Return what ``messages``, a whole conversation, repeats of this branch."""
-        return self._matcher.match_prefix(self.state.sized_messages, tuple(messages), self.policy.settings)
+        return self._matcher.match_prefix(self.state.history.sized_messages, tuple(messages), self.policy.settings)
 
     def _fork_before(self, count: int) -> None:
         """Go back to just before message ``count`` was said."""
@@ -499,14 +504,14 @@ class Journal(BranchLog):
         """Return the plan of the newest request again, where nothing was said or revoked since and it still fits."""
         state = self.state
         last_request, now = (
-            (state.seen_count, state.model, state.setup),
-            (len(state.sized_messages), target.model, target.setup),
+            (state.last_request.seen_count, state.last_request.model, state.setup),
+            (len(state.history.sized_messages), target.model, target.setup),
         )
         if (
             is_replan_forced(inputs)
             or last_request != now
-            or not state.seen_count
-            or state.last_prefix_digest != compute_prefix_digest(state)
+            or not state.last_request.seen_count
+            or state.last_request.prefix_digest != compute_prefix_digest(state)
         ):
             return None
         plan = plan_request(state, target, replace(self.policy, stages=()), inputs)
@@ -518,7 +523,7 @@ class Journal(BranchLog):
         try:
             return plan_request(self.state, target, self.policy, inputs)
         except LookupError:
-            if not isinstance(self.state.sized_messages, GappedSequence):
+            if not isinstance(self.state.history.sized_messages, GappedSequence):
                 raise
         self._rebuild_state()
         return plan_request(self.state, target, self.policy, inputs)

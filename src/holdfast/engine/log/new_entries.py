@@ -12,8 +12,8 @@ from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.planning.pipeline import Policy
-from holdfast.state.branch.branch import ConversationState
 from holdfast.state.codec.packing import describe_type_mismatch
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import (
     NOTE_POLICY,
     AnswerEntry,
@@ -82,8 +82,8 @@ def make_plan_entry_bodies(state: ConversationState, plan: Plan, target: Target,
         bodies.append(DecisionEntry(plan.record))
     if plan.compaction is not None:
         bodies.append(plan.compaction)
-    slots, window = len(plan.state.sized_messages), target.limits.window
-    return [*bodies, RequestEntry(plan.state.last_prefix_digest, slots, target.model, window, target.api)]
+    slots, window = len(plan.state.history.sized_messages), target.limits.window
+    return [*bodies, RequestEntry(plan.state.last_request.prefix_digest, slots, target.model, window, target.api)]
 
 
 def make_answer_entry_body(state: ConversationState, usage: Usage, stop: str, *, as_planned: bool) -> AnswerEntry:
@@ -94,7 +94,7 @@ def make_answer_entry_body(state: ConversationState, usage: Usage, stop: str, *,
     raise_if_wrong_type(LogConflict, usage=(usage, Usage), stop=(stop, str))
     if why := describe_type_mismatch(usage, Usage):
         raise LogConflict(f"this is no usage: {why}; nothing was written: give Usage(input=…, output=…) in tokens")
-    return AnswerEntry(state.last_prefix_digest if as_planned else "", usage, stop)
+    return AnswerEntry(state.last_request.prefix_digest if as_planned else "", usage, stop)
 
 
 def resolve_decision_id(ids: Sequence[str], prefix: str | None) -> str:

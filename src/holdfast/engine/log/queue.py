@@ -8,8 +8,8 @@ from typing import TypeGuard
 from holdfast.errors import StoreCorrupt
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.state.branch.branch import ConversationState
 from holdfast.state.codec.packing import pack_value, unpack_value
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import NOTE_DELIVERED, NOTE_QUEUED, Entry, NoteEntry
 from holdfast.store.base import SessionStore
 
@@ -41,7 +41,7 @@ def read_queued_messages(store: SessionStore, key: str, leaf: str | None) -> lis
 
 def decode_queued_messages(state: ConversationState, key: str) -> list[tuple[str, Message]]:
     """Return the messages that wait on ``state``, of session ``key``, oldest first, with the ids of their notes."""
-    return [(id_, _decode_queued_message(key, id_, raw)) for id_, raw in state.queued_messages]
+    return [(id_, _decode_queued_message(key, id_, raw)) for id_, raw in state.history.queued_messages]
 
 
 def _decode_queued_message(key: str, id_: str, raw: bytes) -> Message:

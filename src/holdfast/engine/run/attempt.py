@@ -29,6 +29,7 @@ from holdfast.recovery.machine import ProviderRefusal, can_recover_from_refusals
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.state.plan import Plan
 from holdfast.state.target import Target
+from holdfast.state.view import get_valid_measured_request
 
 ANSWER_KINDS = frozenset({"content", "output_limit", "silent_overflow", "silent_truncation"})
 """Kinds of answers that are the model's, whatever is to be learned from them."""
@@ -148,7 +149,7 @@ class Attempt:
             upstream_request.api,
             upstream_request.model,
             upstream_request.body,
-            len(state.sized_messages),
+            len(state.history.sized_messages),
             tokens,
             self.target.setup.digest,
             upstream_request.stream,
@@ -167,7 +168,7 @@ class Attempt:
             estimated_tokens=self._prepared.plan.after,
             has_answer_started=self.has_delivered,
             status=self._status,
-            has_media=self.plan.state.media_count > 0,
+            has_media=self.plan.state.view.media_count > 0,
             is_signature_error=self.is_signature_refusal,
         )
 
@@ -217,12 +218,12 @@ class Attempt:
         again, and each is near the last.
         """
         plan, target = self._prepared.plan, self._prepared.target
-        if not self.is_as_planned or plan.state.media_count:
+        if not self.is_as_planned or plan.state.view.media_count:
             return None
-        measured_request, prompt_usage = plan.state.valid_measured_request, answer.request_usage
+        measured_request, prompt_usage = get_valid_measured_request(plan.state), answer.request_usage
         if measured_request is None or prompt_usage is None or prompt_usage.input > measured_request.reported_tokens:
             return plan.after
-        return estimate_request_tokens(plan.state, target, plan.state.shown_tokens)
+        return estimate_request_tokens(plan.state, target, plan.state.view.shown_tokens)
 
     def _judge_answer(self, answer: ParsedAnswer) -> None:
         self.answer = answer

@@ -39,7 +39,7 @@ async def decide_smaller_request(
         if useless:
             await compacting.emit_compaction(runtime, plan, useless)
             return useless
-        if plan.compaction is not None and plan.compaction is not runtime.journal.state.compaction:
+        if plan.compaction is not None and plan.compaction is not runtime.journal.state.view.compaction:
             runtime.compaction_tracker.expect_retry()
         prepared_request = await _commit_and_announce(runtime, template, plan, final_inputs)
         if prepared_request is not None:

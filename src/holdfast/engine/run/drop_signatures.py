@@ -73,7 +73,7 @@ def plan_without_signatures(journal: Journal, target: Target) -> Plan | None:
 
 def _find_unanswered_drops(journal: Journal) -> list[str]:
     """Return the ids of what leaves out what is sealed, and was asked with but never answered, the newest first."""
-    law = {id_ for id_, decision in journal.state.active_decisions if is_signature_drop(decision)}
+    law = {id_ for id_, decision in journal.state.view.active_decisions if is_signature_drop(decision)}
     later_entries = dropwhile(
         lambda entry: not isinstance(entry.body, Asked), _iter_entries_since_answer(journal) if law else ()
     )

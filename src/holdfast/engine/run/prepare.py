@@ -97,7 +97,7 @@ def _prepare_from_body(
         request = build_template_from_body(target, parsed_body, request_options)
         setup = add_system_messages_to_setup(
             request.target.setup,
-            journal.state.sized_messages.slice(0, journal.state.pinned_count),
+            journal.state.history.sized_messages.slice(0, journal.state.view.pinned_count),
             parsed_body.messages,
         )
         return _plan_run(runtime, replace(request, target=replace(request.target, setup=setup)))
@@ -110,7 +110,7 @@ def _prepare_from_messages(
     with journal.batch_writes():
         journal.deliver_queued()
         journal.append(*messages)
-        if not len(journal.state.sized_messages):
+        if not len(journal.state.history.sized_messages):
             raise FormatError("nothing was said in this session yet; say something first")
         return _plan_run(
             runtime,

@@ -21,8 +21,6 @@ from holdfast.planning.settings import Settings
 from holdfast.providers.overflow import ErrorReport, Verdict, classify_error
 from holdfast.providers.overflow.answers import UNREAD_PROMPT_SHARE
 from holdfast.providers.responses import ParsedAnswer
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import build_projection
 from holdfast.state.calibration.calibration import (
     MIN_CALIBRATION_RATIO,
     MIN_COUNT_SHARE,
@@ -32,6 +30,8 @@ from holdfast.state.calibration.calibration import (
 )
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.state.calibration.usage import find_plateau_count, is_impossible_count, measure_new_content
+from holdfast.state.conversation_state import ConversationState
+from holdfast.state.view import build_projection, get_valid_measured_request
 
 ABORTED_STOP = "aborted"
 """How an answer ends that was not told to its end."""
@@ -63,11 +63,15 @@ async def record_answer(
     sized_message, usage, stop = convert_answer_for_log(
         answer, prepared_request.target.api, prepared_request.target.model
     )
-    was_doubted = journal.state.learned_limits.doubted_tokens
+    was_doubted = journal.state.usage.learned_limits.doubted_tokens
     await runtime.resources.run_in_worker(
         lambda: journal.record_answer(sized_message, usage, stop, as_planned=as_planned)
     )
-    if was_doubted and journal.state.learned_limits.doubted_tokens and is_impossible_count(journal.state, usage.input):
+    if (
+        was_doubted
+        and journal.state.usage.learned_limits.doubted_tokens
+        and is_impossible_count(journal.state, usage.input)
+    ):
         runtime.emit_event(events.NoticeGiven(runtime.key, "usage", _DOUBTED_USAGE_NOTICE))
     verdict = await _learn_window_from_answer(runtime, attempt, prepared_request, usage.input)
     runtime.cached_request = attempt.cached_request
@@ -145,7 +149,7 @@ async def _learn_window_from_answer(
 ) -> Verdict:
     """Return what the answer is to be taken for, once the window that its count tells of is in the log, and told."""
     journal, verdict, as_planned = runtime.journal, attempt.verdict, attempt.is_as_planned
-    is_believed = verdict.is_overflow and not journal.state.learned_limits.doubted_tokens
+    is_believed = verdict.is_overflow and not journal.state.usage.learned_limits.doubted_tokens
     limit = _infer_window_from_usage(prepared_request, verdict, prompt_tokens, runtime.settings) if is_believed else 0
     if not limit and (limit := _infer_window_from_flat_usage(prepared_request, journal.state, runtime.settings)):
         verdict = Verdict("silent_truncation")
@@ -177,10 +181,10 @@ def _infer_window_from_usage(
     if prompt_tokens < MIN_WINDOW_LIMIT or not _is_prompt_truncated(state, prepared_request.plan.after, prompt_tokens):
         return 0
     if prompt_tokens >= UNREAD_PROMPT_SHARE * estimate_request_tokens(
-        state, prepared_request.target, state.shown_tokens - _measure_hidden_parts(state)
+        state, prepared_request.target, state.view.shown_tokens - _measure_hidden_parts(state)
     ):
         return 0
-    measured_request = state.valid_measured_request
+    measured_request = get_valid_measured_request(state)
     return _drop_known_limit(
         state,
         max(
@@ -197,12 +201,12 @@ def _is_prompt_truncated(state: ConversationState, size: int, prompt_tokens: int
     Or else nothing has proven the estimate yet, or it is the count of what no cache held: at first all messages, later
     what is new.
     """
-    measured_request, request_tokens = state.valid_measured_request, state.last_request_tokens
+    measured_request, request_tokens = get_valid_measured_request(state), state.last_request.tokens
     if measured_request is None:
-        return state.previous_coverage[0] == 0 and prompt_tokens < min(
+        return state.last_request.previous_coverage[0] == 0 and prompt_tokens < min(
             MIN_COUNT_SHARE * size, MIN_CALIBRATION_RATIO * request_tokens
         )
-    is_proven = state.calibration.estimated_tokens > 0 or prompt_tokens < MIN_COUNT_SHARE * size
+    is_proven = state.usage.calibration.estimated_tokens > 0 or prompt_tokens < MIN_COUNT_SHARE * size
     is_new = has_count_grown(measured_request, request_tokens, prompt_tokens) or not is_whole_prompt_count(
         measured_request, request_tokens, state.setup.tokens, measure_new_content(state), prompt_tokens
     )
@@ -228,21 +232,21 @@ def _measure_hidden_parts(state: ConversationState) -> int:
 
     Nothing of it is taken for read, and what is another model's never was.
     """
-    shown_messages = state.messages.slice(state.first_kept)
+    shown_messages = state.history.messages.slice(state.view.first_kept)
     aside = [part for message in shown_messages for part in message.parts if isinstance(part, Thinking | Opaque)]
     return build_sized_message(Message("assistant", tuple(aside))).tokens
 
 
 def _drop_known_limit(state: ConversationState, limit: int) -> int:
     """Return ``limit``, or 0 where as little was learned before: a policy that removes nothing meets it each time."""
-    return 0 if 0 < state.learned_limits.window_limit <= limit else limit
+    return 0 if 0 < state.usage.learned_limits.window_limit <= limit else limit
 
 
 def _describe_learned_window(prepared_request: PreparedRequest, prompt_tokens: int, limit: int) -> str:
     """Return what is told of a window that an answer taught."""
     plan = prepared_request.plan
     size = max(
-        plan.after, estimate_request_tokens(plan.state, prepared_request.target, plan.state.shown_tokens)
+        plan.after, estimate_request_tokens(plan.state, prepared_request.target, plan.state.view.shown_tokens)
     )  # the last count may be a cut one
     return (
         f"the provider counted {prompt_tokens:,} tokens of a request of about {size:,}: {limit:,} count as its "
@@ -306,8 +310,8 @@ def _has_size_lesson(verdict: Verdict, state: ConversationState) -> bool:
         or verdict.max_bytes
     ):
         return verdict.is_overflow
-    shows_media = state.media_count and any(
+    shows_media = state.view.media_count and any(
         collect_media_in_messages(sized_message.message) for sized_message in build_projection(state)
     )
-    is_talk = MESSAGES_TO_SETUP_RATIO * state.setup.tokens <= state.shown_tokens
+    is_talk = MESSAGES_TO_SETUP_RATIO * state.setup.tokens <= state.view.shown_tokens
     return verdict.kind == "request_bytes" and is_talk and not shows_media

@@ -91,7 +91,7 @@ async def decide_next_attempt(
             event = refusal  # said again: now that nothing is sealed, it stops
         else:
             runtime.emit_event(
-                events.ShrinkStarted(runtime.key, action.step, runtime.journal.state.compactions_since_answer)
+                events.ShrinkStarted(runtime.key, action.step, runtime.journal.state.counters.compactions_since_answer)
             )
             smaller = await shrink_request(
                 runtime, _halve_byte_limit(template, attempt, action), prepared_request, action

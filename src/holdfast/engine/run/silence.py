@@ -16,9 +16,9 @@ from holdfast.messages.parts import Text
 from holdfast.providers.overflow import Verdict
 from holdfast.providers.overflow.answers import MIN_COMPARED_TOKENS
 from holdfast.providers.responses import ParsedAnswer
-from holdfast.state.branch.branch import ConversationState
 from holdfast.state.calibration.calibration import MAX_CALIBRATION_RATIO, MIN_CALIBRATION_RATIO
 from holdfast.state.calibration.usage import measure_new_content
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.plan import Plan
 
 SilenceKind: TypeAlias = Literal["", "counted", "guessed"]
@@ -66,7 +66,7 @@ def describe_silent_overflow(answer: ParsedAnswer, plan: Plan) -> str:
 async def accept_empty_answer(runtime: SessionRuntime) -> None:
     """Tell that such an answer is passed on; a window that was learned from it in vain counts no more."""
     runtime.emit_event(events.NoticeGiven(runtime.key, "silence", _ACCEPTED_SILENCE_NOTICE))
-    if runtime.journal.state.learned_limits.overflows_since_answer:
+    if runtime.journal.state.usage.learned_limits.overflows_since_answer:
         await runtime.resources.run_in_worker(runtime.journal.forget_learned_window)
 
 
@@ -114,9 +114,9 @@ def _has_counted_before(state: ConversationState, prompt_tokens: int) -> bool:
     """Return whether the request before the newest one was counted, by a server that does not always say
     ``prompt_tokens``.
     """
-    before = state.measured_request
+    before = state.usage.measured_request
     return (
         before is not None
-        and before.message_count == state.previous_coverage[0]
+        and before.message_count == state.last_request.previous_coverage[0]
         and before.reported_tokens != prompt_tokens
     )

@@ -33,11 +33,11 @@ from holdfast.planning.extract.restored_files import render_restored_files
 from holdfast.planning.presets.overflow_replay import build_continue_text
 from holdfast.planning.settings import MAX_SCANNED_TOKENS
 from holdfast.planning.stages.escape_tags import escape_summary_look_alikes
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import apply_part_edits, decode_native_summary
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit
 from holdfast.state.entries import CompactionEntry
 from holdfast.state.target import SummaryResult
+from holdfast.state.view import apply_part_edits, decode_native_summary
 
 SUMMARY_PREFACE = (
     "The conversation before this point was replaced by this summary of it ({messages} messages). Whatever is not here "
@@ -96,12 +96,12 @@ def find_updatable_summary(state: ConversationState) -> str:
     Of an extract it is nothing as long as all that it stands for can be read again, which makes a better summary; what
     is longer than ``MAX_SCANNED_TOKENS`` would be read for ever, and the extract is the text.
     """
-    compaction, texts = state.compaction, _get_active_summary_texts(state)
+    compaction, texts = state.view.compaction, _get_active_summary_texts(state)
     if compaction is None or not texts:
         return ""
     if compaction.author in TEXT_WRITERS:
         return _strip_summary_preface(texts)
-    head, text = state.sized_messages.slice(state.pinned_count, state.first_kept), texts[0]
+    head, text = state.history.sized_messages.slice(state.view.pinned_count, state.view.first_kept), texts[0]
     if (
         not text.startswith(EXTRACT_OPENING)
         or sum(sized_message.tokens for sized_message in head) <= MAX_SCANNED_TOKENS
@@ -118,10 +118,12 @@ def choose_carried_summary(state: ConversationState, keep: int) -> str:
     under an extract of ours the newest that gave way to it, else the one that it carries on.
     """
     texts = _get_active_summary_texts(state)
-    newest = find_newest_client_summary(state.messages.slice(state.pinned_count, keep))
+    newest = find_newest_client_summary(state.history.messages.slice(state.view.pinned_count, keep))
     if not texts or texts[0].startswith(EXTRACT_OPENING):
         return newest or next(iter_client_summaries(texts), "")
-    is_covered = newest == find_newest_client_summary(state.messages.slice(state.pinned_count, state.first_kept))
+    is_covered = newest == find_newest_client_summary(
+        state.history.messages.slice(state.view.pinned_count, state.view.first_kept)
+    )
     return _strip_summary_preface(texts) if is_covered else newest
 
 
@@ -134,7 +136,7 @@ def _strip_summary_preface(texts: Sequence[str]) -> str:
 
 def _get_active_summary_texts(state: ConversationState) -> list[str]:
     """Return the texts of the summary in force."""
-    compaction = state.compaction
+    compaction = state.view.compaction
     parts = compaction.summary.parts if compaction is not None and compaction.summary is not None else ()
     return [part.text for part in parts if isinstance(part, Text)]
 
@@ -146,8 +148,10 @@ def build_head_messages(builder: PlanBuilder, keep: int) -> list[SizedMessage]:
     """
     state = builder.state
     return [
-        _build_head_message(sized_message, state.edits.get(index, ()))
-        for index, sized_message in enumerate(state.sized_messages.slice(state.pinned_count, keep), state.pinned_count)
+        _build_head_message(sized_message, state.view.edits.get(index, ()))
+        for index, sized_message in enumerate(
+            state.history.sized_messages.slice(state.view.pinned_count, keep), state.view.pinned_count
+        )
     ]
 
 
@@ -171,7 +175,7 @@ def _build_summary_texts(
     builder: PlanBuilder, head: Sequence[SizedMessage], keep: int, budget: int, summary_result: SummaryResult | None
 ) -> Iterator[str]:
     """Yield the texts of the summary: an extract, or a preface, what was written, and what that leaves out."""
-    tail, settings = builder.state.sized_messages.slice(keep), builder.settings
+    tail, settings = builder.state.history.sized_messages.slice(keep), builder.settings
     if summary_result is None or not summary_result.text.strip():
         before = render_previous_summary(
             choose_carried_summary(builder.state, keep),

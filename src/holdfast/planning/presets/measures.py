@@ -12,8 +12,13 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.text.cutting import replace_surrogates_in_text
 from holdfast.planning.builder import PlanBuilder
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import get_next_shown_index, list_shown_messages_at
+from holdfast.state.conversation_state import ConversationState
+from holdfast.state.view import (
+    get_next_shown_index,
+    get_valid_last_answer,
+    get_valid_measured_request,
+    list_shown_messages_at,
+)
 
 PI_IMAGE_CHARS = 4_800
 """Characters that pi counts for a picture, which makes 1,200 tokens of it. [P]"""
@@ -116,7 +121,7 @@ def estimate_pi_request(state: ConversationState, chars_per_token: int = 4) -> U
     Usage from before the last compaction, of another model or of another beginning counts for nothing; then
     everything that is shown is estimated.
     """
-    used = state.valid_last_answer if state.valid_measured_request is not None else None
+    used = get_valid_last_answer(state) if get_valid_measured_request(state) is not None else None
     if used is not None:
         return UsageEstimate(
             used.window_tokens,
@@ -148,7 +153,7 @@ def _measure_planned_request(builder: PlanBuilder) -> int:
 
 def _measure_last_usage(builder: PlanBuilder) -> int:
     """The last good answer's usage, its output included; nothing before there is one."""
-    used = builder.state.valid_last_answer
+    used = get_valid_last_answer(builder.state)
     return -1 if used is None else used.window_tokens
 
 
@@ -170,19 +175,19 @@ _REQUEST_MEASURES: dict[str, Callable[[PlanBuilder], int]] = {
 
 def list_shown_messages_from(state: ConversationState, start: int) -> list[Message]:
     """Return the messages from slot ``start`` on as the projection shows them, one for each slot."""
-    if not state.edits:
-        return state.messages.slice(start)
-    slots = [(index, list_shown_messages_at(state, index)) for index in range(start, len(state.sized_messages))]
+    if not state.view.edits:
+        return state.history.messages.slice(start)
+    slots = [(index, list_shown_messages_at(state, index)) for index in range(start, len(state.history.sized_messages))]
     return [
-        visible_messages[0] if len(visible_messages) == 1 else state.messages[index]
+        visible_messages[0] if len(visible_messages) == 1 else state.history.messages[index]
         for index, visible_messages in slots
     ]
 
 
 def map_shown_parts(state: ConversationState, index: int) -> dict[int, Part]:
     """Return by its place what is shown of each part of a slot; nothing of those for which not one other stands."""
-    replacements = {edit.span.part: edit.replacement for edit in state.edits.get(index, ())}
-    parts = enumerate(state.messages[index].parts if None not in replacements else ())
+    replacements = {edit.span.part: edit.replacement for edit in state.view.edits.get(index, ())}
+    parts = enumerate(state.history.messages[index].parts if None not in replacements else ())
     parts_by_place = {place: replacements.get(place, (part,)) for place, part in parts}
     return {
         place: new_parts[0]
@@ -195,18 +200,18 @@ def sum_shown_messages(state: ConversationState, measure: Callable[[Message], in
     """Return the sum of ``measure``, as ``PersistentSequence.sum_from`` takes it, over the messages of the
     projection.
     """
-    summary = state.compaction.summary if state.compaction is not None else None
-    first = [*state.messages.slice(0, state.pinned_count), *([] if summary is None else [summary])]
-    return sum(map(measure, first)) + sum_shown_messages_from(state, state.first_kept, measure)
+    summary = state.view.compaction.summary if state.view.compaction is not None else None
+    first = [*state.history.messages.slice(0, state.view.pinned_count), *([] if summary is None else [summary])]
+    return sum(map(measure, first)) + sum_shown_messages_from(state, state.view.first_kept, measure)
 
 
 def sum_shown_messages_from(state: ConversationState, start: int, measure: Callable[[Message], int]) -> int:
     """Return the same of what stands for the slots from ``start`` on; only what is new or edited is measured."""
-    total = state.messages.sum_from(measure, start)
+    total = state.history.messages.sum_from(measure, start)
     after = start
-    for index, _ in state.edits.iter_from(start):
+    for index, _ in state.view.edits.iter_from(start):
         if index >= after:
             after = get_next_shown_index(state, index)
             total += sum(map(measure, list_shown_messages_at(state, index)))
-            total -= sum(map(measure, state.messages.slice(index, after)))
+            total -= sum(map(measure, state.history.messages.slice(index, after)))
     return total

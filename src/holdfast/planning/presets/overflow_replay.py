@@ -19,7 +19,7 @@ from holdfast.planning.extract.client_notes import split_client_notes
 from holdfast.planning.extract.previous_summary import iter_user_texts
 from holdfast.planning.stages.media import build_media_edits
 from holdfast.planning.stages.tail_selection import find_answer_with_unread_results, find_tail_cut_points
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import TRIGGER_REPLAY, CompactionEntry
 
 CONTINUE_INSTRUCTION = (
@@ -49,8 +49,8 @@ def find_replayed_message(builder: PlanBuilder) -> int | None:
     state = builder.state
     if not is_overflow_replay(builder) or _has_replayed(state):
         return None
-    newest = find_newest_user_content_index(state, state.first_kept)
-    return newest if newest > state.first_kept and newest in find_tail_cut_points(state) else None
+    newest = find_newest_user_content_index(state, state.view.first_kept)
+    return newest if newest > state.view.first_kept and newest in find_tail_cut_points(state) else None
 
 
 def add_overflow_cut_points(builder: PlanBuilder, cut_points: Sequence[int]) -> list[int]:
@@ -67,7 +67,7 @@ def add_overflow_cut_points(builder: PlanBuilder, cut_points: Sequence[int]) -> 
         for place in (find_replayed_message(builder), unread)
         if place is not None and place in find_tail_cut_points(state)
     ]
-    first = [place for place in first if state.first_kept < place < len(state.sized_messages)]
+    first = [place for place in first if state.view.first_kept < place < len(state.history.sized_messages)]
     if _has_replayed(state) and _is_tail_unanswered(state):
         return first
     return list(dict.fromkeys([*first, *cut_points]))
@@ -81,7 +81,7 @@ def explain_useless_overflow_cut(before: PlanBuilder, after: PlanBuilder, cut_po
         return (
             f"{after.estimated_tokens:,} tokens would be left of {before.estimated_tokens:,}: it would not get smaller"
         )
-    if after.state.first_kept != cut_points[-1] and after.upper_estimate > before.budget.usable:
+    if after.state.view.first_kept != cut_points[-1] and after.upper_estimate > before.budget.usable:
         return f"{after.upper_estimate:,} tokens would be left, and {before.budget.usable:,} can be used"
     return ""
 
@@ -122,8 +122,8 @@ def has_continue_text(compaction: CompactionEntry) -> bool:
 
 def find_newest_user_content_index(state: ConversationState, start: int) -> int:
     """Return the slot of the newest message in which a user really says something, from slot ``start`` on, or -1."""
-    slots = range(len(state.sized_messages) - 1, start - 1, -1)
-    return next((slot for slot in slots if _has_user_content(state.messages[slot])), -1)
+    slots = range(len(state.history.sized_messages) - 1, start - 1, -1)
+    return next((slot for slot in slots if _has_user_content(state.history.messages[slot])), -1)
 
 
 def _has_user_content(message: Message) -> bool:
@@ -136,21 +136,23 @@ def _has_user_content(message: Message) -> bool:
 
 def _has_replayed(state: ConversationState) -> bool:
     """Return whether the newest compaction said a message again, and no answer came since."""
-    compaction = state.compaction
-    return state.compactions_since_answer > 0 and compaction is not None and compaction.trigger == TRIGGER_REPLAY
+    compaction = state.view.compaction
+    return (
+        state.counters.compactions_since_answer > 0 and compaction is not None and compaction.trigger == TRIGGER_REPLAY
+    )
 
 
 def _is_tail_unanswered(state: ConversationState) -> bool:
     """Return whether the kept tail is what a user said last, and nothing of the agent's."""
-    return all(message.role == "user" for message in state.messages.slice(state.first_kept))
+    return all(message.role == "user" for message in state.history.messages.slice(state.view.first_kept))
 
 
 def _is_turn_cut(state: ConversationState, keep: int) -> bool:
     """Return whether a compaction at ``keep`` folds the words that the agent is at work on."""
-    last = state.messages[len(state.messages) - 1]
+    last = state.history.messages[len(state.history.messages) - 1]
     is_done = last.role == "assistant" and not last.calls
-    return not is_done and find_newest_user_content_index(state, state.pinned_count) < keep
+    return not is_done and find_newest_user_content_index(state, state.view.pinned_count) < keep
 
 
 def _is_media_hidden(state: ConversationState, keep: int) -> bool:
-    return any(state.first_kept <= slot < keep for slot in state.media_indexes)
+    return any(state.view.first_kept <= slot < keep for slot in state.view.media_indexes)

@@ -9,9 +9,9 @@ from holdfast.messages.parts import Media
 from holdfast.messages.size.tokens import IMAGE_TOKENS, estimate_text_tokens
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.presets.measures import map_shown_parts
-from holdfast.state.branch.branch import ConversationState, is_protected_part
-from holdfast.state.branch.view import list_shown_indexes
+from holdfast.state.conversation_state import ConversationState, is_protected_part
 from holdfast.state.edits import Edit, Span
+from holdfast.state.view import list_shown_indexes
 
 SEEN_IMAGE_TEXT = "[Image left out: the model has seen it and answered]"
 """What stands in place of an image that was processed."""
@@ -20,12 +20,12 @@ SEEN_IMAGE_TEXT = "[Image left out: the model has seen it and answered]"
 def build_seen_image_edits(builder: PlanBuilder) -> list[Edit]:
     """Return the edits that leave out images behind the newest answered turns, so many as the policy keeps."""
     state, turns = builder.state, builder.settings.image_turns
-    if turns < 0 or not state.media_count:
+    if turns < 0 or not state.view.media_count:
         return []
     edge = _find_image_cutoff(state, turns)
     return [
         edit
-        for index in list_shown_indexes(state, state.first_kept)
+        for index in list_shown_indexes(state, state.view.first_kept)
         if index < edge
         for edit in _build_image_edits(state, index)
     ]
@@ -34,9 +34,9 @@ def build_seen_image_edits(builder: PlanBuilder) -> list[Edit]:
 def _find_image_cutoff(state: ConversationState, turns: int) -> int:
     """Return the slot of the newest answer, or where the newest ``turns`` answered turns begin, if there are more."""
     starts: list[int] = []
-    start = last = state.first_kept
-    for index in range(state.first_kept, len(state.sized_messages)):
-        message = state.messages[index]
+    start = last = state.view.first_kept
+    for index in range(state.view.first_kept, len(state.history.sized_messages)):
+        message = state.history.messages[index]
         if message.is_turn_start:
             start = index
         elif message.role == "assistant":
@@ -44,11 +44,11 @@ def _find_image_cutoff(state: ConversationState, turns: int) -> int:
             starts += [start] if start not in starts[-1:] else []
     if not turns:
         return last
-    return starts[-turns] if len(starts) >= turns else state.first_kept
+    return starts[-turns] if len(starts) >= turns else state.view.first_kept
 
 
 def _build_image_edits(state: ConversationState, index: int) -> Iterator[Edit]:
-    if state.messages[index].role == "assistant":
+    if state.history.messages[index].role == "assistant":
         return
     for place, part in map_shown_parts(state, index).items():
         saves = sum(

@@ -57,8 +57,8 @@ def _list_countable_results(builder: PlanBuilder) -> Iterator[ShownResult]:
 def _find_second_last_user_message(builder: PlanBuilder) -> int:
     """Return the slot of the second user message from the end; 0 where there is none."""
     state, users = builder.state, 0
-    for index in range(len(state.sized_messages) - 1, state.first_kept - 1, -1):
-        users += state.messages[index].is_turn_start
+    for index in range(len(state.history.sized_messages) - 1, state.view.first_kept - 1, -1):
+        users += state.history.messages[index].is_turn_start
         if users == 2:
             return index
     return 0

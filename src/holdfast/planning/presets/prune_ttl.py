@@ -16,9 +16,9 @@ from holdfast.planning.settings import Settings
 from holdfast.planning.stages.prune.shown import CLEARED_RESULT_TEXT, build_prune_filter
 from holdfast.planning.stages.tool_results import build_tool_name_lookup
 from holdfast.planning.stages.truncate import WeighedResult, weigh_shown_results
-from holdfast.state.branch.branch import ConversationState, is_protected_part
-from holdfast.state.branch.view import count_leading_messages
+from holdfast.state.conversation_state import ConversationState, is_protected_part
 from holdfast.state.edits import Edit, Span
+from holdfast.state.view import count_leading_messages
 
 TRIMMED_IMAGE_TEXT = "[Image removed with the middle of this result]"
 """What stands in a trimmed result for an image."""
@@ -61,13 +61,15 @@ def _find_prunable_results(builder: PlanBuilder) -> Iterator[WeighedResult]:
     """Yield the results that may go: behind the first words of a user and before the newest answers, oldest first."""
     state, keep_answers = builder.state, builder.settings.prune_keep_answers
     answers = [
-        at for at in range(state.first_kept, len(state.sized_messages)) if state.messages[at].role == "assistant"
+        at
+        for at in range(state.view.first_kept, len(state.history.sized_messages))
+        if state.history.messages[at].role == "assistant"
     ]
     if len(answers) < keep_answers:
         return
     first = _find_first_user_message(state)
     last, names, goes = (
-        answers[-keep_answers] if keep_answers else len(state.sized_messages),
+        answers[-keep_answers] if keep_answers else len(state.history.sized_messages),
         build_tool_name_lookup(state),
         build_prune_filter(builder.settings),
     )
@@ -80,10 +82,12 @@ def _find_prunable_results(builder: PlanBuilder) -> Iterator[WeighedResult]:
 
 def _find_first_user_message(state: ConversationState) -> int:
     """Return where a user first speaks in what is shown; a summary is a user's words too."""
-    if count_leading_messages(state) > state.pinned_count:
-        return state.first_kept - 1
-    slots = range(state.first_kept, len(state.sized_messages))
-    return next((index for index in slots if state.messages[index].is_turn_start), len(state.sized_messages))
+    if count_leading_messages(state) > state.view.pinned_count:
+        return state.view.first_kept - 1
+    slots = range(state.view.first_kept, len(state.history.sized_messages))
+    return next(
+        (index for index in slots if state.history.messages[index].is_turn_start), len(state.history.sized_messages)
+    )
 
 
 def _trim_result_middle(weighed: WeighedResult, settings: Settings) -> _PrunableResult:

@@ -18,8 +18,8 @@ from holdfast.planning.settings import HANDLE_CHARS, Settings
 from holdfast.planning.stages.escape_tags import escape_look_alike_tags
 from holdfast.planning.stages.spill import SpillableText, build_text_edit, find_spillable_texts
 from holdfast.planning.stages.tool_results import ToolNameLookup, build_tool_name_lookup, strip_mcp_prefix
-from holdfast.state.branch.view import list_shown_indexes
 from holdfast.state.edits import Blob, Edit
+from holdfast.state.view import list_shown_indexes
 
 _ENCODE_CHUNK_CHARS = 1 << 16
 
@@ -102,7 +102,9 @@ def limit_result_lines(builder: PlanBuilder) -> PlanBuilder:
     if not (settings.output_lines or settings.output_bytes) or not builder.inputs.can_spill:
         return builder
     names = build_tool_name_lookup(state)
-    fresh = find_spillable_texts(state, list_shown_indexes(state, max(state.seen_count, state.first_kept)))
+    fresh = find_spillable_texts(
+        state, list_shown_indexes(state, max(state.last_request.seen_count, state.view.first_kept))
+    )
     return builder.replace_texts(
         pair for text in fresh if (pair := _build_truncation_edit(settings, text, names)) is not None
     )

@@ -8,11 +8,11 @@ from itertools import chain
 
 from holdfast.planning.settings import Settings
 from holdfast.planning.stages.escape_tags import ESCAPE_RULE
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import count_leading_messages, list_projection_origins, map_normalized_position
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit
 from holdfast.state.plan import PlanOptions
 from holdfast.state.target import Target
+from holdfast.state.view import count_leading_messages, list_projection_origins, map_normalized_position
 
 CREATION_RULES = frozenset({"spill", "lines", ESCAPE_RULE})
 """Rules of edits on what no request had shown: what stands before them was never read otherwise."""
@@ -29,18 +29,18 @@ def choose_cache_breakpoints(
     """
     max_markers = target.dialect.max_cache_breakpoints
     place = _build_position_lookup(state)
-    tail = place(len(state.sized_messages) - 1)
+    tail = place(len(state.history.sized_messages) - 1)
     message_count = tail + 1 + sum(len(edit.replacement) - (edit.span.stop - edit.span.start) for edit in normalization)
     if max_markers == 0 or message_count <= 0 or settings.markers == "none":
         return PlanOptions()
     if settings.markers == "tail":
         return PlanOptions(cache_breakpoints=(map_normalized_position(tail, normalization),))
     every = settings.markers_every if target.cache_rules.lookback is not None else 0
-    other_indexes = (max(state.unchanged_until, state.first_kept) - 1, _find_mutation_frontier(state))
+    other_indexes = (max(state.last_request.unchanged_until, state.view.first_kept) - 1, _find_mutation_frontier(state))
     candidates = chain((tail,), map(place, other_indexes), map(place, _find_intermediate_indexes(state, every)))
     chosen: dict[int, None] = {}
     while len(chosen) < max(1, max_markers - 1) and (position := next(candidates, None)) is not None:
-        if position >= state.pinned_count or position == tail:
+        if position >= state.view.pinned_count or position == tail:
             chosen[map_normalized_position(position, normalization)] = None
     return PlanOptions(cache_breakpoints=tuple(chosen), setup_breakpoint=max_markers > 1)
 
@@ -48,8 +48,10 @@ def choose_cache_breakpoints(
 def _build_position_lookup(state: ConversationState) -> Callable[[int], int]:
     """Return what tells where in the projection the last of what stands for a slot, or before it, is."""
     lead = count_leading_messages(state)
-    if not any(edit.span.part is None for _, edits in state.edits.iter_from(state.first_kept) for edit in edits):
-        return lambda index: lead + max(index, state.first_kept - 1) - state.first_kept
+    if not any(
+        edit.span.part is None for _, edits in state.view.edits.iter_from(state.view.first_kept) for edit in edits
+    ):
+        return lambda index: lead + max(index, state.view.first_kept - 1) - state.view.first_kept
     homes = list_projection_origins(state)[lead:]
     return lambda index: lead + bisect_right(homes, index) - 1
 
@@ -58,19 +60,21 @@ def _find_mutation_frontier(state: ConversationState) -> int:
     """Return the last slot in which something that had been shown was replaced, or the one before the kept ones."""
     changed_indexes = (
         index
-        for index, edits in state.edits.iter_from(state.first_kept)
+        for index, edits in state.view.edits.iter_from(state.view.first_kept)
         if any(edit.rule not in CREATION_RULES for edit in edits)
     )
-    return max(changed_indexes, default=state.first_kept - 1)
+    return max(changed_indexes, default=state.view.first_kept - 1)
 
 
 def _find_intermediate_indexes(state: ConversationState, interval: int) -> Iterator[int]:
     """Yield slots from the newest back to what was seen, with at least so many blocks behind each; 0 is none."""
     blocks = 0
     for index in (
-        range(len(state.sized_messages) - 1, max(state.seen_count, state.first_kept) - 1, -1) if interval else ()
+        range(len(state.history.sized_messages) - 1, max(state.last_request.seen_count, state.view.first_kept) - 1, -1)
+        if interval
+        else ()
     ):
         if blocks >= interval:
             blocks = 0
             yield index
-        blocks += len(state.messages[index].parts)
+        blocks += len(state.history.messages[index].parts)

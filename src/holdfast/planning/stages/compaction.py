@@ -32,11 +32,11 @@ from holdfast.planning.stages.tail_selection import (
     list_tail_starts,
     measure_tail,
 )
-from holdfast.state.branch.branch import ConversationState, is_protected_part
-from holdfast.state.branch.turns import find_newest_answer_index
-from holdfast.state.branch.view import get_shown_tokens, list_shown_indexes, measure_summary
+from holdfast.state.conversation_state import ConversationState, is_protected_part
 from holdfast.state.plan import SummaryRequest
 from holdfast.state.target import SummaryResult
+from holdfast.state.turns import find_newest_answer_index
+from holdfast.state.view import get_shown_tokens, list_shown_indexes, measure_summary
 
 EARLY_SUMMARY_GROWTH = 1.25
 """How much longer than the summary that it brings up to date one may be, if somebody asks for it early. [H]"""
@@ -48,7 +48,7 @@ def compact_conversation(builder: PlanBuilder) -> PlanBuilder:
     Where somebody writes summaries the draft asks for one, if an extract in its place would be committed. What is asked
     for before there is need is planned as if the room were full, so that it is worth having.
     """
-    if not builder.inputs.is_compaction_requested or builder.state.learned_limits.overflows_since_answer:
+    if not builder.inputs.is_compaction_requested or builder.state.usage.learned_limits.overflows_since_answer:
         return _compact_if_due(builder)
     return replace(
         _compact_if_due(replace(builder, assumed_full_tokens=_count_message_tokens(builder))), assumed_full_tokens=0
@@ -57,7 +57,7 @@ def compact_conversation(builder: PlanBuilder) -> PlanBuilder:
 
 def _count_message_tokens(builder: PlanBuilder) -> int:
     """Return the tokens that messages take, and once more those of a summary among them, so that it may stay."""
-    compaction, target = builder.state.compaction, builder.target
+    compaction, target = builder.state.view.compaction, builder.target
     earlier = measure_summary(compaction, target.model, target.api) if compaction is not None else 0
     return int(builder.token_ratio * (get_shown_tokens(builder.state, target.model, target.api) + earlier))
 
@@ -76,7 +76,7 @@ def _compact_if_due(builder: PlanBuilder) -> PlanBuilder:
         return builder
     compacted_draft = _compact_at_first_useful_cut(builder, _list_allowed_tail_starts(builder))
     waits = builder.settings.tail == "share" and find_answer_with_unread_results(builder.state) < len(
-        builder.state.sized_messages
+        builder.state.history.sized_messages
     )
     return (
         _compact_with_short_results(builder)
@@ -107,7 +107,7 @@ def _compact_with_short_results(builder: PlanBuilder) -> PlanBuilder:
         [
             keep
             for keep in find_tail_cut_points(builder.state)[-1:]
-            if builder.state.first_kept < keep <= _find_latest_tail_start(builder)
+            if builder.state.view.first_kept < keep <= _find_latest_tail_start(builder)
         ],
     )
     return add_unread_notice(builder, folded_draft) if _has_compacted(builder, folded_draft) else compacted_draft
@@ -125,7 +125,7 @@ def _is_within_budget(builder: PlanBuilder) -> bool:
 def _compact_at_first_useful_cut(builder: PlanBuilder, cut_points: Sequence[int]) -> PlanBuilder:
     """Return the draft compacted at the first of ``cut_points`` where that helps; with a notice why not, if nowhere."""
     rule, why = "nothing-to-compact", "there is nothing before what is kept as it was said"
-    if builder.state.compaction is not None:
+    if builder.state.view.compaction is not None:
         why = "everything that could be summarised already is"
     written_summary = builder.inputs.summary
     for keep in cut_points:
@@ -153,16 +153,16 @@ def _is_compaction_due(builder: PlanBuilder) -> bool:
 
 def _has_real_conversation(state: ConversationState) -> bool:
     """Return whether there is a real conversation, now or in what gave way before."""
-    return state.compaction is not None or has_user_content(state.messages.slice(state.pinned_count))
+    return state.view.compaction is not None or has_user_content(state.history.messages.slice(state.view.pinned_count))
 
 
 def _respill_restored_texts(builder: PlanBuilder) -> PlanBuilder:
     """Return the draft with texts that an undo brought back spilled again, where one alone is more than may be left."""
     state = builder.state
-    if not (state.protected_parts and builder.settings.goal_share and builder.inputs.can_spill):
+    if not (state.view.protected_parts and builder.settings.goal_share and builder.inputs.can_spill):
         return builder
     visible_texts, max_tokens = (
-        find_spillable_texts(state, list_shown_indexes(state, state.first_kept)),
+        find_spillable_texts(state, list_shown_indexes(state, state.view.first_kept)),
         builder.to_estimator_tokens(compute_compaction_goal(replace(builder, assumed_full_tokens=0))),
     )
     big = [
@@ -179,13 +179,13 @@ def _list_allowed_tail_starts(builder: PlanBuilder) -> list[int]:
     state, written_summary = builder.state, builder.inputs.summary
     if (
         written_summary is not None
-        and state.first_kept < written_summary.stop
+        and state.view.first_kept < written_summary.stop
         and written_summary.stop in find_tail_cut_points(state)
     ):
         return [written_summary.stop]
     last = _find_latest_tail_start(builder)
     return add_overflow_cut_points(
-        builder, [keep for keep in list_tail_starts(builder) if state.first_kept < keep <= last]
+        builder, [keep for keep in list_tail_starts(builder) if state.view.first_kept < keep <= last]
     )
 
 
@@ -194,13 +194,16 @@ def _find_latest_tail_start(builder: PlanBuilder) -> int:
 
     What an image takes is reckoned high; only the provider knows whether it is too much.
     """
-    state, end = builder.state, len(builder.state.sized_messages)
-    new = find_newest_answer_index(state, state.first_kept) + 1
-    if state.learned_limits.overflows_since_answer or not any(
-        collect_media_in_messages(message) for message in list_shown_messages_from(state, max(new, state.first_kept))
+    state, end = builder.state, len(builder.state.history.sized_messages)
+    new = find_newest_answer_index(state, state.view.first_kept) + 1
+    if state.usage.learned_limits.overflows_since_answer or not any(
+        collect_media_in_messages(message)
+        for message in list_shown_messages_from(state, max(new, state.view.first_kept))
     ):
         return end
-    return next((at for at in range(max(new, state.first_kept), end) if state.messages[at].is_turn_start), end)
+    return next(
+        (at for at in range(max(new, state.view.first_kept), end) if state.history.messages[at].is_turn_start), end
+    )
 
 
 def _is_summary_for(written_summary: SummaryResult | None, keep: int) -> bool:
@@ -217,7 +220,7 @@ def _build_summary_request(builder: PlanBuilder, keep: int) -> SummaryRequest:
         )
         max_tokens = min(max_tokens, max(min_tokens, builder.compute_compaction_share(settings.summary_written_share)))
     return SummaryRequest(
-        state.first_kept if anchor else state.pinned_count,
+        state.view.first_kept if anchor else state.view.pinned_count,
         keep,
         settings.summary_tokens or max_tokens,
         anchor,
@@ -228,14 +231,16 @@ def _build_summary_request(builder: PlanBuilder, keep: int) -> SummaryRequest:
 def _explain_blocked_compaction(builder: PlanBuilder) -> str:
     """Return why no automatic compaction may run now, or nothing."""
     settings, state = builder.settings, builder.state
-    has_failed_often = is_breaker_tripped(state.failed_compactions, settings) and not builder.inputs.retry_compaction
+    has_failed_often = (
+        is_breaker_tripped(state.counters.failed_compactions, settings) and not builder.inputs.retry_compaction
+    )
     if not builder.inputs.is_breaker_closed:
         return "the request is over its trigger, but no compaction may run by itself now"
     if has_failed_often:
         return "the request is over its trigger, but compaction failed too often to try again"
-    if state.compactions_since_answer >= settings.compactions_most:
+    if state.counters.compactions_since_answer >= settings.compactions_most:
         return (
-            f"the request is over its trigger, but {state.compactions_since_answer} compactions ran since the "
+            f"the request is over its trigger, but {state.counters.compactions_since_answer} compactions ran since the "
             "last answer"
         )
     return ""

@@ -17,9 +17,9 @@ from holdfast.messages.message import Message, get_part_text
 from holdfast.messages.parts import Part, Text, ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.builder import PlanBuilder
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import list_shown_indexes
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
+from holdfast.state.view import list_shown_indexes
 
 SPILL_TAG = "persisted_tool_result"
 """The tag of the block that stands for a spilled text; no other tag is ours."""
@@ -110,8 +110,8 @@ def escape_forged_tags(builder: PlanBuilder) -> PlanBuilder:
 
     What was seen stays as it was seen, and so does what is word for word a block in force on this branch.
     """
-    state, first = builder.state, max(builder.state.seen_count, builder.state.first_kept)
-    suspects = {first + at for at in _find_suspect_messages(state.messages.slice(first))}
+    state, first = builder.state, max(builder.state.last_request.seen_count, builder.state.view.first_kept)
+    suspects = {first + at for at in _find_suspect_messages(state.history.messages.slice(first))}
     if not suspects:
         return builder
     own_blocks, visible_indexes = list_decision_blocks(state), list_shown_indexes(state, first)
@@ -132,7 +132,7 @@ def list_decision_blocks(state: ConversationState) -> tuple[str, ...]:
     """Return the blocks that decisions in force show, word for word."""
     words = [
         get_part_text(part)
-        for edits in state.edits.values()
+        for edits in state.view.edits.values()
         for edit in edits
         for part in edit.replacement
         if edit.rule != ESCAPE_RULE and not isinstance(part, Message)
@@ -179,8 +179,10 @@ def _has_look_alike(text: str) -> bool:
 
 def _build_escape_edits(state: ConversationState, index: int, own_blocks: tuple[str, ...]) -> Iterator[Edit]:
     """Yield the edits that escape the look-alikes in what a slot shows as it was said; none where every one is ours."""
-    edited_places = {edit.span.part for edit in state.edits.get(index, ())}
-    parts = {place: part for place, part in enumerate(state.messages[index].parts) if place not in edited_places}
+    edited_places = {edit.span.part for edit in state.view.edits.get(index, ())}
+    parts = {
+        place: part for place, part in enumerate(state.history.messages[index].parts) if place not in edited_places
+    }
     if None in edited_places:
         return
     for place, new in zip(parts, _escape_parts(tuple(parts.values()), own_blocks), strict=True):

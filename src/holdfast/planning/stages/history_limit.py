@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from holdfast.messages.cut_points import find_cut_points
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.settings import ChannelLimits
-from holdfast.state.branch.turns import find_turn_starts
 from holdfast.state.entries import TRIGGER_HISTORY, CompactionEntry
+from holdfast.state.turns import find_turn_starts
 
 _THREAD_SUFFIX = re.compile(r":(?:thread|topic):[0-9]+$", re.IGNORECASE)
 """What the key of a thread adds to that of the conversation it hangs on."""
@@ -45,14 +45,14 @@ def limit_history_turns(builder: PlanBuilder) -> PlanBuilder:
     if max_turns <= 0:
         return builder
     state = builder.state
-    messages = state.messages.slice(state.first_kept)
+    messages = state.history.messages.slice(state.view.first_kept)
     cuts = find_cut_points(messages)
     can_begin = set(cuts)
     # Words said between a call and its result belong to the turn of that call: a cut there would lose them.
     starts = [
         start
         for start in find_turn_starts(messages)
-        if start in can_begin and state.first_kept + start >= state.turn_limit_start
+        if start in can_begin and state.view.first_kept + start >= state.view.turn_limit_start
     ]
     if len(starts) <= max_turns:
         return builder
@@ -60,8 +60,8 @@ def limit_history_turns(builder: PlanBuilder) -> PlanBuilder:
     cut_offset = next((cut_offset for cut_offset in cuts if cut_offset >= starts[-turns_to_keep]), 0)
     if not 0 < cut_offset < len(messages):
         return builder
-    old = state.compaction
-    keep = state.first_kept + cut_offset
+    old = state.view.compaction
+    keep = state.view.first_kept + cut_offset
     compaction = old or CompactionEntry(keep)
     compaction = CompactionEntry(
         keep,
@@ -87,11 +87,11 @@ def hide_oldest_messages(builder: PlanBuilder) -> PlanBuilder:
     ):
         return builder
     goal = builder.to_estimator_tokens(excess)
-    for cut_offset in find_cut_points(state.messages.slice(state.first_kept))[1:]:
-        keep = state.first_kept + cut_offset
-        freed_tokens = state.cumulative_tokens[keep - 1] - (
-            state.cumulative_tokens[state.first_kept - 1] if state.first_kept else 0
+    for cut_offset in find_cut_points(state.history.messages.slice(state.view.first_kept))[1:]:
+        keep = state.view.first_kept + cut_offset
+        freed_tokens = state.history.cumulative_tokens[keep - 1] - (
+            state.history.cumulative_tokens[state.view.first_kept - 1] if state.view.first_kept else 0
         )
-        if freed_tokens >= goal and keep < len(state.sized_messages):
+        if freed_tokens >= goal and keep < len(state.history.sized_messages):
             return builder.add_compaction(CompactionEntry(keep, trigger="slide"))
     return builder

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.stages.spill import build_text_replacement, find_spillable_texts
-from holdfast.state.branch.view import list_shown_indexes
 from holdfast.state.edits import Blob, Edit
+from holdfast.state.view import list_shown_indexes
 
 LAST_RESORT_RULE = "relief"
 """Rule of the edits that spill what must fit."""
@@ -25,7 +25,9 @@ def spill_largest_texts(builder: PlanBuilder) -> PlanBuilder:
         return builder
     excess = builder.to_estimator_tokens(builder.upper_estimate - builder.budget.usable) + 1
     pairs: list[tuple[Edit, Blob | None]] = []
-    visible_texts = find_spillable_texts(builder.state, list_shown_indexes(builder.state, builder.state.first_kept))
+    visible_texts = find_spillable_texts(
+        builder.state, list_shown_indexes(builder.state, builder.state.view.first_kept)
+    )
     for text in sorted(visible_texts, key=lambda text: (-text.tokens, text.message_index, text.part_index)):
         if excess <= 0:
             break

@@ -22,10 +22,10 @@ from holdfast.messages.size.tokens import estimate_media_tokens, estimate_text_t
 from holdfast.normalize.media_limit import BODY_SIZE_SAFETY_FACTOR, estimate_part_bytes
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.presets.measures import sum_shown_messages
-from holdfast.state.branch.branch import is_protected_part
-from holdfast.state.branch.turns import find_newest_answer_index, find_newest_user_index
+from holdfast.state.conversation_state import is_protected_part
 from holdfast.state.dialect import NO_LIMIT, Dialect
 from holdfast.state.edits import Edit, Span
+from holdfast.state.turns import find_newest_answer_index, find_newest_user_index
 
 MEDIA_RULE = "media"
 """Rule of the edits, and of the notice that tells of them."""
@@ -131,9 +131,11 @@ def limit_shown_media(builder: PlanBuilder) -> PlanBuilder:
     """
     builder = _drop_oversized_images(builder)
     state, limits = builder.state, compute_media_limits(builder)
-    if limits.can_hold(MediaLoad(state.media_count, state.media_count, state.media_bytes, state.media_count)):
+    if limits.can_hold(
+        MediaLoad(state.view.media_count, state.view.media_count, state.view.media_bytes, state.view.media_count)
+    ):
         return builder
-    holders, newest = list(_find_shown_media(builder)), find_newest_user_index(state, state.first_kept)
+    holders, newest = list(_find_shown_media(builder)), find_newest_user_index(state, state.view.first_kept)
     total_load, back = (
         _sum_media_load(holders),
         _sum_media_load(
@@ -154,10 +156,10 @@ def limit_shown_media(builder: PlanBuilder) -> PlanBuilder:
     )
     edits: list[Edit] = []
 
-    answer = find_newest_answer_index(state, state.first_kept)
+    answer = find_newest_answer_index(state, state.view.first_kept)
 
     def rank(holder: ShownMedia) -> tuple[bool, bool]:
-        waits = holder.message_index >= state.seen_count or 0 <= answer < holder.message_index
+        waits = holder.message_index >= state.last_request.seen_count or 0 <= answer < holder.message_index
         return waits, is_protected_part(state, holder.message_index, holder.part_index)
 
     for holder in sorted([holder for holder in holders if holder.message_index != newest], key=rank):
@@ -175,7 +177,7 @@ def limit_shown_media(builder: PlanBuilder) -> PlanBuilder:
 def _drop_oversized_images(builder: PlanBuilder) -> PlanBuilder:
     """Return the draft without images of more pixels than the API takes, of those that its model was not shown yet."""
     state = builder.state
-    first = state.seen_count if state.model == builder.target.model else state.first_kept
+    first = state.last_request.seen_count if state.last_request.model == builder.target.model else state.view.first_kept
     edits = tuple(_build_oversized_edits(builder, first))
     return (
         builder.add_edits(edits).add_notice(MEDIA_RULE, f"{edits[0].why}; {len(edits)} gave way to a line each")
@@ -201,11 +203,14 @@ def drop_shown_media(builder: PlanBuilder) -> PlanBuilder:
     big, or where no others gave way: then these were too much. Of more than the API is known to take only the oldest
     go, and where images have more pixels than it takes only these.
     """
-    size_edits = tuple(_build_oversized_edits(builder, builder.state.first_kept))
+    size_edits = tuple(_build_oversized_edits(builder, builder.state.view.first_kept))
     if size_edits:
         return builder.add_edits(size_edits)
     holders, state = list(_find_shown_media(builder)), builder.state
-    newest, answer = find_newest_user_index(state, state.first_kept), find_newest_answer_index(state, state.first_kept)
+    newest, answer = (
+        find_newest_user_index(state, state.view.first_kept),
+        find_newest_answer_index(state, state.view.first_kept),
+    )
     why = "the provider refused the request as too large"
 
     def waits(holder: ShownMedia) -> bool:
@@ -256,7 +261,7 @@ def _get_api_media_limits(builder: PlanBuilder) -> MediaLimits:
     """
     dialect, state = builder.target.dialect, builder.state
     room = dialect.max_bytes
-    if state.media_bytes * BODY_SIZE_SAFETY_FACTOR > room:
+    if state.view.media_bytes * BODY_SIZE_SAFETY_FACTOR > room:
         room = max(0, room - sum_shown_messages(state, _count_non_media_bytes)) * 3 // 4
     return MediaLimits(NO_LIMIT, dialect.max_images, room, dialect.max_images_with_large)
 
@@ -278,9 +283,9 @@ def _find_shown_media(builder: PlanBuilder, first: int = 0) -> Iterator[ShownMed
     What stands for whole messages is left alone.
     """
     state, dialect = builder.state, builder.target.dialect
-    for index in state.media_indexes[bisect_left(state.media_indexes, first) :]:
-        replacements = {edit.span.part: edit.replacement for edit in state.edits.get(index, ())}
-        for place, original in enumerate(state.messages[index].parts if None not in replacements else ()):
+    for index in state.view.media_indexes[bisect_left(state.view.media_indexes, first) :]:
+        replacements = {edit.span.part: edit.replacement for edit in state.view.edits.get(index, ())}
+        for place, original in enumerate(state.history.messages[index].parts if None not in replacements else ()):
             for part in replacements.get(place, (original,)):
                 if not isinstance(part, Message) and (part_media := collect_media_in_parts(part)):
                     yield ShownMedia(index, place, part, _measure_media_load(part_media, dialect))

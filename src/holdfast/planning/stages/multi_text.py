@@ -60,7 +60,7 @@ def replace_parts_with_line(
         return []
     visible_parts, original_parts = (
         map_shown_parts(builder.state, message_index),
-        builder.state.messages[message_index].parts,
+        builder.state.history.messages[message_index].parts,
     )
     removed_message = Message("user", tuple([visible_parts[place] for place in part_indexes]))
     behind = [

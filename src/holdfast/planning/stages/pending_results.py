@@ -12,8 +12,8 @@ from holdfast.planning.presets.measures import map_shown_parts
 from holdfast.planning.stages.smallest_request import CUT_LEVELS, NOTICE_TOKENS, UNREAD_RULE, clip_text_with_blob
 from holdfast.planning.stages.spill import replace_result_text
 from holdfast.planning.stages.tail_selection import find_answer_with_unread_results, measure_tail
-from holdfast.state.branch.view import list_shown_indexes
 from holdfast.state.edits import Blob, Edit, Span
+from holdfast.state.view import list_shown_indexes
 
 
 def shorten_unread_results(builder: PlanBuilder, share: int, tail: int) -> PlanBuilder:
@@ -57,7 +57,7 @@ def _cut_unread_result(
     """Yield the edit that shows a result in about ``max_tokens`` tokens, and its whole text, where that is shorter."""
     text = get_result_text(visible_result)
     short, blob = clip_text_with_blob(
-        builder, text, get_part_text(builder.state.messages[message_index].parts[part_index]), max_tokens
+        builder, text, get_part_text(builder.state.history.messages[message_index].parts[part_index]), max_tokens
     )
     saves = estimate_text_tokens(text) - estimate_text_tokens(short)
     if saves > 0:

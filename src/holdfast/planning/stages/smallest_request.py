@@ -35,12 +35,12 @@ from holdfast.planning.stages.tail_selection import (
     measure_tail,
 )
 from holdfast.planning.stages.truncate import truncate_text_to_weight
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.turns import find_newest_answer_index, find_newest_user_index
-from holdfast.state.branch.view import list_shown_indexes, list_shown_sized_messages_at
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Blob, Edit, Span
 from holdfast.state.entries import TRIGGER_FALLBACK
 from holdfast.state.target import PlanInputs, Target
+from holdfast.state.turns import find_newest_answer_index, find_newest_user_index
+from holdfast.state.view import list_shown_indexes, list_shown_sized_messages_at
 
 CUT_LEVELS = ((500, 500), (500, 100), (200, 40))
 """[H] Estimator tokens that a text of the user keeps, and a result; the next ones where those are too many."""
@@ -78,7 +78,7 @@ def add_unread_notice(before: PlanBuilder, after: PlanBuilder) -> PlanBuilder:
     """Return ``after`` with a notice where results gave way in it that the model waits for in ``before``."""
     return (
         after.add_notice(UNREAD_RULE, _UNREAD_NOTICE_TEXT)
-        if after.state.first_kept > find_answer_with_unread_results(before.state)
+        if after.state.view.first_kept > find_answer_with_unread_results(before.state)
         else after
     )
 
@@ -90,9 +90,9 @@ def estimate_irreducible_tokens(state: ConversationState, target: Target, settin
     builder = PlanBuilder(state, target, settings, PlanInputs(), budget)
     kept_indexes = {
         *list_shown_indexes(state, find_open_call_group(state)),
-        find_newest_user_index(state, state.first_kept),
+        find_newest_user_index(state, state.view.first_kept),
     } - {-1}
-    size = sum(sized_message.tokens for sized_message in state.sized_messages.slice(0, state.pinned_count))
+    size = sum(sized_message.tokens for sized_message in state.history.sized_messages.slice(0, state.view.pinned_count))
     size += sum(
         _sum_shown_sizes(state, index) - _count_saved_tokens(builder, index, CUT_LEVELS[-1]) for index in kept_indexes
     )
@@ -101,20 +101,23 @@ def estimate_irreducible_tokens(state: ConversationState, target: Target, settin
 
 def find_open_call_group(state: ConversationState) -> int:
     """Return the slot of the message whose calls are not all answered; the end where there is none."""
-    newest, messages = find_newest_answer_index(state, state.first_kept), state.messages.slice(state.first_kept)
-    is_open = newest >= 0 and find_call_group_ends(messages)[newest - state.first_kept] > len(messages)
-    return newest if is_open else len(state.sized_messages)
+    newest, messages = (
+        find_newest_answer_index(state, state.view.first_kept),
+        state.history.messages.slice(state.view.first_kept),
+    )
+    is_open = newest >= 0 and find_call_group_ends(messages)[newest - state.view.first_kept] > len(messages)
+    return newest if is_open else len(state.history.sized_messages)
 
 
 def _list_fallback_cuts(builder: PlanBuilder) -> list[int]:
     """Return where the kept tail may begin: at words no request has shown, at the newest group, nowhere."""
     legal = find_tail_cut_points(builder.state)
     if not legal:
-        return [builder.state.first_kept]
+        return [builder.state.view.first_kept]
     unseen = find_first_unseen_user_message(builder)
     candidates = [
         *[position for position in legal if position <= unseen][-1:],
-        *[position for position in legal if position < len(builder.state.sized_messages)][-1:],
+        *[position for position in legal if position < len(builder.state.history.sized_messages)][-1:],
     ]
     return sorted({*candidates, legal[-1]})
 
@@ -125,14 +128,14 @@ def _build_smallest_at(builder: PlanBuilder, keep: int, level: tuple[int, int]) 
     Where nothing was said before ``keep`` that an extract could tell, that stays, and is short as well.
     """
     short = _shorten_texts_from(builder, keep, level)
-    if keep <= builder.state.pinned_count:
+    if keep <= builder.state.view.pinned_count:
         return short
     alone = replace(
         short, settings=replace(builder.settings, restore_files=0), inputs=replace(builder.inputs, restored_texts=())
     )
     compaction = build_compaction(alone, keep, builder.budget.compute_share(MIN_SUMMARY_SHARE))
     if compaction is None:
-        return _shorten_texts_from(builder, builder.state.first_kept, level)
+        return _shorten_texts_from(builder, builder.state.view.first_kept, level)
     compaction = replace(compaction, trigger=TRIGGER_FALLBACK)
     return short.add_compaction(replace(compaction, tokens_after=short.add_compaction(compaction).estimated_tokens))
 
@@ -140,7 +143,7 @@ def _build_smallest_at(builder: PlanBuilder, keep: int, level: tuple[int, int]) 
 def _shorten_texts_from(builder: PlanBuilder, start: int, level: tuple[int, int]) -> PlanBuilder:
     """Return the draft with every text from slot ``start`` on short, and the user's newest words wherever they are."""
     state = builder.state
-    indexes = {*list_shown_indexes(state, start), find_newest_user_index(state, state.pinned_count)} - {-1}
+    indexes = {*list_shown_indexes(state, start), find_newest_user_index(state, state.view.pinned_count)} - {-1}
     return builder.replace_texts(
         pair for index in sorted(indexes) for pair in _build_shortening_edits(builder, index, level)
     )
@@ -148,9 +151,9 @@ def _shorten_texts_from(builder: PlanBuilder, start: int, level: tuple[int, int]
 
 def _has_modest_tail(builder: PlanBuilder) -> bool:
     """Return whether what is kept leaves as much room for what comes."""
-    return builder.token_ratio * measure_tail(builder.state, builder.state.first_kept) <= builder.budget.compute_share(
-        MODEST_TAIL_SHARE
-    )
+    return builder.token_ratio * measure_tail(
+        builder.state, builder.state.view.first_kept
+    ) <= builder.budget.compute_share(MODEST_TAIL_SHARE)
 
 
 def _sum_shown_sizes(state: ConversationState, index: int) -> int:
@@ -165,7 +168,7 @@ def _build_shortening_edits(
     builder: PlanBuilder, index: int, level: tuple[int, int]
 ) -> Iterator[tuple[Edit, Blob | None]]:
     """Yield the edits that make what a slot shows short, with the texts to be stored; of an answer only the media."""
-    message, visible_parts = builder.state.messages[index], map_shown_parts(builder.state, index)
+    message, visible_parts = builder.state.history.messages[index], map_shown_parts(builder.state, index)
     if message.role == "assistant":
         visible_parts = {place: part for place, part in visible_parts.items() if isinstance(part, Media)}
     middle_places = _select_middle_parts(builder, visible_parts, level[0])

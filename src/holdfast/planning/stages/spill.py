@@ -19,7 +19,7 @@ from holdfast.planning.extract.outline import build_text_outline
 from holdfast.planning.settings import HANDLE_CHARS, MAX_JSON_CHARS, MAX_SMALL_TEXT_CHARS, MIN_REPLACEABLE_CHARS
 from holdfast.planning.stages.escape_tags import ESCAPE_RULE, SPILL_TAG, escape_look_alike_tags
 from holdfast.planning.stages.multi_text import collect_small_texts, replace_parts_with_line, select_middle_texts
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Blob, Edit, Span
 
 
@@ -54,17 +54,19 @@ class SpillableText(Struct, frozen=True):
 def find_spillable_texts(state: ConversationState, slots: Iterable[int]) -> Iterator[SpillableText]:
     """Yield the texts of ``slots`` that are shown whole and long enough to give way to something shorter."""
     for index in slots:
-        message, edited_places = state.messages[index], get_edited_parts(state, index)
+        message, edited_places = state.history.messages[index], get_edited_parts(state, index)
         if message.role not in {"user", "tool"} or None in edited_places:
             continue
         alone = len(message.parts) == 1
-        escape_savings = {edit.span.part: edit.saves for edit in state.edits.get(index, ()) if edit.rule == ESCAPE_RULE}
+        escape_savings = {
+            edit.span.part: edit.saves for edit in state.view.edits.get(index, ()) if edit.rule == ESCAPE_RULE
+        }
         small = collect_small_texts(message)
         for place, part in enumerate(message.parts):
             text = get_part_text(part)
             if place not in edited_places and len(text) > MIN_REPLACEABLE_CHARS and place not in small:
                 size, saved_tokens = (
-                    state.sized_messages[index].tokens if alone else estimate_text_tokens(text),
+                    state.history.sized_messages[index].tokens if alone else estimate_text_tokens(text),
                     escape_savings.get(place, 0),
                 )
                 yield SpillableText(index, place, part, text, size - saved_tokens, saved_tokens)
@@ -84,7 +86,7 @@ def find_spillable_texts(state: ConversationState, slots: Iterable[int]) -> Iter
 
 def get_edited_parts(state: ConversationState, index: int) -> set[int | None]:
     """Return the parts of a slot that gave way to a recorded edit; nothing among them is the whole slot."""
-    return {edit.span.part for edit in state.edits.get(index, ()) if edit.rule != ESCAPE_RULE}
+    return {edit.span.part for edit in state.view.edits.get(index, ()) if edit.rule != ESCAPE_RULE}
 
 
 def spill_texts(builder: PlanBuilder, texts: Iterable[SpillableText], rule: str) -> PlanBuilder:
@@ -106,7 +108,7 @@ def build_text_replacement(builder: PlanBuilder, spillable: SpillableText, rule:
 def _drop_middle_texts(builder: PlanBuilder, spillable: SpillableText, rule: str) -> list[tuple[Edit, Blob | None]]:
     """Return the edits that leave as many texts of a message, from its start and its end, as a preview may have."""
     parts, max_tokens = (
-        builder.state.messages[spillable.message_index].parts,
+        builder.state.history.messages[spillable.message_index].parts,
         max(spillable.preview_tokens, estimate_preview_chars(builder) // CHARS_PER_TOKEN),
     )
 

@@ -12,10 +12,10 @@ from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.presets.measures import estimate_opencode_tokens, estimate_pi_tokens, list_shown_messages_from
 from holdfast.planning.presets.triggers import compute_opencode_limit
 from holdfast.planning.settings import Settings
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.turns import find_newest_answer_index, find_turn_starts
-from holdfast.state.branch.view import list_shown_indexes, list_shown_sized_messages_at
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.target import ModelLimits
+from holdfast.state.turns import find_newest_answer_index, find_turn_starts
+from holdfast.state.view import list_shown_indexes, list_shown_sized_messages_at
 
 
 def list_tail_starts(builder: PlanBuilder) -> list[int]:
@@ -24,7 +24,7 @@ def list_tail_starts(builder: PlanBuilder) -> list[int]:
     Where a compaction has a goal, smaller tails follow the one of another rule than ours.
     """
     state, settings = builder.state, builder.settings
-    messages = list_shown_messages_from(state, state.first_kept)
+    messages = list_shown_messages_from(state, state.view.first_kept)
     legal = find_cut_points(messages)
     if not legal:
         return []
@@ -34,12 +34,15 @@ def list_tail_starts(builder: PlanBuilder) -> list[int]:
             *candidates,
             *(offset for offset in _select_by_share(builder, messages, legal) if offset > candidates[-1]),
         ]
-    return [state.first_kept + offset for offset in candidates if offset in legal]
+    return [state.view.first_kept + offset for offset in candidates if offset in legal]
 
 
 def find_tail_cut_points(state: ConversationState) -> list[int]:
     """Return the slots at which a kept tail may begin, ascending; the end is one where no call is open."""
-    return [state.first_kept + offset for offset in find_cut_points(list_shown_messages_from(state, state.first_kept))]
+    return [
+        state.view.first_kept + offset
+        for offset in find_cut_points(list_shown_messages_from(state, state.view.first_kept))
+    ]
 
 
 def _select_by_share(builder: PlanBuilder, messages: list[Message], cut_points: list[int]) -> list[int]:
@@ -49,7 +52,7 @@ def _select_by_share(builder: PlanBuilder, messages: list[Message], cut_points: 
     """
     budget = builder.to_estimator_tokens(builder.compute_compaction_share(builder.settings.tail_share))
     best = _find_largest_tail(builder.state, cut_points, budget)
-    unseen = find_first_unseen_user_message(builder) - builder.state.first_kept
+    unseen = find_first_unseen_user_message(builder) - builder.state.view.first_kept
     shown_first = [offset for offset in cut_points if offset <= min(best, unseen)][-1:] if unseen < best else []
     newest = [offset for offset in cut_points if offset < len(messages)][-1:]
     candidates = dict.fromkeys([*shown_first, *([best] if best < len(messages) else []), *newest, cut_points[-1]])
@@ -57,7 +60,7 @@ def _select_by_share(builder: PlanBuilder, messages: list[Message], cut_points: 
         (
             offset
             for offset in cut_points
-            if offset <= find_answer_with_unread_results(builder.state) - builder.state.first_kept
+            if offset <= find_answer_with_unread_results(builder.state) - builder.state.view.first_kept
         ),
         default=cut_points[-1],
     )
@@ -66,19 +69,23 @@ def _select_by_share(builder: PlanBuilder, messages: list[Message], cut_points: 
 
 def find_answer_with_unread_results(state: ConversationState) -> int:
     """Return the slot of the newest answer, where results behind it wait to be read; the end where none do."""
-    newest = find_newest_answer_index(state, state.first_kept)
-    waits = newest >= 0 and any(message.results for message in state.messages.slice(newest + 1))
-    return newest if waits else len(state.sized_messages)
+    newest = find_newest_answer_index(state, state.view.first_kept)
+    waits = newest >= 0 and any(message.results for message in state.history.messages.slice(newest + 1))
+    return newest if waits else len(state.history.sized_messages)
 
 
 def find_first_unseen_user_message(builder: PlanBuilder) -> int:
     """Return the slot of the first message of the user that no request has shown yet; the end if there is none."""
     state = builder.state
     seen_count = (
-        state.previous_coverage[0] if state.learned_limits.overflows_since_answer else state.seen_count
+        state.last_request.previous_coverage[0]
+        if state.usage.learned_limits.overflows_since_answer
+        else state.last_request.seen_count
     )  # what was refused nobody read
-    places = range(max(state.first_kept, seen_count), len(state.sized_messages))
-    return next((index for index in places if state.messages[index].is_turn_start), len(state.sized_messages))
+    places = range(max(state.view.first_kept, seen_count), len(state.history.sized_messages))
+    return next(
+        (index for index in places if state.history.messages[index].is_turn_start), len(state.history.sized_messages)
+    )
 
 
 def _select_by_tokens(builder: PlanBuilder, messages: list[Message], cut_points: list[int]) -> list[int]:
@@ -193,11 +200,11 @@ def measure_tail(state: ConversationState, keep: int) -> int:
 def _find_largest_tail(state: ConversationState, cut_points: Sequence[int], budget: int) -> int:
     """Return the first legal place behind which no more than ``budget`` stands; looks no further back than that."""
     places = set(cut_points)
-    stop = len(state.sized_messages) - state.first_kept
+    stop = len(state.history.sized_messages) - state.view.first_kept
     best, tail_tokens = stop, 0
     for place in range(stop - 1, -1, -1):
         tail_tokens += sum(
-            sized_message.tokens for sized_message in list_shown_sized_messages_at(state, state.first_kept + place)
+            sized_message.tokens for sized_message in list_shown_sized_messages_at(state, state.view.first_kept + place)
         )
         if tail_tokens > budget:
             break

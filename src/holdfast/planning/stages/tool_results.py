@@ -22,8 +22,8 @@ from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.settings import Settings
 from holdfast.planning.stages.append_limit import is_capped_text
 from holdfast.planning.stages.spill import SpillableText, estimate_preview_chars, find_spillable_texts, spill_texts
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import apply_edits_to_parts, list_shown_indexes
+from holdfast.state.conversation_state import ConversationState
+from holdfast.state.view import apply_edits_to_parts, list_shown_indexes
 
 OWN_SERVER_NAME = "holdfast"
 """Name of our MCP server; clients put it, with underscores, before the names of its tools."""
@@ -47,7 +47,7 @@ def spill_large_results(builder: PlanBuilder) -> PlanBuilder:
     if not groups:
         return builder
     limit = _build_limit_lookup(builder.state, settings)
-    own = frozenset(list_shown_indexes(builder.state, builder.state.seen_count))
+    own = frozenset(list_shown_indexes(builder.state, builder.state.last_request.seen_count))
     for group in groups:
         big: list[SpillableText] = []
         candidates: list[SpillableText] = []
@@ -107,8 +107,12 @@ def _group_fresh_messages(state: ConversationState, small_sizes: _SmallSizes) ->
     Those that hold so few, all together, that nobody need look at each of their texts are left out, where nothing in
     their message was shown and nothing in them decided about.
     """
-    first, fresh, edits_by_message = state.seen_count, state.sized_messages.slice(state.seen_count), state.edits
-    begins = first <= state.first_kept or state.messages[first - 1].role == "assistant"
+    first, fresh, edits_by_message = (
+        state.last_request.seen_count,
+        state.history.sized_messages.slice(state.last_request.seen_count),
+        state.view.edits,
+    )
+    begins = first <= state.view.first_kept or state.history.messages[first - 1].role == "assistant"
     tokens = [0, *accumulate([sized_message.tokens for sized_message in fresh])]
     chars = [0, *accumulate([bound_message_chars(sized_message) for sized_message in fresh])]
     answers = [at for at, sized_message in enumerate(fresh) if sized_message.message.role == "assistant"]
@@ -131,10 +135,10 @@ def build_tool_name_lookup(state: ConversationState) -> ToolNameLookup:
 
     @cache
     def called(home: int) -> dict[str, str]:
-        return {call.id: call.name for call in reversed(state.sized_messages[home].message.calls)}
+        return {call.id: call.name for call in reversed(state.history.sized_messages[home].message.calls)}
 
     def name(index: int, result: ToolResult) -> str:
-        home = index if result.name else state.first_index_by_call_id.get(result.call_id, index)
+        home = index if result.name else state.history.first_index_by_call_id.get(result.call_id, index)
         return called(home).get(result.call_id, "") if home < index else result.name
 
     return name
@@ -204,11 +208,13 @@ def _assign_preview_tokens(
 def _count_unmovable_chars(state: ConversationState, group: range, candidate_parts: set[tuple[int, int]]) -> int:
     """Return the characters of the results that count and cannot go: seen before, exempt, or too short to give way."""
     start = group.start
-    while start > state.first_kept and state.messages[start - 1].role != "assistant":
+    while start > state.view.first_kept and state.history.messages[start - 1].role != "assistant":
         start -= 1
     return sum(
         len(get_result_text(part))
         for index in range(start, group.stop)
-        for place, part in enumerate(apply_edits_to_parts(state.messages[index], state.edits.get(index, ())))
+        for place, part in enumerate(
+            apply_edits_to_parts(state.history.messages[index], state.view.edits.get(index, ()))
+        )
         if isinstance(part, ToolResult) and (index, place) not in candidate_parts
     )

@@ -21,11 +21,12 @@ from holdfast.messages.text.cutting import hash_text, take_text_end, take_text_s
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.presets.measures import map_shown_parts, measure_request_for_trigger
 from holdfast.planning.settings import HANDLE_CHARS, Settings
-from holdfast.state.branch.branch import TRUNCATE_RULE, ConversationState
-from holdfast.state.branch.turns import find_newest_answer_index
-from holdfast.state.branch.view import build_projection, list_projection_origins, list_shown_indexes
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Blob, Edit, Span
 from holdfast.state.entries import BranchSummaryEntry, Entry, MessageEntry
+from holdfast.state.fold.apply import TRUNCATE_RULE
+from holdfast.state.turns import find_newest_answer_index
+from holdfast.state.view import build_projection, list_projection_origins, list_shown_indexes
 
 MIN_RESULT_CHARS = 2_000
 """[O] Characters that a result keeps at least, unless its budget is smaller."""
@@ -170,7 +171,7 @@ class WeighedResult(Struct, frozen=True):
 
 def weigh_shown_results(state: ConversationState) -> Iterator[WeighedResult]:
     """Yield the results that the projection shows, whole or cut, oldest first."""
-    for index in list_shown_indexes(state, state.first_kept):
+    for index in list_shown_indexes(state, state.view.first_kept):
         for place, part in map_shown_parts(state, index).items():
             if isinstance(part, ToolResult):
                 yield WeighedResult(index, place, part, weigh_result_text(part))
@@ -211,7 +212,7 @@ def truncate_results_after_overflow(builder: PlanBuilder) -> PlanBuilder:
 
 def _apply_result_limits(builder: PlanBuilder, limits: ResultLimits) -> PlanBuilder:
     """Return the draft with its results within ``limits``, unless results were cut since the last answer."""
-    if builder.state.truncations_since_answer:
+    if builder.state.counters.truncations_since_answer:
         return builder
     results = list(weigh_shown_results(builder.state))
     result_budgets = _plan_result_cuts(builder, results, limits)
@@ -232,7 +233,7 @@ def count_reducible_chars(builder: PlanBuilder) -> int:
 
 def _plan_result_cuts(builder: PlanBuilder, results: Sequence[WeighedResult], limits: ResultLimits) -> dict[int, int]:
     """Return what results that must get shorter may keep; those behind the newest answer are fresh."""
-    newest = find_newest_answer_index(builder.state, builder.state.first_kept)
+    newest = find_newest_answer_index(builder.state, builder.state.view.first_kept)
     return allocate_result_weights(
         [result.weight for result in results], limits, sum(result.message_index > newest for result in results)
     )
@@ -240,7 +241,7 @@ def _plan_result_cuts(builder: PlanBuilder, results: Sequence[WeighedResult], li
 
 def _build_cut_edit(builder: PlanBuilder, weighed: WeighedResult, max_weight: int) -> tuple[Edit, Blob | None] | None:
     """Return the edit that cuts one result, and its whole text where it can be stored away."""
-    whole = get_part_text(builder.state.messages[weighed.message_index].parts[weighed.part_index])
+    whole = get_part_text(builder.state.history.messages[weighed.message_index].parts[weighed.part_index])
     blob = Blob(hash_text(whole), whole) if builder.inputs.can_spill else None
     short_result = truncate_result_to_weight(weighed.result, max_weight, blob.hash[:HANDLE_CHARS] if blob else "")
     text, short = get_result_text(weighed.result), get_result_text(short_result)
@@ -258,11 +259,13 @@ def _build_cut_edit(builder: PlanBuilder, weighed: WeighedResult, max_weight: in
 def map_shown_messages(state: ConversationState) -> dict[int, Message]:
     """Return by slot the messages of which a request shows one, as it shows it; system messages are left out."""
     every = zip(list_projection_origins(state), build_projection(state), strict=True)
-    replaced_indexes = {index for index, edits in state.edits.items() if any(edit.span.part is None for edit in edits)}
+    replaced_indexes = {
+        index for index, edits in state.view.edits.items() if any(edit.span.part is None for edit in edits)
+    }
     return {
         index: sized_message.message
         for index, sized_message in every
-        if index >= state.first_kept and index not in replaced_indexes
+        if index >= state.view.first_kept and index not in replaced_indexes
     }
 
 

@@ -16,8 +16,8 @@ from holdfast.providers.fix.work import FixContext, RequestFix
 from holdfast.providers.recognize import parse_body_fields
 from holdfast.providers.request_body import parse_request, render_request
 from holdfast.providers.rules import Finding
-from holdfast.state.branch.view import apply_normalization
 from holdfast.state.edits import Edit
+from holdfast.state.view import apply_normalization
 
 _STORED_HISTORY_FIELDS = ("previous_response_id", "conversation", "thread", "cachedContent", "cached_content")
 """Fields that name a part of the history which lies with the server."""

@@ -21,7 +21,7 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.planning.pipeline import Policy
 from holdfast.proxy.conversation.index import SessionIndexes
 from holdfast.proxy.conversation.lru import BranchLru, OpenBranch
-from holdfast.state.branch.branch import ConversationState
+from holdfast.state.conversation_state import ConversationState
 from holdfast.store.base import SessionStore
 from holdfast.store.memory import MemoryStore
 

@@ -23,12 +23,12 @@ class OpenBranch:
     @property
     def is_gapped(self) -> bool:
         """Whether turns that gave way are in the log only."""
-        return isinstance(self.session.journal.state.sized_messages, GappedSequence)
+        return isinstance(self.session.journal.state.history.sized_messages, GappedSequence)
 
     @property
     def memory_bytes(self) -> int:
         """About the bytes that what is in memory takes as it was sent; what was counted before is not counted again."""
-        sized_messages = self.session.journal.state.sized_messages
+        sized_messages = self.session.journal.state.history.sized_messages
         return sized_messages.sum_from(
             _estimate_message_memory, sized_messages.gap.stop if isinstance(sized_messages, GappedSequence) else 0
         )
@@ -47,7 +47,7 @@ class OpenBranch:
             return False
         overlap = self._match_conversation(sized_messages)
         remaining, new = (
-            self.session.journal.state.sized_messages.slice(len(overlap.messages)),
+            self.session.journal.state.history.sized_messages.slice(len(overlap.messages)),
             sized_messages[overlap.client_count :],
         )
         is_asked_again = not new and all(sized_message.message.role == "assistant" for sized_message in remaining)

@@ -246,3 +246,20 @@ def is_plausible_count(reported: int, estimated_tokens: int) -> bool:
 def min_known_size(old: int, new: int) -> int:
     """Return the smaller of two sizes, of which 0 is none."""
     return min(old or new, new or old)
+
+
+class ModelStats(
+    Struct,
+    frozen=True,
+    omit_defaults=True,
+    rename={"calibration": "gauge", "learned_limits": "learned", "measured_request": "measured"},
+):
+    """What was told of one model, in the window that was configured for it: it counts when that is asked again."""
+
+    model: str
+    window: int = 0
+    """As ``Request.window`` of the newest request to it."""
+    calibration: Calibration = Calibration()
+    learned_limits: LearnedLimits = LearnedLimits()
+    measured_request: MeasuredRequest | None = None
+    """As of the branch: of another one no count is a measure."""

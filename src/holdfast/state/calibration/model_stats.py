@@ -3,46 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from msgspec import Struct, to_builtins
+from msgspec import to_builtins
 from msgspec.structs import replace
 
-from holdfast.state.calibration.calibration import Calibration, LearnedLimits, MeasuredRequest
+from holdfast.state.calibration.calibration import Calibration, LearnedLimits, ModelStats
 from holdfast.state.codec.reading import convert_value
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import NOTE_MODEL_STATS, NoteEntry
-
-if TYPE_CHECKING:
-    from holdfast.state.branch.branch import ConversationState
 
 MAX_OTHER_MODELS = 8
 """[H] Models beside the one asked last of which a branch knows what they told: no conversation goes among more."""
 
 
-class ModelStats(
-    Struct,
-    frozen=True,
-    omit_defaults=True,
-    rename={"calibration": "gauge", "learned_limits": "learned", "measured_request": "measured"},
-):
-    """What was told of one model, in the window that was configured for it: it counts when that is asked again."""
-
-    model: str
-    window: int = 0
-    """As ``Request.window`` of the newest request to it."""
-    calibration: Calibration = Calibration()
-    learned_limits: LearnedLimits = LearnedLimits()
-    measured_request: MeasuredRequest | None = None
-    """As of the branch: of another one no count is a measure."""
-
-
 def get_model_stats(state: ConversationState, model: str) -> ModelStats:
     """Return what is known of ``model``, asked last or before; where either has no name it is taken to be the last."""
-    last = ModelStats(state.model, state.configured_window, state.calibration, state.learned_limits)
-    if state.model == model or not model or (state.seen_count and not state.model):
+    last = ModelStats(
+        state.last_request.model,
+        state.last_request.configured_window,
+        state.usage.calibration,
+        state.usage.learned_limits,
+    )
+    if (
+        state.last_request.model == model
+        or not model
+        or (state.last_request.seen_count and not state.last_request.model)
+    ):
         return last
     match = next(
-        (stats for stats in state.other_model_stats if stats.model == model), ModelStats(model) if state.model else last
+        (stats for stats in state.usage.other_model_stats if stats.model == model),
+        ModelStats(model) if state.last_request.model else last,
     )
     return replace(match, measured_request=None)
 
@@ -60,13 +50,19 @@ def list_nonempty_model_stats(state: ConversationState) -> tuple[ModelStats, ...
 
 def replace_model_stats(state: ConversationState, every: Sequence[ModelStats]) -> ConversationState:
     """Return the branch knowing of models what ``every`` says and no more."""
-    own, other_stats = _find_model_stats(state.model, every), [stats for stats in every if stats.model != state.model]
+    own, other_stats = (
+        _find_model_stats(state.last_request.model, every),
+        [stats for stats in every if stats.model != state.last_request.model],
+    )
     return replace(
         state,
-        configured_window=own.window,
-        calibration=own.calibration,
-        learned_limits=own.learned_limits,
-        other_model_stats=tuple(other_stats[-MAX_OTHER_MODELS:]),
+        last_request=replace(state.last_request, configured_window=own.window),
+        usage=replace(
+            state.usage,
+            calibration=own.calibration,
+            learned_limits=own.learned_limits,
+            other_model_stats=tuple(other_stats[-MAX_OTHER_MODELS:]),
+        ),
     )
 
 
@@ -76,35 +72,48 @@ def switch_model(state: ConversationState, model: str, window: int) -> Conversat
     No count of another model's is a measure of it: the newest of its own is. What overflows told is old once another
     ``window`` was configured.
     """
-    if model != state.model:
+    if model != state.last_request.model:
         every = _list_model_stats(state)
         state = replace_model_stats(
-            replace(state, model=model, measured_request=_find_model_stats(model, every).measured_request), every
+            replace(
+                state,
+                last_request=replace(state.last_request, model=model),
+                usage=replace(state.usage, measured_request=_find_model_stats(model, every).measured_request),
+            ),
+            every,
         )
-    is_other = 0 < state.configured_window != window > 0
+    is_other = 0 < state.last_request.configured_window != window > 0
     return replace(
         state,
-        configured_window=window,
-        learned_limits=_keep_form_flags(state.learned_limits) if is_other else state.learned_limits,
+        last_request=replace(state.last_request, configured_window=window),
+        usage=replace(
+            state.usage,
+            learned_limits=_keep_form_flags(state.usage.learned_limits) if is_other else state.usage.learned_limits,
+        ),
     )
 
 
 def forget_learned_limits(state: ConversationState) -> ConversationState:
     """Return the branch without what overflows told of any model; how each counts stands."""
     aside = tuple(
-        replace(stats, learned_limits=_keep_form_flags(stats.learned_limits)) for stats in state.other_model_stats
+        replace(stats, learned_limits=_keep_form_flags(stats.learned_limits)) for stats in state.usage.other_model_stats
     )
-    return replace(state, learned_limits=_keep_form_flags(state.learned_limits), other_model_stats=aside)
+    return replace(
+        state,
+        usage=replace(
+            state.usage, learned_limits=_keep_form_flags(state.usage.learned_limits), other_model_stats=aside
+        ),
+    )
 
 
 def apply_server_format_note(state: ConversationState, note: NoteEntry) -> ConversationState:
     """Return the branch knowing of the model asked last which form its server wants, as ``note`` says."""
     limits = replace(
-        state.learned_limits,
+        state.usage.learned_limits,
         fixes_client_content=note.data.get("mends") is True,
         validates_client_content=note.data.get("judges") is True,
     )
-    return replace(state, learned_limits=limits)
+    return replace(state, usage=replace(state.usage, learned_limits=limits))
 
 
 def _keep_form_flags(limits: LearnedLimits) -> LearnedLimits:
@@ -134,13 +143,21 @@ def _list_model_stats(state: ConversationState) -> tuple[ModelStats, ...]:
     """Return what is known of each model here, the one asked last at the end."""
     last = _get_last_model_stats(state)
     last = replace(last, learned_limits=replace(last.learned_limits, overflows_since_answer=0, doubted_tokens=0))
-    is_told = replace(last, window=0) != ModelStats(state.model)
-    return (*state.other_model_stats, last) if state.model and is_told else state.other_model_stats
+    is_told = replace(last, window=0) != ModelStats(state.last_request.model)
+    return (
+        (*state.usage.other_model_stats, last)
+        if state.last_request.model and is_told
+        else state.usage.other_model_stats
+    )
 
 
 def _get_last_model_stats(state: ConversationState) -> ModelStats:
     return ModelStats(
-        state.model, state.configured_window, state.calibration, state.learned_limits, state.measured_request
+        state.last_request.model,
+        state.last_request.configured_window,
+        state.usage.calibration,
+        state.usage.learned_limits,
+        state.usage.measured_request,
     )
 
 

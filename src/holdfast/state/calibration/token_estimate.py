@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import get_native_tokens, get_shown_tokens
 from holdfast.state.calibration.calibration import MAX_CALIBRATION_RATIO, MIN_CALIBRATION_RATIO
 from holdfast.state.calibration.model_stats import get_model_stats
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.target import Target
+from holdfast.state.view import get_native_tokens, get_shown_tokens, get_valid_measured_request
 
 PRIOR_WEIGHT = 2_000
 """Estimated tokens of evidence that the prior of a model counts for."""
@@ -34,7 +34,7 @@ def get_planning_ratio(state: ConversationState, target: Target) -> float:
 
     It leaves the bounds of the calibration where ``get_measured_ratio`` does.
     """
-    is_measured = state.measured_request is not None and is_last_model(state, target)
+    is_measured = state.usage.measured_request is not None and is_last_model(state, target)
     has_usage = is_measured or get_model_stats(state, target.model).calibration.estimated_tokens > 0
     scale = get_calibrated_ratio(state, target) * (1.0 if has_usage else UNSEEN_MARGIN)
     usage_ratio = get_measured_ratio(state, target)
@@ -49,7 +49,7 @@ def get_measured_ratio(state: ConversationState, target: Target) -> float:
     a whole, which a frame larger than anybody told would raise, and how requests grew, which one odd count would.
     """
     calibration = get_model_stats(state, target.model).calibration
-    request = state.measured_request if is_last_model(state, target) else None
+    request = state.usage.measured_request if is_last_model(state, target) else None
     if request is None or request.shown_tokens <= 0 or calibration.estimated_tokens <= 0:
         return 0.0
     whole = (request.reported_tokens - get_setup_tokens(target)) / request.shown_tokens
@@ -59,7 +59,7 @@ def get_measured_ratio(state: ConversationState, target: Target) -> float:
 
 def is_last_model(state: ConversationState, target: Target) -> bool:
     """Return whether this model is the one that was asked last: what it counted is a measure of the next request."""
-    return state.model == target.model or not (state.model and target.model)
+    return state.last_request.model == target.model or not (state.last_request.model and target.model)
 
 
 def estimate_request_tokens(state: ConversationState, target: Target, shown_tokens: int | None = None) -> int:
@@ -79,7 +79,7 @@ def _estimate_from_measurement(state: ConversationState, target: Target, shown_t
     one.
     """
     scale = get_planning_ratio(state, target)
-    measured_request = state.valid_measured_request if is_last_model(state, target) else None
+    measured_request = get_valid_measured_request(state) if is_last_model(state, target) else None
     if measured_request is not None and measured_request.native_tokens == get_native_tokens(
         state, target.model, target.api
     ):

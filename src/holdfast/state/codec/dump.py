@@ -8,14 +8,20 @@ from msgspec import Struct
 
 from holdfast.errors import FormatError
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.state.branch.view import measure_native_summary
-from holdfast.state.calibration.calibration import Calibration, LastAnswerUsage, LearnedLimits, MeasuredRequest
-from holdfast.state.calibration.model_stats import ModelStats
+from holdfast.state.calibration.calibration import (
+    Calibration,
+    LastAnswerUsage,
+    LearnedLimits,
+    MeasuredRequest,
+    ModelStats,
+)
 from holdfast.state.codec.packing import pack_value, unpack_value
+from holdfast.state.conversation_state import ConversationState, flatten_state, replace_flat_fields
 from holdfast.state.edit_map import EditMap
 from holdfast.state.edits import Edit, NormalizedPrefix
 from holdfast.state.entries import CompactionEntry, DecisionEntry, RequestSetup
 from holdfast.state.sequence import PersistentSequence
+from holdfast.state.view import measure_native_summary
 
 
 class _StateDump(
@@ -60,7 +66,7 @@ class _StateDump(
         "queued_messages": "waiting",
     },
 ):
-    """The form in which a branch is written down."""
+    """The form in which a state is written down: flat, by the names that its fields had at first."""
 
     sized_messages: tuple[SizedMessage, ...]
     cumulative_tokens: tuple[int, ...]
@@ -105,12 +111,18 @@ class _StateDump(
     queued_messages: tuple[tuple[str, bytes], ...] = ()
 
 
+_GROUP_OF = {inner.rpartition(".")[2]: inner for inner in flatten_state(ConversationState())} | {
+    "last_request_tokens": "last_request.tokens",
+    "last_prefix_digest": "last_request.prefix_digest",
+}
+"""The flat name in a state, by the name of a field of the dump."""
 _SEQUENCE_FIELDS = ("sized_messages", "cumulative_tokens", "projection_digests", "digests_before")
 
 
-def dump_state(branch: Struct) -> bytes:
-    """Return a branch as bytes; wire bytes are kept byte for byte."""
-    values: dict[str, Any] = {name: getattr(branch, name) for name in _StateDump.__struct_fields__}
+def dump_state(state: ConversationState) -> bytes:
+    """Return ``state`` as bytes; wire bytes are kept byte for byte."""
+    flat = flatten_state(state)
+    values: dict[str, Any] = {name: flat[_GROUP_OF[name]] for name in _StateDump.__struct_fields__}
     values |= {name: tuple(values[name]) for name in _SEQUENCE_FIELDS}
     callers = values["first_index_by_call_id"].copy()  # at once: another thread may go on from here
     values["first_index_by_call_id"] = {
@@ -119,18 +131,18 @@ def dump_state(branch: Struct) -> bytes:
     return pack_value(_StateDump(**values | {"edits": tuple(values["edits"].items())}))
 
 
-def load_state_fields(data: bytes) -> dict[str, Any]:
-    """Return the fields of the branch that ``dump_state`` wrote; ``FormatError`` for any other bytes."""
+def load_state(data: bytes) -> ConversationState:
+    """Return the state that ``dump_state`` wrote, its media not counted; ``FormatError`` for any other bytes."""
     try:
-        state = unpack_value(data, _StateDump)
+        dump = unpack_value(data, _StateDump)
     except (ValueError, TypeError) as error:
         why = (
             f"these are not the bytes of a state ({error}); give what ConversationState.dump wrote, or plan without one"
         )
         raise FormatError(why) from error
-    values: dict[str, Any] = {name: getattr(state, name) for name in state.__struct_fields__}
+    values: dict[str, Any] = {name: getattr(dump, name) for name in dump.__struct_fields__}
     values |= {name: PersistentSequence(values[name]) for name in _SEQUENCE_FIELDS}
-    values["edits"] = EditMap(edit for _, edits in state.edits for edit in edits)
-    values["native_tokens"] = measure_native_summary(state.compaction, state.model, state.api)
-    values["messages"] = PersistentSequence(sized_message.message for sized_message in state.sized_messages)
-    return values
+    values["edits"] = EditMap(edit for _, edits in dump.edits for edit in edits)
+    values["native_tokens"] = measure_native_summary(dump.compaction, dump.model, dump.api)
+    values["messages"] = PersistentSequence(sized_message.message for sized_message in dump.sized_messages)
+    return replace_flat_fields(ConversationState(), {_GROUP_OF[name]: value for name, value in values.items()})

@@ -17,36 +17,59 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.state.branch.branch import ConversationState, apply_entry
 from holdfast.state.codec.packing import pack_value, unpack_value
+from holdfast.state.conversation_state import ConversationState, flatten_state, replace_flat_fields
 from holdfast.state.edit_map import EditMap
 from holdfast.state.edits import Edit
 from holdfast.state.entries import BranchSummaryEntry, CompactionEntry, DecisionEntry, Entry, MessageEntry
+from holdfast.state.fold.apply import apply_entry
 from holdfast.state.sequence import PersistentSequence
 from holdfast.store.base import ActiveEntries
 
 T = TypeVar("T")
 
-FOLD_VERSION = 17
-"""Version of the fold. A checkpoint of another version is not used; raise it when ``branch/branch.py`` counts anew."""
+FOLD_VERSION = 18
+"""Version of the fold. A checkpoint of another version is not used; raise it when ``state/fold`` counts anew."""
 
 _DERIVED_FIELDS = {
-    "first_kept",
-    "compaction",
-    "edits",
-    "active_decisions",
-    "first_index_by_call_id",
-    "normalized_prefix",
+    "view.first_kept",
+    "view.compaction",
+    "view.edits",
+    "view.active_decisions",
+    "view.normalized_prefix",
+    "history.first_index_by_call_id",
 }
-"""Fields of a branch that are made from the slots, the compaction or the law; sequences are too."""
-_STATE_TYPES = get_type_hints(ConversationState)
+"""Fields of a state that are made from the messages, the compaction or the decisions; sequences are too."""
+_EMPTY_FIELDS = flatten_state(ConversationState())
 CHECKPOINT_FIELDS = tuple(
     name
-    for name in ConversationState.__struct_fields__
-    if name not in _DERIVED_FIELDS and not isinstance(getattr(ConversationState(), name), PersistentSequence)
+    for name, value in _EMPTY_FIELDS.items()
+    if name not in _DERIVED_FIELDS and not isinstance(value, PersistentSequence)
 )
-StateFields: Any = msgspec.defstruct("State", [(name, _STATE_TYPES[name]) for name in CHECKPOINT_FIELDS], frozen=True)
-"""The plain fields of a branch; a field that is new or gone makes older checkpoints unreadable, which is right."""
+"""The plain fields of a state, named as ``flatten_state`` names them."""
+
+
+def _list_field_types() -> Iterator[tuple[str, Any]]:
+    """Yield the name in a checkpoint and the type of each plain field."""
+    state_types = get_type_hints(ConversationState)
+    for name in CHECKPOINT_FIELDS:
+        group, _, inner = name.rpartition(".")
+        yield name.replace(".", "_"), get_type_hints(state_types[group])[inner] if group else state_types[name]
+
+
+StateFields: Any = msgspec.defstruct("State", [*_list_field_types()], frozen=True)
+"""The plain fields of a state; a field that is new or gone makes older checkpoints unreadable, which is right."""
+
+
+def collect_checkpoint_fields(state: ConversationState) -> Any:
+    """Return the ``StateFields`` of ``state``."""
+    flat = flatten_state(state)
+    return StateFields(*(flat[name] for name in CHECKPOINT_FIELDS))
+
+
+def restore_checkpoint_fields(state: ConversationState, fields: Any) -> ConversationState:
+    """Return ``state`` with ``fields``, which ``collect_checkpoint_fields`` made."""
+    return replace_flat_fields(state, {name: getattr(fields, name.replace(".", "_")) for name in CHECKPOINT_FIELDS})
 
 
 class Checkpoint(
@@ -160,16 +183,17 @@ def encode_checkpoint(branch: ConversationState, head: Iterable[str], compaction
     ``head`` are the ids of the pinned entries. Raises ``LookupError`` if ``branch`` lacks slots that are kept.
     """
     keep = compaction.first_kept
-    if not branch.pinned_count <= keep <= len(branch.sized_messages):
+    if not branch.view.pinned_count <= keep <= len(branch.history.sized_messages):
         return None
-    branch.sized_messages.slice(keep)
+    branch.history.sized_messages.slice(keep)
     law = (
-        (id_, tuple(edit for edit in body.edits if edit.span.start >= keep)) for id_, body in branch.active_decisions
+        (id_, tuple(edit for edit in body.edits if edit.span.start >= keep))
+        for id_, body in branch.view.active_decisions
     )
-    state = pack_value(StateFields(*(getattr(branch, name) for name in CHECKPOINT_FIELDS)))
-    total = branch.cumulative_tokens[keep - 1] if keep else 0
-    marks = tuple(branch.projection_digests.slice(0, branch.pinned_count))
-    born = tuple(branch.digests_before.slice(keep))
+    state = pack_value(collect_checkpoint_fields(branch))
+    total = branch.history.cumulative_tokens[keep - 1] if keep else 0
+    marks = tuple(branch.history.projection_digests.slice(0, branch.view.pinned_count))
+    born = tuple(branch.history.digests_before.slice(keep))
     new_checkpoint = Checkpoint(
         FOLD_VERSION, keep, tuple(head), marks, total, born, tuple(law_item for law_item in law if law_item[1]), state
     )
@@ -200,11 +224,15 @@ def resume_state(active: ActiveEntries) -> ConversationState:
     branch = ConversationState.from_entries(active.head)
     branch = _with_gap(branch, point, [_get_sized_message(entry) for entry in active.tail])
     state = unpack_value(point.state_fields, StateFields)
-    branch = replace(branch, **{name: getattr(state, name) for name in CHECKPOINT_FIELDS}, first_kept=point.first_kept)
+    branch = restore_checkpoint_fields(branch, state)
     branch = replace(
         branch,
-        edits=EditMap(edit for _, law_edits in point.active_edits for edit in law_edits),
-        active_decisions=tuple((id_, DecisionEntry(edits)) for id_, edits in point.active_edits),
+        view=replace(
+            branch.view,
+            first_kept=point.first_kept,
+            edits=EditMap(edit for _, law_edits in point.active_edits for edit in law_edits),
+            active_decisions=tuple((id_, DecisionEntry(edits)) for id_, edits in point.active_edits),
+        ),
     )
     for entry in active.later_entries:
         branch = apply_entry(branch, entry)
@@ -213,7 +241,7 @@ def resume_state(active: ActiveEntries) -> ConversationState:
 
 def _with_gap(state: ConversationState, point: Checkpoint, tail: Sequence[SizedMessage]) -> ConversationState:
     """Return ``state`` with a gap up to the first kept slot and ``tail`` behind; its digests are made later."""
-    gap_length = point.first_kept - state.pinned_count
+    gap_length = point.first_kept - state.view.pinned_count
     sums = [point.hidden_tokens]
     for sized_message in tail:
         sums.append(sums[-1] + sized_message.tokens)
@@ -225,14 +253,19 @@ def _with_gap(state: ConversationState, point: Checkpoint, tail: Sequence[SizedM
     callers = {call.id: index for index, message in reversed(assistant_messages) for call in message.calls}
     return replace(
         state,
-        sized_messages=GappedSequence(state.sized_messages.slice(), gap_length, tail),
-        messages=GappedSequence(state.messages.slice(), gap_length, messages),
-        cumulative_tokens=PersistentSequence(
-            [*state.cumulative_tokens.slice(), *[point.hidden_tokens] * gap_length, *sums[1:]]
+        history=replace(
+            state.history,
+            sized_messages=GappedSequence(state.history.sized_messages.slice(), gap_length, tail),
+            messages=GappedSequence(state.history.messages.slice(), gap_length, messages),
+            cumulative_tokens=PersistentSequence(
+                [*state.history.cumulative_tokens.slice(), *[point.hidden_tokens] * gap_length, *sums[1:]]
+            ),
+            projection_digests=PersistentSequence([*point.pinned_digests, *blank]),
+            digests_before=PersistentSequence(
+                [*state.history.digests_before.slice(), *blank[:gap_length], *point.digests_before]
+            ),
+            first_index_by_call_id=callers,
         ),
-        projection_digests=PersistentSequence([*point.pinned_digests, *blank]),
-        digests_before=PersistentSequence([*state.digests_before.slice(), *blank[:gap_length], *point.digests_before]),
-        first_index_by_call_id=callers,
     )
 
 

@@ -15,11 +15,16 @@ from msgspec.structs import replace
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Part, ToolCall, ToolResult
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.state.branch.branch import ConversationState
-from holdfast.state.branch.view import build_projection, compute_leading_digest
 from holdfast.state.codec.packing import pack_value, unpack_value
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import NOTE_QUEUED, BranchSummaryEntry, Entry, MessageEntry, NoteEntry
-from holdfast.store.tree.active import CHECKPOINT_FIELDS, FOLD_VERSION, StateFields
+from holdfast.state.view import build_projection, compute_leading_digest, get_valid_measured_request
+from holdfast.store.tree.active import (
+    FOLD_VERSION,
+    StateFields,
+    collect_checkpoint_fields,
+    restore_checkpoint_fields,
+)
 
 
 class SizeOutline(Struct, frozen=True, rename={"fold_version": "fold", "state_fields": "state"}):
@@ -35,22 +40,28 @@ class SizeOutline(Struct, frozen=True, rename={"fold_version": "fold", "state_fi
 def reduce_to_sizes(state: ConversationState) -> ConversationState:
     """Return a branch whose request has every size that ``state``'s has, with an empty message for each API."""
     blank = _build_blank_state(dict.fromkeys(sized_message.api for sized_message in build_projection(state)))
-    measurement = state.measured_request
+    measurement = state.usage.measured_request
     if measurement is not None:
         measurement = replace(
             measurement,
             message_count=0,
-            projection_digest=compute_leading_digest(blank) if state.valid_measured_request is not None else b"",
+            projection_digest=compute_leading_digest(blank) if get_valid_measured_request(state) is not None else b"",
         )
-    field_values = {name: getattr(state, name) for name in CHECKPOINT_FIELDS}
-    return replace(blank, **field_values | {"pinned_count": 0, "measured_request": measurement})
+    sizes = restore_checkpoint_fields(blank, collect_checkpoint_fields(state))
+    return replace(
+        sizes,
+        view=replace(sizes.view, pinned_count=0),
+        usage=replace(sizes.usage, measured_request=measurement),
+    )
 
 
 def encode_outline(branch: ConversationState) -> bytes:
     """Return the outline of ``branch``."""
     plain = reduce_to_sizes(branch)
-    state = pack_value(StateFields(*(getattr(plain, name) for name in CHECKPOINT_FIELDS)))
-    outline = SizeOutline(FOLD_VERSION, tuple(sized_message.api for sized_message in plain.sized_messages), state)
+    state = pack_value(collect_checkpoint_fields(plain))
+    outline = SizeOutline(
+        FOLD_VERSION, tuple(sized_message.api for sized_message in plain.history.sized_messages), state
+    )
     return pack_value(replace(outline, digest=_hash_outline(outline)))
 
 
@@ -94,7 +105,7 @@ def decode_outline(data: bytes | None) -> ConversationState | None:
         return None
     if outline.fold_version != FOLD_VERSION or outline.digest != _hash_outline(outline):
         return None
-    return replace(_build_blank_state(outline.apis), **{name: getattr(state, name) for name in CHECKPOINT_FIELDS})
+    return restore_checkpoint_fields(_build_blank_state(outline.apis), state)
 
 
 def _build_blank_state(apis: dict[str, None] | tuple[str, ...]) -> ConversationState:

@@ -18,8 +18,9 @@ from msgspec.structs import replace
 
 from holdfast.errors import LogConflict, StoreCorrupt, UnknownId
 from holdfast.messages.message import Message
-from holdfast.state.branch.branch import ConversationState, apply_entries
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, LabelEntry
+from holdfast.state.fold.apply import apply_entries
 from holdfast.state.lazy_entries import LazyEntry, get_entry_headers, get_entry_type, load_entry
 from holdfast.store.base import (
     ActiveEntries,
@@ -546,7 +547,7 @@ def _build_checkpoint_after(active: ActiveEntries, body: CompactionEntry) -> byt
     """
     try:
         state = resume_state(active)
-        head = select_message_entries([*active.head, *active.tail, *active.later_entries])[: state.pinned_count]
+        head = select_message_entries([*active.head, *active.tail, *active.later_entries])[: state.view.pinned_count]
         return encode_checkpoint(state, [entry.id for entry in head], body)
     except (LookupError, ValueError, TypeError):
         return None

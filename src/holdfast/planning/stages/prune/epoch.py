@@ -17,11 +17,11 @@ from holdfast.planning.stages.compaction import is_over_trigger
 from holdfast.planning.stages.prune.shown import build_prune_filter
 from holdfast.planning.stages.spill import SpillableText, build_text_edit, find_spillable_texts
 from holdfast.planning.stages.tool_results import build_tool_name_lookup
-from holdfast.state.branch.branch import ConversationState, is_protected_part
-from holdfast.state.branch.turns import find_newest_answer_index
-from holdfast.state.branch.view import list_shown_indexes
+from holdfast.state.conversation_state import ConversationState, is_protected_part
 from holdfast.state.costs import compute_cache_break_cost
 from holdfast.state.edits import Blob, Edit
+from holdfast.state.turns import find_newest_answer_index
+from holdfast.state.view import list_shown_indexes
 
 
 def prune_at_epoch(builder: PlanBuilder) -> PlanBuilder:
@@ -54,7 +54,7 @@ def _find_prune_reasons(builder: PlanBuilder) -> Iterator[str]:
     state, target = builder.state, builder.target
     if builder.inputs.cache_state == "cold":
         yield "cold"
-    if state.seen_count and (_is_prefix_broken(builder) or state.model != target.model):
+    if state.last_request.seen_count and (_is_prefix_broken(builder) or state.last_request.model != target.model):
         yield "broken"
     if builder.settings.auto and is_over_trigger(builder):
         yield "space"
@@ -67,10 +67,10 @@ def _is_prefix_broken(builder: PlanBuilder) -> bool:
     """
     state = builder.state
     has_changed_prefix = builder.compaction is not None or any(
-        edit.span.start < state.seen_count for edit in builder.record
+        edit.span.start < state.last_request.seen_count for edit in builder.record
     )
     return has_changed_prefix or (
-        state.requests_since_break == 0 and state.setup_changed_at == len(state.sized_messages)
+        state.counters.requests_since_break == 0 and state.setup_changed_at == len(state.history.sized_messages)
     )
 
 
@@ -82,10 +82,10 @@ def _find_old_results(builder: PlanBuilder, keep_tokens: int) -> Iterator[Spilla
     the only handle of a longer text. A breakpoint behind the last message of which results went stands on what no
     later prune changes.
     """
-    state, result_tokens, edge = builder.state, 0, len(builder.state.sized_messages)
+    state, result_tokens, edge = builder.state, 0, len(builder.state.history.sized_messages)
     names, goes = build_tool_name_lookup(state), build_prune_filter(builder.settings)
-    newest = find_newest_answer_index(state, state.first_kept)
-    answered_indexes = (index for index in list_shown_indexes(state, state.first_kept) if index < newest)
+    newest = find_newest_answer_index(state, state.view.first_kept)
+    answered_indexes = (index for index in list_shown_indexes(state, state.view.first_kept) if index < newest)
     for result in reversed(list(find_spillable_texts(state, answered_indexes))):
         if (
             isinstance(result.part, ToolResult)
@@ -116,12 +116,12 @@ def _count_paying_edits(builder: PlanBuilder, edits: Sequence[Edit]) -> int:
     They pay where ``saved x requests to come x read > suffix x (write - read)``, by the prices of the target.
     """
     prices, behind = builder.target.prices, _sum_tokens_after(builder.state)
-    again = compute_cache_break_cost(prices, is_hour=builder.state.learned_limits.uses_hour_cache)
-    requests = max(builder.settings.prune_requests, builder.state.requests_since_break)
+    again = compute_cache_break_cost(prices, is_hour=builder.state.usage.learned_limits.uses_hour_cache)
+    requests = max(builder.settings.prune_requests, builder.state.counters.requests_since_break)
     best_gain, best, saved_tokens = 0.0, 0, 0
     for number, edit in enumerate(edits, 1):
         saved_tokens += edit.saves
-        suffix = behind[edit.span.start - builder.state.first_kept] - saved_tokens
+        suffix = behind[edit.span.start - builder.state.view.first_kept] - saved_tokens
         gain = saved_tokens * requests * prices.cache_read - suffix * again
         if gain > best_gain:
             best_gain, best = gain, number
@@ -131,7 +131,9 @@ def _count_paying_edits(builder: PlanBuilder, edits: Sequence[Edit]) -> int:
 def _sum_tokens_after(state: ConversationState) -> list[int]:
     """Return, for each slot from the first kept one on, the tokens of it and of what is shown behind it."""
     sizes = [
-        sized_message.tokens - sum(edit.saves for edit in state.edits.get(index, ()))
-        for index, sized_message in enumerate(state.sized_messages.slice(state.first_kept), state.first_kept)
+        sized_message.tokens - sum(edit.saves for edit in state.view.edits.get(index, ()))
+        for index, sized_message in enumerate(
+            state.history.sized_messages.slice(state.view.first_kept), state.view.first_kept
+        )
     ]
     return list(accumulate(reversed(sizes)))[::-1]

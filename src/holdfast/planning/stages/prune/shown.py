@@ -12,9 +12,9 @@ from holdfast.messages.parts import ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.settings import Settings
 from holdfast.planning.stages.spill import get_edited_parts, replace_result_text
-from holdfast.state.branch.branch import ConversationState, is_protected_part
-from holdfast.state.branch.view import apply_edits_to_parts, list_shown_indexes
+from holdfast.state.conversation_state import ConversationState, is_protected_part
 from holdfast.state.edits import Edit, Span
+from holdfast.state.view import apply_edits_to_parts, list_shown_indexes
 
 CLEARED_RESULT_TEXT = "[Old tool result content cleared]"
 """What opencode and Claude Code show in place of a cleared result."""
@@ -41,11 +41,11 @@ def build_prune_filter(settings: Settings) -> Callable[[str], bool]:
 
 def find_shown_results(state: ConversationState) -> Iterator[ShownResult]:
     """Yield the results as the projection shows them, shortened ones too, newest first; none that an undo brought."""
-    for index in reversed(list_shown_indexes(state, state.first_kept)):
-        message = state.messages[index]
+    for index in reversed(list_shown_indexes(state, state.view.first_kept)):
+        message = state.history.messages[index]
         if not message.results or None in get_edited_parts(state, index):
             continue
-        parts = apply_edits_to_parts(message, state.edits.get(index, ()))
+        parts = apply_edits_to_parts(message, state.view.edits.get(index, ()))
         for place in range(len(parts) - 1, -1, -1):
             part = parts[place]
             if isinstance(part, ToolResult) and not is_protected_part(state, index, place):

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from holdfast.messages.message import Message, collect_media_in_messages, collect_media_in_parts
 from holdfast.messages.parts import Media
-from holdfast.state.branch.view import get_next_shown_index, list_shown_messages_at
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit
-
-if TYPE_CHECKING:
-    from holdfast.state.branch.branch import ConversationState
+from holdfast.state.view import get_next_shown_index, list_shown_messages_at
 
 
 def add_media_counts(state: ConversationState, messages: Iterable[tuple[int, Message]]) -> ConversationState:
@@ -21,7 +18,11 @@ def add_media_counts(state: ConversationState, messages: Iterable[tuple[int, Mes
     indexed_media = [(index, media) for index, message in messages if (media := collect_media_in_messages(message))]
     return _add_media(
         state,
-        [(index, media) for index, media in indexed_media if index < state.pinned_count or index >= state.first_kept],
+        [
+            (index, media)
+            for index, media in indexed_media
+            if index < state.view.pinned_count or index >= state.view.first_kept
+        ],
     )
 
 
@@ -29,22 +30,27 @@ def recount_media(state: ConversationState) -> ConversationState:
     """Return the branch with its media counted anew, over all that it shows."""
     indexed_media = [
         (index, collect_media_in_messages(message))
-        for index, message in enumerate(state.messages.slice(0, state.pinned_count))
+        for index, message in enumerate(state.history.messages.slice(0, state.view.pinned_count))
     ]
-    index, stop = state.first_kept, len(state.sized_messages)
+    index, stop = state.view.first_kept, len(state.history.sized_messages)
     while index < stop:
         indexed_media.append((index, collect_media_in_messages(*list_shown_messages_at(state, index))))
         index = get_next_shown_index(state, index)
     return _add_media(
-        replace(state, media_indexes=(), media_count=0, media_bytes=0), [pair for pair in indexed_media if pair[1]]
+        replace(state, view=replace(state.view, media_indexes=(), media_count=0, media_bytes=0)),
+        [pair for pair in indexed_media if pair[1]],
     )
 
 
 def has_media_changes(state: ConversationState, edits: Iterable[Edit]) -> bool:
     """Return whether ``edits`` put media somewhere, or something in the place of media that are said there."""
     for edit in edits:
-        start, part = max(edit.span.start, state.first_kept), edit.span.part
-        messages = state.messages.slice(start, max(edit.span.stop, edit.span.start + 1)) if state.media_count else []
+        start, part = max(edit.span.start, state.view.first_kept), edit.span.part
+        messages = (
+            state.history.messages.slice(start, max(edit.span.stop, edit.span.start + 1))
+            if state.view.media_count
+            else []
+        )
         parts = [
             inner
             for message in messages
@@ -65,7 +71,13 @@ def _add_media(state: ConversationState, indexed_media: list[tuple[int, list[Med
         return state
     return replace(
         state,
-        media_indexes=(*state.media_indexes, *[index for index, _ in indexed_media if index >= state.first_kept]),
-        media_count=state.media_count + sum(len(media) for _, media in indexed_media),
-        media_bytes=state.media_bytes + sum(medium.size for _, media in indexed_media for medium in media),
+        view=replace(
+            state.view,
+            media_indexes=(
+                *state.view.media_indexes,
+                *[index for index, _ in indexed_media if index >= state.view.first_kept],
+            ),
+            media_count=state.view.media_count + sum(len(media) for _, media in indexed_media),
+            media_bytes=state.view.media_bytes + sum(medium.size for _, media in indexed_media for medium in media),
+        ),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Raw, Struct
@@ -12,13 +11,12 @@ from msgspec import Raw, Struct
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Part
 from holdfast.messages.sized_message import EMPTY_HASHER, SizedMessage
+from holdfast.state.calibration.calibration import LastAnswerUsage, MeasuredRequest
 from holdfast.state.codec.packing import pack_value
 from holdfast.state.codec.reading import get_decoder
+from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit
 from holdfast.state.entries import CompactionEntry
-
-if TYPE_CHECKING:
-    from holdfast.state.branch.branch import ConversationState
 
 ROOT_DIGEST = b"holdfast"
 """What stands before the first message, for the chain of digests."""
@@ -26,8 +24,8 @@ ROOT_DIGEST = b"holdfast"
 
 def list_shown_sized_messages_at(state: ConversationState, index: int) -> tuple[SizedMessage, ...]:
     """Return what stands in the projection for slot ``index``: itself, edited, or others in its place."""
-    sized_message = state.sized_messages[index]
-    edits = state.edits.get(index)
+    sized_message = state.history.sized_messages[index]
+    edits = state.view.edits.get(index)
     if edits is None:
         return (sized_message,)
     for edit in edits:
@@ -42,7 +40,7 @@ def list_shown_sized_messages_at(state: ConversationState, index: int) -> tuple[
 
 def list_shown_messages_at(state: ConversationState, index: int) -> tuple[Message, ...]:
     """Return the messages of ``list_shown_sized_messages_at``, without their sizes and digests."""
-    message, edits = state.messages[index], state.edits.get(index)
+    message, edits = state.history.messages[index], state.view.edits.get(index)
     if edits is None:
         return (message,)
     for edit in edits:
@@ -77,13 +75,13 @@ def apply_edits_to_parts(message: Message, edits: Iterable[Edit]) -> tuple[Part,
 
 def build_projection(state: ConversationState) -> list[SizedMessage]:
     """Return what a request shows: pinned messages, the summary, the kept slots with the recorded edits applied."""
-    out = state.sized_messages.slice(0, state.pinned_count)
-    if state.compaction is not None and state.compaction.summary is not None:
-        out.append(build_summary_message(state.compaction, state.model, state.api))
-    if not state.edits:
-        out += state.sized_messages.slice(state.first_kept)
+    out = state.history.sized_messages.slice(0, state.view.pinned_count)
+    if state.view.compaction is not None and state.view.compaction.summary is not None:
+        out.append(build_summary_message(state.view.compaction, state.last_request.model, state.last_request.api))
+    if not state.view.edits:
+        out += state.history.sized_messages.slice(state.view.first_kept)
         return out
-    index, stop = state.first_kept, len(state.sized_messages)
+    index, stop = state.view.first_kept, len(state.history.sized_messages)
     while index < stop:
         out += list_shown_sized_messages_at(state, index)
         index = get_next_shown_index(state, index)
@@ -139,13 +137,13 @@ def get_shown_tokens(state: ConversationState, model: str, api: str) -> int:
 
     ``state.shown_tokens`` is the size for the model asked last.
     """
-    return state.shown_tokens + get_native_tokens(state, model, api) - state.native_tokens
+    return state.view.shown_tokens + get_native_tokens(state, model, api) - state.view.native_tokens
 
 
 def get_native_tokens(state: ConversationState, model: str, api: str) -> int:
     """Return ``state.native_tokens`` as ``model`` on ``api`` is shown it; as it is where the compaction is not here."""
-    is_same_target = state.compaction is None or (model, api) == (state.model, state.api)
-    return state.native_tokens if is_same_target else measure_native_summary(state.compaction, model, api)
+    is_same_target = state.view.compaction is None or (model, api) == (state.last_request.model, state.last_request.api)
+    return state.view.native_tokens if is_same_target else measure_native_summary(state.view.compaction, model, api)
 
 
 def _get_readable_native(compaction: CompactionEntry, model: str, api: str) -> NativeSummary | None:
@@ -188,7 +186,7 @@ def _hash_summary(compaction: CompactionEntry) -> bytes:
 
 def count_leading_messages(state: ConversationState) -> int:
     """Return how many messages a request shows before the first kept one: the pinned ones, and the summary."""
-    return state.pinned_count + (state.compaction is not None and state.compaction.summary is not None)
+    return state.view.pinned_count + (state.view.compaction is not None and state.view.compaction.summary is not None)
 
 
 def apply_normalization(sized_messages: list[SizedMessage], repairs: Iterable[Edit]) -> list[SizedMessage]:
@@ -224,8 +222,8 @@ def map_normalized_position(position: int, repairs: Iterable[Edit]) -> int:
 
 def list_projection_origins(state: ConversationState) -> list[int]:
     """Return, for each slot of ``build_projection(branch)``, the index of the slot it came from; -1 is the summary."""
-    out = [*range(state.pinned_count), *[-1] * (count_leading_messages(state) - state.pinned_count)]
-    index, stop = state.first_kept, len(state.sized_messages)
+    out = [*range(state.view.pinned_count), *[-1] * (count_leading_messages(state) - state.view.pinned_count)]
+    index, stop = state.view.first_kept, len(state.history.sized_messages)
     while index < stop:
         out += [index] * len(list_shown_sized_messages_at(state, index))
         index = get_next_shown_index(state, index)
@@ -234,7 +232,7 @@ def list_projection_origins(state: ConversationState) -> list[int]:
 
 def compute_prefix_digest(state: ConversationState) -> str:
     """Return the digest of the whole projection with its frame: equal basis, equal prefix."""
-    return compute_prefix_digest_at(state, len(state.sized_messages))
+    return compute_prefix_digest_at(state, len(state.history.sized_messages))
 
 
 def compute_prefix_digest_at(state: ConversationState, count: int) -> str:
@@ -244,9 +242,11 @@ def compute_prefix_digest_at(state: ConversationState, count: int) -> str:
 
 def get_projection_digest_at(state: ConversationState, count: int) -> bytes:
     """Return the digest of the projection of the first ``count`` slots; nothing where there are fewer."""
-    if count > len(state.sized_messages):
+    if count > len(state.history.sized_messages):
         return b""
-    return state.projection_digests[count - 1] if count > state.first_kept else compute_leading_digest(state)
+    return (
+        state.history.projection_digests[count - 1] if count > state.view.first_kept else compute_leading_digest(state)
+    )
 
 
 # -- digests -----------------------------------------------------------------------------------------------------------
@@ -269,25 +269,42 @@ def compute_value_digest(message: Struct) -> bytes:
 
 def compute_leading_digest(state: ConversationState) -> bytes:
     """Return the digest of what stands before the first kept slot."""
-    mark = state.projection_digests[state.pinned_count - 1] if state.pinned_count else ROOT_DIGEST
-    return mark if state.compaction is None else chain_digest(mark, _hash_summary(state.compaction))
+    mark = state.history.projection_digests[state.view.pinned_count - 1] if state.view.pinned_count else ROOT_DIGEST
+    return mark if state.view.compaction is None else chain_digest(mark, _hash_summary(state.view.compaction))
 
 
 def list_shown_indexes(state: ConversationState, start: int) -> Sequence[int]:
     """Return the slots from ``start`` on for which something is shown: not those that an edit of several took."""
     covered_indexes = {
         place
-        for index, edits in state.edits.iter_from(state.first_kept)
+        for index, edits in state.view.edits.iter_from(state.view.first_kept)
         if any(edit.span.part is None for edit in edits)
         for place in range(index + 1, get_next_shown_index(state, index))
     }
-    every = range(start, len(state.sized_messages))
+    every = range(start, len(state.history.sized_messages))
     return [index for index in every if index not in covered_indexes] if covered_indexes else every
 
 
 def get_next_shown_index(state: ConversationState, index: int) -> int:
     """Return the slot after ``index`` in the projection; an edit may have taken several."""
-    for edit in state.edits.get(index, ()):
+    for edit in state.view.edits.get(index, ()):
         if edit.span.part is None:
             return max(edit.span.stop, index + 1)
     return index + 1
+
+
+def get_valid_measured_request(state: ConversationState) -> MeasuredRequest | None:
+    """Return the request whose size was told, if what it showed still stands; so it does once a decision is undone."""
+    measurement = state.usage.measured_request
+    if measurement is None or not measurement.projection_digest:
+        return None
+    if measurement.native_tokens != state.view.native_tokens:
+        return None
+    is_shown = measurement.projection_digest == get_projection_digest_at(state, measurement.message_count)
+    return measurement if is_shown else None
+
+
+def get_valid_last_answer(state: ConversationState) -> LastAnswerUsage | None:
+    """Return what was in use at the newest good answer, under the summary that is shown now."""
+    answer = state.usage.last_answer
+    return answer if answer is not None and answer.base_digest == compute_leading_digest(state) else None
