@@ -65,7 +65,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ConversationState": "state.branch.branch:ConversationState",
+    "ConversationState": "state.conversation_state:ConversationState",
     "Engine": "engine.engine:Engine",
     "HoldfastError": "errors:HoldfastError",
     "HttpUpstream": "engine.upstream.upstream:HttpUpstream",

@@ -91,7 +91,7 @@ def test_a_message_has_many_names(why, run, store, decided):
 def test_the_policy_that_decided_is_named(why, store, decided):
     """A note of the policy says who decided from there on."""
     leaf = store.get_session(decided).leaf_id
-    edit = Edit(Span(10, 11, 0), store.open_state(decided).sized_messages[10].message.parts, "prune", "old", 0)
+    edit = Edit(Span(10, 11, 0), store.open_state(decided).history.sized_messages[10].message.parts, "prune", "old", 0)
     note = Entry("n1", leaf, NoteEntry("policy", data={"name": "pi"}))
     store.append_entries(decided, [note, Entry("d2", "n1", DecisionEntry((edit,)))])
     assert [act["decided_by"] for act in why(10)["actions"]] == ["pi"]

@@ -187,7 +187,7 @@ def test_what_is_asked_within_a_run_is_asked_in_turn(is_one):
                     await anyio.sleep(10)
                 async for _ in going:
                     pass
-            return [message.role for message in session.journal.state.messages]
+            return [message.role for message in session.journal.state.history.messages]
 
     roles = run_on_fake_clock(main)
     assert upstream.most == (1 if is_one else 1 + 2)
@@ -249,7 +249,7 @@ def test_a_session_is_run_in_one_event_loop_at_a_time():
                 others = [await elsewhere(verb, session, entry) for verb in OTHERS.values()]
                 upstream.may_answer.set()
             later = [await elsewhere(TURNS["ask"], session, entry), await caught(TURNS["ask"], session, entry)]
-            return turns, [*others, *later], [message.text for message in session.journal.state.messages]
+            return turns, [*others, *later], [message.text for message in session.journal.state.history.messages]
 
     turns, others, said = asyncio.run(main())
     assert all("another event loop" in what for what in turns)

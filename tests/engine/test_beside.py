@@ -42,7 +42,7 @@ def test_an_undo_elsewhere_counts_here(store):
     journal = worked(store)
     Journal.open(store, "k").undo()
     journal.append(Message.from_text("assistant", "done"), Message.from_text("user", "next"))
-    assert journal.state.active_decisions == ()
+    assert journal.state.view.active_decisions == ()
     assert words(store) == ["go", "done", "next"]
     assert store.get_session("k").leaf_id == journal.leaf
 
@@ -82,7 +82,7 @@ def test_a_fork_stays_a_fork(store):
     fork = journal.fork_at(journal.leaf)
     journal.undo()
     fork.append(Message.from_text("assistant", "here"))
-    assert fork.state.active_decisions
+    assert fork.state.view.active_decisions
     assert not journal.state.active_decisions
 
 

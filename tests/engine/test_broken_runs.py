@@ -151,7 +151,7 @@ def test_a_branch_keeps_its_lane_where_its_past_is_edited():
                 group.start_soon(drained, session.run(edited))
                 await anyio.sleep(1)
                 group.start_soon(session.ask, "three")
-            return [slot.message.text for slot in session.journal.state.sized_messages]
+            return [slot.message.text for slot in session.journal.state.history.sized_messages]
 
     assert run_on_fake_clock(go) == ["otherwise", "ok 2", "three", "ok 3"]
     assert upstream.most == 1

@@ -68,7 +68,7 @@ def test_what_a_hook_cancels_does_not_happen_where_the_request_goes_without():
 
     async def ask(session):
         await session.ask("And now?")
-        return session.journal.state.compaction
+        return session.journal.state.view.compaction
 
     plain, _, _ = done(ask, notes=64)
     cancelled, sent, _ = done(ask, notes=64, hooks=Hooks(before_compaction=cancelling))
@@ -132,7 +132,7 @@ def test_what_is_decided_with_a_compaction_is_told_too():
         await session.append("Read it.", Message("assistant", (call,)), Message("tool", (result,)))
         before = session.report().tokens
         await session.compact()
-        return before, session.report().tokens, session.journal.state.active_decisions
+        return before, session.report().tokens, session.journal.state.view.active_decisions
 
     (before, after, law), _, heard = done(compact, notes=20)
     compacted, decided = (one for one in heard if isinstance(one, events.EditsDecided | events.CompactionEnded))
@@ -151,7 +151,7 @@ def test_a_compaction_is_told_when_it_begins_whoever_writes(says, by):
 
     async def compact(session):
         await session.compact()
-        return session.journal.state.compaction.trigger
+        return session.journal.state.view.compaction.trigger
 
     trigger, _, heard = done(compact, notes=20, hooks=Hooks(before_compaction=lambda *_: says))
     told = [
@@ -362,7 +362,7 @@ def test_a_compaction_holds_where_others_went_on(tmp_path, when):
 
     (made, report), branch, leaves = beside(tmp_path, work, more)
     assert (made.outcome, made.author, len(calls), leaves) == ("compacted", "hook", 1, 1)
-    assert (branch.compaction is not None, branch.messages[-1].text) == (True, "Theirs.")
+    assert (branch.view.compaction is not None, branch.messages[-1].text) == (True, "Theirs.")
     assert (made.tokens_after, report.message_count) == (report.tokens, len(branch.sized_messages))
 
 
@@ -382,7 +382,7 @@ def test_who_wrote_what_is_in_force_is_told(tmp_path):
         return await session.compact()
 
     made, branch, _ = beside(tmp_path, work, lambda _: compacted())
-    assert "All was kelp." not in branch.compaction.summary.text
+    assert "All was kelp." not in branch.view.compaction.summary.text
     assert (made.author, branch.compaction.author) == ("extract", "")
 
 
@@ -395,7 +395,7 @@ def test_an_undo_holds_where_others_went_on(tmp_path):
         await session.undo()
 
     _, branch, leaves = beside(tmp_path, work)
-    assert (branch.active_decisions, branch.messages[-1].text, leaves) == ((), "Theirs.", 1)
+    assert (branch.view.active_decisions, branch.messages[-1].text, leaves) == ((), "Theirs.", 1)
 
 
 @pytest.mark.parametrize("own", ["fork", "handed out"])
@@ -410,7 +410,7 @@ def test_a_branch_of_its_own_is_compacted_where_it_is(tmp_path, own):
             await mine.prepare()
         theirs()
         await mine.compact()
-        return [message.text for message in mine.journal.state.messages], mine.journal.state.compaction
+        return [message.text for message in mine.journal.state.history.messages], mine.journal.state.compaction
 
     (texts, made), branch, leaves = beside(tmp_path, work)
     assert (made is not None, "Theirs." in texts, branch.compaction, leaves) == (True, False, None, 2)

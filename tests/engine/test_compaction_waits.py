@@ -154,7 +154,7 @@ def test_a_deadline_in_the_retry_of_a_compaction_names_what_stands():
     error, journal = late(Paced(30_000, 1, 10_000))
     assert error.during_compaction
     assert "tried again after a compaction" in str(error)
-    assert journal.state.compaction is not None
+    assert journal.state.view.compaction is not None
     assert f"message {journal.state.first_kept} first" in error.snapshot
 
 

@@ -83,7 +83,7 @@ async def gone_on(place, api, stream):
     async with talking(upstream, api) as session:
         with suppress(UpstreamError):  # its end may be what was lost
             await read(session.run("Read it.", stream=stream))
-        calls = session.journal.state.open_call_ids
+        calls = session.journal.state.history.open_call_ids
         results = tuple(ToolResult(id_, "read", (Text("kelp"),)) for id_ in calls)
         await session.append(Message("tool", results) if results else Message.from_text("user", "Go on."))
         assert (await session.ask()).message.parts
@@ -109,7 +109,7 @@ def test_words_and_calls_are_what_is_left(api):
     async def go(upstream):
         async with talking(upstream, api) as session:
             await read(session.run("Read it.", stream=True))
-            return session.journal.state.sized_messages[-1]
+            return session.journal.state.history.sized_messages[-1]
 
     whole = run_on_fake_clock(go, ProviderUpstream(Provider(WORDS, [ANSWER])))
     broken = run_on_fake_clock(go, ProviderUpstream(Provider(WORDS, [ANSWER]), [Fault("utf8", "first")]))
@@ -132,7 +132,7 @@ def test_a_damaged_compaction_is_asked_for_again(api, stage):
                 await session.ask(f"{number} " + "kelp on the rock " * 400)
             done = await session.compact()
             assert (done.outcome, done.author, len(upstream.sent)) == ("compacted", "native", 8)
-            assert b"\xef\xbf\xbd" not in bytes(session.journal.state.compaction.native)
+            assert b"\xef\xbf\xbd" not in bytes(session.journal.state.view.compaction.native)
             assert (await session.ask("And now?")).message.parts
 
     run_on_fake_clock(go)
@@ -146,7 +146,7 @@ def test_nothing_may_be_left_of_one():
         upstream = ProviderUpstream(Provider(WORDS, [thought]), [Fault("utf8", "first")])
         async with talking(upstream, "openai-responses") as session:
             await read(session.run("Read it.", stream=True))
-            assert [slot.message.role for slot in session.journal.state.sized_messages] == ["user"]
+            assert [slot.message.role for slot in session.journal.state.history.sized_messages] == ["user"]
             assert (await session.ask("Go on.")).message.parts
 
     run_on_fake_clock(go)

@@ -74,7 +74,7 @@ def test_a_session_is_repaired_where_it_is_read_again(tmp_path):
             session = await engine.session("k")
             assert repairs(told) == []
             await session.undo()
-            return (await session.compact()).outcome, len(session.journal.state.sized_messages)
+            return (await session.compact()).outcome, len(session.journal.state.history.sized_messages)
 
     assert run_on_fake_clock(main) == ("compacted", 60)
     assert len(repairs(told)) == 1

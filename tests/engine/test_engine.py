@@ -72,7 +72,7 @@ def of(heard, kind):
 
 def compaction(session):
     """Return the compaction in force."""
-    return session.journal.state.compaction
+    return session.journal.state.view.compaction
 
 
 def test_without_a_model_an_extract_is_made():
@@ -323,7 +323,7 @@ def test_a_hook_may_cancel_a_compaction():
         hooks=Hooks(before_compaction=lambda *_: BeforeCompactionResult(cancel=True)),
     )
     assert "cancelled" in [event.outcome for event in of(heard, events.CompactionEnded)]
-    assert session.journal.state.failed_compactions == 0
+    assert session.journal.state.counters.failed_compactions == 0
 
 
 class Hanging:

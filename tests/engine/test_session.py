@@ -141,7 +141,7 @@ def test_a_body_with_an_edited_past_goes_on_beside_it():
             said = {"role": "assistant", "content": [{"type": "text", "text": "one"}]}
             await drained(session.run(body(said, {"role": "user", "content": "B?"})))
             await drained(session.run(body(said, {"role": "user", "content": "C?"})))
-            return [slot.message.text for slot in session.journal.state.sized_messages]
+            return [slot.message.text for slot in session.journal.state.history.sized_messages]
 
     assert run_on_fake_clock(talk) == ["A?", "one", "C?", "three"]
     texts = {entry.body.sized_message.message.text for entry in store.read_entries(SAMPLE_KEY, "message")}
@@ -318,7 +318,7 @@ def test_what_can_never_fit_is_an_error_with_the_numbers():
     error, branch = run_on_fake_clock(talk)
     assert "1500 (learned)" in str(error).replace(",", "")
     assert "or" in str(error)
-    assert [slot.message.role for slot in branch.sized_messages] == ["user"]
+    assert [slot.message.role for slot in branch.history.sized_messages] == ["user"]
 
 
 @pytest.mark.parametrize("stage", ["first", "middle"])
@@ -398,7 +398,7 @@ def test_words_that_arrive_meanwhile_are_stored_at_once_and_said_once():
             await session.append("second", "third")
             waiting = read_queued_messages(store, SAMPLE_KEY, session.journal.leaf)
             assert [message.text for _, message in waiting] == ["second", "third"]
-        return [slot.message.text for slot in session.journal.state.sized_messages]
+        return [slot.message.text for slot in session.journal.state.history.sized_messages]
 
     assert run_on_fake_clock(talk) == ["first", "ok 1", "second", "third"]
     assert run_on_fake_clock(lambda: reopened(store)) == ["first", "ok 1", "second", "third"]
@@ -466,7 +466,7 @@ def test_words_wait_for_an_answer_that_the_caller_fetches():
             await session.record(answer)
             await session.append("third")
             assert (await session.ask()).message.text == "ok 2"
-            return [slot.message.text for slot in session.journal.state.sized_messages]
+            return [slot.message.text for slot in session.journal.state.history.sized_messages]
 
     assert run_on_fake_clock(talk) == ["first", "ok 1", "second", "third", "ok 2"]
 
@@ -491,7 +491,7 @@ def test_a_request_that_the_caller_sends_is_whole_and_answered_once():
             await session.record(answer)
             with pytest.raises(OperationAborted, match="answered once"):
                 await session.record(answer)
-            return [slot.message.text for slot in session.journal.state.sized_messages]
+            return [slot.message.text for slot in session.journal.state.history.sized_messages]
 
     assert run_on_fake_clock(talk) == ["first", "ok 1"]
 
@@ -527,7 +527,7 @@ def test_what_waited_behind_a_failed_request_is_said_before_what_comes_later():
                 await anyio.sleep(1)
                 await session.append("second")
             await session.append("third")
-            return [slot.message.text for slot in session.journal.state.sized_messages]
+            return [slot.message.text for slot in session.journal.state.history.sized_messages]
 
     assert run_on_fake_clock(talk) == ["first", "second", "third"]
 
@@ -536,7 +536,7 @@ async def reopened(store):
     """Return the texts of the session in a new engine."""
     async with talking(ScriptedUpstream([]), store=store) as session:
         await session.resources.run_in_worker(session.journal.deliver_queued)
-        return [slot.message.text for slot in session.journal.state.sized_messages]
+        return [slot.message.text for slot in session.journal.state.history.sized_messages]
 
 
 def test_giving_up_leaves_a_log_that_goes_on():

@@ -133,7 +133,7 @@ def test_what_is_reduced_already_stays_so(journal, store):
     journal.policy = Policy().with_settings(spill_chars=1_000)
     journal.prepare_request(PLACE)
     short = texts(build_projection(journal.state))
-    assert list(journal.state.edits) == [4]
+    assert list(journal.state.view.edits) == [4]
     journal.policy = POLICY
     assert shorten_long_results(journal, PLACE).leaf is None
     journal.append(*read(2, 900))
@@ -149,7 +149,7 @@ def test_turns_that_gave_way_are_no_reason(journal, store):
     journal.policy = POLICY.with_settings(history_turns=1)
     journal.append(Message.from_text("user", "and now?"), *read(2, 10))
     journal.prepare_request(PLACE)
-    assert journal.state.first_kept == 6
+    assert journal.state.view.first_kept == 6
     again = Journal.open(store, SAMPLE_KEY, POLICY)
     assert shorten_long_results(journal, PLACE).leaf is shorten_long_results(again, PLACE).leaf is None
 

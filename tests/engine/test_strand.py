@@ -62,7 +62,7 @@ words = st.lists(st.sampled_from("abc"), max_size=3)
 verbs = st.one_of(
     words.map(lambda new: lambda journal: journal.append(*[Message.from_text("user", word) for word in new])),
     st.tuples(st.integers(0, 6), words).map(lambda told: lambda journal: followed(journal, *told)),
-    st.just(lambda journal: journal.prepare_request(GOAL) if len(journal.state.sized_messages) else None),
+    st.just(lambda journal: journal.prepare_request(GOAL) if len(journal.state.history.sized_messages) else None),
     st.just(lambda journal: journal.record_answer(Message.from_text("assistant", "yes"))),
     st.just(lambda journal: journal.queue_messages(Message.from_text("user", "later"))),
     st.just(lambda journal: journal.deliver_queued()),
@@ -143,7 +143,7 @@ def test_what_others_decided_before_counts(store):
     with journal.batch_writes():
         (said,) = journal.append(HELLO)
     assert store.get_entry(SAMPLE_KEY, said).parent == "d"
-    assert [id_ for id_, _ in journal.state.active_decisions] == ["d"]
+    assert [id_ for id_, _ in journal.state.view.active_decisions] == ["d"]
 
 
 def test_who_is_told_is_told_of_what_is_there(store):
@@ -186,7 +186,7 @@ def test_a_log_that_cannot_be_read_changes_nothing(failing, store, monkeypatch):
             [build_sized_message(HELLO), build_sized_message(Message.from_text("user", "something else"))]
         )
     monkeypatch.undo()
-    assert [slot.message for slot in journal.state.sized_messages] == [
+    assert [slot.message for slot in journal.state.history.sized_messages] == [
         slot.message
         for slot in ConversationState.from_entries(store.read_path(SAMPLE_KEY, journal.leaf)).history.sized_messages
     ]
@@ -217,7 +217,7 @@ def test_what_others_decided_before_they_spoke_counts_beside_them(store):
     other.queue_messages(Message.from_text("user", "later"))
     other.append(Message.from_text("assistant", "theirs"))
     one.append(Message.from_text("assistant", "mine"))
-    assert [id_ for id_, _ in one.state.active_decisions] == [made]
+    assert [id_ for id_, _ in one.state.view.active_decisions] == [made]
     assert [message.text for message in one.state.messages][-2:] == ["hello", "mine"]
     assert one.deliver_queued() == []
     assert not one.moves_leaf

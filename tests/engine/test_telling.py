@@ -81,4 +81,4 @@ def test_an_answer_that_the_window_cut_is_gone_on_with_unless_a_hook_says_no(ans
     """Nothing returned is no objection."""
     cut = ScriptedReply((STREAM,), headers={"content-type": "text/event-stream"})
     session, _, _ = asked([cut], "How high is it?", hooks=Hooks(auto_continue=lambda: answer))
-    assert [message.role for message in session.journal.state.messages] == said
+    assert [message.role for message in session.journal.state.history.messages] == said

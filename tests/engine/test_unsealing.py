@@ -117,7 +117,7 @@ def test_what_is_sealed_goes_once_and_for_all(api, early, other_key):
                 *("RequestStarted", "RequestRefused", "EditsDecided"),
                 *("RequestStarted", "AnswerRecorded"),
             ]
-            assert [type(what) for _, what in session.journal.state.active_decisions] == [DecisionEntry]
+            assert [type(what) for _, what in session.journal.state.view.active_decisions] == [DecisionEntry]
         async with opened(api, upstream, store, heard) as engine:
             heard.clear()
             await (await engine.session(SAMPLE_KEY)).ask("and")
@@ -152,7 +152,7 @@ def test_a_whole_conversation_that_keeps_its_seals_is_sent_without(api, other_ke
                     other_key()
                 await ask(session, *([] if words == "go" else [spoken(api, words)]))
             assert session.journal.moves_leaf
-            assert [type(what) for _, what in session.journal.state.active_decisions] == [DecisionEntry]
+            assert [type(what) for _, what in session.journal.state.view.active_decisions] == [DecisionEntry]
 
     run_on_fake_clock(go)
     assert [kind for kind in kinds(heard) if kind in {"RequestRefused", "EditsDecided"}] == [
@@ -251,7 +251,7 @@ def test_what_was_left_out_in_vain_is_shown_again(statuses, shown, reopened):
                     await ask(session)
                 if reopened:
                     session = await engine.session(SAMPLE_KEY)
-            assert session.journal.state.active_decisions == ()
+            assert session.journal.state.view.active_decisions == ()
             await ask(session)
             path = store.read_path(SAMPLE_KEY, session.journal.leaf)
         return [type(entry.body) for entry in path if isinstance(entry.body, DecisionEntry | RevokeEntry)]
@@ -285,7 +285,7 @@ def test_a_provider_that_refuses_whatever_is_sent_is_asked_once_a_request(reopen
                     session = await engine.session(SAMPLE_KEY)
             for _ in range(2):
                 await read(session.run(("on",), quiet=True, stream=False))
-            return [type(what) for _, what in session.journal.state.active_decisions]
+            return [type(what) for _, what in session.journal.state.view.active_decisions]
 
     assert run_on_fake_clock(go) == [DecisionEntry]
     assert [b"c2VhbA==" in sent.body for sent in upstream.sent] == [True, False, True, True, True, True, False]
@@ -304,7 +304,7 @@ def test_what_was_left_out_with_success_stays_out():
             await read(session.run((), quiet=True, stream=False))
             with pytest.raises(UpstreamError):
                 await read(session.run(("more",), quiet=True, stream=False))
-            return [type(what) for _, what in session.journal.state.active_decisions]
+            return [type(what) for _, what in session.journal.state.view.active_decisions]
 
     assert run_on_fake_clock(go) == [DecisionEntry]
     assert [b"c2VhbA==" in sent.body for sent in upstream.sent] == [True, False, False]
@@ -324,7 +324,7 @@ def test_who_sends_by_hand_has_it_again_where_it_was_no_help(anew):
             if anew:
                 await session.prepare()
             await session.record(error)
-            return len(session.journal.state.active_decisions)
+            return len(session.journal.state.view.active_decisions)
 
     assert run_on_fake_clock(go) == (0 if anew else 1)
     assert kinds(heard) == ["EditsDecided", *(["NoticeGiven"] if anew else [])]

@@ -34,7 +34,7 @@ def test_a_value_of_a_wrong_type_is_refused(store, field):
     with pytest.raises(LogConflict, match=field):
         journal.append(Message.from_text("user", "fine"), WRONG[field])
     assert (journal.state, journal.leaf, store.get_session(SAMPLE_KEY).leaf_id) == (branch, leaf, leaf)
-    assert [slot.message.text for slot in store.open_state(SAMPLE_KEY).sized_messages] == ["hello"]
+    assert [slot.message.text for slot in store.open_state(SAMPLE_KEY).history.sized_messages] == ["hello"]
     journal.append(Message.from_text("assistant", "on"))
     assert store.read_tips(SAMPLE_KEY)[0].id == journal.leaf
 

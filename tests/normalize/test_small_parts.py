@@ -292,7 +292,7 @@ def test_stages_can_be_replaced_and_added():
     seen = []
 
     def mine(draft):
-        seen.append(len(draft.state.sized_messages))
+        seen.append(len(draft.state.history.sized_messages))
         return draft.add_notice("mine", "was here")
 
     policy = Policy()

@@ -139,7 +139,7 @@ def test_the_price_is_exact(factor, pays):
     policy = when("price", prune_keep=3_000)
     branch = asked(steps(3), when())
     (edit,) = plan_request(branch, replace(WHERE, prices=Prices(cache_read=1.0, cache_write=1.0)), policy).record
-    suffix = sum(slot.tokens for slot in branch.sized_messages.slice(edit.span.start)) - edit.saves
+    suffix = sum(slot.tokens for slot in branch.history.sized_messages.slice(edit.span.start)) - edit.saves
     write = 1.0 + factor * 10 * edit.saves / suffix
     plan = plan_request(branch, replace(WHERE, prices=Prices(cache_read=1.0, cache_write=write)), policy)
     assert bool(plan.record) == pays
@@ -190,7 +190,7 @@ def test_what_escaping_cost_comes_back_too():
     plan = plan_request(branch, WHERE, POLICY, PlanInputs("cold"))
     (edit,) = [edit for edit in plan.record if edit.span.start == 2]
     shown = build_projection(plan.state)[2]
-    assert {one.rule for one in branch.edits[2]} == {ESCAPE_RULE}
+    assert {one.rule for one in branch.view.edits[2]} == {ESCAPE_RULE}
     assert branch.shown_tokens - plan.state.view.shown_tokens == sum(one.saves for one in plan.record)
     assert (edit.rule, edit.blob_hash) == ("prune", hash_text(forged.text))
     line = estimate_text_tokens(get_result_text(shown.message.results[0]))
@@ -205,5 +205,5 @@ def test_where_nothing_can_be_stored_nothing_goes():
     plan = plan_request(branch, WHERE, POLICY, PlanInputs("cold"))
     texts = {blob.hash: blob.text for blob in plan.blobs}
     assert all(
-        texts[edit.blob_hash] == get_result_text(branch.messages[edit.span.start].results[0]) for edit in plan.record
+        texts[edit.blob_hash] == get_result_text(branch.history.messages[edit.span.start].results[0]) for edit in plan.record
     )

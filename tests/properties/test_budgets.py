@@ -149,7 +149,7 @@ def test_results_of_a_message_are_within_their_budget(messages, model, window, p
 
 def real_size(made, where):
     """Return the tokens of a request, each sent message measured anew, by the estimator and its calibration."""
-    sent = apply(list(made.state.messages), made)
+    sent = apply(list(made.state.history.messages), made)
     return where.setup.tokens + round(
         get_calibrated_ratio(made.state, where) * sum(build_sized_message(message).tokens for message in sent)
     )
@@ -180,7 +180,7 @@ def test_every_request_fits(messages, model, window, frame, factor, told):
     room = compute_budget(where, OURS.settings)
 
     def truth(made):
-        sent = apply(list(made.state.messages), made)
+        sent = apply(list(made.state.history.messages), made)
         return where.setup.tokens + round(factor * sum(build_sized_message(message).tokens for message in sent))
 
     for step in drive_agent_loop(messages, where, OURS, usage=truth if told else None, worlds=WORLDS):

@@ -210,7 +210,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.tell(Message("user", (Text(make_text(seed, size)), *([PICTURE] if shows else []))))
         self.line.moved |= any(call.signature is None for call in self.line.calls) and self.line.place == GEMINI
 
-    @precondition(lambda self: self.whole().messages[-1].role != "assistant")
+    @precondition(lambda self: self.whole().history.messages[-1].role != "assistant")
     @rule(world=st.sampled_from(["warm", "warm", "warm", "cold", "forced", "full"]))
     def ask(self, world: str) -> None:
         """A request is prepared and sent."""
@@ -289,7 +289,7 @@ class SessionMachine(RuleBasedStateMachine):
             self.answer(1 + (seed + step) % 3, seed, thinks=seed % 3 == 0, tokens=1.0)
             self.results(3, seed + step, size, alone=step % 2 == 0, late=False)
 
-    @precondition(lambda self: self.whole().active_decisions)
+    @precondition(lambda self: self.whole().view.active_decisions)
     @rule(pick=picks)
     def undo(self, pick: int) -> None:
         """The newest decision is taken back, or any."""

@@ -111,7 +111,7 @@ def test_what_another_replica_decides_while_a_branch_is_opened_is_seen(at, monke
         monkeypatch.undo()
         async with branches.continue_branch("a", said(*words, "5", "6", "7", "8")) as session:
             session.journal.follow_conversation(said(*words, "5", "6", "7", "8"))
-            return session.journal.state.compaction
+            return session.journal.state.view.compaction
 
     assert anyio.run(go) is not None
     assert reached == [at]
@@ -148,7 +148,7 @@ def test_a_branch_is_opened_where_it_was_found_wherever_others_go_meanwhile(at, 
             return session.journal.state.compaction, store.get_session("a").entry_count - before
 
     def behind(text):
-        return next(leaf for leaf in leaves() if store.open_state("a", leaf).messages[-1].text.strip() == text)
+        return next(leaf for leaf in leaves() if store.open_state("a", leaf).history.messages[-1].text.strip() == text)
 
     def leaves():
         return [info.id for info in store.read_tips("a")]

@@ -93,7 +93,7 @@ def test_of_a_compaction_the_twin_is_shown():
     assert plan.compaction is not None
     assert (plan.compaction.first_kept, plan.compaction.summary, plan.compaction.native) == (1, made.summary, None)
     assert build_projection(plan.state)[0].raw is None
-    assert plan.state.shown_tokens == sum(slot.tokens for slot in build_projection(plan.state))
+    assert plan.state.view.shown_tokens == sum(slot.tokens for slot in build_projection(plan.state))
 
 
 @pytest.mark.parametrize(

@@ -343,7 +343,7 @@ def _told(body):
 def _append(case):
     branch = _log(case)
     return {
-        "stored": [id_ for id_, _ in _named(case, [slot.message for slot in branch.sized_messages])],
+        "stored": [id_ for id_, _ in _named(case, [slot.message for slot in branch.history.sized_messages])],
         "pending_before_flush": list(branch.open_call_ids),
     }
 

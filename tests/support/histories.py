@@ -42,7 +42,7 @@ ODD_TEXTS = ("\x00", "a\x00b", "\ud83d", "x\udc00y", "\u2028\u2029", "\U0001f980
 
 _TEXT_PIECES = (
     "def load_config(path): return read_file(path)\n",
-    "src/holdfast/state/branch/branch.py:476: error: Name 'Settled' is not defined\n",
+    "src/holdfast/state/fold/apply.py:476: error: Name 'Settled' is not defined\n",
     "The parser must never drop a user_message, because the log is the truth.\n",
     "配置文件在 src/config/settings.py 里，请不要修改默认值 max_tokens=4096。\n",
     "- [ ] rename compute_total to total_price in billing/invoice.ts\n",
