@@ -83,7 +83,7 @@ def test_a_fork_stays_a_fork(store):
     journal.undo()
     fork.append(Message.from_text("assistant", "here"))
     assert fork.state.view.active_decisions
-    assert not journal.state.active_decisions
+    assert not journal.state.view.active_decisions
 
 
 def test_a_fork_leaves_the_session_where_it_is(store):

@@ -362,7 +362,7 @@ def test_a_compaction_holds_where_others_went_on(tmp_path, when):
 
     (made, report), branch, leaves = beside(tmp_path, work, more)
     assert (made.outcome, made.author, len(calls), leaves) == ("compacted", "hook", 1, 1)
-    assert (branch.view.compaction is not None, branch.messages[-1].text) == (True, "Theirs.")
+    assert (branch.view.compaction is not None, branch.history.messages[-1].text) == (True, "Theirs.")
     assert (made.tokens_after, report.message_count) == (report.tokens, len(branch.sized_messages))
 
 
@@ -383,7 +383,7 @@ def test_who_wrote_what_is_in_force_is_told(tmp_path):
 
     made, branch, _ = beside(tmp_path, work, lambda _: compacted())
     assert "All was kelp." not in branch.view.compaction.summary.text
-    assert (made.author, branch.compaction.author) == ("extract", "")
+    assert (made.author, branch.view.compaction.author) == ("extract", "")
 
 
 def test_an_undo_holds_where_others_went_on(tmp_path):
@@ -395,7 +395,7 @@ def test_an_undo_holds_where_others_went_on(tmp_path):
         await session.undo()
 
     _, branch, leaves = beside(tmp_path, work)
-    assert (branch.view.active_decisions, branch.messages[-1].text, leaves) == ((), "Theirs.", 1)
+    assert (branch.view.active_decisions, branch.history.messages[-1].text, leaves) == ((), "Theirs.", 1)
 
 
 @pytest.mark.parametrize("own", ["fork", "handed out"])
@@ -410,7 +410,7 @@ def test_a_branch_of_its_own_is_compacted_where_it_is(tmp_path, own):
             await mine.prepare()
         theirs()
         await mine.compact()
-        return [message.text for message in mine.journal.state.history.messages], mine.journal.state.compaction
+        return [message.text for message in mine.journal.state.history.messages], mine.journal.state.view.compaction
 
     (texts, made), branch, leaves = beside(tmp_path, work)
     assert (made is not None, "Theirs." in texts, branch.compaction, leaves) == (True, False, None, 2)

@@ -155,7 +155,7 @@ def test_a_deadline_in_the_retry_of_a_compaction_names_what_stands():
     assert error.during_compaction
     assert "tried again after a compaction" in str(error)
     assert journal.state.view.compaction is not None
-    assert f"message {journal.state.first_kept} first" in error.snapshot
+    assert f"message {journal.state.view.first_kept} first" in error.snapshot
 
 
 def test_a_deadline_without_a_compaction_is_no_compactions():

@@ -46,7 +46,7 @@ def opened(store):
 
 def followed(journal, stand, new):
     """Say a whole conversation: what stood in the first ``stand`` places, and ``new`` words."""
-    said = journal.state.sized_messages.slice(0, stand) if stand <= len(journal.state.sized_messages) else []
+    said = journal.state.history.sized_messages.slice(0, stand) if stand <= len(journal.state.history.sized_messages) else []
     journal.follow_conversation([*said, *[build_sized_message(Message.from_text("user", word)) for word in new]])
 
 
@@ -218,7 +218,7 @@ def test_what_others_decided_before_they_spoke_counts_beside_them(store):
     other.append(Message.from_text("assistant", "theirs"))
     one.append(Message.from_text("assistant", "mine"))
     assert [id_ for id_, _ in one.state.view.active_decisions] == [made]
-    assert [message.text for message in one.state.messages][-2:] == ["hello", "mine"]
+    assert [message.text for message in one.state.history.messages][-2:] == ["hello", "mine"]
     assert one.deliver_queued() == []
     assert not one.moves_leaf
     assert store.get_session(SAMPLE_KEY).leaf_id == other.leaf

@@ -83,7 +83,7 @@ def test_a_summary_is_asked_for_before_anything_is_decided():
     assert made.summary_request == SummaryRequest(0, made.summary_request.stop, min(4_000, room.compute_share(0.10)))
     assert said[made.summary_request.stop - 1].role == "assistant" or said[made.summary_request.stop].role != "tool"
     assert made.compaction is None
-    assert made.state.compaction is None
+    assert made.state.view.compaction is None
     assert not made.is_empty
     assert plan(said, WHERE, OURS, inputs=PlanInputs(force_compaction=True)).summary_request is None
 
@@ -210,7 +210,7 @@ def test_a_written_summary_that_helps_nothing_is_not_committed():
     made = written(said, "word " * 40_000)
     assert made.compaction is None
     assert [notice.rule for notice in made.notices] == ["not-smaller"]
-    assert (made.state.first_kept, made.state.compaction) == (0, None)
+    assert (made.state.view.first_kept, made.state.compaction) == (0, None)
     small = replace(OURS, settings=replace(OURS.settings, goal_share=0.0))
     world = PlanInputs(force_compaction=True, summary=SummaryResult(asked(said).summary_request.stop, "word " * 40_000))
     assert plan(said, WHERE, small, inputs=world).compaction is None

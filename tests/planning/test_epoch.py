@@ -191,7 +191,7 @@ def test_what_escaping_cost_comes_back_too():
     (edit,) = [edit for edit in plan.record if edit.span.start == 2]
     shown = build_projection(plan.state)[2]
     assert {one.rule for one in branch.view.edits[2]} == {ESCAPE_RULE}
-    assert branch.shown_tokens - plan.state.view.shown_tokens == sum(one.saves for one in plan.record)
+    assert branch.view.shown_tokens - plan.state.view.shown_tokens == sum(one.saves for one in plan.record)
     assert (edit.rule, edit.blob_hash) == ("prune", hash_text(forged.text))
     line = estimate_text_tokens(get_result_text(shown.message.results[0]))
     assert edit.saves == estimate_text_tokens(forged.text) - sum(one.saves for one in branch.edits[2]) - line

@@ -55,7 +55,7 @@ def state(branch):
     known = {key: value for key, value in asdict(branch).items() if key not in FORGOTTEN}
     return known | {
         "first_index_by_call_id": {
-            key: index for key, index in branch.first_index_by_call_id.items() if index < len(branch.sized_messages)
+            key: index for key, index in branch.history.first_index_by_call_id.items() if index < len(branch.sized_messages)
         }
     }
 
@@ -238,7 +238,7 @@ def test_a_frame_that_nobody_told_does_not_vanish(entries, tokens, data):
     frame, same = map(get_setup_tokens, places)
     assert frame == same
     told = get_valid_measured_request(before)
-    if told is not None and not before.media_count:
+    if told is not None and not before.view.media_count:
         assert frame >= min(
             told.reported_tokens - round(get_calibrated_ratio(before, places[0]) * told.shown_tokens), 100_000
         )

@@ -252,7 +252,7 @@ def test_a_told_limit_is_the_window_of_that_model(messages, limit):
     assert capped.limits.window_source == ("learned" if limit < 200_000 else where.limits.window_source)
     other = place(200_000, model="claude-opus-4-5")
     assert known(other, branch) == other
-    asked = apply_entry(branch, Entry("", None, RequestEntry("b", len(branch.sized_messages), "claude-opus-4-5")))
+    asked = apply_entry(branch, Entry("", None, RequestEntry("b", len(branch.history.sized_messages), "claude-opus-4-5")))
     assert asked.usage.learned_limits == LearnedLimits()
     taken = branch
     for _ in range(2):  # one count of so much, for so few words, is nobody's size

@@ -165,7 +165,7 @@ def test_no_rung_is_pressed_more_often_than_it_may(branch, settings, told):
         pressed += [action.step] if isinstance(action, Shrink) else []
     most = min(settings.compactions_most, settings.recovery_compactions)
     assert pressed.count("compact") <= max(0, most - branch.counters.compactions_since_answer)
-    assert pressed.count("truncate") <= max(0, 1 - branch.truncations_since_answer)
+    assert pressed.count("truncate") <= max(0, 1 - branch.counters.truncations_since_answer)
     assert all(pressed.count(rung) <= 1 for rung in ("output", "media", "fallback"))
     assert {*pressed} <= {*settings.recovery_rungs, "output"}
 
@@ -265,7 +265,7 @@ class Run(RuleBasedStateMachine):
     @invariant()
     def no_more_than_the_log_allows(self):
         assert self.state.compact <= max(0, 2 - self.branch.counters.compactions_since_answer)
-        assert self.state.truncate <= max(0, 1 - self.branch.truncations_since_answer)
+        assert self.state.truncate <= max(0, 1 - self.branch.counters.truncations_since_answer)
 
 
 TestRun = Run.TestCase

@@ -145,7 +145,7 @@ def test_a_branch_is_opened_where_it_was_found_wherever_others_go_meanwhile(at, 
         async with branches.continue_branch("a", said(*there, "5", "6")) as session:
             monkeypatch.undo()
             session.journal.follow_conversation(said(*there, "5", "6"))
-            return session.journal.state.compaction, store.get_session("a").entry_count - before
+            return session.journal.state.view.compaction, store.get_session("a").entry_count - before
 
     def behind(text):
         return next(leaf for leaf in leaves() if store.open_state("a", leaf).history.messages[-1].text.strip() == text)

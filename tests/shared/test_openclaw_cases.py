@@ -344,7 +344,7 @@ def _append(case):
     branch = _log(case)
     return {
         "stored": [id_ for id_, _ in _named(case, [slot.message for slot in branch.history.sized_messages])],
-        "pending_before_flush": list(branch.open_call_ids),
+        "pending_before_flush": list(branch.history.open_call_ids),
     }
 
 

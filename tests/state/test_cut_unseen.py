@@ -45,7 +45,7 @@ def said(branch, size):
     return grown(
         branch,
         MessageEntry(
-            replace(build_sized_message(Message.from_text("user", str(len(branch.sized_messages)))), tokens=size)
+            replace(build_sized_message(Message.from_text("user", str(len(branch.history.sized_messages)))), tokens=size)
         ),
     )
 

@@ -71,7 +71,7 @@ def test_a_told_size_outweighs_what_usage_taught_before():
     """However much evidence there was for less, the ratio is no less than what was told now."""
     branch = asked()
     for _ in range(30):
-        branch = grown(AnswerEntry(branch.last_prefix_digest, Usage(branch.last_request_tokens, 5)), branch=branch)
+        branch = grown(AnswerEntry(branch.last_request.prefix_digest, Usage(branch.last_request_tokens, 5)), branch=branch)
         branch = grown(MessageEntry(build_sized_message(Message.from_text("user", WORDS * 100))), branch=branch)
         branch = grown(
             RequestEntry(compute_prefix_digest(branch), len(branch.sized_messages), "claude-sonnet-4-5"), branch=branch
@@ -86,7 +86,7 @@ def test_a_told_size_outweighs_what_usage_taught_before():
 def test_what_was_forgotten_is_learned_anew(told):
     """Behind the note nothing counts of what overflows told, however; the next one teaches as the first did."""
     first = refused(asked(), **told)
-    assert first.learned_limits != LearnedLimits()
+    assert first.usage.learned_limits != LearnedLimits()
     after = grown(NoteEntry(NOTE_WINDOW_FORGOTTEN), branch=first)
     assert after == replace(first, learned_limits=LearnedLimits())
     asked_again = grown(RequestEntry(after.last_prefix_digest, 1, "claude-sonnet-4-5"), branch=after)
@@ -99,7 +99,7 @@ def test_what_is_written_for_an_hour_lives_so_long():
 
     def answered(branch, **usage):
         return grown(
-            AnswerEntry(branch.last_prefix_digest, Usage(branch.last_request_tokens, 5, **usage)), branch=branch
+            AnswerEntry(branch.last_request.prefix_digest, Usage(branch.last_request_tokens, 5, **usage)), branch=branch
         )
 
     first = answered(asked(), cache_write=500, cache_write_1h=400)
@@ -117,7 +117,7 @@ def test_what_is_written_for_an_hour_lives_so_long():
 def test_the_frame_shares_in_what_was_told_unless_its_size_is_a_fact():
     """An estimated frame is wrong by the same ratio as the messages; of an exact one nothing is to be learned."""
     loose = refused(asked(frame=RequestSetup("f", 1_000)), requested=12_000)
-    held = loose.last_request_tokens
+    held = loose.last_request.tokens
     assert loose.learned_limits.min_ratio == pytest.approx(12_000 / (held + 1_000))
     exact = refused(asked(frame=RequestSetup("f", 1_000, is_exact=True)), requested=12_000)
     assert exact.learned_limits.min_ratio == pytest.approx(11_000 / held)
@@ -126,7 +126,7 @@ def test_the_frame_shares_in_what_was_told_unless_its_size_is_a_fact():
 def test_a_limit_alone_says_that_the_request_was_over_it():
     """What we count as less than the limit counts as that much from here on; what we count as more says nothing."""
     branch = asked()
-    over = refused(branch, limit=int(1.5 * branch.last_request_tokens))
+    over = refused(branch, limit=int(1.5 * branch.last_request.tokens))
     assert get_calibrated_ratio(over, replace(WHERE, prior_ratio=over.learned_limits.min_ratio)) >= 1.49
     assert get_valid_measured_request(over) is None
     assert over.learned_limits.window_limit == int(1.5 * branch.last_request_tokens)
@@ -139,7 +139,7 @@ def test_a_limit_alone_says_that_the_request_was_over_it():
 def told(branch, tokens):
     """Return ``branch`` with its newest request counted, and one that says more behind it."""
     branch = grown(
-        AnswerEntry(branch.last_prefix_digest, Usage(tokens, 5)),
+        AnswerEntry(branch.last_request.prefix_digest, Usage(tokens, 5)),
         MessageEntry(build_sized_message(Message.from_text("user", WORDS * 20))),
         branch=branch,
     )
@@ -150,7 +150,7 @@ def told(branch, tokens):
 
 def test_only_a_whole_prompt_is_believed():
     """A prompt that grew and was counted far too small was not counted whole; one count too high is no measure."""
-    first = told(asked(), asked().last_request_tokens)
+    first = told(asked(), asked().last_request.tokens)
     assert get_valid_measured_request(told(first, 100)) == get_valid_measured_request(first)
     assert (
         get_valid_measured_request(
@@ -165,7 +165,7 @@ def test_without_sensible_numbers_the_request_itself_was_too_large(numbers):
     """No window is under a thousand tokens, and no estimate is wrong by a hundred times: such numbers are of others."""
     branch = asked()
     told = refused(branch, *numbers)
-    assert told.learned_limits == LearnedLimits(
+    assert told.usage.learned_limits == LearnedLimits(
         smallest_refused_estimate=branch.last_request_tokens, overflows_since_answer=1
     )
     assert (told.calibration, get_valid_measured_request(told)) == (
@@ -179,7 +179,7 @@ def test_what_nobody_read_stays_unseen_until_an_answer():
     branch = asked()
     again = grown(MessageEntry(build_sized_message(Message.from_text("user", "b"))), branch=refused(branch))
     again = refused(grown(RequestEntry("b", 2, "claude-sonnet-4-5"), branch=again))
-    assert again.previous_coverage == branch.previous_coverage == (0, 0)
+    assert again.last_request.previous_coverage == branch.last_request.previous_coverage == (0, 0)
     answered = grown(RequestEntry("c", 2, "claude-sonnet-4-5"), AnswerEntry("c", Usage(9, 9)), branch=again)
     assert grown(RequestEntry("d", 2, "claude-sonnet-4-5"), branch=answered).previous_coverage == (2, 2)
 
@@ -187,7 +187,7 @@ def test_what_nobody_read_stays_unseen_until_an_answer():
 def test_what_is_taken_disproves_what_was_told():
     """A request that is answered was within the window, whatever an overflow said before."""
     branch = refused(asked(), limit=2_000)
-    taken = grown(AnswerEntry(branch.last_prefix_digest, Usage(9_000, 5)), branch=branch)
+    taken = grown(AnswerEntry(branch.last_request.prefix_digest, Usage(9_000, 5)), branch=branch)
     assert taken.learned_limits == LearnedLimits(min_ratio=branch.learned_limits.min_ratio)
     part = refused(asked(times=4_000), limit=2_000)
     assert grown(AnswerEntry(part.last_prefix_digest, Usage(2_001, 5)), branch=part).learned_limits == LearnedLimits(
@@ -204,7 +204,7 @@ def test_what_is_taken_disproves_what_was_told():
 def test_another_model_has_other_limits():
     """What was learned is of the model that was asked; a request to another begins anew."""
     branch = refused(asked(), 3_000, 9_000)
-    assert branch.learned_limits.window_limit == 3_000
+    assert branch.usage.learned_limits.window_limit == 3_000
     assert grown(RequestEntry("b", 1, "claude-sonnet-4-5"), branch=branch).learned_limits == branch.learned_limits
     other = grown(RequestEntry("b", 1, "gpt-5"), branch=branch)
     assert (other.learned_limits, other.calibration, other.measured_request) == (LearnedLimits(), Calibration(), None)
@@ -236,8 +236,8 @@ def test_each_model_is_known_as_if_nobody_else_had_been_asked(lessons):
         again = RequestEntry("b", 1, model, window)
         alone = grown(*said, *chain.from_iterable(some for one, some in bodies if one == model), again)
         known = grown(again, branch=every)
-        assert (known.learned_limits, known.calibration, known.configured_window) == (
-            alone.learned_limits,
+        assert (known.usage.learned_limits, known.calibration, known.configured_window) == (
+            alone.usage.learned_limits,
             alone.calibration,
             window,
         )
@@ -250,7 +250,7 @@ def test_another_window_ends_what_its_own_model_taught():
     branch = grown(said, *lesson("a", 3_000, 6_000, 9_000), *lesson("b", 5_000, 0, 9_000))
     again = grown(RequestEntry("b", 1, "a", 8_000), branch=branch)
     same = grown(RequestEntry("b", 1, "a", 9_000), branch=branch)
-    assert (same.learned_limits.window_limit, again.learned_limits) == (3_000, LearnedLimits())
+    assert (same.usage.learned_limits.window_limit, again.usage.learned_limits) == (3_000, LearnedLimits())
     assert again.calibration == same.calibration != Calibration()
     assert grown(RequestEntry("b", 1, "b", 9_000), branch=again).learned_limits.window_limit == 5_000
 
@@ -263,7 +263,7 @@ def test_what_was_forgotten_is_forgotten_of_each_model():
         RequestEntry("b", 1, "b"),
     )
     branch = grown(NoteEntry(NOTE_WINDOW_FORGOTTEN), RequestEntry("b", 1, "a"), branch=branch)
-    assert branch.learned_limits == LearnedLimits()
+    assert branch.usage.learned_limits == LearnedLimits()
     assert branch.calibration != Calibration()
 
 
@@ -274,7 +274,7 @@ def test_as_many_models_are_known_as_a_conversation_asks():
         branch = grown(
             *lesson(name, 3_000, 6_000, 0), RequestEntry("b", 1, "silent"), RequestEntry("b", 1, "mute"), branch=branch
         )
-    assert [one.model for one in branch.other_model_stats] == [str(number) for number in range(2, MAX_OTHER_MODELS + 2)]
+    assert [one.model for one in branch.usage.other_model_stats] == [str(number) for number in range(2, MAX_OTHER_MODELS + 2)]
     assert ConversationState.load(branch.dump()).usage.other_model_stats == branch.other_model_stats
 
 
@@ -283,21 +283,21 @@ def test_a_fork_knows_what_was_learned_before_it():
     branch = grown(
         MessageEntry(build_sized_message(Message.from_text("assistant", "b"))), branch=refused(asked(), 3_000, 9_000)
     )
-    assert rewind_state(branch, 1).usage.learned_limits == branch.learned_limits
+    assert rewind_state(branch, 1).usage.learned_limits == branch.usage.learned_limits
 
 
 def test_a_request_that_was_not_answered_teaches_nothing():
     """A failure of another kind changes no estimate and no limit."""
     branch = asked()
     assert grown(FailureEntry(FAILURE_UNANSWERED, "503"), branch=branch) == branch
-    assert grown(FailureEntry("timed_out", "", 3_000, 9_000), branch=branch).learned_limits == LearnedLimits()
+    assert grown(FailureEntry("timed_out", "", 3_000, 9_000), branch=branch).usage.learned_limits == LearnedLimits()
 
 
 def test_numbers():
     """A raised gauge has the ratio it was told at least; sizes are compared where there are two."""
     gauge = add_calibration_sample(
         add_calibration_sample(
-            add_calibration_sample(raise_calibration_to(grown().calibration, 1.0, 100), 90, 100), 90, 100
+            add_calibration_sample(raise_calibration_to(grown().usage.calibration, 1.0, 100), 90, 100), 90, 100
         ),
         90,
         100,
@@ -337,7 +337,7 @@ def test_what_is_new_is_what_no_request_showed_before():
 def test_a_count_with_small_pictures_is_a_count():
     """They have far fewer tokens than is reckoned for them: all of such a prompt may be less than what is new."""
     branch = asked()
-    branch = grown(AnswerEntry(branch.last_prefix_digest, Usage(branch.last_request_tokens, 5)), branch=branch)
+    branch = grown(AnswerEntry(branch.last_request.prefix_digest, Usage(branch.last_request_tokens, 5)), branch=branch)
     icons = Message("user", (Media("image", "image/png", 70, source="AAAA"),) * 20)
     branch = grown(MessageEntry(build_sized_message(icons)), branch=branch)
     before, request = (
@@ -353,7 +353,7 @@ def test_a_count_with_small_pictures_is_a_count():
 def test_one_wild_count_teaches_nothing(frame, wild):
     """What nothing explains is no anchor, moves no ratio and disproves no limit; so the next count is believed."""
     branch = refused(asked(frame=frame), limit=3_000)
-    size = branch.last_request_tokens + frame.tokens
+    size = branch.last_request.tokens + frame.tokens
     counted = told(told(branch, size), size + 300)
     doubted = told(counted, wild * size)
     assert doubted.learned_limits == replace(counted.learned_limits, doubted_tokens=wild * size)
@@ -369,7 +369,7 @@ def test_one_wild_count_teaches_nothing(frame, wild):
 def test_the_first_count_may_be_wild_too(frame):
     """Where the frame is known the estimate says how many tokens there can be at most."""
     branch = asked(frame=frame)
-    doubted = told(branch, 6 * (branch.last_request_tokens + 900))
+    doubted = told(branch, 6 * (branch.last_request.tokens + 900))
     assert (get_valid_measured_request(doubted), doubted.calibration) == (None, branch.calibration)
     assert (
         get_valid_measured_request(told(doubted, branch.last_request_tokens + 900)).reported_tokens
@@ -382,7 +382,7 @@ def test_a_frame_that_nobody_told_takes_half_the_window():
     known = grown(MessageEntry(build_sized_message(Message.from_text("user", "hello"))))
     for window, tokens, believed in ((0, 90_000, True), (100_000, 50_000, True), (100_000, 60_000, False)):
         branch = grown(RequestEntry(compute_prefix_digest(known), 1, "claude-sonnet-4-5", window), branch=known)
-        branch = grown(AnswerEntry(branch.last_prefix_digest, Usage(tokens, 5)), branch=branch)
+        branch = grown(AnswerEntry(branch.last_request.prefix_digest, Usage(tokens, 5)), branch=branch)
         assert (get_valid_measured_request(branch) is not None) is believed
         assert (
             get_valid_measured_request(
@@ -398,7 +398,7 @@ def test_a_count_over_the_window_of_a_request_that_was_taken_is_none(tokens, bel
     known = grown(RequestSetup("f", 900), MessageEntry(build_sized_message(Message.from_text("user", "hello"))))
     branch = grown(RequestEntry(compute_prefix_digest(known), 1, "claude-sonnet-4-5", 100_000), branch=known)
     for _ in range(3):
-        branch = grown(AnswerEntry(branch.last_prefix_digest, Usage(tokens, 5)), branch=branch)
+        branch = grown(AnswerEntry(branch.last_request.prefix_digest, Usage(tokens, 5)), branch=branch)
     assert (get_valid_measured_request(branch) is not None) is believed
 
 
@@ -409,7 +409,7 @@ def test_new_pictures_explain_any_count():
     branch = grown(RequestEntry(compute_prefix_digest(branch), 1, "claude-sonnet-4-5"), branch=branch)
     assert (
         get_valid_measured_request(
-            grown(AnswerEntry(branch.last_prefix_digest, Usage(300_000, 5)), branch=branch)
+            grown(AnswerEntry(branch.last_request.prefix_digest, Usage(300_000, 5)), branch=branch)
         ).reported_tokens
         == 300_000
     )
@@ -444,7 +444,7 @@ def test_what_one_branch_knows_of_models_another_is_told():
         for model, window in (("a", 9_000), ("b", 0), ("c", 7_000), ("d", 0)):
             again = [grown(RequestEntry("b", 1, model, window), branch=branch) for branch in (told, taught)]
             assert list_nonempty_model_stats(again[0])[-1:] == list_nonempty_model_stats(again[1])[-1:]
-            assert again[0].learned_limits == again[1].learned_limits
+            assert again[0].usage.learned_limits == again[1].usage.learned_limits
 
 
 @pytest.mark.parametrize("data", [{}, {"models": 3}, {"models": [{}]}, {"models": [{"model": "a", "window": "x"}]}])

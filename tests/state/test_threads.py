@@ -42,7 +42,7 @@ def said(name):
 LOOKS = {
     "go on": lambda branch: apply_entries(branch, [said("other")]),
     "dump": lambda branch: branch.dump(),
-    "change": lambda branch: branch.sized_messages.replace_from(len(branch.sized_messages), []),
+    "change": lambda branch: branch.history.sized_messages.replace_from(len(branch.history.sized_messages), []),
 }
 
 
