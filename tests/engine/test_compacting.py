@@ -363,7 +363,7 @@ def test_a_compaction_holds_where_others_went_on(tmp_path, when):
     (made, report), branch, leaves = beside(tmp_path, work, more)
     assert (made.outcome, made.author, len(calls), leaves) == ("compacted", "hook", 1, 1)
     assert (branch.view.compaction is not None, branch.history.messages[-1].text) == (True, "Theirs.")
-    assert (made.tokens_after, report.message_count) == (report.tokens, len(branch.sized_messages))
+    assert (made.tokens_after, report.message_count) == (report.tokens, len(branch.history.sized_messages))
 
 
 def test_who_wrote_what_is_in_force_is_told(tmp_path):
@@ -413,4 +413,4 @@ def test_a_branch_of_its_own_is_compacted_where_it_is(tmp_path, own):
         return [message.text for message in mine.journal.state.history.messages], mine.journal.state.view.compaction
 
     (texts, made), branch, leaves = beside(tmp_path, work)
-    assert (made is not None, "Theirs." in texts, branch.compaction, leaves) == (True, False, None, 2)
+    assert (made is not None, "Theirs." in texts, branch.view.compaction, leaves) == (True, False, None, 2)

@@ -210,7 +210,7 @@ def test_a_written_summary_that_helps_nothing_is_not_committed():
     made = written(said, "word " * 40_000)
     assert made.compaction is None
     assert [notice.rule for notice in made.notices] == ["not-smaller"]
-    assert (made.state.view.first_kept, made.state.compaction) == (0, None)
+    assert (made.state.view.first_kept, made.state.view.compaction) == (0, None)
     small = replace(OURS, settings=replace(OURS.settings, goal_share=0.0))
     world = PlanInputs(force_compaction=True, summary=SummaryResult(asked(said).summary_request.stop, "word " * 40_000))
     assert plan(said, WHERE, small, inputs=world).compaction is None

@@ -194,7 +194,7 @@ def test_what_escaping_cost_comes_back_too():
     assert branch.view.shown_tokens - plan.state.view.shown_tokens == sum(one.saves for one in plan.record)
     assert (edit.rule, edit.blob_hash) == ("prune", hash_text(forged.text))
     line = estimate_text_tokens(get_result_text(shown.message.results[0]))
-    assert edit.saves == estimate_text_tokens(forged.text) - sum(one.saves for one in branch.edits[2]) - line
+    assert edit.saves == estimate_text_tokens(forged.text) - sum(one.saves for one in branch.view.edits[2]) - line
     assert shown.tokens == branch.sized_messages[2].tokens - estimate_text_tokens(forged.text) + line
 
 

@@ -211,7 +211,7 @@ def test_the_tail_starts_at_a_legal_place(messages, window, name, forced):
     window = max(window, 16_000) if name == "openclaw" else window
     worlds = [PlanInputs(force_compaction=number == forced) for number in range(4)]
     for step in compacted(drive_agent_loop(messages, place(window), Policy.preset(name), worlds=worlds)):
-        before = max(step.branch.view.first_kept, step.plan.state.pinned_count)
+        before = max(step.branch.view.first_kept, step.plan.state.view.pinned_count)
         shown = messages[before : step.count]
         assert step.plan.compaction.first_kept - before in find_cut_points(shown)
         assert step.plan.compaction.first_kept > before

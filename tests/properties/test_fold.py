@@ -55,7 +55,7 @@ def state(branch):
     known = {key: value for key, value in asdict(branch).items() if key not in FORGOTTEN}
     return known | {
         "first_index_by_call_id": {
-            key: index for key, index in branch.history.first_index_by_call_id.items() if index < len(branch.sized_messages)
+            key: index for key, index in branch.history.first_index_by_call_id.items() if index < len(branch.history.sized_messages)
         }
     }
 

@@ -256,7 +256,7 @@ def test_a_told_limit_is_the_window_of_that_model(messages, limit):
     assert asked.usage.learned_limits == LearnedLimits()
     taken = branch
     for _ in range(2):  # one count of so much, for so few words, is nobody's size
-        taken = apply_entry(taken, Entry("", None, AnswerEntry(branch.last_prefix_digest, Usage(limit + 1, 5))))
+        taken = apply_entry(taken, Entry("", None, AnswerEntry(branch.last_request.prefix_digest, Usage(limit + 1, 5))))
     assert known(where, taken).limits.window == 200_000
 
 

@@ -57,7 +57,7 @@ TALK = (say("system", "s"), say("user", "a"), say("assistant", "b"), say("user",
 def test_a_log_that_lost_messages_folds():
     """A request that covered more messages than a damaged log still has covers those that are there."""
     branch = grown(*TALK, RequestEntry("b", 9, "m"), AnswerEntry("b", Usage(100, 1)))
-    assert (branch.last_request.seen_count, branch.unchanged_until) == (4, 4)
+    assert (branch.last_request.seen_count, branch.last_request.unchanged_until) == (4, 4)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_pinned_messages_are_always_shown():
     branch = grown(*TALK, CompactionEntry(3, Message.from_text("user", "sum"), 5))
     assert texts(branch) == ["s", "sum", "c"]
     assert list_projection_origins(branch) == [0, -1, 3]
-    assert branch.view.shown_tokens == branch.sized_messages[0].tokens + 5 + branch.sized_messages[3].tokens
+    assert branch.view.shown_tokens == branch.history.sized_messages[0].tokens + 5 + branch.history.sized_messages[3].tokens
 
 
 def test_a_newer_compaction_hides_an_older_one():
@@ -129,7 +129,7 @@ def test_open_calls():
 
     branch = grown(say("user", "a"), call)
     assert branch.history.open_call_ids == ("x", "y")
-    assert grown(result("y"), say("user", "hm"), branch=branch).open_call_ids == ("x",)
+    assert grown(result("y"), say("user", "hm"), branch=branch).history.open_call_ids == ("x",)
     assert grown(result("y"), result("x"), result("z"), branch=branch).open_call_ids == ()
     assert grown(say("assistant", "b"), branch=branch).open_call_ids == ()
 
@@ -170,7 +170,7 @@ def test_quiet_counts_requests_since_the_prefix_broke():
     branch = grown(*TALK, RequestEntry("b", 4, "m"), RequestEntry("c", 4, "m"))
     assert branch.counters.requests_since_break == 2
     fresh = grown(say("assistant", "d"), DecisionEntry((Edit(Span(4, 5, 0), (Text(""),), "t", "", 1),)), branch=branch)
-    assert fresh.requests_since_break == 2
+    assert fresh.counters.requests_since_break == 2
     assert (
         grown(DecisionEntry((Edit(Span(1, 2, 0), (Text(""),), "t", "", 1),)), branch=branch).requests_since_break == 0
     )
@@ -182,7 +182,7 @@ def test_failures_are_counted_until_a_compaction():
     """Failures in a row are folded from the log; a compaction with a summary ends the row, a mere cut does not."""
     branch = grown(*TALK, FailureEntry("no-gain"), FailureEntry("timed-out"))
     assert branch.counters.failed_compactions == 2
-    assert grown(CompactionEntry(3, Message.from_text("user", "s"), 1), branch=branch).failed_compactions == 0
+    assert grown(CompactionEntry(3, Message.from_text("user", "s"), 1), branch=branch).counters.failed_compactions == 0
     assert grown(CompactionEntry(3), branch=branch).failed_compactions == 2
 
 
@@ -192,7 +192,7 @@ def test_summaries_that_came_to_nothing_are_counted_until_somebody_writes_one():
     branch = grown(*TALK)
     for at in (1_000, 2_000):
         branch = apply_entry(branch, Entry("f", None, FailureEntry("timed_out"), time_ms=at))
-    assert (branch.counters.failures_since_summary, branch.compaction_failed_at) == (2, 2_000)
+    assert (branch.counters.failures_since_summary, branch.counters.compaction_failed_at) == (2, 2_000)
     extract = grown(CompactionEntry(3, summary, 1), FailureEntry(FAILURE_UNANSWERED), branch=branch)
     assert (extract.failed_compactions, extract.failures_since_summary, extract.compaction_failed_at) == (0, 2, 2_000)
     assert ConversationState.load(extract.dump()) == extract

@@ -52,7 +52,7 @@ def said(branch, size):
 
 def counted(branch, tokens, model="m"):
     """Return ``branch`` with its next request counted at ``tokens``."""
-    request = RequestEntry(compute_prefix_digest(branch), len(branch.sized_messages), model)
+    request = RequestEntry(compute_prefix_digest(branch), len(branch.history.sized_messages), model)
     return grown(branch, request, AnswerEntry(request.prefix_digest, Usage(tokens, 5)))
 
 

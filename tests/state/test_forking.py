@@ -140,7 +140,7 @@ def test_an_edited_past_has_as_many_attempts_as_any(entries, trigger):
         *[cut][: bool(count)],
     )
     shorter = rewind_state(apply_entries(used, said("x")), count)
-    assert (used.counters.compactions_since_answer > 0, used.truncations_since_answer > 0) == (True, count > 0)
+    assert (used.counters.compactions_since_answer > 0, used.counters.truncations_since_answer > 0) == (True, count > 0)
     assert (shorter.counters.compactions_since_answer, shorter.counters.truncations_since_answer) == (0, 0)
     assert [what for _, what in shorter.view.active_decisions] == [what for _, what in used.active_decisions]
 

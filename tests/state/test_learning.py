@@ -71,7 +71,7 @@ def test_a_told_size_outweighs_what_usage_taught_before():
     """However much evidence there was for less, the ratio is no less than what was told now."""
     branch = asked()
     for _ in range(30):
-        branch = grown(AnswerEntry(branch.last_request.prefix_digest, Usage(branch.last_request_tokens, 5)), branch=branch)
+        branch = grown(AnswerEntry(branch.last_request.prefix_digest, Usage(branch.last_request.tokens, 5)), branch=branch)
         branch = grown(MessageEntry(build_sized_message(Message.from_text("user", WORDS * 100))), branch=branch)
         branch = grown(
             RequestEntry(compute_prefix_digest(branch), len(branch.sized_messages), "claude-sonnet-4-5"), branch=branch
@@ -99,7 +99,7 @@ def test_what_is_written_for_an_hour_lives_so_long():
 
     def answered(branch, **usage):
         return grown(
-            AnswerEntry(branch.last_request.prefix_digest, Usage(branch.last_request_tokens, 5, **usage)), branch=branch
+            AnswerEntry(branch.last_request.prefix_digest, Usage(branch.last_request.tokens, 5, **usage)), branch=branch
         )
 
     first = answered(asked(), cache_write=500, cache_write_1h=400)
@@ -118,7 +118,7 @@ def test_the_frame_shares_in_what_was_told_unless_its_size_is_a_fact():
     """An estimated frame is wrong by the same ratio as the messages; of an exact one nothing is to be learned."""
     loose = refused(asked(frame=RequestSetup("f", 1_000)), requested=12_000)
     held = loose.last_request.tokens
-    assert loose.learned_limits.min_ratio == pytest.approx(12_000 / (held + 1_000))
+    assert loose.usage.learned_limits.min_ratio == pytest.approx(12_000 / (held + 1_000))
     exact = refused(asked(frame=RequestSetup("f", 1_000, is_exact=True)), requested=12_000)
     assert exact.learned_limits.min_ratio == pytest.approx(11_000 / held)
 
@@ -127,7 +127,7 @@ def test_a_limit_alone_says_that_the_request_was_over_it():
     """What we count as less than the limit counts as that much from here on; what we count as more says nothing."""
     branch = asked()
     over = refused(branch, limit=int(1.5 * branch.last_request.tokens))
-    assert get_calibrated_ratio(over, replace(WHERE, prior_ratio=over.learned_limits.min_ratio)) >= 1.49
+    assert get_calibrated_ratio(over, replace(WHERE, prior_ratio=over.usage.learned_limits.min_ratio)) >= 1.49
     assert get_valid_measured_request(over) is None
     assert over.learned_limits.window_limit == int(1.5 * branch.last_request_tokens)
     under = refused(branch, limit=int(0.8 * branch.last_request_tokens))
@@ -144,7 +144,7 @@ def told(branch, tokens):
         branch=branch,
     )
     return grown(
-        RequestEntry(compute_prefix_digest(branch), len(branch.sized_messages), "claude-sonnet-4-5"), branch=branch
+        RequestEntry(compute_prefix_digest(branch), len(branch.history.sized_messages), "claude-sonnet-4-5"), branch=branch
     )
 
 
@@ -166,7 +166,7 @@ def test_without_sensible_numbers_the_request_itself_was_too_large(numbers):
     branch = asked()
     told = refused(branch, *numbers)
     assert told.usage.learned_limits == LearnedLimits(
-        smallest_refused_estimate=branch.last_request_tokens, overflows_since_answer=1
+        smallest_refused_estimate=branch.last_request.tokens, overflows_since_answer=1
     )
     assert (told.calibration, get_valid_measured_request(told)) == (
         branch.calibration,
@@ -181,14 +181,14 @@ def test_what_nobody_read_stays_unseen_until_an_answer():
     again = refused(grown(RequestEntry("b", 2, "claude-sonnet-4-5"), branch=again))
     assert again.last_request.previous_coverage == branch.last_request.previous_coverage == (0, 0)
     answered = grown(RequestEntry("c", 2, "claude-sonnet-4-5"), AnswerEntry("c", Usage(9, 9)), branch=again)
-    assert grown(RequestEntry("d", 2, "claude-sonnet-4-5"), branch=answered).previous_coverage == (2, 2)
+    assert grown(RequestEntry("d", 2, "claude-sonnet-4-5"), branch=answered).last_request.previous_coverage == (2, 2)
 
 
 def test_what_is_taken_disproves_what_was_told():
     """A request that is answered was within the window, whatever an overflow said before."""
     branch = refused(asked(), limit=2_000)
     taken = grown(AnswerEntry(branch.last_request.prefix_digest, Usage(9_000, 5)), branch=branch)
-    assert taken.learned_limits == LearnedLimits(min_ratio=branch.learned_limits.min_ratio)
+    assert taken.usage.learned_limits == LearnedLimits(min_ratio=branch.usage.learned_limits.min_ratio)
     part = refused(asked(times=4_000), limit=2_000)
     assert grown(AnswerEntry(part.last_prefix_digest, Usage(2_001, 5)), branch=part).learned_limits == LearnedLimits(
         min_ratio=part.learned_limits.min_ratio
@@ -205,7 +205,7 @@ def test_another_model_has_other_limits():
     """What was learned is of the model that was asked; a request to another begins anew."""
     branch = refused(asked(), 3_000, 9_000)
     assert branch.usage.learned_limits.window_limit == 3_000
-    assert grown(RequestEntry("b", 1, "claude-sonnet-4-5"), branch=branch).learned_limits == branch.learned_limits
+    assert grown(RequestEntry("b", 1, "claude-sonnet-4-5"), branch=branch).usage.learned_limits == branch.usage.learned_limits
     other = grown(RequestEntry("b", 1, "gpt-5"), branch=branch)
     assert (other.learned_limits, other.calibration, other.measured_request) == (LearnedLimits(), Calibration(), None)
 
@@ -236,9 +236,9 @@ def test_each_model_is_known_as_if_nobody_else_had_been_asked(lessons):
         again = RequestEntry("b", 1, model, window)
         alone = grown(*said, *chain.from_iterable(some for one, some in bodies if one == model), again)
         known = grown(again, branch=every)
-        assert (known.usage.learned_limits, known.calibration, known.configured_window) == (
+        assert (known.usage.learned_limits, known.usage.calibration, known.configured_window) == (
             alone.usage.learned_limits,
-            alone.calibration,
+            alone.usage.calibration,
             window,
         )
         assert ConversationState.load(known.dump()) == known
@@ -251,7 +251,7 @@ def test_another_window_ends_what_its_own_model_taught():
     again = grown(RequestEntry("b", 1, "a", 8_000), branch=branch)
     same = grown(RequestEntry("b", 1, "a", 9_000), branch=branch)
     assert (same.usage.learned_limits.window_limit, again.usage.learned_limits) == (3_000, LearnedLimits())
-    assert again.calibration == same.calibration != Calibration()
+    assert again.usage.calibration == same.usage.calibration != Calibration()
     assert grown(RequestEntry("b", 1, "b", 9_000), branch=again).learned_limits.window_limit == 5_000
 
 
@@ -264,7 +264,7 @@ def test_what_was_forgotten_is_forgotten_of_each_model():
     )
     branch = grown(NoteEntry(NOTE_WINDOW_FORGOTTEN), RequestEntry("b", 1, "a"), branch=branch)
     assert branch.usage.learned_limits == LearnedLimits()
-    assert branch.calibration != Calibration()
+    assert branch.usage.calibration != Calibration()
 
 
 def test_as_many_models_are_known_as_a_conversation_asks():
@@ -275,7 +275,7 @@ def test_as_many_models_are_known_as_a_conversation_asks():
             *lesson(name, 3_000, 6_000, 0), RequestEntry("b", 1, "silent"), RequestEntry("b", 1, "mute"), branch=branch
         )
     assert [one.model for one in branch.usage.other_model_stats] == [str(number) for number in range(2, MAX_OTHER_MODELS + 2)]
-    assert ConversationState.load(branch.dump()).usage.other_model_stats == branch.other_model_stats
+    assert ConversationState.load(branch.dump()).usage.other_model_stats == branch.usage.other_model_stats
 
 
 def test_a_fork_knows_what_was_learned_before_it():
@@ -337,7 +337,7 @@ def test_what_is_new_is_what_no_request_showed_before():
 def test_a_count_with_small_pictures_is_a_count():
     """They have far fewer tokens than is reckoned for them: all of such a prompt may be less than what is new."""
     branch = asked()
-    branch = grown(AnswerEntry(branch.last_request.prefix_digest, Usage(branch.last_request_tokens, 5)), branch=branch)
+    branch = grown(AnswerEntry(branch.last_request.prefix_digest, Usage(branch.last_request.tokens, 5)), branch=branch)
     icons = Message("user", (Media("image", "image/png", 70, source="AAAA"),) * 20)
     branch = grown(MessageEntry(build_sized_message(icons)), branch=branch)
     before, request = (
@@ -386,7 +386,7 @@ def test_a_frame_that_nobody_told_takes_half_the_window():
         assert (get_valid_measured_request(branch) is not None) is believed
         assert (
             get_valid_measured_request(
-                grown(AnswerEntry(branch.last_prefix_digest, Usage(tokens, 5)), branch=branch)
+                grown(AnswerEntry(branch.last_request.prefix_digest, Usage(tokens, 5)), branch=branch)
             ).reported_tokens
             == tokens
         )
@@ -413,7 +413,7 @@ def test_new_pictures_explain_any_count():
         ).reported_tokens
         == 300_000
     )
-    assert get_valid_measured_request(grown(AnswerEntry(branch.last_prefix_digest, Usage(1, 5)), branch=branch)) is None
+    assert get_valid_measured_request(grown(AnswerEntry(branch.last_request.prefix_digest, Usage(1, 5)), branch=branch)) is None
     seen = told(branch, 12_000)
     assert get_valid_measured_request(told(seen, 300_000)).reported_tokens == 12_000
 

@@ -40,7 +40,7 @@ def test_old_store_opens_to_the_same_state(store):
         ("tool", ""),
     ]
     assert compute_prefix_digest(state) == "ffbae60902004e497db3dc732b4ef87c"
-    assert (state.view.shown_tokens, state.counters.requests_since_break, state.seen_count) == (848, 1, 10)
+    assert (state.view.shown_tokens, state.counters.requests_since_break, state.last_request.seen_count) == (848, 1, 10)
 
 
 def test_old_store_goes_on(store, tmp_path):
