@@ -108,7 +108,7 @@ def test_a_compaction_waits_for_the_run_before_it():
             group.start_soon(session.ask, "Go.")
             await anyio.sleep(1)
             made = await session.compact()
-            return made.outcome, get_loop_time(), session.journal.state.compaction is not None
+            return made.outcome, get_loop_time(), session.journal.state.view.compaction is not None
 
     assert run_on_fake_clock(go) == ("compacted", 5, True)
 

@@ -246,12 +246,12 @@ def test_what_was_learned_of_a_model_counts_wherever_a_conversation_parts(count,
     again = Journal.open(store, SAMPLE_KEY, leaf=journal.leaf)
     for one in (journal, again):
         known = get_model_stats(one.state, wide.model)
-        assert replace(known.learned_limits, overflows_since_answer=0) == replace(
-            before.learned_limits, overflows_since_answer=0
+        assert replace(known.usage.learned_limits, overflows_since_answer=0) == replace(
+            before.usage.learned_limits, overflows_since_answer=0
         )
         assert get_calibrated_ratio(one.state, wide) == pytest.approx(
             get_calibrated_ratio(
-                replace(one.state, usage=replace(one.state.usage, calibration=before.calibration)), wide
+                replace(one.state, usage=replace(one.state.usage, calibration=before.usage.calibration)), wide
             ),
             abs=MAX_RATIO_DIFFERENCE,
         )

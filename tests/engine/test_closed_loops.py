@@ -43,7 +43,7 @@ async def begin():
 async def go_on():
     await session.wait_for_compaction()
     await session.append("Am I heard?")
-    return (await session.ask()).message.text, session.journal.state.messages[-2].text
+    return (await session.ask()).message.text, session.journal.state.history.messages[-2].text
 
 async def end():
     await opening.__aexit__(None, None, None)

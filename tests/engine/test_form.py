@@ -20,7 +20,10 @@ SAID = [build_sized_message(Message.from_text(role, role)) for role in ("user", 
 
 def told(journal):
     """Return what ``journal`` knows of the form."""
-    return journal.state.usage.learned_limits.fixes_client_content, journal.state.usage.learned_limits.validates_client_content
+    return (
+        journal.state.usage.learned_limits.fixes_client_content,
+        journal.state.usage.learned_limits.validates_client_content,
+    )
 
 
 @pytest.mark.parametrize("wanted", [(True, False), (False, True), (True, True)])

@@ -426,7 +426,7 @@ def test_words_never_slip_between_a_request_and_its_answer(when, monkeypatch):
             monkeypatch.setattr(session.journal, verb, slow)
             group.start_soon(interrupt)
             await session.ask("first")
-            return [slot.message.text for slot in session.journal.state.sized_messages]
+            return [slot.message.text for slot in session.journal.state.history.sized_messages]
 
     assert run_on_fake_clock(talk) == ["first", "ok 1", "second"]
     assert b"second" not in upstream.sent[0].body

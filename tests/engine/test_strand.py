@@ -46,7 +46,11 @@ def opened(store):
 
 def followed(journal, stand, new):
     """Say a whole conversation: what stood in the first ``stand`` places, and ``new`` words."""
-    said = journal.state.history.sized_messages.slice(0, stand) if stand <= len(journal.state.history.sized_messages) else []
+    said = (
+        journal.state.history.sized_messages.slice(0, stand)
+        if stand <= len(journal.state.history.sized_messages)
+        else []
+    )
     journal.follow_conversation([*said, *[build_sized_message(Message.from_text("user", word)) for word in new]])
 
 

@@ -57,7 +57,10 @@ def test_a_cold_cache_is_a_reason():
     plan = plan_request(branch, WHERE, POLICY, PlanInputs("cold"))
     kept = [index for index in range(2, 17, 2) if index not in gone(plan)]
     assert gone(plan) == list(range(2, kept[0], 2))
-    assert sum(estimate_text_tokens(get_result_text(branch.messages[index].results[0])) for index in kept[:-1]) <= 2_000
+    assert (
+        sum(estimate_text_tokens(get_result_text(branch.history.messages[index].results[0])) for index in kept[:-1])
+        <= 2_000
+    )
     assert gone(plan_request(branch, WHERE, when("space"), PlanInputs("cold"))) == []
 
 
@@ -195,7 +198,7 @@ def test_what_escaping_cost_comes_back_too():
     assert (edit.rule, edit.blob_hash) == ("prune", hash_text(forged.text))
     line = estimate_text_tokens(get_result_text(shown.message.results[0]))
     assert edit.saves == estimate_text_tokens(forged.text) - sum(one.saves for one in branch.view.edits[2]) - line
-    assert shown.tokens == branch.sized_messages[2].tokens - estimate_text_tokens(forged.text) + line
+    assert shown.tokens == branch.history.sized_messages[2].tokens - estimate_text_tokens(forged.text) + line
 
 
 def test_where_nothing_can_be_stored_nothing_goes():
@@ -205,5 +208,6 @@ def test_where_nothing_can_be_stored_nothing_goes():
     plan = plan_request(branch, WHERE, POLICY, PlanInputs("cold"))
     texts = {blob.hash: blob.text for blob in plan.blobs}
     assert all(
-        texts[edit.blob_hash] == get_result_text(branch.history.messages[edit.span.start].results[0]) for edit in plan.record
+        texts[edit.blob_hash] == get_result_text(branch.history.messages[edit.span.start].results[0])
+        for edit in plan.record
     )

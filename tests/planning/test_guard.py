@@ -166,7 +166,8 @@ def test_what_usage_told_of_a_frame_outlasts_a_compaction(tokens):
     """It is what the last count had beside its messages, whatever became of them: before and behind it is the same."""
     branch = answered(30, tokens)
     shorter = apply_entries(
-        branch, [Entry("", None, CompactionEntry(len(branch.history.sized_messages), Message.from_text("user", "kelp"), 5))]
+        branch,
+        [Entry("", None, CompactionEntry(len(branch.history.sized_messages), Message.from_text("user", "kelp"), 5))],
     )
     assert get_valid_measured_request(shorter) is None
     assert frame_in(shorter) == frame_in(branch)

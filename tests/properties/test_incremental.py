@@ -17,7 +17,9 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.pipeline import plan_request
+from holdfast.state.conversation_state import flatten_state
 from holdfast.state.entries import RequestSetup
+from holdfast.state.view import get_valid_measured_request
 
 MODELS = [
     ("anthropic", "claude-sonnet-4-5"),
@@ -59,17 +61,17 @@ def test_memory_changes_no_plan(messages, model, window, frame, policy, usage):
         log = [*step.entries, *make_plan_entries(step.entries, step.plan, step.count, where.model)]
         again = ConversationState.from_entries(log)
         for name in (
-            "shown_tokens",
-            "first_kept",
-            "edits",
-            "seen_count",
-            "last_request_tokens",
-            "last_prefix_digest",
-            "valid_measured_request",
-            "calibration",
+            "view.shown_tokens",
+            "view.first_kept",
+            "view.edits",
+            "last_request.seen_count",
+            "last_request.tokens",
+            "last_request.prefix_digest",
+            "usage.calibration",
             "setup",
         ):
-            assert getattr(again, name) == getattr(step.plan.state, name)
+            assert flatten_state(again)[name] == flatten_state(step.plan.state)[name]
+        assert get_valid_measured_request(again) == get_valid_measured_request(step.plan.state)
         assert list(again.history.projection_digests) == list(step.plan.state.history.projection_digests)
         assert list(again.history.digests_before) == list(step.plan.state.history.digests_before)
 

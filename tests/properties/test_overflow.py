@@ -236,7 +236,7 @@ def test_a_told_size_is_the_size_from_here_on(messages, factor, exact, frame):
     branch = refused(sent.state, requested=told)
     again = known(where, branch)
     assert estimate_request_tokens(branch, again) == told
-    loose = replace(branch, measured_request=None)
+    loose = replace(branch, usage=replace(branch.usage, measured_request=None))
     asked = sent.state.last_request.tokens
     most = min(told, frame + 2.5 * asked if exact else 2.5 * (frame + asked))
     assert estimate_request_tokens(loose, again) >= 0.97 * most - 20
@@ -252,7 +252,9 @@ def test_a_told_limit_is_the_window_of_that_model(messages, limit):
     assert capped.limits.window_source == ("learned" if limit < 200_000 else where.limits.window_source)
     other = place(200_000, model="claude-opus-4-5")
     assert known(other, branch) == other
-    asked = apply_entry(branch, Entry("", None, RequestEntry("b", len(branch.history.sized_messages), "claude-opus-4-5")))
+    asked = apply_entry(
+        branch, Entry("", None, RequestEntry("b", len(branch.history.sized_messages), "claude-opus-4-5"))
+    )
     assert asked.usage.learned_limits == LearnedLimits()
     taken = branch
     for _ in range(2):  # one count of so much, for so few words, is nobody's size
@@ -265,11 +267,12 @@ def test_a_model_that_is_asked_again_is_planned_for_as_it_was_left(messages, lim
     """Its first request behind another model's goes by the window that was told, by the ratio, and by its frame."""
     where, other = place(200_000, 2_000), place(200_000, 2_000, model="claude-opus-4-5")
     sent = plan(messages, where)
-    branch = replace(refused(sent.state, limit=limit, requested=round(factor * sent.after)), measured_request=None)
+    refused_state = refused(sent.state, limit=limit, requested=round(factor * sent.after))
+    branch = replace(refused_state, usage=replace(refused_state.usage, measured_request=None))
     left = plan(messages, other, state=branch).state
     again, before = known(where, left), known(where, branch)
     assert (again.limits, again.prior_ratio, again.setup) == (before.limits, before.prior_ratio, before.setup)
-    sizes = [estimate_request_tokens(one, again, branch.shown_tokens) for one in (left, branch)]
+    sizes = [estimate_request_tokens(one, again, branch.view.shown_tokens) for one in (left, branch)]
     assert sizes[0] == sizes[1]
     elsewhere = place(100_000, 2_000)
     assert known(elsewhere, left).limits == elsewhere.limits

@@ -233,7 +233,7 @@ class Run(RuleBasedStateMachine):
         self._put(COMPACTED)
         self.pressed = ""
 
-    @precondition(lambda self: self.alive and self.branch.compactions_since_answer < 2)
+    @precondition(lambda self: self.alive and self.branch.counters.compactions_since_answer < 2)
     @rule()
     def compact_unasked(self):
         self._put(COMPACTED)
@@ -254,8 +254,8 @@ class Run(RuleBasedStateMachine):
     def start_again(self):
         """A new process folds the same log: what the log counts is not given back."""
         fresh = start_recovery(self.branch, OURS)
-        assert fresh.compact <= max(0, 2 - self.branch.compactions_since_answer)
-        assert fresh.truncate <= max(0, 1 - self.branch.truncations_since_answer)
+        assert fresh.compact <= max(0, 2 - self.branch.counters.compactions_since_answer)
+        assert fresh.truncate <= max(0, 1 - self.branch.counters.truncations_since_answer)
         self.state, self.requests, self.pressed = fresh, 1, ""
 
     @invariant()

@@ -58,7 +58,8 @@ def begun_anew(summary, *users):
 def leaves(store, key):
     """Return what the branches of a session say to their ends."""
     return [
-        [slot.message.text for slot in store.open_state(key, leaf.id).history.sized_messages] for leaf in store.read_tips(key)
+        [slot.message.text for slot in store.open_state(key, leaf.id).history.sized_messages]
+        for leaf in store.read_tips(key)
     ]
 
 

@@ -78,7 +78,10 @@ def test_pinned_messages_are_always_shown():
     branch = grown(*TALK, CompactionEntry(3, Message.from_text("user", "sum"), 5))
     assert texts(branch) == ["s", "sum", "c"]
     assert list_projection_origins(branch) == [0, -1, 3]
-    assert branch.view.shown_tokens == branch.history.sized_messages[0].tokens + 5 + branch.history.sized_messages[3].tokens
+    assert (
+        branch.view.shown_tokens
+        == branch.history.sized_messages[0].tokens + 5 + branch.history.sized_messages[3].tokens
+    )
 
 
 def test_a_newer_compaction_hides_an_older_one():
@@ -130,8 +133,8 @@ def test_open_calls():
     branch = grown(say("user", "a"), call)
     assert branch.history.open_call_ids == ("x", "y")
     assert grown(result("y"), say("user", "hm"), branch=branch).history.open_call_ids == ("x",)
-    assert grown(result("y"), result("x"), result("z"), branch=branch).open_call_ids == ()
-    assert grown(say("assistant", "b"), branch=branch).open_call_ids == ()
+    assert grown(result("y"), result("x"), result("z"), branch=branch).history.open_call_ids == ()
+    assert grown(say("assistant", "b"), branch=branch).history.open_call_ids == ()
 
 
 def test_usage_counts_for_an_equal_basis_only():
@@ -172,10 +175,13 @@ def test_quiet_counts_requests_since_the_prefix_broke():
     fresh = grown(say("assistant", "d"), DecisionEntry((Edit(Span(4, 5, 0), (Text(""),), "t", "", 1),)), branch=branch)
     assert fresh.counters.requests_since_break == 2
     assert (
-        grown(DecisionEntry((Edit(Span(1, 2, 0), (Text(""),), "t", "", 1),)), branch=branch).requests_since_break == 0
+        grown(
+            DecisionEntry((Edit(Span(1, 2, 0), (Text(""),), "t", "", 1),)), branch=branch
+        ).counters.requests_since_break
+        == 0
     )
-    assert grown(CompactionEntry(3), branch=branch).requests_since_break == 0
-    assert grown(RequestSetup("g", 1), branch=branch).requests_since_break == 0
+    assert grown(CompactionEntry(3), branch=branch).counters.requests_since_break == 0
+    assert grown(RequestSetup("g", 1), branch=branch).counters.requests_since_break == 0
 
 
 def test_failures_are_counted_until_a_compaction():
@@ -183,7 +189,7 @@ def test_failures_are_counted_until_a_compaction():
     branch = grown(*TALK, FailureEntry("no-gain"), FailureEntry("timed-out"))
     assert branch.counters.failed_compactions == 2
     assert grown(CompactionEntry(3, Message.from_text("user", "s"), 1), branch=branch).counters.failed_compactions == 0
-    assert grown(CompactionEntry(3), branch=branch).failed_compactions == 2
+    assert grown(CompactionEntry(3), branch=branch).counters.failed_compactions == 2
 
 
 def test_summaries_that_came_to_nothing_are_counted_until_somebody_writes_one():
@@ -194,10 +200,14 @@ def test_summaries_that_came_to_nothing_are_counted_until_somebody_writes_one():
         branch = apply_entry(branch, Entry("f", None, FailureEntry("timed_out"), time_ms=at))
     assert (branch.counters.failures_since_summary, branch.counters.compaction_failed_at) == (2, 2_000)
     extract = grown(CompactionEntry(3, summary, 1), FailureEntry(FAILURE_UNANSWERED), branch=branch)
-    assert (extract.failed_compactions, extract.failures_since_summary, extract.compaction_failed_at) == (0, 2, 2_000)
+    assert (
+        extract.counters.failed_compactions,
+        extract.counters.failures_since_summary,
+        extract.counters.compaction_failed_at,
+    ) == (0, 2, 2_000)
     assert ConversationState.load(extract.dump()) == extract
     for by in ("model", "hook", "native"):
-        assert grown(CompactionEntry(3, summary, 1, author=by), branch=extract).failures_since_summary == 0
+        assert grown(CompactionEntry(3, summary, 1, author=by), branch=extract).counters.failures_since_summary == 0
 
 
 EDITS = (

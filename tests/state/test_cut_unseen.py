@@ -45,7 +45,9 @@ def said(branch, size):
     return grown(
         branch,
         MessageEntry(
-            replace(build_sized_message(Message.from_text("user", str(len(branch.history.sized_messages)))), tokens=size)
+            replace(
+                build_sized_message(Message.from_text("user", str(len(branch.history.sized_messages)))), tokens=size
+            )
         ),
     )
 
@@ -222,7 +224,9 @@ def test_the_frame_is_another_for_each_model(more, stands):
     """A count is as much larger as the frame is now; behind much more it is no measure, whoever was asked between."""
     branch = counted(counted(said(grown(ConversationState(), RequestSetup("f", FRAME)), 3_000), 4_000, "n"), 4_000)
     again = grown(branch, RequestSetup("g", FRAME + more), RequestEntry("b", 1, "n"))
-    assert (again.measured_request and again.measured_request.reported_tokens) == (4_000 + more if stands else None)
+    assert (again.usage.measured_request and again.usage.measured_request.reported_tokens) == (
+        4_000 + more if stands else None
+    )
 
 
 def test_pictures_are_not_weighed():
@@ -237,7 +241,7 @@ def test_a_request_that_was_not_counted_tells_nothing():
     _, branch = told(STEPS, cut(STEPS, 8_192))
     assert find_plateau_count(branch, 0) == 8_192
     branch = said(branch, 900)
-    request = RequestEntry(compute_prefix_digest(branch), len(branch.sized_messages), "m")
+    request = RequestEntry(compute_prefix_digest(branch), len(branch.history.sized_messages), "m")
     assert find_plateau_count(grown(branch, request, AnswerEntry("", Usage(8_192, 5))), 0) == 0
 
 
@@ -248,4 +252,4 @@ def test_a_dump_carries_the_stretch():
     before = json.decode(b'{"slots":7,"held":10500,"tokens":8192}', type=MeasuredRequest)
     assert before == replace(get_valid_measured_request(branch), plateau=None, projection_digest=b"")
     before = replace(before, projection_digest=get_valid_measured_request(branch).projection_digest)
-    assert told(STEPS[:1], NEARLY[7:], replace(branch, measured_request=before))[0] == [0]
+    assert told(STEPS[:1], NEARLY[7:], replace(branch, usage=replace(branch.usage, measured_request=before)))[0] == [0]

@@ -13,6 +13,7 @@ from holdfast.config import get_target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
+from holdfast.state.conversation_state import flatten_state
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     TRIGGER_HISTORY,
@@ -28,14 +29,17 @@ from holdfast.state.fold.apply import TRUNCATE_RULE, apply_entries, apply_entry
 from holdfast.state.fold.fork import rewind_state
 from holdfast.state.view import build_projection, compute_prefix_digest
 
-COUNTS = ("seen_count", "unchanged_until", "setup_changed_at", "turn_limit_start")
+COUNTS = ("last_request.seen_count", "last_request.unchanged_until", "setup_changed_at", "view.turn_limit_start")
 """Fields that count slots from the first one on."""
 KEPT = (
-    *("sized_messages", "messages", "cumulative_tokens", "digests_before", "pinned_count", "first_kept", "edits"),
-    *("shown_tokens", "first_index_by_call_id", "open_call_ids", "failed_answer_indexes", "setup", "model"),
-    *("configured_window", "measured_request", "calibration", "learned_limits", "other_model_stats"),
-    *("failed_compactions", "failures_since_summary", "compaction_failed_at", "active_decisions"),
-    *("protected_parts", "policy_name"),
+    *("history.sized_messages", "history.messages", "history.cumulative_tokens", "history.digests_before"),
+    *("history.first_index_by_call_id", "history.open_call_ids", "history.failed_answer_indexes"),
+    *("view.pinned_count", "view.first_kept", "view.edits", "view.shown_tokens"),
+    *("view.active_decisions", "view.protected_parts"),
+    *("last_request.model", "last_request.configured_window"),
+    *("usage.measured_request", "usage.calibration", "usage.learned_limits", "usage.other_model_stats"),
+    *("counters.failed_compactions", "counters.failures_since_summary", "counters.compaction_failed_at"),
+    *("setup", "policy_name"),
 )
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
 
@@ -64,9 +68,9 @@ def limiting(entries):
 
 def same(branch, before):
     """Assert that ``branch`` knows what ``before`` knew, with nothing used up: an edited past is asked of anew."""
-    for name in (*KEPT, *COUNTS, "previous_coverage"):
-        assert getattr(branch, name) == getattr(before, name), name
-    assert (branch.compactions_since_answer, branch.truncations_since_answer) == (0, 0)
+    for name in (*KEPT, *COUNTS, "last_request.previous_coverage"):
+        assert flatten_state(branch)[name] == flatten_state(before)[name], name
+    assert (branch.counters.compactions_since_answer, branch.counters.truncations_since_answer) == (0, 0)
     assert build_projection(branch) == build_projection(before)
 
 
@@ -90,10 +94,10 @@ def test_what_was_only_said_behind_leaves_no_trace(entries):
 ASKED = RequestEntry("b", 4, "m", 9_000)
 CUT = DecisionEntry((Edit(Span(1, 2, 0), (Text("-"),), "r", "w", 1),))
 KNOWN = {
-    "seen_count": [ASKED],
-    "unchanged_until": [ASKED, CUT],
+    "last_request.seen_count": [ASKED],
+    "last_request.unchanged_until": [ASKED, CUT],
     "setup_changed_at": [RequestSetup("f", 9), ASKED, RequestSetup("g", 9)],
-    "turn_limit_start": [CompactionEntry(2, trigger=TRIGGER_HISTORY), RevokeEntry("0")],
+    "view.turn_limit_start": [CompactionEntry(2, trigger=TRIGGER_HISTORY), RevokeEntry("0")],
 }
 """What leaves each of the counts at a number of its own, behind four messages."""
 
@@ -102,7 +106,7 @@ KNOWN = {
 def test_each_count_stands(name):
     """What a request showed, and shows otherwise since, what another frame came behind and what a limit counts."""
     before = behind(ConversationState.from_entries(said("a", "b", "c", "d")), *KNOWN[name])
-    assert getattr(before, name) == (1 if name == "unchanged_until" else 4)
+    assert flatten_state(before)[name] == (1 if name == "last_request.unchanged_until" else 4)
     new_state = rewind_state(apply_entries(before, said("x", "y")), 4)
     same(
         replace(
@@ -122,7 +126,7 @@ def test_no_count_is_of_a_slot_that_is_no_more(entries):
     branch = ConversationState.from_entries(entries)
     for count in range(len(branch.history.sized_messages)):
         shorter = rewind_state(branch, count)
-        assert all(getattr(shorter, name) == min(getattr(branch, name), count) for name in COUNTS)
+        assert all(flatten_state(shorter)[name] == min(flatten_state(branch)[name], count) for name in COUNTS)
         assert shorter.last_request.previous_coverage == tuple(
             min(number, count) for number in branch.last_request.previous_coverage
         )
@@ -142,7 +146,7 @@ def test_an_edited_past_has_as_many_attempts_as_any(entries, trigger):
     shorter = rewind_state(apply_entries(used, said("x")), count)
     assert (used.counters.compactions_since_answer > 0, used.counters.truncations_since_answer > 0) == (True, count > 0)
     assert (shorter.counters.compactions_since_answer, shorter.counters.truncations_since_answer) == (0, 0)
-    assert [what for _, what in shorter.view.active_decisions] == [what for _, what in used.active_decisions]
+    assert [what for _, what in shorter.view.active_decisions] == [what for _, what in used.view.active_decisions]
 
 
 def test_what_stands_in_the_place_of_an_edited_message_is_looked_at():

@@ -71,15 +71,18 @@ def test_a_told_size_outweighs_what_usage_taught_before():
     """However much evidence there was for less, the ratio is no less than what was told now."""
     branch = asked()
     for _ in range(30):
-        branch = grown(AnswerEntry(branch.last_request.prefix_digest, Usage(branch.last_request.tokens, 5)), branch=branch)
+        branch = grown(
+            AnswerEntry(branch.last_request.prefix_digest, Usage(branch.last_request.tokens, 5)), branch=branch
+        )
         branch = grown(MessageEntry(build_sized_message(Message.from_text("user", WORDS * 100))), branch=branch)
         branch = grown(
-            RequestEntry(compute_prefix_digest(branch), len(branch.sized_messages), "claude-sonnet-4-5"), branch=branch
+            RequestEntry(compute_prefix_digest(branch), len(branch.history.sized_messages), "claude-sonnet-4-5"),
+            branch=branch,
         )
     assert get_calibrated_ratio(branch, WHERE) < 1.1
-    told = refused(branch, requested=2 * branch.last_request_tokens)
+    told = refused(branch, requested=2 * branch.last_request.tokens)
     assert get_calibrated_ratio(told, WHERE) >= 1.95
-    assert get_valid_measured_request(told).reported_tokens == 2 * branch.last_request_tokens
+    assert get_valid_measured_request(told).reported_tokens == 2 * branch.last_request.tokens
 
 
 @pytest.mark.parametrize("told", [{"limit": 4_000}, {}, {"requested": 9_000}, {"limit": 4_000, "requested": 9_000}])
@@ -88,10 +91,10 @@ def test_what_was_forgotten_is_learned_anew(told):
     first = refused(asked(), **told)
     assert first.usage.learned_limits != LearnedLimits()
     after = grown(NoteEntry(NOTE_WINDOW_FORGOTTEN), branch=first)
-    assert after == replace(first, learned_limits=LearnedLimits())
-    asked_again = grown(RequestEntry(after.last_prefix_digest, 1, "claude-sonnet-4-5"), branch=after)
-    again = refused(asked_again, **told).learned_limits
-    assert replace(again, min_ratio=0.0) == replace(first.learned_limits, min_ratio=0.0)
+    assert after == replace(first, usage=replace(first.usage, learned_limits=LearnedLimits()))
+    asked_again = grown(RequestEntry(after.last_request.prefix_digest, 1, "claude-sonnet-4-5"), branch=after)
+    again = refused(asked_again, **told).usage.learned_limits
+    assert replace(again, min_ratio=0.0) == replace(first.usage.learned_limits, min_ratio=0.0)
 
 
 def test_what_is_written_for_an_hour_lives_so_long():
@@ -120,7 +123,7 @@ def test_the_frame_shares_in_what_was_told_unless_its_size_is_a_fact():
     held = loose.last_request.tokens
     assert loose.usage.learned_limits.min_ratio == pytest.approx(12_000 / (held + 1_000))
     exact = refused(asked(frame=RequestSetup("f", 1_000, is_exact=True)), requested=12_000)
-    assert exact.learned_limits.min_ratio == pytest.approx(11_000 / held)
+    assert exact.usage.learned_limits.min_ratio == pytest.approx(11_000 / held)
 
 
 def test_a_limit_alone_says_that_the_request_was_over_it():
@@ -129,11 +132,11 @@ def test_a_limit_alone_says_that_the_request_was_over_it():
     over = refused(branch, limit=int(1.5 * branch.last_request.tokens))
     assert get_calibrated_ratio(over, replace(WHERE, prior_ratio=over.usage.learned_limits.min_ratio)) >= 1.49
     assert get_valid_measured_request(over) is None
-    assert over.learned_limits.window_limit == int(1.5 * branch.last_request_tokens)
-    under = refused(branch, limit=int(0.8 * branch.last_request_tokens))
-    assert (under.calibration, under.learned_limits.min_ratio) == (branch.calibration, 0.0)
-    assert refused(over, limit=3_000).learned_limits.window_limit == 3_000
-    assert refused(refused(branch, limit=3_000), limit=9_000).learned_limits.window_limit == 3_000
+    assert over.usage.learned_limits.window_limit == int(1.5 * branch.last_request.tokens)
+    under = refused(branch, limit=int(0.8 * branch.last_request.tokens))
+    assert (under.usage.calibration, under.usage.learned_limits.min_ratio) == (branch.usage.calibration, 0.0)
+    assert refused(over, limit=3_000).usage.learned_limits.window_limit == 3_000
+    assert refused(refused(branch, limit=3_000), limit=9_000).usage.learned_limits.window_limit == 3_000
 
 
 def told(branch, tokens):
@@ -144,7 +147,8 @@ def told(branch, tokens):
         branch=branch,
     )
     return grown(
-        RequestEntry(compute_prefix_digest(branch), len(branch.history.sized_messages), "claude-sonnet-4-5"), branch=branch
+        RequestEntry(compute_prefix_digest(branch), len(branch.history.sized_messages), "claude-sonnet-4-5"),
+        branch=branch,
     )
 
 
@@ -154,9 +158,9 @@ def test_only_a_whole_prompt_is_believed():
     assert get_valid_measured_request(told(first, 100)) == get_valid_measured_request(first)
     assert (
         get_valid_measured_request(
-            told(told(asked(), 40 * asked().last_request_tokens), first.last_request_tokens)
+            told(told(asked(), 40 * asked().last_request.tokens), first.last_request.tokens)
         ).reported_tokens
-        == first.last_request_tokens
+        == first.last_request.tokens
     )
 
 
@@ -168,8 +172,8 @@ def test_without_sensible_numbers_the_request_itself_was_too_large(numbers):
     assert told.usage.learned_limits == LearnedLimits(
         smallest_refused_estimate=branch.last_request.tokens, overflows_since_answer=1
     )
-    assert (told.calibration, get_valid_measured_request(told)) == (
-        branch.calibration,
+    assert (told.usage.calibration, get_valid_measured_request(told)) == (
+        branch.usage.calibration,
         get_valid_measured_request(branch),
     )
 
@@ -190,14 +194,17 @@ def test_what_is_taken_disproves_what_was_told():
     taken = grown(AnswerEntry(branch.last_request.prefix_digest, Usage(9_000, 5)), branch=branch)
     assert taken.usage.learned_limits == LearnedLimits(min_ratio=branch.usage.learned_limits.min_ratio)
     part = refused(asked(times=4_000), limit=2_000)
-    assert grown(AnswerEntry(part.last_prefix_digest, Usage(2_001, 5)), branch=part).learned_limits == LearnedLimits(
-        min_ratio=part.learned_limits.min_ratio
-    )
+    assert grown(
+        AnswerEntry(part.last_request.prefix_digest, Usage(2_001, 5)), branch=part
+    ).usage.learned_limits == LearnedLimits(min_ratio=part.usage.learned_limits.min_ratio)
     blind = refused(asked())
-    assert grown(AnswerEntry(blind.last_prefix_digest, Usage(9_000, 5)), branch=blind).learned_limits == LearnedLimits()
     assert (
-        grown(AnswerEntry("another", Usage(9_000, 5)), branch=blind).learned_limits.smallest_refused_estimate
-        == blind.last_request_tokens
+        grown(AnswerEntry(blind.last_request.prefix_digest, Usage(9_000, 5)), branch=blind).usage.learned_limits
+        == LearnedLimits()
+    )
+    assert (
+        grown(AnswerEntry("another", Usage(9_000, 5)), branch=blind).usage.learned_limits.smallest_refused_estimate
+        == blind.last_request.tokens
     )
 
 
@@ -205,9 +212,16 @@ def test_another_model_has_other_limits():
     """What was learned is of the model that was asked; a request to another begins anew."""
     branch = refused(asked(), 3_000, 9_000)
     assert branch.usage.learned_limits.window_limit == 3_000
-    assert grown(RequestEntry("b", 1, "claude-sonnet-4-5"), branch=branch).usage.learned_limits == branch.usage.learned_limits
+    assert (
+        grown(RequestEntry("b", 1, "claude-sonnet-4-5"), branch=branch).usage.learned_limits
+        == branch.usage.learned_limits
+    )
     other = grown(RequestEntry("b", 1, "gpt-5"), branch=branch)
-    assert (other.learned_limits, other.calibration, other.measured_request) == (LearnedLimits(), Calibration(), None)
+    assert (other.usage.learned_limits, other.usage.calibration, other.usage.measured_request) == (
+        LearnedLimits(),
+        Calibration(),
+        None,
+    )
 
 
 WINDOWS = {"a": 0, "b": 9_000, "c": 200_000}
@@ -236,7 +250,7 @@ def test_each_model_is_known_as_if_nobody_else_had_been_asked(lessons):
         again = RequestEntry("b", 1, model, window)
         alone = grown(*said, *chain.from_iterable(some for one, some in bodies if one == model), again)
         known = grown(again, branch=every)
-        assert (known.usage.learned_limits, known.usage.calibration, known.configured_window) == (
+        assert (known.usage.learned_limits, known.usage.calibration, known.last_request.configured_window) == (
             alone.usage.learned_limits,
             alone.usage.calibration,
             window,
@@ -252,7 +266,7 @@ def test_another_window_ends_what_its_own_model_taught():
     same = grown(RequestEntry("b", 1, "a", 9_000), branch=branch)
     assert (same.usage.learned_limits.window_limit, again.usage.learned_limits) == (3_000, LearnedLimits())
     assert again.usage.calibration == same.usage.calibration != Calibration()
-    assert grown(RequestEntry("b", 1, "b", 9_000), branch=again).learned_limits.window_limit == 5_000
+    assert grown(RequestEntry("b", 1, "b", 9_000), branch=again).usage.learned_limits.window_limit == 5_000
 
 
 def test_what_was_forgotten_is_forgotten_of_each_model():
@@ -274,7 +288,9 @@ def test_as_many_models_are_known_as_a_conversation_asks():
         branch = grown(
             *lesson(name, 3_000, 6_000, 0), RequestEntry("b", 1, "silent"), RequestEntry("b", 1, "mute"), branch=branch
         )
-    assert [one.model for one in branch.usage.other_model_stats] == [str(number) for number in range(2, MAX_OTHER_MODELS + 2)]
+    assert [one.model for one in branch.usage.other_model_stats] == [
+        str(number) for number in range(2, MAX_OTHER_MODELS + 2)
+    ]
     assert ConversationState.load(branch.dump()).usage.other_model_stats == branch.usage.other_model_stats
 
 
@@ -356,13 +372,16 @@ def test_one_wild_count_teaches_nothing(frame, wild):
     size = branch.last_request.tokens + frame.tokens
     counted = told(told(branch, size), size + 300)
     doubted = told(counted, wild * size)
-    assert doubted.learned_limits == replace(counted.learned_limits, doubted_tokens=wild * size)
-    assert (get_valid_measured_request(doubted), doubted.calibration) == (
+    assert doubted.usage.learned_limits == replace(counted.usage.learned_limits, doubted_tokens=wild * size)
+    assert (get_valid_measured_request(doubted), doubted.usage.calibration) == (
         get_valid_measured_request(counted),
-        counted.calibration,
+        counted.usage.calibration,
     )
     after = told(doubted, size + 600)
-    assert (get_valid_measured_request(after).reported_tokens, after.learned_limits.doubted_tokens) == (size + 600, 0)
+    assert (get_valid_measured_request(after).reported_tokens, after.usage.learned_limits.doubted_tokens) == (
+        size + 600,
+        0,
+    )
 
 
 @pytest.mark.parametrize("frame", [RequestSetup("f", 900), RequestSetup("f", 900, is_exact=True)])
@@ -370,10 +389,10 @@ def test_the_first_count_may_be_wild_too(frame):
     """Where the frame is known the estimate says how many tokens there can be at most."""
     branch = asked(frame=frame)
     doubted = told(branch, 6 * (branch.last_request.tokens + 900))
-    assert (get_valid_measured_request(doubted), doubted.calibration) == (None, branch.calibration)
+    assert (get_valid_measured_request(doubted), doubted.usage.calibration) == (None, branch.usage.calibration)
     assert (
-        get_valid_measured_request(told(doubted, branch.last_request_tokens + 900)).reported_tokens
-        == branch.last_request_tokens + 900
+        get_valid_measured_request(told(doubted, branch.last_request.tokens + 900)).reported_tokens
+        == branch.last_request.tokens + 900
     )
 
 
@@ -413,7 +432,10 @@ def test_new_pictures_explain_any_count():
         ).reported_tokens
         == 300_000
     )
-    assert get_valid_measured_request(grown(AnswerEntry(branch.last_request.prefix_digest, Usage(1, 5)), branch=branch)) is None
+    assert (
+        get_valid_measured_request(grown(AnswerEntry(branch.last_request.prefix_digest, Usage(1, 5)), branch=branch))
+        is None
+    )
     seen = told(branch, 12_000)
     assert get_valid_measured_request(told(seen, 300_000)).reported_tokens == 12_000
 
@@ -422,9 +444,12 @@ def test_a_jump_that_is_told_twice_is_believed_and_is_no_ratio():
     """What was said since is not why there are more: the count stands from then on, and the calibration stays."""
     counted = told(told(asked(), 4_000), 4_300)
     jumped = told(told(counted, 9_000), 9_300)
-    assert (get_valid_measured_request(jumped).reported_tokens, jumped.learned_limits.doubted_tokens) == (9_300, 0)
-    assert jumped.calibration == counted.calibration
-    assert told(jumped, 9_600).calibration != counted.calibration
+    assert (get_valid_measured_request(jumped).reported_tokens, jumped.usage.learned_limits.doubted_tokens) == (
+        9_300,
+        0,
+    )
+    assert jumped.usage.calibration == counted.usage.calibration
+    assert told(jumped, 9_600).usage.calibration != counted.usage.calibration
 
 
 def test_what_one_branch_knows_of_models_another_is_told():
