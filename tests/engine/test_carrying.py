@@ -20,7 +20,7 @@ from holdfast.planning.pipeline import Policy
 from holdfast.state.calibration.calibration import ModelStats
 from holdfast.state.calibration.model_stats import get_model_stats, list_nonempty_model_stats
 from holdfast.state.calibration.token_estimate import get_calibrated_ratio
-from holdfast.state.conversation_state import ConversationState
+from holdfast.state.conversation_state import ConversationState, MeasuredUsage
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     NOTE_MODEL_STATS,
@@ -246,12 +246,12 @@ def test_what_was_learned_of_a_model_counts_wherever_a_conversation_parts(count,
     again = Journal.open(store, SAMPLE_KEY, leaf=journal.leaf)
     for one in (journal, again):
         known = get_model_stats(one.state, wide.model)
-        assert replace(known.usage.learned_limits, overflows_since_answer=0) == replace(
-            before.usage.learned_limits, overflows_since_answer=0
+        assert replace(known.learned_limits, overflows_since_answer=0) == replace(
+            before.learned_limits, overflows_since_answer=0
         )
         assert get_calibrated_ratio(one.state, wide) == pytest.approx(
             get_calibrated_ratio(
-                replace(one.state, usage=replace(one.state.usage, calibration=before.usage.calibration)), wide
+                replace(one.state, usage=replace(one.state.usage, calibration=before.calibration)), wide
             ),
             abs=MAX_RATIO_DIFFERENCE,
         )
@@ -279,7 +279,7 @@ def test_what_was_learned_of_each_model_is_told_once_where_a_conversation_parts(
     parting(journal, said, 0, "the last")
     assert get_model_stats(journal.state, other.model).learned_limits.window_limit == 20_000
     assert get_model_stats(journal.state, anthropic.model) == get_model_stats(
-        ConversationState(other_model_stats=before), anthropic.model
+        ConversationState(usage=MeasuredUsage(other_model_stats=before)), anthropic.model
     )
 
 
