@@ -1,6 +1,7 @@
-"""What is known of a conversation at one leaf of its log, as a value in five groups.
+"""The state of a conversation at one leaf of its log, as an immutable value in five groups of fields.
 
-``holdfast.state.fold`` makes it of the entries of the log; nothing else does.
+Only ``holdfast.state.fold`` makes a new state, by applying entries of the log to an older one. This module holds the
+values and imports nothing of the fold, so that everything the fold uses can import the state.
 """
 
 from __future__ import annotations
@@ -27,135 +28,150 @@ from holdfast.state.sequence import PersistentSequence
 
 
 class MessageHistory(Struct, frozen=True):
-    """The messages of a conversation from the root of its log, in columns that older states share."""
+    """Every message from the root of the log, with what is known of each.
+
+    The sequences are columns of one table: index i is the same message in each of them. They are persistent, so a newer
+    state shares the storage of the older one.
+    """
 
     sized_messages: PersistentSequence[SizedMessage] = field(default_factory=PersistentSequence)
-    """Every message from the root, oldest first."""
+    """The messages with their size, digest and wire bytes, oldest first."""
     messages: PersistentSequence[Message] = field(default_factory=PersistentSequence)
-    """The messages of the slots, to be compared with a caller's list."""
+    """The bare messages, to be compared with a caller's list."""
     cumulative_tokens: PersistentSequence[int] = field(default_factory=PersistentSequence)
-    """``sums[i]`` is the size of slots 0 to i as they were said."""
+    """Tokens of messages 0 to i as they were said, before any edit."""
     projection_digests: PersistentSequence[bytes] = field(default_factory=PersistentSequence)
-    """``marks[i]`` is the digest of the projection up to and with slot i; nothing for one that gave way."""
+    """Digest of everything a request shows up to and including message i; empty for a message that is hidden."""
     digests_before: PersistentSequence[bytes] = field(default_factory=PersistentSequence)
-    """``born[i]`` is the digest of the projection before slot i at the time it was appended; of an answer, of what its
-    request showed, or nothing where that stands no more."""
+    """Digest of what was shown before message i when it was appended. For an answer it covers what its request showed,
+    and is empty once that has changed. It tells whether a signed answer may go out with its signature."""
     first_index_by_call_id: dict[str, int] = field(default_factory=dict)
-    """The slot that first used a call id; shared with the branches grown from here, so a larger index means never."""
+    """Index of the message that first used a tool call id. The dictionary is shared with states that were grown from
+    this one: an index at or beyond the end of this history belongs to one of those and does not count."""
     open_call_ids: tuple[str, ...] = ()
-    """Ids of calls of the newest assistant message that have no result yet."""
+    """Ids of tool calls in the newest assistant message that have no result yet."""
     failed_answer_indexes: tuple[int, ...] = ()
-    """Slots of answers that failed or were interrupted: calls of theirs without a result never ran."""
+    """Indexes of answers that failed or were interrupted: their tool calls without a result never ran."""
     queued_messages: tuple[tuple[str, bytes], ...] = ()
-    """The ids of the notes that hold messages which wait to be said, and what they hold; oldest first."""
+    """Messages that arrived during a run and wait for their turn: note id and encoded message, oldest first."""
 
 
 class ViewState(Struct, frozen=True):
-    """What a request shows of the history: what is hidden, replaced or protected, and how large the rest is."""
+    """What the next request shows of the history: which part is hidden, replaced or protected, and its size."""
 
     pinned_count: int = 0
-    """System messages at the very start; they are always sent."""
+    """Number of system messages at the very start; they are always sent."""
     first_kept: int = 0
-    """First slot that is shown; the ones before it gave way to ``compaction``."""
+    """Index of the first message that is shown as it was said; ``compaction`` replaces the ones before it."""
     compaction: CompactionEntry | None = None
     edits: EditMap = field(default_factory=EditMap)
-    """Recorded edits in force, by the slot they start at."""
+    """The recorded edits in force, by the index of the message they start at."""
     active_decisions: tuple[tuple[str, DecisionEntry | CompactionEntry], ...] = ()
-    """Decisions and compactions in force with the ids of their entries, oldest first."""
+    """The decisions and compactions in force with the ids of their entries, oldest first."""
     protected_parts: dict[int, tuple[int | None, ...]] = field(default_factory=dict)
-    """Parts that an undo brought back, by their slot; nothing is all of it. Only what must fit may take them again."""
+    """Parts that an undo restored, by message index; ``None`` stands for the whole message. They are reduced again only
+    where nothing else fits."""
     turn_limit_start: int = 0
-    """First slot that a limit of turns counts: an undo of what it hid brings back those before."""
+    """Index from which a limit of user turns counts. An undo of that limit moves it, so that the turns stay visible."""
     shown_tokens: int = 0
-    """Size of the projection, as the model that was asked last is shown it."""
+    """Tokens of what is shown, as the model of the last request is shown it."""
     native_tokens: int = 0
-    """Size of what stands for the head in it, where a provider compacted: its own items, or their readable twin."""
+    """Tokens of the provider's own compaction items among them (or of their readable copy); 0 without one."""
     media_indexes: tuple[int, ...] = ()
-    """The kept slots that show images or documents."""
+    """Indexes of the shown messages that contain images or documents."""
     media_count: int = 0
-    """Images and documents that are shown."""
+    """Number of images and documents that are shown."""
     media_bytes: int = 0
+    """Their bytes together."""
     normalized_prefix: NormalizedPrefix | None = None
-    """What hygiene found so far; a memory of the planner's, it changes no result."""
+    """How far the history is known to be valid for an API. A cache of the planner: it changes no result."""
 
 
 class LastRequest(Struct, frozen=True):
     """The newest request: where it went, and how much of the history it covered."""
 
     seen_count: int = 0
-    """How many slots the newest request covered: what lies before was seen by the model as it is shown."""
+    """Number of messages that the newest request covered: the model has seen these as they are shown."""
     unchanged_until: int = 0
-    """First of them that is shown otherwise since; ``seen_count`` where none is."""
+    """Index of the first of them that has been edited since; ``seen_count`` if none has."""
     previous_coverage: tuple[int, int] = (0, 0)
-    """``seen_count`` and ``unchanged_until`` as the newest request found them."""
+    """``seen_count`` and ``unchanged_until`` before the newest request; a retry of it starts from these."""
     tokens: int = 0
-    """``shown_tokens`` at the newest request."""
+    """``view.shown_tokens`` when it was sent."""
     prefix_digest: str = ""
+    """Digest of its setup and of everything it showed."""
     model: str = ""
     api: str = ""
-    """The API that the newest request went to, as far as the log says so."""
+    """The API it went to; empty if the log does not say so."""
     configured_window: int = 0
-    """Window of the newest request as it was configured; 0 = not known."""
+    """The model's window as it was configured, in tokens; 0 if not known."""
 
 
 class MeasuredUsage(Struct, frozen=True):
-    """What providers reported and refused: a measured request, the calibration, the limits of each model."""
+    """What providers reported or refused: the last measured request, the calibration and the learned limits."""
 
     measured_request: MeasuredRequest | None = None
-    """The newest request whose size was told, whatever it shows now; ``valid_measured_request`` where that still
-    stands.
+    """The newest request whose size a provider reported. ``view.get_valid_measured_request`` says whether it still
+    counts.
     """
     last_answer: LastAnswerUsage | None = None
-    """What was in use at the newest good answer; ``valid_last_answer`` where no compaction came later."""
+    """The usage of the newest good answer. ``view.get_valid_last_answer`` leaves it out after a compaction."""
     calibration: Calibration = Calibration()
+    """Reported tokens for each estimated one, for the model of the last request."""
     learned_limits: LearnedLimits = LearnedLimits()
-    """What overflows told of the model that was asked last."""
+    """What overflow errors taught about the model of the last request."""
     other_model_stats: tuple[ModelStats, ...] = ()
-    """What was told of the models that were asked before it, in the order in which they were left."""
+    """The same for models that were used before it, in the order in which they were left."""
 
 
 class Counters(Struct, frozen=True):
-    """What happened since the last answer, summary or break of the prefix; limits and the breaker go by these."""
+    """How often something happened since the last answer, summary or break of the prefix.
+
+    The limits on compactions and truncations and the circuit breaker go by these.
+    """
 
     requests_since_break: int = 0
-    """Requests since the prefix last broke; a retry is the same request."""
+    """Requests since the cached prefix last broke; a retry is the same request."""
     compactions_since_answer: int = 0
-    """Compactions since the last answer."""
+    """Compactions since the last answer of the model."""
     failed_compactions: int = 0
-    """Failed or useless compactions since the last good one."""
+    """Compactions that failed or gained too little, since the last good one."""
     failures_since_summary: int = 0
-    """The same since the last one that somebody wrote: an extract in its place ends no row."""
+    """The same since the last summary written by a model: an extract in its place does not end the row."""
     compaction_failed_at: int | None = None
-    """When the newest of them failed, in ms since 1970, where the log says so."""
+    """When the newest of them failed, in ms since 1970; ``None`` if the log does not say."""
     truncations_since_answer: int = 0
-    """Decisions to cut results under pressure since the last answer."""
+    """Decisions to truncate results under pressure, since the last answer."""
 
 
 class ConversationState(Struct, frozen=True):
-    """What is known of a conversation at one leaf. Immutable; sizes are estimator tokens unless said otherwise."""
+    """What is known of a conversation at one leaf of its log: the fold over its entries.
+
+    Immutable. Sizes are tokens of our own estimator unless a field says otherwise.
+    """
 
     history: MessageHistory = field(default_factory=MessageHistory)
     view: ViewState = field(default_factory=ViewState)
     setup: RequestSetup = RequestSetup()
     setup_changed_at: int = 0
-    """How many slots there were when another frame last took the place of one; 0 where none did."""
+    """Number of messages when the setup last changed; 0 if it never did."""
     last_request: LastRequest = field(default_factory=LastRequest)
     usage: MeasuredUsage = field(default_factory=MeasuredUsage)
     counters: Counters = field(default_factory=Counters)
     policy_name: str = ""
-    """Who decides, as far as a note says so."""
+    """Name of the policy that planned last, if a note in the log says so."""
 
     @classmethod
     def from_entries(cls, entries: Iterable[Entry]) -> ConversationState:
-        """Return the branch of ``entries``, given in order from the root."""
+        """Return the state after ``entries``, given in order from the root."""
         from holdfast.state.fold.apply import apply_entries
 
         return apply_entries(cls(), entries)
 
     def with_reported_usage(self, input_tokens: int, output_tokens: int = 0) -> ConversationState:
-        """Return the branch knowing what the request it was planned for really cost, cached tokens included.
+        """Return the state after the provider reported the usage of the last planned request.
 
-        Raises ``TypeError`` for what is no number of tokens.
+        ``input_tokens`` includes cached tokens. Raises ``TypeError`` for anything but whole numbers.
         """
         for name, token_count in (("input_tokens", input_tokens), ("output_tokens", output_tokens)):
             if not isinstance(token_count, int):
@@ -168,23 +184,23 @@ class ConversationState(Struct, frozen=True):
         return apply_entry(self, Entry("", None, AnswerEntry(self.last_request.prefix_digest, usage)))
 
     def dump(self) -> bytes:
-        """Return the branch as bytes for a database of your own; wire bytes are kept byte for byte."""
+        """Return the state as bytes for a database of your own; wire bytes are kept as they are."""
         from holdfast.state.codec.dump import dump_state
 
         return dump_state(self)
 
     @classmethod
     def load(cls, data: bytes) -> ConversationState:
-        """Return the branch that ``dump`` wrote; raises ``FormatError`` for any other bytes."""
+        """Return the state that ``dump`` wrote; raises ``FormatError`` for any other bytes."""
         from holdfast.state.codec.dump import load_state
         from holdfast.state.fold.media import recount_media
 
         return recount_media(load_state(data))
 
 
-def is_protected_part(state: ConversationState, slot: int, part: int | None) -> bool:
-    """Return whether an undo brought back this part, or all of its slot."""
-    parts = state.view.protected_parts.get(slot, ())
+def is_protected_part(state: ConversationState, message_index: int, part: int | None) -> bool:
+    """Return whether an undo restored this part of a message, or the whole message."""
+    parts = state.view.protected_parts.get(message_index, ())
     return part in parts or None in parts
 
 
@@ -192,9 +208,9 @@ _GROUPS = ("history", "view", "last_request", "usage", "counters")
 
 
 def flatten_state(state: ConversationState) -> dict[str, object]:
-    """Return every field of ``state`` by ``group.field``, or by its name where it is in no group.
+    """Return every field of ``state`` under ``group.field``, or under its name if it is in no group.
 
-    For what writes a state down: a checkpoint, a dump.
+    Checkpoints and dumps are written from this.
     """
     flat: dict[str, object] = {}
     for name in state.__struct_fields__:
@@ -207,7 +223,7 @@ def flatten_state(state: ConversationState) -> dict[str, object]:
 
 
 def replace_flat_fields(state: ConversationState, values: Mapping[str, Any]) -> ConversationState:
-    """Return ``state`` with the fields of ``values``, which are named as ``flatten_state`` names them."""
+    """Return ``state`` with the fields in ``values`` replaced; they are named as ``flatten_state`` names them."""
     changes: dict[str, Any] = {}
     by_group: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
