@@ -136,6 +136,41 @@ if not child:  # no lock of a process is one for its child
     os._exit(found[0] == fcntl.F_UNLCK)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
+INHERITS = """
+import os, signal, sys, threading
+from holdfast.errors import StoreError
+from holdfast.store import open_store
+
+held, forked = threading.Event(), threading.Event()
+
+
+def use(store):
+    with store._file.read_transaction():
+        held.set()
+        forked.wait()
+
+
+with open_store(sys.argv[1]) as store:
+    store.create_session("one")
+    thread = threading.Thread(target=use, args=[store])
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        try:
+            store.list_sessions()
+        except StoreError as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+        with open_store(sys.argv[1]) as own:
+            print("the child's own:", [about.key for about in own.list_sessions()], flush=True)
+    else:
+        os.waitpid(child, 0)
+        forked.set()
+        thread.join()
+        store.create_session("two")
+        print("the parent's:", sorted(about.key for about in store.list_sessions()), flush=True)
+"""
 LEAVES = """
 import os, sys
 from pathlib import Path
@@ -427,6 +462,15 @@ def test_a_child_that_leaves_the_block_it_was_forked_in(tmp_path: Path) -> None:
     """What it has opened meanwhile stays open, though it has the numbers that its parent's lock had."""
     with script(LEAVES, tmp_path) as process:
         assert process.communicate()[0].split() == ["0"]
+
+
+def test_a_forked_child_opens_a_store_of_its_own(tmp_path: Path) -> None:
+    """The parent's is refused there, whoever was using it, and leaving its block closes nothing of the parent's."""
+    with script(INHERITS, tmp_path / "agent.db") as process:
+        refused, own, parents = process.communicate()[0].splitlines()
+    assert "was opened in another process, from which this one was forked; open the store here too" in refused
+    assert own == "the child's own: ['one']"
+    assert parents == "the parent's: ['one', 'two']"
 
 
 def test_a_file_is_locked_for_whoever_opens_it_while_it_is_made(tmp_path: Path) -> None:

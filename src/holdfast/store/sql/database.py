@@ -76,6 +76,8 @@ class SqliteFile:
         self._durability = durability
         self._readonly = readonly
         self._turn = threading.RLock()
+        self._process_id: int | None = None
+        """The process that used the file first."""
         self._reader: sqlite3.Connection | None = None
         self._writer: sqlite3.Connection | None = None
         self._opened: tuple[int, int] | None = None
@@ -103,7 +105,12 @@ class SqliteFile:
         return own if ending == ".blobs" and own.is_dir() and not there.exists() else there
 
     def close(self) -> None:
-        """Close the file; its ``-wal`` is folded into it if nobody else has it open."""
+        """Close the file; its ``-wal`` is folded into it if nobody else has it open.
+
+        A forked child closes nothing: the connections are its parent's.
+        """
+        if self._is_forked:
+            return
         with self._turn:
             self._closed = True
             for connection in (self._reader, self._writer):
@@ -128,11 +135,24 @@ class SqliteFile:
             raise StoreError(msg)
         return db
 
+    @property
+    def _is_forked(self) -> bool:
+        """Whether the file was used before this process was forked."""
+        return self._process_id not in (None, os.getpid())
+
+    def _require_process(self) -> None:
+        """Raise in a forked child: SQLite's connections must not be used there, and ``_turn`` may be held for ever."""
+        if self._is_forked:
+            msg = f"{self.file} was opened in another process, from which this one was forked; open the store here too"
+            raise StoreError(msg)
+        self._process_id = os.getpid()
+
     # -- transactions --------------------------------------------------------------------------------------------------
 
     @contextmanager
     def read_transaction(self) -> Iterator[None]:
         """Everything read inside is of one moment."""
+        self._require_process()
         with self._turn:
             try:
                 db = self._open_reader()
@@ -150,6 +170,7 @@ class SqliteFile:
     @contextmanager
     def write_transaction(self) -> Iterator[None]:
         """Everything written inside is on disk at its end, or nothing is."""
+        self._require_process()
         with self._turn:
             if self._refused:
                 raise StoreReadOnly(self._refused)
