@@ -6,7 +6,6 @@ import asyncio
 import re
 import sqlite3
 from collections.abc import Awaitable, Callable
-from contextvars import Context
 from pathlib import Path
 from typing import Any
 
@@ -103,15 +102,11 @@ def cleared() -> None:
 
 
 def elsewhere() -> None:
-    lanes = Lanes()
-
-    async def hold() -> None:
-        async with lanes.hold("one"):
-            pass
-
     async def work() -> None:
-        async with lanes.hold("one"):
-            await to_thread.run_sync(Context().run, asyncio.run, hold())
+        async with Engine.open(
+            ":memory:", upstream=ScriptedUpstream([]), api="anthropic", model="claude-opus-5"
+        ) as engine:
+            await to_thread.run_sync(asyncio.run, engine.session("one"))
 
     asyncio.run(work())
 

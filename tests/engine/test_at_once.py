@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from contextlib import asynccontextmanager
-from contextvars import Context
 
 import anyio
 import msgspec
 import pytest
-from anyio import to_thread
 from notes import talk
 from samples import SAMPLE_KEY
 
@@ -19,7 +15,6 @@ from holdfast.config import get_target
 from holdfast.engine.compaction import compact as compacting
 from holdfast.engine.compaction.summarizer import SummaryWriter
 from holdfast.engine.engine import Engine
-from holdfast.errors import OperationAborted
 from holdfast.messages.message import Message
 from holdfast.planning.pipeline import OVER_WINDOW_RULE
 from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
@@ -208,121 +203,3 @@ class Held(ScriptedUpstream):
             await self.may_answer.wait()
         async with super().send(sent) as reply:
             yield reply
-
-
-TURNS = {
-    "ask": lambda session, _: session.ask("And you?"),
-    "compact": lambda session, _: session.compact(),
-    "undo": lambda session, _: session.undo(),
-    "prepare": lambda session, _: session.prepare("And you?"),
-}
-OTHERS = {
-    "append": lambda session, _: session.append("And you?"),
-    "recall": lambda session, entry: session.recall(entry),
-    "branch": lambda session, entry: session.branch(entry),
-}
-
-
-def test_a_session_is_run_in_one_event_loop_at_a_time():
-    """While it answers, a verb that takes its turn is refused in another loop, and others work; then each may ask."""
-
-    async def caught(verb, *given):
-        try:
-            with anyio.fail_after(20):
-                await verb(*given)
-        except OperationAborted as error:
-            return str(error)
-        return "done"
-
-    async def elsewhere(*given):
-        return await to_thread.run_sync(Context().run, asyncio.run, caught(*given))
-
-    async def main():
-        upstream = Held(["one", "two", "three"])
-        async with opened(upstream) as engine:
-            session = await engine.session(SAMPLE_KEY)
-            [entry] = await session.append("Go.")
-            async with anyio.create_task_group() as group:
-                group.start_soon(session.ask)
-                await upstream.asked.wait()
-                turns = [await elsewhere(verb, session, entry) for verb in TURNS.values()]
-                others = [await elsewhere(verb, session, entry) for verb in OTHERS.values()]
-                upstream.may_answer.set()
-            later = [await elsewhere(TURNS["ask"], session, entry), await caught(TURNS["ask"], session, entry)]
-            return turns, [*others, *later], [message.text for message in session.journal.state.history.messages]
-
-    turns, others, said = asyncio.run(main())
-    assert all("another event loop" in what for what in turns)
-    assert set(others) == {"done"}
-    assert said == ["Go.", "one", "And you?", "And you?", "two", "And you?", "three"]
-
-
-def test_a_compaction_is_not_waited_for_in_another_event_loop():
-    """Nobody there would be woken when it ends: that is said at once, and here it is waited for."""
-
-    async def elsewhere(session):
-        with anyio.fail_after(20):
-            try:
-                await session.wait_for_compaction()
-            except OperationAborted as error:
-                return str(error)
-        return "waited"
-
-    async def main():
-        upstream = Held(["no summary"] * 9)
-        async with opened(upstream, writers=[SummaryWriter(upstream, OPUS)]) as engine:
-            session = await engine.session(SAMPLE_KEY)
-            await session.append(*[f"note {number} " + "word " * 2_000 for number in range(12)])
-            async with anyio.create_task_group() as group:
-                group.start_soon(session.compact)
-                await upstream.asked.wait()
-                told = await to_thread.run_sync(Context().run, asyncio.run, elsewhere(session))
-                group.start_soon(session.wait_for_compaction)
-                upstream.may_answer.set()
-            return told, await elsewhere(session)
-
-    there, here = asyncio.run(main())
-    assert "another event loop" in there
-    assert here == "waited"
-
-
-class Slow(ScriptedUpstream):
-    """An upstream that takes its time; another thread may wait until it was asked."""
-
-    def __init__(self, replies):
-        super().__init__(replies)
-        self.was_asked = threading.Event()
-
-    @asynccontextmanager
-    async def send(self, sent):
-        self.was_asked.set()
-        await anyio.sleep(0.2)
-        async with super().send(sent) as reply:
-            yield reply
-
-
-def test_what_another_loop_runs_ends_before_an_engine_is_closed():
-    """Also where an error leaves the block, which is the caller's own: what was asked is answered, and in the log."""
-    upstream, store, told = Slow(["one"]), MemoryStore(), []
-
-    async def asks(engine):
-        told.append((await (await engine.session(SAMPLE_KEY)).ask("Go.")).message.text)
-
-    async def main():
-        async with opened(upstream, store) as engine:
-            asking = threading.Thread(target=asyncio.run, args=[asks(engine)])
-            asking.start()
-            told.append(asking)
-            assert await to_thread.run_sync(upstream.was_asked.wait, 20)
-            raise KeyError("the caller's own")
-
-    with pytest.raises(KeyError, match="the caller's own"):
-        asyncio.run(main())
-    said = [
-        entry.body.sized_message.message.text
-        for entry in store.read_entries(SAMPLE_KEY)
-        if isinstance(entry.body, MessageEntry)
-    ]
-    assert said == ["Go.", "one"]
-    told[0].join(20)
-    assert told[1:] == ["one"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from contextlib import asynccontextmanager
 
 import anyio
@@ -281,22 +279,3 @@ def test_a_compaction_gives_a_question_as_long_as_a_summary_may_take(seconds):
             return anyio.current_time() - began
 
     assert run_on_fake_clock(main) == pytest.approx(50 + seconds)
-
-
-def test_what_runs_in_another_loop_is_aborted_there():
-    """Whoever closes a session stops its compaction from any thread: it is woken where it waits."""
-    flying, begun, told = CompactionTracker(), threading.Event(), []
-
-    async def compacts():
-        with anyio.CancelScope() as scope:
-            flying.start(scope.cancel)
-            begun.set()
-            await anyio.sleep(20)
-        told.append(scope.cancelled_caught)
-
-    thread = threading.Thread(target=asyncio.run, args=[compacts()])
-    thread.start()
-    assert begun.wait(20)
-    flying.close()
-    thread.join(10)
-    assert (told, flying.status.is_closed) == ([True], True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack
 from contextvars import Context
 
 import anyio
@@ -12,8 +11,8 @@ import anyio.lowlevel
 import pytest
 from anyio import to_thread
 
-from holdfast.engine.concurrency.lanes import Lanes, Permits, _LoopOwner
-from holdfast.errors import DeadlineExceeded, HoldfastError, LaneCleared, LaneClosed, OperationAborted
+from holdfast.engine.concurrency.lanes import Lanes, Permits
+from holdfast.errors import DeadlineExceeded, HoldfastError, LaneCleared, LaneClosed
 from holdfast.testing.clock import run_on_fake_clock
 
 
@@ -507,172 +506,3 @@ def test_no_permits_at_all_is_refused():
     """Nothing could ever run: that is said where it is made."""
     with pytest.raises(ValueError, match="at least 1"):
         Permits(0)
-
-
-def elsewhere(work):
-    """Return what ``work`` returns or raises in an event loop of another thread."""
-
-    async def caught():
-        try:
-            with anyio.fail_after(20):
-                return await work()
-        except HoldfastError as error:
-            return error
-
-    return to_thread.run_sync(Context().run, asyncio.run, caught())
-
-
-@pytest.mark.parametrize("kind", [Lanes, Permits])
-def test_one_event_loop_at_a_time(kind):
-    """Who leaves in one loop can wake nobody in another: it is refused there, busy or free, until all have left."""
-    gates = kind()
-
-    def hold(key):
-        return gates.hold(key) if kind is Lanes else gates.hold()
-
-    async def work(key="a"):
-        async with hold(key):
-            return "held"
-
-    async def main():
-        async with hold("a"):
-            told = await elsewhere(work), await elsewhere(lambda: work("b")), await work("b")
-        return *told, await elsewhere(work), await work()
-
-    first, second, *others = asyncio.run(main())
-    for refused in (first, second):
-        assert type(refused) is OperationAborted
-        assert "another event loop" in str(refused)
-    assert others == ["held"] * 3
-    assert gates.is_idle
-
-
-def test_who_is_inside_goes_in_again_from_another_loop():
-    """It waits for nobody: a tool in a thread that runs a loop of its own has the lane and the permit of its run."""
-    lanes, permits = Lanes(), Permits(1)
-
-    async def inside():
-        async with lanes.hold("a"), permits.hold():
-            return "held"
-
-    async def main():
-        async with lanes.hold("a"), permits.hold():
-            return await to_thread.run_sync(asyncio.run, inside())
-
-    assert asyncio.run(main()) == "held"
-    assert lanes.is_idle
-    assert permits.is_idle
-
-
-def test_what_runs_in_another_loop_is_waited_for():
-    """``drain`` takes nothing new, and returns when what runs there has ended, or tells that it had not."""
-    lanes, told = Lanes(), []
-
-    async def main():
-        async with anyio.create_task_group() as group, lanes.hold("a"):
-            told.append(await elsewhere(lambda: lanes.drain(deadline=0.1)))
-            told.append(await elsewhere(lambda: _sleeping(lanes, "b")))
-            group.start_soon(drained)
-            await anyio.sleep(0.2)
-            told.append("still held")
-
-    async def drained():
-        told.append(await elsewhere(lanes.drain))
-
-    asyncio.run(main())
-    late, closed, *rest = told
-    assert type(late) is DeadlineExceeded
-    assert type(closed) is LaneClosed
-    assert rest == ["still held", None]
-    assert lanes.is_idle
-
-
-@pytest.mark.parametrize("kind", [Lanes, Permits])
-def test_a_closed_loop_holds_nothing(kind):
-    """Who was at work in a loop that was closed never goes on: what it held is for whoever comes next."""
-    gates = kind() if kind is Lanes else Permits(1)
-
-    def hold():
-        return gates.hold("a") if kind is Lanes else gates.hold()
-
-    async def main():
-        async with hold():
-            return "held"
-
-    with left_behind(hold()):
-        assert not gates.is_idle
-        assert asyncio.run(main()) == "held"
-        assert gates.is_idle
-
-
-def test_a_closed_loop_is_not_waited_for():
-    """Nothing in it ever ends: ``drain`` returns."""
-    lanes = Lanes()
-    with left_behind(lanes.hold("a")):
-        assert not lanes.is_idle
-        asyncio.run(lanes.drain())
-
-
-@contextmanager
-def left_behind(held):
-    """Go into ``held`` in an event loop that is closed before it is left."""
-
-    async def holds():
-        async with held:
-            await asyncio.get_running_loop().create_future()
-
-    async def begun():
-        asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # it is meant to be left pending
-        task = asyncio.create_task(work)
-        await anyio.lowlevel.checkpoint()
-        return task
-
-    work, loop = holds(), asyncio.new_event_loop()
-    task = loop.run_until_complete(begun())
-    loop.close()
-    yield
-    assert not task.done()
-    with suppress(RuntimeError):  # there is no loop for it to end in
-        work.close()
-
-
-def test_a_loop_that_does_not_run_is_not_waited_for():
-    """Nothing ends in it while somebody else waits: that is told at once, and what it holds stays held."""
-    lanes, loop = Lanes(), asyncio.new_event_loop()
-    task = loop.create_task(_sleeping(lanes, "a", 0.05))
-    loop.run_until_complete(asyncio.sleep(0))
-    with pytest.raises(DeadlineExceeded, match="1 lanes were still in use after"):
-        asyncio.run(lanes.drain(deadline=600))
-    loop.run_until_complete(task)
-    loop.close()
-    assert lanes.is_idle
-
-
-def test_a_lane_that_another_thread_frees_between_two_looks_is_not_waited_for(monkeypatch):
-    """Whoever waits for the last lane has seen that it is held after it made what wakes it."""
-    lanes, taken, may_leave, left = Lanes(), threading.Event(), threading.Event(), threading.Event()
-
-    async def holds():
-        async with lanes.hold("a"):
-            taken.set()
-            await to_thread.run_sync(may_leave.wait)
-        left.set()
-
-    def looked(loop, look=_LoopOwner.is_other_loop.fget):
-        if threading.current_thread() is threading.main_thread():
-            may_leave.set()  # what a switch of threads between two lines does
-            left.wait(20)
-        return look(loop)
-
-    thread = threading.Thread(target=asyncio.run, args=[holds()])
-    thread.start()
-    assert taken.wait(20)
-    monkeypatch.setattr(_LoopOwner, "is_other_loop", property(looked))
-
-    async def drained():
-        with anyio.fail_after(20):
-            await lanes.drain()
-
-    asyncio.run(drained())
-    thread.join(20)
-    assert lanes.is_idle

@@ -19,7 +19,7 @@ import pytest
 from holdfast.engine import sync
 from holdfast.engine.engine import Engine
 from holdfast.engine.session import Session
-from holdfast.engine.sync import SyncEngine, SyncRun, SyncSession, open_engine
+from holdfast.engine.sync import LoopThread, SyncEngine, SyncRun, SyncSession, open_engine
 from holdfast.engine.upstream.upstream import HttpUpstream
 from holdfast.errors import OperationAborted, UnknownPolicy, UpstreamError
 from holdfast.messages.message import Message
@@ -347,7 +347,7 @@ def test_ctrl_c_at_the_very_beginning_gives_up_what_was_begun(how, most):
     upstream = Waiting()
     with opened(upstream) as engine:
         session = engine.session("tide")
-        hasty = SyncSession(Hasty(session.portal, most), session.session)
+        hasty = SyncSession(LoopThread(Hasty(session.loop.portal, most)), session.session)
         with pytest.raises(KeyboardInterrupt):  # noqa: PT012
             if how == "ask":
                 hasty.ask("How high is it?")
@@ -467,7 +467,7 @@ def test_an_engine_of_another_process_says_so(verb):
         session.ask("How high is it?")
 
         def there():
-            with pytest.raises(OperationAborted, match=r"another process.* open it here"):
+            with pytest.raises(OperationAborted, match=r"another process.* open it here too"):
                 VERBS[verb](engine, session)
 
         assert ended(there) == 0
@@ -489,6 +489,7 @@ def test_a_forked_child_may_leave_the_block_and_open_an_engine():
 
 
 UNTOLD = """
+from functools import partial
 import anyio
 from holdfast.engine import sync
 
@@ -497,8 +498,8 @@ def interrupted(_):
 
 sync._stop_portal, sync.WAIT_SLICE_SECONDS = interrupted, 0.1
 try:
-    with sync.run_event_loop() as portal:
-        portal.call(anyio.to_thread.run_sync, print, "worked")
+    with sync.run_event_loop() as loop:
+        loop.run(partial(anyio.to_thread.run_sync, print, "worked"))
 except KeyboardInterrupt:
     print("interrupted")
 """

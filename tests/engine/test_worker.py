@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -134,21 +132,6 @@ def test_a_message_beside_one_that_was_given_up():
             )
 
     assert asyncio.run(main()) == (["One.", "Two."], 1)
-
-
-def test_a_child_that_is_forked_has_a_thread_of_its_own():
-    """An engine that was used before may be used there: the thread from before is not in it."""
-    worker = WorkerThread()
-
-    async def there():
-        return await worker.run(os.getpid)
-
-    assert asyncio.run(there()) == os.getpid()
-    child = os.fork()
-    if not child:
-        signal.alarm(20)
-        os._exit(asyncio.run(there()) != os.getpid())
-    assert os.waitpid(child, 0)[1] == 0
 
 
 LATE = """

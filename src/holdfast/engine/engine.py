@@ -113,6 +113,7 @@ class Engine:
             catalog=config.catalog,
             store=_resolve_store(place),  # last: nothing may fail behind it
         )
+        resources.owner.require()
         engine = cls(resources, chosen)
         with nullcontext() if resources.store is place else closing(resources.store):
             try:
@@ -162,7 +163,13 @@ class Engine:
                 self._sessions.move_to_end(key)
 
     async def _close(self) -> None:
-        """Take no new work; wait for what runs, and give it up where it does not end in time."""
+        """Take no new work; wait for what runs, and give it up where it does not end in time.
+
+        A forked child that leaves the block ends nothing of its parent's.
+        """
+        if self.resources.owner.is_forked:
+            return
+        self.resources.owner.require()
         for flight in list(self.resources.compaction_trackers):
             flight.close()
         with CancelScope(shield=True), suppress(DeadlineExceeded):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 from weakref import WeakSet
@@ -12,6 +13,7 @@ from holdfast.config import Catalog, get_target, load_shipped_catalog
 from holdfast.engine.compaction.inflight import CompactionTracker
 from holdfast.engine.compaction.summarizer import SummaryWriter
 from holdfast.engine.concurrency.lanes import Lanes, Permits
+from holdfast.engine.concurrency.owner import EngineOwner
 from holdfast.engine.concurrency.worker import WorkerThread
 from holdfast.engine.environment.environment import Environment
 from holdfast.engine.hooks import Hooks
@@ -32,7 +34,11 @@ MAX_CACHED_TARGETS = 256
 
 @dataclass
 class EngineResources:
-    """What the sessions of one engine work with. The store is used by one thread at a time, whoever calls."""
+    """What the sessions of one engine work with, in one event loop of one process.
+
+    Whatever a session does goes by ``run_in_worker`` or ``hold_lane``, which raise ``OperationAborted`` elsewhere. The
+    store is used by one thread at a time, whoever calls.
+    """
 
     store: SessionStore
     upstream: Upstream
@@ -59,6 +65,7 @@ class EngineResources:
     """Milliseconds since 1970."""
     make_ids: Callable[[int], list[str]] = make_entry_ids
     """What so many entries are called; two that are the same break the log."""
+    owner: EngineOwner = field(default_factory=EngineOwner)
     lanes: Lanes = field(default_factory=Lanes)
     compaction_trackers: WeakSet[CompactionTracker] = field(default_factory=WeakSet)
     """The compactions of every session that somebody still has."""
@@ -78,7 +85,13 @@ class EngineResources:
 
     def run_in_worker(self, verb: Callable[[], T]) -> Awaitable[T]:
         """Return what ``verb`` returns, done in the worker; it is done to its end even where the caller gives up."""
+        self.owner.require()
         return self._worker.run(verb)
+
+    def hold_lane(self, key: str) -> AbstractAsyncContextManager[None]:
+        """Return lane ``key``, to be held by one run at a time."""
+        self.owner.require()
+        return self.lanes.hold(key)
 
     def set_catalog(self, catalog: Catalog, window: int | None) -> None:
         """Let models be from now on what ``catalog`` says, with this ``window`` if there is one."""

@@ -252,14 +252,14 @@ class Session:
 
         That request is waited for until it is answered or has finally failed, whoever wrote the summary. A compaction
         that ran before its request first went out is over once it is made: who wants the answer waits for the run.
-        ``OperationAborted`` where it runs in another event loop, and after ``close``.
+        ``OperationAborted`` after ``close``.
         """
-        if self.compaction_tracker.status.is_busy:
-            self.resources.lanes.require_same_loop("its compaction cannot be waited for")
+        self.resources.owner.require()
         await self.compaction_tracker.wait()
 
     def close(self) -> None:
         """Stop a compaction under way and turn away those that wait for it; runs may still end."""
+        self.resources.owner.require()
         self.compaction_tracker.close()
 
     async def record_window_too_small(self, error: WindowTooSmall) -> None:

@@ -5,7 +5,6 @@ What needs a plan, a summary or an answer is done elsewhere, to a ``SessionRunti
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from typing import Any
@@ -46,8 +45,6 @@ class SessionRuntime:
         self.is_answering = False
         """Whether a request is on its way. Set where it is committed, in the worker, so that no words slip between."""
         self._active_runs = 0
-        self._run_loop: AbstractEventLoop | None = None
-        """Where they are, or the last of them was."""
         self._pending_appends = 0
         """How many calls of ``append`` are in the worker, or on their way there."""
         self._emitted_notices: set[tuple[str, str]] = set()
@@ -88,7 +85,7 @@ class SessionRuntime:
 
     def hold_lane(self) -> AbstractAsyncContextManager[None]:
         """Return the lane of this branch, to be held by one run at a time."""
-        return self.resources.lanes.hold(self._lane_key)
+        return self.resources.hold_lane(self._lane_key)
 
     def record_summary_costs(self) -> None:
         """Write down what summaries cost, in the worker: no answer tells it."""
@@ -100,7 +97,7 @@ class SessionRuntime:
 
     async def append(self, messages: Sequence[Message | SizedMessage]) -> list[str]:
         """Store messages, the hook asked; a user's words wait while an answer is on its way."""
-        self._forget_closed_loop()
+        self.resources.owner.require()
         hooked_messages = [await self.apply_append_hook(message) for message in messages]
         self._pending_appends += 1
         try:
@@ -118,20 +115,13 @@ class SessionRuntime:
     @contextmanager
     def track_answering_run(self) -> Iterator[None]:
         """Let a user's words wait from the block's first committed request to its end: an answer is on its way."""
-        self._forget_closed_loop()
-        self._active_runs, self._run_loop = self._active_runs + 1, (loop := get_running_loop())
+        self._active_runs += 1
         try:
             yield
         finally:
-            self._active_runs -= not loop.is_closed()
+            self._active_runs -= 1
             if not self._active_runs:
                 self.end_answering()
-
-    def _forget_closed_loop(self) -> None:
-        """Forget the runs of an event loop that was closed: no answer is on its way there."""
-        if self._run_loop is not None and self._run_loop.is_closed():
-            self._active_runs, self._run_loop = 0, None
-            self.end_answering()
 
     def commit_plan(self, plan: Plan, target: Target, inputs: PlanInputs) -> PreparedRequest | None:
         """Commit the request of ``plan``, in the worker; from then on a user's words wait for its answer."""

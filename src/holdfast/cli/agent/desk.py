@@ -228,8 +228,9 @@ def open_agent_terminal(agent_configuration: AgentConfiguration, screen: AgentSc
     with (
         handle_termination(screen) as end,
         open_named_store(agent_configuration.store) as store,
-        run_event_loop() as portal,
+        run_event_loop() as loop,
     ):
+        portal = loop.portal
         upstream = HttpUpstream(agent_configuration.url, agent_configuration.target.api, agent_configuration.headers)
         engine = Engine.open(
             store,

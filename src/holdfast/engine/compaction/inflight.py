@@ -7,9 +7,8 @@ is what stood before it (invariant P6).
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop, _get_running_loop, get_running_loop
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from anyio import CancelScope, Event, current_time, move_on_after
 from anyio.lowlevel import checkpoint
@@ -81,39 +80,21 @@ def extend_deadline(deadline: float, extra: float, now: float, *, busy: bool) ->
 
 
 class CompactionTracker:
-    """The compactions of one session as they come and go. One task of one event loop at a time changes it.
-
-    What was under way in a loop that was closed is over: it never goes on.
-    """
+    """The compactions of one session as they come and go, in the event loop of its engine."""
 
     def __init__(self) -> None:
         self.status = CompactionStatus()
-        self._reset()
-
-    def _reset(self) -> None:
-        """Forget who waits, and what runs."""
         self._changed = Event()
-        """Set when ``flight`` is another one; who waits for that makes it anew."""
+        """Set when ``status`` is another one, and then made anew."""
         self._abort: Callable[[], object] | None = None
         self._runs: list[_RunDeadline] = []
-        self._loop: AbstractEventLoop | None = None
-        """Where one of them is, or was last."""
         self.is_sending = False
         """Whether a run waits for its provider: until that fails or answers, no retry counts as lost."""
-
-    def _bind_to_loop(self) -> None:
-        """Be at work in the caller's event loop, unless something is under way in another one."""
-        if self._loop is not None and self._loop.is_closed():
-            self.status = replace(self.status, in_flight=False, pending_retries=0)
-            self._reset()
-        if not (self._runs or self.status.is_busy):
-            self._loop = get_running_loop()
 
     def start(self, abort: Callable[[], object] | None = None) -> None:
         """Say that a compaction began, which ``abort`` stops. ``OperationAborted`` after ``close``: none begins
         then.
         """
-        self._bind_to_loop()
         if self.status.is_closed:
             raise OperationAborted("no compaction begins any more: the session is being closed; open it again")
         self._abort = abort
@@ -143,11 +124,8 @@ class CompactionTracker:
         ``close``.
         """
         await checkpoint()
-        self._bind_to_loop()
         while self.status.is_busy and not self.status.is_closed:
             with move_on_after(window) as scope:
-                if self._changed.is_set():
-                    self._changed = Event()
                 await self._changed.wait()
             is_under_way = self.status.in_flight or self.is_sending
             if scope.cancelled_caught and self.status.is_busy and not is_under_way:
@@ -158,18 +136,9 @@ class CompactionTracker:
         return True
 
     def close(self) -> None:
-        """Turn away those that wait and come to wait, then abort the running call, once: in the loop where they are."""
-        loop = self._loop
-        self.status = replace(self.status, is_closed=True)
-        if loop is None or loop is _get_running_loop():
-            self._abort_running()
-        else:
-            with suppress(RuntimeError):  # it was closed: nobody there goes on
-                loop.call_soon_threadsafe(self._abort_running)
-
-    def _abort_running(self) -> None:
+        """Turn away those that wait and come to wait, then abort the running call, once."""
         abort, self._abort = self._abort, None
-        self._set_status(self.status)
+        self._set_status(replace(self.status, is_closed=True))
         if abort is not None:
             abort()
 
@@ -179,7 +148,6 @@ class CompactionTracker:
 
         ``snapshot`` describes what stands, for the error of a block that was cancelled during a compaction.
         """
-        self._bind_to_loop()
         with CancelScope(deadline=current_time() + seconds) as scope:
             run = _RunDeadline(scope, extra)
             self._runs.append(run)
@@ -187,18 +155,18 @@ class CompactionTracker:
                 run.apply_status(self.status)
                 yield
             finally:
-                if run in self._runs:
-                    self._runs.remove(run)
+                self._runs.remove(run)
         if scope.cancelled_caught:
             raise _make_deadline_error(seconds, run.status_at_cancel or self.status, snapshot)
 
-    def _set_status(self, flight: CompactionStatus) -> None:
+    def _set_status(self, status: CompactionStatus) -> None:
         for run in self._runs:
             run.remember_status_at_cancel(self.status)
-        self.status = flight
+        self.status = status
         for run in self._runs:
-            run.apply_status(flight)
+            run.apply_status(status)
         self._changed.set()
+        self._changed = Event()
 
 
 class _RunDeadline:
@@ -211,14 +179,14 @@ class _RunDeadline:
         self.status_at_cancel: CompactionStatus | None = None
         """What was under way when the deadline passed; nothing where that has not changed since."""
 
-    def remember_status_at_cancel(self, flight: CompactionStatus) -> None:
-        """Keep ``flight`` where the deadline has passed: what was cancelled ends its compaction as it unwinds."""
+    def remember_status_at_cancel(self, status: CompactionStatus) -> None:
+        """Keep ``status`` where the deadline has passed: what was cancelled ends its compaction as it unwinds."""
         if self.scope.cancel_called and self.status_at_cancel is None:
-            self.status_at_cancel = flight
+            self.status_at_cancel = status
 
-    def apply_status(self, flight: CompactionStatus) -> None:
-        """Let the run end when it should, with the session as ``flight`` says."""
-        self.scope.deadline = extend_deadline(self.deadline, self.extra, current_time(), busy=flight.is_busy)
+    def apply_status(self, status: CompactionStatus) -> None:
+        """Let the run end when it should, with the session as ``status`` says."""
+        self.scope.deadline = extend_deadline(self.deadline, self.extra, current_time(), busy=status.is_busy)
 
 
 def _make_deadline_error(seconds: float, status: CompactionStatus, snapshot: Callable[[], str]) -> DeadlineExceeded:

@@ -1,0 +1,48 @@
+"""Who an engine belongs to: one event loop of one process."""
+
+from __future__ import annotations
+
+import os
+from asyncio import AbstractEventLoop, _get_running_loop
+
+from holdfast.errors import OperationAborted
+
+
+class EngineOwner:
+    """The event loop and the process in which an engine was used first.
+
+    What waits in an event loop can be woken there alone, and a forked child has none of its parent's threads. So an
+    engine is refused everywhere else.
+    """
+
+    def __init__(self) -> None:
+        self._loop: AbstractEventLoop | None = None
+        self._process_id = 0
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether the engine came into this process by a fork."""
+        return self._loop is not None and self._process_id != os.getpid()
+
+    def require(self) -> None:
+        """Bind the engine to the running event loop at its first use; raise ``OperationAborted`` in any other one."""
+        loop = _get_running_loop()
+        if self._loop is None:
+            self._loop, self._process_id = loop, os.getpid()
+        if self.is_forked:
+            raise make_forked_error()
+        if loop is None:
+            raise OperationAborted(
+                "this engine works in an event loop, and none is running here; call it in the loop it was opened in, "
+                "or open it with holdfast.engine.sync"
+            )
+        if loop is not self._loop:
+            raise OperationAborted(
+                "this engine is bound to another event loop; open one engine in each loop, or one for all threads with "
+                "holdfast.engine.sync"
+            )
+
+
+def make_forked_error() -> OperationAborted:
+    """Return the error of an engine that came into this process by a fork."""
+    return OperationAborted("this engine belongs to another process, from which this one was forked; open it here too")
