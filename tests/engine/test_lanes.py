@@ -288,6 +288,32 @@ def test_clearing_turns_away_those_that_wait():
     assert told[2:] == ["first", "fourth"]
 
 
+def test_who_is_turned_away_as_its_turn_comes_gives_it_back():
+    """Each that ``turn_away_waiting`` counts gets ``LaneCleared``, and the turn goes to the next one."""
+
+    async def main():
+        lanes, told = Lanes(), []
+
+        async def work(name):
+            try:
+                async with lanes.hold("a"):
+                    told.append(name)
+            except LaneCleared:
+                told.append(f"{name} cleared")
+
+        outer = lanes.hold("a")
+        await outer.__aenter__()
+        second = asyncio.create_task(work("second"), context=Context())
+        await anyio.sleep(1)
+        await outer.__aexit__(None, None, None)
+        told.append(lanes.turn_away_waiting("a"))
+        await work("third")
+        await second
+        return told, lanes.is_idle
+
+    assert run_on_fake_clock(main) == ([1, "second cleared", "third"], True)
+
+
 def test_draining_waits_for_what_was_taken_and_refuses_what_is_new():
     """Those that wait already still run; what they need they may still begin; new work is ``LaneClosed``."""
 
