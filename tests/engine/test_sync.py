@@ -424,10 +424,10 @@ def test_ctrl_c_while_the_loop_begins_does_not_wait_for_ever(monkeypatch):
     """Who presses Ctrl-C before the loop is there gets it through, and the loop ends by itself."""
     serve = sync._serve_portal
 
-    def slowly(future):
+    def slowly(*given):
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         time.sleep(sync.WAIT_SLICE_SECONDS)
-        serve(future)
+        serve(*given)
 
     monkeypatch.setattr(sync, "_serve_portal", slowly)
     with pytest.raises(KeyboardInterrupt), opened(Waiting()):
@@ -486,6 +486,38 @@ def test_a_forked_child_may_leave_the_block_and_open_an_engine():
         engine = block.enter_context(opened(["theirs"]))
         assert ended(there) == 0
         assert engine.session("tide").ask("How high is it?").message.text == "theirs"
+
+
+LATE = """
+import sys, threading, time
+from holdfast.engine.sync import open_engine
+from holdfast.store.memory import MemoryStore
+from holdfast.testing.upstream import ScriptedUpstream
+
+begun = threading.Event()
+
+
+def work():
+    store = MemoryStore()
+    with open_engine(store, upstream=ScriptedUpstream(["7 m"]), api="anthropic", model="claude-opus-5-5") as engine:
+        with engine.session("tide").run("How high is it?") as run:
+            for event in run:
+                begun.set()
+                threading.main_thread().join()
+                time.sleep(0.1)
+        print(run.answer.message.text, len(store.open_state("tide").history.messages))
+
+
+threading.Thread(target=work, daemon=sys.argv[1] == "daemon").start()
+begun.wait()
+"""
+
+
+@pytest.mark.parametrize(("kind", "told"), [("waited for", "7 m 2\n"), ("daemon", "")])
+def test_an_answer_that_comes_when_the_main_thread_has_ended_is_stored(kind, told):
+    """As long as Python waits for the thread that asked; a daemon thread keeps no program from ending."""
+    done = subprocess.run([sys.executable, "-c", LATE, kind], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, told, "")
 
 
 UNTOLD = """

@@ -24,7 +24,7 @@ from contextlib import (
 )
 from contextvars import Context, ContextVar, copy_context
 from functools import partial, wraps
-from threading import Thread, main_thread
+from threading import Thread, current_thread, main_thread
 from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
 
 import anyio
@@ -134,10 +134,10 @@ def run_event_loop() -> Iterator[LoopThread]:
     """Run an event loop in a thread of its own until the end of the block; what still runs then is cancelled.
 
     ``anyio.from_thread.start_blocking_portal`` joins its thread also where ^C came before the loop was told to end, and
-    lets what runs end by itself. Here a loop that was told nothing ends with the main thread.
+    lets what runs end by itself. Here a loop that was told nothing ends with the program.
     """
     started: Future[LoopThread] = Future()
-    thread = Thread(target=Context().run, args=(_serve_portal, started), name="holdfast", daemon=True)
+    thread = Thread(target=Context().run, args=(_serve_portal, started, current_thread()), name="holdfast", daemon=True)
     try:
         thread.start()
         yield _wait_for_result(started)
@@ -147,13 +147,17 @@ def run_event_loop() -> Iterator[LoopThread]:
             thread.join(WAIT_SLICE_SECONDS)
 
 
-def _serve_portal(started: Future[LoopThread]) -> None:
-    """Run a loop until it is told to end, or the main thread has: whoever is interrupted may have told it nothing."""
+def _serve_portal(started: Future[LoopThread], opener: Thread) -> None:
+    """Run a loop until it is told to end, or the program ends: whoever is interrupted may have told it nothing.
+
+    A program ends with its main thread, unless the thread that opened the loop is one that Python waits for: that may
+    be in the middle of an answer.
+    """
 
     async def serve() -> None:
         async with BlockingPortal() as portal:
             started.set_result(LoopThread(portal))
-            while main_thread().is_alive():
+            while main_thread().is_alive() or (opener.is_alive() and not opener.daemon):
                 with anyio.move_on_after(WAIT_SLICE_SECONDS):
                     await portal.sleep_until_stopped()
                     return
