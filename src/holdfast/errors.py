@@ -88,7 +88,7 @@ class CompactionFailed(HoldfastError):
 
 
 class OperationAborted(HoldfastError):
-    """The work was stopped before it ended."""
+    """The work was stopped before it ended, or its engine belongs to another event loop or process."""
 
 
 class LaneCleared(OperationAborted):

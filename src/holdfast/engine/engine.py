@@ -38,7 +38,11 @@ CLOSE_TIMEOUT = 60.0
 
 
 class Engine:
-    """Opens sessions of one store. Use ``Engine.open`` as ``async with``."""
+    """Opens sessions of one store. Use ``Engine.open`` as ``async with``.
+
+    An engine belongs to the event loop and the process in which it was opened; anywhere else its verbs, and those of
+    its sessions, raise ``OperationAborted``.
+    """
 
     def __init__(self, resources: EngineResources, policy: Policy) -> None:
         self.resources = resources
