@@ -35,7 +35,7 @@ from workday import DAY_STEPS, OVER_BUDGET_MESSAGES, OVERSIZED_RESULTS, WorkdayS
 from holdfast.config import get_target
 from holdfast.engine.log.journal import Journal
 from holdfast.planning.pipeline import Policy
-from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.state.costs import compute_cost
 from holdfast.state.entries import Usage
 from holdfast.state.target import Prices
@@ -96,7 +96,7 @@ def spend(model: str, name: str, day: Sequence[WorkdayStep], window: int) -> Row
         len({turn.step for turn in turns if turn.answer.error is None}),
         sum(turn.answer.error is not None for turn in turns),
         sum(turn.usage.cache_read for turn in turns) / total if total else 0.0,
-        sum(spent(turn, goal.prices, summarised=policy.settings.replay_pays_summaries) for turn in turns),
+        sum(spent(turn, goal.prices, summarised=policy.rules.model_writes_summaries) for turn in turns),
         total,
         max((turn.usage.input for turn in turns), default=0),
         len(found),

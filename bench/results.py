@@ -64,7 +64,7 @@ def parallel(number: int, apart: bool) -> list[Message]:
 
 def planned(said: list[Message], number: int) -> Plan:
     """Return the plan under our own policy, with a budget in which about half of the results have room."""
-    policy = Policy().with_settings(message_chars=number * KEPT, message_share=0.0)
+    policy = Policy().with_settings(results={"message_chars": number * KEPT, "message_share": 0.0})
     return plan(
         said, get_target("anthropic", "claude-sonnet-4-5", window=HUGE, setup=RequestSetup("bench", 5_000)), policy
     )

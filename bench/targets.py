@@ -20,7 +20,7 @@ from msgspec import Struct
 from holdfast.config import get_target
 from holdfast.formats import Recording, read_recording
 from holdfast.planning.pipeline import Policy
-from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.replay.cuts import CutScore, compute_interval, pool_scores
 from holdfast.replay.measure import MeasurementSettings, PolicyFigures, SessionStudy, measure_cuts, measure_policy
 from holdfast.replay.session import make_replay_session

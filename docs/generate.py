@@ -21,7 +21,7 @@ from msgspec.structs import asdict
 from holdfast.cli import COMMAND_HELP
 from holdfast.cli import command as program
 from holdfast.cli.commands.policy import POLICY_DESCRIPTIONS
-from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings import Settings, get_setting_origin
 from holdfast.providers.rules import ALL_RULES
 

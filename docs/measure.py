@@ -19,7 +19,7 @@ from generate import table
 
 from holdfast import Policy, config
 from holdfast.cli.replay.session_report import ReplayJob, ReplayReport, replay_file
-from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.replay.cuts import compute_interval, pool_scores
 from holdfast.replay.report import (
     BASELINE_POLICY,

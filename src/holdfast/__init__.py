@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from holdfast.errors import HoldfastError
     from holdfast.messages.message import Message
     from holdfast.messages.parts import Media, Opaque, Text, Thinking, ToolCall, ToolResult
-    from holdfast.planning.pipeline import Policy, Stage
+    from holdfast.planning.pipeline import Policy
     from holdfast.planning.plan import apply, plan
+    from holdfast.planning.stages.order import Stage
     from holdfast.providers.fix import fix_request as fix
     from holdfast.providers.overflow import classify_error
     from holdfast.providers.registry import decode_messages, encode_messages
@@ -77,7 +78,7 @@ _HOMES = {
     "Policy": "planning.pipeline:Policy",
     "Report": "engine.session:Report",
     "Session": "engine.session:Session",
-    "Stage": "planning.pipeline:Stage",
+    "Stage": "planning.stages.order:Stage",
     "SummaryRequest": "state.plan:SummaryRequest",
     "SummaryResult": "state.target:SummaryResult",
     "Target": "state.target:Target",

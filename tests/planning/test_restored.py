@@ -12,7 +12,7 @@ from strategies import message_strategy
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
-from holdfast.planning.extract.restored_files import PLAN_OPENING, render_restored_todos
+from holdfast.planning.extract.restored_plan import PLAN_OPENING, render_restored_todos
 
 
 def made(name, *items, key="todos"):

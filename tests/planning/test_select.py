@@ -15,7 +15,7 @@ from holdfast.config import get_target
 from holdfast.messages.cut_points import find_cut_points
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.planning.extract.restored_files import render_restored_files
+from holdfast.planning.extract.restored_plan import render_restored_files
 from holdfast.planning.presets.measures import estimate_pi_tokens
 from holdfast.planning.presets.presets import PRESETS
 from holdfast.planning.stages.tail_selection import (

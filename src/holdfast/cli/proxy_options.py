@@ -21,7 +21,7 @@ from holdfast.cli.places import explain_impossible_path, explain_unwritable_stor
 from holdfast.config.providers import PROVIDERS
 from holdfast.errors import ConfigError, WindowTooSmall
 from holdfast.planning.budget import check_budget
-from holdfast.planning.settings import Settings as Numbers
+from holdfast.planning.pipeline import Policy
 from holdfast.proxy.modes import get_proxy_mode
 from holdfast.proxy.settings import TOKEN_VARIABLE, Settings, adapt_policy_to_proxy, load_proxy_settings
 from holdfast.state.target import ModelLimits, Target
@@ -103,9 +103,9 @@ def _check_window_size(settings: Settings, configuration: config.Configuration) 
     """Raise ``ConfigError`` where no request of the policy fits in the window that was asked for."""
     if not settings.window:
         return
-    numbers = adapt_policy_to_proxy(configuration.build_policy(settings.policy)).settings
-    if not _can_fit_window(settings.window, numbers):
-        min_window = bisect_left(range(MAX_WINDOW), 1, key=lambda window: _can_fit_window(window, numbers))
+    policy = adapt_policy_to_proxy(configuration.build_policy(settings.policy))
+    if not _can_fit_window(settings.window, policy):
+        min_window = bisect_left(range(MAX_WINDOW), 1, key=lambda window: _can_fit_window(window, policy))
         raise ConfigError(
             f"window = {settings.window}: no conversation fits in it; policy {settings.policy} needs {min_window} "
             "tokens at least,"
@@ -113,9 +113,9 @@ def _check_window_size(settings: Settings, configuration: config.Configuration) 
         )
 
 
-def _can_fit_window(window: int, numbers: Numbers) -> bool:
+def _can_fit_window(window: int, policy: Policy) -> bool:
     try:
-        check_budget(Target(limits=ModelLimits(window)), numbers)
+        check_budget(Target(limits=ModelLimits(window)), policy.settings, policy.rules)
     except WindowTooSmall:
         return False
     return True

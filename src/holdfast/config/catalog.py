@@ -27,7 +27,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from holdfast.planning.budget import DEFAULT_WINDOW, choose_window
-from holdfast.planning.settings_check import MAX_SETTING_VALUE
+from holdfast.planning.settings import MAX_SETTING_VALUE
 from holdfast.providers.models import get_anthropic_dialect, get_chat_dialect, get_gemini_dialect, get_responses_dialect
 from holdfast.providers.models import relax_for_unknown_server as trusted
 from holdfast.state.calibration.calibration import MIN_WINDOW_LIMIT

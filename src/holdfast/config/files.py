@@ -17,7 +17,7 @@ from holdfast.config.proxy import check_project_settings
 from holdfast.config.tables import Override, StoreLimits
 from holdfast.errors import ConfigError, raise_if_wrong_type
 from holdfast.planning.pipeline import Policy
-from holdfast.planning.settings_check import SettingsProblem, check_settings
+from holdfast.planning.settings_check import SettingsProblem, change_settings, check_settings
 from holdfast.state.entries import RequestSetup
 from holdfast.state.target import Target
 
@@ -45,16 +45,17 @@ class Configuration(Struct, frozen=True):
         preset, changes = Policy.preset(name), self.find_overrides(name)
         if not changes:
             return preset
-        settings = replace(preset.settings, **{setting: override.value for setting, override in changes.items()})
-        for problem in check_settings(settings):
+        values = {name: override.value for name, override in changes.items()}
+        settings, rules = change_settings(preset.settings, preset.rules, values)
+        for problem in check_settings(settings, rules):
             culprits = [changes[setting] for setting in problem.settings if setting in changes]
             if culprits:
                 raise ConfigError(_describe_contradiction(name, problem, culprits))
-        return replace(preset, settings=settings)
+        return replace(preset, settings=settings, rules=rules)
 
 
 def _describe_contradiction(name: str, problem: SettingsProblem, culprits: list[Override]) -> str:
-    keys = ", ".join(f"{override.table_header} {override.setting}" for override in culprits)
+    keys = ", ".join(f"{override.table_header} {override.key}" for override in culprits)
     return f"{culprits[-1].file}: {keys}, in policy {name}: {problem.why}"
 
 

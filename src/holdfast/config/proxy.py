@@ -21,7 +21,7 @@ from holdfast.config.addresses import BASE_URL_PATTERN, is_base_url, is_local_ur
 from holdfast.config.providers import PROVIDERS
 from holdfast.config.tables import describe_unknown_name, format_short_value, require_table
 from holdfast.errors import ConfigError
-from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.state.codec.reading import convert_value
 
 SECRET_SETTING = "token"  # noqa: S105

@@ -1,12 +1,16 @@
 """The tables ``[policy]`` and ``[store]`` of a ``holdfast.toml``.
 
-``[policy]`` changes settings of every policy, ``[policy.NAME]`` those of one, and is stronger::
+``[policy]`` changes settings of every policy, by group, ``[policy.NAME]`` those of one, and is stronger. The group
+``preset`` has the settings that only that policy has::
 
-    [policy]
+    [policy.results]
     spill_chars = 30_000
 
-    [policy.pi]
+    [policy.pi.preset]
     tail_tokens = 12_000
+
+    [policy.claude-code]
+    compaction.auto = false
 
     [store]
     session_bytes = 500_000_000
@@ -23,16 +27,23 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
 from holdfast.errors import ConfigError
-from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.presets.registry import PRESETS
+from holdfast.planning.rules import PolicyRules
 from holdfast.planning.settings import Settings
-from holdfast.planning.settings_check import convert_setting_value, describe_allowed_values
+from holdfast.planning.settings_check import (
+    PRESET_GROUP,
+    convert_setting_value,
+    describe_allowed_values,
+    describe_unknown_setting,
+    list_setting_groups,
+)
 from holdfast.state.codec.reading import convert_value
 
 ByteCount = Annotated[int, Meta(ge=0)]
 
 
 class Override(Struct, frozen=True):
-    """A setting that a file changes: of one policy, or of every policy where ``policy`` is empty."""
+    """A setting, by its dotted name, that a file changes: of one policy, or of every one where ``policy`` is empty."""
 
     setting: str
     value: Any
@@ -42,7 +53,12 @@ class Override(Struct, frozen=True):
     @property
     def table_header(self) -> str:
         """The table of the file that it stands in."""
-        return _format_table_header(self.policy)
+        return _format_table_header(self.policy, self.setting.partition(".")[0])
+
+    @property
+    def key(self) -> str:
+        """The key in that table."""
+        return self.setting.partition(".")[2]
 
 
 class StoreLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -69,27 +85,49 @@ class StoreLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 def parse_overrides(table: object, file: str) -> tuple[Override, ...]:
     """Return what table ``[policy]`` changes, the weaker before the stronger; ``ConfigError`` names a wrong key."""
     whole = require_table(table, "[policy]", file)
-    inner = {key: value for key, value in whole.items() if key not in Settings.__struct_fields__}
-    changes = [*_iter_overrides({key: value for key, value in whole.items() if key not in inner}, "", file)]
-    for name, policy_table in inner.items():
-        if name not in PRESETS and not isinstance(policy_table, dict):
-            raise _build_unknown_setting_error(name, f"{file}: [policy]")
+    groups = {key: value for key, value in whole.items() if key in Settings.__struct_fields__}
+    changes = [*_iter_overrides(groups, "", PolicyRules, file)]
+    for name, policy_table in whole.items():
+        if name in groups:
+            continue
         if name not in PRESETS:
-            raise ConfigError(describe_unknown_name("policy", name, PRESETS, f"{file}: [policy.{name}]"))
-        changes += _iter_overrides(require_table(policy_table, f"[policy.{name}]", file), name, file)
+            raise ConfigError(_describe_unknown_table(name, policy_table, file))
+        policy_groups = require_table(policy_table, f"[policy.{name}]", file)
+        changes += _iter_overrides(policy_groups, name, type(PRESETS[name].rules), file)
     return tuple(changes)
 
 
-def _iter_overrides(table: dict[str, Any], policy: str, file: str) -> Iterator[Override]:
-    for key, value in table.items():
-        place = f"{file}: {_format_table_header(policy)}"
-        if key not in Settings.__struct_fields__:
-            raise _build_unknown_setting_error(key, place)
-        try:
-            yield Override(key, convert_setting_value(key, value), policy, file)
-        except ValueError as error:
-            msg = f"{place} {key} = {format_short_value(value)}: {error}; allowed is {describe_allowed_values(key)}"
-            raise ConfigError(msg) from error
+def _iter_overrides(
+    groups: dict[str, Any], policy: str, rules_type: type[PolicyRules], file: str
+) -> Iterator[Override]:
+    known_groups = list_setting_groups(rules_type)
+    for group, table in groups.items():
+        if group not in known_groups:
+            place, hint = f"{file}: {_format_table_header(policy)}", describe_unknown_setting(group, rules_type)
+            raise ConfigError(f"{place}: no group of settings is called {group!r}; {hint}")
+        header = _format_table_header(policy, group)
+        for key, value in require_table(table, header, file).items():
+            name = f"{group}.{key}"
+            if key not in known_groups[group]:
+                hint = describe_unknown_setting(name, rules_type)
+                raise ConfigError(f"{file}: {header}: no setting is called {key!r}; {hint}")
+            try:
+                yield Override(name, convert_setting_value(name, value, rules_type), policy, file)
+            except ValueError as error:
+                allowed = describe_allowed_values(name, rules_type)
+                msg = f"{file}: {header} {key} = {format_short_value(value)}: {error}; allowed is {allowed}"
+                raise ConfigError(msg) from error
+
+
+def _describe_unknown_table(name: str, table: object, file: str) -> str:
+    """Return the error for a key of ``[policy]`` that is neither a group of settings nor a policy."""
+    if name == PRESET_GROUP:
+        return f"{file}: [policy.preset] is of no policy; write [policy.NAME.preset] with the name of one"
+    if isinstance(table, dict) and (
+        get_close_matches(name, PRESETS) or not get_close_matches(name, Settings.__struct_fields__)
+    ):
+        return describe_unknown_name("policy", name, PRESETS, f"{file}: [policy.{name}]")
+    return f"{file}: [policy]: no setting is called {name!r}; {describe_unknown_setting(name)}"
 
 
 def parse_store_limits(table: object, file: str) -> StoreLimits:
@@ -117,13 +155,6 @@ def require_table(table: object, name: str, file: str) -> dict[str, Any]:
     raise ConfigError(msg)
 
 
-def _build_unknown_setting_error(name: str, place: str) -> ConfigError:
-    """Return the error for a setting of a policy that there is not; all of them would be a page."""
-    names = Settings.__struct_fields__
-    all_ = f"of the {len(names)} none is like it: take it away, then `holdfast policy show holdfast` lists them"
-    return ConfigError(describe_unknown_name("setting", name, names, place, all_))
-
-
 def describe_unknown_name(kind: str, name: str, known_names: Iterable[str], place: str, fallback: str = "") -> str:
     """Return the words for a name that is not known, with the nearest ones, or with ``fallback`` that are known."""
     names = list(known_names)
@@ -132,8 +163,8 @@ def describe_unknown_name(kind: str, name: str, known_names: Iterable[str], plac
     return f"{place}: no {kind} is called {name!r}; {hint}"
 
 
-def _format_table_header(policy: str) -> str:
-    return f"[policy.{policy}]" if policy else "[policy]"
+def _format_table_header(policy: str, group: str = "") -> str:
+    return f"[{'.'.join(filter(None, ['policy', policy, group]))}]"
 
 
 def format_short_value(value: object) -> str:

@@ -124,7 +124,7 @@ class Session:
     async def ask(self, *messages: str | Message | SizedMessage, deadline: float | None = None) -> ParsedAnswer:
         """Say something (or nothing, to go on behind tool results) and return the model's answer, which is in the log.
 
-        ``deadline`` is in seconds; a compaction under way extends it once, by ``summary_deadline`` of the
+        ``deadline`` is in seconds; a compaction under way extends it once, by ``summarizer.timeout_seconds`` of the
         policy. Raises ``DeadlineExceeded`` then, which tells of a compaction that was under way, ``UpstreamError``
         where the provider refuses or does not answer, ``ContextOverflow`` where nothing that could be left out is left,
         ``WindowTooSmall`` before any call.
@@ -132,7 +132,7 @@ class Session:
         raise_if_wrong_type(ConfigError, deadline=(deadline, float | int | None))
         if deadline is not None and isnan(deadline):
             raise ConfigError("deadline is nan; give seconds, or none")
-        extra = self.journal.policy.settings.summary_deadline
+        extra = self.journal.policy.settings.summarizer.timeout_seconds
         seconds = inf if deadline is None else deadline
         with self.compaction_tracker.limit_run(seconds, extra, lambda: _describe_snapshot(self.journal)):
             async with self.run(messages, quiet=True) as run:

@@ -13,9 +13,9 @@ def is_breaker_closed(failures: int, failed_at: int | None, now: int, settings: 
     """
     if not is_breaker_tripped(failures, settings):
         return True
-    return failed_at is not None and abs(now - failed_at) >= 1_000 * settings.breaker_cooldown
+    return failed_at is not None and abs(now - failed_at) >= 1_000 * settings.compaction.breaker_cooldown_seconds
 
 
 def is_breaker_tripped(failures: int, settings: Settings) -> bool:
     """Return whether so many compactions in a row failed that none is tried by itself."""
-    return 0 < settings.breaker_failures <= failures
+    return 0 < settings.compaction.breaker_failures <= failures

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import WindowTooSmall
-from holdfast.planning.presets.triggers import compute_reserve_floor
+from holdfast.planning.rules import PolicyRules
 from holdfast.planning.settings import Settings
 from holdfast.state.calibration.calibration import (
     MAX_CALIBRATION_RATIO,
@@ -30,26 +30,6 @@ from holdfast.state.target import Target
 
 DEFAULT_WINDOW = 200_000
 """[O] Tokens assumed of a window that nobody knows, that of most current models or less: the guard is never off."""
-
-
-class WindowCheck(Struct, frozen=True):
-    """A window in tokens, and what the guard makes of it."""
-
-    tokens: int
-    origin: str
-    """Where ``tokens`` came from."""
-    refuse_below: int = 0
-    warn_below: int = 0
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether nothing is sent to it."""
-        return self.tokens < self.refuse_below and self.refuse_below > 0
-
-    @property
-    def is_small(self) -> bool:
-        """Whether the caller is warned of it."""
-        return self.tokens < self.warn_below
 
 
 def choose_window(*candidates: tuple[str, float | None]) -> tuple[str, int]:
@@ -84,16 +64,26 @@ class TokenBudget(Struct, frozen=True):
         return int(self.message_tokens * part)
 
 
+MAX_FLOOR_SHARE = 0.25
+"""[H] The floor of the reserve takes at most this share of a window: 20,000 tokens would be more than a small one has,
+and a conversation in it would be compacted from its first request on."""
+
+
+def compute_reserve_floor(window: int, settings: Settings) -> int:
+    """Return the tokens that are held back of ``window`` at least, whatever reserve is configured; 0 where none is."""
+    return min(settings.reserve.floor, int(window * MAX_FLOOR_SHARE))
+
+
 def compute_budget(target: Target, settings: Settings) -> TokenBudget:
     """Return the sizes for requests to ``target``; nothing is judged yet."""
     window = target.limits.window
     frame = get_setup_tokens(target)
-    spare = window - frame - max(MIN_GUESSED_BUDGET, settings.room_min)
+    spare = window - frame - max(MIN_GUESSED_BUDGET, settings.window.min_budget)
     # A reserve that was configured small may be what makes a small window usable: no floor takes that room away.
-    most_reserved = max(settings.reserve_max, min(compute_reserve_floor(window, settings), spare))
-    ceiling = max(settings.reserve_min, min(most_reserved, int(window * settings.reserve_share)))
+    most_reserved = max(settings.reserve.max, min(compute_reserve_floor(window, settings), spare))
+    ceiling = max(settings.reserve.min, min(most_reserved, int(window * settings.reserve.max_share)))
     output_tokens = target.limits.requested_output or most_reserved
-    reserve = min(ceiling, max(settings.reserve_min, output_tokens))
+    reserve = min(ceiling, max(settings.reserve.min, output_tokens))
     # An answer cannot be limited to less than its model may think in, so what the provider counts beside the prompt is
     # kept free, also where that is most of the window: with less room free each request past it would be refused first.
     reserve = max(reserve, min(target.limits.min_output, spare))
@@ -101,17 +91,9 @@ def compute_budget(target: Target, settings: Settings) -> TokenBudget:
     return TokenBudget(window, reserve, usable, frame, usable - frame)
 
 
-def check_window_size(target: Target, settings: Settings) -> WindowCheck:
-    """Return the window of requests to ``target``: as its limits tell it, also where that is none, and capped."""
-    tokens, limits = target.limits.window, apply_window_cap(target, settings).limits
-    refuse = max(settings.window_min, int(tokens * settings.window_min_share))
-    warn = max(settings.window_warn, int(tokens * settings.window_warn_share))
-    return WindowCheck(limits.window, limits.window_source, refuse, warn)
-
-
 def apply_window_cap(target: Target, settings: Settings) -> Target:
     """Return ``target`` with the window in force as its own, for all that is measured by it."""
-    cap, max_input = _to_token_count(settings.window_cap), target.limits.max_input
+    cap, max_input = _to_token_count(settings.window.cap), target.limits.max_input
     if not 0 < cap < target.limits.window:
         return target
     max_input = min(max_input, cap) if max_input else max_input
@@ -178,7 +160,7 @@ def _cap_setup_size(setup: RequestSetup, target: Target, settings: Settings) -> 
     Media that are counted higher than estimated would count as frame, and no guess may end a session.
     """
     budget = compute_budget(apply_window_cap(target, settings), settings)
-    max_tokens = max(budget.setup_tokens, budget.usable - max(MIN_GUESSED_BUDGET, settings.room_min))
+    max_tokens = max(budget.setup_tokens, budget.usable - max(MIN_GUESSED_BUDGET, settings.window.min_budget))
     return setup if target.setup.is_exact or setup.tokens <= max_tokens else replace(setup, tokens=max_tokens)
 
 
@@ -211,9 +193,9 @@ def calibrate_setup(target: Target, state: ConversationState) -> RequestSetup:
 
 def compute_min_window(target: Target, settings: Settings) -> int:
     """Return the smallest window in which there is room for a conversation: no guess makes it smaller than that."""
-    needed_tokens = get_setup_tokens(target) + max(MIN_GUESSED_BUDGET, settings.room_min)
-    share = min(settings.reserve_share, 0.5)
-    return max(MIN_WINDOW_LIMIT, needed_tokens + settings.reserve_min, math.ceil(needed_tokens / (1 - share))) + 1
+    needed_tokens = get_setup_tokens(target) + max(MIN_GUESSED_BUDGET, settings.window.min_budget)
+    share = min(settings.reserve.max_share, 0.5)
+    return max(MIN_WINDOW_LIMIT, needed_tokens + settings.reserve.min, math.ceil(needed_tokens / (1 - share))) + 1
 
 
 def _lower_window(target: Target, max_tokens: int) -> Target:
@@ -225,18 +207,21 @@ def _lower_window(target: Target, max_tokens: int) -> Target:
     return replace(target, limits=replace(limits, window=max_tokens, max_input=prompt, window_source=LEARNED_ORIGIN))
 
 
-def check_budget(target: Target, settings: Settings) -> tuple[TokenBudget, tuple[Notice, ...]]:
-    """Return the room, with a warning if it is small.
+def check_budget(
+    target: Target, settings: Settings, rules: PolicyRules = PolicyRules()
+) -> tuple[TokenBudget, tuple[Notice, ...]]:
+    """Return the budget of requests to ``target``, with the warnings that the policy has about its window.
 
-    Raises ``WindowTooSmall`` before any call where the window, or the room in it, is under the minimum.
+    Raises ``WindowTooSmall`` before any call where the policy refuses the window, or it leaves less than the minimum
+    for messages.
     """
-    model_window = check_window_size(target, settings)
-    budget = compute_budget(apply_window_cap(target, settings), settings)
-    window, origin = model_window.tokens, model_window.origin
-    min_tokens = min(settings.room_min, MIN_REPORTED_BUDGET) if origin == LEARNED_ORIGIN else settings.room_min
-    if model_window.is_refused:
-        msg = f"Model context window too small ({window} tokens). Minimum is {model_window.refuse_below}."
-        raise WindowTooSmall(f"{msg} The window came from: {origin}. Set a larger one, or use a larger model.")
+    capped_target = apply_window_cap(target, settings)
+    notices = rules.check_window(target.limits, capped_target.limits)
+    budget = compute_budget(capped_target, settings)
+    window, origin = capped_target.limits.window, capped_target.limits.window_source
+    min_tokens = settings.window.min_budget
+    if origin == LEARNED_ORIGIN:
+        min_tokens = min(min_tokens, MIN_REPORTED_BUDGET)
     if budget.message_tokens < min_tokens:
         msg = (
             f"No room for a conversation: window {window} ({origin}) less {budget.reserve} for the answer and "
@@ -245,7 +230,23 @@ def check_budget(target: Target, settings: Settings) -> tuple[TokenBudget, tuple
         )
         anew = " Another window that you configure ends what was learned." if origin == LEARNED_ORIGIN else ""
         raise WindowTooSmall(f"{msg} Use a larger window, a shorter system prompt or fewer tools.{anew}")
-    if model_window.is_small:
-        why = f"window of {window} tokens ({origin}) is under {model_window.warn_below}"
-        return budget, (Notice("small-window", why),)
-    return budget, ()
+    return budget, notices
+
+
+def describe_raised_reserves(
+    settings: Settings, rules: PolicyRules, preset: tuple[Settings, PolicyRules], window: int | None = None
+) -> tuple[str, ...]:
+    """Return a sentence for each reserve that was configured under the floor, and is raised in ``window``.
+
+    A reserve was configured where it differs from that of ``preset``, from which the policy was made. Without a window
+    the floor itself is what a reserve is compared with.
+    """
+    floor = settings.reserve.floor if window is None else compute_reserve_floor(window, settings)
+    preset_settings, preset_rules = preset
+    preset_reserves = preset_rules.list_reserves(preset_settings)
+    return tuple(
+        f"{name} = {tokens:,} is under reserve.floor = {settings.reserve.floor:,} and is raised to it,"
+        " at most to a quarter of the window; set reserve.floor too if you want less held back"
+        for name, tokens in rules.list_reserves(settings).items()
+        if tokens != preset_reserves.get(name) and tokens < floor
+    )

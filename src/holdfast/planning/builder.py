@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.planning.budget import TokenBudget
+from holdfast.planning.rules import PolicyRules
 from holdfast.planning.settings import Settings
 from holdfast.state.calibration.token_estimate import estimate_request_tokens, get_planning_ratio
 from holdfast.state.conversation_state import ConversationState
@@ -28,6 +29,7 @@ class PlanBuilder(Struct, frozen=True, dict=True):
     settings: Settings
     inputs: PlanInputs
     budget: TokenBudget
+    rules: PolicyRules = PolicyRules()
     record: tuple[Edit, ...] = ()
     compaction: CompactionEntry | None = None
     summary_request: SummaryRequest | None = None
@@ -35,6 +37,8 @@ class PlanBuilder(Struct, frozen=True, dict=True):
     notices: tuple[Notice, ...] = ()
     assumed_full_tokens: int = 0
     """Tokens of messages that count as a full room, where a compaction is asked for before there is need; 0 = all."""
+    restores_files: bool = True
+    """Whether a compaction may show files again behind its summary; the smallest request does not."""
 
     def compute_compaction_share(self, part: float) -> int:
         """Return ``part`` of the room that a compaction plans for."""
@@ -72,7 +76,12 @@ class PlanBuilder(Struct, frozen=True, dict=True):
     @property
     def can_reduce(self) -> bool:
         """Whether something may give way for space: unasked, or because somebody or a refusal asks for it."""
-        return self.settings.auto or self.inputs.force_compaction or bool(self.inputs.overflow_step)
+        return self.settings.compaction.auto or self.inputs.force_compaction or bool(self.inputs.overflow_step)
+
+    @property
+    def has_summary_writer(self) -> bool:
+        """Whether a model or a hook writes the summaries, or wrote this one."""
+        return self.inputs.can_summarize or self.inputs.summary is not None
 
     @cached_property
     def estimated_tokens(self) -> int:
@@ -84,7 +93,7 @@ class PlanBuilder(Struct, frozen=True, dict=True):
         """The estimate with a margin on what no reported usage covers yet."""
         size, measured_request = self.estimated_tokens, get_valid_measured_request(self.state)
         unsure = size - (measured_request.reported_tokens if measured_request else self.budget.setup_tokens)
-        return size + int(self.settings.margin * max(0, unsure))
+        return size + int(self.settings.window.estimate_margin_share * max(0, unsure))
 
     @cached_property
     def token_ratio(self) -> float:

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from difflib import get_close_matches
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
 from holdfast.errors import ConfigError, UnknownPolicy, WindowTooSmall, raise_if_wrong_type
 from holdfast.normalize.projection import normalize_projection
-from holdfast.planning.budget import apply_learned_limits, apply_window_cap, check_budget
+from holdfast.planning.budget import apply_learned_limits, apply_window_cap, check_budget, describe_raised_reserves
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.presets.precheck import reduce_results_at_precheck
-from holdfast.planning.presets.presets import PRESETS
-from holdfast.planning.presets.triggers import describe_raised_reserves
-from holdfast.planning.presets.truncate_lines import limit_result_lines
+from holdfast.planning.presets.registry import PRESETS
+from holdfast.planning.rules import PolicyRules
 from holdfast.planning.settings import Settings
-from holdfast.planning.settings_check import check_settings, convert_setting_value, describe_allowed_values
+from holdfast.planning.settings_check import change_settings, check_settings, convert_all_settings, flatten_changes
 from holdfast.planning.stages.cache_breakpoints import choose_cache_breakpoints
-from holdfast.planning.stages.compaction import compact_conversation
-from holdfast.planning.stages.escape_tags import escape_forged_tags
-from holdfast.planning.stages.history_limit import get_history_limit, hide_oldest_messages, limit_history_turns
-from holdfast.planning.stages.last_resort import spill_largest_texts
-from holdfast.planning.stages.media import limit_shown_media
-from holdfast.planning.stages.overflow_steps import apply_overflow_step
-from holdfast.planning.stages.prune import prune_results
+from holdfast.planning.stages.history_limit import get_history_limit
+from holdfast.planning.stages.order import OWN_STAGES, NamedStages, Stage
 from holdfast.planning.stages.smallest_request import estimate_irreducible_tokens
-from holdfast.planning.stages.tool_results import spill_large_results
-from holdfast.planning.stages.truncate import truncate_results
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import DecisionEntry, Entry, RequestEntry
 from holdfast.state.fold.apply import apply_entry, restore_coverage_before_retry
@@ -37,60 +26,31 @@ from holdfast.state.plan import Notice, Plan
 from holdfast.state.target import PlanInputs, Target
 from holdfast.state.view import compute_prefix_digest
 
-Stage: TypeAlias = Callable[[PlanBuilder], PlanBuilder]
-"""A pure step of planning: takes a draft and returns it with decisions added (``draft.decide``, ``draft.compact``)."""
-
 OVER_WINDOW_RULE = "over-window"
 """Rule of the notice that a request does not fit the window, whatever the policy could do."""
 RESERVE_FLOOR_RULE = "reserve-floor"
 """Rule of the notice that more of the window is held back than was configured."""
 
-_DEFAULT_SETTINGS = Settings()
-
-
-def _convert_setting(name: str, value: object) -> Any:
-    """Return ``value`` as setting ``name`` holds it; ``ConfigError`` where there is no such setting or value."""
-    if name not in Settings.__struct_fields__:
-        suggestions = ", ".join(get_close_matches(name, Settings.__struct_fields__) or Settings.__struct_fields__)
-        raise ConfigError(f"there is no setting {name!r}; did you mean one of: {suggestions}")
-    try:
-        return convert_setting_value(name, value)
-    except ValueError as error:
-        raise ConfigError(f"{name} = {value!r}: {error}; allowed is {describe_allowed_values(name)}") from error
-
-
-def _convert_all_settings(settings: Settings) -> Settings:
-    """Return ``settings``, which somebody may have made by hand, with each value as it is held."""
-    values = {name: getattr(settings, name) for name in Settings.__struct_fields__}
-    chosen = {name: value for name, value in values.items() if value is not getattr(_DEFAULT_SETTINGS, name)}
-    return replace(settings, **{name: _convert_setting(name, value) for name, value in chosen.items()})
-
 
 class Policy(Struct, frozen=True):
-    """Settings and ordered, named stages. ``replace_stage`` and ``insert_stage_before`` return changed copies."""
+    """Settings, rules, and ordered, named stages. The methods return changed copies.
+
+    The rules answer what the policies of other tools decide otherwise inside a stage; their fields are the settings
+    that only such a policy has.
+    """
 
     name: str = "holdfast"
     settings: Settings = Settings()
-    stages: tuple[tuple[str, Stage], ...] = (
-        ("history", limit_history_turns),
-        ("results", spill_large_results),
-        ("lines", limit_result_lines),
-        ("tags", escape_forged_tags),
-        ("media", limit_shown_media),
-        ("prune", prune_results),
-        ("slide", hide_oldest_messages),
-        ("precheck", reduce_results_at_precheck),
-        ("rungs", apply_overflow_step),
-        ("compaction", compact_conversation),
-        ("truncate", truncate_results),
-        ("relief", spill_largest_texts),
-    )
+    stages: NamedStages = OWN_STAGES
+    rules: PolicyRules = PolicyRules()
 
     def __post_init__(self) -> None:
-        """Raise ``ConfigError`` for settings, and for stages, that are none."""
-        expected_types = {"policy.settings": (self.settings, Settings), "policy.stages": (self.stages, Sequence)}
-        raise_if_wrong_type(ConfigError, **expected_types)
-        force_setattr(self, "settings", _convert_all_settings(self.settings))
+        """Raise ``ConfigError`` for settings, rules and stages that are none."""
+        expected_types = {"policy.settings": (self.settings, Settings), "policy.rules": (self.rules, PolicyRules)}
+        raise_if_wrong_type(ConfigError, **expected_types, **{"policy.stages": (self.stages, Sequence)})
+        settings, rules = convert_all_settings(self.settings, self.rules)
+        force_setattr(self, "settings", settings)
+        force_setattr(self, "rules", rules)
         for at, item in enumerate(self.stages):
             match item:
                 case (str(name), stage):
@@ -104,10 +64,10 @@ class Policy(Struct, frozen=True):
     def preset(cls, name: str) -> Policy:
         """Return the policy called ``name``; raises ``UnknownPolicy`` with the list."""
         raise_if_wrong_type(UnknownPolicy, name=(name, str))
-        settings = PRESETS.get(name)
-        if settings is None:
+        preset = PRESETS.get(name)
+        if preset is None:
             raise UnknownPolicy(f"no policy is called {name!r}; there are: {', '.join(PRESETS)}")
-        return cls(name, settings)
+        return cls(name, preset.settings, preset.stages, preset.rules)
 
     def replace_stage(self, name: str, stage: Stage) -> Policy:
         """Return the policy with ``stage`` in place of the one called ``name``."""
@@ -121,19 +81,29 @@ class Policy(Struct, frozen=True):
             raise ConfigError(f"policy {self.name!r} has a stage {new!r} already; give this one another name")
         return replace(self, stages=(*self.stages[:at], (new, stage), *self.stages[at:]))
 
-    def with_settings(self, **changes: Any) -> Policy:
-        """Return the policy with some settings changed; ``ConfigError`` for what is none, or what cannot be."""
-        settings = replace(self.settings, **{name: _convert_setting(name, value) for name, value in changes.items()})
-        for problem in check_settings(settings):
+    def with_settings(self, **groups: Mapping[str, object]) -> Policy:
+        """Return the policy with some settings changed, given by group: ``compaction={"trigger_share": 0.8}``.
+
+        The group ``preset`` has the settings that only this policy has. Raises ``ConfigError`` for a group, a name or a
+        value that cannot be, and for one that contradicts others.
+        """
+        changes = flatten_changes(groups)
+        settings, rules = change_settings(self.settings, self.rules, changes)
+        for problem in check_settings(settings, rules):
             if changes.keys() & {*problem.settings}:
                 raise ConfigError(problem.why)
-        return replace(self, settings=settings)
+        return replace(self, settings=settings, rules=rules)
 
     def for_session(self, key: str) -> Policy:
         """Return the policy for the session called ``key``: it shows the user turns that its channel's limit says."""
         raise_if_wrong_type(ConfigError, key=(key, str))
-        limit = get_history_limit(key, self.settings.channels)
-        return self if limit is None else self.with_settings(history_turns=limit)
+        limit = get_history_limit(key, self.settings.history.channels)
+        return self if limit is None else self.with_settings(history={"max_turns": limit})
+
+    def describe_raised_reserves(self, window: int | None = None) -> tuple[str, ...]:
+        """Return a sentence for each reserve that was configured under the floor, and is raised in ``window``."""
+        preset = PRESETS.get(self.name, PRESETS["holdfast"])
+        return describe_raised_reserves(self.settings, self.rules, (preset.settings, preset.rules), window)
 
     def _find_stage(self, name: str) -> int:
         names = [stage_name for stage_name, _ in self.stages]
@@ -182,13 +152,10 @@ def _run_stages(
     configured_window = target.limits.window
     state = apply_entry(state, Entry("frame", None, target.setup))
     target = apply_learned_limits(target, state, settings)
-    budget, notices = check_budget(target, settings)
+    budget, notices = check_budget(target, settings, policy.rules)
     target = apply_window_cap(target, settings)
-    reserve_warnings = describe_raised_reserves(
-        settings, PRESETS.get(policy.name, _DEFAULT_SETTINGS), target.limits.window
-    )
-    notices = (*notices, *(Notice(RESERVE_FLOOR_RULE, why) for why in reserve_warnings))
-    builder = PlanBuilder(state, target, settings, inputs, budget, notices=notices)
+    notices = (*notices, *(Notice(RESERVE_FLOOR_RULE, why) for why in policy.describe_raised_reserves(budget.window)))
+    builder = PlanBuilder(state, target, settings, inputs, budget, policy.rules, notices=notices)
     before = builder.estimated_tokens
     for name, stage in policy.stages:
         builder = stage(builder)
@@ -225,14 +192,14 @@ def _check_fit(builder: PlanBuilder) -> PlanBuilder:
     """
     limits = builder.target.limits
     max_tokens = min(limits.window, limits.max_input or limits.window)
-    if builder.estimated_tokens + builder.settings.reserve_min <= max_tokens:
+    if builder.estimated_tokens + builder.settings.reserve.min <= max_tokens:
         return builder
     min_tokens = estimate_irreducible_tokens(builder.state, builder.target, builder.settings)
-    if min_tokens + builder.settings.reserve_min > limits.window:
+    if min_tokens + builder.settings.reserve.min > limits.window:
         raise WindowTooSmall(
             f"No request fits: the least that can be sent is about {min_tokens:,} tokens (system, tools, the "
             "newest message "
-            f"and open calls, cut short), an answer needs {builder.settings.reserve_min:,}, and the window has "
+            f"and open calls, cut short), an answer needs {builder.settings.reserve.min:,}, and the window has "
             f"{limits.window:,} ({limits.window_source}). Use a larger window, or send less of these."
         )
     if builder.estimated_tokens <= max_tokens:
@@ -252,7 +219,7 @@ def compute_output_limit(builder: PlanBuilder) -> int | None:
         return None
     remaining = builder.budget.window - builder.upper_estimate
     max_tokens = min(
-        requested_tokens, limits.max_output or requested_tokens, max(remaining, builder.settings.reserve_min)
+        requested_tokens, limits.max_output or requested_tokens, max(remaining, builder.settings.reserve.min)
     )
     return max_tokens if max_tokens < requested_tokens else None
 

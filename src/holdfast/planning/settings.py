@@ -1,353 +1,465 @@
-"""Every number of every policy, with its origin.
+"""The settings of a policy: those that our own policy reads, in groups, each with its origin and a reason.
 
-The defaults are Holdfast's own preset; ``presets.py`` changes some of them. ``M`` is the *room*: window less reserve
-less frame. Origins: ``[O]`` OpenClaw, ``[P]`` pi, ``[C]`` opencode, ``[K]`` Claude Code, ``[H]`` ours, tuned by replay.
+The defaults are Holdfast's own policy. What only the policy of another tool needs stands with that policy in
+``presets/``. ``M`` is the message budget: the window less the reserve less system prompt and tools. A description
+begins with the origin of its number: ``[O]`` OpenClaw, ``[P]`` pi, ``[C]`` opencode, ``[K]`` Claude Code, ``[A]`` the
+pattern they have in common, ``[H]`` ours, tuned by replay.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Annotated, Literal, get_type_hints
+from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
+MAX_SETTING_VALUE = 10**12
+"""[H] No setting counts further: a million times the largest window."""
 
-def _describe_origin(text: str) -> Meta:
+Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+"""A part of something."""
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_SETTING_VALUE)]
+Tokens: TypeAlias = Count
+Chars: TypeAlias = Count
+Bytes: TypeAlias = Count
+Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=MAX_SETTING_VALUE)]
+Name: TypeAlias = Annotated[str, Meta(min_length=1)]
+
+
+def describe(text: str) -> Meta:
+    """Return the annotation that tells the origin of a setting's default, what it does, and why it is so."""
     return Meta(description=text)
 
 
 class UserLimits(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What one user of a channel gets in direct messages; nothing said is the channel's own limit."""
+    """The limit of one user of a channel in direct messages; without one the channel's own limit holds."""
 
-    history_limit: int | None = None
+    history_limit: Count | None = None
 
 
 class ChannelLimits(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """User turns that sessions of one channel show, by kind; 0 is all of them, nothing said is no limit."""
+    """User turns that sessions of one channel show, by kind of session; 0 is all of them, None is no limit."""
 
-    history_limit: int | None = None
+    history_limit: Count | None = None
     """In channels and groups."""
-    dm_history_limit: int | None = None
+    dm_history_limit: Count | None = None
     """In direct messages."""
     dms: dict[str, UserLimits] = {}
     """Users with a limit of their own."""
 
 
-class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The numbers of one policy. Sizes are tokens unless the name says ``chars``."""
+class SettingsGroup(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A group of settings. Sizes are tokens unless the name ends with another unit."""
 
-    # -- the window ----------------------------------------------------------------------------------------------
-    window_min: Annotated[int, _describe_origin("[O] refuse smaller windows; 0 = only the floor is checked")] = 0
-    window_warn: Annotated[int, _describe_origin("[O] warn below this window")] = 0
-    window_min_share: Annotated[
-        float, _describe_origin("[O] 2026.9: or under this share of the window before the cap")
-    ] = 0.0
-    window_warn_share: Annotated[float, _describe_origin("[O] 2026.9: the same for the warning")] = 0.0
-    window_cap: Annotated[int, _describe_origin("[O] use no more of a window than this; 0 = all of it")] = 0
-    reserve_floor: Annotated[
-        int,
-        _describe_origin("[A] a lower reserve is raised to this, [H] but to a quarter of the window at most; 0 = none"),
-    ] = 20_000
-    reserve_max: Annotated[int, _describe_origin("[H] tokens kept free for an answer, at most")] = 20_000
-    reserve_share: Annotated[float, _describe_origin("[H] the reserve is at most a quarter of the window")] = 0.25
-    reserve_min: Annotated[int, _describe_origin("[H] an answer needs at least this much")] = 1_024
-    room_min: Annotated[int, _describe_origin("[H] under this room nothing useful fits")] = 4_000
 
-    # -- history limit -------------------------------------------------------------------------------------------
-    history_turns: Annotated[int, _describe_origin("[O] user turns shown; 0 = all")] = 0
-    history_hysteresis: Annotated[bool, _describe_origin("[H] when over, cut to half in one step")] = True
-    channels: Annotated[
-        dict[str, ChannelLimits], _describe_origin("[O] user turns shown by channel, for sessions with its key")
-    ] = {}
+class WindowSettings(SettingsGroup, frozen=True):
+    """How much of the model's window may be used."""
 
-    # -- tool results at creation --------------------------------------------------------------------------------
-    spill_chars: Annotated[int, _describe_origin("[K] results over 50,000 characters are spilled; 0 = never")] = 50_000
-    spill_share: Annotated[float, _describe_origin("[H] or over this share of M in tokens; 0 = not looked at")] = 0.25
-    preview_chars: Annotated[int, _describe_origin("[K] first 2,000 characters are shown")] = 2_000
-    preview_tail: Annotated[float, _describe_origin("[H] share of the preview that shows the end")] = 0.30
-    preview_outline: Annotated[
-        int, _describe_origin("[H] characters of an outline of what a preview leaves out; 0 = none")
-    ] = 2_500
-    preview_outline_share: Annotated[
-        float, _describe_origin("[H] or characters for each token of M, if that is less")
-    ] = 0.08
-    spill_tools: Annotated[
-        dict[str, Annotated[int, Meta(ge=0)]],
-        _describe_origin("[K] tools with a limit of their own; 0 = never spilled"),
-    ] = {}
-    spill_exempt: Annotated[tuple[str, ...], _describe_origin("[K] tools that page themselves")] = (
-        "recall",
-        "fetch_result",
-    )
-    append_chars: Annotated[
-        int, _describe_origin("[O] cut longer texts when appended, [H] to a preview; 0 = never")
-    ] = 8_000_000
-    message_chars: Annotated[
-        int, _describe_origin("[K] results of one message together, where any are spilled; 0 = unlimited")
-    ] = 200_000
-    message_share: Annotated[float, _describe_origin("[H] or this share of M in tokens; 0 = not looked at")] = 0.50
-
-    # -- tool results cut where they arrive ----------------------------------------------------------------------
-    output_lines: Annotated[int, _describe_origin("[C][P] a result shows 2,000 whole lines; 0 = all")] = 0
-    output_bytes: Annotated[int, _describe_origin("[C][P] and 51,200 bytes; 0 = all")] = 0
-    output_tail: Annotated[tuple[str, ...], _describe_origin("[P] tools whose output shows its end: bash")] = ()
-
-    # -- media ---------------------------------------------------------------------------------------------------
-    media_most: Annotated[int, _describe_origin("[H] images and documents a request; 0 = what the API takes")] = 0
-    media_bytes: Annotated[int, _describe_origin("[H] and their bytes; 0 = what the API takes")] = 0
-
-    # -- prune ---------------------------------------------------------------------------------------------------
-    prune: Annotated[
-        Literal["off", "epoch", "opencode", "idle", "ttl"], _describe_origin("whose rule clears old results")
-    ] = "epoch"
-    prune_when: Annotated[
-        tuple[Literal["cold", "broken", "space", "price"], ...],
-        _describe_origin(
-            "[H] ours only: the cache is cold, the prefix breaks anyway, before compacting, or where it pays"
+    cap: Annotated[
+        Tokens,
+        describe(
+            "[O] Use no more of a window than this, 0 = all of it. Large windows cost more at each request, and many "
+            "models attend worse to the middle of them."
         ),
-    ] = ("cold", "broken")
-    prune_requests: Annotated[int, _describe_origin("[H] requests to come that a price is reckoned for, at least")] = 10
-    prune_keep: Annotated[int, _describe_origin("[C] newest 40,000 tokens of results are safe; 0 = use the share")] = 0
-    prune_keep_share: Annotated[float, _describe_origin("[H] newest share of M in results that is safe")] = 0.30
-    prune_minimum: Annotated[int, _describe_origin("[C] clear only if more than 20,000 go")] = 20_000
-    prune_minimum_share: Annotated[float, _describe_origin("[H] or this share of M, whichever is smaller")] = 0.20
-    prune_keep_results: Annotated[int, _describe_origin("[K] newest results kept when the cache is cold")] = 5
-    prune_idle: Annotated[int, _describe_origin("[K] seconds after which the cache is surely cold")] = 3_600
-    prune_soft_share: Annotated[float, _describe_origin("[O] trim long results from this share of the window on")] = 0.3
-    prune_hard_share: Annotated[float, _describe_origin("[O] clear results from this share of the window on")] = 0.5
-    prune_trim_chars: Annotated[int, _describe_origin("[O] a trimmed result keeps this much of each end")] = 1_500
-    prune_trim_over: Annotated[int, _describe_origin("[O] only results longer than this are trimmed")] = 4_000
-    prune_hard_chars: Annotated[int, _describe_origin("[O] clear only where at least this many characters may go")] = (
-        50_000
-    )
-    prune_keep_answers: Annotated[
-        int, _describe_origin("[O] nothing behind the third answer from the end is touched")
-    ] = 3
-    prune_exempt: Annotated[tuple[str, ...], _describe_origin("[C] tools whose results are never cleared")] = ("skill",)
-    prune_ttl: Annotated[int, _describe_origin("[O] seconds after which the cache counts as cold")] = 300
-    prune_tools: Annotated[
-        tuple[str, ...], _describe_origin("[O][K] prune results of these tools only; none = of all")
-    ] = ()
-    prune_spared: Annotated[tuple[str, ...], _describe_origin("[O] and of these never")] = ()
-    image_turns: Annotated[
-        int,
-        _describe_origin("[O] answered turns whose images stay: 0 in 2026.3, 3 in 2026.9; -1 = images never go by age"),
-    ] = -1
-
-    # -- results under pressure ----------------------------------------------------------------------------------
-    truncate_share: Annotated[float, _describe_origin("[O] cut results over this share of the window; 0 = never")] = 0.0
-    truncate_most: Annotated[int, _describe_origin("[O] or over this many weighted characters; 0 = any number")] = (
-        400_000
-    )
-    truncate_steps: Annotated[
-        tuple[tuple[int, int], ...], _describe_origin("[O] 2026.9: or over so many from windows of this size on")
-    ] = ()
-    truncate_together: Annotated[
-        int, _describe_origin("[O] all results: this many times the limit of one; 2026.9: 4")
-    ] = 1
-    truncate_together_share: Annotated[float, _describe_origin("[O] 2026.9: or this share of the window")] = 0.0
-    pressure_share: Annotated[
-        float, _describe_origin("[H] after an overflow to this share of M, where no limit is set")
-    ] = 0.30
-    pressure_least: Annotated[int, _describe_origin("[H] but never under so many weighted characters")] = 500
-    loop_share: Annotated[
-        float, _describe_origin("[O] 2026.3: clear results over this share of the window; 0 = not")
-    ] = 0.0
-    loop_one_share: Annotated[float, _describe_origin("[O] 2026.3: and cut a result over this share of the window")] = (
-        0.5
-    )
-    precheck: Annotated[
-        bool, _describe_origin("[O] 2026.9: cut results instead of compacting where that is enough")
-    ] = False
-
-    # -- when to compact -----------------------------------------------------------------------------------------
-    auto: Annotated[bool, _describe_origin("[C] off: nothing is compacted, hidden or cleared for space unasked")] = True
-    compact: Annotated[
-        Literal["off", "slide", "summary"], _describe_origin("what happens when a request is too big")
-    ] = "summary"
-    measure: Annotated[Literal["request", "usage+chars", "usage"], _describe_origin("what the trigger looks at")] = (
-        "request"
-    )
-    chars_per_token: Annotated[int, _describe_origin("[P] where characters are counted, 4 for a token; [K] 3")] = 4
-    trigger_share: Annotated[
-        float, _describe_origin("[H] compact over F + this share of M; 0 = use trigger_reserve")
-    ] = 0.95
-    trigger_cold_share: Annotated[
-        float, _describe_origin("[H] the same where the cache is cold: the prefix is written anyway")
-    ] = 0.70
-    trigger_written_share: Annotated[
-        float,
-        _describe_origin(
-            "[H] the same where somebody writes the summary, which takes time and may be refused; 0 = no other"
-        ),
-    ] = 0.90
-    trigger_rule: Annotated[
-        Literal["reserve", "usable", "smaller"],
-        _describe_origin(
-            "how the next three count: [P][O][K] both go from the window; [C] the larger, or of an input limit"
-        ),
-    ] = "reserve"
-    trigger_reserve: Annotated[int, _describe_origin("[P] or over window − this; see trigger_output")] = 0
-    trigger_reserve_share: Annotated[
-        float, _describe_origin("[O] but at most this share of the window; 0 = no cap")
-    ] = 0.0
-    trigger_output: Annotated[int, _describe_origin("[C][K] and less the model's output, at most this; 0 = not")] = 0
-    trigger_inclusive: Annotated[bool, _describe_origin("[C] compacts at the limit, the others above it")] = False
-    margin: Annotated[float, _describe_origin("[H] error of the estimate of what no usage covers yet")] = 0.055
-    compactions_most: Annotated[int, _describe_origin("[H] automatic compactions between two answers")] = 2
-    breaker_failures: Annotated[
-        int, _describe_origin("[K] failures in a row after which none is tried; 0 = none stops it")
-    ] = 3
-    breaker_cooldown: Annotated[int, _describe_origin("[H] and one again so many seconds after the last of them")] = 600
-    goal_share: Annotated[
-        float, _describe_origin("[H] commit only if the request is then under F + this share of M; 0 = always")
-    ] = 0.90
-    gain_share: Annotated[float, _describe_origin("[H] and, where there is a goal, at least this share smaller")] = 0.10
-    gain_tokens: Annotated[int, _describe_origin("[H] and by this many tokens, or a tenth of M")] = 2_000
-
-    # -- what to keep --------------------------------------------------------------------------------------------
-    tail: Annotated[Literal["share", "tokens", "turns", "none"], _describe_origin("how the kept tail is chosen")] = (
-        "share"
-    )
-    tail_share: Annotated[float, _describe_origin("[H] tail of at most this share of M")] = 0.15
-    tail_tokens: Annotated[int, _describe_origin("[P] 20,000; [C] at most 8,000")] = 20_000
-    tail_tokens_min: Annotated[int, _describe_origin("[C] at least 2,000")] = 2_000
-    tail_turns: Annotated[int, _describe_origin("[C] last two turns")] = 2
-    tail_usable_share: Annotated[
-        float, _describe_origin("[C] a quarter of usable, clamped; 0 = tail_tokens as it is")
-    ] = 0.25
-
-    # -- the summary ---------------------------------------------------------------------------------------------
-    summary_tokens: Annotated[
-        int, _describe_origin("cap where a model writes it (measured: 1.0k to 4.2k); 0 = share")
     ] = 0
-    summary_share: Annotated[float, _describe_origin("[H] summary, ledger and extract together, of M")] = 0.33
-    summary_small_room: Annotated[int, _describe_origin("[H] rooms up to this give the larger share")] = 14_000
-    summary_large_room: Annotated[
-        int, _describe_origin("[H] rooms from this on the smaller; between them it falls evenly")
-    ] = 23_000
-    summary_share_small: Annotated[float, _describe_origin("[H] the same where the room is small")] = 0.80
-    summary_written_share: Annotated[
-        float, _describe_origin("[H] a written summary, ledger and extract together, of M; summary_tokens goes before")
-    ] = 0.30
-    summary_model_tokens: Annotated[int, _describe_origin("[H] of that a model writes at most so many tokens")] = 4_000
-    summary_model_share: Annotated[float, _describe_origin("[H] and at most this share of M")] = 0.10
-    summary_user_share: Annotated[float, _describe_origin("[H] of the summary, for the user's words")] = 0.15
-    summary_ledger_share: Annotated[float, _describe_origin("[H] of the summary, for files and commands")] = 0.11
-    summary_decision_share: Annotated[float, _describe_origin("[H] of the summary, for decisions")] = 0.03
-    summary_index_share: Annotated[
-        float, _describe_origin("[H] of the summary, for pointers to results worth reading again")
-    ] = 0.07
-    replay_pays_summaries: Annotated[
-        bool, _describe_origin("replay charges for the call of a model that writes it")
-    ] = False
-    restore_files: Annotated[int, _describe_origin("[K] files read again behind the summary")] = 0
-    restore_tokens: Annotated[int, _describe_origin("[K] each at most this long; a longer one is only named")] = 5_000
-
-    # -- cache breakpoints ---------------------------------------------------------------------------------------
-    markers: Annotated[
-        Literal["none", "tail", "frontier"], _describe_origin("[H] none, tail alone, or the mutation frontier too")
-    ] = "frontier"
-    markers_every: Annotated[
-        int, _describe_origin("[H] blocks between two in what is new, where the provider looks back over 20; 0 = not")
-    ] = 15
-
-    # -- the summary call ----------------------------------------------------------------------------------------
-    summary_result_chars: Annotated[int, _describe_origin("[C][P] characters of a result that the writer sees")] = 2_000
-    summary_argument_chars: Annotated[int, _describe_origin("[H] and of one argument of a call; 0 = all")] = 2_000
-    summary_stages: Annotated[
-        Literal["merge", "fold"],
-        _describe_origin("[O] parts are summarised apart and merged, or each on top of the one before"),
-    ] = "merge"
-    summary_safety: Annotated[float, _describe_origin("[O] what the writer reads counts for this much more")] = 1.2
-    summary_overhead: Annotated[
-        int, _describe_origin("[O] tokens of its window left to the instructions, [H] but at most an eighth")
-    ] = 4_096
-    summary_spare: Annotated[
-        int,
-        _describe_origin(
-            "[H] output asked for beside the summary, since models think; at most an eighth of the window"
+    min_budget: Annotated[
+        Tokens,
+        describe(
+            "[H] Refuse a window that leaves less than this for messages: a task, one tool call and its result would "
+            "not fit, and every step would compact."
         ),
-    ] = 4_096
-    summary_least: Annotated[
-        int, _describe_origin("[H] a summary has this many tokens, or half of what it is made from")
-    ] = 200
-    summary_identifiers: Annotated[
-        int, _describe_origin("[O] identifiers of the newest messages it must keep; 0 = none")
-    ] = 12
-    summary_newest: Annotated[int, _describe_origin("[O] messages that count as the newest")] = 10
-    summary_reminders: Annotated[
-        int, _describe_origin("[O] requests that give the reasons why the last was refused")
-    ] = 1
-    summary_focus_chars: Annotated[int, _describe_origin("[O] characters of the user's own instructions")] = 800
-    summary_tries: Annotated[int, _describe_origin("[O] tries of one request where the provider fails")] = 3
-    summary_wait_least: Annotated[float, _describe_origin("[O] seconds before the second, doubled each time")] = 0.5
-    summary_wait_most: Annotated[float, _describe_origin("[O] but at most")] = 5.0
-    summary_deadline: Annotated[float, _describe_origin("[O] seconds for all requests of one summary together")] = 180.0
-    restore_source_tokens: Annotated[
-        int, _describe_origin("[K] tokens of one skill, or of the rules, behind a summary")
-    ] = 5_000
-    restore_sources_together: Annotated[int, _describe_origin("[K] and of all of them together")] = 25_000
-    restore_share: Annotated[float, _describe_origin("[H] but at most this share of M")] = 0.10
+    ] = 4_000
+    estimate_margin_share: Annotated[
+        Share,
+        describe(
+            "[H] Add this share to the estimated part of a request, which no reported usage covers yet: an estimate "
+            "that is too low is a refused request, one that is too high an early compaction."
+        ),
+    ] = 0.055
 
-    # -- recovery ------------------------------------------------------------------------------------------------
-    emergency: Annotated[
+
+class ReserveSettings(SettingsGroup, frozen=True):
+    """What is kept free of the window for the answer."""
+
+    floor: Annotated[
+        Tokens,
+        describe(
+            "[A] Raise a smaller reserve to this, 0 = do not. An answer that thinks needs it. [H] But to no more than "
+            "a quarter of the window, so that small windows stay usable."
+        ),
+    ] = 20_000
+    max: Annotated[
+        Tokens,
+        describe(
+            "[H] Keep at most this free, whatever output the caller allows: clients ask for the model's maximum, and "
+            "to keep all of that free would take a third of some windows."
+        ),
+    ] = 20_000
+    max_share: Annotated[
+        Share, describe("[H] Keep at most this share of the window free: three quarters are for the conversation.")
+    ] = 0.25
+    min: Annotated[
+        Tokens,
+        describe("[H] Keep at least this free: a shorter answer hardly holds a tool call with its arguments."),
+    ] = 1_024
+
+
+class HistorySettings(SettingsGroup, frozen=True):
+    """How many turns of the user are shown, for chats that never end."""
+
+    max_turns: Annotated[
+        Count,
+        describe("[O] Show at most this many user turns, 0 = all. Compaction serves agents better; chats may want it."),
+    ] = 0
+    hysteresis: Annotated[
         bool,
-        _describe_origin(
-            "[H] requests refused as too large go out again smaller, those refused for seals without these"
+        describe(
+            "[H] When there are more, cut to half at once: cutting one turn with each request would break the prompt "
+            "cache each time."
         ),
     ] = True
-    recovery_compactions: Annotated[
-        int,
-        _describe_origin(
-            "[H] compactions since the last answer up to which an overflow asks for one more; [O] 3, [P] 1"
+    channels: Annotated[
+        dict[str, ChannelLimits],
+        describe(
+            "[O] The same by channel, for sessions whose key names one: group chats need fewer turns than others."
+        ),
+    ] = {}
+
+
+class ResultSettings(SettingsGroup, frozen=True):
+    """When a new tool result, or a long text of the user, is spilled, and what its preview shows."""
+
+    spill_chars: Annotated[
+        Chars,
+        describe(
+            "[K] Spill a result of more characters, 0 = never. Longer ones are logs and dumps as a rule, of which the "
+            "model needs a part."
+        ),
+    ] = 50_000
+    spill_share: Annotated[
+        Share,
+        describe(
+            "[H] Or of more than this share of M, 0 = not looked at: in a small window fewer characters are many."
+        ),
+    ] = 0.25
+    spill_chars_by_tool: Annotated[
+        dict[str, Chars],
+        describe("[K] Tools with a limit of their own in characters, 0 = never spilled."),
+    ] = {}
+    spill_exempt_tools: Annotated[
+        tuple[Name, ...],
+        describe("[K] Tools that are never spilled: they page by themselves, and spilling them would loop."),
+    ] = ("recall", "fetch_result")
+    preview_chars: Annotated[
+        Chars, describe("[K] Show this many characters of a spilled text: enough to see what it is.")
+    ] = 2_000
+    preview_end_share: Annotated[
+        Share,
+        describe("[H] Take this share of the preview from the end of the text: errors and totals stand there."),
+    ] = 0.30
+    outline_chars: Annotated[
+        Chars,
+        describe(
+            "[H] Add an outline of the part that is left out, of at most this many characters, 0 = none. It lets the "
+            "model recall the right lines instead of all."
+        ),
+    ] = 2_500
+    append_chars: Annotated[
+        Chars,
+        describe(
+            "[O] Cut a longer text when it is appended, 0 = never. [H] To a preview. It bounds an entry of the log; "
+            "the whole text is stored beside."
+        ),
+    ] = 8_000_000
+    message_chars: Annotated[
+        Chars,
+        describe(
+            "[K] Spill the largest of the results between two answers where all have more characters, 0 = no limit: "
+            "parallel calls can fill a window with results that are each small."
+        ),
+    ] = 200_000
+    message_share: Annotated[
+        Share, describe("[H] Or more than this share of M, 0 = not looked at, the user's new texts counted too.")
+    ] = 0.50
+
+
+class MediaSettings(SettingsGroup, frozen=True):
+    """How many images and documents a request shows."""
+
+    max_count: Annotated[
+        Count, describe("[H] Show at most this many, the newest first; 0 = what the API takes, which is in its rules.")
+    ] = 0
+    max_bytes: Annotated[Bytes, describe("[H] Of at most this many bytes together; 0 = what the API takes.")] = 0
+
+
+class PruneSettings(SettingsGroup, frozen=True):
+    """When an old tool result becomes a one-line placeholder."""
+
+    when: Annotated[
+        tuple[Literal["cold", "broken", "space", "price"], ...],
+        describe(
+            "[H] Prune when the cache is cold, when the cached prefix breaks anyway, before compacting for space, or "
+            "where the price of a break pays; none = never. In replays the last two cost more and lost more facts."
+        ),
+    ] = ("cold", "broken")
+    keep_tokens: Annotated[
+        Tokens, describe("[H] Keep this many tokens of the newest results, 0 = the share below instead.")
+    ] = 0
+    keep_share: Annotated[
+        Share, describe("[H] Keep the newest results up to this share of M: the work in hand needs them.")
+    ] = 0.30
+    min_tokens: Annotated[
+        Tokens, describe("[C] Prune only where more tokens go than this: a few are not worth a changed prefix.")
+    ] = 20_000
+    min_share: Annotated[
+        Share, describe("[H] Or more than this share of M, whichever is less: 20,000 tokens may be all of a small one.")
+    ] = 0.20
+    tools: Annotated[
+        tuple[Name, ...],
+        describe("[O][K] Prune results of these tools only, by pattern (fs_*); none = of every tool."),
+    ] = ()
+    exempt_tools: Annotated[
+        tuple[Name, ...],
+        describe("[C] Never prune results of these, by pattern: a skill is instructions that hold until the end."),
+    ] = ("skill",)
+
+
+class CompactionSettings(SettingsGroup, frozen=True):
+    """When older turns give way to a summary, how small the request must get, and what stays."""
+
+    enabled: Annotated[
+        bool, describe("[H] Compact at all, also where it is asked for. Off: a request that is too big is refused.")
+    ] = True
+    auto: Annotated[
+        bool, describe("[C] Compact, hide and clear for space unasked. Off: only by hand, or after an overflow.")
+    ] = True
+    trigger_share: Annotated[
+        Share,
+        describe(
+            "[H] Compact when messages take more than this share of M: each compaction loses detail and breaks the "
+            "cache, so it comes late."
+        ),
+    ] = 0.95
+    cold_trigger_share: Annotated[
+        Share,
+        describe(
+            "[H] The same where the cache is cold: all of the prefix is written anew anyway, so a shorter one is cheaper."
+        ),
+    ] = 0.70
+    model_trigger_share: Annotated[
+        Share,
+        describe(
+            "[H] The same where a model or a hook writes the summary, which takes time and may be rejected; 0 = as "
+            "without."
+        ),
+    ] = 0.90
+    goal_share: Annotated[
+        Share,
+        describe(
+            "[H] Commit a compaction only if messages then take at most this share of M, 0 = any. What is left over "
+            "the trigger would be compacted again at once."
+        ),
+    ] = 0.90
+    min_gain_share: Annotated[
+        Share,
+        describe(
+            "[H] And, where there is a goal, only if messages get smaller by this share: less does not pay for the "
+            "broken cache."
+        ),
+    ] = 0.10
+    min_gain_tokens: Annotated[
+        Tokens, describe("[H] And by this many tokens, or that share of M where it is less.")
+    ] = 2_000
+    tail_share: Annotated[
+        Share,
+        describe(
+            "[H] Keep the newest messages up to this share of M as they were said: the work in hand. What the tail "
+            "takes the summary cannot have."
+        ),
+    ] = 0.15
+    max_per_answer: Annotated[
+        Count,
+        describe(
+            "[H] Compact by itself at most this often between two answers: what two could not make fit a third will "
+            "not either."
         ),
     ] = 2
-    recovery_rungs: Annotated[
-        tuple[Literal["compact", "truncate", "media", "fallback"], ...],
-        _describe_origin("[H] what an overflow may try; [O] compact and truncate, [P] compact alone"),
-    ] = ("compact", "truncate", "media", "fallback")
-    overflow_replay: Annotated[
-        bool,
-        _describe_origin(
-            "[C] a compaction after an overflow keeps the user's newest message, less its media, and what follows"
+    breaker_failures: Annotated[
+        Count,
+        describe("[K] After this many failures in a row do not try by itself, 0 = always try: each costs a request."),
+    ] = 3
+    breaker_cooldown_seconds: Annotated[
+        Seconds, describe("[H] But once more so long after the last of them: the cause may be gone by then.")
+    ] = 600
+
+
+class SummarySettings(SettingsGroup, frozen=True):
+    """How large a summary may be, and what it is made of."""
+
+    max_tokens: Annotated[
+        Tokens,
+        describe("[H] Cap of a summary in tokens, 0 = the shares below. Models wrote 1,000 to 4,200 when measured."),
+    ] = 0
+    share: Annotated[
+        Share,
+        describe(
+            "[H] An extract with its ledger has at most this share of M; more where M is small, since what an agent "
+            "needs grows more slowly than its window."
         ),
-    ] = False
-    auto_continue: Annotated[
-        bool,
-        _describe_origin("[C] an automatic compaction that cuts a turn ends with a sentence to go on; a hook says no"),
-    ] = False
-    summary_overflow: Annotated[
+    ] = 0.33
+    model_total_share: Annotated[
+        Share, describe("[H] A model's summary, ledger and extract together have at most this share of M.")
+    ] = 0.30
+    model_max_tokens: Annotated[
+        Tokens, describe("[H] Of that a model writes at most this: longer ones repeat what the extract quotes.")
+    ] = 4_000
+    model_max_share: Annotated[Share, describe("[H] And at most this share of M, for small windows.")] = 0.10
+    user_share: Annotated[
+        Share,
+        describe(
+            "[H] Share of the summary for the user's words: they are the task, and few are long enough to fill it."
+        ),
+    ] = 0.15
+
+
+class RestoreSettings(SettingsGroup, frozen=True):
+    """Skills and rules that are read from their source again behind a summary."""
+
+    source_tokens: Annotated[Tokens, describe("[K] At most this of one of them: a longer one is cut.")] = 5_000
+    total_tokens: Annotated[Tokens, describe("[K] And of all together.")] = 25_000
+    max_share: Annotated[
+        Share, describe("[H] But at most this share of M, so that in a small window they leave room for the summary.")
+    ] = 0.10
+
+
+class CacheSettings(SettingsGroup, frozen=True):
+    """Where a request tells the provider to remember its prefix."""
+
+    breakpoints: Annotated[
+        Literal["none", "tail", "frontier"],
+        describe(
+            "[H] No breakpoints, one at the end, or one also where the last change was made: the next change behind "
+            "it then leaves a cached prefix."
+        ),
+    ] = "frontier"
+    breakpoint_interval_blocks: Annotated[
+        Count,
+        describe(
+            "[H] Blocks between two breakpoints in new content, 0 = none: Anthropic looks back over 20 blocks only, "
+            "and one turn of parallel calls can have more."
+        ),
+    ] = 15
+
+
+class SummarizerSettings(SettingsGroup, frozen=True):
+    """The request that asks a model for a summary."""
+
+    result_chars: Annotated[
+        Chars, describe("[C][P] Show the model this much of each result: it is told what happened, not every line.")
+    ] = 2_000
+    argument_chars: Annotated[
+        Chars, describe("[H] And this much of each argument of a call, 0 = all: a written file is one argument.")
+    ] = 2_000
+    merge_mode: Annotated[
+        Literal["merge", "fold"],
+        describe(
+            "[O] A history that does not fit one request is summarized in parts, which are merged at the end, or each "
+            "on top of the one before (fold), which is slower and keeps order better."
+        ),
+    ] = "merge"
+    min_tokens: Annotated[
+        Tokens,
+        describe("[H] Reject a summary of fewer tokens, or of half its source where that is less: it says nothing."),
+    ] = 200
+    max_identifiers: Annotated[
+        Count, describe("[O] Names in the newest messages that a summary must keep word for word, 0 = none.")
+    ] = 12
+    focus_chars: Annotated[Chars, describe("[O] Pass on this much of the user's own instructions.")] = 800
+    max_attempts: Annotated[Count, describe("[O] Attempts of one request where the provider fails.")] = 3
+    retry_base_seconds: Annotated[Seconds, describe("[O] Wait before the second attempt, doubled each time.")] = 0.5
+    retry_cap_seconds: Annotated[
+        Seconds, describe("[O] But wait no longer than this: the user's request is waiting too.")
+    ] = 5.0
+    timeout_seconds: Annotated[
+        Seconds, describe("[O] For all requests of one summary together; then an extract stands in its place.")
+    ] = 180.0
+    when_too_large: Annotated[
         Literal["extract", "stop"],
-        _describe_origin(
-            "[H] after an overflow, where the summary's own request is too large: an extract; [C] the run stops"
+        describe(
+            "[H] After an overflow, where the summary's own request is too large: an extract takes its place, or the "
+            "run stops as [C] and [K] do. An extract needs no request."
         ),
     ] = "extract"
-    tpm_terminal: Annotated[bool, _describe_origin("[O] 2026.9: a request over the limit of a minute ends the run")] = (
-        False
-    )
-    retries_most: Annotated[int, _describe_origin("[H] the same bytes again, between two answers; [P] 3, [K] 10")] = 8
-    retry_base: Annotated[
-        float, _describe_origin("[H] seconds of the first wait; each is twice the last; [P][C] 2")
+
+
+class RecoverySettings(SettingsGroup, frozen=True):
+    """What is done about a request that the provider refused as too large."""
+
+    enabled: Annotated[
+        bool,
+        describe(
+            "[H] Send a request that was refused as too large again smaller, and one refused for a signature without "
+            "it. Off: the error reaches the caller."
+        ),
+    ] = True
+    max_compactions: Annotated[
+        Count,
+        describe(
+            "[H] An overflow asks for a compaction up to so many since the last answer; [O] 3, [P] 1. After two, "
+            "results and media are what is left."
+        ),
+    ] = 2
+    steps: Annotated[
+        tuple[Literal["compact", "truncate", "media", "fallback"], ...],
+        describe("[H] The steps that may be tried, in their order; [O] compact and truncate, [P] compact alone."),
+    ] = ("compact", "truncate", "media", "fallback")
+    result_share: Annotated[
+        Share, describe("[H] The step truncate cuts each result to this share of M: a third of it is still readable.")
+    ] = 0.30
+    stops_at_rate_ceiling: Annotated[
+        bool,
+        describe(
+            "[O] 2026.9: end the run where one request is over the provider's tokens a minute. [H] Off: a smaller "
+            "request may pass."
+        ),
+    ] = False
+
+
+class RetrySettings(SettingsGroup, frozen=True):
+    """When the same bytes are sent again after a failure that may pass."""
+
+    max_retries: Annotated[
+        Count,
+        describe(
+            "[H] Retries between two answers; [P] 3, [K] 10. The eight waits of ours last a minute and a half together."
+        ),
+    ] = 8
+    base_seconds: Annotated[
+        Seconds,
+        describe("[H] The first wait; each is twice the one before; [P][C] 2. A first retry should not be felt."),
     ] = 0.5
-    retry_cap: Annotated[float, _describe_origin("[C] seconds of the longest wait of our own; [P] 60")] = 30.0
-    retry_wait_most: Annotated[
-        float, _describe_origin("[H] seconds that a provider may ask for; where it wants more, the run ends")
+    cap_seconds: Annotated[Seconds, describe("[C] The longest wait of our own choice; [P] 60.")] = 30.0
+    max_wait_seconds: Annotated[
+        Seconds,
+        describe("[H] Wait as long as a provider asks, up to this; where it asks for more, the run ends and says so."),
     ] = 300.0
 
 
-def get_setting_origin(name: str) -> str:
-    """Return where the number behind setting ``name`` came from."""
-    return read_setting_origins()[name]
+class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The settings of a policy by group. Use ``Policy.with_settings`` to change some; it checks them."""
 
-
-@cache
-def read_setting_origins() -> dict[str, str]:
-    """Return the origin of each setting by its name; the annotations of all are evaluated at once, which takes 8 ms."""
-    return {
-        name: next((meta.description or "" for meta in hint.__metadata__ if isinstance(meta, Meta)), "")
-        for name, hint in get_type_hints(Settings, include_extras=True).items()
-    }
+    window: WindowSettings = WindowSettings()
+    reserve: ReserveSettings = ReserveSettings()
+    history: HistorySettings = HistorySettings()
+    results: ResultSettings = ResultSettings()
+    media: MediaSettings = MediaSettings()
+    prune: PruneSettings = PruneSettings()
+    compaction: CompactionSettings = CompactionSettings()
+    summary: SummarySettings = SummarySettings()
+    restore: RestoreSettings = RestoreSettings()
+    cache: CacheSettings = CacheSettings()
+    summarizer: SummarizerSettings = SummarizerSettings()
+    recovery: RecoverySettings = RecoverySettings()
+    retry: RetrySettings = RetrySettings()
 
 
 # -- constants of the extract: fitted or measured once, the same for every policy --------------------------------------
@@ -355,6 +467,9 @@ def read_setting_origins() -> dict[str, str]:
 MAX_SCANNED_TOKENS = 160_000
 """Estimator tokens of the head that are searched for lines: nine of ten references that were needed again had last
 stood within 30,000 (4,750 measured), so this is generous, and it bounds what a compaction costs."""
+SUMMARY_LEDGER_SHARE, SUMMARY_DECISION_SHARE, SUMMARY_POINTER_SHARE = 0.11, 0.03, 0.07
+"""Shares of an extract for files and commands, for decisions, and for pointers to results worth reading again: tuned
+by replay together with ``summary.user_share``; what they leave over goes to quoted lines. [H]"""
 MIN_SUMMARY_SHARE = 0.10
 """Share of the room under which an extract holds too little to be worth a compaction."""
 SUMMARY_SLACK_SHARE = 0.01
@@ -366,6 +481,8 @@ MAX_OUTLINE_LINE_CHARS = 110
 MAX_OUTLINE_SCAN_CHARS, OUTLINE_SAMPLES = 1_000_000, 16
 """Characters of a text that an outline looks at, and at how many places where the text is longer. [H] A million cost
 some 0.2 s and 30 MB."""
+OUTLINE_CHARS_PER_BUDGET_TOKEN = 0.08
+"""Characters that an outline has at most for each token of the message budget: in a small window it is shorter. [H]"""
 MAX_JSON_CHARS = 8_000_000
 """Characters up to which a text beyond ASCII, which must be encoded for it, is tried as JSON. [H]"""
 RECALL_POINTER_CHARS = 50_000

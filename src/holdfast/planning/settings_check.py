@@ -1,163 +1,243 @@
-"""Which values settings may have: their types, their ranges, and what contradicts what."""
+"""The settings of a policy by their dotted names: what each may be, how some are changed, and what contradicts what.
+
+A dotted name is ``compaction.trigger_share``, or ``preset.tail_tokens`` for a setting that only one policy has: those
+are the fields of its rules.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from functools import cache
-from math import isfinite
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
+from msgspec.structs import replace
 
-from holdfast.planning.settings import MIN_SUMMARY_SHARE, Settings, get_setting_origin
+from holdfast.errors import ConfigError
+from holdfast.planning.rules import PolicyRules
+from holdfast.planning.settings import (
+    MIN_SUMMARY_SHARE,
+    SUMMARY_DECISION_SHARE,
+    SUMMARY_LEDGER_SHARE,
+    SUMMARY_POINTER_SHARE,
+    Settings,
+)
 from holdfast.state.codec.reading import convert_value
 
-MAX_SETTING_VALUE = 10**12
-"""No setting counts further: a million times the largest window. [H]"""
-_UNNAMED_SHARES = ("preview_tail", "margin")
-"""Shares of something that are not called so."""
-_NOT_SHARES = ("preview_outline_share",)
-"""What is called a share and counts one thing for each of another."""
-_MIN_VALUES = {"image_turns": -1, "chars_per_token": 1, "summary_safety": 1}
-"""Settings whose smallest value is not 0."""
+PRESET_GROUP = "preset"
+"""Group of the settings that only one policy has."""
+_MIN_SIMILARITY = 0.7
+"""How alike a name must be to be suggested in another group: less alike ones are no help there."""
 
 
 class SettingsProblem(Struct, frozen=True):
-    """What is impossible, and the settings that say it."""
+    """A contradiction, and the settings by their dotted names that are part of it."""
 
     settings: tuple[str, ...]
     why: str
 
 
-def check_settings(settings: Settings) -> tuple[SettingsProblem, ...]:
-    """Return what is impossible in ``settings``: values outside their range, then values that contradict others."""
-    alone = [
-        SettingsProblem(
-            (name,), f"{name} = {getattr(settings, name)!r}: {why}; allowed is {describe_allowed_values(name)}"
-        )
-        for name in Settings.__struct_fields__
-        if (why := _find_range_problem(name, getattr(settings, name)))
-    ]
-    return tuple(alone or _find_contradictions(settings))
-
-
-def convert_setting_value(name: str, value: object) -> Any:
-    """Return ``value`` as setting ``name`` holds it; ``ValueError`` says what is wrong with it."""
-    try:
-        new = convert_value(value, _get_policy_setting_types(extras=True)[name])
-    except msgspec.ValidationError as error:
-        raise ValueError(str(error)) from error
-    if why := _find_range_problem(name, new):
-        raise ValueError(why)
-    return new
-
-
-def describe_allowed_values(name: str) -> str:
-    """Return which values setting ``name`` may have, and what it is."""
-    kind = _get_policy_setting_types()[name]
-    return f"{_describe_type(name, kind)} ({get_setting_origin(name)})"
-
-
-def is_share_setting(name: str) -> bool:
-    """Return whether setting ``name`` is a part of something, from 0 to 1."""
-    has_share_name = "share" in name.split("_") and name not in _NOT_SHARES
-    return _get_policy_setting_types()[name] is float and (has_share_name or name in _UNNAMED_SHARES)
-
-
-def _describe_type(name: str, kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return f"one of {', '.join(map(repr, get_args(kind)))}"
-    if get_origin(kind) is tuple:
-        return _describe_list_type(name, get_args(kind))
-    if kind is bool:
-        return "true or false"
-    if kind is int:
-        return f"a whole number, {_MIN_VALUES.get(name, 0)} or more"
-    if kind is float:
-        return "a number from 0 to 1" if is_share_setting(name) else f"a number, {_MIN_VALUES.get(name, 0)} or more"
-    return "a name" if kind is str else "a table"
-
-
-def _describe_list_type(name: str, inner: tuple[Any, ...]) -> str:
-    if inner[-1] is not Ellipsis:
-        return f"a list of {len(inner)}"
-    return "a list of names" if inner[0] is str else f"a list, of which each is {_describe_type(name, inner[0])}"
-
-
-def _find_range_problem(name: str, value: object) -> str:
-    """Return why ``value`` cannot be that of setting ``name``, or nothing."""
-    if isinstance(value, tuple | list):
-        return next((why for item in value if (why := _find_range_problem(name, item))), "")
-    if isinstance(value, dict | Struct):
-        return _find_range_problem(name, list(msgspec.to_builtins(value).values()))
-    if value == "":
-        return "an empty name is none"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return ""
-    if isinstance(value, float) and not isfinite(value):
-        return "that is no number to count with"
-    if value < (lowest := _MIN_VALUES.get(name, 0)):
-        return "it is negative" if lowest == 0 else f"it is under {lowest}"
-    if is_share_setting(name) and value > 1:
-        return "more than the whole"
-    return f"more than {MAX_SETTING_VALUE:,}" if value > MAX_SETTING_VALUE else ""
+# -- names -------------------------------------------------------------------------------------------------------------
 
 
 @cache
-def _get_policy_setting_types(*, extras: bool = False) -> dict[str, Any]:
-    return get_type_hints(Settings, include_extras=extras)
+def list_setting_groups(rules_type: type[PolicyRules] = PolicyRules) -> dict[str, tuple[str, ...]]:
+    """Return the names of the settings in each group, in order; the group ``preset`` only where there are any."""
+    groups = {group: kind.__struct_fields__ for group, kind in _get_group_types(rules_type).items()}
+    return {group: names for group, names in groups.items() if names}
+
+
+@cache
+def list_setting_names(rules_type: type[PolicyRules] = PolicyRules) -> tuple[str, ...]:
+    """Return the dotted names of all settings of a policy with such rules."""
+    return tuple(f"{group}.{name}" for group, names in list_setting_groups(rules_type).items() for name in names)
+
+
+def get_setting(name: str, settings: Settings, rules: PolicyRules) -> Any:
+    """Return the value of the setting with the dotted ``name``."""
+    group, _, field = name.partition(".")
+    return getattr(rules if group == PRESET_GROUP else getattr(settings, group), field)
+
+
+def get_setting_origin(name: str, rules_type: type[PolicyRules] = PolicyRules) -> str:
+    """Return the description of a setting: the origin of its default, what it does, and why."""
+    metas = getattr(_get_setting_type(name, rules_type), "__metadata__", ())
+    return next((meta.description for meta in metas if isinstance(meta, Meta) and meta.description), "")
+
+
+def describe_unknown_setting(name: str, rules_type: type[PolicyRules] = PolicyRules) -> str:
+    """Return what was probably meant by ``name``, which no setting is called, as the end of an error."""
+    names = list_setting_names(rules_type)
+    group, _, field = name.rpartition(".")
+    near = get_close_matches(name, names)
+    if not near:
+        fields = {known.partition(".")[2]: known for known in names}
+        near = [fields[match] for match in get_close_matches(field, fields, cutoff=_MIN_SIMILARITY)]
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    groups = list_setting_groups(rules_type)
+    if group in groups:
+        return f"the group has: {', '.join(groups[group])}"
+    return f"the groups are: {', '.join(groups)}; `holdfast policy show NAME` lists every setting"
+
+
+@cache
+def _get_group_types(rules_type: type[PolicyRules]) -> dict[str, type[Struct]]:
+    return {**get_type_hints(Settings), PRESET_GROUP: rules_type}
+
+
+@cache
+def _get_field_types(kind: type[Struct]) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def _get_setting_type(name: str, rules_type: type[PolicyRules]) -> Any:
+    group, _, field = name.partition(".")
+    return _get_field_types(_get_group_types(rules_type)[group])[field]
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+def convert_setting_value(name: str, value: object, rules_type: type[PolicyRules] = PolicyRules) -> Any:
+    """Return ``value`` as the setting with the dotted ``name`` holds it; ``ValueError`` says what is wrong with it."""
+    try:
+        return convert_value(value, _get_setting_type(name, rules_type))
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
+
+
+def describe_allowed_values(name: str, rules_type: type[PolicyRules] = PolicyRules) -> str:
+    """Return which values a setting may have, and its description."""
+    return f"{_describe_type(_get_setting_type(name, rules_type))} ({get_setting_origin(name, rules_type)})"
+
+
+def change_settings(
+    settings: Settings, rules: PolicyRules, changes: Mapping[str, object]
+) -> tuple[Settings, PolicyRules]:
+    """Return ``settings`` and ``rules`` with ``changes``, values by dotted names; ``ConfigError`` for a wrong one."""
+    by_group: dict[str, dict[str, Any]] = {}
+    for name, value in changes.items():
+        group, _, field = name.partition(".")
+        by_group.setdefault(group, {})[field] = _convert_known_setting(name, value, type(rules))
+    if preset_changes := by_group.pop(PRESET_GROUP, None):
+        rules = replace(rules, **preset_changes)
+    groups = {group: replace(getattr(settings, group), **values) for group, values in by_group.items()}
+    return replace(settings, **groups), rules
+
+
+def convert_all_settings(settings: Settings, rules: PolicyRules) -> tuple[Settings, PolicyRules]:
+    """Return both, which somebody may have made by hand, with each value as it is held."""
+    for group, kind in get_type_hints(Settings).items():
+        if not isinstance(getattr(settings, group), kind):
+            raise ConfigError(
+                f"settings.{group} is of type {type(getattr(settings, group)).__name__}; give {kind.__name__}"
+            )
+    defaults = _list_default_values(type(rules))
+    values = {name: get_setting(name, settings, rules) for name in defaults}
+    chosen = {name: value for name, value in values.items() if value is not defaults[name]}
+    return change_settings(settings, rules, chosen)
+
+
+@cache
+def _list_default_values(rules_type: type[PolicyRules]) -> dict[str, Any]:
+    settings, rules = Settings(), rules_type()
+    return {name: get_setting(name, settings, rules) for name in list_setting_names(rules_type)}
+
+
+def flatten_changes(changes: Mapping[str, object]) -> dict[str, object]:
+    """Return settings by group as settings by their dotted names; ``ConfigError`` for what is no table of settings."""
+    flat: dict[str, object] = {}
+    for group, values in changes.items():
+        if group not in (*Settings.__struct_fields__, PRESET_GROUP):
+            raise ConfigError(f"there is no group of settings {group!r}; {describe_unknown_setting(group)}")
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{group} = {values!r}: give a dict of its settings, by name")
+        flat |= {f"{group}.{name}": value for name, value in values.items()}
+    return flat
+
+
+def _convert_known_setting(name: str, value: object, rules_type: type[PolicyRules]) -> Any:
+    if name not in list_setting_names(rules_type):
+        raise ConfigError(f"there is no setting {name!r}; {describe_unknown_setting(name, rules_type)}")
+    try:
+        return convert_setting_value(name, value, rules_type)
+    except ValueError as error:
+        allowed = describe_allowed_values(name, rules_type)
+        raise ConfigError(f"{name} = {value!r}: {error}; allowed is {allowed}") from error
+
+
+def _describe_type(kind: Any) -> str:
+    """Return in words which values a type takes."""
+    metas = [meta for meta in getattr(kind, "__metadata__", ()) if isinstance(meta, Meta)]
+    kind = kind.__origin__ if metas else kind
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(repr, get_args(kind)))}"
+    if get_origin(kind) is tuple:
+        return _describe_list_type(get_args(kind))
+    if kind is bool:
+        return "true or false"
+    if kind in (int, float):
+        return _describe_number_type(kind, metas)
+    return "a name" if kind is str else "a table"
+
+
+def _describe_number_type(kind: type, metas: list[Meta]) -> str:
+    low = next((meta.ge for meta in metas if meta.ge is not None), 0)
+    high = next((meta.le for meta in metas if meta.le is not None), None)
+    if high == 1:
+        return f"a number from {low} to 1"
+    return f"a whole number, {low} or more" if kind is int else f"a number, {low} or more"
+
+
+def _describe_list_type(inner: tuple[Any, ...]) -> str:
+    if inner[-1] is not Ellipsis:
+        return f"a list of {len(inner)}"
+    item = _describe_type(inner[0])
+    return "a list of names" if item == "a name" else f"a list, of which each is {item}"
 
 
 # -- what contradicts what ---------------------------------------------------------------------------------------------
 
-_ORDERED_PAIRS = (
-    ("window_min", "window_warn", "windows are refused under one and warned of under the other"),
-    ("window_min_share", "window_warn_share", "windows are refused under one and warned of under the other"),
-    ("reserve_min", "reserve_max", "the reserve lies between them"),
-    ("tail_tokens_min", "tail_tokens", "the kept tail lies between them"),
-    ("prune_soft_share", "prune_hard_share", "results are trimmed first and cleared later"),
-    ("summary_small_room", "summary_large_room", "the share falls between these rooms"),
-)
-"""The first must not be more than the second, where the second is not 0."""
+
+def check_settings(settings: Settings, rules: PolicyRules = PolicyRules()) -> tuple[SettingsProblem, ...]:
+    """Return what contradicts what in the settings of a policy, each of which is possible alone."""
+    return tuple(_find_contradictions(settings, rules))
 
 
-def _find_contradictions(settings: Settings) -> Iterator[SettingsProblem]:
-    for low, high, why in _ORDERED_PAIRS:
-        low_value, high_value = getattr(settings, low), getattr(settings, high)
-        if low_value > high_value > 0 and _is_setting_used(low, settings):
+def _find_contradictions(settings: Settings, rules: PolicyRules) -> Iterator[SettingsProblem]:
+    own_pair = ("reserve.min", "reserve.max", "the reserve lies between them")
+    for low, high, why in (own_pair, *rules.list_ordered_settings()):
+        low_value, high_value = get_setting(low, settings, rules), get_setting(high, settings, rules)
+        if low_value > high_value > 0:
             yield SettingsProblem(
                 (low, high), f"{low} {low_value:,} is over {high} {high_value:,}: {why}; lower the first"
             )
-    yield from _check_trigger(settings)
+    if settings.compaction.enabled and settings.compaction.goal_share:
+        yield from _check_compaction_goal(settings, rules)
     yield from _check_summary_shares(settings)
 
 
-def _is_setting_used(name: str, settings: Settings) -> bool:
-    """Return whether the rules in force look at setting ``name``, which is the lower one of two."""
-    has_clamped_tail = settings.tail == "turns" and settings.tail_usable_share > 0
-    return {"tail_tokens_min": has_clamped_tail, "prune_soft_share": settings.prune == "ttl"}.get(name, True)
-
-
-def _check_trigger(settings: Settings) -> Iterator[SettingsProblem]:
-    """Yield what no compaction could meet."""
-    trigger, goal = settings.trigger_share, settings.goal_share
-    if settings.compact != "summary" or not goal:
-        return
-    if 0 < trigger < goal:
-        why = f"trigger_share {trigger} is under goal_share {goal}: what a compaction may leave would trigger the next"
-        yield SettingsProblem(("trigger_share", "goal_share"), f"{why}; say goal_share = {trigger} or less too")
-    if settings.tail == "share" and settings.tail_share + MIN_SUMMARY_SHARE > goal:
-        why = f"tail_share {settings.tail_share} and a summary do not go into goal_share {goal}"
-        yield SettingsProblem(
-            ("tail_share", "goal_share"), f"{why}: no compaction could be committed; lower tail_share"
+def _check_compaction_goal(settings: Settings, rules: PolicyRules) -> Iterator[SettingsProblem]:
+    """Yield what no compaction could meet, of the settings that the policy reads."""
+    compaction = settings.compaction
+    trigger, goal = compaction.trigger_share, compaction.goal_share
+    trigger_name, goal_name, tail_name = "compaction.trigger_share", "compaction.goal_share", "compaction.tail_share"
+    if trigger < goal and trigger_name not in rules.unused_settings:
+        why = (
+            f"{trigger_name} {trigger} is under {goal_name} {goal}: what a compaction may leave would trigger the next"
         )
+        yield SettingsProblem((trigger_name, goal_name), f"{why}; set {goal_name} to {trigger} or less too")
+    if compaction.tail_share + MIN_SUMMARY_SHARE > goal and tail_name not in rules.unused_settings:
+        why = f"{tail_name} {compaction.tail_share} and a summary do not go into {goal_name} {goal}"
+        yield SettingsProblem((tail_name, goal_name), f"{why}: no compaction could be committed; lower {tail_name}")
 
 
 def _check_summary_shares(settings: Settings) -> Iterator[SettingsProblem]:
-    """Yield what is wrong with the parts of the summary."""
-    names = tuple(f"summary_{part}_share" for part in ("user", "ledger", "decision", "index"))
-    together = sum(getattr(settings, name) for name in names)
+    """Yield a problem where the user's words leave no room for the other parts of an extract."""
+    together = settings.summary.user_share + SUMMARY_LEDGER_SHARE + SUMMARY_DECISION_SHARE + SUMMARY_POINTER_SHARE
     if together > 1:
-        why = f"the parts of the summary are {together:.2f} of it together ({', '.join(names)})"
-        yield SettingsProblem(names, f"{why}; 1 is the whole: lower one")
+        why = f"the parts of the summary are {together:.2f} of it together"
+        yield SettingsProblem(("summary.user_share",), f"{why}; 1 is the whole: lower summary.user_share")

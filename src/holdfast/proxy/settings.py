@@ -42,8 +42,10 @@ def adapt_policy_to_proxy(policy: Policy) -> Policy:
 
     Retries and breakpoints are the client's to do, and a small window is tried: it may be all that a server has.
     """
-    min_room = min(policy.settings.room_min, MIN_REPORTED_BUDGET)
-    return policy.with_settings(retries_most=0, markers="none", room_min=min_room)
+    min_budget = min(policy.settings.window.min_budget, MIN_REPORTED_BUDGET)
+    return policy.with_settings(
+        retry={"max_retries": 0}, cache={"breakpoints": "none"}, window={"min_budget": min_budget}
+    )
 
 
 def _read_own_variables(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -60,7 +60,7 @@ StopRule: TypeAlias = Literal[
     "permanent", "seen", "switched_off", "terminal", "retry_limit", "wait_too_long", "exhausted", "compaction_failed",
     "summary_too_large",
 ]  # fmt: skip
-"""Why a run stops: sending again cannot help · the client has a part of the answer · ``emergency`` is off · a setting
+"""Why a run stops: sending again cannot help · the client has a part of the answer · ``recovery.enabled`` is off · a setting
 ends this kind · tried too often · the provider asks for too long a wait · no rung is left · nothing but a compaction
 of our own went wrong · the request for a summary was too large itself."""
 
@@ -154,13 +154,13 @@ def start_recovery(
     ``is_breaker_cooled``, it is tried once more. Where nothing ``can_change_request`` a request, because it is only
     looked at, it may be sent again, no more.
     """
-    base_state, rungs = RecoveryState(settings, retries=settings.retries_most), settings.recovery_rungs
+    base_state, rungs = RecoveryState(settings, retries=settings.retry.max_retries), settings.recovery.steps
     if not can_change_request:
         return base_state
     fresh = replace(
         base_state,
         output=1,
-        compact=min(settings.recovery_compactions, settings.compactions_most) * ("compact" in rungs),
+        compact=min(settings.recovery.max_compactions, settings.compaction.max_per_answer) * ("compact" in rungs),
         truncate=int("truncate" in rungs),
         media=int("media" in rungs),
         fallback=int("fallback" in rungs),
@@ -173,7 +173,7 @@ def start_recovery(
 def subtract_used_steps(state: RecoveryState, branch: ConversationState) -> RecoveryState:
     """Return ``state`` less what ``branch`` has used up: also compactions that nobody pressed for count."""
     settings = state.settings
-    max_compactions = min(settings.recovery_compactions, settings.compactions_most)
+    max_compactions = min(settings.recovery.max_compactions, settings.compaction.max_per_answer)
     is_open = branch.counters.failed_compactions > state.forgiven_failures and is_breaker_tripped(
         branch.counters.failed_compactions, settings
     )
@@ -209,7 +209,7 @@ def decide_next_action(state: RecoveryState, event: RecoveryEvent) -> tuple[Reco
 
 def can_recover_from_refusals(settings: Settings) -> bool:
     """Return whether anything may be left out of a refused request: not by a policy that recovers from nothing."""
-    return settings.emergency and bool(settings.recovery_rungs)
+    return settings.recovery.enabled and bool(settings.recovery.steps)
 
 
 def is_transient_refusal(event: ProviderRefusal) -> bool:
@@ -255,12 +255,12 @@ def _drop_signatures_or_stop(state: RecoveryState, event: ProviderRefusal) -> tu
 def _retry_or_stop(state: RecoveryState, event: ProviderRefusal) -> tuple[RecoveryState, RecoveryAction]:
     settings = state.settings
     if not state.retries:
-        times = f"{settings.retries_most + 1} times" if settings.retries_most else "once"
-        why = f"it was sent {times} (retries_most)"
+        times = f"{settings.retry.max_retries + 1} times" if settings.retry.max_retries else "once"
+        why = f"it was sent {times} (retry.max_retries)"
         return _stop_with_rule(state, event, "retry_limit", why)
-    seconds = compute_retry_delay(settings.retries_most - state.retries, event.retry_after, settings)
+    seconds = compute_retry_delay(settings.retry.max_retries - state.retries, event.retry_after, settings)
     if seconds is None:
-        limit_text = f"{settings.retry_wait_most:,g} s at most are waited (retry_wait_most)"
+        limit_text = f"{settings.retry.max_wait_seconds:,g} s at most are waited (retry.max_wait_seconds)"
         return _stop_with_rule(
             state, event, "wait_too_long", f"the provider wants {event.retry_after:,g} s to pass, and {limit_text}"
         )
@@ -269,10 +269,12 @@ def _retry_or_stop(state: RecoveryState, event: ProviderRefusal) -> tuple[Recove
 
 def _start_overflow_recovery(state: RecoveryState, event: ProviderRefusal) -> tuple[RecoveryState, RecoveryAction]:
     """Return the first step about an overflow, unless a setting says that there is none."""
-    if not state.settings.emergency:
-        return _stop_with_rule(state, event, "switched_off", "recovery is switched off (emergency)")
-    if event.kind == "tpm_ceiling" and state.settings.tpm_terminal:
-        return _stop_with_rule(state, event, "terminal", "one request is over the limit of a minute (tpm_terminal)")
+    if not state.settings.recovery.enabled:
+        return _stop_with_rule(state, event, "switched_off", "recovery is switched off (recovery.enabled)")
+    if event.kind == "tpm_ceiling" and state.settings.recovery.stops_at_rate_ceiling:
+        return _stop_with_rule(
+            state, event, "terminal", "one request is over the limit of a minute (recovery.stops_at_rate_ceiling)"
+        )
     return _take_next_step(replace(state, overflow=event))
 
 
@@ -288,7 +290,7 @@ def _record_no_progress(state: RecoveryState, event: NoProgress) -> RecoveryStat
 def _take_next_step(state: RecoveryState) -> tuple[RecoveryState, RecoveryAction]:
     """Return the first step that is left; the run ends where none is."""
     rung = next((step for step in _list_steps(state) if getattr(state, step)), None)
-    if rung is None or not state.settings.emergency:
+    if rung is None or not state.settings.recovery.enabled:
         return _stop_exhausted(state)
     changes = {rung: getattr(state, rung) - 1}
     return replace(state, attempted_steps=(*state.attempted_steps, rung), **changes), Shrink(rung)

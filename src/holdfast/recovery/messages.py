@@ -8,7 +8,7 @@ MAX_QUOTED_CHARS = 500
 """Characters of what happened that an error repeats: a provider may answer with a page."""
 
 _ADVICE_BY_RULE: dict[str, tuple[str, str]] = {
-    "switched_off": ("switch `emergency` on", "compact the session and ask again"),
+    "switched_off": ("switch `recovery.enabled` on", "compact the session and ask again"),
     "terminal": ("use an account with a higher limit of tokens a minute", "compact the session and ask again"),
     "seen": ("ask again: what was said before is in the log", "compact first, if the request was too large"),
     "wait_too_long": ("ask again then", "raise `retry_wait_most`"),
@@ -28,7 +28,7 @@ _ADVICE_BY_KIND: dict[str, tuple[str, str]] = {
     "media": ("leave the picture or document out", "send it smaller"),
     "output_limit": ("ask for less output", "set the model's output limit in the configuration"),
     "content": ("ask in other words", "use another model"),
-    "rate_limit": ("ask again later", "raise `retries_most`"),
+    "rate_limit": ("ask again later", "raise `retry.max_retries`"),
 }
 _SIGNATURE_ADVICE = ("ask with the key and account that it was made with", "begin a new session")
 _FORMAT_ADVICE = ("run `holdfast lint` on the request", "use another model")

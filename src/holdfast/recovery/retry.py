@@ -17,8 +17,8 @@ def compute_retry_delay(attempts: int, retry_after: float | None, settings: Sett
     runs over the same log do the same, and whoever has many sessions has permits to spread them.
     """
     if retry_after is not None and not math.isnan(retry_after):
-        return max(0.0, retry_after) if retry_after <= settings.retry_wait_most else None
-    return min(settings.retry_cap, settings.retry_base * 2.0 ** min(attempts, _MAX_DOUBLINGS))
+        return max(0.0, retry_after) if retry_after <= settings.retry.max_wait_seconds else None
+    return min(settings.retry.cap_seconds, settings.retry.base_seconds * 2.0 ** min(attempts, _MAX_DOUBLINGS))
 
 
 def compute_summary_retry_delay(attempts: int, retry_after: float | None, settings: Settings) -> float:
@@ -26,5 +26,5 @@ def compute_summary_retry_delay(attempts: int, retry_after: float | None, settin
 
     Each wait is twice the last one, or what the provider told where that is more, up to a cap.
     """
-    usual = settings.summary_wait_least * 2.0 ** min(attempts - 1, _MAX_DOUBLINGS)
-    return min(settings.summary_wait_most, max(usual, retry_after or 0.0))
+    usual = settings.summarizer.retry_base_seconds * 2.0 ** min(attempts - 1, _MAX_DOUBLINGS)
+    return min(settings.summarizer.retry_cap_seconds, max(usual, retry_after or 0.0))

@@ -290,7 +290,7 @@ class _PolicyRun:
     def _price_summary_call(self, simulated_request: SimulatedRequest, setup_block: CacheBlock) -> float:
         """Return what the call for a model's summary cost, where the policy would have made one."""
         compaction = simulated_request.plan.compaction
-        if not self._policy.settings.replay_pays_summaries or compaction is None or compaction.summary is None:
+        if not self._policy.rules.model_writes_summaries or compaction is None or compaction.summary is None:
             return 0.0
         before = [
             block

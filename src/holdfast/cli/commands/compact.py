@@ -127,7 +127,7 @@ def compact_session(
 
 def _explain_no_compaction(plan: Plan, policy: Policy) -> Iterator[str]:
     """Yield why ``plan`` compacts nothing, and what else it reckons with, which nobody writes now."""
-    if policy.settings.compact != "summary":
+    if not policy.settings.compaction.enabled:
         yield f"policy {policy.name} makes no summaries; give one with --policy that does"
     yield from (notice.why for notice in plan.notices)
     if plan.record:

@@ -53,7 +53,7 @@ from holdfast.cli.proxy_options import (
 )
 from holdfast.errors import UnknownId
 from holdfast.planning.budget import DEFAULT_WINDOW
-from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.proxy.settings import Settings
 from holdfast.store import open_store
 from holdfast.store.base import SessionInfo, SessionStore
@@ -231,7 +231,7 @@ def _check_policies(configuration: config.Configuration) -> Iterator[DoctorCheck
     faults = [fault for name in PRESETS if (fault := _catch_error(partial(configuration.build_policy, name)))]
     for fault in dict.fromkeys(faults):
         yield DoctorCheck("policies", "wrong", fault)
-    setting_names = dict.fromkeys(f"{override.table_header} {override.setting}" for override in configuration.overrides)
+    setting_names = dict.fromkeys(f"{override.table_header} {override.key}" for override in configuration.overrides)
     if setting_names and not faults:
         yield DoctorCheck(
             "policies", "ok", f"{format_count(len(setting_names), 'setting')} changed: {', '.join(setting_names)}"

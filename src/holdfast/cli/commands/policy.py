@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 import msgspec
-from msgspec.structs import asdict
 
 from holdfast.cli.output.terminal import (
     clean_single_line,
@@ -18,23 +17,12 @@ from holdfast.cli.output.terminal import (
     print_table,
     print_wrapped,
 )
-from holdfast.cli.reports.settings_table import group_settings, list_constants
+from holdfast.cli.reports.settings_table import list_constants
 from holdfast.config import Configuration, load_configuration
 from holdfast.planning.pipeline import Policy
-from holdfast.planning.presets.presets import PRESETS
-from holdfast.planning.presets.triggers import describe_raised_reserves
-from holdfast.planning.settings import Settings, get_setting_origin
+from holdfast.planning.presets.registry import PRESETS
+from holdfast.planning.settings_check import PRESET_GROUP, get_setting, get_setting_origin, list_setting_names
 
-POLICY_DESCRIPTIONS = {
-    "append-only": "nothing is ever taken away; the baseline for cost",
-    "sliding": "the oldest messages go when the window is full; nothing stands for them",
-    "opencode": "as opencode does it: the last turns stay, a model summarises the rest",
-    "pi": "as pi does it: 20,000 tokens stay, a model summarises the rest",
-    "claude-code": "as Claude Code does it: a model summarises everything, recent files are read again",
-    "openclaw": "as OpenClaw does it: pruned by the cache's lifetime, then a model summarises",
-    "holdfast": "ours: decisions at epoch breaks, an extract made from the log without a model",
-}
-"""What each policy does, in a line."""
 SHOW_EXAMPLES = """\
 \b
 Examples:
@@ -80,13 +68,13 @@ def command(ctx: click.Context) -> None:
 def list_policies(*, as_json: bool) -> None:
     """List the policies."""
     if as_json:
-        print_json([{"policy": name, "about": POLICY_DESCRIPTIONS.get(name, "")} for name in PRESETS])
+        print_json([{"policy": name, "about": preset.about} for name, preset in PRESETS.items()])
         return
     from rich.text import Text
 
     out = make_console()
-    for name in PRESETS:
-        print_wrapped(out, Text(f"{name:12}  {POLICY_DESCRIPTIONS.get(name, '')}"))
+    for name, preset in PRESETS.items():
+        print_wrapped(out, Text(f"{name:12}  {preset.about}"))
 
 
 @command.command("show", epilog=SHOW_EXAMPLES)
@@ -105,36 +93,41 @@ def show_policy(name: str, *, as_json: bool) -> None:
         print_json(
             {
                 "policy": name,
-                "about": POLICY_DESCRIPTIONS.get(name, ""),
+                "about": PRESETS[name].about,
                 "settings": rows,
                 "constants": constant_records,
             }
         )
     else:
-        _print_policy(
-            name,
-            rows,
-            describe_raised_reserves(user_configuration.build_policy(name).settings, Policy.preset(name).settings),
-        )
+        _print_policy(name, rows, user_configuration.build_policy(name).describe_raised_reserves())
 
 
 def list_settings(name: str, configuration: Configuration) -> list[dict[str, Any]]:
-    """Return every setting of policy ``name``: the value in force, the preset's, ours, its origin, who changed it."""
-    own, preset = (asdict(policy.settings) for policy in (configuration.build_policy(name), Policy.preset(name)))
-    defaults, changes = asdict(Settings()), configuration.find_overrides(name)
-    return [
-        {
-            "setting": key,
-            "group": group,
-            "value": msgspec.to_builtins(own[key]),
-            "preset": msgspec.to_builtins(preset[key]),
-            "holdfast": msgspec.to_builtins(defaults[key]),
-            "origin": get_setting_origin(key),
-            "changed_by": f"{changes[key].file} {changes[key].table_header}" if key in changes else "",
-        }
-        for group, keys in group_settings().items()
-        for key in keys
-    ]
+    """Return every setting that policy ``name`` reads: its value, origin, and who changed it.
+
+    The value is given as it is in force, in the preset, and in our own policy. Ours is None for a setting that only this policy has.
+    """
+    policy, preset, ours = configuration.build_policy(name), Policy.preset(name), Policy()
+    rules_type, changes = type(preset.rules), configuration.find_overrides(name)
+    rows = []
+    for setting in list_setting_names(rules_type):
+        group = setting.partition(".")[0]
+        if {setting, group} & preset.rules.unused_settings:
+            continue
+        our_value = None if group == PRESET_GROUP else get_setting(setting, ours.settings, ours.rules)
+        override = changes.get(setting)
+        rows.append(
+            {
+                "setting": setting,
+                "group": group,
+                "value": msgspec.to_builtins(get_setting(setting, policy.settings, policy.rules)),
+                "preset": msgspec.to_builtins(get_setting(setting, preset.settings, preset.rules)),
+                "holdfast": msgspec.to_builtins(our_value),
+                "origin": get_setting_origin(setting, rules_type),
+                "changed_by": f"{override.file} {override.table_header}" if override is not None else "",
+            }
+        )
+    return rows
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------
@@ -144,15 +137,15 @@ def _print_policy(name: str, rows: list[dict[str, Any]], notes: Sequence[str]) -
     from rich.text import Text
 
     out = make_console()
-    out.print(Text.assemble((name, "bold"), f"  {POLICY_DESCRIPTIONS.get(name, '')}"))
+    out.print(Text.assemble((name, "bold"), f"  {PRESETS[name].about}"))
     for group, own in groupby(rows, key=lambda row: row["group"]):
         out.print(Text(f"\n{group}", style="bold"))
         print_table(
             out, _make_settings_table(("setting", "value", "ours", "origin"), [_make_setting_row(row) for row in own])
         )
     values = {row["setting"]: row["value"] for row in rows}
-    if (limit := values["history_turns"]) and values["history_hysteresis"]:
-        out.print(Text(f"\nbetween {max(1, limit // 2)} and {limit} user turns are shown (history_hysteresis)"))
+    if (limit := values["history.max_turns"]) and values["history.hysteresis"]:
+        out.print(Text(f"\nbetween {max(1, limit // 2)} and {limit} user turns are shown (history.hysteresis)"))
     for note in notes:
         print_wrapped(out, Text(f"\n{note}"))
     out.print(Text("\nConstants, the same for every policy", style="bold"))
@@ -163,7 +156,7 @@ def _print_policy(name: str, rows: list[dict[str, Any]], notes: Sequence[str]) -
 
 
 def _make_setting_row(row: dict[str, Any]) -> tuple[str, ...]:
-    is_different = row["value"] != row["holdfast"]
+    is_different = row["group"] != PRESET_GROUP and row["value"] != row["holdfast"]
     about = row["origin"]
     if row["changed_by"]:
         about = f"changed from {_format_value(row['preset'])} by {clean_single_line(row['changed_by'])}; {about}"

@@ -178,7 +178,7 @@ def _apply_effective_window(
     """Return the size of the largest request in the window that the next one is planned for."""
     place, settings = places(info, state)
     limits = guard.compute_effective_target(place, state, settings).limits
-    capped_size = replace(largest, window=min_known_size(largest.window, settings.window_cap))
+    capped_size = replace(largest, window=min_known_size(largest.window, settings.window.cap))
     return (
         capped_size.apply_window_limit(limits.window) if limits.window_source == guard.LEARNED_ORIGIN else capped_size
     )

@@ -40,7 +40,7 @@ from holdfast.cli.replay.session_report import (
     replay_recording,
 )
 from holdfast.errors import UnknownPolicy
-from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.providers.recognize import API_NAMES
 
 DEFAULT_WINDOW = 64_000

@@ -20,8 +20,6 @@ from holdfast.formats import Recording, read_recording
 from holdfast.planning.budget import check_budget, compute_budget
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.pipeline import Policy
-from holdfast.planning.settings import Settings
-from holdfast.planning.stages.compaction import compute_trigger_size
 from holdfast.providers.recognize import API_NAMES
 from holdfast.replay.measure import (
     CUT_BUDGETS,
@@ -233,7 +231,7 @@ def fit_policy_to_window(policy: Policy, target: Target) -> tuple[Policy, tuple[
     Ours refuses; a preset runs as it is, marked ``degenerate`` (METRICS). ``WindowTooSmall`` where nothing fits.
     """
     try:
-        check_budget(target, policy.settings)
+        check_budget(target, policy.settings, policy.rules)
     except WindowTooSmall as error:
         if policy.name == OUR_POLICY:
             raise
@@ -244,32 +242,33 @@ def fit_policy_to_window(policy: Policy, target: Target) -> tuple[Policy, tuple[
                 "give a larger --window or a smaller --frame"
             ) from None
         return _drop_policy_minimum(policy), (f"degenerate: {str(error).partition('. ')[0]}",)
-    why = _explain_degenerate(policy.settings, target)
+    why = _explain_degenerate(policy, target)
     return policy, (f"degenerate: {why}",) if why else ()
 
 
 def _drop_policy_minimum(policy: Policy) -> Policy:
     """Return ``policy`` without a smallest window of its own."""
-    return replace(policy, settings=replace(policy.settings, window_min=0, room_min=0))
+    rules = policy.rules.without_window_minimum()
+    return replace(policy, rules=rules).with_settings(window={"min_budget": 0})
 
 
-def _explain_degenerate(settings: Settings, target: Target) -> str:
+def _explain_degenerate(policy: Policy, target: Target) -> str:
     """Return why the policy would have to compact all the time in this window, or nothing."""
-    if settings.compact != "summary":
+    settings, rules = policy.settings, policy.rules
+    if not settings.compaction.enabled:
         return ""
-    limit = compute_trigger_size(
-        PlanBuilder(ConversationState(), target, settings, PlanInputs(), compute_budget(target, settings))
-    )
+    budget = compute_budget(target, settings)
+    limit = rules.compute_trigger_size(PlanBuilder(ConversationState(), target, settings, PlanInputs(), budget, rules))
     room = limit - target.setup.tokens
     if room <= 0:
         return f"it compacts at {limit:,} tokens, and the frame alone is {target.setup.tokens:,}"
-    if settings.tail == "tokens" and settings.tail_tokens >= room:
-        return f"it keeps {settings.tail_tokens:,} tokens, and compacts when there are {room:,} beside the frame"
+    if rules.get_min_tail_tokens() >= room:
+        return f"it keeps {rules.get_min_tail_tokens():,} tokens, and compacts when there are {room:,} beside the frame"
     return ""
 
 
 def _note_degenerate_cuts(study: SessionStudy, policy: Policy) -> tuple[str, ...]:
     """Return a note on the budgets of the cuts at which the policy is below its own minimum."""
     places = {room: make_target_at_cuts(study.setting, room) for room in CUT_BUDGETS}
-    degenerate_budgets = [f"{room:,}" for room, place in places.items() if _explain_degenerate(policy.settings, place)]
+    degenerate_budgets = [f"{room:,}" for room, place in places.items() if _explain_degenerate(policy, place)]
     return (f"degenerate at cuts of {', '.join(degenerate_budgets)}",) if degenerate_budgets else ()

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from holdfast import config
 from holdfast.config import Catalog, Configuration
 from holdfast.planning import budget as guard
-from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings import Settings
 from holdfast.providers.recognize import API_NAMES
 from holdfast.state.calibration.token_estimate import estimate_request_tokens, get_planning_ratio, is_last_model

@@ -1,4 +1,4 @@
-"""The numbers behind the policies: settings in their groups, and the constants of the planner, read from the source."""
+"""The constants of the planner, which no setting changes, read from the source."""
 
 from __future__ import annotations
 
@@ -12,12 +12,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.planning.settings import Settings
-
 _PACKAGES_WITH_CONSTANTS = ("planning", "normalize", "recovery", "messages", "state", "engine")
 """Where the planner and its runner keep their numbers."""
-_SECTION_COMMENT = re.compile(r"\s*# -- (.+?) -{3,}")
-_SETTING_FIELD = re.compile(r"\s{4}(\w+): Annotated\[")
 _CONSTANT_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 _MAX_VALUE_LENGTH = 200
 """Characters of a value; longer ones are tables and no numbers that anybody chose."""
@@ -31,26 +27,6 @@ class SourceConstant(Struct, frozen=True):
     about: str
     """What it is and where it came from."""
     module: str
-
-
-@cache
-def group_settings() -> dict[str, tuple[str, ...]]:
-    """Return the names of all settings by the group they stand in, in order."""
-    names_by_group: dict[str, list[str]] = {}
-    title = "Settings"
-    for line in _read_source(files("holdfast") / "planning" / "settings.py").splitlines():
-        section, field = _SECTION_COMMENT.match(line), _SETTING_FIELD.match(line)
-        if section:
-            title = f"{section[1][0].upper()}{section[1][1:]}"
-        elif field and field[1] in Settings.__struct_fields__:
-            names_by_group.setdefault(title, []).append(field[1])
-    other_names = [
-        name for name in Settings.__struct_fields__ if not any(name in names for names in names_by_group.values())
-    ]
-    return {
-        name: tuple(names)
-        for name, names in (names_by_group | ({"Others": other_names} if other_names else {})).items()
-    }
 
 
 @cache

@@ -27,7 +27,6 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.planning.breaker import is_breaker_closed
 from holdfast.planning.budget import compute_effective_target
 from holdfast.planning.pipeline import OVER_WINDOW_RULE
-from holdfast.planning.presets.overflow_replay import has_continue_text
 from holdfast.planning.summary.prompts import SummaryPromptOptions
 from holdfast.providers.common.native_compaction import can_compact_natively
 from holdfast.recovery.machine import SUMMARY_TOO_LARGE_MESSAGES
@@ -124,7 +123,9 @@ async def plan_with_summary(
     finally:
         runtime.emit_repairs()
     compaction = plan.compaction
-    if compaction is None or compaction is runtime.journal.state.view.compaction or not has_continue_text(compaction):
+    if compaction is None or compaction is runtime.journal.state.view.compaction:
+        return plan, plan_inputs
+    if not runtime.journal.policy.rules.has_continue_text(compaction):
         return plan, plan_inputs
     if await runtime.call_hook("auto_continue") is False:
         plan_inputs = replace(plan_inputs, can_summarize=False, can_auto_continue=False)
@@ -182,7 +183,7 @@ async def _plan_with_requested_summary(
     finally:
         await runtime.resources.run_in_worker(runtime.record_summary_costs)
     summary, outcome, why = result.summary, result.outcome, result.reason
-    stops = result.is_too_large and task.trigger == "overflow" and runtime.settings.summary_overflow == "stop"
+    stops = result.is_too_large and task.trigger == "overflow" and runtime.settings.summarizer.when_too_large == "stop"
     await _emit_failed_compaction(runtime, target, _get_first_summarizer(runtime, task.template), outcome, why)
     plan, plan_inputs = await _replan_with_summary(
         runtime, target, plan_inputs, summary, without_compaction=stops or outcome == "cancelled"
@@ -413,7 +414,7 @@ def _collect_texts_beside(
     """Return the texts that stand behind what the provider makes: the user's words where it keeps none, and sources."""
     journal = runtime.journal
     journal.read_messages(0, summary_request.stop)  # a branch that was opened again may not have the oldest at hand
-    words = native.quote_user_words(journal.state, task.template.target, summary_request, runtime.settings)
+    words = native.quote_user_words(journal.state, task.template.target, summary_request, runtime.journal.policy)
     return tuple(filter(None, (words, *_collect_restored_texts(runtime))))
 
 

@@ -25,7 +25,6 @@ from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.extract.summary_builder import build_compaction, build_head_messages
 from holdfast.planning.extract.user_words import quote_user_messages
 from holdfast.planning.pipeline import Policy, plan_request
-from holdfast.planning.settings import Settings
 from holdfast.planning.stages.compaction import compute_summary_share
 from holdfast.planning.summary.prompts import clip_focus
 from holdfast.providers.common.native_compaction import (
@@ -56,11 +55,13 @@ async def compact_by_provider(
 
     The texts ``extra_texts`` it follow as the user's. Raises ``CompactionFailed`` with what became of it:
     ``nothing_to_compact``, ``summary_rejected``, ``provider_error``, ``cancelled``, or ``timed_out`` after
-    ``summary_deadline`` seconds.
+    ``summarizer.timeout_seconds``.
     """
     settings = context.settings
     compaction_request = build_native_compaction_request(
-        upstream_request.api, upstream_request.body, instructions=clip_focus(instructions, settings.summary_focus_chars)
+        upstream_request.api,
+        upstream_request.body,
+        instructions=clip_focus(instructions, settings.summarizer.focus_chars),
     )
     request_headers = add_beta_header(
         upstream_request.headers, find_required_betas(upstream_request.api, compaction_request.body)
@@ -72,25 +73,26 @@ async def compact_by_provider(
         stream=False,
         headers=request_headers,
     )
-    with move_on_after(settings.summary_deadline):
+    with move_on_after(settings.summarizer.timeout_seconds):
         result = await _compact_with_retries(upstream, compact_request, context)
         return result.append_user_texts(upstream_request.api, extra_texts).to_stored_json(
             upstream_request.api, upstream_request.model
         )
-    late = f"the provider did not compact in {settings.summary_deadline:g} s; raise summary_deadline, or go on without"
+    hint = "raise summarizer.timeout_seconds, or go on without"
+    late = f"the provider did not compact in {settings.summarizer.timeout_seconds:g} s; {hint}"
     raise CompactionFailed(late, "timed_out")
 
 
 async def _compact_with_retries(
     upstream: Upstream, upstream_request: UpstreamRequest, context: CompactionContext
 ) -> NativeCompactionResult:
-    """Return the compaction; where only the provider is at fault it is asked again, ``summary_tries`` times in all."""
+    """Return the compaction; where only the provider is at fault, up to ``summarizer.max_attempts`` are made."""
     attempt = 1
     while True:
         result = await _try_compaction(upstream, upstream_request, context)
         if isinstance(result, NativeCompactionResult):
             return result
-        if not result.is_retryable or attempt >= context.settings.summary_tries:
+        if not result.is_retryable or attempt >= context.settings.summarizer.max_attempts:
             raise CompactionFailed(result.reason, result.outcome)
         await context.wait_before_retry(result.outcome, attempt, result.retry_after)
         attempt += 1
@@ -141,9 +143,7 @@ def _select_head_messages(plan: Plan, stop: int) -> tuple[SizedMessage, ...]:
     return tuple(apply_normalization(build_projection(plan.state)[:place], repairs))
 
 
-def quote_user_words(
-    state: ConversationState, target: Target, summary_request: SummaryRequest, settings: Settings
-) -> str:
+def quote_user_words(state: ConversationState, target: Target, summary_request: SummaryRequest, policy: Policy) -> str:
     """Return the user's words before the slot where ``summary_request`` stops, as an extract quotes them.
 
     They stand beside a compaction that keeps none of them: the request under way may be one, and rules are. Nothing
@@ -151,12 +151,12 @@ def quote_user_words(
     """
     if target.api != ANTHROPIC_API:
         return ""
-    builder = _make_plan_builder(state, target, settings)
+    builder = _make_plan_builder(state, target, policy)
     is_open = not any(
         sized_message.message.is_turn_start
         for sized_message in state.history.sized_messages.slice(summary_request.stop)
     )
-    budget = int(builder.to_estimator_tokens(summary_request.max_tokens) * settings.summary_user_share)
+    budget = int(builder.to_estimator_tokens(summary_request.max_tokens) * policy.settings.summary.user_share)
     goal, other_words = quote_user_messages(
         [sized_message.message for sized_message in build_head_messages(builder, summary_request.stop)],
         budget,
@@ -168,7 +168,7 @@ def quote_user_words(
 # -- what the provider compacted while it answered ---------------------------------------------------------------------
 
 
-def extract_server_compaction(state: ConversationState, target: Target, settings: Settings) -> CompactionEntry | None:
+def extract_server_compaction(state: ConversationState, target: Target, policy: Policy) -> CompactionEntry | None:
     """Return the compaction that the newest answer brought along, with its readable twin; nothing where it has none.
 
     Once it is in the log, no later request shows what lies before it.
@@ -176,9 +176,9 @@ def extract_server_compaction(state: ConversationState, target: Target, settings
     index = len(state.history.sized_messages) - 1
     if index < 0 or not count_parts_before_compaction(state.history.sized_messages[index].message):
         return None
-    builder = _make_plan_builder(state, target, settings)
+    builder = _make_plan_builder(state, target, policy)
     extract = build_compaction(
-        builder, index, builder.budget.compute_share(compute_summary_share(builder.budget, settings))
+        builder, index, builder.budget.compute_share(compute_summary_share(builder.budget, builder.settings))
     )
     twin = extract.summary if extract is not None else None
     compaction = build_compaction_from_answer(
@@ -193,12 +193,14 @@ def extract_server_compaction(state: ConversationState, target: Target, settings
     )
 
 
-def _make_plan_builder(state: ConversationState, target: Target, settings: Settings) -> PlanBuilder:
+def _make_plan_builder(state: ConversationState, target: Target, policy: Policy) -> PlanBuilder:
+    settings = policy.settings
     learned_target = apply_learned_limits(target, state, settings)
     return PlanBuilder(
         state,
         apply_window_cap(learned_target, settings),
         settings,
         PlanInputs(),
-        check_budget(learned_target, settings)[0],
+        check_budget(learned_target, settings, policy.rules)[0],
+        policy.rules,
     )

@@ -50,6 +50,10 @@ from holdfast.state.target import SummaryResult
 
 __all__ = ["CachedRequest", "CompactionContext", "SummaryRequestTooLarge", "SummaryWriter", "write_summary"]
 
+NEWEST_MESSAGES = 10
+"""Messages that count as the newest, whose identifiers a summary must keep. [O]"""
+MAX_CORRECTIONS = 1
+"""Requests that give the reasons why the last summary was rejected: what a model ignores once it ignores again. [O]"""
 WORDS_PER_TOKEN = 0.5
 """Words for one token, as a writer is told its limit: prose has 0.75, paths and code less, and models overrun. [H]"""
 _REFUSAL_SAFETY_SHARE = 0.9
@@ -84,14 +88,14 @@ async def write_summary(
     Of ``prompt_options`` the user's own ``focus`` and a hook's ``context`` and ``prompt`` count; ``cached_request`` is
     the request that the provider's cache holds. Raises ``CompactionFailed`` with what became of it:
     ``nothing_to_compact``, ``summary_rejected``, ``provider_error``, ``cancelled``, or ``timed_out`` after
-    ``summary_deadline`` seconds for all of it; ``SummaryRequestTooLarge``, which is one, where every writer found the
+    ``summarizer.timeout_seconds`` for all of it; ``SummaryRequestTooLarge``, which is one, where every writer found the
     request itself too large.
     """
     work = _prepare_task(
         [sized_message.message for sized_message in head], summary_request, context.settings, prompt_options
     )
     errors: list[CompactionFailed] = []
-    with move_on_after(context.settings.summary_deadline) as scope:
+    with move_on_after(context.settings.summarizer.timeout_seconds) as scope:
         for writer in writers:
             try:
                 text = await _SummaryJob(writer, work, context).write(cached_request)
@@ -103,9 +107,7 @@ async def write_summary(
             else:
                 return SummaryResult(summary_request.stop, text)
     if scope.cancelled_caught:
-        late = (
-            f"no summary came in {context.settings.summary_deadline:g} s; raise summary_deadline or name a faster model"
-        )
+        late = f"no summary came in {context.settings.summarizer.timeout_seconds:g} s; raise summarizer.timeout_seconds or name a faster model"
         raise CompactionFailed(late, "timed_out")
     raise _combine_failures(errors)
 
@@ -115,8 +117,8 @@ def _prepare_task(
 ) -> _SummaryTask:
     if not render_transcript(head).strip():
         raise CompactionFailed("nothing was said that a summary could hold; go on without one", "nothing_to_compact")
-    keep = collect_newest_identifiers(head, settings.summary_newest, settings.summary_identifiers)
-    focus = prompts.clip_focus(prompt_options.focus, settings.summary_focus_chars)
+    keep = collect_newest_identifiers(head, NEWEST_MESSAGES, settings.summarizer.max_identifiers)
+    focus = prompts.clip_focus(prompt_options.focus, settings.summarizer.focus_chars)
     prompt_options = replace(
         prompt_options,
         max_words=int(summary_request.max_tokens * WORDS_PER_TOKEN),
@@ -124,7 +126,7 @@ def _prepare_task(
         identifiers=keep,
         focus=focus,
     )
-    min_tokens = min(settings.summary_least, summary_request.max_tokens // 2)
+    min_tokens = min(settings.summarizer.min_tokens, summary_request.max_tokens // 2)
     requirements = SummaryRequirements(
         summary_request.max_tokens,
         min_tokens,
@@ -154,19 +156,17 @@ class _SummaryJob:
 
     def __init__(self, writer: SummaryWriter, work: _SummaryTask, terms: CompactionContext) -> None:
         self.writer, self.terms, self.settings = writer, terms, terms.settings
-        self.output = writer.get_max_output(work.summary_request.max_tokens, terms.settings)
+        self.output = writer.get_max_output(work.summary_request.max_tokens)
         self.work, self.room = self._fit_task(work)
 
     def _fit_task(self, work: _SummaryTask) -> tuple[_SummaryTask, int]:
         """Return the work with an earlier summary that leaves room for more, and the tokens of a part."""
-        whole = compute_chunk_budget(self.writer.input_window, self.output, 0, self.writer.token_ratio, self.settings)
+        whole = compute_chunk_budget(self.writer.input_window, self.output, 0, self.writer.token_ratio)
         prompt_options = replace(work.order, previous_summary=clip_text_middle(work.order.previous_summary, whole // 3))
         fixed_tokens = estimate_text_tokens(
             prompts.SUMMARIZER_INSTRUCTIONS + prompts.build_summary_prompt("", prompt_options)
         )
-        part_tokens = compute_chunk_budget(
-            self.writer.input_window, self.output, fixed_tokens, self.writer.token_ratio, self.settings
-        )
+        part_tokens = compute_chunk_budget(self.writer.input_window, self.output, fixed_tokens, self.writer.token_ratio)
         return replace(work, order=prompt_options), part_tokens
 
     async def write(self, prefix: CachedRequest | None) -> str:
@@ -193,7 +193,7 @@ class _SummaryJob:
         return size
 
     def _split_head(self, size: int) -> tuple[HistoryChunk, ...]:
-        style = TranscriptStyle(self.settings.summary_result_chars, self.settings.summary_argument_chars)
+        style = TranscriptStyle(self.settings.summarizer.result_chars, self.settings.summarizer.argument_chars)
         return split_into_chunks(self.work.head, size, style)
 
     # -- one request after the other -----------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class _SummaryJob:
                 self._make_final_requirements(head_parts),
                 reasons,
             )
-        stage = self._fold_parts if self.settings.summary_stages == "fold" else self._merge_part_summaries
+        stage = self._fold_parts if self.settings.summarizer.merge_mode == "fold" else self._merge_part_summaries
         return await stage(head_parts, size, reasons)
 
     async def _fold_parts(self, head_parts: Sequence[HistoryChunk], size: int, reasons: tuple[str, ...]) -> str:
@@ -275,7 +275,7 @@ class _SummaryJob:
         reasons: tuple[str, ...] = (),
     ) -> str:
         """Return the first answer that is accepted; who was refused is told why and asked once more."""
-        for _ in range(max(1, self.settings.summary_reminders + (not reasons))):
+        for _ in range(max(1, MAX_CORRECTIONS + (not reasons))):
             text = make(replace(prompt_options, rejection_reasons=reasons))
             upstream_request = self.writer.build_summary_request(text, self.output)
             result = await self._ask_and_judge(
@@ -326,7 +326,7 @@ class _SummaryJob:
         )
 
     def _get_min_tokens(self, source: int, cap: int) -> int:
-        return min(self.settings.summary_least, int(source * self.writer.token_ratio) // 2, cap // 2)
+        return min(self.settings.summarizer.min_tokens, int(source * self.writer.token_ratio) // 2, cap // 2)
 
 
 def _make_part_prompt(part: HistoryChunk, place: str) -> _PromptFactory:

@@ -33,6 +33,8 @@ from holdfast.state.entries import TRANSIENT_ERROR_KINDS, Usage
 from holdfast.state.plan import PlanOptions
 from holdfast.state.target import Target
 
+THINKING_TOKENS = 4_096
+"""Output asked for beside the summary, since models think; at most an eighth of the window. [H]"""
 _EXCLUDED_FIELDS = frozenset(
     {
         "tools", "functions", "tool_choice", "function_call", "parallel_tool_calls", "toolConfig", "tool_config",
@@ -120,9 +122,9 @@ class SummaryWriter(Struct, frozen=True):
         """Return about how many of this model's tokens ``text`` has."""
         return round(estimate_text_tokens(text) * self.token_ratio)
 
-    def get_max_output(self, cap: int, settings: Settings) -> int:
+    def get_max_output(self, cap: int) -> int:
         """Return the most tokens to ask for: ``cap`` for the summary, and some for a model that thinks before it."""
-        max_tokens = cap + min(settings.summary_spare, self.input_window // 8)
+        max_tokens = cap + min(THINKING_TOKENS, self.input_window // 8)
         return min(max_tokens, self.target.limits.max_output or max_tokens)
 
     def build_summary_request(self, text: str, output: int) -> UpstreamRequest:
@@ -200,7 +202,7 @@ async def ask_summary_writer(
 ) -> ParsedAnswer:
     """Return the answer to ``upstream_request``, a request of ``tokens`` tokens or more, whatever it says.
 
-    Where only the provider is at fault it goes out again, ``summary_tries`` times in all. Raises
+    Where only the provider is at fault it goes out again, ``summarizer.max_attempts`` times in all. Raises
     ``SummaryRequestTooLarge`` for an overflow and ``CompactionFailed`` for any other error; work that was aborted is
     not tried again.
     """
@@ -212,7 +214,7 @@ async def ask_summary_writer(
             raise SummaryRequestTooLarge(text, verdict.limit or 0, verdict.requested or 0)
         if answer is not None:
             return answer
-        if verdict.kind not in TRANSIENT_ERROR_KINDS or attempt >= context.settings.summary_tries:
+        if verdict.kind not in TRANSIENT_ERROR_KINDS or attempt >= context.settings.summarizer.max_attempts:
             raise CompactionFailed(
                 f"{_get_writer_name(writer)} wrote no summary ({verdict.kind}, try {attempt}): {why}"
             )

@@ -27,7 +27,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.text.clipping import clip_text_with_notice
 from holdfast.messages.text.cutting import hash_text
-from holdfast.planning.extract.restored_files import render_restored_todos
+from holdfast.planning.extract.restored_plan import render_restored_todos
 from holdfast.providers.common.request_options import FunctionTool, PortableOptions, write_request_options
 from holdfast.providers.registry import ApiSpec, get_api_spec
 from holdfast.providers.request_body import build_system_field

@@ -483,7 +483,7 @@ class Journal(BranchLog):
         if waits and is_user_message(message):
             return [make_queued_note(check_message_types(message))]
         sized_message, settings = convert_to_sized_message(message), self.policy.settings
-        if bound_message_chars(sized_message) <= settings.append_chars:
+        if bound_message_chars(sized_message) <= settings.results.append_chars:
             return [MessageEntry(sized_message)]
         short, blobs = cap_message_texts(sized_message.message, settings)
         if not blobs or self._store_blobs(blobs) is not None:

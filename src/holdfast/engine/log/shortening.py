@@ -8,7 +8,6 @@ from holdfast.engine.log.journal import Journal
 from holdfast.planning.budget import apply_window_cap
 from holdfast.planning.stages.truncate import (
     build_shown_entries,
-    compute_result_limits,
     has_oversized_results,
     map_shown_messages,
     truncate_entry_messages,
@@ -32,12 +31,10 @@ def shorten_long_results(journal: Journal, target: Target) -> ShorteningOutcome:
     What the next requests show is said shorter on a copy, from the first such message on; the old branch stays whole.
     Where the policy has no limits or nothing is over them nothing is read or written.
     """
-    settings = journal.policy.settings
-    if not settings.truncate_share:
-        return ShorteningOutcome(
-            why=f"policy {journal.policy.name!r} sets no limit for one result (truncate_share is 0)"
-        )
-    limits = compute_result_limits(apply_window_cap(target, settings).limits.window, settings)
+    policy = journal.policy
+    limits = policy.rules.get_result_limits(apply_window_cap(target, policy.settings).limits.window)
+    if limits is None:
+        return ShorteningOutcome(why=f"policy {policy.name!r} sets no limit for one result")
     within = ShorteningOutcome(why=f"no result is over its limit: {limits.per_result:,} weighted characters")
     if not has_oversized_results(map_shown_messages(journal.state).values(), limits):
         return within

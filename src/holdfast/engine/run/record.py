@@ -257,7 +257,7 @@ def _describe_learned_window(prepared_request: PreparedRequest, prompt_tokens: i
 async def _record_server_compaction(runtime: SessionRuntime, prepared_request: PreparedRequest) -> None:
     """Write down the compaction that the answer brought along, where the provider compacted by itself."""
     journal, target = runtime.journal, prepared_request.target
-    compaction = extract_server_compaction(journal.state, target, runtime.settings)
+    compaction = extract_server_compaction(journal.state, target, journal.policy)
     if compaction is not None:
         await runtime.resources.run_in_worker(lambda: journal.record_compaction(compaction))
         await runtime.emit_compacted(

@@ -80,7 +80,7 @@ async def decide_next_attempt(
                 await unsealing.restore_signatures(runtime)
             raise make_final_error(runtime, prepared_request, action, attempt)
         if isinstance(action, Retry):
-            attempts = runtime.settings.retries_most - state.retries
+            attempts = runtime.settings.retry.max_retries - state.retries
             runtime.emit_event(events.RetryScheduled(runtime.key, refusal.kind, action.seconds, attempts))
             await sleep(action.seconds)
             return template, prepared_request, state
@@ -188,7 +188,7 @@ def _lower_output_limit(
     )
     if current_output is None:
         return "not_smaller"
-    new_output = max(settings.reserve_min, min(current_output // 2, remaining_tokens))
+    new_output = max(settings.reserve.min, min(current_output // 2, remaining_tokens))
     lower = _get_rendered_max_output(template, prepared_request, PlanOptions(max_tokens=new_output)) or new_output
     if lower >= current_output:
         return "not_smaller"

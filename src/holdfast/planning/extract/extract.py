@@ -37,7 +37,14 @@ from holdfast.planning.extract.salience import (
     weigh_reference,
 )
 from holdfast.planning.extract.user_words import quote_user_messages
-from holdfast.planning.settings import MAX_SCANNED_TOKENS, RECALL_POINTER_CHARS, Settings
+from holdfast.planning.settings import (
+    MAX_SCANNED_TOKENS,
+    RECALL_POINTER_CHARS,
+    SUMMARY_DECISION_SHARE,
+    SUMMARY_LEDGER_SHARE,
+    SUMMARY_POINTER_SHARE,
+    Settings,
+)
 
 EXTRACT_PREFACE = (
     "The conversation before this point was replaced by this extract of it ({messages} messages), made from the log "
@@ -87,32 +94,39 @@ def build_supplement(
     That is the user's words, the ledger and coverage lines for references that stand neither in it nor in ``tail``.
     """
     return _render_supplement(
-        _collect_extract_sections(head, tail, budget, replace(settings, summary_decision_share=0.0), written_summary)
+        _collect_extract_sections(head, tail, budget, settings, written_summary, with_decisions=False)
     )
 
 
 def _collect_extract_sections(
-    head: Sequence[SizedMessage], tail: Sequence[SizedMessage], budget: int, settings: Settings, visible_text: str = ""
+    head: Sequence[SizedMessage],
+    tail: Sequence[SizedMessage],
+    budget: int,
+    settings: Settings,
+    visible_text: str = "",
+    *,
+    with_decisions: bool = True,
 ) -> ExtractSections:
     """Return what an extract says of ``head`` beside ``visible_text``."""
     every = [sized_message.message for sized_message in head]
     head = take_newest_messages(head, MAX_SCANNED_TOKENS)
     messages = every[len(every) - len(head) :]
     actions = list(list_tool_actions(messages))
-    ledger = budget * settings.summary_ledger_share
+    ledger = budget * SUMMARY_LEDGER_SHARE
+    decision_tokens = int(budget * SUMMARY_DECISION_SHARE) if with_decisions else 0
     is_open = not any(sized_message.message.is_turn_start for sized_message in tail)
-    goal, constraints = quote_user_messages(every, int(budget * settings.summary_user_share), is_open=is_open)
+    goal, constraints = quote_user_messages(every, int(budget * settings.summary.user_share), is_open=is_open)
     errors = [flatten_to_line(action.error, 200) for action in actions[-30:] if action.has_failed and action.error][-3:]
     sections = ExtractSections(
         goal=goal,
         constraints=constraints,
         commands=_take_within_budget(format_command_lines(actions), int(ledger * 0.4)),
         errors=errors,
-        decisions=_take_within_budget(_find_decisions(messages), int(budget * settings.summary_decision_share)),
+        decisions=_take_within_budget(_find_decisions(messages), decision_tokens),
         files=_take_within_budget(format_file_lines(actions), int(ledger * 0.6)),
     )
     spent = sum(estimate_text_tokens(text) + LINE_OVERHEAD_TOKENS for text in sections.texts) + HEADINGS_TOKENS
-    spare = int(budget * settings.summary_index_share)
+    spare = int(budget * SUMMARY_POINTER_SHARE)
     weights = _weigh_unshown_references(
         head,
         {ref for sized_message in tail for ref in find_message_references(sized_message)}.union(

@@ -6,7 +6,6 @@ The ledger, the user's words and the coverage lines are made over the whole head
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import inf
 
 from msgspec.structs import replace
 
@@ -29,8 +28,6 @@ from holdfast.planning.extract.previous_summary import (
     iter_client_summaries,
     unwrap_client_summary,
 )
-from holdfast.planning.extract.restored_files import render_restored_files
-from holdfast.planning.presets.overflow_replay import build_continue_text
 from holdfast.planning.settings import MAX_SCANNED_TOKENS
 from holdfast.planning.stages.escape_tags import escape_summary_look_alikes
 from holdfast.state.conversation_state import ConversationState
@@ -64,11 +61,11 @@ def build_compaction(
         for sized_message in head
     ):
         return None
-    files, sources = (
-        _get_restored_files(builder, head),
-        [*_get_restored_sources(builder), *filter(None, [build_continue_text(builder, keep)])],
-    )
-    counted_texts = [*files, *sources] if builder.settings.goal_share else sources
+    files = builder.rules.list_restored_files(builder, head) if builder.restores_files else ()
+    sources = list(_get_restored_sources(builder))
+    if continue_text := builder.rules.build_continue_text(builder, keep):
+        sources.append(continue_text)
+    counted_texts = [*files, *sources] if builder.settings.compaction.goal_share else sources
     budget = builder.to_estimator_tokens(max_tokens) - sum(map(estimate_text_tokens, counted_texts))
     texts = [*_build_summary_texts(builder, head, keep, budget, summary_result), *files, *sources]
     summary = Message("user", tuple(map(Text, escape_summary_look_alikes(texts, builder.state))))
@@ -194,27 +191,14 @@ def _build_summary_texts(
         yield beside
 
 
-def _get_restored_files(builder: PlanBuilder, head: Sequence[SizedMessage]) -> tuple[str, ...]:
-    """Return the files of the head that the agent touched last, as it read them.
-
-    They stay within a share of the room where a goal or an overflow says how small the request must get.
-    """
-    settings, messages = builder.settings, [sized_message.message for sized_message in head]
-    is_bounded = settings.goal_share or builder.inputs.overflow_step == "compact"
-    together = builder.compute_compaction_share(settings.restore_share) if is_bounded else inf
-    return render_restored_files(
-        messages, settings.restore_files, settings.restore_tokens, builder.token_ratio, together
-    )
-
-
 def _get_restored_sources(builder: PlanBuilder) -> Iterator[str]:
     """Yield the texts from their source, as far as their budgets go: of each, and of all together."""
-    settings = builder.settings
+    settings = builder.settings.restore
     remaining = builder.to_estimator_tokens(
-        min(settings.restore_sources_together, builder.compute_compaction_share(settings.restore_share))
+        min(settings.total_tokens, builder.compute_compaction_share(settings.max_share))
     )
     for text in builder.inputs.restored_texts:
-        max_tokens = min(builder.to_estimator_tokens(settings.restore_source_tokens), remaining)
+        max_tokens = min(builder.to_estimator_tokens(settings.source_tokens), remaining)
         size = estimate_text_tokens(text)
         excerpt = text if size <= max_tokens else clip_text_with_notice(text, max_tokens - _CLIP_LINE_TOKENS, "this")
         remaining -= estimate_text_tokens(excerpt)

@@ -1,9 +1,8 @@
-"""Measures: how large a policy takes a message, and a request, to be; each tool counts in its own way."""
+"""How large pi, opencode and the tools that count like pi take a message, and a request, to be."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct
@@ -12,13 +11,9 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.text.cutting import replace_surrogates_in_text
 from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.shown import sum_shown_messages, sum_shown_messages_from
 from holdfast.state.conversation_state import ConversationState
-from holdfast.state.view import (
-    get_next_shown_index,
-    get_valid_last_answer,
-    get_valid_measured_request,
-    list_shown_messages_at,
-)
+from holdfast.state.view import get_valid_last_answer, get_valid_measured_request
 
 PI_IMAGE_CHARS = 4_800
 """Characters that pi counts for a picture, which makes 1,200 tokens of it. [P]"""
@@ -141,77 +136,13 @@ class PiTokenMeasure(Struct, frozen=True):
         return estimate_pi_tokens(message, self.chars_per_token)
 
 
-def measure_request_for_trigger(builder: PlanBuilder) -> int:
-    """Return the size of the request as planned, as this policy measures it; -1 where nothing tells it."""
-    return _REQUEST_MEASURES[builder.settings.measure](builder)
-
-
-def _measure_planned_request(builder: PlanBuilder) -> int:
-    """The exact request to be sent."""
-    return builder.upper_estimate
-
-
-def _measure_last_usage(builder: PlanBuilder) -> int:
-    """The last good answer's usage, its output included; nothing before there is one."""
+def measure_last_usage(builder: PlanBuilder) -> int:
+    """Return the last good answer's usage, its output included; -1 before there is one."""
     used = get_valid_last_answer(builder.state)
     return -1 if used is None else used.window_tokens
 
 
-def _measure_usage_and_chars(builder: PlanBuilder) -> int:
-    """The last good answer's usage and characters for what came later; without usage the frame and characters."""
-    estimate = estimate_pi_request(builder.state, builder.settings.chars_per_token)
+def measure_usage_and_chars(builder: PlanBuilder, chars_per_token: int = 4) -> int:
+    """Return the last good answer's usage and characters for what came later; without usage the setup and characters."""
+    estimate = estimate_pi_request(builder.state, chars_per_token)
     return estimate.tokens + (builder.budget.setup_tokens if estimate.answer_index < 0 else 0)
-
-
-_REQUEST_MEASURES: dict[str, Callable[[PlanBuilder], int]] = {
-    "request": _measure_planned_request,
-    "usage": _measure_last_usage,
-    "usage+chars": _measure_usage_and_chars,
-}
-
-
-# -- what is shown -----------------------------------------------------------------------------------------------------
-
-
-def list_shown_messages_from(state: ConversationState, start: int) -> list[Message]:
-    """Return the messages from slot ``start`` on as the projection shows them, one for each slot."""
-    if not state.view.edits:
-        return state.history.messages.slice(start)
-    slots = [(index, list_shown_messages_at(state, index)) for index in range(start, len(state.history.sized_messages))]
-    return [
-        visible_messages[0] if len(visible_messages) == 1 else state.history.messages[index]
-        for index, visible_messages in slots
-    ]
-
-
-def map_shown_parts(state: ConversationState, index: int) -> dict[int, Part]:
-    """Return by its place what is shown of each part of a slot; nothing of those for which not one other stands."""
-    replacements = {edit.span.part: edit.replacement for edit in state.view.edits.get(index, ())}
-    parts = enumerate(state.history.messages[index].parts if None not in replacements else ())
-    parts_by_place = {place: replacements.get(place, (part,)) for place, part in parts}
-    return {
-        place: new_parts[0]
-        for place, new_parts in parts_by_place.items()
-        if len(new_parts) == 1 and not isinstance(new_parts[0], Message)
-    }
-
-
-def sum_shown_messages(state: ConversationState, measure: Callable[[Message], int]) -> int:
-    """Return the sum of ``measure``, as ``PersistentSequence.sum_from`` takes it, over the messages of the
-    projection.
-    """
-    summary = state.view.compaction.summary if state.view.compaction is not None else None
-    first = [*state.history.messages.slice(0, state.view.pinned_count), *([] if summary is None else [summary])]
-    return sum(map(measure, first)) + sum_shown_messages_from(state, state.view.first_kept, measure)
-
-
-def sum_shown_messages_from(state: ConversationState, start: int, measure: Callable[[Message], int]) -> int:
-    """Return the same of what stands for the slots from ``start`` on; only what is new or edited is measured."""
-    total = state.history.messages.sum_from(measure, start)
-    after = start
-    for index, _ in state.view.edits.iter_from(start):
-        if index >= after:
-            after = get_next_shown_index(state, index)
-            total += sum(map(measure, list_shown_messages_at(state, index)))
-            total -= sum(map(measure, state.history.messages.slice(index, after)))
-    return total

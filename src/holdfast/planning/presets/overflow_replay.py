@@ -9,6 +9,7 @@ to go on: nothing else in the request does.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from msgspec.structs import replace
 
@@ -17,6 +18,8 @@ from holdfast.messages.parts import Text
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.extract.client_notes import split_client_notes
 from holdfast.planning.extract.previous_summary import iter_user_texts
+from holdfast.planning.presets.reserve_trigger import ReserveTriggerRules
+from holdfast.planning.settings import describe
 from holdfast.planning.stages.media import build_media_edits
 from holdfast.planning.stages.tail_selection import find_answer_with_unread_results, find_tail_cut_points
 from holdfast.state.conversation_state import ConversationState
@@ -35,89 +38,95 @@ _MEDIA_REMOVED_AND_CONTINUE = f"{MEDIA_REMOVED_TEXT}\n\n{CONTINUE_INSTRUCTION}"
 _REPLAY_REASON = "the request was refused as too large: the message is said again without its media"
 
 
-def is_overflow_replay(builder: PlanBuilder) -> bool:
-    """Return whether this compaction answers an overflow, under a policy that says the newest message again."""
-    return builder.settings.overflow_replay and builder.inputs.overflow_step == "compact"
+class OverflowReplayRules(ReserveTriggerRules, frozen=True):
+    """After an overflow the newest message of the user is said again; a cut turn is told to go on."""
 
+    overflow_replay: Annotated[
+        bool,
+        describe(
+            "[C] A compaction after an overflow keeps the user's newest message, less its media, and what follows it: "
+            "the media may be what was too large."
+        ),
+    ] = True
+    auto_continue: Annotated[
+        bool,
+        describe(
+            "[C] An automatic compaction that cuts a turn ends with a sentence to go on: nothing else in the request "
+            "says so. A hook may refuse it."
+        ),
+    ] = True
 
-def find_replayed_message(builder: PlanBuilder) -> int | None:
-    """Return the slot of the user message that a compaction after an overflow says again, or None.
+    def find_replayed_message(self, builder: PlanBuilder) -> int | None:
+        """Return the index of the user message that a compaction after an overflow says again, or None.
 
-    There must be something before it to summarise, and it happens once between two answers: a message that was said
-    again and refused once more gains nothing by a second time.
-    """
-    state = builder.state
-    if not is_overflow_replay(builder) or _has_replayed(state):
-        return None
-    newest = find_newest_user_content_index(state, state.view.first_kept)
-    return newest if newest > state.view.first_kept and newest in find_tail_cut_points(state) else None
+        There must be something before it to summarize, and it happens once between two answers: a message that was
+        said again and refused once more gains nothing by a second time.
+        """
+        state = builder.state
+        if not self._is_overflow_replay(builder) or _has_replayed(state):
+            return None
+        newest = find_newest_user_content_index(state, state.view.first_kept)
+        return newest if newest > state.view.first_kept and newest in find_tail_cut_points(state) else None
 
+    def order_overflow_cuts(self, builder: PlanBuilder, cut_points: Sequence[int]) -> list[int]:
+        """Return where a compaction after an overflow may cut: at the message to be said again, else at unread results.
 
-def add_overflow_cut_points(builder: PlanBuilder, cut_points: Sequence[int]) -> list[int]:
-    """Return where a compaction after an overflow may cut: at the message to be said again, else at unread results.
+        ``cut_points`` are those of the tool's own rule; they come last, since they may fold what the model has not
+        read.
+        """
+        if not self._is_overflow_replay(builder):
+            return list(cut_points)
+        state = builder.state
+        legal = find_tail_cut_points(state)
+        first: list[int] = []
+        for place in (self.find_replayed_message(builder), find_answer_with_unread_results(state)):
+            if place is not None and place in legal:
+                first.append(place)
+        first = [place for place in first if state.view.first_kept < place < len(state.history.sized_messages)]
+        if _has_replayed(state) and _is_tail_unanswered(state):
+            return first
+        return list(dict.fromkeys([*first, *cut_points]))
 
-    ``cut_points`` are those of the policy's own rule; they come last, since they may fold what the model has not read.
-    """
-    if not is_overflow_replay(builder):
-        return list(cut_points)
-    state = builder.state
-    unread = find_answer_with_unread_results(state)
-    first = [
-        place
-        for place in (find_replayed_message(builder), unread)
-        if place is not None and place in find_tail_cut_points(state)
-    ]
-    first = [place for place in first if state.view.first_kept < place < len(state.history.sized_messages)]
-    if _has_replayed(state) and _is_tail_unanswered(state):
-        return first
-    return list(dict.fromkeys([*first, *cut_points]))
-
-
-def explain_useless_overflow_cut(before: PlanBuilder, after: PlanBuilder, cut_points: Sequence[int]) -> str:
-    """Return why a cut after an overflow is not made, or nothing: it is no help, or a later place leaves less."""
-    if not is_overflow_replay(before):
+    def explain_useless_cut(self, before: PlanBuilder, after: PlanBuilder, cut_points: Sequence[int]) -> str:
+        """Return why a cut after an overflow is not made: it is no help, or a later place leaves less."""
+        if not self._is_overflow_replay(before):
+            return ""
+        left, had = after.estimated_tokens, before.estimated_tokens
+        if left >= had:
+            return f"{left:,} tokens would be left of {had:,}: it would not get smaller"
+        is_last = after.state.view.first_kept == cut_points[-1]
+        if not is_last and after.upper_estimate > before.budget.usable:
+            return f"{after.upper_estimate:,} tokens would be left, and {before.budget.usable:,} can be used"
         return ""
-    if after.estimated_tokens >= before.estimated_tokens:
-        return (
-            f"{after.estimated_tokens:,} tokens would be left of {before.estimated_tokens:,}: it would not get smaller"
-        )
-    if after.state.view.first_kept != cut_points[-1] and after.upper_estimate > before.budget.usable:
-        return f"{after.upper_estimate:,} tokens would be left, and {before.budget.usable:,} can be used"
-    return ""
 
+    def finish_compaction(self, builder: PlanBuilder, compaction: CompactionEntry) -> CompactionEntry:
+        """Return ``compaction`` with the media of the message that it says again as words; any other unchanged."""
+        if compaction.first_kept != self.find_replayed_message(builder):
+            return compaction
+        edits = build_media_edits(builder, compaction.first_kept, _REPLAY_REASON)
+        return replace(compaction, edits=edits, trigger=TRIGGER_REPLAY)
 
-def replace_replayed_media(builder: PlanBuilder, compaction: CompactionEntry) -> CompactionEntry:
-    """Return ``compaction`` with the media of the message that it says again as words; any other compaction
-    unchanged.
-    """
-    if compaction.first_kept != find_replayed_message(builder):
-        return compaction
-    return replace(
-        compaction, edits=build_media_edits(builder, compaction.first_kept, _REPLAY_REASON), trigger=TRIGGER_REPLAY
-    )
+    def build_continue_text(self, builder: PlanBuilder, keep: int) -> str:
+        """Return what tells the model to go on behind a summary of all before ``keep``; mostly nothing.
 
+        Nothing where somebody asked for the compaction, where a hook does not want it, and where no turn is cut.
+        """
+        inputs = builder.inputs
+        is_manual = inputs.force_compaction and inputs.overflow_step != "compact"
+        if not self.auto_continue or not inputs.can_auto_continue or is_manual:
+            return ""
+        if not _is_turn_cut(builder.state, keep):
+            return ""
+        return _MEDIA_REMOVED_AND_CONTINUE if _is_media_hidden(builder.state, keep) else CONTINUE_INSTRUCTION
 
-def build_continue_text(builder: PlanBuilder, keep: int) -> str:
-    """Return what tells the model to go on behind a summary of all before slot ``keep``; mostly nothing.
+    def has_continue_text(self, compaction: CompactionEntry) -> bool:
+        """Return whether the summary of ``compaction`` ends with what ``build_continue_text`` returns."""
+        last = compaction.summary.parts[-1] if compaction.summary is not None and compaction.summary.parts else None
+        return isinstance(last, Text) and last.text in {CONTINUE_INSTRUCTION, _MEDIA_REMOVED_AND_CONTINUE}
 
-    Nothing where somebody asked for the compaction, where a hook does not want it, and where no turn is cut.
-    """
-    inputs = builder.inputs
-    is_manual = inputs.force_compaction and inputs.overflow_step != "compact"
-    if (
-        not builder.settings.auto_continue
-        or not inputs.can_auto_continue
-        or is_manual
-        or not _is_turn_cut(builder.state, keep)
-    ):
-        return ""
-    return _MEDIA_REMOVED_AND_CONTINUE if _is_media_hidden(builder.state, keep) else CONTINUE_INSTRUCTION
-
-
-def has_continue_text(compaction: CompactionEntry) -> bool:
-    """Return whether the summary of ``compaction`` ends with what ``build_continue_text`` returns."""
-    last = compaction.summary.parts[-1] if compaction.summary is not None and compaction.summary.parts else None
-    return isinstance(last, Text) and last.text in {CONTINUE_INSTRUCTION, _MEDIA_REMOVED_AND_CONTINUE}
+    def _is_overflow_replay(self, builder: PlanBuilder) -> bool:
+        """Return whether this compaction answers an overflow, under a policy that says the newest message again."""
+        return self.overflow_replay and builder.inputs.overflow_step == "compact"
 
 
 def find_newest_user_content_index(state: ConversationState, start: int) -> int:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from holdfast.messages.parts import ToolResult
 from holdfast.messages.text.cutting import hash_text
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.settings import HANDLE_CHARS, Settings
+from holdfast.planning.settings import HANDLE_CHARS
 from holdfast.planning.stages.escape_tags import escape_look_alike_tags
 from holdfast.planning.stages.spill import SpillableText, build_text_edit, find_spillable_texts
 from holdfast.planning.stages.tool_results import ToolNameLookup, build_tool_name_lookup, strip_mcp_prefix
@@ -93,39 +93,50 @@ def _count_chars_fitting_bytes(text: str, size: int) -> int:
     return sum(1 for bytes_so_far in byte_offsets if bytes_so_far <= size)
 
 
-def limit_result_lines(builder: PlanBuilder) -> PlanBuilder:
-    """Return the draft with every fresh result within the lines and bytes of the policy, the whole text kept away.
+class OutputLimits(Struct, frozen=True):
+    """Lines and bytes that a result may show; 0 is no limit."""
+
+    lines: int
+    bytes: int
+    exempt_tools: tuple[str, ...] = ()
+    """Tools whose output stays whole."""
+    end_tools: tuple[str, ...] = ()
+    """Tools whose output shows its end, not its beginning."""
+
+
+def limit_result_lines(builder: PlanBuilder, limits: OutputLimits) -> PlanBuilder:
+    """Return the plan with every fresh result within its ``limits``, the whole text kept away.
 
     Where texts cannot be stored away every result stays whole; so does one that would not get shorter.
     """
-    settings, state = builder.settings, builder.state
-    if not (settings.output_lines or settings.output_bytes) or not builder.inputs.can_spill:
+    state = builder.state
+    if not (limits.lines or limits.bytes) or not builder.inputs.can_spill:
         return builder
     names = build_tool_name_lookup(state)
     fresh = find_spillable_texts(
         state, list_shown_indexes(state, max(state.last_request.seen_count, state.view.first_kept))
     )
     return builder.replace_texts(
-        pair for text in fresh if (pair := _build_truncation_edit(settings, text, names)) is not None
+        pair for text in fresh if (pair := _build_truncation_edit(limits, text, names)) is not None
     )
 
 
 def _build_truncation_edit(
-    settings: Settings, spillable: SpillableText, names: ToolNameLookup
+    limits: OutputLimits, spillable: SpillableText, names: ToolNameLookup
 ) -> tuple[Edit, Blob] | None:
     """Return the edit that leaves one end of a result, and its text to be stored; None where it is short."""
     if not isinstance(spillable.part, ToolResult):
         return None
     tool = names(spillable.message_index, spillable.part)
-    if {tool, strip_mcp_prefix(tool)} & set(settings.spill_exempt):
+    if {tool, strip_mcp_prefix(tool)} & set(limits.exempt_tools):
         return None
-    end: Literal["head", "tail"] = "tail" if tool in settings.output_tail else "head"
-    shortened_text = truncate_lines(spillable.text, settings.output_lines, settings.output_bytes, end)
+    end: Literal["head", "tail"] = "tail" if tool in limits.end_tools else "head"
+    shortened_text = truncate_lines(spillable.text, limits.lines, limits.bytes, end)
     if shortened_text is None:
         return None
     whole_lines, shortened_text = (
         shortened_text,
-        add_partial_line(shortened_text, spillable.text, settings.output_bytes, end),
+        add_partial_line(shortened_text, spillable.text, limits.bytes, end),
     )
     blob = Blob(hash_text(spillable.text), spillable.text)
     short = add_truncation_notice(shortened_text, blob.hash, end)

@@ -18,7 +18,7 @@ def cap_message_texts(message: Message, settings: Settings) -> tuple[Message, tu
 
     Words of users and results of tools are looked at. The same object comes back where none is too long.
     """
-    max_chars = settings.append_chars
+    max_chars = settings.results.append_chars
     if not max_chars or message.role not in {"user", "tool"} or count_message_chars(message) <= max_chars:
         return message, ()
     capped_parts = [_cap_part(part, settings) for part in message.parts]
@@ -29,7 +29,7 @@ def cap_message_texts(message: Message, settings: Settings) -> tuple[Message, tu
 def _cap_part(part: Part, settings: Settings) -> tuple[Part, Blob | None]:
     """Return ``part`` within the cap, and its text where that was over it and the ends with their notice are not."""
     text = get_part_text(part)
-    if len(text) <= settings.append_chars:
+    if len(text) <= settings.results.append_chars:
         return part, None
     blob = Blob(hash_text(text), text)
     short = _render_capped_text(blob, settings)
@@ -49,20 +49,22 @@ def _render_capped_text(blob: Blob, settings: Settings) -> str:
     Where the policy spills the ends are those of a preview, and the notice says which lines lie between: what is left
     is never spilled itself, so that its length and handle are those of the whole text.
     """
-    if not settings.spill_chars:
+    if not settings.results.spill_chars:
         notice = _format_cap_notice(blob, settings, f"{len(blob.text):,} characters", "")
         head, tail = take_both_text_ends(
-            blob.text, max(0, settings.append_chars - len(notice) - 2), settings.preview_tail
+            blob.text, max(0, settings.results.append_chars - len(notice) - 2), settings.results.preview_end_share
         )
         return _join_nonempty_lines(head, notice, tail)
     lines = blob.text.count("\n") + 1
     size = f"{len(blob.text):,} characters in {lines:,} lines"
     room = (
-        min(settings.append_chars, MAX_SMALL_TEXT_CHARS)
+        min(settings.results.append_chars, MAX_SMALL_TEXT_CHARS)
         - len(_format_cap_notice(blob, settings, size, f"{lines}-{lines}"))
         - 2
     )
-    head, tail = take_both_text_ends(blob.text, max(0, min(room, settings.preview_chars)), settings.preview_tail)
+    head, tail = take_both_text_ends(
+        blob.text, max(0, min(room, settings.results.preview_chars)), settings.results.preview_end_share
+    )
     between = f"{head.count(_NEWLINE) + 1}-{lines - tail.count(_NEWLINE)}"
     return _join_nonempty_lines(head, _format_cap_notice(blob, settings, size, between), tail)
 
@@ -70,7 +72,7 @@ def _render_capped_text(blob: Blob, settings: Settings) -> str:
 def _format_cap_notice(blob: Blob, settings: Settings, size: str, lines: str) -> str:
     where = f', lines="{lines}"' if lines else ""
     return (
-        f"{_CAP_NOTICE_OPENING}original exceeded size limit of {settings.append_chars:,} characters; "
+        f"{_CAP_NOTICE_OPENING}original exceeded size limit of {settings.results.append_chars:,} characters; "
         f'{size}; recall(id="{blob.hash[:HANDLE_CHARS]}"{where}) returns them]'
     )
 

@@ -31,11 +31,11 @@ def choose_cache_breakpoints(
     place = _build_position_lookup(state)
     tail = place(len(state.history.sized_messages) - 1)
     message_count = tail + 1 + sum(len(edit.replacement) - (edit.span.stop - edit.span.start) for edit in normalization)
-    if max_markers == 0 or message_count <= 0 or settings.markers == "none":
+    if max_markers == 0 or message_count <= 0 or settings.cache.breakpoints == "none":
         return PlanOptions()
-    if settings.markers == "tail":
+    if settings.cache.breakpoints == "tail":
         return PlanOptions(cache_breakpoints=(map_normalized_position(tail, normalization),))
-    every = settings.markers_every if target.cache_rules.lookback is not None else 0
+    every = settings.cache.breakpoint_interval_blocks if target.cache_rules.lookback is not None else 0
     other_indexes = (max(state.last_request.unchanged_until, state.view.first_kept) - 1, _find_mutation_frontier(state))
     candidates = chain((tail,), map(place, other_indexes), map(place, _find_intermediate_indexes(state, every)))
     chosen: dict[int, None] = {}

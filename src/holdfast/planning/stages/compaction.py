@@ -13,15 +13,8 @@ from holdfast.planning.breaker import is_breaker_tripped
 from holdfast.planning.budget import TokenBudget
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.extract.summary_builder import build_compaction, find_updatable_summary
-from holdfast.planning.presets.measures import list_shown_messages_from, measure_request_for_trigger
-from holdfast.planning.presets.overflow_replay import (
-    add_overflow_cut_points,
-    explain_useless_overflow_cut,
-    find_replayed_message,
-    replace_replayed_media,
-)
-from holdfast.planning.presets.triggers import compute_rule_trigger, is_over_policy_limit, is_over_rule_trigger
 from holdfast.planning.settings import MIN_SUMMARY_SHARE, SUMMARY_SLACK_SHARE, Settings
+from holdfast.planning.shown import list_shown_messages_from
 from holdfast.planning.stages.last_resort import LAST_RESORT_RULE
 from holdfast.planning.stages.pending_results import shorten_unread_results
 from holdfast.planning.stages.smallest_request import add_unread_notice
@@ -38,6 +31,10 @@ from holdfast.state.target import SummaryResult
 from holdfast.state.turns import find_newest_answer_index
 from holdfast.state.view import get_shown_tokens, list_shown_indexes, measure_summary
 
+SMALL_BUDGET_TOKENS, LARGE_BUDGET_TOKENS = 14_000, 23_000
+"""[H] Message budgets between which the share of an extract falls evenly from the one below to ``summary.share``."""
+SMALL_BUDGET_SUMMARY_SHARE = 0.80
+"""[H] Share of an extract in a small budget, where next to nothing else fits: what is left out there is all lost."""
 EARLY_SUMMARY_GROWTH = 1.25
 """How much longer than the summary that it brings up to date one may be, if somebody asks for it early. [H]"""
 
@@ -75,14 +72,12 @@ def _compact_if_due(builder: PlanBuilder) -> PlanBuilder:
     if not _is_compaction_due(builder):
         return builder
     compacted_draft = _compact_at_first_useful_cut(builder, _list_allowed_tail_starts(builder))
-    waits = builder.settings.tail == "share" and find_answer_with_unread_results(builder.state) < len(
-        builder.state.history.sized_messages
-    )
-    return (
-        _compact_with_short_results(builder)
-        if waits and not (_has_compacted(builder, compacted_draft) or _is_within_budget(compacted_draft))
-        else compacted_draft
-    )
+    if _has_compacted(builder, compacted_draft) or _is_within_budget(compacted_draft):
+        return compacted_draft
+    message_count = len(builder.state.history.sized_messages)
+    if builder.rules.keeps_unread_results and find_answer_with_unread_results(builder.state) < message_count:
+        return _compact_with_short_results(builder)
+    return compacted_draft
 
 
 def _compact_with_short_results(builder: PlanBuilder) -> PlanBuilder:
@@ -91,11 +86,12 @@ def _compact_with_short_results(builder: PlanBuilder) -> PlanBuilder:
     Only where that is not enough they give way as well, and a notice says so.
     """
     budget = builder.budget
-    share = budget.compute_share(builder.settings.message_share or builder.settings.goal_share)
+    share = budget.compute_share(builder.settings.results.message_share or builder.settings.compaction.goal_share)
     short = shorten_unread_results(
         builder,
         share,
-        compute_compaction_goal(builder) - budget.compute_share(MIN_SUMMARY_SHARE + 2 * SUMMARY_SLACK_SHARE),
+        builder.rules.compute_compaction_goal(builder)
+        - budget.compute_share(MIN_SUMMARY_SHARE + 2 * SUMMARY_SLACK_SHARE),
     )
     compacted_draft = (
         _compact_at_first_useful_cut(short, _list_allowed_tail_starts(short)) if _is_compaction_due(short) else short
@@ -132,9 +128,8 @@ def _compact_at_first_useful_cut(builder: PlanBuilder, cut_points: Sequence[int]
         candidate = _compact_at(builder, keep)
         if candidate is None:
             continue
-        why = _explain_insufficient_gain(builder, candidate) or explain_useless_overflow_cut(
-            builder, candidate, cut_points
-        )
+        why = _explain_insufficient_gain(builder, candidate)
+        why = why or builder.rules.explain_useless_cut(builder, candidate, cut_points)
         if not why:
             ask = _build_summary_request(builder, keep)
             waits = builder.inputs.can_summarize and ask.max_tokens and not _is_summary_for(written_summary, keep)
@@ -145,10 +140,10 @@ def _compact_at_first_useful_cut(builder: PlanBuilder, cut_points: Sequence[int]
 
 def _is_compaction_due(builder: PlanBuilder) -> bool:
     """Return whether this policy compacts now; the smallest request there is has a compaction of its own."""
-    settings, inputs = builder.settings, builder.inputs
-    if settings.compact != "summary" or inputs.overflow_step == "fallback":
+    compaction, inputs = builder.settings.compaction, builder.inputs
+    if not compaction.enabled or inputs.overflow_step == "fallback":
         return False
-    return inputs.is_compaction_requested or (settings.auto and is_over_trigger(builder))
+    return inputs.is_compaction_requested or (compaction.auto and builder.rules.is_over_trigger(builder))
 
 
 def _has_real_conversation(state: ConversationState) -> bool:
@@ -159,11 +154,11 @@ def _has_real_conversation(state: ConversationState) -> bool:
 def _respill_restored_texts(builder: PlanBuilder) -> PlanBuilder:
     """Return the draft with texts that an undo brought back spilled again, where one alone is more than may be left."""
     state = builder.state
-    if not (state.view.protected_parts and builder.settings.goal_share and builder.inputs.can_spill):
+    if not (state.view.protected_parts and builder.settings.compaction.goal_share and builder.inputs.can_spill):
         return builder
     visible_texts, max_tokens = (
         find_spillable_texts(state, list_shown_indexes(state, state.view.first_kept)),
-        builder.to_estimator_tokens(compute_compaction_goal(replace(builder, assumed_full_tokens=0))),
+        builder.to_estimator_tokens(builder.rules.compute_compaction_goal(replace(builder, assumed_full_tokens=0))),
     )
     big = [
         text
@@ -184,7 +179,7 @@ def _list_allowed_tail_starts(builder: PlanBuilder) -> list[int]:
     ):
         return [written_summary.stop]
     last = _find_latest_tail_start(builder)
-    return add_overflow_cut_points(
+    return builder.rules.order_overflow_cuts(
         builder, [keep for keep in list_tail_starts(builder) if state.view.first_kept < keep <= last]
     )
 
@@ -213,18 +208,21 @@ def _is_summary_for(written_summary: SummaryResult | None, keep: int) -> bool:
 def _build_summary_request(builder: PlanBuilder, keep: int) -> SummaryRequest:
     """Return the request for a summary of all before ``keep`` that the one in force does not cover."""
     settings, state, anchor = builder.settings, builder.state, find_updatable_summary(builder.state)
-    max_tokens = min(settings.summary_model_tokens, builder.budget.compute_share(settings.summary_model_share))
+    max_tokens = min(settings.summary.model_max_tokens, builder.budget.compute_share(settings.summary.model_max_share))
     if builder.assumed_full_tokens:
         min_tokens = max(
-            3 * settings.summary_least, int(builder.token_ratio * EARLY_SUMMARY_GROWTH * estimate_text_tokens(anchor))
+            3 * settings.summarizer.min_tokens,
+            int(builder.token_ratio * EARLY_SUMMARY_GROWTH * estimate_text_tokens(anchor)),
         )
-        max_tokens = min(max_tokens, max(min_tokens, builder.compute_compaction_share(settings.summary_written_share)))
+        max_tokens = min(
+            max_tokens, max(min_tokens, builder.compute_compaction_share(settings.summary.model_total_share))
+        )
     return SummaryRequest(
         state.view.first_kept if anchor else state.view.pinned_count,
         keep,
-        settings.summary_tokens or max_tokens,
+        settings.summary.max_tokens or max_tokens,
         anchor,
-        keep == find_replayed_message(builder),
+        keep == builder.rules.find_replayed_message(builder),
     )
 
 
@@ -238,7 +236,7 @@ def _explain_blocked_compaction(builder: PlanBuilder) -> str:
         return "the request is over its trigger, but no compaction may run by itself now"
     if has_failed_often:
         return "the request is over its trigger, but compaction failed too often to try again"
-    if state.counters.compactions_since_answer >= settings.compactions_most:
+    if state.counters.compactions_since_answer >= settings.compaction.max_per_answer:
         return (
             f"the request is over its trigger, but {state.counters.compactions_since_answer} compactions ran since the "
             "last answer"
@@ -246,44 +244,17 @@ def _explain_blocked_compaction(builder: PlanBuilder) -> str:
     return ""
 
 
-def is_over_trigger(builder: PlanBuilder) -> bool:
-    """Return whether the request as planned is over the size at which this policy compacts."""
-    settings, size = builder.settings, measure_request_for_trigger(builder)
-    if settings.trigger_share:
-        return is_over_policy_limit(size, compute_trigger_size(builder), settings)
-    return is_over_rule_trigger(size, builder.target.limits, settings)
-
-
-def compute_trigger_size(builder: PlanBuilder) -> int:
-    """Return the size in tokens at which this policy compacts; under the frame it can never be met."""
-    settings, budget = builder.settings, builder.budget
-    if not settings.trigger_share:
-        return compute_rule_trigger(builder.target.limits, settings)
-    cold = builder.inputs.cache_state == "cold"
-    return budget.setup_tokens + budget.compute_share(
-        _limit_trigger_share(builder, settings.trigger_cold_share if cold else settings.trigger_share)
-    )
-
-
-def _limit_trigger_share(builder: PlanBuilder, share: float) -> float:
-    """Return ``share``, the trigger's, or that of written summaries where it is less and somebody writes them."""
-    written_share = builder.settings.trigger_written_share
-    return min(share, written_share) if written_share and _has_summary_writer(builder) else share
-
-
-def _has_summary_writer(builder: PlanBuilder) -> bool:
-    """Return whether somebody writes the summaries, or wrote this one."""
-    return builder.inputs.can_summarize or builder.inputs.summary is not None
-
-
 def _compact_at(builder: PlanBuilder, keep: int) -> PlanBuilder | None:
     """Return the draft with everything before ``keep`` summarised; nothing when no summary would fit."""
     settings, budget, written_summary = builder.settings, builder.budget, builder.inputs.summary
-    share = settings.summary_written_share if _has_summary_writer(builder) else compute_summary_share(budget, settings)
-    cap = settings.summary_tokens or builder.compute_compaction_share(share)
-    if settings.goal_share:
+    share = compute_summary_share(budget, settings)
+    if builder.has_summary_writer:
+        share = settings.summary.model_total_share
+    cap = settings.summary.max_tokens or builder.compute_compaction_share(share)
+    if settings.compaction.goal_share:
+        goal = builder.rules.compute_compaction_goal(builder)
         tail = builder.token_ratio * measure_tail(builder.state, keep)
-        remaining = int(compute_compaction_goal(builder) - tail - builder.compute_compaction_share(SUMMARY_SLACK_SHARE))
+        remaining = int(goal - tail - builder.compute_compaction_share(SUMMARY_SLACK_SHARE))
         if remaining < min(cap, builder.compute_compaction_share(MIN_SUMMARY_SHARE)):
             return None
         cap = min(cap, remaining)
@@ -292,44 +263,31 @@ def _compact_at(builder: PlanBuilder, keep: int) -> PlanBuilder | None:
     )
     if compaction is None:
         return None
-    compaction = replace_replayed_media(builder, compaction)
+    compaction = builder.rules.finish_compaction(builder, compaction)
     return builder.add_compaction(replace(compaction, tokens_after=builder.add_compaction(compaction).estimated_tokens))
 
 
-def compute_compaction_goal(builder: PlanBuilder) -> int:
-    """Return the tokens of messages that a compaction may leave: with its margin that is not over the trigger again."""
-    settings, budget = builder.settings, builder.budget
-    if not settings.trigger_share:
-        return min(
-            builder.compute_compaction_share(settings.goal_share),
-            max(0, int((compute_trigger_size(builder) - budget.setup_tokens) / (1 + settings.margin))),
-        )
-    return builder.compute_compaction_share(
-        min(settings.goal_share, _limit_trigger_share(builder, settings.trigger_share) / (1 + settings.margin))
-    )
-
-
 def compute_summary_share(budget: TokenBudget, settings: Settings) -> float:
-    """Return the share of the room an extract may take: what the agent needs grows more slowly than the room."""
-    small, large = settings.summary_small_room, settings.summary_large_room
-    way = min(1.0, max(0.0, (budget.message_tokens - small) / max(1, large - small)))
-    return settings.summary_share_small + way * (settings.summary_share - settings.summary_share_small)
+    """Return the share of the budget an extract may take: what the agent needs grows more slowly than the budget."""
+    position = (budget.message_tokens - SMALL_BUDGET_TOKENS) / (LARGE_BUDGET_TOKENS - SMALL_BUDGET_TOKENS)
+    position = min(1.0, max(0.0, position))
+    return SMALL_BUDGET_SUMMARY_SHARE + position * (settings.summary.share - SMALL_BUDGET_SUMMARY_SHARE)
 
 
 def _explain_insufficient_gain(before: PlanBuilder, after: PlanBuilder) -> str:
     """Return why the compaction is not worth committing, or nothing."""
-    settings, budget = before.settings, before.budget
+    settings, budget = before.settings.compaction, before.budget
     old, new = before.estimated_tokens, after.estimated_tokens
-    if new >= old and (settings.goal_share or _has_summary_writer(before)):
+    if new >= old and (settings.goal_share or before.has_summary_writer):
         return f"{new:,} tokens would be left of {old:,}: it would not get smaller"
     if not settings.goal_share:
         return ""
-    max_tokens = budget.setup_tokens + compute_compaction_goal(before)
+    max_tokens = budget.setup_tokens + before.rules.compute_compaction_goal(before)
     if new > max_tokens:
         return f"{new:,} tokens would be left, over the goal of {max_tokens:,}"
     gain = max(
-        settings.gain_share * (old - budget.setup_tokens),
-        min(settings.gain_tokens, budget.compute_share(settings.gain_share)),
+        settings.min_gain_share * (old - budget.setup_tokens),
+        min(settings.min_gain_tokens, budget.compute_share(settings.min_gain_share)),
     )
     if old - new < gain and old <= budget.usable and not before.inputs.is_compaction_requested:
         return f"it would free {old - new} tokens; {int(gain)} are wanted"

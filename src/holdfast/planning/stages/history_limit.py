@@ -41,7 +41,7 @@ def limit_history_turns(builder: PlanBuilder) -> PlanBuilder:
 
     Where such a cut was undone only the turns since count: what came back stays until there are too many of those.
     """
-    max_turns = builder.settings.history_turns
+    max_turns = builder.settings.history.max_turns
     if max_turns <= 0:
         return builder
     state = builder.state
@@ -56,7 +56,7 @@ def limit_history_turns(builder: PlanBuilder) -> PlanBuilder:
     ]
     if len(starts) <= max_turns:
         return builder
-    turns_to_keep = max(1, max_turns // 2) if builder.settings.history_hysteresis else max_turns
+    turns_to_keep = max(1, max_turns // 2) if builder.settings.history.hysteresis else max_turns
     cut_offset = next((cut_offset for cut_offset in cuts if cut_offset >= starts[-turns_to_keep]), 0)
     if not 0 < cut_offset < len(messages):
         return builder
@@ -72,26 +72,3 @@ def limit_history_turns(builder: PlanBuilder) -> PlanBuilder:
         readable_tokens=compaction.readable_tokens,
     )
     return builder.add_compaction(compaction)
-
-
-def hide_oldest_messages(builder: PlanBuilder) -> PlanBuilder:
-    """Return the draft with its oldest messages out of sight until the request fits. The baseline: no summary."""
-    state = builder.state
-    excess = (
-        builder.estimated_tokens + int(builder.settings.margin * builder.budget.message_tokens) - builder.budget.usable
-    )
-    if (
-        builder.settings.compact != "slide"
-        or not (builder.settings.auto or builder.inputs.is_compaction_requested)
-        or excess <= 0
-    ):
-        return builder
-    goal = builder.to_estimator_tokens(excess)
-    for cut_offset in find_cut_points(state.history.messages.slice(state.view.first_kept))[1:]:
-        keep = state.view.first_kept + cut_offset
-        freed_tokens = state.history.cumulative_tokens[keep - 1] - (
-            state.history.cumulative_tokens[state.view.first_kept - 1] if state.view.first_kept else 0
-        )
-        if freed_tokens >= goal and keep < len(state.history.sized_messages):
-            return builder.add_compaction(CompactionEntry(keep, trigger="slide"))
-    return builder

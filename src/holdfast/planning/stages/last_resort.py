@@ -19,7 +19,7 @@ def spill_largest_texts(builder: PlanBuilder) -> PlanBuilder:
 
     Where texts cannot be stored away every text stays whole, and so it does where nothing is to be done unasked.
     """
-    if not (builder.settings.goal_share and builder.inputs.can_spill and builder.can_reduce):
+    if not (builder.settings.compaction.goal_share and builder.inputs.can_spill and builder.can_reduce):
         return builder
     if builder.upper_estimate <= builder.budget.usable:
         return builder

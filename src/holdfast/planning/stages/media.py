@@ -21,7 +21,7 @@ from holdfast.messages.size.image_size import is_oversized_image
 from holdfast.messages.size.tokens import estimate_media_tokens, estimate_text_tokens
 from holdfast.normalize.media_limit import BODY_SIZE_SAFETY_FACTOR, estimate_part_bytes
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.presets.measures import sum_shown_messages
+from holdfast.planning.shown import sum_shown_messages
 from holdfast.state.conversation_state import is_protected_part
 from holdfast.state.dialect import NO_LIMIT, Dialect
 from holdfast.state.edits import Edit, Span
@@ -250,7 +250,7 @@ def _take_surplus_media(holders: Iterable[ShownMedia], load: MediaLoad, limits: 
 def compute_media_limits(builder: PlanBuilder) -> MediaLimits:
     """Return the most media that a request may hold: the policy's numbers, or what the API is known to take if less."""
     settings = builder.settings
-    own = MediaLimits(settings.media_most or NO_LIMIT, NO_LIMIT, settings.media_bytes or NO_LIMIT)
+    own = MediaLimits(settings.media.max_count or NO_LIMIT, NO_LIMIT, settings.media.max_bytes or NO_LIMIT)
     return own.tighten_by(_get_api_media_limits(builder))
 
 

@@ -19,8 +19,8 @@ from holdfast.messages.text.cutting import hash_text
 from holdfast.planning.budget import compute_budget, compute_effective_target
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.extract.summary_builder import build_compaction
-from holdfast.planning.presets.measures import map_shown_parts
 from holdfast.planning.settings import HANDLE_CHARS, MIN_SUMMARY_SHARE, Settings
+from holdfast.planning.shown import map_shown_parts
 from holdfast.planning.stages.escape_tags import escape_look_alike_tags
 from holdfast.planning.stages.multi_text import (
     MAX_SEPARATE_TEXTS,
@@ -130,9 +130,7 @@ def _build_smallest_at(builder: PlanBuilder, keep: int, level: tuple[int, int]) 
     short = _shorten_texts_from(builder, keep, level)
     if keep <= builder.state.view.pinned_count:
         return short
-    alone = replace(
-        short, settings=replace(builder.settings, restore_files=0), inputs=replace(builder.inputs, restored_texts=())
-    )
+    alone = replace(short, restores_files=False, inputs=replace(builder.inputs, restored_texts=()))
     compaction = build_compaction(alone, keep, builder.budget.compute_share(MIN_SUMMARY_SHARE))
     if compaction is None:
         return _shorten_texts_from(builder, builder.state.view.first_kept, level)
@@ -204,7 +202,9 @@ def _select_middle_parts(builder: PlanBuilder, visible_parts: Mapping[int, Part]
         )
 
     middle_range = (
-        select_middle_texts(len(places), size, MAX_SEPARATE_TEXTS * max_tokens, builder.settings.preview_tail)
+        select_middle_texts(
+            len(places), size, MAX_SEPARATE_TEXTS * max_tokens, builder.settings.results.preview_end_share
+        )
         if len(places) > MAX_SEPARATE_TEXTS
         else range(0)
     )

@@ -16,7 +16,13 @@ from holdfast.messages.size.weighted_chars import CHARS_PER_TOKEN
 from holdfast.messages.text.cutting import hash_text, take_both_text_ends
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.extract.outline import build_text_outline
-from holdfast.planning.settings import HANDLE_CHARS, MAX_JSON_CHARS, MAX_SMALL_TEXT_CHARS, MIN_REPLACEABLE_CHARS
+from holdfast.planning.settings import (
+    HANDLE_CHARS,
+    MAX_JSON_CHARS,
+    MAX_SMALL_TEXT_CHARS,
+    MIN_REPLACEABLE_CHARS,
+    OUTLINE_CHARS_PER_BUDGET_TOKEN,
+)
 from holdfast.planning.stages.escape_tags import ESCAPE_RULE, SPILL_TAG, escape_look_alike_tags
 from holdfast.planning.stages.multi_text import collect_small_texts, replace_parts_with_line, select_middle_texts
 from holdfast.state.conversation_state import ConversationState
@@ -115,7 +121,9 @@ def _drop_middle_texts(builder: PlanBuilder, spillable: SpillableText, rule: str
     def size(at: int) -> int:
         return estimate_text_tokens(get_part_text(parts[spillable.part_indexes[at]]))
 
-    middle_range = select_middle_texts(len(spillable.part_indexes), size, max_tokens, builder.settings.preview_tail)
+    middle_range = select_middle_texts(
+        len(spillable.part_indexes), size, max_tokens, builder.settings.results.preview_end_share
+    )
     return replace_parts_with_line(
         builder, spillable.message_index, spillable.part_indexes[middle_range.start : middle_range.stop], rule
     )
@@ -169,18 +177,18 @@ def _generate_previews(spillable: SpillableText, blob: Blob, builder: PlanBuilde
     """Yield previews of a text, the longest first: those that its room takes, then the usual one."""
     settings = builder.settings
     chars = len(spillable.text) * spillable.preview_tokens // max(1, spillable.tokens) - _compute_outline_chars(builder)
-    while chars > settings.preview_chars:
+    while chars > settings.results.preview_chars:
         block = render_preview(spillable.text, blob.hash, builder, chars)
         if estimate_text_tokens(block) <= spillable.preview_tokens:
             yield block
         chars = chars * 3 // 4
     max_chars = int(0.8 * len(spillable.text))
-    is_long = settings.preview_chars <= max_chars
+    is_long = settings.results.preview_chars <= max_chars
     yield render_preview(
         spillable.text,
         blob.hash,
         builder,
-        settings.preview_chars if is_long else max_chars - _compute_outline_chars(builder),
+        settings.results.preview_chars if is_long else max_chars - _compute_outline_chars(builder),
     )
 
 
@@ -198,7 +206,7 @@ def render_preview(text: str, hash_: str, builder: PlanBuilder, chars: int = 0) 
     escaped.
     """
     settings, handle = builder.settings, hash_[:HANDLE_CHARS]
-    head, tail = take_both_text_ends(text, chars or settings.preview_chars, settings.preview_tail)
+    head, tail = take_both_text_ends(text, chars or settings.results.preview_chars, settings.results.preview_end_share)
     start, stop = len(head), len(text) - len(tail)
     lines = text.count("\n") + 1
     first, last = head.count("\n") + 1, lines - tail.count("\n")
@@ -216,12 +224,12 @@ def render_preview(text: str, hash_: str, builder: PlanBuilder, chars: int = 0) 
 
 def estimate_preview_chars(builder: PlanBuilder) -> int:
     """Return about how many characters the preview of a long text has."""
-    return builder.settings.preview_chars + _compute_outline_chars(builder)
+    return builder.settings.results.preview_chars + _compute_outline_chars(builder)
 
 
 def _compute_outline_chars(builder: PlanBuilder) -> int:
     """Return the characters that an outline may have."""
-    return min(builder.settings.preview_outline, builder.budget.compute_share(builder.settings.preview_outline_share))
+    return min(builder.settings.results.outline_chars, builder.budget.compute_share(OUTLINE_CHARS_PER_BUDGET_TOKEN))
 
 
 _JSON_START = re.compile(r"[ \t\r\n]*[\[{]")

@@ -35,12 +35,16 @@ def spill_large_results(builder: PlanBuilder) -> PlanBuilder:
     Where texts cannot be stored away every result stays whole.
     """
     settings, room = builder.settings, builder.budget
-    if not (settings.spill_chars or settings.spill_tools) or not builder.inputs.can_spill:
+    if not (settings.results.spill_chars or settings.results.spill_chars_by_tool) or not builder.inputs.can_spill:
         return builder
-    max_tokens = builder.to_estimator_tokens(room.compute_share(settings.spill_share)) if settings.spill_share else 0
+    max_tokens = (
+        builder.to_estimator_tokens(room.compute_share(settings.results.spill_share))
+        if settings.results.spill_share
+        else 0
+    )
     budget = (
-        builder.to_estimator_tokens(room.compute_share(settings.message_share))
-        if settings.message_share and settings.spill_chars
+        builder.to_estimator_tokens(room.compute_share(settings.results.message_share))
+        if settings.results.message_share and settings.results.spill_chars
         else 0
     )
     groups = list(_group_fresh_messages(builder.state, _compute_small_sizes(settings, max_tokens, budget)))
@@ -75,7 +79,11 @@ class _SmallSizes(Struct, frozen=True):
 
 def _compute_small_sizes(settings: Settings, *tokens: int) -> _SmallSizes:
     """Return what is few beside the limits of ``tokens``, of one result and of all: sizes of parts are rounded."""
-    chars = (settings.spill_chars, *settings.spill_tools.values(), settings.message_chars)
+    chars = (
+        settings.results.spill_chars,
+        *settings.results.spill_chars_by_tool.values(),
+        settings.results.message_chars,
+    )
     return _SmallSizes(min(filter(None, tokens), default=inf) / 2, min(filter(None, chars), default=inf))
 
 
@@ -85,9 +93,9 @@ def _build_limit_lookup(state: ConversationState, settings: Settings) -> Callabl
 
     def limit(text: SpillableText) -> int:
         name = names(text.message_index, text.part) if isinstance(text.part, ToolResult) else ""
-        if strip_mcp_prefix(name) in settings.spill_exempt or name in settings.spill_exempt:
+        if strip_mcp_prefix(name) in settings.results.spill_exempt_tools or name in settings.results.spill_exempt_tools:
             return 0
-        return settings.spill_tools.get(name, settings.spill_chars)
+        return settings.results.spill_chars_by_tool.get(name, settings.results.spill_chars)
 
     return limit
 
@@ -161,7 +169,7 @@ def _select_over_budget(
         return text.tokens if tokens else len(text.text)
 
     small = estimate_preview_chars(builder)
-    chars = builder.settings.message_chars if builder.settings.spill_chars else 0
+    chars = builder.settings.results.message_chars if builder.settings.results.spill_chars else 0
     held_chars = sum(len(text.text) for text in candidates if text.is_result) + small * len(spilled)
     held_chars += (
         _count_unmovable_chars(

@@ -19,8 +19,9 @@ from holdfast.messages.size.weighted_chars import CHARS_PER_TOKEN, count_end_cha
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.text.cutting import hash_text, take_text_end, take_text_start
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.presets.measures import map_shown_parts, measure_request_for_trigger
-from holdfast.planning.settings import HANDLE_CHARS, Settings
+from holdfast.planning.rules import ResultLimits
+from holdfast.planning.settings import HANDLE_CHARS
+from holdfast.planning.shown import map_shown_parts
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Blob, Edit, Span
 from holdfast.state.entries import BranchSummaryEntry, Entry, MessageEntry
@@ -30,6 +31,8 @@ from holdfast.state.view import build_projection, list_projection_origins, list_
 
 MIN_RESULT_CHARS = 2_000
 """[O] Characters that a result keeps at least, unless its budget is smaller."""
+MIN_OVERFLOW_RESULT_CHARS = 500
+"""[H] Characters that a result keeps after an overflow, however small the budget is: less than that says nothing."""
 MIN_OLD_RESULT_CHARS = 160
 """[H] Where even that is too much for all results together, old ones keep this: a few words and the notice."""
 END_SHARE, MAX_END_CHARS = 0.3, 4_000
@@ -44,24 +47,6 @@ _OUTCOME_WORDS = re.compile(
     re.IGNORECASE,
 )
 """[O] Words of an end that tells how it went."""
-
-
-class ResultLimits(Struct, frozen=True):
-    """Weighted characters that one result may have, and all results together (0 = as many as there are)."""
-
-    per_result: int
-    total: int = 0
-
-
-def compute_result_limits(window: int, settings: Settings) -> ResultLimits:
-    """Return the limits of results in a ``window`` of tokens: a share of it, never over the most there may be."""
-    caps = [size for start, size in sorted(settings.truncate_steps) if window >= start][-1:]
-    caps = [size for size in (settings.truncate_most, *caps) if size]
-    per_result = min([int(window * settings.truncate_share) * CHARS_PER_TOKEN, *caps])
-    together = max(
-        per_result * settings.truncate_together, int(window * settings.truncate_together_share * CHARS_PER_TOKEN)
-    )
-    return ResultLimits(per_result, together)
 
 
 def has_oversized_results(messages: Iterable[Message], limits: ResultLimits) -> bool:
@@ -177,40 +162,19 @@ def weigh_shown_results(state: ConversationState) -> Iterator[WeighedResult]:
                 yield WeighedResult(index, place, part, weigh_result_text(part))
 
 
-def truncate_results(builder: PlanBuilder) -> PlanBuilder:
-    """Return the draft with its results within their limits, if the request is too big and room may be made.
-
-    Once between two answers: what came of it is in the log, and a second run would find nothing new.
-    """
-    return (
-        truncate_results_to_limits(builder)
-        if builder.can_reduce and measure_request_for_trigger(builder) > builder.budget.usable
-        else builder
-    )
-
-
-def truncate_results_to_limits(builder: PlanBuilder) -> PlanBuilder:
-    """Return the draft with its results within their limits, unless that was done since the last answer."""
-    return (
-        _apply_result_limits(builder, compute_result_limits(builder.budget.window, builder.settings))
-        if builder.settings.truncate_share
-        else builder
-    )
-
-
 def truncate_results_after_overflow(builder: PlanBuilder) -> PlanBuilder:
-    """Return the draft with every result within what it may have under pressure, unless that was done lately.
+    """Return the plan with every result within what it may have under pressure, unless that was done lately.
 
-    Where the policy has no limit of its own that is a share of the room.
+    Where the policy has no limit of its own that is a share of the message budget.
     """
-    settings = builder.settings
-    if settings.truncate_share:
-        return truncate_results_to_limits(builder)
-    share = builder.to_estimator_tokens(builder.budget.compute_share(settings.pressure_share)) * CHARS_PER_TOKEN
-    return _apply_result_limits(builder, ResultLimits(max(settings.pressure_least, share)))
+    limits = builder.rules.get_result_limits(builder.budget.window)
+    if limits is None:
+        max_tokens = builder.to_estimator_tokens(builder.budget.compute_share(builder.settings.recovery.result_share))
+        limits = ResultLimits(max(MIN_OVERFLOW_RESULT_CHARS, max_tokens * CHARS_PER_TOKEN))
+    return apply_result_limits(builder, limits)
 
 
-def _apply_result_limits(builder: PlanBuilder, limits: ResultLimits) -> PlanBuilder:
+def apply_result_limits(builder: PlanBuilder, limits: ResultLimits) -> PlanBuilder:
     """Return the draft with its results within ``limits``, unless results were cut since the last answer."""
     if builder.state.counters.truncations_since_answer:
         return builder
@@ -220,12 +184,9 @@ def _apply_result_limits(builder: PlanBuilder, limits: ResultLimits) -> PlanBuil
     return builder.replace_texts(pair for pair in pairs if pair is not None)
 
 
-def count_reducible_chars(builder: PlanBuilder) -> int:
-    """Return the weighted characters that ``truncate_results_to_limits`` would free."""
-    results, limits = (
-        list(weigh_shown_results(builder.state)),
-        compute_result_limits(builder.budget.window, builder.settings),
-    )
+def count_reducible_chars(builder: PlanBuilder, limits: ResultLimits) -> int:
+    """Return the weighted characters that ``apply_result_limits`` would free."""
+    results = list(weigh_shown_results(builder.state))
     return sum(
         results[index].weight - max_weight for index, max_weight in _plan_result_cuts(builder, results, limits).items()
     )

@@ -12,7 +12,6 @@ from holdfast.errors import CompactionFailed
 from holdfast.messages.cut_points import find_cut_points
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import estimate_text_tokens
-from holdfast.planning.settings import Settings
 from holdfast.planning.summary.grapheme_cuts import take_both_grapheme_ends
 from holdfast.planning.summary.rendering import TranscriptStyle, render_transcript
 
@@ -20,6 +19,10 @@ _SEPARATOR_TOKENS = 2
 """Tokens that the empty line between two blocks costs at most, with what rounding hides."""
 MIN_CHUNK_TOKENS = 500
 """Tokens under which a part holds too little to be worth a request. [H]"""
+ESTIMATE_SAFETY_FACTOR = 1.2
+"""What the model is to read counts for this much more: another model's tokens are estimated less surely. [O]"""
+INSTRUCTION_OVERHEAD_TOKENS = 4_096
+"""Tokens of the model's window left to what stands around the text, [O] but at most an eighth of the window. [H]"""
 _MIN_TEXT_CHARS = 40
 """Characters that every text keeps while there is another way to make a part fit."""
 
@@ -34,16 +37,14 @@ class HistoryChunk(Struct, frozen=True):
     """Of the estimator."""
 
 
-def compute_chunk_budget(
-    window: int, output: int, instruction_tokens: int, token_ratio: float, settings: Settings
-) -> int:
+def compute_chunk_budget(window: int, output: int, instruction_tokens: int, token_ratio: float) -> int:
     """Return the estimator tokens that one part may have in a ``window``, beside ``output`` and ``instruction_tokens``
     ones.
 
     ``token_ratio`` real tokens are one of the estimator. Raises ``CompactionFailed`` where no useful part would fit.
     """
-    overhead = min(settings.summary_overhead, window // 8)
-    remaining = int((window - output - overhead) / settings.summary_safety / token_ratio) - instruction_tokens
+    overhead = min(INSTRUCTION_OVERHEAD_TOKENS, window // 8)
+    remaining = int((window - output - overhead) / ESTIMATE_SAFETY_FACTOR / token_ratio) - instruction_tokens
     if remaining < MIN_CHUNK_TOKENS:
         raise CompactionFailed(
             f"a window of {window:,} tokens leaves {max(0, remaining):,} for what is to be summarised, beside "

@@ -13,7 +13,6 @@ from holdfast.messages.text.cutting import hash_text
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.settings import HANDLE_CHARS
 from holdfast.planning.stages.append_limit import is_capped_text
-from holdfast.planning.stages.compaction import is_over_trigger
 from holdfast.planning.stages.prune.shown import build_prune_filter
 from holdfast.planning.stages.spill import SpillableText, build_text_edit, find_spillable_texts
 from holdfast.planning.stages.tool_results import build_tool_name_lookup
@@ -23,21 +22,22 @@ from holdfast.state.edits import Blob, Edit
 from holdfast.state.turns import find_newest_answer_index
 from holdfast.state.view import list_shown_indexes
 
+MIN_REQUESTS_TO_COME = 10
+"""[H] Requests that a price is reckoned for at least: an agent that has just begun will go on for more."""
+
 
 def prune_at_epoch(builder: PlanBuilder) -> PlanBuilder:
-    """Return the draft with its old results given way to a line each, if ``prune_when`` names a reason that holds.
+    """Return the draft with its old results given way to a line each, if ``prune.when`` names a reason that holds.
 
     Old are those behind the newest share of results; they go together, if that frees enough. Where the price is the
     only reason, those stay that have too much behind them.
     """
-    settings, budget = builder.settings, builder.budget
-    reasons = set(settings.prune_when) & {"price", *_find_prune_reasons(builder)}
+    settings, budget = builder.settings.prune, builder.budget
+    reasons = set(settings.when) & {"price", *_find_prune_reasons(builder)}
     if not reasons or not builder.inputs.can_spill:
         return builder
-    keep = builder.to_estimator_tokens(settings.prune_keep or budget.compute_share(settings.prune_keep_share))
-    min_tokens = builder.to_estimator_tokens(
-        min(settings.prune_minimum, budget.compute_share(settings.prune_minimum_share))
-    )
+    keep = builder.to_estimator_tokens(settings.keep_tokens or budget.compute_share(settings.keep_share))
+    min_tokens = builder.to_estimator_tokens(min(settings.min_tokens, budget.compute_share(settings.min_share)))
     old = list(_find_old_results(builder, keep))
     if sum(result.tokens for result in old) <= min_tokens:
         return builder
@@ -56,7 +56,7 @@ def _find_prune_reasons(builder: PlanBuilder) -> Iterator[str]:
         yield "cold"
     if state.last_request.seen_count and (_is_prefix_broken(builder) or state.last_request.model != target.model):
         yield "broken"
-    if builder.settings.auto and is_over_trigger(builder):
+    if builder.settings.compaction.auto and builder.rules.is_over_trigger(builder):
         yield "space"
 
 
@@ -83,7 +83,7 @@ def _find_old_results(builder: PlanBuilder, keep_tokens: int) -> Iterator[Spilla
     later prune changes.
     """
     state, result_tokens, edge = builder.state, 0, len(builder.state.history.sized_messages)
-    names, goes = build_tool_name_lookup(state), build_prune_filter(builder.settings)
+    names, goes = build_tool_name_lookup(state), build_prune_filter(builder.settings.prune)
     newest = find_newest_answer_index(state, state.view.first_kept)
     answered_indexes = (index for index in list_shown_indexes(state, state.view.first_kept) if index < newest)
     for result in reversed(list(find_spillable_texts(state, answered_indexes))):
@@ -117,7 +117,7 @@ def _count_paying_edits(builder: PlanBuilder, edits: Sequence[Edit]) -> int:
     """
     prices, behind = builder.target.prices, _sum_tokens_after(builder.state)
     again = compute_cache_break_cost(prices, is_hour=builder.state.usage.learned_limits.uses_hour_cache)
-    requests = max(builder.settings.prune_requests, builder.state.counters.requests_since_break)
+    requests = max(MIN_REQUESTS_TO_COME, builder.state.counters.requests_since_break)
     best_gain, best, saved_tokens = 0.0, 0, 0
     for number, edit in enumerate(edits, 1):
         saved_tokens += edit.saves

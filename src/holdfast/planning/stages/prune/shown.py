@@ -10,7 +10,7 @@ from msgspec import Struct
 from holdfast.messages.message import get_result_text
 from holdfast.messages.parts import ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
-from holdfast.planning.settings import Settings
+from holdfast.planning.settings import PruneSettings
 from holdfast.planning.stages.spill import get_edited_parts, replace_result_text
 from holdfast.state.conversation_state import ConversationState, is_protected_part
 from holdfast.state.edits import Edit, Span
@@ -29,13 +29,13 @@ class ShownResult(Struct, frozen=True):
     text: str
 
 
-def build_prune_filter(settings: Settings) -> Callable[[str], bool]:
+def build_prune_filter(settings: PruneSettings) -> Callable[[str], bool]:
     """Return whether results of a tool are pruned, by its name: patterns, upper and lower case alike."""
 
     def named(tool: str, patterns: tuple[str, ...]) -> bool:
         return any(fnmatchcase(tool.lower(), pattern.lower()) for pattern in patterns)
 
-    stays, goes = (*settings.prune_exempt, *settings.prune_spared), settings.prune_tools
+    stays, goes = settings.exempt_tools, settings.tools
     return lambda tool: not named(tool, stays) and (not goes or named(tool, goes))
 
 

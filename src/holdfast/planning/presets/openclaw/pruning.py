@@ -11,8 +11,10 @@ from holdfast.messages.parts import Media, Opaque, Text, ToolResult
 from holdfast.messages.size.tokens import IMAGE_TOKENS, estimate_text_tokens
 from holdfast.messages.size.weighted_chars import CHARS_PER_TOKEN, weigh_message, weigh_part
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.presets.measures import sum_shown_messages
-from holdfast.planning.settings import Settings
+from holdfast.planning.presets.openclaw.rules import OpenclawRules
+from holdfast.planning.presets.openclaw.seen_images import build_seen_image_edits
+from holdfast.planning.rules import require_rules
+from holdfast.planning.shown import sum_shown_messages
 from holdfast.planning.stages.prune.shown import CLEARED_RESULT_TEXT, build_prune_filter
 from holdfast.planning.stages.tool_results import build_tool_name_lookup
 from holdfast.planning.stages.truncate import WeighedResult, weigh_shown_results
@@ -32,34 +34,38 @@ class _PrunableResult(Struct, frozen=True):
     rule: str = ""
 
 
-def prune_expired_results(builder: PlanBuilder) -> PlanBuilder:
-    """Return the draft with old results trimmed or cleared when the cache is cold."""
-    return builder.add_edits(tuple(_build_ttl_edits(builder))) if _is_cache_cold(builder) else builder
+def prune_images_and_results(builder: PlanBuilder) -> PlanBuilder:
+    """Return the plan without answered images, and with old results trimmed or cleared when the cache is cold."""
+    rules = require_rules(builder, OpenclawRules)
+    builder = builder.add_edits(tuple(build_seen_image_edits(builder, rules.image_keep_turns)))
+    if not rules.prune or not _is_cache_cold(builder, rules):
+        return builder
+    return builder.add_edits(tuple(_build_ttl_edits(builder, rules)))
 
 
-def _is_cache_cold(builder: PlanBuilder) -> bool:
-    return builder.inputs.cache_state == "cold" or builder.inputs.idle_seconds >= builder.settings.prune_ttl
+def _is_cache_cold(builder: PlanBuilder, rules: OpenclawRules) -> bool:
+    return builder.inputs.cache_state == "cold" or builder.inputs.idle_seconds >= rules.prune_ttl_seconds
 
 
-def _build_ttl_edits(builder: PlanBuilder) -> Iterator[Edit]:
+def _build_ttl_edits(builder: PlanBuilder, rules: OpenclawRules) -> Iterator[Edit]:
     """Yield the edits of the results behind the newest answers, by how much of the window all characters take."""
-    settings, chars = builder.settings, builder.budget.window * CHARS_PER_TOKEN
+    chars = builder.budget.window * CHARS_PER_TOKEN
     total = sum_shown_messages(builder.state, weigh_message)
-    if total < settings.prune_soft_share * chars:
+    if total < rules.prune_trim_share * chars:
         return
-    old = [_trim_result_middle(result, settings) for result in _find_prunable_results(builder)]
+    old = [_trim_result_middle(result, rules) for result in _find_prunable_results(builder, rules)]
     total -= sum(weigh_part(result.weighed.result) - weigh_part(result.shortened) for result in old)
-    over = total - settings.prune_hard_share * chars
-    if over >= 0 and sum(weigh_part(result.shortened) for result in old) >= settings.prune_hard_chars:
+    over = total - rules.prune_clear_share * chars
+    if over >= 0 and sum(weigh_part(result.shortened) for result in old) >= rules.prune_clear_min_chars:
         old = list(_clear_oldest_results(old, over))
     for result in old:
         if result.rule:
             yield _build_ttl_edit(result)
 
 
-def _find_prunable_results(builder: PlanBuilder) -> Iterator[WeighedResult]:
+def _find_prunable_results(builder: PlanBuilder, rules: OpenclawRules) -> Iterator[WeighedResult]:
     """Yield the results that may go: behind the first words of a user and before the newest answers, oldest first."""
-    state, keep_answers = builder.state, builder.settings.prune_keep_answers
+    state, keep_answers = builder.state, rules.prune_keep_answers
     answers = [
         at
         for at in range(state.view.first_kept, len(state.history.sized_messages))
@@ -71,7 +77,7 @@ def _find_prunable_results(builder: PlanBuilder) -> Iterator[WeighedResult]:
     last, names, goes = (
         answers[-keep_answers] if keep_answers else len(state.history.sized_messages),
         build_tool_name_lookup(state),
-        build_prune_filter(builder.settings),
+        build_prune_filter(builder.settings.prune),
     )
     for result in weigh_shown_results(state):
         if is_protected_part(state, result.message_index, result.part_index):
@@ -90,11 +96,11 @@ def _find_first_user_message(state: ConversationState) -> int:
     )
 
 
-def _trim_result_middle(weighed: WeighedResult, settings: Settings) -> _PrunableResult:
+def _trim_result_middle(weighed: WeighedResult, rules: OpenclawRules) -> _PrunableResult:
     """Return a result with its middle trimmed, where it is long enough."""
-    ends = settings.prune_trim_chars
+    ends = rules.prune_trim_end_chars
     text = "\n".join(map(_get_trimmed_text, weighed.result.content))
-    if len(text) <= max(settings.prune_trim_over, 2 * ends):
+    if len(text) <= max(rules.prune_trim_min_chars, 2 * ends):
         return _PrunableResult(weighed, weighed.result)
     note = f"[Tool result trimmed: kept first {ends} chars and last {ends} chars of {len(text)} chars.]"
     head, tail = text[:ends], text[len(text) - ends :]

@@ -8,7 +8,7 @@ from holdfast.messages.message import collect_media_in_parts, replace_media_with
 from holdfast.messages.parts import Media
 from holdfast.messages.size.tokens import IMAGE_TOKENS, estimate_text_tokens
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.presets.measures import map_shown_parts
+from holdfast.planning.shown import map_shown_parts
 from holdfast.state.conversation_state import ConversationState, is_protected_part
 from holdfast.state.edits import Edit, Span
 from holdfast.state.view import list_shown_indexes
@@ -17,9 +17,9 @@ SEEN_IMAGE_TEXT = "[Image left out: the model has seen it and answered]"
 """What stands in place of an image that was processed."""
 
 
-def build_seen_image_edits(builder: PlanBuilder) -> list[Edit]:
-    """Return the edits that leave out images behind the newest answered turns, so many as the policy keeps."""
-    state, turns = builder.state, builder.settings.image_turns
+def build_seen_image_edits(builder: PlanBuilder, turns: int) -> list[Edit]:
+    """Return the edits that leave out images but for those of the newest ``turns`` answered turns; -1 keeps all."""
+    state = builder.state
     if turns < 0 or not state.view.media_count:
         return []
     edge = _find_image_cutoff(state, turns)

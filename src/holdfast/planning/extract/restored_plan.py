@@ -1,19 +1,16 @@
-"""What stands behind the summary again: the files that the agent read last, and the plan as it stands."""
+"""The plan of the agent as it stands, to be shown again behind a summary."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping, Sequence
-from math import inf
 from typing import Any
 
-from holdfast.messages.message import Message, get_result_text
+from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall
 from holdfast.messages.references import decode_call_arguments
-from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.text.clipping import clip_text_with_notice
 from holdfast.messages.text.cutting import flatten_to_line
-from holdfast.planning.extract.ledger import list_tool_actions
 
 PLAN_OPENING = "The plan as it stands:"
 """How the text begins that tells the plan, in every summary that has one."""
@@ -22,44 +19,6 @@ MAX_PLAN_ITEM_CHARS = 300
 _PLANNING_TOOL = re.compile(r"todo|plan", re.IGNORECASE)
 _ITEM_TEXT_KEYS = ("content", "text", "step", "task", "title", "description")
 _DONE_STATUSES = frozenset({"done", "completed", "complete", "cancelled", "canceled"})
-
-
-def render_restored_files(
-    head: Sequence[Message], max_files: int, max_tokens: int, token_ratio: float = 1.0, total_tokens: float = inf
-) -> tuple[str, ...]:
-    """Return the ``max_files`` files of ``head`` touched last, newest first, as they were read; longer ones only by
-    name.
-
-    Longer is what has more than ``max_tokens`` tokens, or more than newer ones leave of ``total_tokens``, where
-    ``token_ratio`` real ones are one of the estimator. What the agent changed after it read it is told to be so.
-    """
-    if not max_files:
-        return ()
-    verbs: dict[str, str] = {}
-    reads: dict[str, str] = {}
-    results = {result.call_id: get_result_text(result) for message in head for result in message.results}
-    for action in list_tool_actions(head):
-        if action.is_file_action and not action.has_failed:
-            verbs.pop(action.subject, None)
-            verbs[action.subject] = action.verb
-        if action.verb == "read" and not action.has_failed:
-            reads[action.subject] = results.get(action.call_id, "")
-    texts: list[str] = []
-    for path in [*reversed(verbs)][:max_files]:
-        if total_tokens <= 0:
-            break
-        texts.append(_render_file(path, verbs[path], reads.get(path), min(max_tokens, total_tokens) / token_ratio))
-        total_tokens -= token_ratio * estimate_text_tokens(texts[-1])
-    return tuple(texts)
-
-
-def _render_file(path: str, verb: str, text: str | None, tokens: float) -> str:
-    if text is None:
-        return f"{path} was changed and never read; read it to see it"
-    if estimate_text_tokens(text) > tokens:
-        return f"{path} was read; it is too long to show"
-    change_note = ", and changed since" if verb == "edit" else ""
-    return f"{path} as it was last read{change_note}:\n{text}"
 
 
 def render_restored_todos(head: Sequence[Message], tokens: int) -> tuple[str, ...]:

@@ -18,14 +18,15 @@ from holdfast.messages.parts import ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.size.weighted_chars import CHARS_PER_TOKEN, weigh_message
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.presets.measures import measure_request_for_trigger, sum_shown_messages
+from holdfast.planning.presets.openclaw.rules import OpenclawRules
+from holdfast.planning.rules import require_rules
+from holdfast.planning.shown import sum_shown_messages
 from holdfast.planning.stages.spill import replace_result_text
 from holdfast.planning.stages.truncate import (
     WeighedResult,
-    compute_result_limits,
+    apply_result_limits,
     count_reducible_chars,
     truncate_result_to_weight,
-    truncate_results_to_limits,
     weigh_result_text,
     weigh_shown_results,
 )
@@ -67,24 +68,44 @@ def decide_precheck(request_tokens: int, window: int, reserve: int, reducible_ch
 
 def reduce_results_at_precheck(builder: PlanBuilder) -> PlanBuilder:
     """Return the draft with results cleared or cut as the policy does before it thinks of compacting."""
+    rules, budget = require_rules(builder, OpenclawRules), builder.budget
     if not builder.can_reduce:
         return builder
-    if builder.settings.loop_share:
-        builder = builder.add_edits(tuple(_limit_tool_loop(builder)))
-    if not builder.settings.precheck or (size := measure_request_for_trigger(builder)) <= builder.budget.usable:
+    if rules.loop_share:
+        builder = builder.add_edits(tuple(_limit_tool_loop(builder, rules)))
+    if not rules.precheck:
         return builder
-    decision = decide_precheck(size, builder.budget.window, builder.budget.reserve, count_reducible_chars(builder))
-    return truncate_results_to_limits(builder) if decision.outcome == "truncate_tool_results_only" else builder
+    size, limits = rules.measure_request(builder), rules.get_result_limits(budget.window)
+    if size <= budget.usable:
+        return builder
+    reducible_chars = 0 if limits is None else count_reducible_chars(builder, limits)
+    decision = decide_precheck(size, budget.window, budget.reserve, reducible_chars)
+    if limits is None or decision.outcome != "truncate_tool_results_only":
+        return builder
+    return apply_result_limits(builder, limits)
 
 
-def _limit_tool_loop(builder: PlanBuilder) -> Iterator[Edit]:
+def truncate_results(builder: PlanBuilder) -> PlanBuilder:
+    """Return the plan with its results within their limits, if the request is still too big.
+
+    Once between two answers: what came of it is in the log, and a second run would find nothing new.
+    """
+    rules = require_rules(builder, OpenclawRules)
+    limits = rules.get_result_limits(builder.budget.window)
+    if limits is None or not builder.can_reduce or rules.measure_request(builder) <= builder.budget.usable:
+        return builder
+    return apply_result_limits(builder, limits)
+
+
+def _limit_tool_loop(builder: PlanBuilder, rules: OpenclawRules) -> Iterator[Edit]:
     """Yield the edits that bring results within what the guard inside the loop allows."""
-    settings, chars = builder.settings, builder.budget.window * CHARS_PER_TOKEN
-    max_chars = max(MIN_LOOP_LIMIT_CHARS, int(chars * settings.loop_share))
-    most_of_one = max(MIN_LOOP_LIMIT_CHARS, int(chars * settings.loop_one_share / TOOL_WEIGHT))
+    chars, limits = builder.budget.window * CHARS_PER_TOKEN, rules.get_result_limits(builder.budget.window)
+    max_chars = max(MIN_LOOP_LIMIT_CHARS, int(chars * rules.loop_share))
+    most_of_one = max(MIN_LOOP_LIMIT_CHARS, int(chars * rules.loop_result_share / TOOL_WEIGHT))
     # Half of the window, where words of tools count twice, is less than results may have under pressure. Nothing is
     # under pressure yet, so the guard does not cut deeper than that: a lower limit would leave the other without use.
-    most_of_one = max(most_of_one, compute_result_limits(builder.budget.window, settings).per_result)
+    if limits is not None:
+        most_of_one = max(most_of_one, limits.per_result)
     over = sum_shown_messages(builder.state, _weigh_tools_double) - max_chars
     if over <= 0 and not sum_shown_messages(builder.state, _OversizedCount(most_of_one)):
         return

@@ -1,0 +1,173 @@
+"""The policy of Claude Code: everything is summarized, the files touched last are shown again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import Annotated, ClassVar
+
+from msgspec.structs import replace
+
+from holdfast.messages.message import Message, get_result_text
+from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.extract.ledger import list_tool_actions
+from holdfast.planning.presets.measures import measure_usage_and_chars
+from holdfast.planning.presets.overflow_replay import OverflowReplayRules
+from holdfast.planning.presets.preset import (
+    BARE_COMPACTION,
+    BARE_RESULTS,
+    BARE_SETTINGS,
+    OWN_PRUNE_SETTINGS,
+    Preset,
+)
+from holdfast.planning.presets.reserve_trigger import (
+    ReserveTriggerRules,
+    apply_reserve_floor,
+    compute_effective_window,
+)
+from holdfast.planning.rules import require_rules
+from holdfast.planning.settings import (
+    Count,
+    PruneSettings,
+    Seconds,
+    Settings,
+    SummarizerSettings,
+    SummarySettings,
+    Tokens,
+    describe,
+)
+from holdfast.planning.stages.order import OWN_STAGES, replace_stages
+from holdfast.planning.stages.prune.shown import (
+    CLEARED_RESULT_TEXT,
+    build_clear_edit,
+    build_prune_filter,
+    find_shown_results,
+)
+from holdfast.planning.stages.tool_results import build_tool_name_lookup
+from holdfast.state.target import ModelLimits
+
+CLEARED_TOOLS = ("Read", "Bash", "PowerShell", "Grep", "Glob", "WebSearch", "WebFetch", "Edit", "Write")
+"""Tools whose old results Claude Code clears. [K]"""
+CHARS_PER_TOKEN = 3
+"""[K] Characters over four, and a third more."""
+
+
+class ClaudeCodeRules(OverflowReplayRules, frozen=True):
+    """What Claude Code decides otherwise, and its settings."""
+
+    unused_settings: ClassVar[frozenset[str]] = ReserveTriggerRules.unused_settings | OWN_PRUNE_SETTINGS
+
+    trigger_output: Annotated[
+        Tokens, describe("[K] Reserve the model's output for the answer, but no more than this.")
+    ] = 20_000
+    trigger_reserve: Annotated[Tokens, describe("[K] Compact over the window less the output and this.")] = 13_000
+    restore_files: Annotated[Count, describe("[K] Show the files touched last again behind the summary.")] = 5
+    restore_file_tokens: Annotated[
+        Tokens, describe("[K] Each of at most this many tokens; a longer one is only named.")
+    ] = 5_000
+    prune: Annotated[bool, describe("[K] Clear old results of its own tools once the cache is surely cold.")] = True
+    prune_idle_seconds: Annotated[
+        Seconds, describe("[K] Seconds since the last answer after which no cache holds the prefix.")
+    ] = 3_600
+    prune_keep_results: Annotated[Count, describe("[K] Never clear this many of the newest results.")] = 5
+
+    def measure_request(self, builder: PlanBuilder) -> int:
+        """Return the usage of the last answer, and three characters a token for what came behind it."""
+        return measure_usage_and_chars(builder, CHARS_PER_TOKEN)
+
+    def compute_limit(self, limits: ModelLimits, settings: Settings) -> int:
+        """Return the size over which a request is compacted: the effective window less a reserve."""
+        size = compute_effective_window(limits, self.trigger_output) - self.trigger_reserve
+        return apply_reserve_floor(size, limits.window, settings)
+
+    def select_tail_starts(self, builder: PlanBuilder, messages: list[Message], cut_points: list[int]) -> list[int]:
+        """Return the end: nothing is kept but a user message that waits for its answer."""
+        if messages and messages[-1].is_turn_start and len(messages) - 1 in cut_points:
+            return [len(messages) - 1]
+        return cut_points[-1:]
+
+    def list_restored_files(self, builder: PlanBuilder, head: Sequence[SizedMessage]) -> tuple[str, ...]:
+        """Return the files of the head that the agent touched last, as it read them.
+
+        They stay within a share of the budget where a goal or an overflow says how small the request must get.
+        """
+        settings = builder.settings
+        is_bounded = settings.compaction.goal_share or builder.inputs.overflow_step == "compact"
+        total_tokens = builder.compute_compaction_share(settings.restore.max_share) if is_bounded else inf
+        messages = [sized_message.message for sized_message in head]
+        return render_restored_files(
+            messages, self.restore_files, self.restore_file_tokens, builder.token_ratio, total_tokens
+        )
+
+
+def render_restored_files(
+    head: Sequence[Message], max_files: int, max_tokens: int, token_ratio: float = 1.0, total_tokens: float = inf
+) -> tuple[str, ...]:
+    """Return the ``max_files`` files of ``head`` touched last, newest first, as they were read; longer ones only by
+    name.
+
+    Longer is what has more than ``max_tokens`` tokens, or more than newer ones leave of ``total_tokens``, where
+    ``token_ratio`` real ones are one of the estimator. What the agent changed after it read it is told to be so.
+    """
+    if not max_files:
+        return ()
+    verbs: dict[str, str] = {}
+    reads: dict[str, str] = {}
+    results = {result.call_id: get_result_text(result) for message in head for result in message.results}
+    for action in list_tool_actions(head):
+        if action.is_file_action and not action.has_failed:
+            verbs.pop(action.subject, None)
+            verbs[action.subject] = action.verb
+        if action.verb == "read" and not action.has_failed:
+            reads[action.subject] = results.get(action.call_id, "")
+    texts: list[str] = []
+    for path in [*reversed(verbs)][:max_files]:
+        if total_tokens <= 0:
+            break
+        texts.append(_render_file(path, verbs[path], reads.get(path), min(max_tokens, total_tokens) / token_ratio))
+        total_tokens -= token_ratio * estimate_text_tokens(texts[-1])
+    return tuple(texts)
+
+
+def _render_file(path: str, verb: str, text: str | None, tokens: float) -> str:
+    if text is None:
+        return f"{path} was changed and never read; read it to see it"
+    if estimate_text_tokens(text) > tokens:
+        return f"{path} was read; it is too long to show"
+    change_note = ", and changed since" if verb == "edit" else ""
+    return f"{path} as it was last read{change_note}:\n{text}"
+
+
+def prune_after_idle(builder: PlanBuilder) -> PlanBuilder:
+    """Return the draft with all but the newest five results of its tools cleared, an hour after the last answer."""
+    rules = require_rules(builder, ClaudeCodeRules)
+    if not rules.prune or builder.inputs.idle_seconds <= rules.prune_idle_seconds:
+        return builder
+    goes, names = build_prune_filter(builder.settings.prune), build_tool_name_lookup(builder.state)
+    visible_results = (result for result in find_shown_results(builder.state) if result.text != CLEARED_RESULT_TEXT)
+    clearable_results = [result for result in visible_results if goes(names(result.message_index, result.result))]
+    edits = (build_clear_edit(result) for result in clearable_results[rules.prune_keep_results :])
+    return builder.add_edits(tuple(edit for edit in edits if edit is not None))
+
+
+CLAUDE_CODE = Preset(
+    "as Claude Code does it: a model summarises everything, recent files are read again",
+    replace(
+        BARE_SETTINGS,
+        results=replace(
+            BARE_RESULTS,
+            spill_chars=50_000,
+            spill_exempt_tools=("recall", "fetch_result", "Read"),
+            preview_end_share=0.0,
+            message_chars=200_000,
+        ),
+        prune=PruneSettings(when=(), tools=CLEARED_TOOLS),
+        compaction=replace(BARE_COMPACTION, breaker_failures=3),
+        summary=SummarySettings(max_tokens=4_000),
+        summarizer=SummarizerSettings(when_too_large="stop"),
+    ),
+    ClaudeCodeRules(),
+    replace_stages(OWN_STAGES, prune=prune_after_idle),
+)

@@ -1,0 +1,173 @@
+"""What OpenClaw decides otherwise, and its settings; the numbers are those of 2026.3, 2026.9 is a handful of changes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta
+from msgspec.structs import replace
+
+from holdfast.errors import WindowTooSmall
+from holdfast.messages.message import Message
+from holdfast.messages.size.weighted_chars import CHARS_PER_TOKEN
+from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.presets.measures import measure_usage_and_chars
+from holdfast.planning.presets.preset import OWN_PRUNE_SETTINGS
+from holdfast.planning.presets.reserve_trigger import ReserveTriggerRules, apply_reserve_floor
+from holdfast.planning.presets.tail_by_tokens import select_tail_by_tokens
+from holdfast.planning.rules import PolicyRules, ResultLimits
+from holdfast.planning.settings import Chars, Count, Seconds, Settings, Share, Tokens, describe
+from holdfast.state.plan import Notice
+from holdfast.state.target import ModelLimits
+
+
+class OpenclawRules(ReserveTriggerRules, frozen=True):
+    """What OpenClaw decides otherwise, and its settings."""
+
+    unused_settings: ClassVar[frozenset[str]] = (
+        ReserveTriggerRules.unused_settings | OWN_PRUNE_SETTINGS | {"recovery.result_share"}
+    )
+
+    window_min: Annotated[Tokens, describe("[O] Refuse smaller windows, 0 = none; 2026.9: 4,000.")] = 16_000
+    window_min_share: Annotated[
+        Share, describe("[O] 2026.9: 0.10. Or a window that the cap makes smaller than this share of itself.")
+    ] = 0.0
+    window_warn: Annotated[Tokens, describe("[O] Warn below this window; 2026.9: 8,000.")] = 32_000
+    window_warn_share: Annotated[
+        Share, describe("[O] 2026.9: 0.20. Or where the cap leaves less than this share of it.")
+    ] = 0.0
+
+    image_keep_turns: Annotated[
+        int,
+        Meta(ge=-1),
+        describe("[O] Images leave the request once so many answered turns lie behind them; 2026.9: 3; -1 = never."),
+    ] = 0
+    prune: Annotated[bool, describe("[O] Trim and clear old results once the cache has outlived its time.")] = True
+    prune_ttl_seconds: Annotated[
+        Seconds, describe("[O] Seconds since the last request after which the cache counts as cold.")
+    ] = 300
+    prune_trim_share: Annotated[
+        Share, describe("[O] Trim long results where all messages take this share of the window.")
+    ] = 0.3
+    prune_trim_min_chars: Annotated[Chars, describe("[O] Long is what has more characters than this.")] = 4_000
+    prune_trim_end_chars: Annotated[Chars, describe("[O] A trimmed result keeps this much of each end.")] = 1_500
+    prune_clear_share: Annotated[
+        Share, describe("[O] Clear the oldest results from this share of the window on, until it is less.")
+    ] = 0.5
+    prune_clear_min_chars: Annotated[
+        Chars, describe("[O] Clear only where those that may go have this many characters together.")
+    ] = 50_000
+    prune_keep_answers: Annotated[
+        Count, describe("[O] Never touch what came since this answer, counted from the end.")
+    ] = 3
+
+    loop_share: Annotated[
+        Share,
+        describe(
+            "[O] 2026.3: before each request clear the oldest results over this share of the window, 0 = never, as in "
+            "2026.9. Words of tools count twice."
+        ),
+    ] = 0.75
+    loop_result_share: Annotated[Share, describe("[O] 2026.3: And cut a result over this share of the window.")] = 0.5
+    precheck: Annotated[
+        bool, describe("[O] 2026.9: Cut results instead of compacting where that frees more than enough.")
+    ] = False
+
+    trigger_reserve: Annotated[
+        Tokens, describe("[O] Compact over the window less this; the floor of the reserve raises it.")
+    ] = 16_384
+    trigger_reserve_share: Annotated[
+        Share, describe("[O] But hold back at most this share of the window, 0 = any: for small windows.")
+    ] = 0.25
+    tail_tokens: Annotated[
+        Tokens, describe("[O] Keep the newest messages until this many tokens stand, as they were said.")
+    ] = 20_000
+
+    truncate_share: Annotated[
+        Share, describe("[O] Under pressure cut results over this share of the window, 0 = never.")
+    ] = 0.3
+    truncate_max_chars: Annotated[Chars, describe("[O] Or over this many weighted characters, 0 = any number.")] = (
+        400_000
+    )
+    truncate_window_steps: Annotated[
+        tuple[tuple[Count, Count], ...],
+        describe("[O] 2026.9: Or over so many characters from windows of this size on: pairs of window and limit."),
+    ] = ()
+    truncate_total_factor: Annotated[
+        Count, describe("[O] All results together may have this many times the limit of one; 2026.9: 4.")
+    ] = 1
+    truncate_total_share: Annotated[Share, describe("[O] 2026.9: 0.5. Or this share of the window.")] = 0.0
+
+    def check_window(self, configured: ModelLimits, limits: ModelLimits) -> tuple[Notice, ...]:
+        """Return a warning where the window is small; raises ``WindowTooSmall`` where it is under the minimum."""
+        window, origin = limits.window, limits.window_source
+        refuse_below = max(self.window_min, int(configured.window * self.window_min_share))
+        warn_below = max(self.window_warn, int(configured.window * self.window_warn_share))
+        if window < refuse_below:
+            msg = f"Model context window too small ({window} tokens). Minimum is {refuse_below}."
+            raise WindowTooSmall(f"{msg} The window came from: {origin}. Set a larger one, or use a larger model.")
+        if window < warn_below:
+            return (Notice("small-window", f"window of {window} tokens ({origin}) is under {warn_below}"),)
+        return ()
+
+    def without_window_minimum(self) -> PolicyRules:
+        """Return these rules without a smallest window."""
+        return replace(self, window_min=0)
+
+    def list_ordered_settings(self) -> tuple[tuple[str, str, str], ...]:
+        """Return the pairs of limits that are read in this order."""
+        why = "windows are refused under one and warned of under the other"
+        pairs = [
+            ("preset.window_min", "preset.window_warn", why),
+            ("preset.window_min_share", "preset.window_warn_share", why),
+        ]
+        if self.prune:
+            trimmed_first = "results are trimmed first and cleared later"
+            pairs.append(("preset.prune_trim_share", "preset.prune_clear_share", trimmed_first))
+        return tuple(pairs)
+
+    def measure_request(self, builder: PlanBuilder) -> int:
+        """Return the usage of the last answer, and four characters a token for what came behind it."""
+        return measure_usage_and_chars(builder)
+
+    def compute_limit(self, limits: ModelLimits, settings: Settings) -> int:
+        """Return the size over which a request is compacted: the window less a reserve, which has a ceiling."""
+        max_share = self.trigger_reserve_share or 1.0
+        reserve = min(self.trigger_reserve, int(limits.window * max_share))
+        return apply_reserve_floor(limits.window - reserve, limits.window, settings, max_share)
+
+    def select_tail_starts(self, builder: PlanBuilder, messages: list[Message], cut_points: list[int]) -> list[int]:
+        """Return the one place where enough of the newest messages begins, if there is one."""
+        return select_tail_by_tokens(messages, self.tail_tokens, cut_points)
+
+    def get_min_tail_tokens(self) -> int:
+        """Return the tokens that a kept tail has at least."""
+        return self.tail_tokens
+
+    def get_result_limits(self, window: int) -> ResultLimits | None:
+        """Return the limits of results in a ``window``: a share of it, never over the most there may be."""
+        if not self.truncate_share:
+            return None
+        steps = [chars for start, chars in sorted(self.truncate_window_steps) if window >= start]
+        caps = [chars for chars in (self.truncate_max_chars, *steps[-1:]) if chars]
+        per_result = min([int(window * self.truncate_share) * CHARS_PER_TOKEN, *caps])
+        share_of_window = int(window * self.truncate_total_share * CHARS_PER_TOKEN)
+        return ResultLimits(per_result, max(per_result * self.truncate_total_factor, share_of_window))
+
+
+OPENCLAW_2026_9: dict[str, Any] = {
+    "recovery": {"stops_at_rate_ceiling": True},
+    "preset": {
+        "window_min": 4_000,
+        "window_min_share": 0.10,
+        "window_warn": 8_000,
+        "window_warn_share": 0.20,
+        "image_keep_turns": 3,
+        "truncate_window_steps": ((0, 16_000), (100_000, 32_000), (200_000, 64_000)),
+        "truncate_total_factor": 4,
+        "truncate_total_share": 0.5,
+        "loop_share": 0.0,
+        "precheck": True,
+    },
+}
+"""What OpenClaw does otherwise since 2026.9: ``Policy.preset("openclaw").with_settings(**OPENCLAW_2026_9)``."""

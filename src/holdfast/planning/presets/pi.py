@@ -1,0 +1,75 @@
+"""The policy of pi: usage and characters, a tail of 20,000 tokens, tool output cut where it arrives."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec.structs import replace
+
+from holdfast.messages.message import Message
+from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.presets.measures import measure_usage_and_chars
+from holdfast.planning.presets.preset import BARE_SETTINGS, Preset
+from holdfast.planning.presets.reserve_trigger import ReserveTriggerRules
+from holdfast.planning.presets.tail_by_tokens import select_tail_by_tokens
+from holdfast.planning.presets.truncate_lines import OutputLimits, limit_result_lines
+from holdfast.planning.rules import require_rules
+from holdfast.planning.settings import (
+    Bytes,
+    Count,
+    Name,
+    RecoverySettings,
+    RetrySettings,
+    SummarySettings,
+    Tokens,
+    describe,
+)
+from holdfast.planning.stages.order import OWN_STAGES, insert_stages
+
+
+class PiRules(ReserveTriggerRules, frozen=True):
+    """What pi decides otherwise, and its settings."""
+
+    trigger_reserve: Annotated[
+        Tokens, describe("[P] Compact over the window less this, however small the window is.")
+    ] = 16_384
+    tail_tokens: Annotated[
+        Tokens, describe("[P] Keep the newest messages until this many tokens stand, as they were said.")
+    ] = 20_000
+    output_lines: Annotated[Count, describe("[P] A result shows this many whole lines, 0 = all.")] = 2_000
+    output_bytes: Annotated[Bytes, describe("[P] And this many bytes, 0 = all.")] = 51_200
+    output_end_tools: Annotated[
+        tuple[Name, ...], describe("[P] Tools whose output shows its end: errors and totals stand there.")
+    ] = ("bash",)
+
+    def measure_request(self, builder: PlanBuilder) -> int:
+        """Return the usage of the last answer, and four characters a token for what came behind it."""
+        return measure_usage_and_chars(builder)
+
+    def select_tail_starts(self, builder: PlanBuilder, messages: list[Message], cut_points: list[int]) -> list[int]:
+        """Return the one place where enough of the newest messages begins, if there is one."""
+        return select_tail_by_tokens(messages, self.tail_tokens, cut_points)
+
+    def get_min_tail_tokens(self) -> int:
+        """Return the tokens that a kept tail has at least."""
+        return self.tail_tokens
+
+
+def limit_pi_output(builder: PlanBuilder) -> PlanBuilder:
+    """Return the plan with new results cut to whole lines and bytes."""
+    rules, exempt_tools = require_rules(builder, PiRules), builder.settings.results.spill_exempt_tools
+    limits = OutputLimits(rules.output_lines, rules.output_bytes, exempt_tools, rules.output_end_tools)
+    return limit_result_lines(builder, limits)
+
+
+PI = Preset(
+    "as pi does it: 20,000 tokens stay, a model summarises the rest",
+    replace(
+        BARE_SETTINGS,
+        summary=SummarySettings(max_tokens=3_000),
+        recovery=RecoverySettings(max_compactions=1, steps=("compact",)),
+        retry=RetrySettings(max_retries=3, base_seconds=2.0, cap_seconds=60.0),
+    ),
+    PiRules(),
+    insert_stages(OWN_STAGES, "tags", ("lines", limit_pi_output)),
+)

@@ -1,0 +1,51 @@
+"""A policy by name: settings, stages and rules; and what the policies of other tools begin with."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from holdfast.planning.rules import PolicyRules
+from holdfast.planning.settings import (
+    CacheSettings,
+    CompactionSettings,
+    HistorySettings,
+    PruneSettings,
+    ReserveSettings,
+    ResultSettings,
+    Settings,
+    WindowSettings,
+)
+from holdfast.planning.stages.order import OWN_STAGES, NamedStages
+
+
+class Preset(Struct, frozen=True):
+    """A policy that has a name. ``rules`` hold the settings that only it has."""
+
+    about: str
+    """What it does, in a line."""
+    settings: Settings = Settings()
+    rules: PolicyRules = PolicyRules()
+    stages: NamedStages = OWN_STAGES
+
+
+BARE_COMPACTION = CompactionSettings(
+    goal_share=0.0, min_gain_share=0.0, min_gain_tokens=0, max_per_answer=1_000, breaker_failures=0
+)
+BARE_RESULTS = ResultSettings(
+    spill_chars=0, spill_share=0.0, message_chars=0, message_share=0.0, outline_chars=0, append_chars=0
+)
+BARE_SETTINGS = Settings(
+    window=WindowSettings(min_budget=0, estimate_margin_share=0.0),
+    reserve=ReserveSettings(floor=0),
+    history=HistorySettings(hysteresis=False),
+    results=BARE_RESULTS,
+    prune=PruneSettings(when=()),
+    compaction=BARE_COMPACTION,
+)
+"""Our settings with every mechanism off that the other tools do not have."""
+BARE_CACHE = CacheSettings(breakpoints="tail")
+"""Baselines do not know where the next change will be."""
+OWN_PRUNE_SETTINGS = frozenset(
+    {"prune.when", "prune.keep_tokens", "prune.keep_share", "prune.min_tokens", "prune.min_share"}
+)
+"""Settings that only our own rule for pruning reads."""

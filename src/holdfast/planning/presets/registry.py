@@ -1,0 +1,20 @@
+"""The policies by name. A policy is one module with a ``Preset``, and one row here."""
+
+from __future__ import annotations
+
+from holdfast.planning.presets.baselines import APPEND_ONLY, SLIDING
+from holdfast.planning.presets.claude_code import CLAUDE_CODE
+from holdfast.planning.presets.openclaw.preset import OPENCLAW
+from holdfast.planning.presets.opencode import OPENCODE
+from holdfast.planning.presets.pi import PI
+from holdfast.planning.presets.preset import Preset
+
+PRESETS: dict[str, Preset] = {
+    "append-only": APPEND_ONLY,
+    "sliding": SLIDING,
+    "opencode": OPENCODE,
+    "pi": PI,
+    "claude-code": CLAUDE_CODE,
+    "openclaw": OPENCLAW,
+    "holdfast": Preset("ours: decisions at epoch breaks, an extract made from the log without a model"),
+}

@@ -1,0 +1,44 @@
+"""The stages of our own policy, in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.stages.compaction import compact_conversation
+from holdfast.planning.stages.escape_tags import escape_forged_tags
+from holdfast.planning.stages.history_limit import limit_history_turns
+from holdfast.planning.stages.last_resort import spill_largest_texts
+from holdfast.planning.stages.media import limit_shown_media
+from holdfast.planning.stages.overflow_steps import apply_overflow_step
+from holdfast.planning.stages.prune.epoch import prune_at_epoch
+from holdfast.planning.stages.tool_results import spill_large_results
+
+Stage: TypeAlias = Callable[[PlanBuilder], PlanBuilder]
+"""A pure step of planning: takes a plan under construction and returns it with decisions added (``add_edits``, …)."""
+NamedStages: TypeAlias = tuple[tuple[str, Stage], ...]
+
+OWN_STAGES: NamedStages = (
+    ("history", limit_history_turns),
+    ("results", spill_large_results),
+    ("tags", escape_forged_tags),
+    ("media", limit_shown_media),
+    ("prune", prune_at_epoch),
+    ("rungs", apply_overflow_step),
+    ("compaction", compact_conversation),
+    ("relief", spill_largest_texts),
+)
+"""New content is reduced before old: what is spilled at once never was in the cached prefix. A compaction comes after
+what is cheaper, and what must fit whatever it costs comes last."""
+
+
+def insert_stages(stages: NamedStages, name: str, *new: tuple[str, Stage]) -> NamedStages:
+    """Return ``stages`` with ``new`` before the one called ``name``."""
+    at = [stage_name for stage_name, _ in stages].index(name)
+    return (*stages[:at], *new, *stages[at:])
+
+
+def replace_stages(stages: NamedStages, **new: Stage) -> NamedStages:
+    """Return ``stages`` with others of the same names in their places."""
+    return tuple((name, new.get(name, stage)) for name, stage in stages)
