@@ -242,7 +242,7 @@ class CompactionSettings(SettingsGroup, frozen=True):
     cold_trigger_share: Annotated[
         Share,
         describe(
-            "[H] The same where the cache is cold: all of the prefix is written anew anyway, so a shorter one is cheaper."
+            "[H] The same where the cache is cold: the prefix is written anew anyway, and a shorter one is cheaper."
         ),
     ] = 0.70
     model_trigger_share: Annotated[

@@ -107,7 +107,8 @@ async def write_summary(
             else:
                 return SummaryResult(summary_request.stop, text)
     if scope.cancelled_caught:
-        late = f"no summary came in {context.settings.summarizer.timeout_seconds:g} s; raise summarizer.timeout_seconds or name a faster model"
+        seconds = context.settings.summarizer.timeout_seconds
+        late = f"no summary came in {seconds:g} s; raise summarizer.timeout_seconds or name a faster model"
         raise CompactionFailed(late, "timed_out")
     raise _combine_failures(errors)
 

@@ -143,6 +143,6 @@ def measure_last_usage(builder: PlanBuilder) -> int:
 
 
 def measure_usage_and_chars(builder: PlanBuilder, chars_per_token: int = 4) -> int:
-    """Return the last good answer's usage and characters for what came later; without usage the setup and characters."""
+    """Return the last good answer's usage and characters for what came later; without usage setup and characters."""
     estimate = estimate_pi_request(builder.state, chars_per_token)
     return estimate.tokens + (builder.budget.setup_tokens if estimate.answer_index < 0 else 0)

@@ -78,11 +78,9 @@ class OverflowReplayRules(ReserveTriggerRules, frozen=True):
             return list(cut_points)
         state = builder.state
         legal = find_tail_cut_points(state)
-        first: list[int] = []
-        for place in (self.find_replayed_message(builder), find_answer_with_unread_results(state)):
-            if place is not None and place in legal:
-                first.append(place)
-        first = [place for place in first if state.view.first_kept < place < len(state.history.sized_messages)]
+        start, stop = state.view.first_kept, len(state.history.sized_messages)
+        wanted = (self.find_replayed_message(builder), find_answer_with_unread_results(state))
+        first = [place for place in wanted if place is not None and start < place < stop and place in legal]
         if _has_replayed(state) and _is_tail_unanswered(state):
             return first
         return list(dict.fromkeys([*first, *cut_points]))

@@ -1,4 +1,4 @@
-"""What OpenClaw decides otherwise, and its settings; the numbers are those of 2026.3, 2026.9 is a handful of changes."""
+"""What OpenClaw decides otherwise, and its settings; the defaults are those of 2026.3."""
 
 from __future__ import annotations
 
