@@ -61,8 +61,8 @@ StopRule: TypeAlias = Literal[
     "summary_too_large",
 ]  # fmt: skip
 """Why a run stops: sending again cannot help · the client has a part of the answer · ``recovery.enabled`` is off · a
-setting ends this kind · tried too often · the provider asks for too long a wait · no rung is left · nothing but a compaction
-of our own went wrong · the request for a summary was too large itself."""
+setting ends this kind · tried too often · the provider asks for too long a wait · no step is left · nothing but a
+compaction of our own went wrong · the request for a summary was too large itself."""
 
 
 class ProviderRefusal(Struct, frozen=True):

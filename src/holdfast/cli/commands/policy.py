@@ -103,9 +103,9 @@ def show_policy(name: str, *, as_json: bool) -> None:
 
 
 def list_settings(name: str, configuration: Configuration) -> list[dict[str, Any]]:
-    """Return every setting that policy ``name`` reads: with its origin and who changed it.
+    """Return every setting that policy ``name`` reads, with its origin and who changed it.
 
-    The value is given as it is in force, in the preset, and in our own policy. Ours is None for a setting that only this policy has.
+    The value is given as it is in force, in the preset, and in our own policy, where it has that setting.
     """
     policy, preset, ours = configuration.build_policy(name), Policy.preset(name), Policy()
     rules_type, changes = type(preset.rules), configuration.find_overrides(name)
