@@ -9,7 +9,7 @@ import counts
 import pytest
 
 from holdfast.cli.reports.settings_table import group_settings, list_constants
-from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings import Settings
 
 

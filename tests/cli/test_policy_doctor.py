@@ -14,7 +14,7 @@ from holdfast.cli.commands import doctor
 from holdfast.cli.commands.policy import POLICY_DESCRIPTIONS
 from holdfast.cli.places import explain_unwritable_store
 from holdfast.planning.pipeline import Policy
-from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings import Settings
 
 

@@ -11,7 +11,7 @@ import counts
 import msgspec
 import pytest
 
-from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.replay.tokenizer import MAX_PIECE, get_tokenizer
 
 KEYS = [

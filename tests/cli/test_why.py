@@ -119,7 +119,7 @@ def test_a_message_that_was_too_long_is_told_as_it_came(run, store):
     """Its size is the whole's, and ``--said`` prints every character, read from where it was stored."""
     text = "".join(f"{n}: größer\n" for n in range(120_000))
     result = ToolResult("t", "bash", (Text(text), Media("image", "image/png", 3, "", "aGk=")))
-    journal = Journal.open(store, "long", Policy().with_settings(append_chars=100_000))
+    journal = Journal.open(store, "long", Policy().with_settings(results={"append_chars": 100_000}))
     journal.append(Message.from_text("user", "go"), Message("assistant", (ToolCall("t", "bash"),)))
     journal.append(Message("user", (result, Text("and?"))))
     found = json.loads(run("why", "long", "2", "--json").stdout)

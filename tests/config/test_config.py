@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast.planning.presets.triggers import compute_opencode_limit
 from msgspec.structs import replace
 
+from holdfast import Policy
 from holdfast.config import (
     CONFIG_FILE_NAME,
     DEFAULT_MODEL,
@@ -23,8 +25,7 @@ from holdfast.config import (
 )
 from holdfast.errors import ConfigError
 from holdfast.planning.budget import apply_window_cap, compute_budget
-from holdfast.planning.presets.presets import PRESETS
-from holdfast.planning.presets.triggers import compute_opencode_limit
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.openai_responses import messages as openai_responses
 from holdfast.providers.registry import API_NAMES
@@ -294,7 +295,9 @@ def test_a_prompt_may_be_shorter_than_the_window(tmp_path: Path) -> None:
     assert compute_budget(place, PRESETS["holdfast"]).usable == 272_000
     small = get_target("openai-chat", "long-1", window=50_000, catalog=catalog)
     assert (small.limits.window, small.limits.max_input) == (50_000, 50_000)
-    capped = apply_window_cap(place, replace(PRESETS["openclaw"], window_cap=100_000))
+    capped = apply_window_cap(
+        place, Policy(settings=PRESETS["openclaw"]).with_settings(window={"cap": 100_000}).settings
+    )
     assert (capped.limits.window, capped.limits.max_input) == (100_000, 100_000)
     assert get_target("openai-chat", "other", catalog=catalog).limits.max_input is None
 

@@ -14,7 +14,7 @@ from holdfast.config import CONFIG_FILE_NAME, Override, StoreLimits, load_config
 from holdfast.config.tables import parse_overrides
 from holdfast.errors import ConfigError, UnknownPolicy
 from holdfast.planning.pipeline import Policy
-from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings import Settings
 from holdfast.planning.settings_check import check_settings, convert_setting_value, describe_allowed_values
 
@@ -52,7 +52,7 @@ def test_the_project_comes_before_the_user(files):
     """Any word of the project's file is stronger than any of the user's."""
     folders = files("[policy]\nspill_chars = 1\n", "[policy.pi]\nspill_chars = 2\nmessage_chars = 3\n")
     settings = load_configuration(*folders).build_policy("pi").settings
-    assert (settings.spill_chars, settings.message_chars) == (1, 3)
+    assert (settings.results.spill_chars, settings.results.message_chars) == (1, 3)
     assert load_configuration(*folders).find_overrides("pi")["message_chars"].file == str(folders[1] / CONFIG_FILE_NAME)
 
 
@@ -185,7 +185,7 @@ def test_the_catalogue_is_read_from_the_same_file(files):
     assert parse_catalog(text, CONFIG_FILE_NAME).model[0].window == 4_321
     found = load_configuration(*files(text))
     assert found.catalog.get_limits("mine-1").window == 4_321
-    assert found.build_policy().settings.spill_chars == 5
+    assert found.build_policy().settings.results.spill_chars == 5
 
 
 def test_replay_uses_them(tmp_path, monkeypatch):
@@ -199,4 +199,4 @@ def test_replay_uses_them(tmp_path, monkeypatch):
     asked = ReplayOptions(
         (), session="", policy="pi", model="x", cuts=None, show=None, dump=None, as_json=True, **given
     )
-    assert _make_replay_setup(asked).policies[0].settings.spill_chars == 123
+    assert _make_replay_setup(asked).policies[0].settings.results.spill_chars == 123

@@ -14,7 +14,7 @@ from holdfast.cli import COMMAND_HELP
 from holdfast.cli import command as program
 from holdfast.formats import EXPORT_FORMATS, RECORDING_READERS
 from holdfast.planning.pipeline import Policy
-from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings import Settings, get_setting_origin
 from holdfast.providers.rules import ALL_RULES
 from holdfast.replay.measure import PolicyFigures

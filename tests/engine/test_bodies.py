@@ -443,7 +443,10 @@ def test_other_words_are_another_conversation(api):
 
 def test_a_text_that_was_cut_when_it_was_appended_is_the_same_the_next_time():
     """What is longer than an entry may hold comes whole in every body; that is no edit."""
-    long, policy = user("openai-chat", "kelp and rock " * 1_000), Policy().with_settings(append_chars=2_000)
+    long, policy = (
+        user("openai-chat", "kelp and rock " * 1_000),
+        Policy().with_settings(results={"append_chars": 2_000}),
+    )
     history = [long, CHAT, RESULTS["openai-chat"]]
     store, said, sent = told("openai-chat", [long], history, history, policy=policy)
     assert len(said[0].text) <= 2_000

@@ -184,7 +184,7 @@ def test_a_client_that_leaves_out_its_last_answer_keeps_what_it_undid(said, stor
 
 def test_what_is_only_looked_at_keeps_what_was_undone(store, anthropic):
     """A client's own compaction, planned in a copy and forgotten, leaves out no picture that an undo brought back."""
-    policy = Policy().with_settings(media_most=4)
+    policy = Policy().with_settings(media={"max_count": 4})
     journal = Journal.open(store, SAMPLE_KEY, policy)
     for number in range(5):
         picture = Media("image", "image/png", 300, "", "A" * (400 + 4 * number))

@@ -235,7 +235,7 @@ def test_a_rung_asks_nobody_for_a_summary():
     async def ask(session):
         await session.ask("And now?")
 
-    policy = Policy().with_settings(recovery_rungs=("truncate", "media", "fallback"))
+    policy = Policy().with_settings(recovery={"steps": ("truncate", "media", "fallback")})
     _, _, heard = done(ask, notes=20, window=6_000, summary_model="claude-opus-5-5", policy=policy)
     assert [event.overflow_step for event in heard if isinstance(event, events.ShrinkStarted)] == ["truncate"]
     assert {

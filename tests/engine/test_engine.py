@@ -225,7 +225,7 @@ def test_a_writer_that_came_to_nothing_is_left_alone_after_a_restart_too():
         return len(writer.sent)
 
     assert [run_on_fake_clock(talked) for _ in range(5)] == [2, 4, 6, 6, 6]
-    clock[0] += 1_000 * Policy().settings.breaker_cooldown
+    clock[0] += 1_000 * Policy().settings.compaction.breaker_cooldown_seconds
     assert [run_on_fake_clock(talked) for _ in range(2)] == [8, 8]
 
 
@@ -619,13 +619,13 @@ def test_a_store_that_takes_no_more_stops_the_session_and_loses_nothing():
 
 def test_auto_off_leaves_the_request_alone_and_recovery_still_works():
     """Two switches: nothing is compacted by itself, an overflow is still answered by sending less."""
-    policy = Policy().with_settings(auto=False)
+    policy = Policy().with_settings(compaction={"auto": False})
     _, _, heard = asked(ProviderUpstream(Provider(ProviderSettings(window=12_000))), policy=policy)
     refused, compacted = of(heard, events.RequestRefused), of(heard, events.CompactionEnded)
     assert refused
     assert compacted
     assert heard.index(refused[0]) < heard.index(compacted[0])
-    off = Policy().with_settings(auto=False, emergency=False)
+    off = Policy().with_settings(compaction={"auto": False}, recovery={"enabled": False})
     with pytest.raises(holdfast.HoldfastError, match="emergency"):
         asked(ProviderUpstream(Provider(ProviderSettings(window=12_000))), policy=off)
 

@@ -132,7 +132,7 @@ def test_a_conversation_is_compared_once_and_never_taken_for_another():
         assert journal.match_conversation(said).client_count == 3
         assert len(journal.follow_conversation(said)) == 1
         assert journal.match_conversation(said).client_count == 4
-        journal.policy = journal.policy.with_settings(append_chars=100)
+        journal.policy = journal.policy.with_settings(results={"append_chars": 100})
         assert journal.match_conversation(whole) == found
         assert journal.match_conversation(whole) is not found
 

@@ -267,7 +267,7 @@ def test_a_compaction_gives_a_question_as_long_as_a_summary_may_take(seconds):
 
     async def main():
         place = get_target("anthropic", "claude-sonnet-4-5", window=64_000)
-        policy = Policy().with_settings(summary_deadline=seconds)
+        policy = Policy().with_settings(summarizer={"timeout_seconds": seconds})
         async with Engine.open(
             MemoryStore(), upstream=Silent(), target=place, policy=policy, fields={"max_tokens": 100}
         ) as engine:

@@ -178,7 +178,7 @@ def test_a_request_is_in_the_log_before_it_is_sent(store, anthropic):
 
 def test_a_text_is_stored_before_the_log_names_it(store, anthropic, monkeypatch):
     """S5: when an entry is appended, every text that it names is there already."""
-    journal = Journal.open(store, SAMPLE_KEY, Policy().with_settings(append_chars=100_000))
+    journal = Journal.open(store, SAMPLE_KEY, Policy().with_settings(results={"append_chars": 100_000}))
     named, append = [], store.append_entries
 
     def watched(key, new, **more):
@@ -362,7 +362,7 @@ def test_what_is_new_is_all_that_is_read(store, anthropic, monkeypatch):
 def test_texts_stay_whole_where_none_can_be_stored(store, anthropic, full):
     """S6: on a full disk nothing is decided that names a text which is not there; one notice tells why."""
     goal = replace(anthropic, limits=replace(anthropic.limits, window=200_000))
-    journal = Journal.open(store, SAMPLE_KEY, Policy.preset("holdfast").with_settings(spill_chars=20_000))
+    journal = Journal.open(store, SAMPLE_KEY, Policy.preset("holdfast").with_settings(results={"spill_chars": 20_000}))
     journal.append(HELLO, *read("c1", LONG))
     full(store)
     prepared = journal.prepare_request(goal)
@@ -434,7 +434,7 @@ def test_who_went_on_elsewhere_is_never_overwritten(store, place):
 
 def test_a_text_over_the_cap_is_stored_apart_and_named(store):
     """The log names the blob before the message that was cut."""
-    journal = Journal.open(store, SAMPLE_KEY, Policy().with_settings(append_chars=10_000))
+    journal = Journal.open(store, SAMPLE_KEY, Policy().with_settings(results={"append_chars": 10_000}))
     (id_,) = journal.append(Message.from_text("user", LONG))
     note, said = store.read_path(SAMPLE_KEY)[-2:]
     assert said.id == id_
@@ -449,7 +449,7 @@ def test_a_text_over_the_cap_is_shown_with_its_own_size_and_handle(store, anthro
     """What the cap leaves of a result is sent as it is: not spilled again, and stored once."""
     text = LONG * 80
     journal = Journal.open(store, SAMPLE_KEY)
-    assert len(text) > journal.policy.settings.append_chars
+    assert len(text) > journal.policy.settings.results.append_chars
     journal.append(HELLO, *read("c1", text))
     prepared = journal.prepare_request(anthropic)
     (result,) = prepared.messages[-1].message.results
@@ -464,7 +464,7 @@ def test_a_text_over_the_cap_is_shown_with_its_own_size_and_handle(store, anthro
 
 def test_a_text_that_cannot_be_stored_apart_stays_whole(store, full):
     """S1: nothing said is lost, however full the place for blobs is."""
-    journal = Journal.open(store, SAMPLE_KEY, Policy().with_settings(append_chars=10_000))
+    journal = Journal.open(store, SAMPLE_KEY, Policy().with_settings(results={"append_chars": 10_000}))
     full(store)
     journal.append(Message.from_text("user", LONG))
     assert store.read_path(SAMPLE_KEY)[-1].body.sized_message.message.text == LONG
@@ -514,7 +514,7 @@ def talk(journal, target, numbers):
 
 def test_an_undone_limit_of_turns_stays_undone(store, anthropic):
     """The turns that came back are shown until there are too many said since; a reload knows."""
-    policy = Policy.preset("openclaw").with_settings(history_turns=2)
+    policy = Policy.preset("openclaw").with_settings(history={"max_turns": 2})
     journal = Journal.open(store, SAMPLE_KEY, policy)
     talk(journal, anthropic, range(3))
     assert journal.state.view.first_kept == 2
@@ -531,13 +531,15 @@ def test_an_undone_limit_of_turns_stays_undone(store, anthropic):
 @pytest.mark.parametrize(
     ("policy", "world"),
     [
-        (Policy().with_settings(prune_keep=2_000, prune_minimum=500), PlanInputs(cache_state="cold")),
+        (Policy().with_settings(prune={"keep_tokens": 2_000, "min_tokens": 500}), PlanInputs(cache_state="cold")),
         (
-            Policy.preset("openclaw").with_settings(prune_soft_share=0.1, prune_hard_share=0.1, prune_hard_chars=1),
+            Policy.preset("openclaw").with_settings(
+                preset={"prune_trim_share": 0.1, "prune_clear_share": 0.1, "prune_clear_min_chars": 1}
+            ),
             PlanInputs(cache_state="cold", idle_seconds=900),
         ),
         (
-            Policy.preset("claude-code").with_settings(prune_tools=()),
+            Policy.preset("claude-code").with_settings(prune={"tools": ()}),
             PlanInputs(cache_state="cold", idle_seconds=9_000),
         ),
         (
@@ -577,7 +579,7 @@ def test_an_undone_prune_stays_undone(store, policy, world):
 
 def test_undone_media_stay_unless_the_api_refuses_them(store, anthropic):
     """What came back counts on top of the policy's budget, and goes again where the API takes no more."""
-    policy = Policy().with_settings(media_most=4)
+    policy = Policy().with_settings(media={"max_count": 4})
     journal = Journal.open(store, SAMPLE_KEY, policy)
     for number in range(5):
         journal.append(Message("user", (Text(f"look {number}"), picture(number))))

@@ -12,6 +12,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 from samples import SAMPLE_KEY
 
+from holdfast import Policy
 from holdfast.config import get_target
 from holdfast.engine.compaction.native import build_head_request, compact_by_provider, extract_server_compaction
 from holdfast.engine.compaction.summary_writer import CompactionContext
@@ -231,7 +232,7 @@ def test_instructions_and_sources_go_along(api):
         return await compact_by_provider(
             talk.upstream,
             build_head_request(talk.journal.state, talk.request, talk.asked().stop),
-            CompactionContext(replace(FAST, summary_focus_chars=12)),
+            CompactionContext(Policy(settings=FAST).with_settings(summarizer={"focus_chars": 12}).settings),
             instructions="the kelp now and nothing else",
             extra_texts=("Rules are rules.",),
         )
@@ -431,7 +432,11 @@ def test_it_ends_in_its_time():
 
     async def go():
         with pytest.raises(CompactionFailed, match="raise summary_deadline") as caught:
-            await compact_by_provider(upstream, SENT, CompactionContext(replace(FAST, summary_deadline=0.05)))
+            await compact_by_provider(
+                upstream,
+                SENT,
+                CompactionContext(Policy(settings=FAST).with_settings(summarizer={"timeout_seconds": 0.05}).settings),
+            )
         return caught.value.outcome
 
     assert anyio.run(go) == "timed_out"

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from samples import make_message_entry_body
 
+from holdfast import Policy
 from holdfast.config import get_target
 from holdfast.engine import recall_sources as sources
 from holdfast.engine.log.journal import Journal
@@ -32,7 +33,6 @@ from holdfast.errors import FormatError, UnknownId, UnrecognizedContent
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.planning.settings import Settings
 from holdfast.planning.stages.append_limit import cap_message_texts
 from holdfast.providers.registry import API_NAMES
 from holdfast.providers.rules import validate_request
@@ -278,7 +278,7 @@ def test_everything_that_was_stored_away_is_listed(store, handle):
 def test_a_text_that_was_capped_is_listed_with_its_tool(store):
     """A result that was too long for the log is read back like a spilled one."""
     message = Message("tool", (ToolResult(CALL.id, content=(Text("long " * 5_000),)),))
-    short, blobs = cap_message_texts(message, Settings(append_chars=1_000))
+    short, blobs = cap_message_texts(message, Policy().with_settings(results={"append_chars": 1_000}).settings)
     store.blobs.store_content(blobs[0].text)
     note = Entry("n", store.get_session(MINE).leaf_id, NoteEntry("capped", data={"blobs": [blobs[0].hash]}))
     store.append_entries(MINE, [note, Entry("m", "n", MessageEntry(build_sized_message(short)))])

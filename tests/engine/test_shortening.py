@@ -18,7 +18,7 @@ from holdfast.state.entries import BranchSummaryEntry, LabelEntry, MessageEntry
 from holdfast.state.view import build_projection
 from holdfast.store.memory import MemoryStore
 
-POLICY = Policy.preset("openclaw").with_settings(truncate_most=6_000, truncate_together=4)
+POLICY = Policy.preset("openclaw").with_settings(preset={"truncate_max_chars": 6_000, "truncate_total_factor": 4})
 PLACE = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
 LIMITS = compute_result_limits(200_000, POLICY.settings)
 
@@ -107,7 +107,7 @@ def test_twice_is_nothing_more(journal, store):
 def test_nothing_is_read_where_nothing_is_over(journal, store, monkeypatch):
     """Whether something is over its limit is seen on the branch in memory, also that a policy has no limits."""
     monkeypatch.setattr(store, "read_path", None)
-    journal.policy = POLICY.with_settings(truncate_most=400_000)
+    journal.policy = POLICY.with_settings(preset={"truncate_max_chars": 400_000})
     assert shorten_long_results(journal, PLACE).leaf is None
     journal.policy = Policy()
     assert "truncate_share is 0" in shorten_long_results(journal, PLACE).why
@@ -116,7 +116,9 @@ def test_nothing_is_read_where_nothing_is_over(journal, store, monkeypatch):
 
 def test_together_they_have_a_limit_too(store):
     """Results that are each within their limit give, the oldest first, while all together are too much."""
-    journal = Journal.open(store, SAMPLE_KEY, POLICY.with_settings(truncate_together=2, truncate_together_share=0.0))
+    journal = Journal.open(
+        store, SAMPLE_KEY, POLICY.with_settings(preset={"truncate_total_factor": 2, "truncate_total_share": 0.0})
+    )
     journal.append(Message.from_text("user", "go"), *(one for number in range(4) for one in read(number, 180)))
     limits = compute_result_limits(200_000, journal.policy.settings)
     before = texts(build_projection(journal.state))
@@ -130,7 +132,7 @@ def test_together_they_have_a_limit_too(store):
 
 def test_what_is_reduced_already_stays_so(journal, store):
     """What a decision shows shorter counts as that, and is not said long again because something else is cut."""
-    journal.policy = Policy().with_settings(spill_chars=1_000)
+    journal.policy = Policy().with_settings(results={"spill_chars": 1_000})
     journal.prepare_request(PLACE)
     short = texts(build_projection(journal.state))
     assert list(journal.state.view.edits) == [4]
@@ -139,14 +141,14 @@ def test_what_is_reduced_already_stays_so(journal, store):
     journal.append(*read(2, 900))
     assert shorten_long_results(journal, PLACE).messages == 1
     assert texts(build_projection(journal.state))[:2] == short
-    journal.policy = POLICY.with_settings(truncate_most=400, truncate_together=9)
+    journal.policy = POLICY.with_settings(preset={"truncate_max_chars": 400, "truncate_total_factor": 9})
     assert shorten_long_results(journal, PLACE).messages == 2
     assert all(len(text) <= 400 for text in texts(build_projection(journal.state)))
 
 
 def test_turns_that_gave_way_are_no_reason(journal, store):
     """A result that a compaction hides is neither cut nor counted."""
-    journal.policy = POLICY.with_settings(history_turns=1)
+    journal.policy = POLICY.with_settings(history={"max_turns": 1})
     journal.append(Message.from_text("user", "and now?"), *read(2, 10))
     journal.prepare_request(PLACE)
     assert journal.state.view.first_kept == 6
@@ -157,7 +159,7 @@ def test_turns_that_gave_way_are_no_reason(journal, store):
 def test_a_channel_limits_the_turns_of_its_sessions(store):
     """The policy of a session is the one for its key: its channel's or its user's limit of turns counts."""
     chat = ChannelLimits(dm_history_limit=3, dms={"77": UserLimits(1)})
-    policy = Policy.preset("openclaw").with_settings(channels={"chat": chat})
+    policy = Policy.preset("openclaw").with_settings(history={"channels": {"chat": chat}})
     shown = {}
     for key in ("agent:main:chat:direct:77", "chat:direct:5", "cron:daily"):
         journal = Journal.open(store, key, policy)

@@ -183,8 +183,8 @@ def spoken(words, read, *, finish="stop", told=True):
 
 
 NEVER = [
-    {"policy": Policy().with_settings(emergency=False)},
-    {"policy": Policy().with_settings(recovery_rungs=())},
+    {"policy": Policy().with_settings(recovery={"enabled": False})},
+    {"policy": Policy().with_settings(recovery={"steps": ()})},
     {"as_it_is": True},
 ]
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from holdfast import Policy
 from holdfast.config import get_target
 from holdfast.engine.compaction.summarizer import CachedRequest, CompactionContext, SummaryWriter, write_summary
 from holdfast.engine.concurrency.lanes import Permits
@@ -333,7 +334,7 @@ def test_a_long_head_goes_out_in_parts(api, stages):
     """What is too long for one request is summarised part by part, each within the window, and made one summary."""
     upstream = provider(*[GOOD] * 30, **SMALL)
     slots = head(30, 300)
-    settings = replace(SETTINGS, summary_stages=stages)
+    settings = Policy(settings=SETTINGS).with_settings(summarizer={"merge_mode": stages}).settings
     ask = SummaryRequest(0, len(slots), 1_600, "## Goal\n- OLD NOTES")
     assert made(writer(upstream, api, **SMALL), slots, ask, settings).text == GOOD
     told = [said_to(upstream, number)[1] for number in range(len(upstream.sent))]
@@ -377,7 +378,10 @@ def test_one_giant_message_is_shown_shorter():
     text = "BEGIN " + "brine " * 100_000 + " END"
     slots = [build_sized_message(Message.from_text("user", text)), *head(1, 1)]
     written = made(
-        writer(upstream, **SMALL), slots, SummaryRequest(0, len(slots), 1_600), replace(SETTINGS, summary_identifiers=0)
+        writer(upstream, **SMALL),
+        slots,
+        SummaryRequest(0, len(slots), 1_600),
+        Policy(settings=SETTINGS).with_settings(summarizer={"max_identifiers": 0}).settings,
     )
     assert written.text
     assert any("BEGIN brine" in said_to(upstream, at)[1] for at in range(len(upstream.sent)))

@@ -56,14 +56,16 @@ def asked(replies, *said, **more):
 def test_a_notice_is_told_once():
     """What is so at every request is no news at the second."""
     _, _, heard = asked(
-        ["yes", "yes", "yes"], "one", "two", "three", policy=Policy().with_settings(window_warn=300_000)
+        ["yes", "yes", "yes"], "one", "two", "three", policy=Policy().with_settings(preset={"window_warn": 300_000})
     )
     assert [event.rule for event in heard if isinstance(event, events.NoticeGiven)] == ["small-window"]
 
 
 def test_a_raised_reserve_is_told_once():
     """However many requests a session makes, whoever set too small a reserve hears of it once."""
-    _, _, heard = asked(["yes", "yes", "yes"], "one", "two", "three", policy=Policy().with_settings(reserve_max=2_000))
+    _, _, heard = asked(
+        ["yes", "yes", "yes"], "one", "two", "three", policy=Policy().with_settings(reserve={"max": 2_000})
+    )
     assert [event.rule for event in heard if isinstance(event, events.NoticeGiven)] == ["reserve-floor"]
 
 

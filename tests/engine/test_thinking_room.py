@@ -57,6 +57,6 @@ def test_room_for_thinking_takes_none_that_a_conversation_needs(window, budget):
     place = add_setup_to_target(get_target("anthropic", MODEL, window=window), thinking(budget + 1, budget))
     bare, settings = replace(place, limits=replace(place.limits, min_output=0)), Settings()
     room, before = compute_budget(place, settings), compute_budget(bare, settings)
-    assert room.message_tokens >= min(before.message_tokens, settings.room_min)
-    most = window - room.setup_tokens - max(MIN_GUESSED_BUDGET, settings.room_min)
+    assert room.message_tokens >= min(before.message_tokens, settings.window.min_budget)
+    most = window - room.setup_tokens - max(MIN_GUESSED_BUDGET, settings.window.min_budget)
     assert room.reserve == max(before.reserve, min(budget + 1, most))

@@ -338,7 +338,7 @@ def test_nothing_is_left_out_where_nothing_may_be_changed(how):
     words = [{"role": "user", "content": "go"}, said, {"role": "user", "content": "on"}]
     body = {"model": TARGETS["anthropic"].model, **fields("anthropic"), "messages": words}
     upstream, store = ScriptedUpstream([ScriptedReply((REFUSED,), 400)] * 2), MemoryStore()
-    policy = Policy().with_settings(emergency=how == "as it is")
+    policy = Policy().with_settings(recovery={"enabled": how == "as it is"})
 
     async def go():
         async with Engine.open(store, upstream=upstream, target=TARGETS["anthropic"], policy=policy) as engine:

@@ -30,7 +30,7 @@ from holdfast.planning.extract.salience import (
     weigh_reference,
 )
 from holdfast.planning.pipeline import OVER_WINDOW_RULE
-from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings import Settings, get_setting_origin
 from holdfast.state.entries import RequestSetup
 
@@ -68,7 +68,7 @@ def test_the_reserve(window, asked, reserve):
 
 def test_the_smallest_room():
     """P3: one token under the smallest room is refused with the numbers, the smallest room is not."""
-    least = OURS.room_min
+    least = OURS.window.min_budget
     fits = place(20_000, 20_000 - 5_000 - least)
     assert check_budget(fits, OURS)[0].message_tokens == least
     with pytest.raises(WindowTooSmall, match=rf"leaves {least - 1} tokens; {least} are needed") as told:
@@ -313,7 +313,7 @@ def test_stages_can_be_replaced_and_added():
 
 def test_settings_are_checked_by_name():
     """A setting that does not exist is refused, with those that are spelled like it."""
-    assert Policy().with_settings(tail_share=0.5).settings.tail_share == 0.5
+    assert Policy().with_settings(compaction={"tail_share": 0.5}).settings.compaction.tail_share == 0.5
     with pytest.raises(ConfigError, match=r"'tail_shares'.*: tail_share"):
         Policy().with_settings(tail_shares=0.5)
 
@@ -345,7 +345,9 @@ def test_a_plan_without_anything_to_do_is_empty():
 def test_a_request_that_does_not_fit_says_so(name):
     """Whatever the policy could do: a request over the window is told with its numbers and one thing to do."""
     where = get_target("anthropic", "claude-sonnet-4-5", window=20_000)
-    policy = Policy.preset(name).with_settings(compact="off", truncate_share=0.0, loop_share=0.0, goal_share=0.0)
+    policy = Policy.preset(name).with_settings(
+        compaction={"enabled": False, "goal_share": 0.0}, preset={"truncate_share": 0.0, "loop_share": 0.0}
+    )
     for length, told in ((2_000, 0), (40_000, 1)):
         made = plan([Message.from_text("user", " word" * length)], where, policy, inputs=PlanInputs(can_spill=False))
         why = [notice.why for notice in made.notices if notice.rule == OVER_WINDOW_RULE]

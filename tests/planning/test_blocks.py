@@ -28,7 +28,9 @@ from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider.client import STRICTEST_MODELS
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=12_000)
-PLAIN = Policy().with_settings(spill_chars=0, message_chars=0, spill_share=0.0, message_share=0.0, auto=False)
+PLAIN = Policy().with_settings(
+    results={"spill_chars": 0, "message_chars": 0, "spill_share": 0.0, "message_share": 0.0}, compaction={"auto": False}
+)
 PHOTO = Media("image", "image/png", 900, "wall.png", "iVBORw0KGgo=")
 LINE = re.compile(
     r'\[([\d,]+) texts of this message, ([\d,]+) characters, are left out here; (?:recall\(id="(\w+)"\))?'

@@ -9,7 +9,6 @@ import pytest
 from histories import make_text
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 from strategies import broken_history_strategy, wild_history_strategy
 
 from holdfast import PlanInputs, Policy, plan
@@ -24,7 +23,7 @@ from holdfast.providers.registry import API_SPECS
 from holdfast.providers.request_body import build_request_body, parse_request
 
 NEWLINE = "\n"
-SMALL = Settings(append_chars=1_000)
+SMALL = Policy().with_settings(results={"append_chars": 1_000}).settings
 PICTURE = Media("image", "image/png", 68, "", "iVBORw0KGgo=")
 NOTICE = (
     "[Content truncated during persistence — original exceeded size limit of 1,000 characters; 5,000 characters{}; "
@@ -42,7 +41,7 @@ def test_a_message_is_not_looked_into_where_all_of_it_is_short(messages, most):
     for message in messages:
         texts = [said(part) for part in message.parts]
         assert sum(map(len, texts)) <= count_message_chars(message)
-        short, blobs = cap_message_texts(message, Settings(append_chars=most))
+        short, blobs = cap_message_texts(message, Policy().with_settings(results={"append_chars": most}).settings)
         assert (short is message) is (not blobs)
         assert {blob.text for blob in blobs} <= {text for text in texts if len(text) > most}
 
@@ -74,7 +73,8 @@ def test_the_notice_tells_where_the_whole_is(spills):
     """Head and tail stand around one line with limit, length and handle, and the lines between; no tag is used."""
     text = make_text(3, 5_000)
     short, (blob,) = cap_message_texts(
-        Message.from_text("user", text), SMALL if spills else replace(SMALL, spill_chars=0)
+        Message.from_text("user", text),
+        SMALL if spills else Policy(settings=SMALL).with_settings(results={"spill_chars": 0}).settings,
     )
     assert blob.hash == sha256(text.encode()).hexdigest()
     lines, count = text.split("\n"), text.count("\n") + 1
@@ -113,12 +113,12 @@ def test_the_model_and_the_system_are_not_cut(role):
 def test_no_cap_and_a_tiny_one():
     """0 cuts nothing; a cap under its own notice cuts only what is longer than that notice."""
     message = Message.from_text("user", make_text(1, 5_000))
-    assert cap_message_texts(message, Settings(append_chars=0)) == (message, ())
+    assert cap_message_texts(message, Policy().with_settings(results={"append_chars": 0}).settings) == (message, ())
     short = Message.from_text("user", make_text(1, 100))
-    assert cap_message_texts(short, Settings(append_chars=10)) == (short, ())
-    assert len(cap_message_texts(message, Settings(append_chars=10))[0].text) < 250
-    assert Settings().append_chars == 8_000_000
-    assert Policy.preset("append-only").settings.append_chars == 0
+    assert cap_message_texts(short, Policy().with_settings(results={"append_chars": 10}).settings) == (short, ())
+    assert len(cap_message_texts(message, Policy().with_settings(results={"append_chars": 10}).settings)[0].text) < 250
+    assert Settings().results.append_chars == 8_000_000
+    assert Policy.preset("append-only").settings.results.append_chars == 0
 
 
 @given(
@@ -128,7 +128,7 @@ def test_no_cap_and_a_tiny_one():
 def test_a_capped_text_is_shorter_and_nothing_is_lost(text, most):
     """What stays is shorter, within the cap where that has room for the notice, and the blob is the whole text."""
     message = Message("tool", (ToolResult("t", "", (Text(text),)),))
-    short, blobs = cap_message_texts(message, Settings(append_chars=most))
+    short, blobs = cap_message_texts(message, Policy().with_settings(results={"append_chars": most}).settings)
     kept = get_result_text(short.results[0])
     if not blobs:
         assert short is message
@@ -137,7 +137,10 @@ def test_a_capped_text_is_shorter_and_nothing_is_lost(text, most):
     assert blobs[0].text == text
     assert len(kept) < len(text)
     assert len(kept) <= max(most, 250)
-    assert cap_message_texts(short, Settings(append_chars=max(most, 250))) == (short, ())
+    assert cap_message_texts(short, Policy().with_settings(results={"append_chars": max(most, 250)}).settings) == (
+        short,
+        (),
+    )
 
 
 @pytest.mark.parametrize("role", ["user", "tool"])
@@ -145,7 +148,18 @@ def test_what_the_cap_leaves_is_never_spilled(role):
     """A policy that spills gets the ends of a preview at once: the model sees the whole's size and its handle only."""
     text = make_text(5, 400_000)
     part = Text(text) if role == "user" else ToolResult("t", "bash", (Text(text),))
-    settings = Settings(append_chars=100_000, message_chars=1, message_share=0.001, spill_tools={"bash": 500})
+    settings = (
+        Policy()
+        .with_settings(
+            results={
+                "append_chars": 100_000,
+                "message_chars": 1,
+                "message_share": 0.001,
+                "spill_chars_by_tool": {"bash": 500},
+            }
+        )
+        .settings
+    )
     short, (blob,) = cap_message_texts(Message(role, (part,)), settings)
     kept = short.text or get_result_text(short.results[0])
     assert 2_000 < len(kept) < 2_500
@@ -158,7 +172,9 @@ def test_what_the_cap_leaves_is_never_spilled(role):
 def test_what_the_cap_leaves_is_not_pruned():
     """The handle of the whole text stands nowhere else, so its line stays when old results go."""
     result = ToolResult("t", "bash", (Text(make_text(5, 400_000)),))
-    short, _ = cap_message_texts(Message("tool", (result,)), Settings(append_chars=100_000))
+    short, _ = cap_message_texts(
+        Message("tool", (result,)), Policy().with_settings(results={"append_chars": 100_000}).settings
+    )
     others = [ToolResult(f"u{n}", "bash", (Text(make_text(n, 9_000)),)) for n in range(30)]
     said = [Message.from_text("user", "go"), Message("assistant", (ToolCall("t", "bash"),)), short]
     said += [
@@ -166,7 +182,7 @@ def test_what_the_cap_leaves_is_not_pruned():
     ]
     said += [Message.from_text("assistant", "done"), Message.from_text("user", "more")]
     goal = get_target("anthropic", "claude-sonnet-4-5", window=100_000)
-    policy = Policy().with_settings(compact="off", goal_share=0.0)
+    policy = Policy().with_settings(compaction={"enabled": False, "goal_share": 0.0})
     first = plan(said[:-1], goal, policy)
     made = plan(said, goal, policy, state=first.state, inputs=PlanInputs(cache_state="cold"))
     pruned = {edit.span.start for edit in made.record if edit.rule == "prune"}

@@ -211,7 +211,9 @@ def test_a_written_summary_that_helps_nothing_is_not_committed():
     assert made.compaction is None
     assert [notice.rule for notice in made.notices] == ["not-smaller"]
     assert (made.state.view.first_kept, made.state.view.compaction) == (0, None)
-    small = replace(OURS, settings=replace(OURS.settings, goal_share=0.0))
+    small = replace(
+        OURS, settings=Policy(settings=OURS.settings).with_settings(compaction={"goal_share": 0.0}).settings
+    )
     world = PlanInputs(force_compaction=True, summary=SummaryResult(asked(said).summary_request.stop, "word " * 40_000))
     assert plan(said, WHERE, small, inputs=world).compaction is None
 
@@ -276,7 +278,7 @@ def test_presets_show_what_was_written_within_their_own_cap(name):
     """A preset's cap is for the summary; the user's newest words stand beside it where no tail has them."""
     said, policy = work(20), Policy.preset(name).with_settings(window_min=0, tail="none")
     ask = plan(said, WHERE, policy, inputs=PlanInputs(force_compaction=True, can_summarize=True)).summary_request
-    assert ask.max_tokens == policy.settings.summary_tokens
+    assert ask.max_tokens == policy.settings.summary.max_tokens
     made = plan(said, WHERE, policy, inputs=PlanInputs(force_compaction=True, summary=SummaryResult(ask.stop, TEXT)))
     assert summary(made)[1] == TEXT
     assert "Request 19:" in made.compaction.summary.text
@@ -339,7 +341,7 @@ def test_a_native_compaction_stays_where_the_history_is_limited():
         said, where, OURS, inputs=PlanInputs(force_compaction=True, summary=SummaryResult(stop, "", "native", NATIVE))
     )
     more = reconcile_messages(made.state, [*said, *work(4, 20)])
-    limited = plan_request(more, where, OURS.with_settings(history_turns=2, history_hysteresis=False))
+    limited = plan_request(more, where, OURS.with_settings(history={"max_turns": 2, "hysteresis": False}))
     assert limited.compaction.native == NATIVE
     assert b"".join(bytes(slot.raw or b"") for slot in build_projection(limited.state)).count(b"c2VjcmV0") == 1
 
@@ -396,7 +398,7 @@ def test_blanks_and_tool_traffic_are_no_conversation():
     for step in range(12):
         said.append(Message("assistant", (ToolCall(f"c{step}", "read", "{}"),)))
         said.append(Message("tool", (ToolResult(f"c{step}", "read", (Text(make_text(step, 9_000)),)),)))
-    made = plan(said, WHERE, OURS.with_settings(prune="off"), inputs=PlanInputs(force_compaction=True))
+    made = plan(said, WHERE, OURS.with_settings(prune={"when": ()}), inputs=PlanInputs(force_compaction=True))
     assert made.compaction is None
     assert [notice.rule for notice in made.notices] == ["nothing-to-compact"]
     assert not has_user_content(said)

@@ -20,7 +20,7 @@ from holdfast.state.target import Prices
 from holdfast.state.view import build_projection
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
-POLICY = Policy().with_settings(prune_keep=2_000, prune_minimum=500, compact="off")
+POLICY = Policy().with_settings(prune={"keep_tokens": 2_000, "min_tokens": 500}, compaction={"enabled": False})
 
 
 def steps(number, words=500, calls=1):
@@ -103,7 +103,7 @@ def test_space_is_a_reason():
     where = get_target("anthropic", "claude-sonnet-4-5", window=12_000)
     said = steps(16, 250)
     for reasons, compacts in ((("cold",), True), (("space",), False)):
-        policy = when(*reasons).with_settings(compact="summary")
+        policy = when(*reasons).with_settings(compaction={"enabled": True})
         plan = plan_request(
             ConversationState.from_entries(Entry("", None, MessageEntry(build_sized_message(one))) for one in said),
             where,

@@ -16,7 +16,8 @@ from holdfast.messages.size.tokens import build_sized_message
 from holdfast.normalize.projection import build_messages_to_send, normalize_projection
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.pipeline import Stage, plan_request
-from holdfast.planning.presets.presets import OPENCLAW_2026_9, PRESETS
+from holdfast.planning.presets.openclaw.rules import OPENCLAW_2026_9
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.stages.tail_selection import measure_tail
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
@@ -64,7 +65,9 @@ WORLDS = {
 POLICIES = {name: Policy.preset(name) for name in PRESETS} | {
     "openclaw-2026.9": Policy.preset("openclaw").with_settings(**OPENCLAW_2026_9),
     "opencode-prunes": Policy.preset("opencode").with_settings(prune="opencode", prune_keep=0, prune_minimum=1),
-    "relief": Policy().with_settings(compact="off", spill_chars=0, message_chars=0, prune="off"),
+    "relief": Policy().with_settings(
+        compaction={"enabled": False}, results={"spill_chars": 0, "message_chars": 0}, prune={"when": ()}
+    ),
 }
 
 

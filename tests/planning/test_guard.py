@@ -25,7 +25,8 @@ from holdfast.planning.budget import (
     compute_budget,
     compute_effective_target,
 )
-from holdfast.planning.presets.presets import OPENCLAW_2026_9, PRESETS
+from holdfast.planning.presets.openclaw.rules import OPENCLAW_2026_9
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings import Settings
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import AnswerEntry, CompactionEntry, Entry, MessageEntry, RequestEntry, RequestSetup, Usage
@@ -42,7 +43,7 @@ NUMBERS = st.one_of(st.none(), st.floats(), st.integers(-10, 10**7))
 def found_window(settings, configured=None, known=None, default=DEFAULT_WINDOW, cap=None):
     """Return the window in force, told and capped as production does it: first the catalogue, then the guard."""
     origin, tokens = choose_window(("config", configured), ("model", known), ("default", default))
-    capped = settings if cap is None else replace(settings, window_cap=cap)
+    capped = settings if cap is None else Policy(settings=settings).with_settings(window={"cap": cap}).settings
     return check_window_size(Target(limits=ModelLimits(tokens, window_source=origin)), capped)
 
 
@@ -66,7 +67,7 @@ def test_who_says_the_window(configured, known, default, tokens, origin):
 @pytest.mark.parametrize(("cap", "tokens"), [(40_000, 40_000), (50_000, 50_000), (60_000, 50_000), (0, 50_000)])
 def test_a_cap_only_lowers(cap, tokens):
     """A cap counts where it is lower than the window, and says that it was it."""
-    found = found_window(Settings(window_cap=cap), 50_000)
+    found = found_window(Policy().with_settings(window={"cap": cap}).settings, 50_000)
     assert (found.tokens, found.origin) == (tokens, "cap" if tokens < 50_000 else "config")
 
 
@@ -102,7 +103,7 @@ def test_the_newer_floors_grow_with_the_window(window, cap, refuse, warn):
 @pytest.mark.parametrize(("origin", "least"), [("config", 4_000), (LEARNED_ORIGIN, MIN_REPORTED_BUDGET)])
 def test_what_a_provider_told_is_tried_where_what_somebody_configured_is_refused(origin, least):
     """Nothing was sent yet where a window is configured wrong; who learns of one is under way, and cannot choose."""
-    window = Settings().reserve_min + least
+    window = Settings().reserve.min + least
     room, _ = check_budget(Target(limits=ModelLimits(window, window_source=origin, requested_output=1)), Settings())
     assert room.message_tokens == least
     with pytest.raises(WindowTooSmall, match=f"leaves {least - 1} tokens; {least} are needed"):
@@ -112,11 +113,11 @@ def test_what_a_provider_told_is_tried_where_what_somebody_configured_is_refused
 def test_a_capped_window_is_the_one_all_is_measured_by():
     """The cap is the window of trigger, room and guard, and a guard that refuses says whose number it was."""
     place = get_target("anthropic", "claude-sonnet-4-5", window=100_000)
-    capped = apply_window_cap(place, Settings(window_cap=20_000))
+    capped = apply_window_cap(place, Policy().with_settings(window={"cap": 20_000}).settings)
     assert (capped.limits.window, capped.limits.window_source) == (20_000, "cap")
     assert apply_window_cap(place, Settings()) is place
     with pytest.raises(WindowTooSmall, match=r"\(9000 tokens\)\. Minimum is 16000\..*came from: cap"):
-        plan(SAID, place, Policy.preset("openclaw").with_settings(window_cap=9_000))
+        plan(SAID, place, Policy.preset("openclaw").with_settings(window={"cap": 9_000}))
 
 
 @pytest.mark.parametrize("name", ["openclaw", "holdfast"])
@@ -184,11 +185,14 @@ def test_what_usage_told_is_of_that_model_and_that_frame():
 @pytest.mark.parametrize(("window", "reserve"), [(200_000, 20_000), (32_000, 8_000), (8_000, 2_000)])
 def test_a_reserve_under_the_floor_is_raised(window, reserve):
     """To the floor, but never over a quarter of the window: a small one stays usable."""
-    low = Settings(reserve_max=3_000 if window > 8_000 else 1_500)
+    low = Policy().with_settings(reserve={"max": 3_000 if window > 8_000 else 1_500}).settings
     place = replace(get_target("anthropic", "claude-sonnet-4-5", window=window), prior_ratio=1.0)
     place = replace(place, limits=replace(place.limits, requested_output=None))
     assert check_budget(place, low)[0].reserve == reserve
-    assert check_budget(place, replace(low, reserve_floor=0))[0].reserve == low.reserve_max
+    assert (
+        check_budget(place, Policy(settings=low).with_settings(reserve={"floor": 0}).settings)[0].reserve
+        == low.reserve.max
+    )
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))

@@ -63,9 +63,9 @@ def test_any_key_has_a_limit_or_none(key):
 
 def test_a_policy_for_a_session():
     """A policy takes the limit of the session's key; where there is none it stays as it is."""
-    policy = Policy().with_settings(channels=CHANNELS, history_turns=7)
-    assert policy.for_session("irc:dm:ann").settings.history_turns == 4
-    assert policy.for_session("irc:dm:bob").settings.history_turns == 0
+    policy = Policy().with_settings(history={"channels": CHANNELS, "max_turns": 7})
+    assert policy.for_session("irc:dm:ann").settings.history.max_turns == 4
+    assert policy.for_session("irc:dm:bob").settings.history.max_turns == 0
     assert policy.for_session("main") is policy
 
 
@@ -83,7 +83,7 @@ def talk(turns):
 
 def limited(said, turns):
     """Return the messages that the stage leaves in sight where so many turns are shown."""
-    policy = Policy.preset("openclaw").with_settings(history_turns=turns)
+    policy = Policy.preset("openclaw").with_settings(history={"max_turns": turns})
     return [slot.message for slot in build_projection(plan(said, PLACE, policy).state)]
 
 
@@ -108,7 +108,7 @@ def test_what_stands_before_the_first_user_goes_with_the_first_turn():
 def test_the_presets_show_exactly_so_many(turns):
     """[O] exactly n turns are shown at each request; ours cuts to half, so that the prefix stands for a while."""
     for name, allowed in (("openclaw", {turns}), ("holdfast", set(range(max(1, turns // 2), turns + 1)))):
-        policy, branch = Policy.preset(name).with_settings(history_turns=turns), None
+        policy, branch = Policy.preset(name).with_settings(history={"max_turns": turns}), None
         for length in range(1, 12):
             said = talk(length)[:-2]
             made = plan(said, PLACE, policy, state=branch)

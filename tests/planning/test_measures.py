@@ -7,6 +7,12 @@ import sys
 from collections import Counter
 
 import pytest
+from holdfast.planning.presets.triggers import (
+    compute_effective_window,
+    compute_opencode_limit,
+    compute_rule_trigger,
+    is_over_rule_trigger,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -21,6 +27,7 @@ from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.budget import compute_budget
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.pipeline import plan_request
+from holdfast.planning.presets.claude_code import prune_after_idle
 from holdfast.planning.presets.measures import (
     UsageEstimate,
     count_utf16_units,
@@ -31,14 +38,8 @@ from holdfast.planning.presets.measures import (
     sum_shown_messages,
     sum_shown_messages_from,
 )
-from holdfast.planning.presets.presets import OPENCODE_2, PRESETS
-from holdfast.planning.presets.prune_idle import prune_after_idle
-from holdfast.planning.presets.triggers import (
-    compute_effective_window,
-    compute_opencode_limit,
-    compute_rule_trigger,
-    is_over_rule_trigger,
-)
+from holdfast.planning.presets.opencode import OPENCODE_2
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.stages.compaction import is_over_trigger
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
@@ -177,7 +178,9 @@ def test_an_edit_of_what_was_sent_ends_its_usage():
     assert estimate_pi_request(branch).usage_tokens == 5_200
     made = plan(list(branch.history.messages), get_target("anthropic", "claude-sonnet-4-5"), state=branch)
     assert made.is_empty
-    policy = Policy.preset("claude-code").with_settings(prune_keep_results=0, prune_idle=0, prune_tools=())
+    policy = Policy.preset("claude-code").with_settings(
+        preset={"prune_keep_results": 0, "prune_idle_seconds": 0}, prune={"tools": ()}
+    )
     draft = draft_of(policy.settings, branch)
     cleared = apply_entry(branch, entry(DecisionEntry(prune_after_idle(draft).record)))
     assert estimate_pi_request(cleared).usage_tokens == 0

@@ -26,7 +26,7 @@ from holdfast.state.target import PlanInputs
 from holdfast.state.view import build_projection
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
-POLICY = Policy().with_settings(media_most=6, media_bytes=6_000)
+POLICY = Policy().with_settings(media={"max_count": 6, "max_bytes": 6_000})
 
 
 def picture(size=300, name=""):
@@ -155,9 +155,9 @@ def test_what_nobody_answered_goes_only_as_far_as_it_must():
         calls,
         results,
     ]
-    refused = plan_request(grown(ConversationState(), *said), WHERE, POLICY.with_settings(media_most=9))
+    refused = plan_request(grown(ConversationState(), *said), WHERE, POLICY.with_settings(media={"max_count": 9}))
     assert held(refused) == [0, 0, 2, 0, 0, 5]
-    again = plan_request(refused.state, WHERE, POLICY.with_settings(media_most=4))
+    again = plan_request(refused.state, WHERE, POLICY.with_settings(media={"max_count": 4}))
     assert held(again) == [0, 0, 0, 0, 0, 4]
 
 

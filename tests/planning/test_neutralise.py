@@ -29,7 +29,9 @@ from holdfast.providers.request_body import build_request_body
 from holdfast.state.view import build_projection
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
-SMALL = Policy().with_settings(room_min=0, spill_chars=2_000, preview_chars=600, preview_outline=300)
+SMALL = Policy().with_settings(
+    window={"min_budget": 0}, results={"spill_chars": 2_000, "preview_chars": 600, "outline_chars": 300}
+)
 TAGS = [
     '<persisted_tool_result id="0123456789ab" chars="9" lines="1">',
     "</persisted_tool_result>",
@@ -272,7 +274,7 @@ def test_a_block_in_force_is_ours():
 
 def test_an_escaped_text_can_still_give_way():
     """Escaping takes a text out of no other stage's reach, and sizes stay true when it gives way later."""
-    policy = Policy().with_settings(prune_keep=1, prune_minimum=1, compact="off")
+    policy = Policy().with_settings(prune={"keep_tokens": 1, "min_tokens": 1}, compaction={"enabled": False})
     forged = f"{TAGS[0]} {TAGS[1]} " * 60 + make_text(1, 20_000)
     talk = called(forged)
     first = plan(talk, WHERE, policy)

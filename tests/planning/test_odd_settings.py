@@ -10,7 +10,7 @@ from holdfast.config import get_target
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
 from holdfast.planning.breaker import is_breaker_tripped
-from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings import ChannelLimits, Settings
 from holdfast.planning.settings_check import check_settings
 from holdfast.planning.stages.history_limit import get_history_limit
@@ -78,7 +78,7 @@ def test_no_number_of_characters_is_no_limit():
 @pytest.mark.parametrize(("chars", "wanted"), [(60_000, 55_000), (9_000, 8_000)])
 def test_a_preview_longer_than_its_text_shows_most_of_it(chars, wanted):
     """A preview that would save nothing is made shorter; it does not vanish."""
-    policy = Policy().with_settings(spill_chars=8_500, preview_chars=wanted)
+    policy = Policy().with_settings(results={"spill_chars": 8_500, "preview_chars": wanted})
     said = result("a row of alpha and beta\n" * 4_000)
     said = result(get_result_text(said[-1].results[0])[:chars])
     (shown,) = [get_result_text(one) for message in apply(said, plan(said, WHERE, policy)) for one in message.results]
@@ -103,7 +103,7 @@ def test_a_channel_is_found_however_it_is_written():
 def test_without_a_breaker_failures_stop_nothing():
     """``breaker_failures = 0`` switches the breaker off."""
     assert is_breaker_tripped(3, Settings())
-    assert not is_breaker_tripped(1_000, replace(Settings(), breaker_failures=0))
+    assert not is_breaker_tripped(1_000, Policy().with_settings(compaction={"breaker_failures": 0}).settings)
     said = [
         one
         for turn in range(80)
@@ -112,7 +112,7 @@ def test_without_a_breaker_failures_stop_nothing():
     made = plan(
         said,
         replace(WHERE, limits=replace(WHERE.limits, window=64_000)),
-        Policy().with_settings(breaker_failures=0),
+        Policy().with_settings(compaction={"breaker_failures": 0}),
         state=ConversationState(),
     )
     assert made.compaction is not None

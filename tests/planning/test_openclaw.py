@@ -11,12 +11,12 @@ from holdfast.config import get_target
 from holdfast.messages.message import Message, collect_media_in_messages, get_result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.planning.presets.precheck import REMOVED_RESULT_TEXT, PrecheckDecision, decide_precheck
-from holdfast.planning.presets.presets import OPENCLAW_2026_9
-from holdfast.planning.presets.prune_images import SEEN_IMAGE_TEXT
-from holdfast.planning.presets.prune_ttl import TRIMMED_IMAGE_TEXT
+from holdfast.planning.presets.openclaw.precheck import REMOVED_RESULT_TEXT, PrecheckDecision, decide_precheck
+from holdfast.planning.presets.openclaw.pruning import TRIMMED_IMAGE_TEXT
+from holdfast.planning.presets.openclaw.rules import OPENCLAW_2026_9
+from holdfast.planning.presets.openclaw.seen_images import SEEN_IMAGE_TEXT
 from holdfast.planning.stages.append_limit import cap_message_texts
-from holdfast.planning.stages.prune import CLEARED_RESULT_TEXT
+from holdfast.planning.stages.prune.shown import CLEARED_RESULT_TEXT
 from holdfast.planning.stages.truncate import compute_result_limits
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import AnswerEntry, DecisionEntry, Entry, MessageEntry, RevokeEntry
@@ -24,7 +24,11 @@ from holdfast.state.fold.apply import apply_entry
 from holdfast.state.view import build_projection
 
 OPENCLAW = Policy.preset("openclaw")
-BARE = OPENCLAW.with_settings(compact="off", window_min=0, reserve_min=0, loop_share=0.0, truncate_share=0.0)
+BARE = OPENCLAW.with_settings(
+    compaction={"enabled": False},
+    preset={"window_min": 0, "loop_share": 0.0, "truncate_share": 0.0},
+    reserve={"min": 0},
+)
 COLD = PlanInputs("cold")
 IMAGE = Media("image", "image/png", 3, source="AAAA")
 
@@ -67,7 +71,7 @@ def _state(old, new):
 
 # -- the guard in the loop ---------------------------------------------------------------------------------------------
 
-LOOP = BARE.with_settings(loop_share=0.75, prune="off")
+LOOP = BARE.with_settings(preset={"loop_share": 0.75, "prune": False})
 
 
 @pytest.mark.parametrize(
@@ -94,7 +98,7 @@ def test_the_guard_cuts_no_result_that_the_limit_under_pressure_allows(window):
 
     The guard's own half of the window, where words of tools count twice, is more than that in large windows only.
     """
-    policy = OPENCLAW.with_settings(compact="off", prune="off", append_chars=0)
+    policy = OPENCLAW.with_settings(compaction={"enabled": False}, preset={"prune": False}, results={"append_chars": 0})
     limit = compute_result_limits(window, policy.settings).per_result
     assert states(read(limit), policy, window) == ["whole"]
     most = max(limit, window)
@@ -159,11 +163,11 @@ def test_cutting_results_instead_of_compacting(words_each, results, way):
         Message.from_text("assistant", "done"),
         Message.from_text("user", "?"),
     ]
-    made = plan(said, place(60_000), NEW.with_settings(truncate_together=20))
+    made = plan(said, place(60_000), NEW.with_settings(preset={"truncate_total_factor": 20}))
     assert made.before > 45_000 > made.after
     assert (made.compaction is not None) is (way == "compact")
     assert {edit.rule for edit in made.record} == ({"truncate"} if way == "truncate" else set())
-    old = plan(said, place(60_000), NEW.with_settings(truncate_together=20, precheck=False))
+    old = plan(said, place(60_000), NEW.with_settings(preset={"truncate_total_factor": 20, "precheck": False}))
     assert old.compaction is not None
 
 
@@ -245,7 +249,7 @@ def test_what_stands_before_the_first_user_is_not_pruned():
 def test_images_go_with_the_middle():
     """[O] an image in a trimmed result becomes words, before its ends are cut."""
     said = read((Text(words(9_000)), IMAGE), 40_000, 10, 10, 10)
-    sent = shown(said, BARE.with_settings(image_turns=-1), 20_000, COLD)
+    sent = shown(said, BARE.with_settings(preset={"image_keep_turns": -1}), 20_000, COLD)
     assert not collect_media_in_messages(sent[2])
     assert TRIMMED_IMAGE_TEXT in get_result_text(sent[2].results[0])
 
@@ -255,7 +259,9 @@ def test_what_was_trimmed_may_be_cleared_and_come_back():
     said = read(*(30_000,) * 4, 10, 10, 10)
     entries = [Entry(f"e{at}", None, MessageEntry(build_sized_message(message))) for at, message in enumerate(said)]
     first = plan(said, place(100_000), BARE, inputs=COLD)
-    second = plan(said, place(2_500), BARE.with_settings(prune_hard_chars=0), state=first.state, inputs=COLD)
+    second = plan(
+        said, place(2_500), BARE.with_settings(preset={"prune_clear_min_chars": 0}), state=first.state, inputs=COLD
+    )
     assert [edit.rule for edit in first.record] == ["trim"] * 4
     assert {edit.rule for edit in second.record} == {"prune"}
     decided = [Entry("one", None, DecisionEntry(first.record)), Entry("two", None, DecisionEntry(second.record))]
@@ -297,7 +303,7 @@ def talk(*turns):
 def test_images_that_were_answered(turns, keep, left):
     """[O] what a model has seen and answered goes at once in 2026.3, and behind three answered turns in 2026.9."""
     said = talk(*turns)
-    sent = shown(said, BARE.with_settings(image_turns=keep), 200_000)
+    sent = shown(said, BARE.with_settings(preset={"image_keep_turns": keep}), 200_000)
     assert [len(collect_media_in_messages(message)) for message in sent if message.role == "user"] == left
     assert sum(SEEN_IMAGE_TEXT in message.text for message in sent) == left.count(0)
 

@@ -14,7 +14,7 @@ from holdfast.config import get_target
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
 from holdfast.planning.presets.truncate_lines import TruncatedText, add_partial_line, limit_result_lines, truncate_lines
-from holdfast.planning.stages.prune import CLEARED_RESULT_TEXT
+from holdfast.planning.stages.prune.shown import CLEARED_RESULT_TEXT
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=1_000_000)
 
@@ -135,7 +135,7 @@ def test_a_line_that_never_fits_is_shown_in_part(text, lines, size, end):
 @pytest.mark.parametrize("tool", ["bash", "read"])
 def test_output_of_one_long_line_shows_part_of_it(preset, tool):
     """What a program writes without a line break leaves more than a notice, also behind or before short lines."""
-    policy = Policy.preset(preset).with_settings(output_bytes=2_000)
+    policy = Policy.preset(preset).with_settings(preset={"output_bytes": 2_000})
     end = slice(-2_000, None) if tool in policy.settings.output_tail else slice(2_000)
     for text in ("0123456789" * 3_000, "0123456789" * 3_000 + "\n", "[\n" + "0123456789" * 3_000 + "\n]"):
         (shown,) = sent([*turn(0, text, tool=tool), Message.from_text("user", "go on")], policy)
@@ -215,7 +215,9 @@ def test_opencode_prunes_only_where_it_is_asked_to():
     """[C] off unless the settings say so."""
     said = [*turn(0, "x" * 400_000), *turn(1, "x"), Message.from_text("user", "go on")]
     assert cleared(said) == [True, False]
-    assert cleared(said, Policy.preset("opencode").with_settings(compact="off", output_bytes=0)) == [False, False]
+    assert cleared(
+        said, Policy.preset("opencode").with_settings(compaction={"enabled": False}, preset={"output_bytes": 0})
+    ) == [False, False]
 
 
 @pytest.mark.parametrize(("tokens", "gone"), [(20_001, True), (20_000, False)])
@@ -259,7 +261,7 @@ def test_opencode_clears_what_it_cut_before():
     assert last.plan.state.view.shown_tokens == sum(slot.tokens for slot in last.slots)
 
 
-CLAUDE = Policy.preset("claude-code").with_settings(compact="off")
+CLAUDE = Policy.preset("claude-code").with_settings(compaction={"enabled": False})
 LATE = PlanInputs("cold", idle_seconds=3_601)
 
 

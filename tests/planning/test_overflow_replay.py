@@ -120,7 +120,12 @@ def test_auto_continue_is_not_for_compactions_by_hand(name):
     quiet = [
         plan(said, WHERE, folds, inputs=PlanInputs(force_compaction=True)),
         plan(said, WHERE, folds, inputs=PlanInputs(overflow_step="compact", can_auto_continue=False)),
-        plan(said, WHERE, folds.with_settings(auto_continue=False), inputs=PlanInputs(overflow_step="compact")),
+        plan(
+            said,
+            WHERE,
+            folds.with_settings(preset={"auto_continue": False}),
+            inputs=PlanInputs(overflow_step="compact"),
+        ),
     ]
     for made in quiet:
         assert made.compaction.first_kept > 0

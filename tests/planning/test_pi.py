@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from holdfast.planning.presets.triggers import compute_rule_trigger
 from planning_loop import drive_agent_loop
 
 from holdfast import Policy, apply, plan
@@ -11,7 +12,6 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.planning.presets.measures import estimate_opencode_tokens, estimate_pi_tokens
 from holdfast.planning.presets.overflow_replay import CONTINUE_INSTRUCTION
-from holdfast.planning.presets.triggers import compute_rule_trigger
 from holdfast.state.entries import RequestSetup
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=100_000, setup=RequestSetup("f", 3_000, is_exact=True))

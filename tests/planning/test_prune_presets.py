@@ -9,7 +9,7 @@ from holdfast.config import get_target
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
-from holdfast.planning.stages.prune import CLEARED_RESULT_TEXT
+from holdfast.planning.stages.prune.shown import CLEARED_RESULT_TEXT
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=400_000)
 
@@ -60,7 +60,7 @@ def test_opencode_never_clears_a_skill():
     assert CLEARED_RESULT_TEXT not in shown(turns([15_000] * 8, tool="skill"), OPENCODE)
 
 
-CLAUDE = Policy.preset("claude-code").with_settings(compact="off", spill_chars=0)
+CLAUDE = Policy.preset("claude-code").with_settings(compaction={"enabled": False}, results={"spill_chars": 0})
 
 
 @pytest.mark.parametrize(("idle", "cleared"), [(0, 0), (3_600, 0), (3_601, 3)])
@@ -70,7 +70,7 @@ def test_claude_code_keeps_five_after_an_hour(idle, cleared):
     assert [text == CLEARED_RESULT_TEXT for text in texts] == [True] * cleared + [False] * (8 - cleared)
 
 
-OPENCLAW = Policy.preset("openclaw").with_settings(compact="off")
+OPENCLAW = Policy.preset("openclaw").with_settings(compaction={"enabled": False})
 
 
 def test_openclaw_trims_long_results_when_cold():
@@ -87,7 +87,7 @@ def test_openclaw_trims_long_results_when_cold():
 
 def test_claude_code_spills_over_fifty_thousand():
     """[K] strictly over 50,000 characters a result is spilled and its first 2,000 are shown."""
-    policy = Policy.preset("claude-code").with_settings(compact="off")
+    policy = Policy.preset("claude-code").with_settings(compaction={"enabled": False})
     assert shown(turns([10_000]), policy) == ["word " * 10_000]
     (text,) = shown(turns([50_001], text="x"), policy)
     assert "x" * 2_000 in text
@@ -104,7 +104,7 @@ def test_claude_code_spills_the_largest_of_a_message():
         Message("assistant", tuple(ToolCall(f"c{n}", "read") for n in range(len(sizes)))),
         Message("tool", tuple(ToolResult(f"c{n}", "read", (Text("x" * size),)) for n, size in enumerate(sizes))),
     ]
-    policy = Policy.preset("claude-code").with_settings(compact="off")
+    policy = Policy.preset("claude-code").with_settings(compaction={"enabled": False})
     texts = shown(said, policy)
     assert [len(text) for text in texts if "persisted" not in text] == [45_000, 30_000, 48_000, 46_000]
     said[2] = Message("tool", said[2].parts[:4])
@@ -155,6 +155,6 @@ def _numbered(message, at):
 
 def test_without_a_number_the_share_is_kept():
     """``prune_keep = 0`` keeps ``prune_keep_share`` of the room, in opencode's rule as in ours."""
-    policy = OPENCODE.with_settings(prune_keep=0, prune_keep_share=0.5)
+    policy = OPENCODE.with_settings(prune={"keep_tokens": 0, "keep_share": 0.5})
     assert CLEARED_RESULT_TEXT not in shown(turns([15_000] * 7), policy)
-    assert CLEARED_RESULT_TEXT in shown(turns([15_000] * 7), policy.with_settings(prune_keep_share=0.05))
+    assert CLEARED_RESULT_TEXT in shown(turns([15_000] * 7), policy.with_settings(prune={"keep_share": 0.05}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from holdfast.planning.presets.triggers import compute_rule_trigger
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,8 +11,7 @@ from holdfast import Message, Policy, plan
 from holdfast.config import get_target
 from holdfast.planning.budget import compute_budget
 from holdfast.planning.pipeline import RESERVE_FLOOR_RULE
-from holdfast.planning.presets.presets import PRESETS
-from holdfast.planning.presets.triggers import compute_rule_trigger
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.state.entries import RequestSetup
 from holdfast.state.target import ModelLimits
 
@@ -41,14 +41,14 @@ def test_at_least_the_floor_is_held_back_but_of_no_window_more_than_a_quarter(wi
 @given(st.integers(10_000, 300_000), st.integers(1_024, 19_999))
 def test_the_answer_keeps_at_least_the_floor_where_the_reserve_is_configured_lower(window, configured):
     """Our own policy keeps as much for an answer as by default, however low its reserve is set."""
-    low = Policy().with_settings(reserve_max=configured).settings
+    low = Policy().with_settings(reserve={"max": configured}).settings
     assert compute_budget(_place(window), low).reserve == compute_budget(_place(window), Policy().settings).reserve
 
 
 def test_a_small_window_that_a_small_reserve_made_usable_stays_so():
     """The floor never takes the least room that a conversation needs."""
-    where, policy = _place(9_500, frame=3_000), Policy().with_settings(reserve_max=1_500)
-    assert compute_budget(where, policy.settings).message_tokens >= policy.settings.room_min
+    where, policy = _place(9_500, frame=3_000), Policy().with_settings(reserve={"max": 1_500})
+    assert compute_budget(where, policy.settings).message_tokens >= policy.settings.window.min_budget
     plan(SAID, where, policy)
 
 
@@ -66,7 +66,7 @@ def test_what_is_raised_is_said(preset, changes, name):
     (why,) = _raised(plan(SAID, _place(), policy))
     assert name in why
     assert "reserve_floor = 20,000" in why
-    assert _raised(plan(SAID, _place(), policy.with_settings(reserve_floor=5_000))) == []
+    assert _raised(plan(SAID, _place(), policy.with_settings(reserve={"floor": 5_000}))) == []
     assert _raised(plan(SAID, _place(18_000), policy)) == []
 
 
@@ -81,7 +81,7 @@ def test_presets_keep_their_own_reserves(preset, reserve):
     """[O] raises pi's 16,384 to its floor, without which it is 16,384; the other tools have no floor."""
     settings = Policy.preset(preset).settings
     assert 200_000 - compute_rule_trigger(_place().limits, settings) == reserve
-    free = Policy.preset(preset).with_settings(reserve_floor=0).settings
+    free = Policy.preset(preset).with_settings(reserve={"floor": 0}).settings
     assert 200_000 - compute_rule_trigger(_place().limits, free) == (16_384 if preset == "openclaw" else reserve)
 
 
@@ -96,6 +96,6 @@ def test_openclaw_holds_its_floor_back_of_the_window_alone():
 @pytest.mark.parametrize("preset", ["pi", "opencode", "claude-code"])
 def test_a_tool_without_a_floor_takes_any_reserve(preset):
     """[P][C][K] a reserve counts as it was set."""
-    policy = Policy.preset(preset).with_settings(trigger_reserve=5_000, trigger_output=0)
+    policy = Policy.preset(preset).with_settings(preset={"trigger_reserve": 5_000, "trigger_output": 0})
     assert compute_rule_trigger(_place().limits, policy.settings) == 195_000
     assert _raised(plan(SAID, _place(), policy)) == []

@@ -58,14 +58,14 @@ def places(made):
 @pytest.mark.parametrize("named", [True, False])
 def test_each_tool_has_its_threshold(tool, chars, spilled, named):
     """A tool's own limit stands before the common one, 0 is never, and no reader but ours is exempt (B1, B2)."""
-    policy = OURS.with_settings(spill_tools={"bash": 3_000, "grep": 90_000, "snapshot": 0})
+    policy = OURS.with_settings(results={"spill_chars_by_tool": {"bash": 3_000, "grep": 90_000, "snapshot": 0}})
     made = plan(called((tool, chars), named=named), WHERE, policy)
     assert places(made) == ([0] if spilled else [])
 
 
 def test_a_tool_can_have_a_threshold_where_others_have_none():
     """With no common limit only the tools named are spilled, and no budget of a message counts."""
-    policy = OURS.with_settings(spill_chars=0, spill_tools={"bash": 1_000})
+    policy = OURS.with_settings(results={"spill_chars": 0, "spill_chars_by_tool": {"bash": 1_000}})
     assert places(plan(called(("bash", 2_000), *[("read", 60_000)] * 5), WHERE, policy)) == [0]
 
 
@@ -82,10 +82,10 @@ def test_a_name_without_our_server():
 
 def test_the_largest_of_a_message_go_first():
     """Over the budget of a message the largest fresh results go until the rest is within it, whatever the order."""
-    policy = OURS.with_settings(message_chars=105_000, message_share=0.0)
+    policy = OURS.with_settings(results={"message_chars": 105_000, "message_share": 0.0})
     made = plan(called(("a", 30_000), ("b", 45_000), ("c", 10_000), ("d", 40_000), ("e", 20_000)), WHERE, policy)
     assert places(made) == [1]
-    tight = policy.with_settings(message_chars=60_000)
+    tight = policy.with_settings(results={"message_chars": 60_000})
     assert places(plan(called(("a", 30_000), ("b", 45_000), ("c", 10_000), ("d", 40_000)), WHERE, tight)) == [1, 3]
 
 
@@ -99,14 +99,14 @@ def test_previews_count_as_what_they_are(number, chars):
 
 def test_each_message_is_judged_alone():
     """Two messages that are each within the budget are both left, however much they are together."""
-    policy = OURS.with_settings(message_chars=100_000, message_share=0.0)
+    policy = OURS.with_settings(results={"message_chars": 100_000, "message_share": 0.0})
     first = called(("a", 45_000), ("b", 45_000))
     assert plan([*first, *first[1:]], WHERE, policy).record == ()
 
 
 def test_what_was_seen_counts_and_stays():
     """frozen: results seen in the same message fill its budget and are not touched; fresh ones go for them."""
-    policy = OURS.with_settings(message_chars=100_000, message_share=0.0)
+    policy = OURS.with_settings(results={"message_chars": 100_000, "message_share": 0.0})
     talk = called(("a", 40_000), ("b", 40_000))
     later = Message("tool", (ToolResult("t9", "c", (Text(make_text(9, 30_000)),)),))
     first = plan(talk, WHERE, policy)
@@ -118,7 +118,7 @@ def test_what_was_seen_counts_and_stays():
 
 def test_the_exempt_and_the_small_fill_the_budget_too():
     """Results that cannot go are part of the sum that the others must leave room for."""
-    policy = OURS.with_settings(message_chars=100_000, message_share=0.0)
+    policy = OURS.with_settings(results={"message_chars": 100_000, "message_share": 0.0})
     assert places(plan(called(("recall", 80_000), ("a", 15_000), ("b", 15_000)), WHERE, policy)) == [1]
     assert places(plan(called(*[("s", 400)] * 200, ("a", 19_000), ("b", 15_000)), WHERE, policy)) == [200]
 
@@ -140,9 +140,13 @@ def test_where_nothing_can_be_stored_nothing_is_spilled(window):
 def test_relief_needs_a_place_for_texts(possible):
     """The last resort spills what was seen whole too, and nothing where nothing can be stored."""
     talk = [Message.from_text("user", make_text(1, 60_000)), Message.from_text("assistant", "ok")]
-    seen = plan(talk, get_target("anthropic", "claude-sonnet-4-5", window=200_000), OURS.with_settings(compact="off"))
+    seen = plan(
+        talk,
+        get_target("anthropic", "claude-sonnet-4-5", window=200_000),
+        OURS.with_settings(compaction={"enabled": False}),
+    )
     small = get_target("anthropic", "claude-sonnet-4-5", window=9_000)
-    policy = OURS.with_settings(compact="off")
+    policy = OURS.with_settings(compaction={"enabled": False})
     made = plan(
         [*talk, Message.from_text("user", "b")], small, policy, state=seen.state, inputs=PlanInputs(can_spill=possible)
     )
@@ -153,8 +157,11 @@ def test_relief_needs_a_place_for_texts(possible):
 def test_with_auto_off_no_text_gives_way_unasked(emergency):
     """BEHAVIOUR 8: ``auto`` off stops all automatic paths; what is pressed for, or asked for by hand, is none."""
     talk = [Message.from_text(("user", "assistant")[at % 2], make_text(at, 4_500)) for at in range(11)]
-    small, policy = get_target("anthropic", "claude-sonnet-4-5", window=16_000), OURS.with_settings(compact="off")
-    off = policy.with_settings(auto=False, emergency=emergency)
+    small, policy = (
+        get_target("anthropic", "claude-sonnet-4-5", window=16_000),
+        OURS.with_settings(compaction={"enabled": False}),
+    )
+    off = policy.with_settings(compaction={"auto": False}, recovery={"enabled": emergency})
     made = plan(talk, small, off)
     assert made.record == ()
     assert made.after > made.window
@@ -169,7 +176,9 @@ def test_a_budget_is_kept_or_nothing_more_can_go(sizes, most, apart):
     talk = called(*[("read", size + 1) for size in sizes])
     if apart:
         talk = [*talk[:2], *(Message("tool", (one,)) for one in talk[2].parts)]
-    policy = OURS.with_settings(message_chars=most, message_share=0.0, preview_chars=200, preview_outline=0)
+    policy = OURS.with_settings(
+        results={"message_chars": most, "message_share": 0.0, "preview_chars": 200, "outline_chars": 0}
+    )
     made = plan(talk, WHERE, policy)
     gone = {edit.span.part + edit.span.start - 2 for edit in made.record}
     whole = [size + 1 for number, size in enumerate(sizes) if number not in gone]
@@ -181,7 +190,7 @@ def test_a_budget_is_kept_or_nothing_more_can_go(sizes, most, apart):
 
 def test_the_state_survives_restart_fork_and_retry():
     """The classes are folded from the log: dumped and loaded, forked or planned again the same is sent."""
-    policy = OURS.with_settings(message_chars=60_000, message_share=0.0)
+    policy = OURS.with_settings(results={"message_chars": 60_000, "message_share": 0.0})
     talk = called(("a", 30_000), ("b", 45_000))
     made = plan(talk, WHERE, policy)
     assert places(made) == [1]
@@ -242,12 +251,14 @@ def test_the_quick_look_changes_no_decision(groups, one, every, share, together,
     own = {"a": 900} if named else {}
     small = get_target("anthropic", "claude-sonnet-4-5", window=100_000)
     policy = OURS.with_settings(
-        preview_chars=200,
-        spill_chars=one,
-        message_chars=every,
-        spill_share=share,
-        message_share=together,
-        spill_tools=own,
+        results={
+            "preview_chars": 200,
+            "spill_chars": one,
+            "message_chars": every,
+            "spill_share": share,
+            "message_share": together,
+            "spill_chars_by_tool": own,
+        },
     )
     talk = [said for group in groups for said in called(*(("ab"[size % 2], size) for size in group))]
     talk = [one for said in talk for one in (apart(said) if alone else [said])]

@@ -14,7 +14,8 @@ from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.budget import compute_budget
 from holdfast.planning.pipeline import plan_request
 from holdfast.planning.plan import reconcile_messages
-from holdfast.planning.presets.presets import OPENCLAW_2026_9, PRESETS
+from holdfast.planning.presets.openclaw.rules import OPENCLAW_2026_9
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.stages.smallest_request import estimate_irreducible_tokens, find_open_call_group
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.state.entries import Entry, MessageEntry
@@ -23,7 +24,9 @@ from holdfast.state.turns import find_newest_user_index
 
 OURS = Policy()
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=12_000)
-PLAIN = OURS.with_settings(spill_chars=0, message_chars=0, spill_share=0.0, message_share=0.0, auto=False)
+PLAIN = OURS.with_settings(
+    results={"spill_chars": 0, "message_chars": 0, "spill_share": 0.0, "message_share": 0.0}, compaction={"auto": False}
+)
 PHOTO = Media("image", "image/png", 90_000, "wall.png", "iVBORw0KGgo=")
 
 
@@ -51,7 +54,7 @@ def test_only_results_over_their_limit_are_cut():
         *step(1, make_text(2, 1_000)),
         *step(2, make_text(3, 60_000)),
     ]
-    policy = PLAIN.with_settings(goal_share=0.0)
+    policy = PLAIN.with_settings(compaction={"goal_share": 0.0})
     branch = plan(said[:3], WHERE, policy).state
     made = plan_request(reconcile_messages(branch, said), WHERE, policy, PlanInputs(overflow_step="truncate"))
     assert [edit.span.start for edit in made.record] == [2, 6]
@@ -65,7 +68,7 @@ def test_only_results_over_their_limit_are_cut():
 
 def test_a_limit_under_pressure_is_never_too_small_for_words():
     """However small the room, a result keeps five hundred characters."""
-    policy = PLAIN.with_settings(goal_share=0.0, pressure_share=0.0)
+    policy = PLAIN.with_settings(compaction={"goal_share": 0.0}, recovery={"result_share": 0.0})
     said = [Message.from_text("user", "go"), *step(0, make_text(4, 9_000))]
     (text,) = shown(plan(said, WHERE, policy, inputs=PlanInputs(overflow_step="truncate")))
     assert 400 <= len(text) <= 500
@@ -73,7 +76,9 @@ def test_a_limit_under_pressure_is_never_too_small_for_words():
 
 def test_a_preset_cuts_to_its_own_limits():
     """[O] 0.3 of the window, in characters; and once between two answers."""
-    policy = Policy.preset("openclaw").with_settings(window_min=0, compact="off", loop_share=0.0)
+    policy = Policy.preset("openclaw").with_settings(
+        preset={"window_min": 0, "loop_share": 0.0}, compaction={"enabled": False}
+    )
     said = [Message.from_text("user", "go"), *step(0, make_text(4, 60_000))]
     made = plan(said, WHERE, policy, inputs=PlanInputs(overflow_step="truncate"))
     assert len(shown(made)[0]) <= 0.3 * 12_000 * 4
@@ -87,7 +92,7 @@ def test_a_preset_cuts_to_its_own_limits():
 def test_no_preset_makes_room_unasked_where_that_is_switched_off(name, newer):
     """With ``auto`` off what is too large goes out whole; what is asked for, or was refused, is made smaller."""
     policy = Policy.preset(name).with_settings(**newer | {"prune": "off", "window_min": 0})
-    off = policy.with_settings(auto=False)
+    off = policy.with_settings(compaction={"auto": False})
     said = [
         Message.from_text("user", "go"),
         *step(0, make_text(4, 90_000)),

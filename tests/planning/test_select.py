@@ -17,7 +17,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.planning.extract.restored_plan import render_restored_files
 from holdfast.planning.presets.measures import estimate_pi_tokens
-from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.stages.tail_selection import (
     PiCutPoint,
     compute_opencode_tail_budget,
@@ -168,7 +168,7 @@ def test_what_leaves_is_in_the_summary_or_the_tail(name, messages):
 
     A result that comes when its call has left with the summary before has none to be kept with.
     """
-    policy = Policy.preset(name).with_settings(tail_tokens=300, tail_tokens_min=0)
+    policy = Policy.preset(name).with_settings(preset={"tail_tokens": 300, "tail_min_tokens": 0})
     where = get_target("anthropic", "claude-sonnet-4-5")
     kept = 0
     for step in drive_agent_loop(

@@ -22,7 +22,8 @@ from holdfast.messages.size.weighted_chars import (
     weigh_text,
 )
 from holdfast.planning.pipeline import plan_request
-from holdfast.planning.presets.presets import OPENCLAW_2026_9, PRESETS
+from holdfast.planning.presets.openclaw.rules import OPENCLAW_2026_9
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings import HANDLE_CHARS
 from holdfast.planning.stages.truncate import (
     MAX_END_CHARS,
@@ -251,7 +252,9 @@ def test_the_oldest_give_first(sizes, each, together, fresh):
 
 # -- in memory ---------------------------------------------------------------------------------------------------------
 
-POLICY = Policy.preset("openclaw").with_settings(compact="off", loop_share=0.0, prune="off")
+POLICY = Policy.preset("openclaw").with_settings(
+    compaction={"enabled": False}, preset={"loop_share": 0.0, "prune": False}
+)
 PLACE = get_target("anthropic", "claude-sonnet-4-5", window=20_000)
 
 
@@ -276,7 +279,7 @@ def test_nothing_is_cut_while_the_request_fits():
     roomy = get_target("anthropic", "claude-sonnet-4-5", window=60_000)
     said = read(60_000)
     assert plan(said, roomy, POLICY).record == ()
-    assert plan(said, PLACE, POLICY.with_settings(truncate_share=0.0)).record == ()
+    assert plan(said, PLACE, POLICY.with_settings(preset={"truncate_share": 0.0})).record == ()
 
 
 def test_a_result_is_cut_once_it_is_too_much():
@@ -346,7 +349,7 @@ def test_growing_one_by_one_is_building_at_once(sizes):
         branch = apply_entry(branch, log[-1])
         if message.role == "assistant":
             continue
-        made = plan_request(branch, PLACE, POLICY.with_settings(window_min=0))
+        made = plan_request(branch, PLACE, POLICY.with_settings(preset={"window_min": 0}))
         branch = made.state
     whole = [len(get_result_text(one)) for message in said for one in message.results]
     made = plan(said, PLACE, POLICY, state=branch)

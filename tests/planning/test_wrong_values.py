@@ -16,7 +16,6 @@ from holdfast import ConversationState, Engine, Message, PlanInputs, Policy, Tar
 from holdfast.config import get_target as known
 from holdfast.errors import ConfigError, FormatError, WindowTooSmall
 from holdfast.messages.parts import Media
-from holdfast.planning.settings import Settings
 from holdfast.providers.responses import parse_answer
 from holdfast.state.dialect import Dialect
 from holdfast.state.entries import RequestSetup
@@ -110,8 +109,10 @@ async def test_an_engine_is_opened_with_a_target_that_can_be() -> None:
 def test_settings_made_by_hand_are_held_as_any_others() -> None:
     """What may stand for a value is that value, wherever the settings come from."""
     channels: Any = {"kelp": {"history_limit": 1}}
-    by_hand = Policy(settings=Settings(channels=channels, margin=1))
-    assert by_hand == Policy().with_settings(channels=channels, margin=1)
+    by_hand = Policy(
+        settings=Policy().with_settings(history={"channels": channels}, window={"estimate_margin_share": 1}).settings
+    )
+    assert by_hand == Policy().with_settings(history={"channels": channels}, window={"estimate_margin_share": 1})
     assert by_hand.for_session("agent:one:kelp:direct:tide") is not None
 
 
@@ -122,9 +123,15 @@ def test_settings_made_by_hand_are_held_as_any_others() -> None:
         (lambda: Policy(stages=(Policy().stages[0][1],)), r"policy.stages\[0\] is of type function; give a pair of"),
         (lambda: Policy(stages=(("mine", 5),)), "stage 'mine' is of type int; a stage is a function"),
         (lambda: Policy(settings={}), "policy.settings is of type dict; give a value of type Settings"),
-        (lambda: Policy().with_settings(spill_chars=10**400), "spill_chars = 1000"),
-        (lambda: Policy(settings=Settings(margin=math.inf)), "margin = inf: "),
-        (lambda: Policy(settings=Settings(spill_tools=None)), "spill_tools = None: "),
+        (lambda: Policy().with_settings(results={"spill_chars": 10**400}), "spill_chars = 1000"),
+        (
+            lambda: Policy(settings=Policy().with_settings(window={"estimate_margin_share": math.inf}).settings),
+            "margin = inf: ",
+        ),
+        (
+            lambda: Policy(settings=Policy().with_settings(results={"spill_chars_by_tool": None}).settings),
+            "spill_tools = None: ",
+        ),
         (lambda: Policy().for_session(None), "key is of type NoneType; give a value of type str"),
     ],
 )

@@ -27,7 +27,10 @@ from holdfast.state.entries import RequestSetup
 from holdfast.state.view import build_projection
 
 OURS = Policy()
-SMALL = OURS.with_settings(room_min=0, spill_chars=2_000, preview_chars=300, preview_outline=200, message_chars=5_000)
+SMALL = OURS.with_settings(
+    window={"min_budget": 0},
+    results={"spill_chars": 2_000, "preview_chars": 300, "outline_chars": 200, "message_chars": 5_000},
+)
 """Our own policy with limits that a few thousand characters reach."""
 WORLDS = [PlanInputs(), PlanInputs(), PlanInputs("cold", idle_seconds=4_000)]
 MODELS = [("anthropic", "claude-sonnet-4-5"), ("openai-chat", "gpt-5"), ("anthropic", "somebody-else")]
@@ -142,9 +145,11 @@ def test_results_of_a_message_are_within_their_budget(messages, model, window, p
     for step in drive_agent_loop(messages, place(model, window), policy):
         for slot in build_projection(step.plan.state)[-1:]:
             texts = [get_result_text(one) for one in slot.message.results]
-            assert all(len(text) <= max(settings.spill_chars, settings.preview_chars + 3_000) for text in texts)
+            assert all(
+                len(text) <= max(settings.results.spill_chars, settings.results.preview_chars + 3_000) for text in texts
+            )
             small = [text for text in texts if "<persisted_tool_result" not in text]
-            assert sum(map(len, small)) <= settings.message_chars
+            assert sum(map(len, small)) <= settings.results.message_chars
 
 
 def real_size(made, where):
@@ -210,7 +215,9 @@ def test_the_newest_words_of_the_user_are_there(messages, model, window, policy)
         if newest is None:
             continue
         sent = "\n".join(slot.message.text for slot in step.slots)
-        head, _ = take_both_text_ends(newest.text, policy.settings.preview_chars, policy.settings.preview_tail)
+        head, _ = take_both_text_ends(
+            newest.text, policy.settings.results.preview_chars, policy.settings.results.preview_end_share
+        )
         shown = newest.text.strip() in sent
         assert shown or ("<persisted" in sent and head[:200] in sent)
 
@@ -220,7 +227,7 @@ def test_a_sound_history_with_room_is_left_whole(messages, model):
     """With room enough and no result over the limits nothing is decided, stored or asked."""
     where = place(model, 400_000)
     made = plan(messages, where, OURS)
-    big = [r for one in messages for r in one.results if len(get_result_text(r)) > OURS.settings.spill_chars]
+    big = [r for one in messages for r in one.results if len(get_result_text(r)) > OURS.settings.results.spill_chars]
     assert not made.record or big
     assert made.compaction is None
     assert made.summary_request is None
@@ -237,7 +244,7 @@ def test_a_window_is_refused_exactly_where_nothing_fits(window, frame, asked):
     room = compute_budget(where, OURS.settings)
     assert room.usable == window - room.reserve
     assert 1_024 <= room.reserve <= max(1_024, min(20_000, window // 4))
-    if room.message_tokens < OURS.settings.room_min:
+    if room.message_tokens < OURS.settings.window.min_budget:
         with pytest.raises(WindowTooSmall, match=str(room.message_tokens)):
             plan([Message.from_text("user", "a")], where, OURS)
     else:
@@ -303,7 +310,7 @@ def test_many_parallel_results_fit(number):
 
 def test_an_exempt_tool_is_never_spilled():
     """A tool that pages by itself keeps its result whole, also where only the call knows the tool's name."""
-    exempt = Settings().spill_exempt[0]
+    exempt = Settings().results.spill_exempt_tools[0]
     for named in (exempt, ""):
         said = [
             Message.from_text("user", "go"),
@@ -315,7 +322,7 @@ def test_an_exempt_tool_is_never_spilled():
 
 def test_pruning_clears_once_and_only_when_cold():
     """Ours clears old results at a cold cache only, with a handle to each; what it cleared stays so, and once."""
-    policy = OURS.with_settings(prune_keep=500, prune_minimum=100, compact="off")
+    policy = OURS.with_settings(prune={"keep_tokens": 500, "min_tokens": 100}, compaction={"enabled": False})
     said = []
     for number in range(6):
         said += [
@@ -343,8 +350,8 @@ def test_pruning_clears_once_and_only_when_cold():
 
 def test_exempt_and_small_prunings_do_not_happen():
     """A tool of the exempt list is never cleared, and where too little would be freed nothing is."""
-    policy = OURS.with_settings(prune_keep=1, prune_minimum=100, compact="off")
-    exempt = policy.settings.prune_exempt[0]
+    policy = OURS.with_settings(prune={"keep_tokens": 1, "min_tokens": 100}, compaction={"enabled": False})
+    exempt = policy.settings.prune.exempt_tools[0]
     body = make_text(1, 3_000)
 
     def said(tool, text):
@@ -360,5 +367,10 @@ def test_exempt_and_small_prunings_do_not_happen():
     cold = PlanInputs("cold")
     assert plan(said("read", body), where, policy, inputs=cold).record
     assert plan(said(exempt, body), where, policy, inputs=cold).record == ()
-    frugal = replace(policy, settings=replace(policy.settings, prune_minimum=50_000, prune_minimum_share=0.9))
+    frugal = replace(
+        policy,
+        settings=Policy(settings=policy.settings)
+        .with_settings(prune={"min_tokens": 50_000, "min_share": 0.9})
+        .settings,
+    )
     assert plan(said("read", body), where, frugal, inputs=cold).record == ()

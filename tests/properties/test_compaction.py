@@ -27,7 +27,7 @@ from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.extract.extract import build_extract
 from holdfast.planning.extract.user_words import OLDER_SHARE
 from holdfast.planning.pipeline import plan_request
-from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings import Settings
 from holdfast.planning.stages.compaction import is_over_trigger
 from holdfast.state.entries import AnswerEntry, Entry, FailureEntry, MessageEntry, RequestSetup, Usage
@@ -89,11 +89,11 @@ def test_a_compaction_makes_the_request_smaller_and_keeps_it_so(messages, window
     for step in compacted(drive_agent_loop(messages, where, OURS)):
         made = step.plan
         assert made.after < made.before
-        assert made.after <= room.setup_tokens + room.compute_share(settings.goal_share)
+        assert made.after <= room.setup_tokens + room.compute_share(settings.compaction.goal_share)
         assert made.compaction.tokens_before <= made.before
         assert made.after == made.compaction.tokens_after
-        gain = max(settings.gain_share * (made.compaction.tokens_before - room.setup_tokens), 0)
-        least = min(settings.gain_tokens, room.compute_share(settings.gain_share))
+        gain = max(settings.compaction.min_gain_share * (made.compaction.tokens_before - room.setup_tokens), 0)
+        least = min(settings.compaction.min_gain_tokens, room.compute_share(settings.compaction.min_gain_share))
         assert made.compaction.tokens_before - made.after >= min(gain, least) or made.before > room.usable
         again = PlanBuilder(made.state, where, settings, PlanInputs(), room)
         assert not is_over_trigger(again)
@@ -121,7 +121,9 @@ def test_what_is_not_worth_it_changes_nothing_and_is_told(messages, window):
 def test_a_loop_that_never_reports_usage_goes_on_compacting(name):
     """P2 counts compactions between answers; a loop that tells no usage answers too, so it goes on compacting."""
     where = get_target("anthropic", "claude-sonnet-4-5", window=60_000)
-    policy = Policy.preset(name).with_settings(loop_share=0.0)  # a guard in the loop leaves nothing to compact
+    policy = Policy.preset(name).with_settings(
+        preset={"loop_share": 0.0}
+    )  # a guard in the loop leaves nothing to compact
     steps = drive_agent_loop(work(60, 12_000), where, policy)
     assert len(compacted(steps)) > 3
     assert all(notice.rule != "breaker" for step in steps for notice in step.plan.notices)
@@ -155,7 +157,7 @@ def test_failures_open_the_breaker():
         Entry("", None, MessageEntry(build_sized_message(message))) for message in work(6)
     )
     assert plan_request(branch, WHERE, OURS).compaction is not None
-    for _ in range(OURS.settings.breaker_failures):
+    for _ in range(OURS.settings.compaction.breaker_failures):
         branch = apply_entry(branch, Entry("", None, FailureEntry("no-gain")))
     stopped = plan_request(branch, WHERE, OURS)
     assert stopped.compaction is None
@@ -174,7 +176,9 @@ def test_the_breaker_stops_what_is_automatic_only(name):
     forced = plan(said, where, policy, inputs=PlanInputs(is_breaker_closed=False, force_compaction=True))
     assert forced.compaction is not None
     assert (
-        plan(said, where, policy.with_settings(compact="off"), inputs=PlanInputs(force_compaction=True)).compaction
+        plan(
+            said, where, policy.with_settings(compaction={"enabled": False}), inputs=PlanInputs(force_compaction=True)
+        ).compaction
         is None
     )
 
@@ -182,7 +186,7 @@ def test_the_breaker_stops_what_is_automatic_only(name):
 @given(long_talks, windows, st.booleans())
 def test_off_never_compacts(messages, window, force):
     """``compact = "off"`` shows everything, forced or not, in a window however small."""
-    policy = OURS.with_settings(compact="off")
+    policy = OURS.with_settings(compaction={"enabled": False})
     for step in drive_agent_loop(messages, place(window), policy, worlds=[PlanInputs(force_compaction=force)]):
         assert step.plan.compaction is None
         assert len(build_projection(step.plan.state)) == step.count
@@ -287,7 +291,7 @@ def test_an_extract_has_its_headings_and_its_size(messages, budget, cut):
     newest = [message.text.strip() for message in messages[:cut] if message.is_turn_start and message.text.strip()][-1:]
     whole = sum(estimate_text_tokens(one) for one in newest)
     assert estimate_text_tokens(text) <= max(
-        budget, whole + 400 + round(OLDER_SHARE * Settings().summary_user_share * budget)
+        budget, whole + 400 + round(OLDER_SHARE * Settings().summary.user_share * budget)
     )
 
 
@@ -467,7 +471,7 @@ def test_our_trigger_is_a_share_of_the_room(cache):
     """Ours: strictly over frame plus the share of the room, a smaller one where the cache is cold."""
     settings = OURS.settings
     room = compute_budget(place(64_000, 10_000), settings)
-    share = settings.trigger_share if cache == "warm" else settings.trigger_cold_share
+    share = settings.compaction.trigger_share if cache == "warm" else settings.compaction.cold_trigger_share
     limit = room.setup_tokens + int(room.message_tokens * share)
     assert not is_over_trigger(draft_of(OURS, 64_000, limit, frame=10_000, world=PlanInputs(cache)))
     assert is_over_trigger(draft_of(OURS, 64_000, limit + 1, frame=10_000, world=PlanInputs(cache)))
@@ -493,7 +497,7 @@ def test_presets_without_a_summary():
 
 def test_a_history_limit_cuts_in_steps():
     """With hysteresis the limit cuts to half when it is passed, so between n/2 and n turns are shown."""
-    policy = OURS.with_settings(history_turns=6)
+    policy = OURS.with_settings(history={"max_turns": 6})
     where = place(200_000)
     shown, cuts = [], 0
     for step in drive_agent_loop(work(30, 100), where, policy):
@@ -507,7 +511,7 @@ def test_a_history_limit_cuts_in_steps():
 
 def test_a_history_limit_without_hysteresis_keeps_exactly_that_many():
     """The presets' way: always exactly the last n turns, with all that belongs to them."""
-    policy = OURS.with_settings(history_turns=4, history_hysteresis=False)
+    policy = OURS.with_settings(history={"max_turns": 4, "hysteresis": False})
     said = work(10, 100)
     for step in drive_agent_loop(said, place(200_000), policy, request_points=find_request_points(said)):
         turns = sum(message.is_turn_start for message in said[: step.count])
@@ -516,7 +520,7 @@ def test_a_history_limit_without_hysteresis_keeps_exactly_that_many():
 
 def test_a_limit_orphans_no_result():
     """A cut at a turn that begins while a tool runs leaves no result without its call."""
-    policy = OURS.with_settings(history_turns=1, history_hysteresis=False)
+    policy = OURS.with_settings(history={"max_turns": 1, "hysteresis": False})
     said = [
         *work(2, 50),
         Message.from_text("user", "start"),

@@ -29,7 +29,9 @@ MODELS = [
     ("openai-chat", "gpt-5"),
 ]
 POLICIES = [Policy.preset(name) for name in ("holdfast", "sliding", "opencode", "pi", "claude-code")]
-SMALL = Policy().with_settings(room_min=0, spill_chars=600, preview_chars=200, preview_outline=100)
+SMALL = Policy().with_settings(
+    window={"min_budget": 0}, results={"spill_chars": 600, "preview_chars": 200, "outline_chars": 100}
+)
 """Our own policy with limits that short texts reach."""
 WORLDS = [PlanInputs(), PlanInputs(), PlanInputs("cold", idle_seconds=4_000), PlanInputs()]
 
@@ -122,7 +124,7 @@ def test_a_request_extends_the_one_before(messages, model, window, policy):
 def test_in_a_sound_conversation_nothing_is_repaired(messages, model, policy):
     """K1: with enough room, for pictures too, a loop's requests only grow: no repair, no break, however long."""
     where = place(model, 200_000, RequestSetup())
-    roomy = policy.with_settings(media_most=100)
+    roomy = policy.with_settings(media={"max_count": 100})
     steps = drive_agent_loop([one for one in messages if one.role != "system"], where, roomy)
     if model[0] == "openai-chat":
         steps = [replace(step, plan=replace(step.plan, normalization=())) for step in steps]

@@ -38,7 +38,9 @@ OFTEN = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     database=None,
 )
-POLICY = Policy().with_settings(room_min=0, append_chars=9_000, spill_chars=2_500, preview_chars=600)
+POLICY = Policy().with_settings(
+    window={"min_budget": 0}, results={"append_chars": 9_000, "spill_chars": 2_500, "preview_chars": 600}
+)
 """Limits that these texts reach: results are stored away, the longest are cut, older turns give way."""
 WINDOW = 4_000
 SHARED = "Run the tests."

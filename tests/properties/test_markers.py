@@ -18,7 +18,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.normalize import SYNTHETIC_RESULT_TEXT
-from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.stages.cache_breakpoints import choose_cache_breakpoints
 from holdfast.providers.request_body import build_request_body
 from holdfast.replay.cache import SETUP_BREAKPOINT, SimulatedCache, make_cache_blocks
@@ -157,7 +157,7 @@ def test_what_is_new_is_marked_every_fifteen_blocks():
     assert step.plan.options.cache_breakpoints == (40, 36, 32)
     assert step.plan.options.setup_breakpoint
     for every, markers in ((0, (40,)), (16, (40, 36, 32)), (17, (40, 35, 30))):
-        policy = Policy().with_settings(markers_every=every)
+        policy = Policy().with_settings(cache={"breakpoint_interval_blocks": every})
         assert (
             drive_agent_loop(said, where, policy, request_points=[len(said)])[0].plan.options.cache_breakpoints
             == markers
@@ -171,7 +171,7 @@ def test_what_is_new_is_marked_every_fifteen_blocks():
 def test_the_next_prune_reads_up_to_the_frontier(markers):
     """Behind the last old result that gave way a marker stands: when more go, what lies before them is read again."""
     where = get_target("anthropic", "claude-sonnet-4-5", window=1_000_000)
-    policy = Policy().with_settings(prune_keep=3_000, prune_minimum=100, markers=markers)
+    policy = Policy().with_settings(prune={"keep_tokens": 3_000, "min_tokens": 100}, cache={"breakpoints": markers})
     worlds = [PlanInputs()] * 5 + [PlanInputs("cold")]
     cache, steps = (
         SimulatedCache(where.cache_rules),

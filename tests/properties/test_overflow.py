@@ -19,7 +19,7 @@ from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.budget import apply_learned_limits, compute_budget
 from holdfast.planning.pipeline import plan_request
 from holdfast.planning.plan import reconcile_messages
-from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.stages.smallest_request import estimate_irreducible_tokens
 from holdfast.state.calibration.calibration import LearnedLimits
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
@@ -55,7 +55,7 @@ def place(window, frame=0, *, exact=False, model="claude-sonnet-4-5"):
 
 def lenient(policy):
     """Return ``policy`` without its least window: here it is the room that counts."""
-    return policy.with_settings(window_min=0, window_min_share=0.0)
+    return policy.with_settings(preset={"window_min": 0, "window_min_share": 0.0})
 
 
 def known(where, branch):
@@ -108,7 +108,7 @@ def test_it_fits_behind_an_older_compaction_too(messages, cut, window, policy, s
 @given(anything, windows, policies, st.sampled_from(["truncate", "media", "fallback"]), st.booleans())
 def test_no_rung_makes_a_request_larger(messages, window, policy, rung, spill):
     """P8: what a rung decides makes the request smaller; where it decides nothing a notice says so."""
-    policy = lenient(policy).with_settings(auto=False)
+    policy = lenient(policy).with_settings(compaction={"auto": False})
     where = place(window)
     plain = plan(messages, where, policy, inputs=PlanInputs(can_spill=spill))
     made = plan(messages, where, policy, inputs=PlanInputs(can_spill=spill, overflow_step=rung))
@@ -123,7 +123,7 @@ def test_no_rung_loses_the_newest_words(messages, window, policy, rung, spill):
     made = plan(
         messages,
         place(window),
-        lenient(policy).with_settings(auto=False),
+        lenient(policy).with_settings(compaction={"auto": False}),
         inputs=PlanInputs(overflow_step=rung, can_spill=spill),
     )
     said = [message for message in messages if message.is_turn_start and message.text.strip()]
@@ -195,9 +195,11 @@ def test_the_newest_media_go_last():
 def test_results_under_pressure_keep_their_share():
     """A result over 0.30 of the room keeps that much of it, never under 500 characters; the rest can be read back."""
     where = place(20_000)
-    policy = OURS.with_settings(spill_chars=0)
+    policy = OURS.with_settings(results={"spill_chars": 0})
     said = work(2, 22_000)
-    made = plan(said, where, policy.with_settings(compact="off"), inputs=PlanInputs(overflow_step="truncate"))
+    made = plan(
+        said, where, policy.with_settings(compaction={"enabled": False}), inputs=PlanInputs(overflow_step="truncate")
+    )
     room = compute_budget(where, policy.settings)
     put = [get_result_text(edit.replacement[0]) for edit in made.record]
     assert len(put) == 2
@@ -354,12 +356,14 @@ def test_nothing_is_learned_before_anything_was_asked():
 def test_automatic_compaction_can_be_switched_off():
     """With ``auto`` off only force and rungs compact, and nothing is cleared or hidden for space."""
     where, said = place(16_000), work(30, 3_000)
-    for policy in (OURS.with_settings(prune_when=("space",)), Policy.preset("sliding")):
-        off = plan(said, where, policy.with_settings(auto=False))
+    for policy in (OURS.with_settings(prune={"when": ("space",)}), Policy.preset("sliding")):
+        off = plan(said, where, policy.with_settings(compaction={"auto": False}))
         assert off.compaction is None
         assert not {edit.rule for edit in off.record} & {"prune", "relief"}
         assert (
-            plan(said, where, policy.with_settings(auto=False), inputs=PlanInputs(force_compaction=True)).compaction
+            plan(
+                said, where, policy.with_settings(compaction={"auto": False}), inputs=PlanInputs(force_compaction=True)
+            ).compaction
             is not None
         )
 
@@ -367,7 +371,7 @@ def test_automatic_compaction_can_be_switched_off():
 @given(talks, windows, st.sampled_from(["truncate", "media", "fallback"]))
 def test_what_a_rung_decided_stands(messages, window, rung):
     """K1: the next request shows what the rung made of this one, word for word, and the log alone gives the same."""
-    where, policy = place(window), OURS.with_settings(auto=False)
+    where, policy = place(window), OURS.with_settings(compaction={"auto": False})
     made = plan(messages, where, policy, inputs=PlanInputs(overflow_step=rung))
     entries = [DecisionEntry(made.record)] if made.record else []
     entries += [made.compaction] if made.compaction is not None else []

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from holdfast.events import COMPACTION_OUTCOMES
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings import Settings
 from holdfast.providers.overflow import OVERFLOW_KINDS, VERDICT_KINDS
 from holdfast.recovery.machine import (
@@ -137,7 +137,7 @@ def test_what_is_refused_for_good_is_never_sent_again(branch, settings, told, ev
         assert is_transient_refusal(event)
         assert not event.is_overflow
         assert not event.has_answer_started
-        assert 0 <= action.seconds <= max(settings.retry_wait_most, settings.retry_cap)
+        assert 0 <= action.seconds <= max(settings.retry.max_wait_seconds, settings.retry.cap_seconds)
     if isinstance(action, Shrink):
         assert event.is_overflow or event.kind in FIRST_STEP_BY_KIND
     if isinstance(action, Shrink | DropSignatures):
@@ -153,7 +153,7 @@ def test_what_is_sealed_is_left_out_once(branch, settings, told):
     for event in told:
         state, action = decide_next_action(state, event)
         actions.append(action)
-    assert actions.count(DropSignatures()) <= (settings.emergency and settings.recovery_rungs != ())
+    assert actions.count(DropSignatures()) <= (settings.emergency and settings.recovery.steps != ())
 
 
 @given(logs, rules, st.lists(events, max_size=30))
@@ -163,11 +163,11 @@ def test_no_rung_is_pressed_more_often_than_it_may(branch, settings, told):
     for event in told:
         state, action = decide_next_action(state, event)
         pressed += [action.step] if isinstance(action, Shrink) else []
-    most = min(settings.compactions_most, settings.recovery_compactions)
+    most = min(settings.compaction.max_per_answer, settings.recovery.max_compactions)
     assert pressed.count("compact") <= max(0, most - branch.counters.compactions_since_answer)
     assert pressed.count("truncate") <= max(0, 1 - branch.counters.truncations_since_answer)
     assert all(pressed.count(rung) <= 1 for rung in ("output", "media", "fallback"))
-    assert {*pressed} <= {*settings.recovery_rungs, "output"}
+    assert {*pressed} <= {*settings.recovery.steps, "output"}
 
 
 @given(logs, rules, st.lists(events, max_size=10))

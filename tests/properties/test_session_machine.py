@@ -85,22 +85,18 @@ GEMINI = 4
 OPTIONS = frozenset({"anthropic.thinking-off", "anthropic.thinking-first"})
 """Rules about options of the request, which nobody here sets."""
 OURS = Policy().with_settings(
-    room_min=0,
-    append_chars=20_000,
-    spill_chars=2_500,
-    preview_chars=600,
-    preview_outline=200,
-    prune_keep=300,
-    prune_minimum=100,
-    media_most=3,
-    history_turns=0,
+    window={"min_budget": 0},
+    results={"append_chars": 20_000, "spill_chars": 2_500, "preview_chars": 600, "outline_chars": 200},
+    prune={"keep_tokens": 300, "min_tokens": 100},
+    media={"max_count": 3},
+    history={"max_turns": 0},
 )
 """Our own policy with limits that short texts reach."""
 POLICIES = [
     (OURS, 7_000),
-    (OURS.with_settings(prune_when=("cold", "broken", "space", "price")), 9_000),
-    (OURS.with_settings(spill_chars=0, compact="off"), 30_000),
-    (OURS.with_settings(history_turns=3), 60_000),
+    (OURS.with_settings(prune={"when": ("cold", "broken", "space", "price")}), 9_000),
+    (OURS.with_settings(results={"spill_chars": 0}, compaction={"enabled": False}), 30_000),
+    (OURS.with_settings(history={"max_turns": 3}), 60_000),
     (Policy.preset("openclaw"), 17_000),
     (Policy.preset("claude-code"), 50_000),
     (Policy.preset("opencode"), 40_000),
@@ -228,7 +224,7 @@ class SessionMachine(RuleBasedStateMachine):
         late = {edit.rule for edit in plan.record if edit.span.start < whole.last_request.seen_count}
         new = bool(late) or plan.compaction is not None
         assert "spill" not in late, "what was seen whole is frozen"
-        if late == {"prune"} and self.policy.settings.prune_when == ("cold", "broken"):
+        if late == {"prune"} and self.policy.settings.prune.when == ("cold", "broken"):
             assert world == "cold" or line.sent is None or plan.compaction, "K3"
         if line.sent is not None and not (new or line.moved):
             stands = line.sent if line.answered else line.sent[:-1]

@@ -76,7 +76,7 @@ def working() -> list[Message]:
 def test_allowed_settings_keep_a_request_in_its_window(changed: dict[str, Any]):
     """No share, tail, summary or restored file that is allowed switches compaction off or undoes what it gained."""
     settings = replace(OURS.settings, **changed)
-    if check_settings(settings) or not settings.goal_share:
+    if check_settings(settings) or not settings.compaction.goal_share:
         return
     for step in drive_agent_loop(working(), WHERE, OURS.with_settings(**changed)):
         assert step.plan.after <= compute_budget(WHERE, settings).window, step.plan.notices

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import broken_history_strategy, conversation_strategy
 
+from holdfast import Policy
 from holdfast.config import get_target
 from holdfast.engine.compaction.summarizer import CompactionContext, SummaryWriter, write_summary
 from holdfast.engine.concurrency.lanes import Permits
@@ -14,7 +15,6 @@ from holdfast.errors import CompactionFailed
 from holdfast.events import COMPACTION_OUTCOMES
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message, estimate_text_tokens
-from holdfast.planning.settings import Settings
 from holdfast.planning.summary.judge import SummaryAnswer, SummaryRequirements, find_summary_problems
 from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
 from holdfast.state.plan import SummaryRequest
@@ -54,7 +54,7 @@ def test_every_attempt_ends(api, head, script, faults, stages, factor):
     provider = Provider(Strict(window=WINDOW, factor=factor), [ScriptedAnswer(one) for one in script])
     upstream, permits, clock = ProviderUpstream(provider, faults), Permits(1), FakeClock()
     writer = SummaryWriter(upstream, get_target(api, STRICTEST_MODELS[api], window=WINDOW))
-    chosen = Settings(summary_least=20, summary_identifiers=0, summary_stages=stages)
+    chosen = Policy().with_settings(summarizer={"min_tokens": 20, "max_identifiers": 0, "merge_mode": stages}).settings
 
     async def go():
         slots = [

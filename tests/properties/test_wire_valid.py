@@ -26,7 +26,7 @@ from holdfast.normalize.ids import encode_wire_id
 from holdfast.normalize.pairing import ORPHAN_RESULT_LABEL
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.pipeline import plan_request
-from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.presets.registry import PRESETS
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.request_body import build_request_body, measure_parsed_request, parse_request, render_request
 from holdfast.providers.rules import validate_request
@@ -45,7 +45,10 @@ MODELS = [*KNOWN, ("anthropic", "somebody-else")]
 OPTIONS = frozenset({"anthropic.thinking-off", "anthropic.thinking-first"})
 """Rules about the request's options beside its messages, which the planner never sees."""
 SHORT = replace(
-    Policy().with_settings(room_min=0, spill_chars=300, preview_chars=100, preview_outline=50), name="short"
+    Policy().with_settings(
+        window={"min_budget": 0}, results={"spill_chars": 300, "preview_chars": 100, "outline_chars": 50}
+    ),
+    name="short",
 )
 POLICIES = [SHORT, *(Policy.preset(name) for name in PRESETS)]
 WINDOWS = (7_000, 20_000, 200_000)

@@ -208,7 +208,7 @@ def test_an_answer_comes_back_in_other_bytes():
 
 def test_a_text_that_was_cut_is_its_own():
     """What was too long for an entry is found again by the whole text."""
-    store, policy = MemoryStore(), Policy().with_settings(append_chars=2_000)
+    store, policy = MemoryStore(), Policy().with_settings(results={"append_chars": 2_000})
     said = slots_of("u" + "x" * 5_000, "a1")
     journal = Journal.open(store, KEY, policy)
     journal.follow_conversation(said)

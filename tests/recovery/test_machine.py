@@ -9,7 +9,7 @@ import pytest
 from holdfast import Policy
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.planning.presets.presets import OPENCLAW_2026_9
+from holdfast.planning.presets.openclaw.rules import OPENCLAW_2026_9
 from holdfast.planning.settings import Settings
 from holdfast.providers.overflow import OVERFLOW_KINDS, VERDICT_KINDS
 from holdfast.recovery.machine import (
@@ -168,10 +168,10 @@ def test_nothing_is_done_once_the_client_has_bytes(kind):
 @pytest.mark.parametrize("kind", sorted({*OVERFLOW_KINDS, "media"}))
 def test_emergency_recovery_can_be_switched_off(kind):
     """BEHAVIOUR 8: a switch of its own; the end names it. What waiting heals is still waited for."""
-    (stop,), _ = done(refused(kind), settings=Settings(emergency=False))
+    (stop,), _ = done(refused(kind), settings=Policy().with_settings(recovery={"enabled": False}).settings)
     assert stop.rule == "switched_off"
     assert "emergency" in stop.why
-    assert rungs(BUSY, settings=Settings(emergency=False)) == ["Retry"]
+    assert rungs(BUSY, settings=Policy().with_settings(recovery={"enabled": False}).settings) == ["Retry"]
 
 
 def test_a_ceiling_of_a_minute_is_compacted_under_or_ends_the_run_by_a_setting():
@@ -223,7 +223,7 @@ def test_odd_waits_are_no_trouble(told, seconds):
 
 def test_no_number_of_retries_is_too_many_to_reckon():
     """The doubling is capped before it is computed."""
-    assert compute_retry_delay(10**9, None, OURS) == OURS.retry_cap
+    assert compute_retry_delay(10**9, None, OURS) == OURS.retry.cap_seconds
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_what_is_sealed_is_left_out_once():
 def test_what_is_only_looked_at_is_sent_again_and_no_more():
     """Nothing of it may change: what may pass is waited for, every other refusal is for good at once."""
     state = start_recovery(log(), OURS, can_change_request=False)
-    assert compute_termination_rank(state) == (1, *[0] * 6, OURS.retries_most)
+    assert compute_termination_rank(state) == (1, *[0] * 6, OURS.retry.max_retries)
     assert compute_termination_rank(subtract_used_steps(state, log(COMPACTED))) == compute_termination_rank(state)
     assert isinstance(decide_next_action(state, BUSY)[1], Retry)
     ends = [
@@ -312,7 +312,9 @@ def test_what_is_only_looked_at_is_sent_again_and_no_more():
     assert ends[0].why.endswith("tried: nothing")
 
 
-@pytest.mark.parametrize("settings", [Settings(emergency=False), Policy.preset("append-only").settings])
+@pytest.mark.parametrize(
+    "settings", [Policy().with_settings(recovery={"enabled": False}).settings, Policy.preset("append-only").settings]
+)
 def test_who_changes_nothing_leaves_nothing_out(settings):
     """Where recovery is switched off, or has no rung, what is sealed is refused for good at once."""
     assert isinstance(done(SEALED, settings=settings)[0][0], Stop)

@@ -43,7 +43,7 @@ class _Conversation:
             Message.from_text(role, f"{role} {turn} {words}") for turn in range(4) for role in ("user", "assistant")
         ]
         self._said = [*said[:-1], Message.from_text("assistant", "ok"), Message.from_text("user", "on")]
-        self._asked = plan(said[:-1], where, policy.with_settings(compact="off")).state
+        self._asked = plan(said[:-1], where, policy.with_settings(compaction={"enabled": False})).state
 
     def compacts(self, usage, output=0):
         """Return whether the next request compacts after an answer with this usage."""

@@ -20,8 +20,8 @@ from holdfast.messages.message import Message, collect_media_in_messages, get_re
 from holdfast.messages.parts import Media, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.normalize import SYNTHETIC_RESULT_TEXT
-from holdfast.planning.presets.precheck import decide_precheck
-from holdfast.planning.presets.presets import OPENCLAW_2026_9
+from holdfast.planning.presets.openclaw.precheck import decide_precheck
+from holdfast.planning.presets.openclaw.rules import OPENCLAW_2026_9
 from holdfast.planning.settings import ChannelLimits, UserLimits
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.dialect import Dialect
@@ -191,7 +191,7 @@ def _window(case, policy=_OPENCLAW):
         where.limits.window_source, "default"
     )
     try:
-        made = plan([Message.from_text("user", "go")], where, policy.with_settings(window_cap=asked.get("cap", 0)))
+        made = plan([Message.from_text("user", "go")], where, policy.with_settings(window={"cap": asked.get("cap", 0)}))
     except WindowTooSmall as error:
         tokens, warn, block = int(_REFUSED.match(str(error))[1]), True, True
     else:
@@ -210,7 +210,11 @@ def _history_key(case):
         )
         for name, one in case["params"]["channels"].items()
     }
-    return _OPENCLAW.with_settings(channels=channels).for_session(case["params"]["key"]).settings.history_turns
+    return (
+        _OPENCLAW.with_settings(history={"channels": channels})
+        .for_session(case["params"]["key"])
+        .settings.history.max_turns
+    )
 
 
 def _history(case):
@@ -219,7 +223,10 @@ def _history(case):
 
 def _limited(case):
     """Return the messages of the last turns, as many as the case says."""
-    return _shown(case, _OPENCLAW.with_settings(history_turns=case["params"].get("limit") or 0, compact="off"))
+    return _shown(
+        case,
+        _OPENCLAW.with_settings(history={"max_turns": case["params"].get("limit") or 0}, compaction={"enabled": False}),
+    )
 
 
 _NOTICE = re.compile(r"\n\[\.\.\. [\d,]+ characters left out; [^\]]*\]\Z")
@@ -245,7 +252,7 @@ def _cut(said, policy, window=200_000):
 
 def _limited_to(chars):
     """Return the policy whose limit of one result is so many characters."""
-    return _OPENCLAW.with_settings(truncate_share=1.0, truncate_most=chars)
+    return _OPENCLAW.with_settings(preset={"truncate_share": 1.0, "truncate_max_chars": chars})
 
 
 def _text(case):
@@ -359,7 +366,7 @@ def _shown(case, policy, world=PlanInputs(), window=200_000):
 
 
 def _images(case):
-    sent = _shown(case, _OPENCLAW.with_settings(compact="off"))
+    sent = _shown(case, _OPENCLAW.with_settings(compaction={"enabled": False}))
     names = [one["id"] for one in case["input"]]
     old = [len(collect_media_in_messages(message)) for message in _messages(case)]
     new = [len(collect_media_in_messages(message)) for message in sent]

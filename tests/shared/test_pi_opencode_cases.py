@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from engine_runs import EngineRun, talk
+from holdfast.planning.presets.triggers import compute_opencode_limit
 from msgspec.structs import replace
 from planned import PLACE, compacts, first_compaction, place
 
@@ -24,8 +25,7 @@ from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.presets.measures import estimate_pi_request, estimate_pi_tokens
-from holdfast.planning.presets.presets import OPENCODE_2
-from holdfast.planning.presets.triggers import compute_opencode_limit
+from holdfast.planning.presets.opencode import OPENCODE_2
 from holdfast.planning.stages.tail_selection import (
     compute_opencode_tail_budget,
     find_opencode_tail_start,
@@ -62,7 +62,7 @@ _ELSEWHERE = {"model", "thinking"}
 """What pi's contexts say beside messages: settings, which stay with us in the lines that set them."""
 
 OPENCODE = Policy.preset("opencode").settings
-NO_TAIL = Policy.preset("opencode").with_settings(tail_turns=0)
+NO_TAIL = Policy.preset("opencode").with_settings(preset={"tail_turns": 0})
 AS_IT_IS = Target(dialect=Dialect("x", must_start_with_user=False, must_end_with_user=False, merges_same_role=False))
 """A place that takes any order of messages, so that nothing is said which the case does not say."""
 
@@ -213,7 +213,7 @@ def opencode_usable(given, params):
     No request can be planned for a window of 0, as ``holdfast.config.target`` gives it to no model: only the
     arithmetic itself can be asked then.
     """
-    policy = NO_TAIL.with_settings(trigger_reserve=params.get("reserved", 0))
+    policy = NO_TAIL.with_settings(preset={"trigger_reserve": params.get("reserved", 0)})
     if not given["context"]:
         return compute_opencode_limit(limits(given), policy.settings)
     found = first_compaction(placed(given), policy)
@@ -288,7 +288,7 @@ def opencode_prune(given, params):
         entries += [said("tool", *map(result, tools))] * bool(tools)
     settings = {"prune_keep": params["protect"], "prune_minimum": params["minimum"], "compact": "off"}
     policy = Policy.preset("opencode").with_settings(prune="opencode" if params["on"] else "off", **settings)
-    policy = policy.with_settings(output_lines=0, output_bytes=0)
+    policy = policy.with_settings(preset={"output_lines": 0, "output_bytes": 0})
     branch = ConversationState.from_entries(entries)
     where = get_target("anthropic", "claude-sonnet-4-5", window=10_000_000)
     record = plan([slot.message for slot in branch.history.sized_messages], where, policy, state=branch).record

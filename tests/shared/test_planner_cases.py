@@ -38,7 +38,7 @@ def _cases():
 def _reserve(case):
     asked, current = case["params"]["config"], case["params"]["current"]
     policy = Policy.preset("openclaw").with_settings(
-        trigger_reserve=asked.get("reserveTokens", current), reserve_floor=asked["reserveTokensFloor"]
+        preset={"trigger_reserve": asked.get("reserveTokens", current)}, reserve={"floor": asked["reserveTokensFloor"]}
     )
     window = 200_000
     found = window - _most_held(window, policy)
@@ -50,12 +50,14 @@ def _most_held(window, policy):
 
     What is first compacted is one over it; the words that the user says behind that usage are one token more.
     """
-    return first_compaction(place(window), policy.with_settings(tail_tokens=1))
+    return first_compaction(place(window), policy.with_settings(preset={"tail_tokens": 1}))
 
 
 def _small_window(case):
     window = case["params"]["window"]
-    budget = _most_held(window, Policy.preset("openclaw").with_settings(trigger_reserve=case["params"]["reserve"]))
+    budget = _most_held(
+        window, Policy.preset("openclaw").with_settings(preset={"trigger_reserve": case["params"]["reserve"]})
+    )
     return {"effective_reserve": window - budget, "prompt_budget": budget}
 
 
@@ -90,7 +92,7 @@ def _prepare(case):
     """Return what the planner asks a writer for, in pi's words; nothing where it asks for nothing."""
     names = [one["id"] for one in case["input"] if one["role"] != "compaction"]
     branch = ConversationState.from_entries(Entry(one["id"], None, _pi_body(one, names)) for one in case["input"])
-    policy = _PI.with_settings(tail_tokens=case["params"]["keepRecentTokens"])
+    policy = _PI.with_settings(preset={"tail_tokens": case["params"]["keepRecentTokens"]})
     messages = [slot.message for slot in branch.history.sized_messages]
     ask = plan(
         messages, PLACE, policy, state=branch, inputs=PlanInputs(force_compaction=True, can_summarize=True)

@@ -26,7 +26,7 @@ from holdfast.events import CompactionEnded, EditsDecided, RetryScheduled, Shrin
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.planning.presets.presets import OPENCLAW_2026_9
+from holdfast.planning.presets.openclaw.rules import OPENCLAW_2026_9
 from holdfast.state.entries import CompactionEntry, Entry, FailureEntry, MessageEntry, RequestSetup
 from holdfast.state.fold.apply import apply_entry
 from holdfast.state.view import build_projection
@@ -102,7 +102,9 @@ def _overflow_loop(case):
     asked = case["params"]
     policy = OPENCLAW.with_settings(**(OPENCLAW_2026_9 if asked.get("version") == "2026.9" else {}))
     if asked.get("oversized"):
-        policy = policy.with_settings(loop_share=0.0)  # the guard in the loop would cut it before anything is refused
+        policy = policy.with_settings(
+            preset={"loop_share": 0.0}
+        )  # the guard in the loop would cut it before anything is refused
     attempts = [_REPLIES[attempt] for attempt in asked["attempts"]]
     fails = asked["attempts"] == ["compaction_failure_error"]
     made = EngineRun(
@@ -204,7 +206,9 @@ def _pi_overflow(case):
     """Refused for its size: the failure is an entry, no message; what comes next is the same turn, compacted."""
     text = case["input"]["last_assistant"]["errorMessage"]
     refusal = RefusalReply(400, "invalid_request_error", text)
-    made = EngineRun([*talk(), Message.from_text("user", "go")], [refusal, "ok"], PI.with_settings(tail_tokens=1))
+    made = EngineRun(
+        [*talk(), Message.from_text("user", "go")], [refusal, "ok"], PI.with_settings(preset={"tail_tokens": 1})
+    )
     return {
         "reason": "overflow" if [event.overflow_step for event in made.events(ShrinkStarted)] == ["compact"] else None,
         "remove_error_message_from_live_context": text not in made.request,

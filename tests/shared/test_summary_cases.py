@@ -13,7 +13,6 @@ from pathlib import Path
 import anyio
 import pytest
 from engine_runs import TOO_LARGE, EngineRun, talk
-from msgspec.structs import replace
 
 from holdfast import PlanInputs, Policy, plan
 from holdfast.config import get_target
@@ -27,7 +26,6 @@ from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.budget import compute_budget
 from holdfast.planning.presets.overflow_replay import CONTINUE_INSTRUCTION
-from holdfast.planning.settings import Settings
 from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
 from holdfast.providers.request_body import parse_request
 from holdfast.state.conversation_state import ConversationState
@@ -56,7 +54,7 @@ DEVIATIONS = {
 }
 """Cases that must not come out as written, and why."""
 
-LOOSE = Settings(summary_least=0, summary_identifiers=0)
+LOOSE = Policy().with_settings(summarizer={"min_tokens": 0, "max_identifiers": 0}).settings
 SUMMARY = "\n".join(f"## {name}\n(none)" for name in SUMMARY_HEADINGS).replace("(none)", "- sort the harbour files", 1)
 
 
@@ -124,7 +122,9 @@ def written(upstream, head, *, window=200_000, **ask):
     and cannot say what is to be summarised, as the cases do.
     """
     writer = SummaryWriter(upstream, get_target("anthropic", "claude-opus-5-5", window=window))
-    settings = replace(LOOSE, summary_wait_least=0.0, summary_wait_most=0.0)
+    settings = (
+        Policy(settings=LOOSE).with_settings(summarizer={"retry_base_seconds": 0.0, "retry_cap_seconds": 0.0}).settings
+    )
 
     async def go():
         wanted = SummaryRequest(0, len(head), 4_000, **ask)
@@ -181,7 +181,7 @@ def recent_turns(case):
     """Return what a tail of so many turns keeps, and what is summarised; a setting is what it is set to."""
     if "values" in case["params"]:
         return [tail_turns(value) for value in case["params"]["values"]]
-    policy = Policy.preset("opencode").with_settings(tail_turns=case["params"]["turns"])
+    policy = Policy.preset("opencode").with_settings(preset={"tail_turns": case["params"]["turns"]})
     keep = plan(
         messages(case), get_target("anthropic", "claude-opus-5-5"), policy, inputs=PlanInputs(force_compaction=True)
     ).compaction.first_kept
@@ -191,7 +191,7 @@ def recent_turns(case):
 
 def tail_turns(value):
     try:
-        return Policy.preset("opencode").with_settings(tail_turns=value).settings.tail_turns
+        return Policy.preset("opencode").with_settings(preset={"tail_turns": value}).settings.tail_turns
     except ConfigError as error:
         return str(error)
 
@@ -203,10 +203,12 @@ def quality(case):
     """
     asked = case["params"]
     if "text" in asked:
-        why = judged(SUMMARY, asked["text"], Policy.preset("openclaw").with_settings(summary_least=0))
+        why = judged(SUMMARY, asked["text"], Policy.preset("openclaw").with_settings(summarizer={"min_tokens": 0}))
         return why["these are not in it, letter by letter"].split(", ")
     strict = asked.get("policy", "strict") == "strict"
-    policy = Policy.preset("openclaw").with_settings(summary_least=0, summary_identifiers=12 if strict else 0)
+    policy = Policy.preset("openclaw").with_settings(
+        summarizer={"min_tokens": 0, "max_identifiers": 12 if strict else 0}
+    )
     told = judged(in_our_headings(asked["summary"]), " and ".join(asked["identifiers"]), policy)
     reasons = [OPENCLAW_REASONS[what].format(OURS.get(which, which)) for what, which in told.items()]
     return {"ok": not told, "reasons": reasons}
@@ -216,7 +218,9 @@ def judged(summary, seen, policy):
     """Return why an engine refuses ``summary`` of a conversation that speaks of ``seen``: what is wrong, and where."""
     said = [Message.from_text("user", "Migrate the billing database tonight."), *talk(1)[1:]]
     said += [Message.from_text("assistant", f"I saw {seen}"), Message.from_text("user", "And now?")]
-    made = EngineRun(said, ["ok"], policy.with_settings(tail_tokens=1), written=[summary] * 2, compacts=True)
+    made = EngineRun(
+        said, ["ok"], policy.with_settings(preset={"tail_tokens": 1}), written=[summary] * 2, compacts=True
+    )
     event = made.events(CompactionEnded)[0]
     if event.outcome == "compacted":
         assert event.author == "model"
@@ -270,7 +274,7 @@ def pi_file_ops(case):
     for number, one in enumerate(entries):
         lines.append(pi_line(one, number, lines[-1]["id"] if number else None))
     recording = read_recording("".join(json.dumps(line) + "\n" for line in lines).encode(), "x.jsonl")
-    policy = Policy.preset("pi").with_settings(tail_tokens=case["params"].get("keepRecentTokens", 1))
+    policy = Policy.preset("pi").with_settings(preset={"tail_tokens": case["params"].get("keepRecentTokens", 1)})
     where = get_target("anthropic", "claude-opus-5-5")
     branch = build_state_at_leaf(recording)
     messages = [slot.message for slot in branch.history.sized_messages]
@@ -286,7 +290,7 @@ def pi_file_ops(case):
 def pi_summary(case):
     """Return what becomes of a summary that breaks off: it is refused, and an extract takes its place."""
     broken = Answered(SUMMARY, stop=case["input"]["summary_stop_reason"])
-    policy = Policy.preset("pi").with_settings(tail_tokens=1, summary_least=0)
+    policy = Policy.preset("pi").with_settings(preset={"tail_tokens": 1}, summarizer={"min_tokens": 0})
     said = [*talk(), Message.from_text("user", "And now?")]
     made = EngineRun(said, ["ok"], policy, written=[broken] * 9, compacts=True)
     events = made.events(CompactionEnded)
@@ -313,7 +317,7 @@ def opencode_process_compaction(case):
     return continued(given)
 
 
-OPENCODE = Policy.preset("opencode").with_settings(summary_least=0, summary_identifiers=0)
+OPENCODE = Policy.preset("opencode").with_settings(summarizer={"min_tokens": 0, "max_identifiers": 0})
 
 
 def overflowing(given):
@@ -392,7 +396,7 @@ def anchored(given):
 def stray_call():
     """Return how many calls a request shows behind a compaction whose writer called a tool before it wrote."""
     called = Answered("", (("read", {"path": "a"}),))
-    policy = OPENCODE.with_settings(tail_turns=0)
+    policy = OPENCODE.with_settings(preset={"tail_turns": 0})
     summary = SUMMARY.replace("(none)", "- barnacle kelp", 1)
     made = EngineRun(
         [*talk(), Message.from_text("user", "And now?")], ["ok"], policy, written=[called, summary], compacts=True

@@ -248,7 +248,7 @@ def test_many_messages_are_folded_in_linear_time():
 
 def test_ids_of_two_plans_differ():
     """A decision made after one was undone has an id of its own, so undoing it undoes nothing else."""
-    policy = Policy().with_settings(prune_keep=1, prune_minimum=1, compact="off")
+    policy = Policy().with_settings(prune={"keep_tokens": 1, "min_tokens": 1}, compaction={"enabled": False})
     where = get_target("anthropic", "claude-sonnet-4-5", window=100_000)
     said, branch, ids = [], ConversationState(), []
     for number in range(4):

@@ -158,7 +158,7 @@ def test_what_stands_in_the_place_of_an_edited_message_is_looked_at():
             Message("assistant", (ToolCall(name, "read"),)),
             Message("tool", (ToolResult(name, "read", (Text(f"{name} {rows}"),)),)),
         ]
-    whole, small = (Policy().with_settings(spill_chars=chars) for chars in (10_000_000, 2_000))
+    whole, small = (Policy().with_settings(results={"spill_chars": chars}) for chars in (10_000_000, 2_000))
     branch = plan(talk, WHERE, whole).state
     other = Message("tool", (ToolResult("c2", "read", (Text(f"other {rows}"),)),))
     record = plan([*talk[:-1], other], WHERE, small, state=branch).record
@@ -167,7 +167,7 @@ def test_what_stands_in_the_place_of_an_edited_message_is_looked_at():
 
 def test_an_undone_limit_of_turns_counts_from_there():
     """What it hid stays shown where the last message is said in other words."""
-    policy = Policy().with_settings(history_turns=1)
+    policy = Policy().with_settings(history={"max_turns": 1})
     talk = [Message.from_text(role, f"{role} {number}") for number in range(3) for role in ("user", "assistant")][:-1]
     branch = plan(talk, WHERE, policy).state
     ((id_, limit),) = branch.view.active_decisions
