@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from histories import make_text
 from msgspec import Raw
-from msgspec.structs import replace
 
 from holdfast import ConversationState, PlanInputs, Policy, plan
 from holdfast.config import get_target
@@ -20,7 +19,6 @@ from holdfast.planning.extract.summary_builder import find_updatable_summary
 from holdfast.planning.pipeline import plan_request
 from holdfast.planning.plan import reconcile_messages
 from holdfast.planning.settings import MAX_SCANNED_TOKENS
-from holdfast.planning.stages.compaction import compute_trigger_size
 from holdfast.providers.request_body import build_request_body
 from holdfast.state.entries import FAILURE_OVERFLOW, CompactionEntry, Entry, FailureEntry, RevokeEntry
 from holdfast.state.fold.apply import apply_entry
@@ -100,10 +98,8 @@ def test_a_summary_that_somebody_writes_is_asked_for_earlier():
     room = compute_budget(WHERE, OURS.settings)
 
     def at(**world):
-        return (
-            compute_trigger_size(PlanBuilder(ConversationState(), WHERE, OURS.settings, PlanInputs(**world), room))
-            - room.setup_tokens
-        )
+        draft = PlanBuilder(ConversationState(), WHERE, OURS.settings, PlanInputs(**world), room)
+        return OURS.rules.compute_trigger_size(draft) - room.setup_tokens
 
     assert (at(), at(can_summarize=True)) == (room.compute_share(0.95), room.compute_share(0.90))
     assert at(summary=SummaryResult(1, "x")) == room.compute_share(0.90)
@@ -211,9 +207,7 @@ def test_a_written_summary_that_helps_nothing_is_not_committed():
     assert made.compaction is None
     assert [notice.rule for notice in made.notices] == ["not-smaller"]
     assert (made.state.view.first_kept, made.state.view.compaction) == (0, None)
-    small = replace(
-        OURS, settings=Policy(settings=OURS.settings).with_settings(compaction={"goal_share": 0.0}).settings
-    )
+    small = OURS.with_settings(compaction={"goal_share": 0.0})
     world = PlanInputs(force_compaction=True, summary=SummaryResult(asked(said).summary_request.stop, "word " * 40_000))
     assert plan(said, WHERE, small, inputs=world).compaction is None
 
@@ -273,10 +267,19 @@ def test_sources_stand_behind_a_summary_within_their_budgets():
         assert made.after < made.before
 
 
-@pytest.mark.parametrize("name", ["opencode", "pi", "claude-code", "openclaw"])
+NO_TAIL = {
+    "opencode": {"tail_turns": 0},
+    "pi": {"tail_tokens": 1},
+    "claude-code": {},
+    "openclaw": {"tail_tokens": 1, "window_min": 0},
+}
+"""What makes each preset keep the newest message at most."""
+
+
+@pytest.mark.parametrize("name", NO_TAIL)
 def test_presets_show_what_was_written_within_their_own_cap(name):
     """A preset's cap is for the summary; the user's newest words stand beside it where no tail has them."""
-    said, policy = work(20), Policy.preset(name).with_settings(window_min=0, tail="none")
+    said, policy = work(20), Policy.preset(name).with_settings(preset=NO_TAIL[name])
     ask = plan(said, WHERE, policy, inputs=PlanInputs(force_compaction=True, can_summarize=True)).summary_request
     assert ask.max_tokens == policy.settings.summary.max_tokens
     made = plan(said, WHERE, policy, inputs=PlanInputs(force_compaction=True, summary=SummaryResult(ask.stop, TEXT)))

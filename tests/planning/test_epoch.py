@@ -46,8 +46,8 @@ def gone(plan):
     return sorted({edit.span.start for edit in plan.record if edit.rule == "prune"})
 
 
-def when(*reasons, **more):
-    return POLICY.with_settings(prune_when=reasons, **more)
+def when(*reasons, keep_tokens=2_000, **more):
+    return POLICY.with_settings(prune={"when": reasons, "keep_tokens": keep_tokens}, **more)
 
 
 def test_a_cold_cache_is_a_reason():
@@ -80,10 +80,10 @@ def test_another_decision_is_a_reason():
     said = [Message("user", (Text("look"), picture)), *steps(8)]
     branch = asked(said)
     branch = apply_entry(branch, Entry("", None, MessageEntry(build_sized_message(Message("user", (picture,))))))
-    few = when("cold", "broken", media_most=1)
+    few = when("cold", "broken", media={"max_count": 1})
     plan = plan_request(branch, WHERE, few)
     assert {edit.rule for edit in plan.record} == {"media", "prune"}
-    assert {edit.rule for edit in plan_request(branch, WHERE, when("cold", media_most=1)).record} == {"media"}
+    assert {edit.rule for edit in plan_request(branch, WHERE, when("cold", media={"max_count": 1})).record} == {"media"}
 
 
 def test_what_was_taken_back_is_not_decided_again():
@@ -126,7 +126,7 @@ def test_the_price_is_a_reason(read, write, quiet, pays):
         new_state,
         counters=replace(new_state.counters, requests_since_break=quiet),
     )
-    policy = when("price", prune_keep=9_000)
+    policy = when("price", keep_tokens=9_000)
     plan = plan_request(branch, where, policy)
     assert bool(gone(plan)) == pays
     if pays:
@@ -139,7 +139,7 @@ def test_the_price_is_a_reason(read, write, quiet, pays):
 @pytest.mark.parametrize(("factor", "pays"), [(0.99, True), (1.01, False)])
 def test_the_price_is_exact(factor, pays):
     """The suffix is what is shown behind the first result that goes, without what goes."""
-    policy = when("price", prune_keep=3_000)
+    policy = when("price", keep_tokens=3_000)
     branch = asked(steps(3), when())
     (edit,) = plan_request(branch, replace(WHERE, prices=Prices(cache_read=1.0, cache_write=1.0)), policy).record
     suffix = sum(slot.tokens for slot in branch.history.sized_messages.slice(edit.span.start)) - edit.saves
@@ -151,7 +151,7 @@ def test_the_price_is_exact(factor, pays):
 @pytest.mark.parametrize(("hour", "pays"), [(0, True), (1, False)])
 def test_what_is_kept_for_an_hour_costs_more_to_write_again(hour, pays):
     """Behind what a session writes for an hour stands twice the price of input, not that of five minutes."""
-    policy = when("price", prune_keep=3_000)
+    policy = when("price", keep_tokens=3_000)
     branch = asked(steps(3), when())
     branch = apply_entry(
         branch,
@@ -180,7 +180,7 @@ def test_no_message_is_split():
 def test_what_no_model_answered_stays():
     """Results behind the newest answer were never seen: they stay whole, whatever their size."""
     said = [*steps(3), *steps(1, 4_000)[1:]]
-    plan = plan_request(asked(said, quiet=0), WHERE, when("cold", prune_keep=1), PlanInputs("cold"))
+    plan = plan_request(asked(said, quiet=0), WHERE, when("cold", keep_tokens=1), PlanInputs("cold"))
     assert gone(plan) == [2, 4, 6]
 
 

@@ -64,7 +64,9 @@ WORLDS = {
 }
 POLICIES = {name: Policy.preset(name) for name in PRESETS} | {
     "openclaw-2026.9": Policy.preset("openclaw").with_settings(**OPENCLAW_2026_9),
-    "opencode-prunes": Policy.preset("opencode").with_settings(prune="opencode", prune_keep=0, prune_minimum=1),
+    "opencode-prunes": Policy.preset("opencode").with_settings(
+        preset={"prune": True, "prune_keep_tokens": 0, "prune_min_tokens": 1}
+    ),
     "relief": Policy().with_settings(
         compaction={"enabled": False}, results={"spill_chars": 0, "message_chars": 0}, prune={"when": ()}
     ),

@@ -7,12 +7,6 @@ import sys
 from collections import Counter
 
 import pytest
-from holdfast.planning.presets.triggers import (
-    compute_effective_window,
-    compute_opencode_limit,
-    compute_rule_trigger,
-    is_over_rule_trigger,
-)
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -34,13 +28,11 @@ from holdfast.planning.presets.measures import (
     estimate_opencode_tokens,
     estimate_pi_request,
     estimate_pi_tokens,
-    measure_request_for_trigger,
-    sum_shown_messages,
-    sum_shown_messages_from,
 )
 from holdfast.planning.presets.opencode import OPENCODE_2
 from holdfast.planning.presets.registry import PRESETS
-from holdfast.planning.stages.compaction import is_over_trigger
+from holdfast.planning.presets.reserve_trigger import compute_effective_window
+from holdfast.planning.shown import sum_shown_messages, sum_shown_messages_from
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     AnswerEntry,
@@ -57,7 +49,7 @@ from holdfast.state.fold.apply import apply_entry
 from holdfast.state.target import ModelLimits
 from holdfast.state.view import build_projection, get_valid_measured_request
 
-PI, OPENCODE, CLAUDE = PRESETS["pi"], PRESETS["opencode"], PRESETS["claude-code"]
+PI, OPENCODE, CLAUDE = map(Policy.preset, ("pi", "opencode", "claude-code"))
 PICTURE = Media("image", "image/png", 3, "", "AAAA")
 
 
@@ -158,10 +150,11 @@ def test_usage_does_not_outlive_a_compaction():
     )
     again = ConversationState.from_entries([*start, Entry("c", None, summary), *asked(3, 700, 1)])
     assert estimate_pi_request(again) == UsageEstimate(701, 0, 3)
-    assert [
-        measure_request_for_trigger(draft_of(OPENCODE, one))
-        for one in (ConversationState.from_entries(start), branch, again)
-    ] == [5_200, -1, 701]
+    assert [measured(OPENCODE, one) for one in (ConversationState.from_entries(start), branch, again)] == [
+        5_200,
+        -1,
+        701,
+    ]
 
 
 def test_usage_survives_being_written_down():
@@ -181,27 +174,39 @@ def test_an_edit_of_what_was_sent_ends_its_usage():
     policy = Policy.preset("claude-code").with_settings(
         preset={"prune_keep_results": 0, "prune_idle_seconds": 0}, prune={"tools": ()}
     )
-    draft = draft_of(policy.settings, branch)
+    draft = draft_of(policy, branch)
     cleared = apply_entry(branch, entry(DecisionEntry(prune_after_idle(draft).record)))
     assert estimate_pi_request(cleared).usage_tokens == 0
     assert estimate_pi_request(cleared).trailing_tokens < 400
 
 
-def draft_of(settings, branch, window=200_000, frame=0, output=None, max_input=None):
+def draft_of(policy, branch, window=200_000, frame=0, output=None, max_input=None):
     where = get_target("anthropic", "claude-sonnet-4-5", window=window, setup=RequestSetup("f", frame, is_exact=True))
     where = replace(where, limits=ModelLimits(window, output, max_input=max_input))
-    return PlanBuilder(branch, where, settings, PlanInputs("cold", idle_seconds=7_200), compute_budget(where, settings))
+    budget, world = compute_budget(where, policy.settings), PlanInputs("cold", idle_seconds=7_200)
+    return PlanBuilder(branch, where, policy.settings, world, budget, policy.rules)
+
+
+def measured(policy, branch, frame=0):
+    return policy.rules.measure_request(draft_of(policy, branch, frame=frame))
+
+
+def compacts(policy, size, limits):
+    """Return whether ``policy`` compacts after an answer that counted so many tokens, nothing behind it."""
+    branch = ConversationState.from_entries([said("user", "x" * 400), *asked(1, size - 1, 1)])
+    draft = draft_of(policy, branch, limits.window, output=limits.max_output, max_input=limits.max_input)
+    return policy.rules.is_over_trigger(draft)
 
 
 def test_what_each_preset_looks_at():
     """[C] the last answer's usage alone; [P] and what came later over four; [K] over three."""
     branch = ConversationState.from_entries([said("user", "x" * 400), *asked(1), said("user", "x" * 1_200)])
-    assert measure_request_for_trigger(draft_of(OPENCODE, branch)) == 5_200
-    assert measure_request_for_trigger(draft_of(PI, branch)) == 5_500
-    assert measure_request_for_trigger(draft_of(CLAUDE, branch)) == 5_600
+    assert measured(OPENCODE, branch) == 5_200
+    assert measured(PI, branch) == 5_500
+    assert measured(CLAUDE, branch) == 5_600
     silent = ConversationState.from_entries([said("user", "x" * 400)])
-    assert measure_request_for_trigger(draft_of(OPENCODE, silent, frame=1_000)) == -1
-    assert measure_request_for_trigger(draft_of(PI, silent, frame=1_000)) == 1_100
+    assert measured(OPENCODE, silent, frame=1_000) == -1
+    assert measured(PI, silent, frame=1_000) == 1_100
 
 
 def test_what_was_counted_is_no_less_known_when_something_is_taken_away():
@@ -213,7 +218,7 @@ def test_what_was_counted_is_no_less_known_when_something_is_taken_away():
         Span(0, 1), (Message.from_text("user", "gone"),), "prune", "old", branch.history.sized_messages[0].tokens - 9
     )
     less = apply_entry(branch, Entry("", None, DecisionEntry((short,))))
-    before, after = (draft_of(PRESETS["holdfast"], one) for one in (branch, less))
+    before, after = (draft_of(Policy(), one) for one in (branch, less))
     assert get_valid_measured_request(branch) is not None
     assert get_valid_measured_request(less) is None
     assert after.token_ratio == before.token_ratio
@@ -240,11 +245,11 @@ def test_what_was_counted_is_no_less_known_when_something_is_taken_away():
 )
 def test_what_opencode_lets_a_request_hold(limits, reserved, tokens):
     """[C] input limit less min(20,000, output), or window less output; a reserve counts in both, more than upstream."""
-    settings = replace(OPENCODE, trigger_reserve=reserved)
-    assert compute_opencode_limit(limits, settings) == tokens
-    assert is_over_rule_trigger(tokens, limits, settings) is bool(limits.window)
-    assert not is_over_rule_trigger(tokens - 1, limits, settings)
-    assert not is_over_rule_trigger(10**9, limits, replace(settings, compact="off"))
+    policy = OPENCODE.with_settings(preset={"trigger_reserve": reserved})
+    assert policy.rules.compute_usable_tokens(limits) == tokens
+    assert policy.rules.compute_limit(limits, policy.settings) == tokens
+    assert compacts(policy, max(2, tokens), limits) is bool(limits.window)
+    assert tokens < 3 or not compacts(policy, tokens - 1, limits)
 
 
 @pytest.mark.parametrize(
@@ -258,32 +263,29 @@ def test_what_opencode_lets_a_request_hold(limits, reserved, tokens):
 )
 def test_when_opencode_2_compacts(limits, tokens):
     """[C] at the smaller of input limit less 20,000 and window less the larger of output and 20,000."""
-    settings = replace(OPENCODE, **OPENCODE_2)
-    assert compute_rule_trigger(limits, settings) == tokens
-    assert is_over_rule_trigger(tokens, limits, settings)
-    assert not is_over_rule_trigger(tokens - 1, limits, settings)
+    policy = OPENCODE.with_settings(**OPENCODE_2)
+    assert policy.rules.compute_limit(limits, policy.settings) == tokens
+    assert compacts(policy, tokens, limits)
+    assert not compacts(policy, tokens - 1, limits)
 
 
 def test_the_lines_of_pi_and_claude_code():
     """[P] window less 16,384, strictly; [K] window less an output of at most 20,000, less 13,000."""
-    assert [is_over_rule_trigger(200_000 - 16_384 + more, ModelLimits(200_000), PI) for more in (0, 1)] == [False, True]
-    assert is_over_rule_trigger(1, ModelLimits(8_192), PI)
+    assert [compacts(PI, 200_000 - 16_384 + more, ModelLimits(200_000)) for more in (0, 1)] == [False, True]
+    assert compacts(PI, 1, ModelLimits(8_192))
     assert compute_effective_window(ModelLimits(200_000, 64_000), 20_000) == 180_000
-    assert [is_over_rule_trigger(167_000 + more, ModelLimits(200_000, 64_000), CLAUDE) for more in (0, 1)] == [
-        False,
-        True,
-    ]
-    assert compute_rule_trigger(ModelLimits(200_000, 8_000), CLAUDE) == 179_000
+    assert [compacts(CLAUDE, 167_000 + more, ModelLimits(200_000, 64_000)) for more in (0, 1)] == [False, True]
+    assert CLAUDE.rules.compute_limit(ModelLimits(200_000, 8_000), CLAUDE.settings) == 179_000
 
 
 def test_a_draft_is_judged_by_the_limits_of_its_target():
     """The trigger in the pipeline is the same number: an input limit counts, and nothing told is never too much."""
     branch = ConversationState.from_entries([said("user", "x" * 400), *asked(1, 251_000, 1_000)])
-    assert is_over_trigger(draft_of(OPENCODE, branch, 400_000, output=128_000, max_input=272_000))
-    assert not is_over_trigger(draft_of(OPENCODE, branch, 400_000, output=128_000))
-    assert not is_over_trigger(
-        draft_of(OPENCODE, ConversationState.from_entries([said("user", "x" * 4_000_000)]), 20_000)
-    )
+    over = OPENCODE.rules.is_over_trigger
+    assert over(draft_of(OPENCODE, branch, 400_000, output=128_000, max_input=272_000))
+    assert not over(draft_of(OPENCODE, branch, 400_000, output=128_000))
+    unmeasured = ConversationState.from_entries([said("user", "x" * 4_000_000)])
+    assert not over(draft_of(OPENCODE, unmeasured, 20_000))
 
 
 # -- sums over what is shown -------------------------------------------------------------------------------------------

@@ -11,10 +11,9 @@ from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
 from holdfast.planning.breaker import is_breaker_tripped
 from holdfast.planning.presets.registry import PRESETS
-from holdfast.planning.settings import ChannelLimits, Settings
+from holdfast.planning.settings import ChannelLimits, CompactionSettings, Settings
 from holdfast.planning.settings_check import check_settings
 from holdfast.planning.stages.history_limit import get_history_limit
-from holdfast.planning.stages.truncate import compute_result_limits
 from holdfast.state.conversation_state import ConversationState
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
@@ -28,18 +27,17 @@ def result(text):
     ]
 
 
-@pytest.mark.parametrize("policy", ["holdfast", "pi", "openclaw"])
-@pytest.mark.parametrize("prune", ["off", "epoch", "ttl"])
-def test_answered_images_go_whatever_clears_results(policy, prune):
-    """``image_turns`` says how long images stay, with every rule for old results and with none."""
-    ours = Policy.preset(policy).with_settings(image_turns=0, prune=prune)
+@pytest.mark.parametrize("prune", [False, True])
+def test_answered_images_go_whether_or_not_results_are_cleared(prune):
+    """``image_keep_turns`` says how long images stay, with the rule for old results and without."""
+    ours = Policy.preset("openclaw").with_settings(preset={"image_keep_turns": 0, "prune": prune})
     seen = Media("image", "image/png", source="data:image/png;base64,aGk=")
     said = [Message("user", (Text("see"), seen)), Message.from_text("assistant", "seen")]
     sent = apply([*said, Message.from_text("user", "go")], plan([*said, Message.from_text("user", "go")], WHERE, ours))
     assert not any(isinstance(part, Media) for message in sent for part in message.parts)
 
 
-@pytest.mark.parametrize("none", [{"summary_model_tokens": 0}, {"summary_model_share": 0.0}])
+@pytest.mark.parametrize("none", [{"model_max_tokens": 0}, {"model_max_share": 0.0}])
 def test_nobody_is_asked_for_a_summary_without_words(none):
     """Where a model may write nothing, it is not asked: the extract stands at once."""
     said = [
@@ -48,31 +46,28 @@ def test_nobody_is_asked_for_a_summary_without_words(none):
         for one in (Message.from_text("user", f"{turn} " * 900), Message.from_text("assistant", "ok"))
     ]
     made = plan(
-        said, WHERE, Policy().with_settings(**none), inputs=PlanInputs(force_compaction=True, can_summarize=True)
+        said, WHERE, Policy().with_settings(summary=none), inputs=PlanInputs(force_compaction=True, can_summarize=True)
     )
     assert made.summary_request is None
     assert made.compaction is not None
 
 
+def result_limit(window, **settings):
+    """Return the weighted characters that OpenClaw leaves of a result under pressure."""
+    return Policy.preset("openclaw").with_settings(preset=settings).rules.get_result_limits(window).per_result
+
+
 def test_steps_count_by_their_window_in_any_order():
     """The step of the largest window that is reached counts, wherever it stands in the list."""
     steps = ((0, 16_000), (100_000, 32_000), (200_000, 64_000))
-    settings = replace(PRESETS["openclaw"], truncate_steps=steps)
     for window in (50_000, 100_000, 400_000):
-        assert compute_result_limits(window, replace(settings, truncate_steps=steps[::-1])) == compute_result_limits(
-            window, settings
-        )
+        forwards, backwards = (result_limit(window, truncate_window_steps=each) for each in (steps, steps[::-1]))
+        assert forwards == backwards
 
 
 def test_no_number_of_characters_is_no_limit():
-    """``truncate_most = 0`` leaves the share of the window alone as the limit of a result."""
-    settings = PRESETS["openclaw"]
-    wide = replace(settings, truncate_most=10**9)
-    assert (
-        compute_result_limits(200_000, replace(settings, truncate_most=0)).per_result
-        == compute_result_limits(200_000, wide).per_result
-        > 0
-    )
+    """``truncate_max_chars = 0`` leaves the share of the window alone as the limit of a result."""
+    assert result_limit(200_000, truncate_max_chars=0) == result_limit(200_000, truncate_max_chars=10**9) > 0
 
 
 @pytest.mark.parametrize(("chars", "wanted"), [(60_000, 55_000), (9_000, 8_000)])
@@ -85,13 +80,20 @@ def test_a_preview_longer_than_its_text_shows_most_of_it(chars, wanted):
     assert 0.5 * chars < len(shown) < chars
 
 
-@pytest.mark.parametrize("name", ["pi", "openclaw", "holdfast"])
-def test_what_no_rule_reads_contradicts_nothing(name):
+def test_what_no_rule_reads_contradicts_nothing():
     """Only where the tail is clamped must it be over its least, and only where results are trimmed is that before."""
-    settings = PRESETS[name]
-    assert not check_settings(replace(settings, tail_tokens=1_500))
-    assert bool(check_settings(replace(settings, prune_soft_share=0.6))) == (settings.prune == "ttl")
-    assert check_settings(replace(PRESETS["opencode"], tail_tokens=1_500))
+
+    def problems(name, **changes):
+        rules = replace(PRESETS[name].rules, **changes)
+        return check_settings(PRESETS[name].settings, rules)
+
+    assert problems("opencode", tail_tokens=1_500)
+    assert not problems("opencode", tail_tokens=1_500, tail_usable_share=0.0)
+    assert problems("openclaw", prune_trim_share=0.6)
+    assert not problems("openclaw", prune_trim_share=0.6, prune=False)
+    bare_goal = replace(PRESETS["pi"].settings, compaction=CompactionSettings(trigger_share=0.1, tail_share=0.9))
+    assert not check_settings(bare_goal, PRESETS["pi"].rules)
+    assert check_settings(bare_goal)
 
 
 def test_a_channel_is_found_however_it_is_written():

@@ -17,7 +17,6 @@ from holdfast.planning.presets.openclaw.rules import OPENCLAW_2026_9
 from holdfast.planning.presets.openclaw.seen_images import SEEN_IMAGE_TEXT
 from holdfast.planning.stages.append_limit import cap_message_texts
 from holdfast.planning.stages.prune.shown import CLEARED_RESULT_TEXT
-from holdfast.planning.stages.truncate import compute_result_limits
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import AnswerEntry, DecisionEntry, Entry, MessageEntry, RevokeEntry
 from holdfast.state.fold.apply import apply_entry
@@ -99,7 +98,7 @@ def test_the_guard_cuts_no_result_that_the_limit_under_pressure_allows(window):
     The guard's own half of the window, where words of tools count twice, is more than that in large windows only.
     """
     policy = OPENCLAW.with_settings(compaction={"enabled": False}, preset={"prune": False}, results={"append_chars": 0})
-    limit = compute_result_limits(window, policy.settings).per_result
+    limit = policy.rules.get_result_limits(window).per_result
     assert states(read(limit), policy, window) == ["whole"]
     most = max(limit, window)
     assert states(read(most), policy, window) == ["whole"]
@@ -226,12 +225,12 @@ def test_nothing_is_cleared_where_little_may_go():
     ("settings", "expected"),
     [
         ({}, "trimmed"),
-        ({"prune_spared": ("re*",)}, "whole"),
-        ({"prune_spared": ("READ",)}, "whole"),
-        ({"prune_tools": ("bash", "Rea?")}, "trimmed"),
-        ({"prune_tools": ("bash",)}, "whole"),
-        ({"prune_tools": ("read",), "prune_spared": ("read",)}, "whole"),
-        ({"prune_keep_answers": 5}, "whole"),
+        ({"prune": {"exempt_tools": ("re*",)}}, "whole"),
+        ({"prune": {"exempt_tools": ("READ",)}}, "whole"),
+        ({"prune": {"tools": ("bash", "Rea?")}}, "trimmed"),
+        ({"prune": {"tools": ("bash",)}}, "whole"),
+        ({"prune": {"tools": ("read",), "exempt_tools": ("read",)}}, "whole"),
+        ({"preset": {"prune_keep_answers": 5}}, "whole"),
     ],
 )
 def test_what_may_be_pruned(settings, expected):

@@ -13,17 +13,10 @@ from holdfast import PlanInputs, Policy, apply, plan
 from holdfast.config import get_target
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
-from holdfast.planning.presets.truncate_lines import TruncatedText, add_partial_line, limit_result_lines, truncate_lines
+from holdfast.planning.presets.truncate_lines import TruncatedText, add_partial_line, truncate_lines
 from holdfast.planning.stages.prune.shown import CLEARED_RESULT_TEXT
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=1_000_000)
-
-
-def with_lines(name):
-    """Return the preset with its output cut where it arrives."""
-    policy = Policy.preset(name)
-    staged = "lines" in [stage for stage, _ in policy.stages]
-    return policy if staged else policy.insert_stage_before("media", "lines", limit_result_lines)
 
 
 def turn(number, *texts, tool="bash", error=False):
@@ -131,12 +124,12 @@ def test_a_line_that_never_fits_is_shown_in_part(text, lines, size, end):
     assert made.removed_count == length(text) - length(made.text)
 
 
-@pytest.mark.parametrize("preset", ["opencode", "pi", "holdfast"])
+@pytest.mark.parametrize("preset", ["opencode", "pi"])
 @pytest.mark.parametrize("tool", ["bash", "read"])
 def test_output_of_one_long_line_shows_part_of_it(preset, tool):
     """What a program writes without a line break leaves more than a notice, also behind or before short lines."""
     policy = Policy.preset(preset).with_settings(preset={"output_bytes": 2_000})
-    end = slice(-2_000, None) if tool in policy.settings.output_tail else slice(2_000)
+    end = slice(-2_000, None) if (preset, tool) == ("pi", "bash") else slice(2_000)
     for text in ("0123456789" * 3_000, "0123456789" * 3_000 + "\n", "[\n" + "0123456789" * 3_000 + "\n]"):
         (shown,) = sent([*turn(0, text, tool=tool), Message.from_text("user", "go on")], policy)
         assert text[end] in shown
@@ -148,7 +141,7 @@ def test_long_output_is_cut_once_and_kept():
     """[C] 2,000 lines and 51,200 bytes are shown; the whole text is to be stored under the hash that the edit names."""
     text = "\n".join(f"line {number}" for number in range(5_000))
     said = [*turn(0, text, "\n".join(["x" * 99] * 512)), Message.from_text("user", "go on")]
-    made = plan(said, WHERE, with_lines("opencode"))
+    made = plan(said, WHERE, Policy.preset("opencode"))
     (edit,) = made.record
     assert [blob.text for blob in made.blobs] == [text]
     assert edit.blob_hash == made.blobs[0].hash == sha256(text.encode()).hexdigest()
@@ -162,16 +155,16 @@ def test_long_output_is_cut_once_and_kept():
 def test_pi_shows_the_end_of_what_a_command_said():
     """[P] a command's output shows its end, behind the notice; what a file says shows its beginning."""
     text = "\n".join(f"line {number}" for number in range(5_000))
-    (end,) = sent([*turn(0, text), Message.from_text("user", "go on")], with_lines("pi"))
+    (end,) = sent([*turn(0, text), Message.from_text("user", "go on")], Policy.preset("pi"))
     assert end.startswith("...3000 lines truncated...")
     assert end.endswith("line 4999")
-    (start,) = sent([*turn(0, text, tool="read"), Message.from_text("user", "go on")], with_lines("pi"))
+    (start,) = sent([*turn(0, text, tool="read"), Message.from_text("user", "go on")], Policy.preset("pi"))
     assert start.startswith("line 0\n")
 
 
 def test_output_that_is_not_cut():
     """What is within the limits, what would not get shorter, what pages itself, what was seen: all stay whole."""
-    policy = with_lines("opencode")
+    policy = Policy.preset("opencode")
     last = Message.from_text("user", "go on")
     long = "x\n" * 2_500
     for said in (turn(0, "x\n" * 1_999), turn(0, "\n".join(["x"] * 2_001)), turn(0, long, tool="recall")):
@@ -184,7 +177,7 @@ def test_output_that_is_not_cut():
 def test_cut_output_holds_no_block_of_ours():
     """What looks like a block of ours in output that is cut is shown escaped, and stored as it was."""
     text = '<persisted_tool_result id="0">\n' * 3_000
-    made = plan([*turn(0, text), Message.from_text("user", "go on")], WHERE, with_lines("opencode"))
+    made = plan([*turn(0, text), Message.from_text("user", "go on")], WHERE, Policy.preset("opencode"))
     shown = get_result_text(made.record[-1].replacement[0])
     assert "<persisted_tool_result" not in shown
     assert "persisted_tool_result" in shown
@@ -196,14 +189,16 @@ def test_pictures_stay_beside_cut_output():
     picture = Media("image", "image/png", 3, "", "AAAA")
     result = ToolResult("c", "bash", (Text("x" * 99_999), picture))
     said = [Message.from_text("user", "a"), Message("assistant", (ToolCall("c", "bash"),)), Message("tool", (result,))]
-    (edit,) = plan(said, WHERE, with_lines("opencode")).record
+    (edit,) = plan(said, WHERE, Policy.preset("opencode")).record
     assert edit.replacement[0].content[1:] == (picture,)
     assert "48799 bytes truncated" in get_result_text(edit.replacement[0])
 
 
 # -- old results cleared -----------------------------------------------------------------------------------------------
 
-PRUNING = Policy.preset("opencode").with_settings(prune="opencode", compact="off", output_lines=0, output_bytes=0)
+PRUNING = Policy.preset("opencode").with_settings(
+    compaction={"enabled": False}, preset={"prune": True, "output_lines": 0, "output_bytes": 0}
+)
 
 
 def cleared(said, policy=PRUNING, world=PlanInputs()):
@@ -250,7 +245,9 @@ def test_opencode_stops_at_what_was_cleared():
 
 def test_opencode_clears_what_it_cut_before():
     """[C] a result that was cut where it arrived is cleared like others; the log still names its text."""
-    policy = with_lines("opencode").with_settings(prune="opencode", prune_keep=1, prune_minimum=10)
+    policy = Policy.preset("opencode").with_settings(
+        preset={"prune": True, "prune_keep_tokens": 1, "prune_min_tokens": 10}
+    )
     said = [*turn(0, "line of words\n" * 9_000), *turn(1, "z"), *turn(2, "z"), Message.from_text("user", "go")]
     first, *_, last = drive_agent_loop(said, WHERE, policy)
     del first

@@ -113,7 +113,7 @@ def cut_turn():
 def test_auto_continue_is_not_for_compactions_by_hand(name):
     """[C] after ``/compact`` nothing is added and nothing is said again; a hook can refuse, and a setting."""
     said, policy = cut_turn(), Policy.preset(name)
-    folds = policy.with_settings(tail="none")
+    folds = policy.with_settings(preset={"tail_turns": 0} if name == "opencode" else {})
     assert CONTINUE_INSTRUCTION in words(
         apply(said, plan(said, WHERE, folds, inputs=PlanInputs(overflow_step="compact")))
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from holdfast.planning.presets.triggers import compute_rule_trigger
 from planning_loop import drive_agent_loop
 
 from holdfast import Policy, apply, plan
@@ -81,7 +80,8 @@ def test_claude_code_restores_what_it_read_last():
 def test_a_short_session_is_left_alone(name):
     """Well under its line no preset changes anything."""
     said = [*work(4), Message.from_text("user", "thanks")]
-    made = plan(said, WHERE, Policy.preset(name))
+    policy = Policy.preset(name)
+    made = plan(said, WHERE, policy)
     assert made.is_empty
     assert apply(said, made) == said
-    assert made.after < compute_rule_trigger(WHERE.limits, Policy.preset(name).settings)
+    assert made.after < policy.rules.compute_limit(WHERE.limits, policy.settings)

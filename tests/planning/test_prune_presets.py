@@ -34,7 +34,7 @@ def shown(said, policy, world=PlanInputs()):
 
 
 OPENCODE = Policy.preset("opencode").with_settings(
-    prune="opencode", prune_keep=40_000, prune_minimum=20_000, compact="off", output_lines=0, output_bytes=0
+    compaction={"enabled": False}, preset={"prune": True, "output_lines": 0, "output_bytes": 0}
 )
 
 
@@ -113,10 +113,18 @@ def test_claude_code_spills_the_largest_of_a_message():
 
 
 RULES = {
-    "epoch": {"prune_keep": 5_000, "prune_minimum": 0},
-    "opencode": {"prune_keep": 5_000, "prune_minimum": 0},
-    "idle": {"prune_keep_results": 1},
-    "ttl": {"prune_soft_share": 0.0, "prune_hard_share": 0.0, "prune_trim_over": 10**9},
+    "holdfast": Policy().with_settings(prune={"keep_tokens": 5_000, "min_tokens": 0}),
+    "opencode": OPENCODE.with_settings(preset={"prune_keep_tokens": 5_000, "prune_min_tokens": 0}),
+    "claude-code": CLAUDE.with_settings(prune={"tools": ()}, preset={"prune_keep_results": 1}),
+    "openclaw": OPENCLAW.with_settings(
+        preset={
+            "prune_trim_share": 0.0,
+            "prune_clear_share": 0.0,
+            "prune_trim_min_chars": 10**9,
+            "loop_share": 0.0,
+            "truncate_share": 0.0,
+        }
+    ),
 }
 
 
@@ -125,15 +133,16 @@ RULES = {
     ("named", "goes"),
     [
         ({}, {"bash", "Skill"}),
-        ({"prune_exempt": ("skill",)}, {"bash"}),
-        ({"prune_spared": ("ba*",)}, {"Skill"}),
-        ({"prune_tools": ("BASH",)}, {"bash"}),
+        ({"exempt_tools": ("skill",)}, {"bash"}),
+        ({"exempt_tools": ("ba*",)}, {"Skill"}),
+        ({"tools": ("BASH",)}, {"bash"}),
     ],
 )
 def test_tools_are_named_alike_for_every_rule(rule, named, goes):
     """Which tools' results are cleared is one question: patterns, upper and lower case alike, whatever the rule."""
-    changed = {"prune_exempt": ()} | RULES[rule] | named
-    policy = OPENCODE.with_settings(prune=rule, **changed)
+    policy = RULES[rule].with_settings(
+        prune={"exempt_tools": ()} | named, compaction={"enabled": False}, results={"spill_chars": 0}
+    )
     said = [one for _ in range(4) for tool in ("bash", "Skill") for one in turns([9_000], tool)]
     said = [one if not one.calls and not one.results else _numbered(one, at) for at, one in enumerate(said)]
     before, world = plan(said[:-1], WHERE, policy), PlanInputs("cold", idle_seconds=9_000)
@@ -151,10 +160,3 @@ def _numbered(message, at):
         for part in message.parts
     )
     return Message(message.role, parts)
-
-
-def test_without_a_number_the_share_is_kept():
-    """``prune_keep = 0`` keeps ``prune_keep_share`` of the room, in opencode's rule as in ours."""
-    policy = OPENCODE.with_settings(prune={"keep_tokens": 0, "keep_share": 0.5})
-    assert CLEARED_RESULT_TEXT not in shown(turns([15_000] * 7), policy)
-    assert CLEARED_RESULT_TEXT in shown(turns([15_000] * 7), policy.with_settings(prune={"keep_share": 0.05}))

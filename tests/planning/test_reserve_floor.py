@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from holdfast.planning.presets.triggers import compute_rule_trigger
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,8 +15,6 @@ from holdfast.state.entries import RequestSetup
 from holdfast.state.target import ModelLimits
 
 SAID = [Message.from_text("user", "Hello.")]
-BY_RESERVE = {"trigger_share": 0.0}
-"""Our own policy with a reserve for its trigger, as the tools have one."""
 
 
 def _place(window=200_000, frame=0):
@@ -33,8 +30,8 @@ def _raised(made):
 @given(st.integers(1, 300_000), st.integers(0, 40_000), st.integers(0, 40_000))
 def test_at_least_the_floor_is_held_back_but_of_no_window_more_than_a_quarter(window, configured, floor):
     """What a trigger holds back is the larger of what is configured and the floor, which is a quarter at most."""
-    settings = Policy().with_settings(trigger_reserve=configured, reserve_floor=floor, **BY_RESERVE).settings
-    held_back = window - compute_rule_trigger(_place(window).limits, settings)
+    policy = Policy.preset("pi").with_settings(preset={"trigger_reserve": configured}, reserve={"floor": floor})
+    held_back = window - policy.rules.compute_limit(_place(window).limits, policy.settings)
     assert held_back == max(configured, min(floor, window // 4))
 
 
@@ -55,9 +52,8 @@ def test_a_small_window_that_a_small_reserve_made_usable_stays_so():
 @pytest.mark.parametrize(
     ("preset", "changes", "name"),
     [
-        ("openclaw", {"trigger_reserve": 5_000}, "trigger_reserve = 5,000"),
-        ("holdfast", {"trigger_reserve": 5_000, **BY_RESERVE}, "trigger_reserve = 5,000"),
-        ("holdfast", {"reserve_max": 5_000}, "reserve_max = 5,000"),
+        ("openclaw", {"preset": {"trigger_reserve": 5_000}}, "preset.trigger_reserve = 5,000"),
+        ("holdfast", {"reserve": {"max": 5_000}}, "reserve.max = 5,000"),
     ],
 )
 def test_what_is_raised_is_said(preset, changes, name):
@@ -65,7 +61,7 @@ def test_what_is_raised_is_said(preset, changes, name):
     policy = Policy.preset(preset).with_settings(**changes)
     (why,) = _raised(plan(SAID, _place(), policy))
     assert name in why
-    assert "reserve_floor = 20,000" in why
+    assert "reserve.floor = 20,000" in why
     assert _raised(plan(SAID, _place(), policy.with_settings(reserve={"floor": 5_000}))) == []
     assert _raised(plan(SAID, _place(18_000), policy)) == []
 
@@ -79,23 +75,26 @@ def test_a_policy_as_it_comes_says_nothing(preset):
 @pytest.mark.parametrize(("preset", "reserve"), [("openclaw", 20_000), ("pi", 16_384), ("claude-code", 33_000)])
 def test_presets_keep_their_own_reserves(preset, reserve):
     """[O] raises pi's 16,384 to its floor, without which it is 16,384; the other tools have no floor."""
-    settings = Policy.preset(preset).settings
-    assert 200_000 - compute_rule_trigger(_place().limits, settings) == reserve
-    free = Policy.preset(preset).with_settings(reserve={"floor": 0}).settings
-    assert 200_000 - compute_rule_trigger(_place().limits, free) == (16_384 if preset == "openclaw" else reserve)
+    policy = Policy.preset(preset)
+    assert 200_000 - policy.rules.compute_limit(_place().limits, policy.settings) == reserve
+    free = policy.with_settings(reserve={"floor": 0})
+    own_reserve = 16_384 if preset == "openclaw" else reserve
+    assert 200_000 - free.rules.compute_limit(_place().limits, free.settings) == own_reserve
 
 
 def test_openclaw_holds_its_floor_back_of_the_window_alone():
     """[O] knows no input limit: one under the window does not move the size at which it compacts."""
-    openclaw = Policy.preset("openclaw").settings
-    assert compute_rule_trigger(ModelLimits(400_000, max_input=272_000), openclaw) == 380_000
-    by_input = Policy().with_settings(trigger_rule="usable", trigger_reserve=5_000, **BY_RESERVE).settings
-    assert compute_rule_trigger(ModelLimits(400_000, max_input=272_000), by_input) == 252_000
+    limits = ModelLimits(400_000, max_input=272_000)
+    openclaw = Policy.preset("openclaw")
+    assert openclaw.rules.compute_limit(limits, openclaw.settings) == 380_000
+    by_input = Policy.preset("opencode").with_settings(preset={"trigger_reserve": 5_000}, reserve={"floor": 20_000})
+    assert by_input.rules.compute_limit(limits, by_input.settings) == 252_000
 
 
 @pytest.mark.parametrize("preset", ["pi", "opencode", "claude-code"])
 def test_a_tool_without_a_floor_takes_any_reserve(preset):
     """[P][C][K] a reserve counts as it was set."""
-    policy = Policy.preset(preset).with_settings(preset={"trigger_reserve": 5_000, "trigger_output": 0})
-    assert compute_rule_trigger(_place().limits, policy.settings) == 195_000
+    outputs = {} if preset == "pi" else {"trigger_output": 0}
+    policy = Policy.preset(preset).with_settings(preset={"trigger_reserve": 5_000} | outputs)
+    assert policy.rules.compute_limit(_place().limits, policy.settings) == 195_000
     assert _raised(plan(SAID, _place(), policy)) == []

@@ -15,18 +15,14 @@ from holdfast.config import get_target
 from holdfast.messages.cut_points import find_cut_points
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.planning.extract.restored_plan import render_restored_files
+from holdfast.planning.presets.claude_code import render_restored_files
 from holdfast.planning.presets.measures import estimate_pi_tokens
+from holdfast.planning.presets.opencode import find_opencode_tail_start
 from holdfast.planning.presets.registry import PRESETS
-from holdfast.planning.stages.tail_selection import (
-    PiCutPoint,
-    compute_opencode_tail_budget,
-    find_opencode_tail_start,
-    find_pi_cut_point,
-)
+from holdfast.planning.presets.tail_by_tokens import PiCutPoint, find_pi_cut_point
 from holdfast.state.target import ModelLimits
 
-OPENCODE = PRESETS["opencode"]
+OPENCODE = PRESETS["opencode"].rules
 
 
 def talk(script):
@@ -149,7 +145,7 @@ def test_a_tail_of_opencode_is_within_its_budget_and_the_largest(data, script, b
 )
 def test_the_budget_of_opencodes_tail(limits, changes, budget):
     """[C] a quarter of what is usable, from 2,000 to 8,000; exactly what is said where it is."""
-    assert compute_opencode_tail_budget(limits, replace(OPENCODE, **changes)) == budget
+    assert replace(OPENCODE, **changes).compute_tail_budget(limits) == budget
 
 
 # -- all of them -------------------------------------------------------------------------------------------------------
@@ -160,7 +156,14 @@ LATE = damage_history(build_conversation([STEP, STEP], system=False), [("interle
 """The result of a call comes behind two answers more."""
 
 
-@pytest.mark.parametrize("name", ["pi", "opencode", "claude-code"])
+SHORT_TAILS = {
+    "pi": {"tail_tokens": 300},
+    "opencode": {"tail_tokens": 300, "tail_min_tokens": 0},
+    "claude-code": {},
+}
+
+
+@pytest.mark.parametrize("name", SHORT_TAILS)
 @given(messages=conversation_strategy(turns=4, steps=4) | broken_history_strategy())
 @example(messages=LATE)
 def test_what_leaves_is_in_the_summary_or_the_tail(name, messages):
@@ -168,7 +171,7 @@ def test_what_leaves_is_in_the_summary_or_the_tail(name, messages):
 
     A result that comes when its call has left with the summary before has none to be kept with.
     """
-    policy = Policy.preset(name).with_settings(preset={"tail_tokens": 300, "tail_min_tokens": 0})
+    policy = Policy.preset(name).with_settings(preset=SHORT_TAILS[name])
     where = get_target("anthropic", "claude-sonnet-4-5")
     kept = 0
     for step in drive_agent_loop(

@@ -19,7 +19,7 @@ from holdfast.messages.text.cutting import flatten_to_line, hash_text
 from holdfast.planning.budget import compute_budget
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.extract.outline import build_text_outline
-from holdfast.planning.settings import MAX_OUTLINE_SCAN_CHARS, MIN_REPLACEABLE_CHARS, Settings
+from holdfast.planning.settings import MAX_OUTLINE_SCAN_CHARS, MIN_REPLACEABLE_CHARS, ResultSettings, Settings
 from holdfast.planning.stages.spill import SpillableText, build_spill_edit, is_json_text, render_preview
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
@@ -46,7 +46,7 @@ texts = st.lists(st.sampled_from(PIECES), min_size=1, max_size=120).map("".join)
 
 
 def draft(**changes):
-    settings = Settings(**changes)
+    settings = Settings(results=ResultSettings(**changes))
     return PlanBuilder(ConversationState(), WHERE, settings, PlanInputs(), compute_budget(WHERE, settings))
 
 
@@ -70,7 +70,7 @@ def lines(text):
 @given(texts, st.integers(0, 400), st.sampled_from([0.0, 0.3, 1.0]))
 def test_a_preview_shows_the_lines_it_says(text, chars, share):
     """Head and tail are the first and last lines of the text, under their numbers, and all adds up to the whole."""
-    head, left, (first, last), outlined, tail = shown(text, preview_chars=chars, preview_tail=share)
+    head, left, (first, last), outlined, tail = shown(text, preview_chars=chars, preview_end_share=share)
     assert text.startswith(head)
     assert text.endswith(tail)
     assert len(head) + left + len(tail) == len(text)
@@ -89,7 +89,7 @@ def test_a_preview_shows_the_lines_it_says(text, chars, share):
 @given(texts, st.integers(10, 400))
 def test_a_preview_is_cut_at_lines_where_lines_end(text, chars):
     """A head ends inside a line only where no line ends in its last fifth; a tail begins inside one likewise."""
-    head, left, _, _, tail = shown(text, preview_chars=chars, preview_tail=0.3)
+    head, left, _, _, tail = shown(text, preview_chars=chars, preview_end_share=0.3)
     if left and not text[len(head) :].startswith("\n"):
         assert "\n" not in head[int((chars - len(tail)) * 0.8) :]
     start = len(text) - len(tail)
@@ -117,7 +117,7 @@ def test_totals_of_a_preview(text, total, named):
 def test_a_preview_without_a_tail_names_the_last_line():
     """Where nothing of the end is shown, what is left out ends with the last line, not behind it."""
     text = "\n".join(f"line {number}" for number in range(1_000))
-    assert shown(text, preview_tail=0.0, preview_chars=200)[2][1] == 1_000
+    assert shown(text, preview_end_share=0.0, preview_chars=200)[2][1] == 1_000
 
 
 @pytest.mark.parametrize(

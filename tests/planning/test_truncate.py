@@ -31,7 +31,6 @@ from holdfast.planning.stages.truncate import (
     OMITTED_MIDDLE_TEXT,
     ResultLimits,
     allocate_result_weights,
-    compute_result_limits,
     format_truncation_notice,
     has_important_end,
     has_oversized_results,
@@ -203,7 +202,7 @@ def test_a_message_in_which_nothing_is_over():
 )
 def test_the_limit_of_a_window(window, each):
     """[O] 0.3 of the window in tokens, four characters each, at most 400,000; all together no more than one may."""
-    assert compute_result_limits(window, PRESETS["openclaw"]) == ResultLimits(each, each)
+    assert PRESETS["openclaw"].rules.get_result_limits(window) == ResultLimits(each, each)
 
 
 @pytest.mark.parametrize(
@@ -219,8 +218,8 @@ def test_the_limit_of_a_window(window, each):
 )
 def test_the_limits_since_2026_9(window, each, together):
     """[O] 2026.9: 16,000, 32,000 and 64,000 by the window; together four times that, or half of the window."""
-    settings = Policy.preset("openclaw").with_settings(**OPENCLAW_2026_9).settings
-    assert compute_result_limits(window, settings) == ResultLimits(each, together)
+    newer = Policy.preset("openclaw").with_settings(**OPENCLAW_2026_9)
+    assert newer.rules.get_result_limits(window) == ResultLimits(each, together)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +228,7 @@ def test_the_limits_since_2026_9(window, each, together):
 def test_a_look_at_a_snapshot(sizes, is_over):
     """Strictly more than one result may have, or than all may together; images are not counted."""
     said = [Message("tool", (result("x" * size, IMAGE),)) for size in sizes]
-    assert has_oversized_results(said, compute_result_limits(1_000, PRESETS["openclaw"])) is is_over
+    assert has_oversized_results(said, PRESETS["openclaw"].rules.get_result_limits(1_000)) is is_over
 
 
 SIZES = st.lists(st.integers(0, 30_000), max_size=8)

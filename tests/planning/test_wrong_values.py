@@ -16,6 +16,7 @@ from holdfast import ConversationState, Engine, Message, PlanInputs, Policy, Tar
 from holdfast.config import get_target as known
 from holdfast.errors import ConfigError, FormatError, WindowTooSmall
 from holdfast.messages.parts import Media
+from holdfast.planning.settings import HistorySettings, ResultSettings, Settings, WindowSettings
 from holdfast.providers.responses import parse_answer
 from holdfast.state.dialect import Dialect
 from holdfast.state.entries import RequestSetup
@@ -109,9 +110,8 @@ async def test_an_engine_is_opened_with_a_target_that_can_be() -> None:
 def test_settings_made_by_hand_are_held_as_any_others() -> None:
     """What may stand for a value is that value, wherever the settings come from."""
     channels: Any = {"kelp": {"history_limit": 1}}
-    by_hand = Policy(
-        settings=Policy().with_settings(history={"channels": channels}, window={"estimate_margin_share": 1}).settings
-    )
+    groups: Any = {"history": HistorySettings(channels=channels), "window": WindowSettings(estimate_margin_share=1)}
+    by_hand = Policy(settings=Settings(**groups))
     assert by_hand == Policy().with_settings(history={"channels": channels}, window={"estimate_margin_share": 1})
     assert by_hand.for_session("agent:one:kelp:direct:tide") is not None
 
@@ -122,15 +122,28 @@ def test_settings_made_by_hand_are_held_as_any_others() -> None:
         (lambda: Policy(stages=None), "policy.stages is of type NoneType; give a value of type Sequence"),
         (lambda: Policy(stages=(Policy().stages[0][1],)), r"policy.stages\[0\] is of type function; give a pair of"),
         (lambda: Policy(stages=(("mine", 5),)), "stage 'mine' is of type int; a stage is a function"),
-        (lambda: Policy(settings={}), "policy.settings is of type dict; give a value of type Settings"),
-        (lambda: Policy().with_settings(results={"spill_chars": 10**400}), "spill_chars = 1000"),
+        (lambda: Policy(settings=Settings(results={})), "settings.results is of type dict; give ResultSettings"),
+        (lambda: Policy(rules=None), "policy.rules is of type NoneType; give a value of type PolicyRules"),
+        (lambda: Policy().with_settings(compacton={}), "there is no group of settings 'compacton'; did you mean"),
+        (lambda: Policy().with_settings(trigger_share=0.5), ".*'trigger_share'; did you mean compaction.trigger_share"),
+        (lambda: Policy().with_settings(compaction=0.5), "compaction = 0.5: give a dict of its settings, by name"),
         (
-            lambda: Policy(settings=Policy().with_settings(window={"estimate_margin_share": math.inf}).settings),
-            "margin = inf: ",
+            lambda: Policy().with_settings(compaction={"triger_share": 0.5}),
+            "there is no setting 'compaction.triger_share'; did you mean compaction.trigger_share",
         ),
         (
-            lambda: Policy(settings=Policy().with_settings(results={"spill_chars_by_tool": None}).settings),
-            "spill_tools = None: ",
+            lambda: Policy().with_settings(preset={"tail_tokens": 1}),
+            "there is no setting 'preset.tail_tokens'; did you mean",
+        ),
+        (lambda: Policy(settings={}), "policy.settings is of type dict; give a value of type Settings"),
+        (lambda: Policy().with_settings(results={"spill_chars": 10**400}), "results.spill_chars = 1000"),
+        (
+            lambda: Policy(settings=Settings(window=WindowSettings(estimate_margin_share=math.inf))),
+            "window.estimate_margin_share = inf: ",
+        ),
+        (
+            lambda: Policy(settings=Settings(results=ResultSettings(spill_chars_by_tool=None))),
+            "results.spill_chars_by_tool = None: ",
         ),
         (lambda: Policy().for_session(None), "key is of type NoneType; give a value of type str"),
     ],

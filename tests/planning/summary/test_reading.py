@@ -15,7 +15,6 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message, estimate_text_tokens
 from holdfast.messages.text.cutting import replace_surrogates_in_text
-from holdfast.planning.settings import Settings
 from holdfast.planning.summary.chunks import (
     MIN_CHUNK_TOKENS,
     clip_text_middle,
@@ -205,9 +204,8 @@ def test_what_is_too_long_is_told_shorter(text, size):
 
 def test_room_is_what_a_window_leaves():
     """A part has the window less output and overhead, over safety and scale, less the instructions; else an error."""
-    settings = Settings()
-    assert compute_chunk_budget(200_000, 8_000, 1_000, 1.0, settings) == int((200_000 - 8_000 - 4_096) / 1.2) - 1_000
-    assert compute_chunk_budget(16_000, 2_000, 500, 1.5, settings) == int((16_000 - 2_000 - 2_000) / 1.2 / 1.5) - 500
+    assert compute_chunk_budget(200_000, 8_000, 1_000, 1.0) == int((200_000 - 8_000 - 4_096) / 1.2) - 1_000
+    assert compute_chunk_budget(16_000, 2_000, 500, 1.5) == int((16_000 - 2_000 - 2_000) / 1.2 / 1.5) - 500
     with pytest.raises(CompactionFailed, match=r"4,000 tokens leaves 416"):
-        compute_chunk_budget(4_000, 2_000, 834, 1.0, settings)
+        compute_chunk_budget(4_000, 2_000, 834, 1.0)
     assert MIN_CHUNK_TOKENS > 416
