@@ -177,7 +177,7 @@ def test_the_limit_of_steps(run):
 )
 def test_what_cannot_work(run, home, options, why):
     """No key, no folder, no provider, no room: exit code 2, what to do, and no traceback."""
-    (home / "holdfast.toml").write_text("[policy]\nretries_most = 0\n")
+    (home / "holdfast.toml").write_text("[policy.retry]\nmax_retries = 0\n")
     done = run("agent", "Go.", *options)
     assert done.exit_code == 2, done.output
     assert why in done.stderr
@@ -196,7 +196,7 @@ def test_a_key_that_the_provider_refuses(run, monkeypatch):
 
 def test_a_provider_that_is_not_there(run, home):
     """Each try says what went wrong, so that nobody waits for a wrong address without knowing it."""
-    (home / "holdfast.toml").write_text("[policy]\nretries_most = 1\nretry_base = 0.01\n")
+    (home / "holdfast.toml").write_text("[policy.retry]\nmax_retries = 1\nbase_seconds = 0.01\n")
     done = run("agent", "Go.", "--model", MODEL, "--base-url", "http://127.0.0.1:9")
     assert done.exit_code == 2
     assert re.search(r"network: again in [\d.]+ s \(try 2\): .*127\.0\.0\.1:9", done.stderr), done.stderr

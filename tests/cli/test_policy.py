@@ -8,20 +8,24 @@ from importlib import import_module
 import counts
 import pytest
 
-from holdfast.cli.reports.settings_table import group_settings, list_constants
+from holdfast.cli.commands.policy import list_settings
+from holdfast.cli.reports.settings_table import list_constants
+from holdfast.config import load_configuration
 from holdfast.planning.presets.registry import PRESETS
-from holdfast.planning.settings import Settings
+from holdfast.planning.settings_check import list_setting_groups, list_setting_names
 
 
 def shown(run, name: str) -> dict:
     return json.loads(run("policy", "show", name, "--json").stdout)
 
 
-def test_the_groups_hold_every_setting_once():
-    """No setting is left out and none stands twice."""
-    names = [name for own in group_settings().values() for name in own]
-    assert sorted(names) == sorted(Settings.__struct_fields__)
-    assert "Others" not in group_settings()
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_setting_that_a_policy_reads_is_shown_once(name):
+    """No setting is left out but those that its rules replace, and none stands twice."""
+    rules = PRESETS[name].rules
+    names = [row["setting"] for row in list_settings(name, load_configuration())]
+    assert len(names) == len(set(names))
+    assert {*names} == {*list_setting_names(type(rules))} - rules.unused_settings
 
 
 def test_constants_are_those_of_the_source():
@@ -49,45 +53,54 @@ def test_a_person_sees_all_of_it(run, name):
     text = done.stdout
     assert all(
         word in text
-        for word in (*group_settings(), *Settings.__struct_fields__, *(one.name for one in list_constants()))
+        for word in (
+            *list_setting_groups(type(PRESETS[name].rules)),
+            *(row["setting"] for row in list_settings(name, load_configuration())),
+            *(one.name for one in list_constants()),
+        )
     )
 
 
 def test_who_changed_a_setting(run, home):
     """A setting of ``holdfast.toml`` has its value, the preset's, and the file and table it came from."""
-    (home / "holdfast.toml").write_text("[policy]\nmessage_chars = 7\n\n[policy.pi]\ntail_tokens = 12_000\n")
+    (home / "holdfast.toml").write_text(
+        "[policy.results]\nmessage_chars = 7\n\n[policy.pi.preset]\ntail_tokens = 12_000\n"
+    )
     rows = {row["setting"]: row for row in shown(run, "pi")["settings"]}
-    row = rows["tail_tokens"]
-    assert (row["value"], row["preset"], row["changed_by"]) == (12_000, 20_000, "holdfast.toml [policy.pi]")
-    assert rows["message_chars"]["changed_by"] == "holdfast.toml [policy]"
-    assert [row["setting"] for row in rows.values() if row["changed_by"]] == ["message_chars", "tail_tokens"]
+    row = rows["preset.tail_tokens"]
+    assert (row["value"], row["preset"], row["changed_by"]) == (12_000, 20_000, "holdfast.toml [policy.pi.preset]")
+    assert rows["results.message_chars"]["changed_by"] == "holdfast.toml [policy.results]"
+    assert [row["setting"] for row in rows.values() if row["changed_by"]] == [
+        "results.message_chars",
+        "preset.tail_tokens",
+    ]
     assert "changed from 20,000 by" in run("policy", "show", "pi").stdout
     assert "changed from" not in run("policy", "show", "holdfast").stdout.replace("changed from 200,000 by", "")
 
 
 def test_a_reserve_that_is_raised_is_shown(run, home):
     """Who configures a reserve under the floor sees that it is raised, and what to set."""
-    (home / "holdfast.toml").write_text("[policy.openclaw]\ntrigger_reserve = 5_000\n")
-    assert "trigger_reserve = 5,000 is under reserve_floor = 20,000" in run("policy", "show", "openclaw").stdout
-    assert "is under reserve_floor" not in run("policy", "show", "pi").stdout
+    (home / "holdfast.toml").write_text("[policy.openclaw.preset]\ntrigger_reserve = 5_000\n")
+    assert "preset.trigger_reserve = 5,000 is under reserve.floor = 20,000" in run("policy", "show", "openclaw").stdout
+    assert "is under reserve.floor" not in run("policy", "show", "pi").stdout
 
 
 def test_a_wrong_file_is_told(run, home):
     """No policy is shown under a file that cannot be used."""
-    (home / "holdfast.toml").write_text("[policy]\ntail_tokns = 1\n")
+    (home / "holdfast.toml").write_text("[policy.pi.preset]\ntail_tokns = 1\n")
     result = run("policy", "show", "pi")
     assert result.exit_code == 2
-    assert "did you mean tail_tokens" in result.stderr
+    assert "did you mean preset.tail_tokens" in result.stderr
 
 
 def test_doctor_tells_what_is_changed(run, home):
     """Changed settings and limits are listed; what contradicts itself is wrong, with the policy it is wrong for."""
-    (home / "holdfast.toml").write_text("[policy.pi]\ntail_tokens = 12_000\n\n[store]\nblob_bytes = 1_000_000\n")
+    (home / "holdfast.toml").write_text("[policy.pi.preset]\ntail_tokens = 12_000\n\n[store]\nblob_bytes = 1_000_000\n")
     checks = {one["subject"]: one for one in json.loads(run("doctor", "--json").stdout)["checks"]}
-    assert checks["policies"]["text"] == "1 setting changed: [policy.pi] tail_tokens"
+    assert checks["policies"]["text"] == "1 setting changed: [policy.pi.preset] tail_tokens"
     assert checks["store limits"]["text"] == "blob_bytes 1,000,000"
-    (home / "holdfast.toml").write_text("[policy.holdfast]\ntrigger_share = 0.5\n")
+    (home / "holdfast.toml").write_text("[policy.holdfast.compaction]\ntrigger_share = 0.5\n")
     result = run("doctor", "--json")
     assert result.exit_code == 1
     (wrong,) = [one for one in json.loads(result.stdout)["checks"] if one["state"] == "wrong"]
-    assert "[policy.holdfast] trigger_share, in policy holdfast" in wrong["text"]
+    assert "[policy.holdfast.compaction] trigger_share, in policy holdfast" in wrong["text"]

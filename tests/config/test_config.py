@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast.planning.presets.triggers import compute_opencode_limit
 from msgspec.structs import replace
 
 from holdfast import Policy
@@ -291,13 +290,11 @@ def test_a_prompt_may_be_shorter_than_the_window(tmp_path: Path) -> None:
     catalog = load_catalog(tmp_path, tmp_path / "missing")
     place = get_target("openai-chat", "long-1", catalog=catalog)
     assert place.limits == ModelLimits(400_000, 128_000, None, 272_000, "catalog: long-*")
-    assert compute_opencode_limit(place.limits, PRESETS["opencode"]) == 252_000
-    assert compute_budget(place, PRESETS["holdfast"]).usable == 272_000
+    assert PRESETS["opencode"].rules.compute_usable_tokens(place.limits) == 252_000
+    assert compute_budget(place, PRESETS["holdfast"].settings).usable == 272_000
     small = get_target("openai-chat", "long-1", window=50_000, catalog=catalog)
     assert (small.limits.window, small.limits.max_input) == (50_000, 50_000)
-    capped = apply_window_cap(
-        place, Policy(settings=PRESETS["openclaw"]).with_settings(window={"cap": 100_000}).settings
-    )
+    capped = apply_window_cap(place, Policy.preset("openclaw").with_settings(window={"cap": 100_000}).settings)
     assert (capped.limits.window, capped.limits.max_input) == (100_000, 100_000)
     assert get_target("openai-chat", "other", catalog=catalog).limits.max_input is None
 

@@ -95,7 +95,7 @@ def test_the_day_is_as_hard_as_it_should_be(day):
     spilled = Counter(
         edit.span.start for turn in turns for edit in turn.prepared_request.plan.record if edit.rule == "spill"
     )
-    limits = Numbers()
+    limits = Numbers().results
     sizes = [(step.results, sum(map(len, step.results))) for step in DAY[: len(turns) - 1]]
     big = sum(any(len(text) > limits.spill_chars for text in texts) for texts, _ in sizes)
     together = sum(len(texts) > 1 and total > limits.message_chars for texts, total in sizes)

@@ -257,7 +257,7 @@ def test_a_run_that_ends_in_time_has_no_deadline():
 
 @pytest.mark.parametrize("seconds", [7, 400])
 def test_a_compaction_gives_a_question_as_long_as_a_summary_may_take(seconds):
-    """What extends the deadline of ``ask`` is the policy's ``summary_deadline``, whatever that is."""
+    """What extends the deadline of ``ask`` is the policy's ``summarizer.timeout_seconds``, whatever that is."""
 
     class Silent:
         @asynccontextmanager

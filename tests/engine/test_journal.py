@@ -543,7 +543,9 @@ def test_an_undone_limit_of_turns_stays_undone(store, anthropic):
             PlanInputs(cache_state="cold", idle_seconds=9_000),
         ),
         (
-            Policy.preset("opencode").with_settings(prune="opencode", prune_keep=2_000, prune_minimum=500),
+            Policy.preset("opencode").with_settings(
+                preset={"prune": True, "prune_keep_tokens": 2_000, "prune_min_tokens": 500}
+            ),
             PlanInputs(),
         ),
     ],
@@ -606,10 +608,10 @@ def pictures(prepared):
     return sum(len(collect_media_in_messages(slot.message)) for slot in prepared.messages)
 
 
-@pytest.mark.parametrize("compact", ["summary", "off"])
-def test_what_was_undone_gives_way_where_the_request_does_not_fit(store, anthropic, compact):
+@pytest.mark.parametrize("compacts", [True, False])
+def test_what_was_undone_gives_way_where_the_request_does_not_fit(store, anthropic, compacts):
     """Undoing a spill never makes a request that is too large: the text gives way again, and nothing else does."""
-    journal = Journal.open(store, SAMPLE_KEY, Policy().with_settings(compact=compact))
+    journal = Journal.open(store, SAMPLE_KEY, Policy().with_settings(compaction={"enabled": compacts}))
     journal.append(HELLO, *read("c1", LONG))
     journal.prepare_request(anthropic)
     journal.undo()

@@ -30,7 +30,6 @@ from holdfast.engine.upstream.upstream import Reply, UpstreamRequest
 from holdfast.errors import CompactionFailed, DeadlineExceeded, OperationAborted, UpstreamError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
-from holdfast.planning.settings import Settings as Numbers
 from holdfast.providers.common.native_compaction import NativeCompactionResult
 from holdfast.providers.common.server_compaction import (
     add_beta_header,
@@ -72,7 +71,7 @@ FIELDS = {
     "gemini": {"tools": [{"functionDeclarations": [{"name": "read"}]}]},
 }
 WORDS = ProviderSettings(tokenizer="words")
-FAST = Numbers(summary_wait_least=0.0, summary_wait_most=0.0)
+FAST = Policy().with_settings(summarizer={"retry_base_seconds": 0.0, "retry_cap_seconds": 0.0}).settings
 both = pytest.mark.parametrize("api", MODELS)
 STEPS = 14
 LONG = " ".join(f"kelp{number} holds" for number in range(400))
@@ -431,7 +430,7 @@ def test_it_ends_in_its_time():
     upstream = ProviderUpstream(Provider(WORDS), [Fault("stall", "head")])
 
     async def go():
-        with pytest.raises(CompactionFailed, match="raise summary_deadline") as caught:
+        with pytest.raises(CompactionFailed, match=r"raise summarizer\.timeout_seconds") as caught:
             await compact_by_provider(
                 upstream,
                 SENT,

@@ -43,7 +43,7 @@ def step(number, text="unread"):
 ONE_TURN = [Message.from_text("user", "Go."), *[one for at in range(4) for one in step(at, "value = 1\n" * 900)]]
 
 
-def asked(said, replies, name, *, hooks=Hooks(), written=None, window=200_000, ends=nullcontext(), **settings):
+def asked(said, replies, name, *, hooks=Hooks(), written=None, window=200_000, ends=nullcontext(), **summarizer):
     """Return the requests that went out for ``said``, and what was told meanwhile.
 
     ``written`` are the replies to requests for summaries, where somebody writes them.
@@ -51,7 +51,7 @@ def asked(said, replies, name, *, hooks=Hooks(), written=None, window=200_000, e
     upstream, heard = ScriptedUpstream(replies), []
     where = get_target("anthropic", MODEL, window=window)
     writers = [] if written is None else [SummaryWriter(ScriptedUpstream(written), where)]
-    policy = Policy.preset(name).with_settings(summary_least=0, summary_identifiers=0, **settings)
+    policy = Policy.preset(name).with_settings(summarizer={"min_tokens": 0, "max_identifiers": 0} | summarizer)
 
     async def go():
         opened = Engine.open(
@@ -140,7 +140,7 @@ def test_a_run_stops_where_the_summary_s_request_is_too_large(name, said, text):
     ends = pytest.raises(ContextOverflow, match=f"{text}: .*name a model with a larger window for summaries")
     sent, heard = asked(said, [TOO_LARGE], name, written=[TOO_LARGE] * 2, ends=ends)
     assert (len(sent), rungs(heard)) == (1, ["compact"])
-    sent, _ = asked(said, [TOO_LARGE, "yes"], name, written=[TOO_LARGE] * 2, summary_overflow="extract")
+    sent, _ = asked(said, [TOO_LARGE, "yes"], name, written=[TOO_LARGE] * 2, when_too_large="extract")
     assert len(sent) == 2
 
 

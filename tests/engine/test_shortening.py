@@ -12,7 +12,7 @@ from holdfast.engine.log.shortening import shorten_long_results
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.planning.settings import ChannelLimits, UserLimits
-from holdfast.planning.stages.truncate import compute_result_limits, has_oversized_results
+from holdfast.planning.stages.truncate import has_oversized_results
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import BranchSummaryEntry, LabelEntry, MessageEntry
 from holdfast.state.view import build_projection
@@ -20,7 +20,7 @@ from holdfast.store.memory import MemoryStore
 
 POLICY = Policy.preset("openclaw").with_settings(preset={"truncate_max_chars": 6_000, "truncate_total_factor": 4})
 PLACE = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
-LIMITS = compute_result_limits(200_000, POLICY.settings)
+LIMITS = POLICY.rules.get_result_limits(200_000)
 
 
 def read(number, lines):
@@ -110,7 +110,7 @@ def test_nothing_is_read_where_nothing_is_over(journal, store, monkeypatch):
     journal.policy = POLICY.with_settings(preset={"truncate_max_chars": 400_000})
     assert shorten_long_results(journal, PLACE).leaf is None
     journal.policy = Policy()
-    assert "truncate_share is 0" in shorten_long_results(journal, PLACE).why
+    assert "sets no limit" in shorten_long_results(journal, PLACE).why
     assert shorten_long_results(Journal.open(MemoryStore(), SAMPLE_KEY, POLICY), PLACE).leaf is None
 
 
@@ -120,7 +120,7 @@ def test_together_they_have_a_limit_too(store):
         store, SAMPLE_KEY, POLICY.with_settings(preset={"truncate_total_factor": 2, "truncate_total_share": 0.0})
     )
     journal.append(Message.from_text("user", "go"), *(one for number in range(4) for one in read(number, 180)))
-    limits = compute_result_limits(200_000, journal.policy.settings)
+    limits = journal.policy.rules.get_result_limits(200_000)
     before = texts(build_projection(journal.state))
     assert all(len(text) < limits.per_result for text in before)
     assert shorten_long_results(journal, PLACE).messages == 1

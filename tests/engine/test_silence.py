@@ -198,7 +198,7 @@ def whole(words):
         talk += [{"role": "assistant", "content": "yes"}]
 
 
-@pytest.mark.parametrize("given", NEVER, ids=["emergency is off", "no rungs", "as it is"])
+@pytest.mark.parametrize("given", NEVER, ids=["recovery is off", "no rungs", "as it is"])
 @pytest.mark.parametrize("told", [True, False], ids=["counted", "no count"])
 def test_where_nothing_is_made_smaller_silence_is_passed_on(told, given):
     """Each answer is what came, byte for byte, and it is said once what that may mean."""
@@ -225,8 +225,11 @@ def test_where_nothing_smaller_can_be_asked_the_same_is_asked_once_more(words):
     """What comes then is the answer, whether it says anything or not; and no run ends by an error for silence."""
     replies = [spoken("yes", 1_900), spoken("yes", 3_800), spoken("", 1), spoken(words, 1)]
     upstream = ScriptedUpstream([*replies])
-    whole = dict.fromkeys(("goal_share", "spill_chars", "message_chars", "spill_share", "message_share"), 0)
-    policy = Policy().with_settings(recovery_rungs=("media",), compact="off", **whole)
+    policy = Policy().with_settings(
+        recovery={"steps": ("media",)},
+        compaction={"enabled": False, "goal_share": 0.0},
+        results=dict.fromkeys(("spill_chars", "message_chars", "spill_share", "message_share"), 0),
+    )
     answers, heard, report = said(upstream, notes(3), stream=False, policy=policy)
     assert [passed for _, passed in answers] == [*replies[:2], replies[3]]
     assert upstream.sent[2].body == upstream.sent[3].body

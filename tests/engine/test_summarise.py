@@ -258,7 +258,7 @@ def test_other_errors_are_not_tried_again():
 
 
 def test_a_deadline_is_around_all_of_it():
-    """After ``summary_deadline`` seconds in all nothing more is waited for, whatever hangs."""
+    """After ``summarizer.timeout_seconds`` in all nothing more is waited for, whatever hangs."""
     clock = FakeClock()
     upstream = provider(faults=[Fault("stall", "head", at=0, seconds=500)])
     error = refused([writer(upstream)] * 3, clock=clock)

@@ -55,7 +55,7 @@ def place(window, frame=0, *, exact=False, model="claude-sonnet-4-5"):
 
 def lenient(policy):
     """Return ``policy`` without its least window: here it is the room that counts."""
-    return policy.with_settings(preset={"window_min": 0, "window_min_share": 0.0})
+    return replace(policy, rules=policy.rules.without_window_minimum())
 
 
 def known(where, branch):

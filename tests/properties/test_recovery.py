@@ -11,7 +11,7 @@ from holdfast.events import COMPACTION_OUTCOMES
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.presets.registry import PRESETS
-from holdfast.planning.settings import Settings
+from holdfast.planning.settings import CompactionSettings, RecoverySettings, RetrySettings, Settings
 from holdfast.providers.overflow import OVERFLOW_KINDS, VERDICT_KINDS
 from holdfast.recovery.machine import (
     FIRST_STEP_BY_KIND,
@@ -64,16 +64,16 @@ events = refusals | st.builds(NoProgress, st.sampled_from(COMPACTION_OUTCOMES) |
 passing = st.builds(ProviderRefusal, st.sampled_from(sorted(TRANSIENT_KINDS)))
 rules = st.builds(
     Settings,
-    emergency=st.sampled_from([True, True, True, False]),
-    compactions_most=st.integers(0, 6),
-    recovery_compactions=st.integers(0, 6),
-    recovery_rungs=st.permutations(OVERFLOW_STEPS).flatmap(
-        lambda all_: st.integers(0, 4).map(lambda n: tuple(all_[:n]))
+    compaction=st.builds(CompactionSettings, max_per_answer=st.integers(0, 6)),
+    recovery=st.builds(
+        RecoverySettings,
+        enabled=st.sampled_from([True, True, True, False]),
+        max_compactions=st.integers(0, 6),
+        steps=st.permutations(OVERFLOW_STEPS).flatmap(lambda all_: st.integers(0, 4).map(lambda n: tuple(all_[:n]))),
+        stops_at_rate_ceiling=st.booleans(),
     ),
-    retries_most=st.integers(0, 12),
-    retry_wait_most=st.floats(0, 600),
-    tpm_terminal=st.booleans(),
-) | st.sampled_from([*PRESETS.values()])
+    retry=st.builds(RetrySettings, max_retries=st.integers(0, 12), max_wait_seconds=st.floats(0, 600)),
+) | st.sampled_from([preset.settings for preset in PRESETS.values()])
 COMPACTED = CompactionEntry(1, Message.from_text("user", "what was"))
 CUT = DecisionEntry((Edit(Span(0, 1), (), "truncate"),))
 bodies = st.sampled_from(
@@ -141,7 +141,7 @@ def test_what_is_refused_for_good_is_never_sent_again(branch, settings, told, ev
     if isinstance(action, Shrink):
         assert event.is_overflow or event.kind in FIRST_STEP_BY_KIND
     if isinstance(action, Shrink | DropSignatures):
-        assert settings.emergency
+        assert settings.recovery.enabled
         assert not event.has_answer_started
     assert event.is_signature_error or not isinstance(action, DropSignatures)
 
@@ -153,7 +153,7 @@ def test_what_is_sealed_is_left_out_once(branch, settings, told):
     for event in told:
         state, action = decide_next_action(state, event)
         actions.append(action)
-    assert actions.count(DropSignatures()) <= (settings.emergency and settings.recovery.steps != ())
+    assert actions.count(DropSignatures()) <= (settings.recovery.enabled and settings.recovery.steps != ())
 
 
 @given(logs, rules, st.lists(events, max_size=30))

@@ -70,7 +70,7 @@ def test_every_attempt_ends(api, head, script, faults, stages, factor):
         SummaryAnswer(text, estimate_text_tokens(text)), SummaryRequirements(900, 20)
     )
     assert permits.is_idle
-    assert clock() <= chosen.summary_deadline + 1
+    assert clock() <= chosen.summarizer.timeout_seconds + 1
     shapes = [one.reply for one in provider.requests if isinstance(one.reply, RefusalReply) and not one.tokens]
     assert not shapes
     assert len(upstream.sent) <= 2 * 2 * 2 * 3 * (len(head) + 2)

@@ -170,7 +170,7 @@ def test_emergency_recovery_can_be_switched_off(kind):
     """BEHAVIOUR 8: a switch of its own; the end names it. What waiting heals is still waited for."""
     (stop,), _ = done(refused(kind), settings=Policy().with_settings(recovery={"enabled": False}).settings)
     assert stop.rule == "switched_off"
-    assert "emergency" in stop.why
+    assert "recovery.enabled" in stop.why
     assert rungs(BUSY, settings=Policy().with_settings(recovery={"enabled": False}).settings) == ["Retry"]
 
 
@@ -389,8 +389,8 @@ def test_what_can_be_done_is_about_what_went_wrong(kind, cure):
 def test_the_advice_is_what_would_have_helped():
     """Longer waits where one was wanted, more tries where they ran out; at a wrong address neither helps."""
     ends = {
-        "`retries_most`": [refused("rate_limit", retry_after=1.0)] * 16,
-        "`retry_wait_most`": [refused("rate_limit", retry_after=9_000.0)],
+        "`retry.max_retries`": [refused("rate_limit", retry_after=1.0)] * 16,
+        "`retry.max_wait_seconds`": [refused("rate_limit", retry_after=9_000.0)],
         "check the address": [refused("server", status=404)],
     }
     for cure, events in ends.items():

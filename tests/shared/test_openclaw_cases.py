@@ -245,7 +245,7 @@ def _read_result(*content):
 
 def _cut(said, policy, window=200_000):
     """Return ``said`` with the results that recovery cuts after an overflow, where no text can be stored."""
-    settings = {"loop_share": 0.0, "prune": "off", "compact": "off", "window_min": 0}
+    settings = {"compaction": {"enabled": False}, "preset": {"loop_share": 0.0, "prune": False, "window_min": 0}}
     where, world = _place(window), PlanInputs(overflow_step="truncate", can_spill=False)
     return apply(said, plan(said, where, policy.with_settings(**settings), inputs=world))
 
@@ -387,17 +387,19 @@ def _states(case, sent):
     return [next((state for words, state in _STATES if words in text), "full") for text in texts]
 
 
-_QUIET = {"compact": "off", "window_min": 0, "reserve_min": 0, "truncate_share": 0.0}
+_QUIET = _OPENCLAW.with_settings(
+    compaction={"enabled": False}, reserve={"min": 0}, preset={"window_min": 0, "truncate_share": 0.0}
+)
 
 
 def _prune(case):
-    policy = _OPENCLAW.with_settings(**_QUIET, loop_share=0.0)
+    policy = _QUIET.with_settings(preset={"loop_share": 0.0})
     sent = _shown(case, policy, PlanInputs("cold"), case["params"]["window"])
     return {"same": sent == _messages(case), "state": _states(case, sent)}
 
 
 def _mid_loop(case):
-    policy = _OPENCLAW.with_settings(**_QUIET, prune="off")
+    policy = _QUIET.with_settings(preset={"prune": False})
     return _states(case, _shown(case, policy, window=case["params"]["window"]))
 
 

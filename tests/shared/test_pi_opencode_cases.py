@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from engine_runs import EngineRun, talk
-from holdfast.planning.presets.triggers import compute_opencode_limit
 from msgspec.structs import replace
 from planned import PLACE, compacts, first_compaction, place
 
@@ -25,12 +24,8 @@ from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.presets.measures import estimate_pi_request, estimate_pi_tokens
-from holdfast.planning.presets.opencode import OPENCODE_2
-from holdfast.planning.stages.tail_selection import (
-    compute_opencode_tail_budget,
-    find_opencode_tail_start,
-    find_pi_cut_point,
-)
+from holdfast.planning.presets.opencode import OPENCODE_2, find_opencode_tail_start
+from holdfast.planning.presets.tail_by_tokens import find_pi_cut_point
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.dialect import Dialect
 from holdfast.state.entries import (
@@ -61,7 +56,7 @@ DEVIATIONS = {
 _ELSEWHERE = {"model", "thinking"}
 """What pi's contexts say beside messages: settings, which stay with us in the lines that set them."""
 
-OPENCODE = Policy.preset("opencode").settings
+OPENCODE = Policy.preset("opencode").rules
 NO_TAIL = Policy.preset("opencode").with_settings(preset={"tail_turns": 0})
 AS_IT_IS = Target(dialect=Dialect("x", must_start_with_user=False, must_end_with_user=False, merges_same_role=False))
 """A place that takes any order of messages, so that nothing is said which the case does not say."""
@@ -157,8 +152,10 @@ def pi_usage_estimate(given, _):
 
 def pi_threshold(given, params):
     """Plan after an answer with that usage; what the user says then is one token of it."""
-    compact = "summary" if params["enabled"] else "off"
-    policy = Policy.preset("pi").with_settings(trigger_reserve=params["reserveTokens"], compact=compact, tail_tokens=1)
+    policy = Policy.preset("pi").with_settings(
+        compaction={"enabled": params["enabled"]},
+        preset={"trigger_reserve": params["reserveTokens"], "tail_tokens": 1},
+    )
     return compacts(given["contextTokens"] - 1, place(given["contextWindow"]), policy)
 
 
@@ -215,7 +212,7 @@ def opencode_usable(given, params):
     """
     policy = NO_TAIL.with_settings(preset={"trigger_reserve": params.get("reserved", 0)})
     if not given["context"]:
-        return compute_opencode_limit(limits(given), policy.settings)
+        return policy.rules.compute_usable_tokens(limits(given))
     found = first_compaction(placed(given), policy)
     return found if found > 1 else 0
 
@@ -224,15 +221,16 @@ def opencode_is_overflow(given, params):
     """Plan after an answer with that usage; what was read from the cache and written to it is part of its input."""
     tokens = given["tokens"]
     prompt = tokens["input"] + tokens["read"] + tokens["write"]
-    compact = "summary" if params.get("auto", True) else "off"
-    policy = NO_TAIL.with_settings(compact=compact, trigger_reserve=params.get("reserved", 0))
+    policy = NO_TAIL.with_settings(
+        compaction={"enabled": params.get("auto", True)}, preset={"trigger_reserve": params.get("reserved", 0)}
+    )
     return compacts(prompt, placed(given["model"]), policy, tokens["output"])
 
 
 def opencode_preserve_recent_budget(given, params):
     asked = params.get("preserve_recent_tokens")
     said_so = {} if asked is None else {"tail_tokens": asked, "tail_usable_share": 0.0}
-    return compute_opencode_tail_budget(limits(given), replace(OPENCODE, **said_so))
+    return replace(OPENCODE, **said_so).compute_tail_budget(limits(given))
 
 
 def opencode_select(given, params):
@@ -286,9 +284,14 @@ def opencode_prune(given, params):
             (sum(isinstance(e.body, MessageEntry) for e in entries), place): t["id"] for place, t in enumerate(tools)
         }
         entries += [said("tool", *map(result, tools))] * bool(tools)
-    settings = {"prune_keep": params["protect"], "prune_minimum": params["minimum"], "compact": "off"}
-    policy = Policy.preset("opencode").with_settings(prune="opencode" if params["on"] else "off", **settings)
-    policy = policy.with_settings(preset={"output_lines": 0, "output_bytes": 0})
+    pruning = {
+        "prune": params["on"],
+        "prune_keep_tokens": params["protect"],
+        "prune_min_tokens": params["minimum"],
+        "output_lines": 0,
+        "output_bytes": 0,
+    }
+    policy = Policy.preset("opencode").with_settings(compaction={"enabled": False}, preset=pruning)
     branch = ConversationState.from_entries(entries)
     where = get_target("anthropic", "claude-sonnet-4-5", window=10_000_000)
     record = plan([slot.message for slot in branch.history.sized_messages], where, policy, state=branch).record
@@ -303,10 +306,10 @@ def result(tool):
 def opencode_truncate(given, params):
     lines, chars = map(int, re.match(r"(\d+) lines? of (\d+) chars", given.replace("one", "1")).groups())
     tool, whole = "bash" if params["direction"] == "tail" else "read", "\n".join(["x" * chars] * lines)
-    limits = {"output_lines": params["max_lines"], "output_bytes": params["max_bytes"], "output_tail": ("bash",)}
+    limits = {"output_lines": params["max_lines"], "output_bytes": params["max_bytes"]}
     call, output = ToolCall("c", tool, "{}"), ToolResult("c", tool, (Text(whole),))
     said = [Message.from_text("user", "go"), Message("assistant", (call,)), Message("tool", (output,))]
-    made = plan(said, PLACE, Policy.preset("opencode").with_settings(**limits))
+    made = plan(said, PLACE, Policy.preset("pi").with_settings(preset=limits))
     shown = get_result_text(apply(said, made)[2].results[0])
     removed, unit = re.match(r"([\d,]+) (\w+) left out", made.record[0].why).groups()
     return {"kept_lines": shown.count("x" * chars), "removed": int(removed.replace(",", "")), "unit": unit}

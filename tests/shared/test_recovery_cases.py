@@ -141,7 +141,7 @@ def _end(error, done):
         return {"outcome": "ok"}
     if isinstance(error, ContextOverflow):
         return {"outcome": "error", "kind": "context_overflow"}
-    if "retries_most" in str(error):
+    if "retry.max_retries" in str(error):
         return {"outcome": "error", "kind": "retry_limit", "max_model_calls_with_one_credential": done["model_calls"]}
     return {"outcome": "original_error_rethrown"}
 

@@ -155,14 +155,10 @@ def history_share(case):
     """Return what a policy without summaries drops: whole groups, oldest first, until the rest has its share."""
     asked, said = case["params"], messages(case)
     share = int(asked["window"] * asked["share"])
-    settings = {
-        "reserve_min": 0,
-        "reserve_max": share,
-        "reserve_floor": 0,
-        "reserve_share": asked["share"],
-        "margin": 0.0,
-    }
-    policy = Policy.preset("sliding").with_settings(**settings)
+    policy = Policy.preset("sliding").with_settings(
+        reserve={"min": 0, "max": share, "floor": 0, "max_share": asked["share"]},
+        window={"estimate_margin_share": 0.0},
+    )
     where = get_target("somebody", "unknown", window=asked["window"])
     made = plan(said, where, policy)
     assert compute_budget(where, policy.settings).usable == share
@@ -191,7 +187,7 @@ def recent_turns(case):
 
 def tail_turns(value):
     try:
-        return Policy.preset("opencode").with_settings(preset={"tail_turns": value}).settings.tail_turns
+        return Policy.preset("opencode").with_settings(preset={"tail_turns": value}).rules.tail_turns
     except ConfigError as error:
         return str(error)
 
@@ -218,9 +214,8 @@ def judged(summary, seen, policy):
     """Return why an engine refuses ``summary`` of a conversation that speaks of ``seen``: what is wrong, and where."""
     said = [Message.from_text("user", "Migrate the billing database tonight."), *talk(1)[1:]]
     said += [Message.from_text("assistant", f"I saw {seen}"), Message.from_text("user", "And now?")]
-    made = EngineRun(
-        said, ["ok"], policy.with_settings(preset={"tail_tokens": 1}), written=[summary] * 2, compacts=True
-    )
+    policy = policy.with_settings(preset={"tail_tokens": 1})
+    made = EngineRun(said, ["ok"], policy, written=[summary] * 2, compacts=True)
     event = made.events(CompactionEnded)[0]
     if event.outcome == "compacted":
         assert event.author == "model"

@@ -11,7 +11,7 @@ _ADVICE_BY_RULE: dict[str, tuple[str, str]] = {
     "switched_off": ("switch `recovery.enabled` on", "compact the session and ask again"),
     "terminal": ("use an account with a higher limit of tokens a minute", "compact the session and ask again"),
     "seen": ("ask again: what was said before is in the log", "compact first, if the request was too large"),
-    "wait_too_long": ("ask again then", "raise `retry_wait_most`"),
+    "wait_too_long": ("ask again then", "raise `retry.max_wait_seconds`"),
     "summary_too_large": ("name a model with a larger window for summaries", "begin a new session"),
     "compaction_failed": ("compact with another model", "undo what the session cannot do without"),
 }

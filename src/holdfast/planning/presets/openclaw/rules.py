@@ -112,7 +112,7 @@ class OpenclawRules(ReserveTriggerRules, frozen=True):
 
     def without_window_minimum(self) -> PolicyRules:
         """Return these rules without a smallest window."""
-        return replace(self, window_min=0)
+        return replace(self, window_min=0, window_min_share=0.0)
 
     def list_ordered_settings(self) -> tuple[tuple[str, str, str], ...]:
         """Return the pairs of limits that are read in this order."""
