@@ -129,13 +129,13 @@ def test_overrides_count(context, home):
     """A setting of ``holdfast.toml`` changes what would be decided."""
     usual = context("--policy", "pi", "--window", "40000")["next_plan"]
     assert usual["changes"]
-    (home / "holdfast.toml").write_text('[policy.pi]\ncompact = "off"\n')
+    (home / "holdfast.toml").write_text("[policy.pi.compaction]\nenabled = false\n")
     assert context("--policy", "pi", "--window", "40000")["next_plan"]["changes"] == []
 
 
 def test_a_channel_limits_the_turns_of_its_sessions(run, home, long_session):
     """Limits of ``[policy]`` by channel count for a session with its key, planned and recorded, and for no other."""
-    (home / "holdfast.toml").write_text("[policy.channels.chat.dms.77]\nhistory_limit = 2\n")
+    (home / "holdfast.toml").write_text("[policy.history.channels.chat.dms.77]\nhistory_limit = 2\n")
     turns = {}
     for key in ("agent:main:chat:direct:77", "agent:main:chat:direct:78"):
         assert run("import", long_session, "--as", key).exit_code == 0

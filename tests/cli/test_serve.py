@@ -91,7 +91,7 @@ def test_nobody_reads_what_it_says(home, tmp_path):
         store.parent.write_text("no folder")
         assert asked("unrecorded"), states
         assert asked("unrecorded"), states
-        for wrong in ("[policy.holdfast]\ntrigger_share = 0.3\n", "[proxy]\nwindow = -1\n"):
+        for wrong in ("[policy.holdfast.compaction]\ntrigger_share = 0.3\n", "[proxy]\nwindow = -1\n"):
             (home / "holdfast.toml").write_text(wrong)
             process.send_signal(signal.SIGHUP)
             time.sleep(0.3)

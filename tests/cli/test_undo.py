@@ -95,7 +95,7 @@ def test_the_list_writes_nothing(run, decided, store):
 @pytest.mark.parametrize(("cap", "window"), [(0, 200_000), (100_000, 100_000)])
 def test_a_window_that_was_learned_is_forgotten(run, session, store, home, cap, window):
     """It is as it is configured again; without a lesson, or beside another wish, nothing is written."""
-    (home / "holdfast.toml").write_text(f"[policy]\nwindow_cap = {cap}\n" if cap else "")
+    (home / "holdfast.toml").write_text(f"[policy.window]\ncap = {cap}\n" if cap else "")
     run("import", session)
     key = "5e551011-aaaa"
     assert "no refusal told of a smaller window" in run("undo", key, "--window").stderr

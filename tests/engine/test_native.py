@@ -568,7 +568,7 @@ def test_a_threshold_is_taken_over(api):
         await talk.ask(Message.from_text("user", "the goal is kelp/holdfast.py"))
         _, told = await talk.ask(Message.from_text("user", "lorem ipsum " * 27_000))
         assert [part.kind for part in told.message.parts if not isinstance(part, Text)][:1] == ["compaction"]
-        made = extract_server_compaction(talk.journal.state, talk.target, FAST)
+        made = extract_server_compaction(talk.journal.state, talk.target, Policy(settings=FAST))
         assert (made.first_kept, made.author) == (3, "native")
         assert made.tokens_after < 2_000
         assert "kelp/holdfast.py" in made.summary.text
@@ -588,8 +588,8 @@ def test_a_plain_answer_is_not_taken_over():
     """Where the provider compacted nothing there is nothing to write."""
     talk = Talk(script=[ScriptedAnswer("Well.")])
     anyio.run(talk.ask, Message.from_text("user", "hello"))
-    assert extract_server_compaction(talk.journal.state, talk.target, FAST) is None
-    assert extract_server_compaction(ConversationState(), talk.target, FAST) is None
+    assert extract_server_compaction(talk.journal.state, talk.target, Policy(settings=FAST)) is None
+    assert extract_server_compaction(ConversationState(), talk.target, Policy(settings=FAST)) is None
 
 
 def test_what_was_made_is_compaction_native():

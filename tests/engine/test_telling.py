@@ -55,13 +55,8 @@ def asked(replies, *said, **more):
 
 def test_a_notice_is_told_once():
     """What is so at every request is no news at the second."""
-    _, _, heard = asked(
-        ["yes", "yes", "yes"],
-        "one",
-        "two",
-        "three",
-        policy=Policy.preset("openclaw").with_settings(preset={"window_warn": 300_000}),
-    )
+    policy = Policy.preset("openclaw").with_settings(preset={"window_warn": 300_000})
+    _, _, heard = asked(["yes", "yes", "yes"], "one", "two", "three", policy=policy)
     assert [event.rule for event in heard if isinstance(event, events.NoticeGiven)] == ["small-window"]
 
 

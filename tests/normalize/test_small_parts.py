@@ -31,6 +31,7 @@ from holdfast.planning.extract.salience import (
 )
 from holdfast.planning.pipeline import OVER_WINDOW_RULE
 from holdfast.planning.presets.registry import PRESETS
+from holdfast.planning.settings import Settings
 from holdfast.planning.settings_check import get_setting_origin, list_setting_names
 from holdfast.state.entries import RequestSetup
 
@@ -271,9 +272,9 @@ def test_traces_tell_use_from_sight():
 
 def test_every_preset_is_a_policy():
     """Each preset has its name and settings; an unknown name is told with the list."""
-    for name, settings in PRESETS.items():
+    for name, preset in PRESETS.items():
         policy = Policy.preset(name)
-        assert (policy.name, policy.settings) == (name, settings)
+        assert (policy.name, policy.settings, policy.rules) == (name, preset.settings, preset.rules)
     with pytest.raises(UnknownPolicy, match="holdfast") as told:
         Policy.preset("nobody")
     assert isinstance(told.value, LookupError)

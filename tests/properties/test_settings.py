@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import pytest
 from histories import make_text
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -16,8 +17,7 @@ from holdfast.config import get_target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.planning.budget import compute_budget
-from holdfast.planning.settings import Settings
-from holdfast.planning.settings_check import check_settings, is_share_setting
+from holdfast.planning.settings_check import change_settings, check_settings
 from holdfast.state.entries import RequestSetup
 
 OURS = Policy()
@@ -26,23 +26,26 @@ WHERE = get_target("anthropic", "claude-sonnet-4-5", window=WINDOW, setup=Reques
 WHERE = replace(WHERE, limits=replace(WHERE.limits, requested_output=4_000))
 
 SHARES = [
-    name
-    for name in Settings.__struct_fields__
-    if is_share_setting(name)
-    and name.partition("_")[0] in {"trigger", "tail", "summary", "goal", "gain", "restore", "margin"}
+    "compaction.trigger_share",
+    "compaction.cold_trigger_share",
+    "compaction.model_trigger_share",
+    "compaction.goal_share",
+    "compaction.min_gain_share",
+    "compaction.tail_share",
+    "summary.share",
+    "summary.model_total_share",
+    "summary.model_max_share",
+    "summary.user_share",
+    "restore.max_share",
+    "window.estimate_margin_share",
 ]
 NUMBERS = {
-    "restore_files": (0, 5, 50),
-    "restore_tokens": (0, 5_000, 10**12),
-    "summary_tokens": (0, 1_000, 4_000, 10**12),
-    "tail": ("share", "tokens", "turns", "none"),
-    "tail_tokens": (0, 8_000, 20_000, 10**12),
-    "tail_turns": (0, 2, 100),
-    "trigger_reserve": (8_000, 20_000),
-    "gain_tokens": (0, 10**12),
-    "prune": ("off", "epoch", "opencode", "idle", "ttl"),
-    "spill_chars": (0, 1, 10**12),
-    "message_chars": (0, 1, 10**12),
+    "summary.max_tokens": (0, 1_000, 4_000, 10**12),
+    "compaction.min_gain_tokens": (0, 10**12),
+    "prune.when": ((), ("cold", "broken"), ("space",), ("price",)),
+    "prune.keep_tokens": (0, 1, 10**12),
+    "results.spill_chars": (0, 1, 10**12),
+    "results.message_chars": (0, 1, 10**12),
 }
 changes = st.one_of(
     st.dictionaries(st.sampled_from(SHARES), st.sampled_from([0.0, 0.05, 0.3, 0.6, 0.85, 1.0]), max_size=2),
@@ -68,15 +71,34 @@ def working() -> list[Message]:
 
 
 @given(changes)
-@example({"trigger_share": 0.0, "trigger_reserve": 8_000})
-@example({"summary_tokens": 1_000})
-@example({"summary_share": 0.05})
-@example({"tail": "tokens", "tail_tokens": 10**12})
-@example({"restore_files": 50})
+@example({"summary.max_tokens": 1_000})
+@example({"summary.share": 0.05})
+@example({"compaction.tail_share": 0.0})
 def test_allowed_settings_keep_a_request_in_its_window(changed: dict[str, Any]):
-    """No share, tail, summary or restored file that is allowed switches compaction off or undoes what it gained."""
-    settings = replace(OURS.settings, **changed)
+    """No share, tail or summary that is allowed switches compaction off or undoes what it gained."""
+    settings, _ = change_settings(OURS.settings, OURS.rules, changed)
     if check_settings(settings) or not settings.compaction.goal_share:
         return
-    for step in drive_agent_loop(working(), WHERE, OURS.with_settings(**changed)):
+    for step in drive_agent_loop(working(), WHERE, Policy(settings=settings)):
         assert step.plan.after <= compute_budget(WHERE, settings).window, step.plan.notices
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("pi", {"trigger_reserve": 8_000}),
+        ("pi", {"tail_tokens": 10**12}),
+        ("openclaw", {"tail_tokens": 0}),
+        ("opencode", {"tail_turns": 100, "tail_tokens": 10**12}),
+        ("opencode", {"tail_turns": 0}),
+        ("claude-code", {"restore_files": 50, "restore_file_tokens": 10**12}),
+    ],
+)
+def test_a_preset_with_a_goal_keeps_a_request_in_its_window(name: str, changed: dict[str, Any]):
+    """Where a preset is given a goal as ours has one, its own tail, trigger and files do not undo what it gained."""
+    ours = {"goal_share": 0.9, "min_gain_share": 0.1, "min_gain_tokens": 2_000, "max_per_answer": 2}
+    policy = Policy.preset(name).with_settings(
+        preset=changed, compaction=ours, window={"estimate_margin_share": 0.055}, results={"spill_chars": 50_000}
+    )
+    for step in drive_agent_loop(working(), WHERE, policy, usage=lambda made: made.after):
+        assert step.plan.after <= compute_budget(WHERE, policy.settings).window, step.plan.notices

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-MAX_SETTING_VALUE = 10**12
+MAX_SETTING_VALUE = 1_000_000_000_000
 """[H] No setting counts further: a million times the largest window."""
 
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
