@@ -16,19 +16,22 @@ from pathlib import Path
 from textwrap import dedent
 
 import click
-from msgspec.structs import asdict
 
 from holdfast.cli import COMMAND_HELP
 from holdfast.cli import command as program
-from holdfast.cli.commands.policy import POLICY_DESCRIPTIONS
+from holdfast.planning.pipeline import Policy
 from holdfast.planning.presets.registry import PRESETS
-from holdfast.planning.settings import Settings, get_setting_origin
+from holdfast.planning.settings_check import (
+    PRESET_GROUP,
+    get_setting,
+    get_setting_origin,
+    list_setting_groups,
+    list_setting_names,
+)
 from holdfast.providers.rules import ALL_RULES
 
 HERE = Path(__file__).parent
 _PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_SECTION = re.compile(r"\s*# -- (.+?) -{3,}")
-_FIELD = re.compile(r"\s{4}(\w+): Annotated\[")
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -45,50 +48,58 @@ def value(held: object) -> str:
     if isinstance(held, str):
         return f'`"{held}"`'
     if isinstance(held, tuple):
-        return ", ".join(f'`"{one}"`' for one in held) or "none"
+        return ", ".join(map(value, held)) or "none"
     return f"{held:,}" if isinstance(held, int) and not isinstance(held, bool) else str(held)
 
 
 # -- policies.md -------------------------------------------------------------------------------------------------------
 
 
-def sections() -> Iterator[tuple[str, list[str]]]:
-    """Yield the sections of ``Settings`` with the names in them, in order."""
-    title, names = "", list[str]()
-    for line in inspect.getsource(Settings).splitlines():
-        section, found = _SECTION.match(line), _FIELD.match(line)
-        if section:
-            if names:
-                yield title, names
-            title, names = section[1], []
-        elif found:
-            names.append(found[1])
-    yield title, names
-
-
 def settings() -> str:
-    """Return a table of settings for each section: default, meaning, origin."""
-    ours = asdict(Settings())
-    parts = []
-    for title, names in sections():
-        rows = [(f"`{name}`", value(ours[name]), get_setting_origin(name)) for name in names]
-        parts.append(
-            f"### {title[0].upper()}{title[1:]}\n\n" + table(("setting", "default", "meaning and origin"), rows)
-        )
+    """Return a table for each group of settings: default, meaning, origin."""
+    ours, parts = Policy(), []
+    for group, names in list_setting_groups().items():
+        rows = [setting_row(f"{group}.{name}", ours) for name in names]
+        about = inspect.getdoc(type(getattr(ours.settings, group)))
+        parts.append(f"### `{group}`\n\n{about}\n\n{table(('setting', 'default', 'origin, meaning, reason'), rows)}")
     return "\n".join(parts)
+
+
+def setting_row(name: str, policy: Policy) -> tuple[str, str, str]:
+    """Return the row of one setting, by its dotted name, as ``policy`` has it."""
+    return (
+        f"`{name}`",
+        value(get_setting(name, policy.settings, policy.rules)),
+        get_setting_origin(name, type(policy.rules)),
+    )
 
 
 def presets() -> str:
-    """Return for each preset what it does and the settings that differ from ours."""
-    ours = asdict(Settings())
+    """Return for each preset what it does, the settings that differ from ours, and those that only it has."""
     parts = []
     for name, preset in PRESETS.items():
-        rows = [
-            (f"`{key}`", value(held), value(ours[key])) for key, held in asdict(preset).items() if held != ours[key]
-        ]
-        listed = table(("setting", "here", "`holdfast`"), rows) if rows else "All settings have their defaults.\n"
-        parts.append(f"### `{name}`\n\n{POLICY_DESCRIPTIONS[name].capitalize()}.\n\n{listed}")
+        parts.append(f"### `{name}`\n\n{preset.about.capitalize()}.\n\n{preset_tables(Policy.preset(name))}")
     return "\n".join(parts)
+
+
+def preset_tables(policy: Policy) -> str:
+    """Return the tables of a preset, or a sentence where it is ours."""
+    ours, names = Policy(), list_setting_names(type(policy.rules))
+    differing = []
+    for name in names:
+        if name.startswith(f"{PRESET_GROUP}.") or name in policy.rules.unused_settings:
+            continue
+        held, default = (get_setting(name, one.settings, one.rules) for one in (policy, ours))
+        if held != default:
+            differing.append((f"`{name}`", value(held), value(default)))
+    own = [setting_row(name, policy) for name in names if name.startswith(f"{PRESET_GROUP}.")]
+    parts = [table(("setting", "here", "`holdfast`"), differing)] if differing else []
+    if own:
+        parts.append(table(("setting of its own", "default", "origin, meaning, reason"), own))
+    if policy.rules.unused_settings:
+        unused = ", ".join(f"`{name}`" for name in sorted(policy.rules.unused_settings))
+        parts.append(f"It does not read {unused}.\n")
+    return "\n".join(parts) or "All settings have their defaults.\n"
 
 
 # -- cli.md ------------------------------------------------------------------------------------------------------------

@@ -24,9 +24,7 @@ from holdfast.state.target import ModelLimits
 class OpenclawRules(ReserveTriggerRules, frozen=True):
     """What OpenClaw decides otherwise, and its settings."""
 
-    unused_settings: ClassVar[frozenset[str]] = (
-        ReserveTriggerRules.unused_settings | OWN_PRUNE_SETTINGS | {"recovery.result_share"}
-    )
+    unused_settings: ClassVar[frozenset[str]] = ReserveTriggerRules.unused_settings | OWN_PRUNE_SETTINGS
 
     window_min: Annotated[Tokens, describe("[O] Refuse smaller windows, 0 = none; 2026.9: 4,000.")] = 16_000
     window_min_share: Annotated[
