@@ -38,10 +38,10 @@ def test_constants_are_those_of_the_source():
 
 
 def test_every_number_of_the_settings_page_is_among_them():
-    """All constants of ``settings.py`` are shown."""
-    settings = import_module("holdfast.planning.settings")
-    named = {one.name for one in list_constants() if one.module == "planning/settings.py"}
-    assert {name for name in vars(settings) if name.isupper()} == named
+    """All constants of ``constants.py`` are shown."""
+    constants = import_module("holdfast.planning.constants")
+    named = {one.name for one in list_constants() if one.module == "planning/constants.py"}
+    assert {name for name in vars(constants) if name.isupper()} == named
 
 
 @pytest.mark.uncounted

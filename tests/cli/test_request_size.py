@@ -129,7 +129,7 @@ def test_what_nobody_told_is_not_known(run, store, home):
 @pytest.mark.parametrize("table", ["policy", "policy.pi"])
 def test_a_request_has_one_window(run, store, home, table):
     """That of the settings which its session is planned by, as ``holdfast.toml`` changes them."""
-    (home / "holdfast.toml").write_text(f"[{table}]\nwindow_cap = 18000\n")
+    (home / "holdfast.toml").write_text(f"[{table}]\nwindow.cap = 18000\n")
     journal = Journal.open(store, KEY, Policy.preset("pi"))
     journal.append(Message.from_text("user", "word " * 900))
     ready = journal.prepare_request(PLACE)

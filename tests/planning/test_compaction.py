@@ -15,10 +15,10 @@ from holdfast.messages.user_text import has_user_content
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.budget import compute_budget
 from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.constants import MAX_SCANNED_TOKENS
 from holdfast.planning.extract.summary_builder import find_updatable_summary
 from holdfast.planning.pipeline import plan_request
 from holdfast.planning.plan import reconcile_messages
-from holdfast.planning.settings import MAX_SCANNED_TOKENS
 from holdfast.providers.request_body import build_request_body
 from holdfast.state.entries import FAILURE_OVERFLOW, CompactionEntry, Entry, FailureEntry, RevokeEntry
 from holdfast.state.fold.apply import apply_entry

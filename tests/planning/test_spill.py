@@ -18,8 +18,9 @@ from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.text.cutting import flatten_to_line, hash_text
 from holdfast.planning.budget import compute_budget
 from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.constants import MAX_OUTLINE_SCAN_CHARS, MIN_REPLACEABLE_CHARS
 from holdfast.planning.extract.outline import build_text_outline
-from holdfast.planning.settings import MAX_OUTLINE_SCAN_CHARS, MIN_REPLACEABLE_CHARS, ResultSettings, Settings
+from holdfast.planning.settings import ResultSettings, Settings
 from holdfast.planning.stages.spill import SpillableText, build_spill_edit, is_json_text, render_preview
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=200_000)

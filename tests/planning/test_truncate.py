@@ -21,10 +21,10 @@ from holdfast.messages.size.weighted_chars import (
     weigh_message,
     weigh_text,
 )
+from holdfast.planning.constants import HANDLE_CHARS
 from holdfast.planning.pipeline import plan_request
 from holdfast.planning.presets.openclaw.rules import OPENCLAW_2026_9
 from holdfast.planning.presets.registry import PRESETS
-from holdfast.planning.settings import HANDLE_CHARS
 from holdfast.planning.stages.truncate import (
     MAX_END_CHARS,
     MIN_OLD_RESULT_CHARS,

@@ -21,7 +21,8 @@ from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message, estimate_text_tokens
 from holdfast.messages.text.cutting import take_both_text_ends
 from holdfast.planning.budget import compute_budget
-from holdfast.planning.settings import HANDLE_CHARS, Settings
+from holdfast.planning.constants import HANDLE_CHARS
+from holdfast.planning.settings import Settings
 from holdfast.state.calibration.token_estimate import get_calibrated_ratio, get_planning_ratio
 from holdfast.state.entries import RequestSetup
 from holdfast.state.view import build_projection

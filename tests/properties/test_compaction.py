@@ -48,7 +48,7 @@ HEADINGS = [
     "## Relevant Files",
 ]
 NOT_COMPACTED = {"breaker", "nothing-to-compact", "not-smaller"}
-SUMMARISING = [name for name, settings in PRESETS.items() if settings.compact == "summary"]
+SUMMARISING = [name for name, preset in PRESETS.items() if preset.settings.compaction.enabled]
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=9_000)
 windows = st.sampled_from([7_000, 9_000, 20_000])
 long_talks = conversation_strategy(turns=4, steps=6, longest=6_000, pictures=False)

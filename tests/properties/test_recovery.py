@@ -274,4 +274,4 @@ TestRun = Run.TestCase
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_every_preset_has_a_bound_that_can_be_waited_for(name):
     """P8 and P2 are relaxed by no preset as far as to have no bound."""
-    assert 1 < compute_max_requests(PRESETS[name]) < 64
+    assert 1 < compute_max_requests(PRESETS[name].settings) < 64

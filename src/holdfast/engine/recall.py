@@ -20,7 +20,7 @@ from holdfast.messages.text.cutting import replace_surrogates_in_text
 from holdfast.messages.text.paging import MAX_PAGE_CHARS, MIN_PAGE_LIMIT, TextPage, iter_text_pages
 from holdfast.messages.text.paging import read_text_page as page_of
 from holdfast.messages.text.scan import make_text_reader, measure_extent
-from holdfast.planning.settings import HANDLE_CHARS
+from holdfast.planning.constants import HANDLE_CHARS
 from holdfast.state.codec.reading import convert_value
 from holdfast.store.base import SearchHit, SessionStore
 

@@ -19,7 +19,7 @@ from holdfast.messages.message import Message, format_part_placeholder, get_part
 from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.text.cutting import hash_text
 from holdfast.messages.text.scan import TextExtent, TextReader, make_text_reader, measure_extent
-from holdfast.planning.settings import HANDLE_CHARS
+from holdfast.planning.constants import HANDLE_CHARS
 from holdfast.state.entries import BranchSummaryEntry, CompactionEntry, DecisionEntry, Entry, MessageEntry
 from holdfast.store.base import SessionStore
 from holdfast.store.blobs.blob_names import BLOB_NAMING_KINDS, collect_named_blobs

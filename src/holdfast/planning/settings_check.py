@@ -16,14 +16,14 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from holdfast.errors import ConfigError
-from holdfast.planning.rules import PolicyRules
-from holdfast.planning.settings import (
+from holdfast.planning.constants import (
     MIN_SUMMARY_SHARE,
     SUMMARY_DECISION_SHARE,
     SUMMARY_LEDGER_SHARE,
     SUMMARY_POINTER_SHARE,
-    Settings,
 )
+from holdfast.planning.rules import PolicyRules
+from holdfast.planning.settings import Settings
 from holdfast.state.codec.reading import convert_value
 
 PRESET_GROUP = "preset"

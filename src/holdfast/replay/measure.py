@@ -14,8 +14,8 @@ from holdfast.errors import HoldfastError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
 from holdfast.messages.sized_message import SizedMessage
+from holdfast.planning.constants import HANDLE_CHARS
 from holdfast.planning.pipeline import Policy
-from holdfast.planning.settings import HANDLE_CHARS
 from holdfast.providers.request_body import build_request_body
 from holdfast.providers.rules import validate_request
 from holdfast.replay.cache import (

@@ -20,6 +20,13 @@ from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.text.cutting import flatten_to_line
 from holdfast.messages.text_runs import merge_adjacent_texts
+from holdfast.planning.constants import (
+    MAX_SCANNED_TOKENS,
+    RECALL_POINTER_CHARS,
+    SUMMARY_DECISION_SHARE,
+    SUMMARY_LEDGER_SHARE,
+    SUMMARY_POINTER_SHARE,
+)
 from holdfast.planning.extract.ledger import (
     ToolAction,
     describe_tool_call,
@@ -37,14 +44,7 @@ from holdfast.planning.extract.salience import (
     weigh_reference,
 )
 from holdfast.planning.extract.user_words import quote_user_messages
-from holdfast.planning.settings import (
-    MAX_SCANNED_TOKENS,
-    RECALL_POINTER_CHARS,
-    SUMMARY_DECISION_SHARE,
-    SUMMARY_LEDGER_SHARE,
-    SUMMARY_POINTER_SHARE,
-    Settings,
-)
+from holdfast.planning.settings import Settings
 
 EXTRACT_PREFACE = (
     "The conversation before this point was replaced by this extract of it ({messages} messages), made from the log "

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from holdfast.messages.references import Reference, extract_word_references, load_common_references
 from holdfast.messages.text.cutting import flatten_to_line
-from holdfast.planning.extract.max_coverage import select_max_coverage
-from holdfast.planning.settings import (
+from holdfast.planning.constants import (
     MAX_OUTLINE_LINE_CHARS,
     MAX_OUTLINE_SCAN_CHARS,
     OUTLINE_SAMPLES,
     REFERENCE_KIND_WEIGHTS,
 )
+from holdfast.planning.extract.max_coverage import select_max_coverage
 
 
 def build_text_outline(text: str, chars: int, first: int = 1, start: int = 0, stop: int | None = None) -> list[str]:

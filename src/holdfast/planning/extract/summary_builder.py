@@ -15,6 +15,7 @@ from holdfast.messages.size.tokens import build_sized_message, estimate_text_tok
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.text.clipping import clip_text_with_notice
 from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.constants import MAX_SCANNED_TOKENS
 from holdfast.planning.extract.carried_summary import (
     MIN_PREVIOUS_SUMMARY_TOKENS,
     PREVIOUS_SUMMARY_SHARE,
@@ -28,7 +29,6 @@ from holdfast.planning.extract.previous_summary import (
     iter_client_summaries,
     unwrap_client_summary,
 )
-from holdfast.planning.settings import MAX_SCANNED_TOKENS
 from holdfast.planning.stages.escape_tags import escape_summary_look_alikes
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit

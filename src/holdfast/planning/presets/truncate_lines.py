@@ -14,7 +14,7 @@ from msgspec import Struct
 from holdfast.messages.parts import ToolResult
 from holdfast.messages.text.cutting import hash_text
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.settings import HANDLE_CHARS
+from holdfast.planning.constants import HANDLE_CHARS
 from holdfast.planning.stages.escape_tags import escape_look_alike_tags
 from holdfast.planning.stages.spill import SpillableText, build_text_edit, find_spillable_texts
 from holdfast.planning.stages.tool_results import ToolNameLookup, build_tool_name_lookup, strip_mcp_prefix

@@ -5,7 +5,8 @@ from __future__ import annotations
 from holdfast.messages.message import Message, count_message_chars, get_part_text
 from holdfast.messages.parts import Part, Text, ToolResult
 from holdfast.messages.text.cutting import hash_text, take_both_text_ends
-from holdfast.planning.settings import HANDLE_CHARS, MAX_SMALL_TEXT_CHARS, Settings
+from holdfast.planning.constants import HANDLE_CHARS, MAX_SMALL_TEXT_CHARS
+from holdfast.planning.settings import ResultSettings, Settings
 from holdfast.planning.stages.spill import replace_result_text
 from holdfast.state.edits import Blob
 
@@ -18,18 +19,19 @@ def cap_message_texts(message: Message, settings: Settings) -> tuple[Message, tu
 
     Words of users and results of tools are looked at. The same object comes back where none is too long.
     """
-    max_chars = settings.results.append_chars
+    results = settings.results
+    max_chars = results.append_chars
     if not max_chars or message.role not in {"user", "tool"} or count_message_chars(message) <= max_chars:
         return message, ()
-    capped_parts = [_cap_part(part, settings) for part in message.parts]
+    capped_parts = [_cap_part(part, results) for part in message.parts]
     blobs = tuple(blob for _, blob in capped_parts if blob is not None)
     return (Message(message.role, tuple(part for part, _ in capped_parts)), blobs) if blobs else (message, ())
 
 
-def _cap_part(part: Part, settings: Settings) -> tuple[Part, Blob | None]:
+def _cap_part(part: Part, settings: ResultSettings) -> tuple[Part, Blob | None]:
     """Return ``part`` within the cap, and its text where that was over it and the ends with their notice are not."""
     text = get_part_text(part)
-    if len(text) <= settings.results.append_chars:
+    if len(text) <= settings.append_chars:
         return part, None
     blob = Blob(hash_text(text), text)
     short = _render_capped_text(blob, settings)
@@ -43,36 +45,34 @@ def is_capped_text(text: str) -> bool:
     return len(text) <= MAX_SMALL_TEXT_CHARS and _CAP_NOTICE_OPENING in text
 
 
-def _render_capped_text(blob: Blob, settings: Settings) -> str:
+def _render_capped_text(blob: Blob, settings: ResultSettings) -> str:
     """Return the ends of a text with a notice between them, within the cap unless the notice alone is longer.
 
     Where the policy spills the ends are those of a preview, and the notice says which lines lie between: what is left
     is never spilled itself, so that its length and handle are those of the whole text.
     """
-    if not settings.results.spill_chars:
+    if not settings.spill_chars:
         notice = _format_cap_notice(blob, settings, f"{len(blob.text):,} characters", "")
         head, tail = take_both_text_ends(
-            blob.text, max(0, settings.results.append_chars - len(notice) - 2), settings.results.preview_end_share
+            blob.text, max(0, settings.append_chars - len(notice) - 2), settings.preview_end_share
         )
         return _join_nonempty_lines(head, notice, tail)
     lines = blob.text.count("\n") + 1
     size = f"{len(blob.text):,} characters in {lines:,} lines"
     room = (
-        min(settings.results.append_chars, MAX_SMALL_TEXT_CHARS)
+        min(settings.append_chars, MAX_SMALL_TEXT_CHARS)
         - len(_format_cap_notice(blob, settings, size, f"{lines}-{lines}"))
         - 2
     )
-    head, tail = take_both_text_ends(
-        blob.text, max(0, min(room, settings.results.preview_chars)), settings.results.preview_end_share
-    )
+    head, tail = take_both_text_ends(blob.text, max(0, min(room, settings.preview_chars)), settings.preview_end_share)
     between = f"{head.count(_NEWLINE) + 1}-{lines - tail.count(_NEWLINE)}"
     return _join_nonempty_lines(head, _format_cap_notice(blob, settings, size, between), tail)
 
 
-def _format_cap_notice(blob: Blob, settings: Settings, size: str, lines: str) -> str:
+def _format_cap_notice(blob: Blob, settings: ResultSettings, size: str, lines: str) -> str:
     where = f', lines="{lines}"' if lines else ""
     return (
-        f"{_CAP_NOTICE_OPENING}original exceeded size limit of {settings.results.append_chars:,} characters; "
+        f"{_CAP_NOTICE_OPENING}original exceeded size limit of {settings.append_chars:,} characters; "
         f'{size}; recall(id="{blob.hash[:HANDLE_CHARS]}"{where}) returns them]'
     )
 

@@ -12,7 +12,7 @@ from holdfast.messages.parts import Media, Part, Text
 from holdfast.messages.size.tokens import MESSAGE_OVERHEAD, build_sized_message, estimate_text_tokens
 from holdfast.messages.text.cutting import hash_text
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.settings import HANDLE_CHARS, MAX_SMALL_TEXT_CHARS
+from holdfast.planning.constants import HANDLE_CHARS, MAX_SMALL_TEXT_CHARS
 from holdfast.planning.shown import map_shown_parts
 from holdfast.state.edits import Blob, Edit, Span
 

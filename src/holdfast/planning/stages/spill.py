@@ -15,14 +15,14 @@ from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.size.weighted_chars import CHARS_PER_TOKEN
 from holdfast.messages.text.cutting import hash_text, take_both_text_ends
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.extract.outline import build_text_outline
-from holdfast.planning.settings import (
+from holdfast.planning.constants import (
     HANDLE_CHARS,
     MAX_JSON_CHARS,
     MAX_SMALL_TEXT_CHARS,
     MIN_REPLACEABLE_CHARS,
     OUTLINE_CHARS_PER_BUDGET_TOKEN,
 )
+from holdfast.planning.extract.outline import build_text_outline
 from holdfast.planning.stages.escape_tags import ESCAPE_RULE, SPILL_TAG, escape_look_alike_tags
 from holdfast.planning.stages.multi_text import collect_small_texts, replace_parts_with_line, select_middle_texts
 from holdfast.state.conversation_state import ConversationState

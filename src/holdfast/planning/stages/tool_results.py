@@ -19,7 +19,7 @@ from holdfast.messages.message import get_result_text
 from holdfast.messages.parts import ToolResult
 from holdfast.messages.sized_message import bound_message_chars
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.settings import Settings
+from holdfast.planning.settings import ResultSettings
 from holdfast.planning.stages.append_limit import is_capped_text
 from holdfast.planning.stages.spill import SpillableText, estimate_preview_chars, find_spillable_texts, spill_texts
 from holdfast.state.conversation_state import ConversationState
@@ -34,17 +34,13 @@ def spill_large_results(builder: PlanBuilder) -> PlanBuilder:
 
     Where texts cannot be stored away every result stays whole.
     """
-    settings, room = builder.settings, builder.budget
-    if not (settings.results.spill_chars or settings.results.spill_chars_by_tool) or not builder.inputs.can_spill:
+    settings, room = builder.settings.results, builder.budget
+    if not (settings.spill_chars or settings.spill_chars_by_tool) or not builder.inputs.can_spill:
         return builder
-    max_tokens = (
-        builder.to_estimator_tokens(room.compute_share(settings.results.spill_share))
-        if settings.results.spill_share
-        else 0
-    )
+    max_tokens = builder.to_estimator_tokens(room.compute_share(settings.spill_share)) if settings.spill_share else 0
     budget = (
-        builder.to_estimator_tokens(room.compute_share(settings.results.message_share))
-        if settings.results.message_share and settings.results.spill_chars
+        builder.to_estimator_tokens(room.compute_share(settings.message_share))
+        if settings.message_share and settings.spill_chars
         else 0
     )
     groups = list(_group_fresh_messages(builder.state, _compute_small_sizes(settings, max_tokens, budget)))
@@ -77,25 +73,25 @@ class _SmallSizes(Struct, frozen=True):
     chars: float
 
 
-def _compute_small_sizes(settings: Settings, *tokens: int) -> _SmallSizes:
+def _compute_small_sizes(settings: ResultSettings, *tokens: int) -> _SmallSizes:
     """Return what is few beside the limits of ``tokens``, of one result and of all: sizes of parts are rounded."""
     chars = (
-        settings.results.spill_chars,
-        *settings.results.spill_chars_by_tool.values(),
-        settings.results.message_chars,
+        settings.spill_chars,
+        *settings.spill_chars_by_tool.values(),
+        settings.message_chars,
     )
     return _SmallSizes(min(filter(None, tokens), default=inf) / 2, min(filter(None, chars), default=inf))
 
 
-def _build_limit_lookup(state: ConversationState, settings: Settings) -> Callable[[SpillableText], int]:
+def _build_limit_lookup(state: ConversationState, settings: ResultSettings) -> Callable[[SpillableText], int]:
     """Return the question how many characters a result may have; 0 where it is never spilled."""
     names = build_tool_name_lookup(state)
 
     def limit(text: SpillableText) -> int:
         name = names(text.message_index, text.part) if isinstance(text.part, ToolResult) else ""
-        if strip_mcp_prefix(name) in settings.results.spill_exempt_tools or name in settings.results.spill_exempt_tools:
+        if strip_mcp_prefix(name) in settings.spill_exempt_tools or name in settings.spill_exempt_tools:
             return 0
-        return settings.results.spill_chars_by_tool.get(name, settings.results.spill_chars)
+        return settings.spill_chars_by_tool.get(name, settings.spill_chars)
 
     return limit
 

@@ -19,8 +19,8 @@ from holdfast.messages.size.weighted_chars import CHARS_PER_TOKEN, count_end_cha
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.text.cutting import hash_text, take_text_end, take_text_start
 from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.constants import HANDLE_CHARS
 from holdfast.planning.rules import ResultLimits
-from holdfast.planning.settings import HANDLE_CHARS
 from holdfast.planning.shown import map_shown_parts
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Blob, Edit, Span

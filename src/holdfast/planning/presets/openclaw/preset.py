@@ -8,13 +8,7 @@ from holdfast.planning.presets.openclaw.precheck import reduce_results_at_preche
 from holdfast.planning.presets.openclaw.pruning import prune_images_and_results
 from holdfast.planning.presets.openclaw.rules import OpenclawRules
 from holdfast.planning.presets.preset import BARE_RESULTS, BARE_SETTINGS, Preset
-from holdfast.planning.settings import (
-    PruneSettings,
-    RecoverySettings,
-    ReserveSettings,
-    RetrySettings,
-    SummarySettings,
-)
+from holdfast.planning.settings import PruneSettings, RecoverySettings, ReserveSettings, RetrySettings, SummarySettings
 from holdfast.planning.stages.order import OWN_STAGES, insert_stages, replace_stages
 
 OPENCLAW = Preset(

@@ -11,7 +11,7 @@ from itertools import accumulate
 from holdfast.messages.parts import ToolResult
 from holdfast.messages.text.cutting import hash_text
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.settings import HANDLE_CHARS
+from holdfast.planning.constants import HANDLE_CHARS
 from holdfast.planning.stages.append_limit import is_capped_text
 from holdfast.planning.stages.prune.shown import build_prune_filter
 from holdfast.planning.stages.spill import SpillableText, build_text_edit, find_spillable_texts
