@@ -43,7 +43,7 @@ class PolicyRules(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     def list_ordered_settings(self) -> tuple[tuple[str, str, str], ...]:
         """Return pairs of settings of this policy, the first of which must not be over the second unless that is 0.
 
-        Each is two dotted names and the reason. Only those that the policy reads are told.
+        Each is two dotted names and the reason; settings that the policy does not read now are left out.
         """
         return ()
 

@@ -413,7 +413,10 @@ class RecoverySettings(SettingsGroup, frozen=True):
         describe("[H] The steps that may be tried, in their order; [O] compact and truncate, [P] compact alone."),
     ] = ("compact", "truncate", "media", "fallback")
     result_share: Annotated[
-        Share, describe("[H] The step truncate cuts each result to this share of M: a third of it is still readable.")
+        Share,
+        describe(
+            "[H] The step truncate cuts each result to this share of M: one of them can then no longer be what does not fit."
+        ),
     ] = 0.30
     stops_at_rate_ceiling: Annotated[
         bool,

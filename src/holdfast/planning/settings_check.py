@@ -58,7 +58,7 @@ def list_setting_names(rules_type: type[PolicyRules] = PolicyRules) -> tuple[str
 def get_setting(name: str, settings: Settings, rules: PolicyRules) -> Any:
     """Return the value of the setting with the dotted ``name``."""
     group, _, field = name.partition(".")
-    return getattr(rules if group == PRESET_GROUP else getattr(settings, group), field)
+    return getattr(_get_group(group, settings, rules), field)
 
 
 def get_setting_origin(name: str, rules_type: type[PolicyRules] = PolicyRules) -> str:
@@ -130,21 +130,31 @@ def change_settings(
 
 def convert_all_settings(settings: Settings, rules: PolicyRules) -> tuple[Settings, PolicyRules]:
     """Return both, which somebody may have made by hand, with each value as it is held."""
-    for group, kind in get_type_hints(Settings).items():
-        if not isinstance(getattr(settings, group), kind):
-            raise ConfigError(
-                f"settings.{group} is of type {type(getattr(settings, group)).__name__}; give {kind.__name__}"
-            )
-    defaults = _list_default_values(type(rules))
-    values = {name: get_setting(name, settings, rules) for name in defaults}
-    chosen = {name: value for name, value in values.items() if value is not defaults[name]}
-    return change_settings(settings, rules, chosen)
+    chosen: dict[str, object] = {}
+    for group, fields in list_setting_groups(type(rules)).items():
+        held, kind = _get_group(group, settings, rules), _get_group_types(type(rules))[group]
+        default = _get_group(group, _DEFAULT_SETTINGS, _get_default_rules(type(rules)))
+        if held is default:
+            continue
+        if not isinstance(held, kind):
+            raise ConfigError(f"settings.{group} is of type {type(held).__name__}; give {kind.__name__}")
+        for field in fields:
+            value = getattr(held, field)
+            if value is not getattr(default, field):
+                chosen[f"{group}.{field}"] = value
+    return change_settings(settings, rules, chosen) if chosen else (settings, rules)
+
+
+_DEFAULT_SETTINGS = Settings()
 
 
 @cache
-def _list_default_values(rules_type: type[PolicyRules]) -> dict[str, Any]:
-    settings, rules = Settings(), rules_type()
-    return {name: get_setting(name, settings, rules) for name in list_setting_names(rules_type)}
+def _get_default_rules(rules_type: type[PolicyRules]) -> PolicyRules:
+    return rules_type()
+
+
+def _get_group(group: str, settings: Settings, rules: PolicyRules) -> Any:
+    return rules if group == PRESET_GROUP else getattr(settings, group)
 
 
 def flatten_changes(changes: Mapping[str, object]) -> dict[str, object]:

@@ -81,7 +81,7 @@ def list_policies(*, as_json: bool) -> None:
 @click.argument("name")
 @make_json_option("every setting and constant with its value and origin")
 def show_policy(name: str, *, as_json: bool) -> None:
-    """Show every setting of a policy and every constant: its value, ours where that differs, where it came from.
+    """Show every setting that a policy reads, and every constant: its value, ours where it differs, its origin.
 
     Origins: [O] OpenClaw, [P] pi, [C] opencode, [K] Claude Code, [A] the auto-compaction pattern, [H] ours. A setting
     that holdfast.toml changes is shown as it is in force, with the file that says so.
