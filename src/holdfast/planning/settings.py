@@ -415,7 +415,7 @@ class RecoverySettings(SettingsGroup, frozen=True):
     result_share: Annotated[
         Share,
         describe(
-            "[H] The step truncate cuts each result to this share of M: one of them can then no longer be what does not fit."
+            "[H] The step truncate cuts each result to this share of M: no single one can then be what does not fit."
         ),
     ] = 0.30
     stops_at_rate_ceiling: Annotated[
