@@ -1,4 +1,9 @@
-"""What a function gives for a text, remembered: for the last texts it was asked for, within so many bytes."""
+"""Remember what a function of a text gave, for the texts it was asked for last, within a number of bytes.
+
+``functools.lru_cache`` counts entries, and one text may have megabytes. cachetools' ``LRUCache`` bounds bytes but is
+not safe between threads: it needs a lock, which the pure packages may not import, and with it a hit takes twice as long
+(0.6 µs, not 0.3) and this file is no shorter. [M]
+"""
 
 from __future__ import annotations
 

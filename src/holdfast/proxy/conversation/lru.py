@@ -66,6 +66,8 @@ def _estimate_message_memory(message: SizedMessage) -> int:
 class BranchLru:
     """As many branches as there may be, and bytes of them; the one used last is not counted where it is larger alone.
 
+    No LRU of a library fits: a branch that somebody holds is passed over, not evicted, sizes change with each use, and
+    a branch is found by its session or by the conversation that goes on in it, not by a key of its own.
     How large each was when it was used last stands beside it; the last used is the last.
     """
 
