@@ -110,6 +110,7 @@ def test_requirements_are_few():
         "httpx2",
         "msgspec",
         "platformdirs",
+        "prometheus-client",
         "rich",
         "starlette",
         "uvicorn",

@@ -304,7 +304,7 @@ def test_metrics_are_well_formed(proxy):
     for line in lines:
         current = line.split()[2] if line.startswith("#") else current
         assert line.startswith(("#", current))
-    assert "holdfast_managed_total 0" in Health().build_metrics().splitlines()
+    assert "holdfast_managed_total 0.0" in Health().build_metrics().splitlines()
 
 
 @given(

@@ -14,13 +14,12 @@ from holdfast.proxy.http.decompress import BadBody
 from holdfast.proxy.http.headers import RequestState, make_holdfast_headers
 from holdfast.proxy.http.relay import ResponseHead, ResponsePiece
 from holdfast.proxy.http.response import ClientResponse
-from holdfast.proxy.metrics.health import Health
-from holdfast.proxy.metrics.prometheus import CONTENT_TYPE
+from holdfast.proxy.metrics.health import METRICS_CONTENT_TYPE, Health
 
 BAD_GATEWAY = 502
 TOO_LARGE = 413
 JSON_HEADER = (b"content-type", b"application/json")
-PROMETHEUS_HEADER = (b"content-type", CONTENT_TYPE.encode())
+PROMETHEUS_HEADER = (b"content-type", METRICS_CONTENT_TYPE.encode())
 
 
 def render_proxy_endpoint(place: str, health: Health) -> list[ResponsePiece] | None:
