@@ -1,6 +1,10 @@
 """Rows of a table as they lie in the pages of an SQLite file, read without SQLite: no tree has to lead to them.
 
 The form of pages, cells and records is that of SQLite's file format, version 3. What does not fit it is passed over.
+
+SQLite's own salvage (``.recover``, the table ``sqlite_dbpage``) is in its command line program, which containers and
+many machines lack, and not in the library that Python's ``sqlite3`` is built on. A damaged store has to be mended where
+it lies, so its pages are read here.
 """
 
 from __future__ import annotations
