@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, get_args
 
@@ -19,8 +18,6 @@ from holdfast.state.codec.reading import convert_value
 
 _OTHER_TABLES = ("policy", "store", "proxy")
 """Tables of the file that are no part of the catalogue."""
-MAX_INTEGER_DIGITS = 300
-"""[H] Digits of a whole number at most: it still has a float, and can be shown."""
 _TABLE_TYPES: dict[str, type[Struct]] = {
     "$.model": CatalogModel,
     "$.price": CatalogPrices,
@@ -63,25 +60,10 @@ def _parse_toml(text: str, name: str) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         msg = f"{name}: not TOML: {error}; correct the line"
         raise ConfigError(msg) from error
-    except ValueError as error:  # Python makes no number of thousands of digits
-        msg = f"{name}: not TOML: a whole number has more than {MAX_INTEGER_DIGITS} digits; give a smaller one"
+    except ValueError as error:  # Python makes no number of more than 4,300 digits
+        msg = f"{name}: not TOML: a whole number is too long; give a smaller one"
         raise ConfigError(msg) from error
-    if key := _find_oversized_integer(tables):
-        msg = f"{name}: {key[:200]} is a whole number of more than {MAX_INTEGER_DIGITS} digits; give a smaller one"
-        raise ConfigError(msg)
     return tables
-
-
-def _find_oversized_integer(value: object, place: str = "") -> str:
-    """Return the place of a whole number that is too large for anything, or nothing."""
-    if isinstance(value, int):
-        return place if abs(value) >= 10**MAX_INTEGER_DIGITS else ""
-    inner: Iterable[tuple[str, object]] = ()
-    if isinstance(value, dict):
-        inner = ((f"{place}.{key}".lstrip("."), item) for key, item in value.items())
-    elif isinstance(value, list):
-        inner = ((f"{place}[{index}]", item) for index, item in enumerate(value))
-    return next(filter(None, (_find_oversized_integer(item, key) for key, item in inner)), "")
 
 
 def _convert_catalog(tables: dict[str, Any], name: str) -> Catalog:

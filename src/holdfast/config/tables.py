@@ -39,7 +39,9 @@ from holdfast.planning.settings_check import (
 )
 from holdfast.state.codec.reading import convert_value
 
-ByteCount = Annotated[int, Meta(ge=0)]
+MAX_BYTES = 10**18
+"""An exabyte: no store is that large, and SQLite counts in 63 bits."""
+ByteCount = Annotated[int, Meta(ge=0, le=MAX_BYTES)]
 
 
 class Override(Struct, frozen=True):
