@@ -3,6 +3,9 @@
 It is started with ``[folder, pattern, glob, most, skipped]`` as one JSON argument, and prints ``PATH:LINE: TEXT``, or
 without a pattern (null) the paths that the glob names, the last changed first.
 It imports the standard library alone, so that it runs isolated from whatever lies in the folder that it searches.
+
+ripgrep is faster, but it is not installed everywhere, and its expressions and ignore rules differ from Python's: what
+the model finds would depend on the machine.
 """
 
 from __future__ import annotations

@@ -130,7 +130,10 @@ def check_catalog(catalog: Catalog, name: str) -> Catalog:
 
 
 def _describe_pattern_problem(pattern: str) -> str:
-    """Return what is wrong with the pattern of a call id's characters, or nothing."""
+    """Return what is wrong with the pattern of a call id's characters, or nothing.
+
+    A schema cannot say that a string is a pattern, or that it takes the hexadecimal digits of new ids.
+    """
     try:
         bad_chars = [char for char in "0123456789abcdef" if not re.fullmatch(pattern, char)]
     except re.error as error:

@@ -1,4 +1,7 @@
-"""When the same bytes go out again, and after how long. No clock is read."""
+"""When the same bytes go out again, and after how long. No clock is read.
+
+tenacity and stamina wait and read clocks themselves; recovery only says how long to wait.
+"""
 
 from __future__ import annotations
 

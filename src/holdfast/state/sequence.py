@@ -1,4 +1,9 @@
-"""An immutable sequence whose appends cost what is new."""
+"""An immutable sequence whose appends cost what is new.
+
+pyrsistent's vector appends faster (0.1 µs, not 0.7), but what a request does most is to compare a whole conversation
+with a known one and to sum sizes: the comparison takes four times as long there (0.4 ms, not 0.1, for 10,000 items),
+and it keeps no sums. [M]
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 used.
 
 Which of them are in use a conversation tells, so that they stand behind a summary again.
+
+Of YAML the front matter has fields of one line and indented blocks, all read as text. A YAML parser refuses what people
+write there ("description: Use when: the tide turns") and makes False of a skill called "no".
 """
 
 from __future__ import annotations

@@ -8,6 +8,9 @@ data.
 Law: any chunking gives the same events, and their ``raw`` together are the input. To keep it, an event whose blank
 line ends with CR is over there and then, and an LF behind that CR is an event of its own that says nothing. Time is
 linear in the bytes, however they are cut.
+
+httpx-sse and the SDKs' readers pull decoded lines from a response and drop their bytes. A relay needs each event's own
+bytes, pushed in as they arrive, so the reader is written here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A packed body is unpacked, piece by piece, and no further than it may be."""
+"""A packed body is unpacked, piece by piece, and no further than it may be.
+
+zlib and zstandard unpack; what is here bounds how much comes of it, which neither does for nested codings.
+"""
 
 from __future__ import annotations
 

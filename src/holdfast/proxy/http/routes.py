@@ -1,6 +1,9 @@
 """What a request is, by its address: which API, which endpoint, and who is to answer it.
 
 Paths are told as they stand in the request, percent signs and all, and without their query.
+
+A web framework's router maps decoded paths to handlers. Here a path is classified and passed on byte for byte, behind
+whatever prefix or version the client put before it, so no router of a library fits.
 """
 
 from __future__ import annotations

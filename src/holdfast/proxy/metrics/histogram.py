@@ -1,4 +1,7 @@
-"""A histogram of seconds that does not grow: how many fell under each bound, and what that says of the whole."""
+"""A histogram of seconds that does not grow: how many fell under each bound, and what that says of the whole.
+
+prometheus-client's histogram keeps no quantiles and no maximum, which ``/stats`` tells.
+"""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 The form of pages, cells and records is that of SQLite's file format, version 3. What does not fit it is passed over.
 
-SQLite's own salvage (``.recover``, the table ``sqlite_dbpage``) is in its command line program, which containers and
-many machines lack, and not in the library that Python's ``sqlite3`` is built on. A damaged store has to be mended where
-it lies, so its pages are read here.
+SQLite's own salvage is the command ``.recover`` of its command line program, which containers and many machines lack,
+over the table ``sqlite_dbpage``, which the library that Python's ``sqlite3`` loads is mostly built without (Debian's
+3.40 is [M]). A damaged store has to be mended where it lies, so its pages are read here.
 """
 
 from __future__ import annotations
