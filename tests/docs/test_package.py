@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 
-HEAVY = ("sqlite3", "click", "rich", "platformdirs", "httpx2", "starlette", "anyio", "asyncio")
+HEAVY = ("sqlite3", "click", "rich", "platformdirs", "httpx2", "starlette", "prometheus_client", "anyio", "asyncio")
 """What ``import holdfast`` must not load: databases, terminals, networks."""
 
 

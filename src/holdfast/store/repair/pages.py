@@ -2,9 +2,10 @@
 
 The form of pages, cells and records is that of SQLite's file format, version 3. What does not fit it is passed over.
 
-SQLite's own salvage is the command ``.recover`` of its command line program, which containers and many machines lack,
-over the table ``sqlite_dbpage``, which the library that Python's ``sqlite3`` loads is mostly built without (Debian's
-3.40 is [M]). A damaged store has to be mended where it lies, so its pages are read here.
+SQLite's own salvage is ``.recover`` of its command line program, which containers and many machines lack. Debian's
+3.40.1 has it and stops with an error on a sound store too, and on every file whose first page is damaged; the library
+that Python's ``sqlite3`` loads there has no table ``sqlite_dbpage`` to do the same with. [M] Without this module a
+damaged first page, or inner page of the tree, costs all entries that a store holds.
 """
 
 from __future__ import annotations
