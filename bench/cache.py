@@ -11,9 +11,9 @@ and two pauses after which every cache is cold. Each policy spends it with each 
 
 *Refused* requests are tried once more with compaction forced, as an overflow asks for; refused again, the day ends
 there. *Breaks* are requests that do not go on byte for byte where the one before ended; *unsaid* are those among them
-without a decision about what was seen (K1). Dollars are the catalogue's prices on what the provider counted; a policy
-that has a model summarise pays for those calls. ``--check`` exits 1 where policy ``holdfast`` is refused, breaks
-without a decision, or does not spill all that is too long.
+without a decision about what was seen (prefix-only-grows). Dollars are the catalogue's prices on what the provider
+counted; a policy that has a model summarise pays for those calls. ``--check`` exits 1 where policy ``holdfast`` is
+refused, breaks without a decision, or does not spill all that is too long.
 """
 
 from __future__ import annotations

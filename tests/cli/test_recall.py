@@ -35,7 +35,7 @@ def kept(run, session, home):
 
 
 def test_without_an_id_it_lists_what_was_stored_away(run, kept):
-    """B4: id, size, time and tool of each text, for people and for programs."""
+    """recall-lists-everything: id, size, time and tool of each text, for people and for programs."""
     shown = run("recall", "5e55").stdout.splitlines()
     assert shown[0].split() == ["id", "bytes", "when", "from"]
     assert shown[1].split()[:2] == [HASH[:12], f"{len(LONG.encode('utf-8', 'surrogatepass')):,}"]

@@ -113,7 +113,7 @@ def test_json_names_the_sub_agents_that_stay(run, home, decided):
 
 
 def test_a_session_that_is_being_written_stays(run, home, decided):
-    """S10: somebody else's session is not pulled away under them, nor are the others of the same call."""
+    """one-writer: somebody else's session is not pulled away under them, nor are the others of the same call."""
     with open_store(home / "store" / "holdfast.db") as store:
         store.create_session("other")
         with store.hold_lease("other"):

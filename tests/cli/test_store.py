@@ -161,7 +161,9 @@ def test_ls_lists_the_last_changed_first(run, session, home, talk, write):
 
 
 def test_ls_reads_no_word_of_an_import(run, home, talk, write):
-    """S12: what is listed of a session that another tool recorded takes its newest entries, however long it is."""
+    """opening-costs-one-branch: what is listed of a session that another tool recorded takes its newest entries,
+    however long it is.
+    """
     lines = [json.loads(text) for text in talk(20)]
     lines[-1]["message"]["usage"]["input_tokens"] = 90  # so few are not believed
     run("import", write(home / "long.jsonl", [json.dumps(line) for line in lines]))

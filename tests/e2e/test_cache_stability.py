@@ -81,7 +81,9 @@ def day(request):
 
 
 def test_no_request_is_refused(day):
-    """W1: whatever gave way, the provider answers every request of the day, and bound thinking is never dropped."""
+    """valid-request: whatever gave way, the provider answers every request of the day, and bound thinking is never
+    dropped.
+    """
     provider, turns = day
     assert [turn.step for turn in turns] == list(range(len(turns)))
     assert [turn.answer.error for turn in turns if turn.answer.error is not None] == []
@@ -107,7 +109,9 @@ def test_the_day_is_as_hard_as_it_should_be(day):
 
 
 def test_each_request_goes_on_where_the_last_one_ended(day):
-    """K1: between epoch breaks a request extends the one before it byte for byte; each break is a compaction."""
+    """prefix-only-grows: between epoch breaks a request extends the one before it byte for byte; each break is a
+    compaction.
+    """
     _, turns = day
     found = find_prefix_breaks(turns)
     assert {one.why for one in found} <= {"compaction"}
@@ -116,7 +120,9 @@ def test_each_request_goes_on_where_the_last_one_ended(day):
 
 
 def test_the_providers_own_cache_agrees(day):
-    """K1: what the provider reads from its cache is the whole request before, but for what its cache cannot hold."""
+    """prefix-only-grows: what the provider reads from its cache is the whole request before, but for what its cache
+    cannot hold.
+    """
     _, turns = day
     broken = {one.step for one in find_prefix_breaks(turns)}
     slack = {"anthropic": 0}.get(turns[0].prepared_request.target.api, 300)
@@ -136,7 +142,7 @@ def opened(tmp_path):
 
 @pytest.mark.parametrize("model", counts.spare([BINDING, STRICTEST_MODELS["openai-responses"]], keep=1))
 def test_a_reload_before_each_request_changes_no_byte(opened, model):
-    """K2: closed and opened again from disk before each of its requests, a day sends the same bytes."""
+    """same-after-restart: closed and opened again from disk before each of its requests, a day sends the same bytes."""
 
     def again(journal):
         journal.store.close()
@@ -149,7 +155,9 @@ def test_a_reload_before_each_request_changes_no_byte(opened, model):
 
 
 def test_a_retry_after_a_reload_changes_no_byte(opened):
-    """K2: a request that was prepared and never answered is made again, breakpoints too, by whoever comes next."""
+    """same-after-restart: a request that was prepared and never answered is made again, breakpoints too, by whoever
+    comes next.
+    """
     store = opened()
 
     def again(journal):
@@ -192,7 +200,9 @@ def test_thinking_is_kept_wherever_its_basis_still_holds():
 
 @pytest.mark.parametrize("policy", counts.spare(["openclaw", "opencode", "claude-code", "pi", "sliding"], keep=1))
 def test_every_preset_says_why_it_breaks(policy):
-    """K1: no preset changes what was seen without a decision about it, and none breaks bound thinking."""
+    """prefix-only-grows: no preset changes what was seen without a decision about it, and none
+    breaks bound thinking.
+    """
     turns = spent(BINDING, policy)
     assert [one for one in find_prefix_breaks(turns) if not one.why] == []
     refused = [turn.answer.error for turn in turns if turn.answer.error is not None]

@@ -83,7 +83,9 @@ async def in_trouble(api, bad, *, stream):
     ("fault", "stage"), [pair for pair in trouble.POSSIBLE if not pair[1].startswith("summary")], ids=lambda one: one
 )
 def test_a_run_in_trouble_ends_and_the_session_goes_on(fault, stage, api):
-    """P4, P6, P8: once or for ever, streamed or not: an answer or a typed error, and no trace of it."""
+    """waits-have-deadlines, failed-attempt-changes-nothing, retries-shrink: once or for ever, streamed or not: an
+    answer or a typed error, and no trace of it.
+    """
     place = trouble.struck_at(fault, stage)
     struck, late = Fault(trouble.FAULTS[fault][place], place), stage == trouble.STAGES[8]
     for always, stream in choose_ways(api):
@@ -150,7 +152,9 @@ def test_a_summary_that_nothing_troubles_is_taken(api):
     ("fault", "stage"), [pair for pair in trouble.POSSIBLE if pair[1].startswith("summary")], ids=lambda one: one
 )
 def test_a_summary_in_trouble_never_costs_the_turn(fault, stage, api):
-    """P5: whatever becomes of the summary there is one compaction, the model's or an extract, and the answer comes."""
+    """reduction-without-model: whatever becomes of the summary there is one compaction, the model's or an extract, and
+    the answer comes.
+    """
     place = trouble.struck_at(fault, stage)
     for always in sorted({always for always, _ in choose_ways(api)}):
         struck = Fault(trouble.FAULTS[fault][place], place)

@@ -175,7 +175,9 @@ class Walk:
             assert answer.message.parts
 
     def judge(self):
-        """S1, P10: what was said is in the log, once; W1: the provider only ever said that it was too much."""
+        """nothing-lost, queued-input-once: what was said is in the log, once; valid-request: the provider only ever
+        said that it was too much.
+        """
         log = [one.text for one in trouble.said(self.scene.store) if one.role == "user"]
         assert {*self.words} <= {*log}
         assert len({*log}) == len(log)

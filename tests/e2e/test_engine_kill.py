@@ -88,7 +88,9 @@ def named_blobs(body):
 
 
 def check(store, acknowledged, since=0):
-    """S1: what was acknowledged is there, once; S5: so are its texts; S11: a compaction is there, whole, or not."""
+    """nothing-lost: what was acknowledged is there, once; text-before-entry: so are its texts;
+    compaction-is-one-record: a compaction is there, whole, or not.
+    """
     path = store.read_path(SAMPLE_KEY)
     there = Counter(entry.id for entry in path)
     assert [id_ for id_ in acknowledged if there[id_] != 1] == []
@@ -106,7 +108,7 @@ def check(store, acknowledged, since=0):
 
 
 def check_words(store, path):
-    """P10: what was said while an answer was on its way is said by now, once."""
+    """queued-input-once: what was said while an answer was on its way is said by now, once."""
     assert read_queued_messages(store, SAMPLE_KEY, None) == []
     texts = Counter(one.text for one in said(path) if one.role == "user")
     waited = [unpack_value(entry.body.raw, Message).text for entry in path if dying.is_queued(entry.body)]
@@ -144,7 +146,9 @@ def ids(told):
 @pytest.mark.timeout(3_600 if counts.IS_THOROUGH else 120)
 @pytest.mark.parametrize("api", counts.spare(APIS, keep=0))
 def test_a_killed_engine_goes_on(workers, tmp_path, api):
-    """S1, S5, S10, S11, P10: after each kill the session opens at once, whole, and a new engine goes on."""
+    """nothing-lost, text-before-entry, one-writer, compaction-is-one-record, queued-input-once: after each kill the
+    session opens at once, whole, and a new engine goes on.
+    """
     random, table = Random(f"{SEED} {api}"), Counter()
     for number in range(SESSIONS):
         path = killed_session(workers, tmp_path / f"{number}.db", api, random, table)

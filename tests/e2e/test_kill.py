@@ -99,7 +99,9 @@ def letters(entries):
 
 
 def check(store, acknowledged):
-    """S1, S2: what was acknowledged is there, in order, and behind it at most one whole append."""
+    """nothing-lost, durable-as-promised: what was acknowledged is there, in order, and behind it at most one whole
+    append.
+    """
     path = store.read_path(SAMPLE_KEY)
     places = {entry.id: place for place, entry in enumerate(path)}
     assert store.get_session(SAMPLE_KEY).entry_count == len(path)
@@ -117,7 +119,9 @@ def check(store, acknowledged):
 
 @pytest.mark.counts
 def test_a_killed_session_goes_on_as_if_nothing_had_happened(workers, tmp_path, undisturbed, api):
-    """K2: after each kill the next request has the bytes of a session that was never disturbed, and so to the end."""
+    """same-after-restart: after each kill the next request has the bytes of a session that was never disturbed, and so
+    to the end.
+    """
     random, acknowledged, ends = Random(SEED), [], set()
     for _ in range(KILLS):
         acknowledged += killed(workers, random)
@@ -139,7 +143,7 @@ def test_a_killed_session_goes_on_as_if_nothing_had_happened(workers, tmp_path, 
 
 
 def test_what_was_killed_is_spent_to_its_end(workers, tmp_path, api):
-    """S13: the lease dies with its holder; whoever comes next works on at once."""
+    """damage-is-an-error: the lease dies with its holder; whoever comes next works on at once."""
     random = Random(SEED + 1)
     killed(workers, random)
     with SqliteStore(tmp_path / "store.db") as store:

@@ -168,7 +168,7 @@ async def went(api, factor, work, steps, says, window=WINDOW):
 
 
 def judge(provider, window=WINDOW):
-    """W1: every refusal is one of size; P0: what was answered fitted the window."""
+    """valid-request: every refusal is one of size; budget-sees-exact-request: what was answered fitted the window."""
     for one in provider.requests:
         if isinstance(one.reply, RefusalReply):
             report = ErrorReport("", one.reply.status, one.reply.code, one.reply.message, one.reply.body)

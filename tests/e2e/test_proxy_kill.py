@@ -97,7 +97,7 @@ def talked(tmp_path, api, kills):
 @pytest.mark.counts
 @pytest.mark.parametrize("api", ["anthropic", pytest.param("openai-chat", marks=pytest.mark.long)])
 def test_a_proxy_that_was_killed_goes_on_with_the_same_bytes(api, tmp_path):
-    """K2 over processes: while an answer was on its way too, and behind a compaction."""
+    """same-after-restart over processes: while an answer was on its way too, and behind a compaction."""
     dice = Random(15_10)
     whole = talked(tmp_path, api, frozenset())
     kills = frozenset(dice.sample(range(1, TURNS), KILLS))

@@ -195,7 +195,8 @@ def test_what_was_learned_of_one_model_is_not_believed_of_another(pair, tmp_path
 
 @pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair[0][0] != "openai-chat"], ids=name)
 def test_what_was_left_behind_is_there_when_its_model_is_back(pair, tmp_path):
-    """W6: a seal goes to the model that made it, byte for byte, and to no other; the log holds all of them.
+    """signed-bytes-intact: a seal goes to the model that made it, byte for byte, and to no other; the log holds all of
+    them.
 
     Thinking that is bound to its frame stays behind for good once another API was asked: that was another frame.
     """

@@ -109,7 +109,7 @@ def own(place, talk):
 
 
 def judge_tree(place, acknowledged=()):
-    """S1: what was acknowledged is there, once; each branch is whole, and nothing is said twice on one."""
+    """nothing-lost: what was acknowledged is there, once; each branch is whole, and nothing is said twice on one."""
     with SqliteStore(place) as store:
         there = Counter(entry.id for entry in store.read_entries(SAMPLE_KEY))
         assert [id_ for id_ in acknowledged if there[id_] != 1] == []
@@ -163,7 +163,7 @@ def test_where_both_say_something_there_are_two_branches(place, other):
 
 
 def test_whoever_dies_with_the_lease_blocks_nobody(place, other):
-    """S10: who waits for a lease has it as soon as its holder is killed."""
+    """one-writer: who waits for a lease has it as soon as its holder is killed."""
 
     async def talk(session):
         tell(other.process, "hold")
@@ -228,7 +228,9 @@ def pair():
 @pytest.mark.timeout(3_600 if counts.IS_THOROUGH else 120)
 @pytest.mark.parametrize("api", APIS)
 def test_two_that_work_at_once_lose_nothing(pair, tmp_path, api):
-    """S1, S10: each request is valid; what either was told to be stored is; one that is killed blocks nobody."""
+    """nothing-lost, one-writer: each request is valid; what either was told to be stored is; one that is killed blocks
+    nobody.
+    """
     random, acknowledged, place, branches = Random(f"{SEED} {api}"), [], tmp_path / "store.db", set()
     for turn in count(1):
         one, two = (Worker(process, f"{place} {api} {random.choice(WRITERS)}") for process in pair)

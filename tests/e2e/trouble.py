@@ -222,7 +222,7 @@ def judge_peace(engine, session, store):
 
 
 def judge_requests(provider):
-    """W1: what the provider refused by its own judgement, it refused for its size alone."""
+    """valid-request: what the provider refused by its own judgement, it refused for its size alone."""
     for one in provider.requests:
         if isinstance(one.reply, RefusalReply):
             report = ErrorReport("", one.reply.status, one.reply.code, one.reply.message, one.reply.body)
@@ -256,7 +256,9 @@ class Scene:
 
 
 def judge_counts(store):
-    """P2: two compactions and one truncation at most, and the fallback, in all the tries for one answer."""
+    """bounded-attempts: two compactions and one truncation at most, and the fallback, in all the
+    tries for one answer.
+    """
     bodies = [entry.body for entry in store.read_entries(SAMPLE_KEY)]
     assert sum(isinstance(body, CompactionEntry) and body.trigger != TRIGGER_FALLBACK for body in bodies) <= 2
     cut = [
@@ -268,14 +270,16 @@ def judge_counts(store):
 
 
 def judge_untouched(session, before, *, stream):
-    """P6: a failed attempt changes nothing; what a client has read of a broken answer is in the log, and no more."""
+    """failed-attempt-changes-nothing: a failed attempt changes nothing; what a client has read of a broken answer is in
+    the log, and no more.
+    """
     now = shown(session)
     assert now[: len(before)] == before
     assert [one.role for one in now[len(before) :]] in ([], ["assistant"] * stream)
 
 
 async def judge_goes_on(engine, session, store):
-    """S1: once all is well the next question is answered, and what was asked in trouble was said once."""
+    """nothing-lost: once all is well the next question is answered, and what was asked in trouble was said once."""
     later = await session.ask("And now?")
     assert later.message.text
     assert [one.text for one in said(store)].count("Go on.") == 1

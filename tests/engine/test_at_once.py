@@ -159,7 +159,9 @@ def test_a_count_that_no_text_can_have_is_none():
     ],
 )
 def test_what_is_pressed_for_is_smaller_or_does_not_go_out(rung, sizes, rule, said):
-    """P8: a compaction that leaves as much is useless, and so is a rung but the last that leaves more than fits."""
+    """retries-shrink: a compaction that leaves as much is useless, and so is a rung but the last that leaves more than
+    fits.
+    """
     notices = (Notice(rule, "too large"),) if rule else ()
     plan = Plan(ConversationState(), compaction=COMPACTED, before=sizes[0], after=sizes[1], notices=notices)
     assert compacting.find_shrink_failure(plan, rung) == said

@@ -218,7 +218,9 @@ def test_what_an_sdk_sends_back_is_no_other_conversation(api, stream):
 
 @pytest.mark.parametrize("api", OTHER)
 def test_a_client_may_change_the_model(api):
-    """W6: the body names another model; what the first one sealed stays behind, and is there again when it is back."""
+    """signed-bytes-intact: the body names another model; what the first one sealed stays behind, and is there again
+    when it is back.
+    """
     relay = Relay(api)
     SDKS[api](relay, stream=False, switch=True)
     judge(relay)

@@ -172,7 +172,9 @@ OVERFLOWED = (
 
 
 def test_what_was_given_out_before_an_overflow_is_in_the_log():
-    """P10: the model's words that the caller has are an interrupted answer, and the overflow teaches all the same."""
+    """queued-input-once: the model's words that the caller has are an interrupted answer, and the overflow teaches all
+    the same.
+    """
     store = MemoryStore()
     upstream = ScriptedUpstream([ScriptedReply((BEGUN, OVERFLOWED), headers={"content-type": "text/event-stream"})])
 

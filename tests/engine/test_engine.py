@@ -76,7 +76,7 @@ def compaction(session):
 
 
 def test_without_a_model_an_extract_is_made():
-    """P5: nobody is asked; the extract is in force, and that is told."""
+    """reduction-without-model: nobody is asked; the extract is in force, and that is told."""
     answer, session, heard = asked(ProviderUpstream(Provider(ProviderSettings(window=32_000))))
     assert answer.message.text
     assert [(event.outcome, event.author) for event in of(heard, events.CompactionEnded)] == [("compacted", "extract")]
@@ -107,7 +107,7 @@ def test_a_model_writes_the_summary_and_ours_stands_behind_it():
     ids=["refuses", "calls a tool", "1 MB", "nothing"],
 )
 def test_a_summary_that_is_none_gives_way_to_an_extract(bad):
-    """Y1: what is refused twice is told and written down; the turn goes on with an extract."""
+    """summary-form: what is refused twice is told and written down; the turn goes on with an extract."""
     store = MemoryStore()
     writer = SummaryWriter(ScriptedUpstream([bad] * 12), get_target("openai-chat", "gpt-5.5", window=64_000))
     answer, session, heard = asked(
@@ -594,7 +594,7 @@ def test_a_verb_is_told_of_an_argument_of_another_type(verb, error, told):
 
 
 def test_a_store_that_takes_no_more_stops_the_session_and_loses_nothing():
-    """S6: what was acknowledged is there; the error is the store's own."""
+    """refusal-ends-writing: what was acknowledged is there; the error is the store's own."""
     store, upstream = MemoryStore(), ScriptedUpstream(["one", "two"])
     whole = store.append_entries
 
@@ -631,7 +631,7 @@ def test_auto_off_leaves_the_request_alone_and_recovery_still_works():
 
 
 def test_a_session_is_one_object_and_a_compaction_one_record():
-    """S11: the same key is the same session; what a compaction decided is in one entry."""
+    """compaction-is-one-record: the same key is the same session; what a compaction decided is in one entry."""
     store = MemoryStore()
 
     async def go():

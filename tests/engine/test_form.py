@@ -28,7 +28,8 @@ def told(journal):
 
 @pytest.mark.parametrize("wanted", [(True, False), (False, True), (True, True)])
 def test_the_form_that_a_server_wants_is_known_wherever_its_model_is_asked(wanted):
-    """K2: it is so after a restart and on a fork, whatever window is configured or forgotten, until it is taken back.
+    """same-after-restart: it is so after a restart and on a fork, whatever window is configured or forgotten, until it
+    is taken back.
 
     Another model of the same session wants what it wants.
     """

@@ -92,7 +92,9 @@ def talked(rounds):
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(st.lists(st.lists(st.sampled_from(MEANWHILE), max_size=3), min_size=1, max_size=4))
 def test_no_thinking_goes_out_behind_what_it_was_not_signed_over(rounds):
-    """W6: whatever is said, decided or undone meanwhile, a strict provider takes the next request at once."""
+    """signed-bytes-intact: whatever is said, decided or undone meanwhile, a strict provider takes the next request at
+    once.
+    """
     _, told, sent, _ = talked(rounds)
     assert not [event for event in told if isinstance(event, events.RequestRefused)]
     broken = [found for one in sent for found in validate_request(one.body, one.api, model=one.model)]
@@ -102,7 +104,9 @@ def test_no_thinking_goes_out_behind_what_it_was_not_signed_over(rounds):
 @settings(max_examples=30, deadline=None, derandomize=True, database=None)
 @given(st.lists(st.lists(st.sampled_from(["result", "words", "both"]), max_size=3), min_size=1, max_size=4))
 def test_a_users_words_stand_behind_the_answer_that_did_not_see_them(rounds):
-    """P10: said together with results too, they are said once, and between request and answer stands none of them."""
+    """queued-input-once: said together with results too, they are said once, and between request and answer stands none
+    of them.
+    """
     said, _, _, store = talked(rounds)
     path = [entry.body for entry in store.read_path(SAMPLE_KEY)]
     words = [

@@ -105,7 +105,7 @@ def test_a_handle_is_a_beginning_of_the_hash(store, length, suffix):
 
 
 def test_next_is_a_call_of_recall(store, handle):
-    """Following ``next`` gives the whole text, each character once (B2)."""
+    """Following ``next`` gives the whole text, each character once (paging-is-complete)."""
     texts, asked = [], {"id": handle}
     while asked:
         page = recall_page(store, MINE, **asked)
@@ -115,7 +115,9 @@ def test_next_is_a_call_of_recall(store, handle):
 
 
 def test_another_sessions_text_is_refused_like_an_unknown_one(store):
-    """X4: only what this session's log names is read; the refusal tells nothing of what the store has beside."""
+    """recall-own-log-only: only what this session's log names is read; the refusal tells nothing of what the store has
+    beside.
+    """
     theirs = sha256(LOG.replace("ok", "ko").encode()).hexdigest()
     assert recall_page(store, THEIRS, theirs[:12]).total_chars == len(LOG)
     store.blobs.store_content("nobody names this")
@@ -259,7 +261,7 @@ def test_every_part_of_a_message_is_in_its_text():
 
 
 def test_everything_that_was_stored_away_is_listed(store, handle):
-    """B4: every text is listed with id, size, tool and time, whatever a notice had room for."""
+    """recall-lists-everything: every text is listed with id, size, tool and time, whatever a notice had room for."""
     for n in range(300):
         hash_ = store.blobs.store_content(f"{n} text")
         put = ToolResult("toolu_1", "Grep" if n % 2 else "", (Text("short"),))
@@ -333,7 +335,9 @@ def test_answers_are_short_enough_to_stay(store, handle):
 
 
 def test_pages_fit_into_a_small_window(store, handle):
-    """Where a page would be stored away again for want of room, pages are smaller, and reading still ends (B2)."""
+    """Where a page would be stored away again for want of room, pages are smaller, and reading still ends
+    (paging-is-complete).
+    """
     assert (compute_page_chars(0), compute_page_chars(20_000), compute_page_chars(10**9)) == (2_000, 12_000, 49_500)
     asked, calls = {"id": handle}, 0
     while asked:

@@ -203,7 +203,9 @@ TRANSIENT = [
 
 @pytest.mark.parametrize("case", TRANSIENT, ids=lambda case: f"{case.kind}-{case.status}")
 def test_bad_luck_is_tried_again_with_the_same_bytes(case):
-    """P8: a transient fault is waited out, as long as the provider asks for; the answer that comes then counts."""
+    """retries-shrink: a transient fault is waited out, as long as the provider asks for; the answer that comes then
+    counts.
+    """
     headers = {} if case.retry_after is None else {"retry-after": str(case.retry_after)}
     upstream = ScriptedUpstream([ScriptedReply((case.body,), case.status, headers), "yes"])
     heard = []
@@ -387,7 +389,9 @@ def test_who_asks_at_once_is_answered_in_turn():
 
 
 def test_words_that_arrive_meanwhile_are_stored_at_once_and_said_once():
-    """P10: they survive a crash before the answer comes, and stand behind it, also in a session opened anew."""
+    """queued-input-once: they survive a crash before the answer comes, and stand behind it, also in a session opened
+    anew.
+    """
     store = MemoryStore()
     upstream = ProviderUpstream(Provider(), latency=5.0)
 
@@ -406,7 +410,9 @@ def test_words_that_arrive_meanwhile_are_stored_at_once_and_said_once():
 
 @pytest.mark.parametrize("when", ["committed", "recorded", "said"])
 def test_words_never_slip_between_a_request_and_its_answer(when, monkeypatch):
-    """P10: whenever they come, the answer stands behind just what was sent, and they are said by the end of the run."""
+    """queued-input-once: whenever they come, the answer stands behind just what was sent, and they are said by the end
+    of the run.
+    """
     store, upstream = MemoryStore(), ProviderUpstream(Provider())
 
     async def talk():
@@ -452,7 +458,9 @@ def test_what_is_no_message_does_not_wait_for_an_answer(wrong):
 
 
 def test_words_wait_for_an_answer_that_the_caller_fetches():
-    """P10: between ``prepare`` and ``record`` too; the next request is one that a strict provider takes."""
+    """queued-input-once: between ``prepare`` and ``record`` too; the next request is one that a
+    strict provider takes.
+    """
     says = [ScriptedAnswer("ok 1", (), "Thinking."), ScriptedAnswer("ok 2", (), "More.")]
     upstream, thinking = ProviderUpstream(Provider(None, says)), {"max_tokens": 5_000, "thinking": {"type": "adaptive"}}
 
@@ -540,7 +548,9 @@ async def reopened(store):
 
 
 def test_giving_up_leaves_a_log_that_goes_on():
-    """P6: a request that was cancelled is in the log as sent; the next one shows the same."""
+    """failed-attempt-changes-nothing: a request that was cancelled is in the log as sent; the next
+    one shows the same.
+    """
     store, upstream = MemoryStore(), ProviderUpstream(Provider(), [Fault("stall", "head")])
 
     async def talk():

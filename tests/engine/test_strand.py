@@ -95,7 +95,7 @@ def test_at_once_is_as_one_by_one(before, inside, behind):
 
 
 def test_what_is_said_and_the_request_that_says_it_are_one_transaction(store, monkeypatch):
-    """S2: inside of the block nothing is in the log, behind it everything."""
+    """durable-as-promised: inside of the block nothing is in the log, behind it everything."""
     journal, counts, append = opened(store), [], store.append_entries
     monkeypatch.setattr(
         store, "append_entries", lambda key, new, **more: counts.append(len(new)) or append(key, new, **more)
@@ -110,7 +110,9 @@ def test_what_is_said_and_the_request_that_says_it_are_one_transaction(store, mo
 
 
 def test_a_log_that_takes_nothing_at_the_end_changes_nothing(store, monkeypatch):
-    """S6: where it cannot be written all is as before the block, also what waited, and works once the store does."""
+    """refusal-ends-writing: where it cannot be written all is as before the block, also what waited, and works once the
+    store does.
+    """
     journal = opened(store)
     journal.append(HELLO)
     journal.queue_messages(Message.from_text("user", "later"))

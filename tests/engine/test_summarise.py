@@ -104,7 +104,9 @@ def said_to(upstream, number=0):
 
 @pytest.mark.parametrize("api", STRICTEST_MODELS)
 def test_the_request_is_text_and_valid_on_every_api(api):
-    """The writer reads labelled text: no tools, no media, no thinking, its own instructions; each API takes it (Y2)."""
+    """The writer reads labelled text: no tools, no media, no thinking, its own instructions; each API takes it
+    (summarizer-sees-text).
+    """
     upstream = provider(GOOD)
     written = made(writer(upstream, api))
     assert (written.text, written.stop, written.author) == (GOOD, 12, "model")

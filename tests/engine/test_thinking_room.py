@@ -29,7 +29,9 @@ def thinking(most, budget):
 
 @pytest.mark.parametrize("most", [6_000, 9_000, 16_000, 20_000, 26_000])
 def test_no_request_is_refused_for_what_its_model_may_think_in(most):
-    """P0: the guard knows what goes out: its answer is never limited to less than the thinking and a token."""
+    """budget-sees-exact-request: the guard knows what goes out: its answer is never limited to less than the thinking
+    and a token.
+    """
     heard = []
 
     async def talk():

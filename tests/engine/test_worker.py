@@ -111,7 +111,9 @@ class Slow(MemoryStore):
 
 
 def test_a_message_beside_one_that_was_given_up():
-    """S9: both are in the log, one behind the other: what was cancelled was being written all the same."""
+    """unique-entry-ids: both are in the log, one behind the other: what was cancelled was being
+    written all the same.
+    """
 
     async def main():
         store = Slow()

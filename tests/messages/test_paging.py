@@ -52,7 +52,7 @@ def read_whole(text: str, **asked: str) -> list[str]:
 
 @given(long_texts)
 def test_reading_ends_and_gives_every_character_once(text):
-    """B2: following ``next_arguments`` gives the whole text, each character once.
+    """paging-is-complete: following ``next_arguments`` gives the whole text, each character once.
 
     It takes at most ⌈n / page⌉ calls for n bytes.
     """

@@ -362,7 +362,9 @@ def test_system_messages_stand_where_the_api_takes_them(history, model):
 
 @pytest.mark.parametrize("id_", ["functions.read:0", "call|fc_1", "tooluse.A+b/c="])
 def test_ids_that_chat_takes_stay(id_):
-    """W3: Chat Completions has no alphabet for ids; servers that number calls in their own way get them back."""
+    """fix-is-idempotent: Chat Completions has no alphabet for ids; servers that number calls in their own way get them
+    back.
+    """
     assert normalize_history([user(), calls(id_), results(id_), user()], CHAT) == ()
 
 
@@ -471,7 +473,9 @@ def test_a_result_before_its_call_moves_behind_it():
 
 @pytest.mark.parametrize("dialect", [CLAUDE, CHAT, RESPONSES, GEMINI])
 def test_an_id_that_is_used_again_changes_no_answer_before(dialect):
-    """K1: servers that count from call_0 in each answer use ids again; what was shown for the first call stays."""
+    """prefix-only-grows: servers that count from call_0 in each answer use ids again; what was shown for the first call
+    stays.
+    """
     made, late = Message("tool", (ToolResult("a", "t", (Text(SYNTHETIC_RESULT_TEXT),)),)), results("a")
     more = Message("tool", (ToolResult("a", "t", (Text("another"),)),))
     for before in ([user(), calls("a"), made, user(), late], [user(), late, calls("a"), user()]):
@@ -517,7 +521,9 @@ def test_gemini_joins_what_was_split():
 
 
 def test_too_many_media_give_way_oldest_first():
-    """W10: over the number or the bytes of a request, the oldest media are named by a line; no more than it takes."""
+    """media-budget: over the number or the bytes of a request, the oldest media are named by a line; no more than it
+    takes.
+    """
     picture = Media("image", "image/png", 3, "a.png", "AAAA")
     history = [Message("user", (Text(f"{number}"), picture)) for number in range(5)]
     sent, rules = repaired(history, replace(CLAUDE, max_images=3))

@@ -65,7 +65,9 @@ def kept(said, shown):
     st.sampled_from([PlanInputs(), PlanInputs(can_spill=False, overflow_step="fallback")]),
 )
 def test_its_middle_gives_way(number, chars, world):
-    """C3, C6: more than fits is shown by whole texts of both ends, first and last among them, and a line; it fits."""
+    """newest-user-message, degenerate-is-defined: more than fits is shown by whole texts of both ends, first and last
+    among them, and a line; it fits.
+    """
     said = texts(number, chars)
     made = plan([Message("user", said)], WHERE, inputs=world)
     room = compute_budget(WHERE, Policy().settings)
@@ -180,7 +182,9 @@ BLOCKS = {
 
 @pytest.mark.parametrize("api", BLOCKS)
 def test_what_stays_keeps_its_bytes(api):
-    """W1, W6: on every API the request is valid, kept blocks are as they came, and recall returns the rest."""
+    """valid-request, signed-bytes-intact: on every API the request is valid, kept blocks are as they came, and recall
+    returns the rest.
+    """
     blocks = [BLOCKS[api] | {"text": part.text} for part in texts(3_000, 60)]
     said = {"role": "user", "parts" if api == "gemini" else "content": blocks}
     body = {API_SPECS[api].messages_field: [said]}

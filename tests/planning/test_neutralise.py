@@ -311,7 +311,9 @@ forged = st.lists(st.sampled_from([*TAGS, "word ", "src/main.py:1: error\n", "x"
 
 @given(st.lists(st.tuples(forged, forged, st.integers(0, 3)), min_size=1, max_size=5), st.sampled_from([9_000, 60_000]))
 def test_every_tag_that_is_sent_was_decided(steps, window):
-    """Y6: in every request of every conversation, our tag stands only in words that a decision in force put there."""
+    """own-blocks-by-log: in every request of every conversation, our tag stands only in words that a decision in force
+    put there.
+    """
     talk = []
     for number, (asked, given_, times) in enumerate(steps):
         result = ToolResult(f"t{number}", "bash", (Text(given_ * (1 + times)),))

@@ -305,7 +305,7 @@ def test_where_nothing_can_be_stored_away_the_notice_names_no_handle():
 
 
 def test_once_between_two_answers():
-    """P2: what is new before the next answer is not cut again; behind an answer it may be."""
+    """bounded-attempts: what is new before the next answer is not cut again; behind an answer it may be."""
     said = read(60_000)
     made = plan(said, PLACE, POLICY)
     assert made.state.counters.truncations_since_answer == 1

@@ -178,7 +178,8 @@ def newest_group(made):
 )
 @example(messages=JUST_TOO_MUCH, model=MODELS[1], window=7_575, frame=0.0, factor=1.0, told=False)
 def test_every_request_fits(messages, model, window, frame, factor, told):
-    """P0, C4: whatever was said, a request is within window less reserve, if its newest group leaves a quarter of it.
+    """budget-sees-exact-request, one-estimator: whatever was said, a request is within window less reserve, if its
+    newest group leaves a quarter of it.
 
     The usage that is reported is another than ours counts, by a factor; where it is never reported, the prior decides.
     """
@@ -200,7 +201,7 @@ def test_every_request_fits(messages, model, window, frame, factor, told):
 
 @given(long_talks | broken_history_strategy(longest=12_000), places, windows, st.sampled_from([OURS, SMALL]))
 def test_the_size_carried_along_is_the_size_of_what_is_sent(messages, model, window, policy):
-    """C4: ``held`` is within a few tokens an edit of the projection measured anew."""
+    """one-estimator: ``held`` is within a few tokens an edit of the projection measured anew."""
     for step in drive_agent_loop(messages, place(model, window), policy, worlds=WORLDS):
         branch = step.plan.state
         anew = sum(build_sized_message(slot.message).tokens for slot in build_projection(branch))
@@ -209,7 +210,7 @@ def test_the_size_carried_along_is_the_size_of_what_is_sent(messages, model, win
 
 @given(long_talks, places, windows, st.sampled_from([OURS, SMALL]))
 def test_the_newest_words_of_the_user_are_there(messages, model, window, policy):
-    """C3: the newest message of the user is sent verbatim, or its preview with the beginning is."""
+    """newest-user-message: the newest message of the user is sent verbatim, or its preview with the beginning is."""
     where = place(model, window)
     for step in drive_agent_loop(messages, where, policy, worlds=WORLDS):
         newest = next((one for one in reversed(messages[: step.count]) if one.is_turn_start), None)
@@ -240,7 +241,9 @@ def test_a_sound_history_with_room_is_left_whole(messages, model):
 
 @given(st.integers(1, 40_000), st.integers(0, 20_000), st.integers(0, 60_000))
 def test_a_window_is_refused_exactly_where_nothing_fits(window, frame, asked):
-    """P3: our own policy plans iff window less reserve less frame is at least the smallest useful room."""
+    """no-room-is-an-error: our own policy plans iff window less reserve less frame is at least the smallest useful
+    room.
+    """
     where = get_target(*MODELS[0], window=window, setup=RequestSetup("f", frame), asked_output=asked or None)
     room = compute_budget(where, OURS.settings)
     assert room.usable == window - room.reserve
@@ -266,7 +269,9 @@ def test_a_window_is_refused_exactly_where_nothing_fits(window, frame, asked):
 @pytest.mark.parametrize("preset", ["holdfast", "opencode", "pi", "claude-code", "sliding", "append-only", "openclaw"])
 @pytest.mark.parametrize("force", [False, True])
 def test_odd_histories_have_a_defined_result(messages, count, preset, force):
-    """C6: nothing, a system prompt alone, empty messages, one giant message: planned under every policy."""
+    """degenerate-is-defined: nothing, a system prompt alone, empty messages, one giant message: planned under every
+    policy.
+    """
     for api, name in MODELS[:2]:
         model = get_target(api, name, window=100_000)
         made = plan(messages, model, Policy.preset(preset), inputs=PlanInputs(force_compaction=force))
@@ -276,7 +281,7 @@ def test_odd_histories_have_a_defined_result(messages, count, preset, force):
 
 @pytest.mark.parametrize("role", ["user", "tool"])
 def test_one_giant_message_fits(role):
-    """C6: a message larger than the window is spilled with its preview, and the request fits."""
+    """degenerate-is-defined: a message larger than the window is spilled with its preview, and the request fits."""
     giant = make_text(0, 2_000_000)
     said = [Message.from_text("user", "go")]
     if role == "tool":

@@ -82,7 +82,9 @@ def work(turns, chars=4_000, start=0):
 
 @given(long_talks, windows, st.integers(0, 1_000))
 def test_a_compaction_makes_the_request_smaller_and_keeps_it_so(messages, window, frame):
-    """P1: what is committed is smaller, within its goal, not over its own trigger, and gains what it must."""
+    """compaction-must-gain: what is committed is smaller, within its goal, not over its own trigger, and gains what it
+    must.
+    """
     where = place(window, frame)
     room, settings = compute_budget(where, OURS.settings), OURS.settings
     for step in compacted(drive_agent_loop(messages, where, OURS)):
@@ -100,7 +102,9 @@ def test_a_compaction_makes_the_request_smaller_and_keeps_it_so(messages, window
 
 @given(long_talks | broken_history_strategy(longest=6_000), windows)
 def test_what_is_not_worth_it_changes_nothing_and_is_told(messages, window):
-    """P1, P6: over the trigger there is either a compaction or a notice that says why, and then nothing is hidden."""
+    """compaction-must-gain, failed-attempt-changes-nothing: over the trigger there is either a compaction or a notice
+    that says why, and then nothing is hidden.
+    """
     where = place(window)
     policy = OURS.replace_stage("relief", lambda draft: draft)
     for step in drive_agent_loop(messages, where, policy, worlds=[PlanInputs(force_compaction=True), PlanInputs()]):
@@ -118,7 +122,9 @@ def test_what_is_not_worth_it_changes_nothing_and_is_told(messages, window):
 
 @pytest.mark.parametrize("name", [name for name in SUMMARISING if name != "opencode"])
 def test_a_loop_that_never_reports_usage_goes_on_compacting(name):
-    """P2 counts compactions between answers; a loop that tells no usage answers too, so it goes on compacting."""
+    """bounded-attempts counts compactions between answers; a loop that tells no usage answers too, so it goes on
+    compacting.
+    """
     where = get_target("anthropic", "claude-sonnet-4-5", window=60_000)
     policy = Policy.preset(name)
     if name == "openclaw":  # its guard in the loop leaves nothing to compact
@@ -129,7 +135,7 @@ def test_a_loop_that_never_reports_usage_goes_on_compacting(name):
 
 
 def test_no_more_than_two_compactions_between_two_answers():
-    """P2: requests that are repeated without an answer compact at most twice by themselves."""
+    """bounded-attempts: requests that are repeated without an answer compact at most twice by themselves."""
     branch = ConversationState()
     made = 0
     for message in work(16, 6_000):
@@ -210,7 +216,9 @@ def test_nothing_is_forced_where_nothing_can_be():
     st.sampled_from([0, 3, 3, 3]),
 )
 def test_the_tail_starts_at_a_legal_place(messages, window, name, forced):
-    """C1: of what is shown, a call and its results are on one side of the cut, and no open call is folded away."""
+    """calls-with-results: of what is shown, a call and its results are on one side of the cut, and no open call is
+    folded away.
+    """
     window = max(window, 16_000) if name == "openclaw" else window
     worlds = [PlanInputs(force_compaction=number == forced) for number in range(4)]
     for step in compacted(drive_agent_loop(messages, place(window), Policy.preset(name), worlds=worlds)):
@@ -238,7 +246,9 @@ positions = st.integers(0, 40)
 
 @given(broken_history_strategy(max_wounds=5))
 def test_legal_cuts_never_part_a_call_from_its_result(messages):
-    """C1: no legal cut has a call before it and that call's result behind it, and none stands before a result."""
+    """calls-with-results: no legal cut has a call before it and that call's result behind it, and none stands before a
+    result.
+    """
     cuts = find_cut_points(messages)
     assert cuts == sorted(set(cuts))
     assert all(0 <= cut <= len(messages) for cut in cuts)
@@ -260,7 +270,7 @@ def test_legal_cuts_never_part_a_call_from_its_result(messages):
 
 @given(conversation_strategy())
 def test_a_sound_conversation_can_be_cut_before_every_message_but_results(messages):
-    """C1 forbids no more than it must: each group of a sound conversation is a place to cut."""
+    """calls-with-results forbids no more than it must: each group of a sound conversation is a place to cut."""
     assert find_cut_points(messages) == [
         place for place in range(len(messages) + 1) if place == len(messages) or messages[place].role != "tool"
     ]
@@ -279,7 +289,8 @@ def headings(text):
     positions,
 )
 def test_an_extract_has_its_headings_and_its_size(messages, budget, cut):
-    """Y1: all headings in order, and no more than the budget, or than the newest request and what is said beside it.
+    """summary-form: all headings in order, and no more than the budget, or than the newest request and what is said
+    beside it.
 
     That is fixed lines, and half of the user's share of what was said before.
     """
@@ -296,7 +307,7 @@ def test_an_extract_has_its_headings_and_its_size(messages, budget, cut):
 
 @pytest.mark.parametrize("budget", [600, 1_000, 2_000, 5_000, 10_000])
 def test_an_extract_whose_lines_come_from_everywhere_keeps_its_size(budget):
-    """Y1: the headings that tell where quoted lines stood are within the budget, as the lines are."""
+    """summary-form: the headings that tell where quoted lines stood are within the budget, as the lines are."""
     said = []
     for turn in range(400):
         path = f"src/app/module_{turn}/part_{turn}.py"
@@ -314,7 +325,7 @@ def test_an_extract_whose_lines_come_from_everywhere_keeps_its_size(budget):
 
 @given(long_talks, st.sampled_from([400, 3_000]))
 def test_an_extract_is_always_the_same(messages, budget):
-    """S8: the same head and tail give the same words."""
+    """no-clock-in-decisions: the same head and tail give the same words."""
     slots = [build_sized_message(message) for message in messages]
     half = len(slots) // 2
     assert build_extract(slots[:half], slots[half:], budget) == build_extract(
@@ -333,7 +344,7 @@ print(build_extract(slots[:-3], slots[-3:], 900))
 
 
 def test_an_extract_does_not_depend_on_the_hash_seed():
-    """S8: another process, with other hashes, writes the same summary."""
+    """no-clock-in-decisions: another process, with other hashes, writes the same summary."""
     support = str(Path(__file__).parents[1] / "support")
     made = {
         subprocess.run(
@@ -361,7 +372,9 @@ def test_an_extract_keeps_the_words_of_the_user():
 
 
 def test_an_extract_names_files_commands_and_errors():
-    """Y7: files read and edited, commands with how they ended, and errors are told without a model."""
+    """files-and-commands-kept: files read and edited, commands with how they ended, and errors are told without a
+    model.
+    """
     said = [
         Message.from_text("user", "fix it"),
         Message(
@@ -392,7 +405,9 @@ def test_an_extract_names_files_commands_and_errors():
 
 @pytest.mark.parametrize("name", SUMMARISING)
 def test_a_summary_is_data_of_the_user(name):
-    """Y4: the summary stands behind the pinned system prompt as a user's message with all its headings."""
+    """summary-is-user-data: the summary stands behind the pinned system prompt as a user's message with all its
+    headings.
+    """
     said = [Message.from_text("system", "Be brief."), *work(20, 8_000), Message.from_text("user", "go on")]
     where = get_target("openai-chat", "gpt-5", window=100_000)
     made = plan(said, where, Policy.preset(name), inputs=PlanInputs(force_compaction=True))

@@ -1,4 +1,6 @@
-"""Planning with memory is planning without it, and a request grows out of the one before (K1, K2)."""
+"""Planning with memory is planning without it, and a request grows out of the one before (prefix-only-grows,
+same-after-restart).
+"""
 
 from __future__ import annotations
 
@@ -111,7 +113,7 @@ def extends(before, after):
 
 @given(histories, places, windows, st.sampled_from([SMALL, *POLICIES]))
 def test_a_request_extends_the_one_before(messages, model, window, policy):
-    """K1: without a decision about what was seen, a request starts with the bytes of the one before."""
+    """prefix-only-grows: without a decision about what was seen, a request starts with the bytes of the one before."""
     where = place(model, window, RequestSetup())
     steps = drive_agent_loop(messages, where, policy)
     for before, after in itertools.pairwise(steps):
@@ -122,7 +124,9 @@ def test_a_request_extends_the_one_before(messages, model, window, policy):
 
 @given(long_talks, places, st.sampled_from([Policy(), SMALL]))
 def test_in_a_sound_conversation_nothing_is_repaired(messages, model, policy):
-    """K1: with enough room, for pictures too, a loop's requests only grow: no repair, no break, however long."""
+    """prefix-only-grows: with enough room, for pictures too, a loop's requests only grow: no repair, no break, however
+    long.
+    """
     where = place(model, 200_000, RequestSetup())
     roomy = policy.with_settings(media={"max_count": 100})
     steps = drive_agent_loop([one for one in messages if one.role != "system"], where, roomy)
@@ -140,7 +144,7 @@ CALL = Message("assistant", (ToolCall("call_0", "read", "{}"),))
 @given(broken_history_strategy(max_wounds=4), long_talks, places)
 @example([USER, RESULT], [USER, CALL, RESULT], MODELS[0])
 def test_an_old_repair_stays_as_it_is(broken, messages, model):
-    """K1: what was wrong long ago is repaired in the same way in every later request."""
+    """prefix-only-grows: what was wrong long ago is repaired in the same way in every later request."""
     where = place(model, 200_000, RequestSetup())
     start = [*broken, Message.from_text("user", "go on"), Message.from_text("assistant", "yes")]
     whole = [*start, *(one for one in messages if one.role != "system")]
@@ -153,7 +157,9 @@ def test_an_old_repair_stays_as_it_is(broken, messages, model):
 
 @given(histories, places, windows, st.sampled_from([SMALL, *POLICIES]))
 def test_a_restart_changes_no_byte(messages, model, window, policy):
-    """K2: with the branch dumped and loaded before each request, the same bytes are sent; and twice over, too."""
+    """same-after-restart: with the branch dumped and loaded before each request, the same bytes are sent; and twice
+    over, too.
+    """
     where = place(model, window, RequestSetup("f", 300))
     first, again, restarted = (
         drive_agent_loop(messages, where, policy, worlds=WORLDS, before_request=how)

@@ -1,4 +1,6 @@
-"""What a provider compacted has its size where it goes out, and its readable twin's size everywhere else (P0)."""
+"""What a provider compacted has its size where it goes out, and its readable twin's size everywhere else
+(budget-sees-exact-request).
+"""
 
 from __future__ import annotations
 

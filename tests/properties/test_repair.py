@@ -1,4 +1,6 @@
-"""What was said, however it was mangled, becomes a request that its API takes (W1 to W8), for all four APIs."""
+"""What was said, however it was mangled, becomes a request that its API takes (valid-request and the invariants below
+it), for all four APIs.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +122,7 @@ def test_frames_and_decisions_in_between_change_no_repair(seed, family):
 
 @given(st.integers(0, 10_000), st.sampled_from(FAMILIES))
 def test_a_plan_is_valid_too(seed, family):
-    """W1: the same through the planner: decisions, repairs, and the rendering of both."""
+    """valid-request: the same through the planner: decisions, repairs, and the rendering of both."""
     where = get_target(*family, window=200_000)
     messages = mangle_conversation(Random(seed), family[0])
     assume(any(map(has_nonblank_content, messages)))
@@ -132,7 +134,7 @@ def test_a_plan_is_valid_too(seed, family):
 
 @given(st.integers(0, 10_000), st.sampled_from(FAMILIES))
 def test_fixing_twice_is_fixing_once(seed, family):
-    """W3: ``fix(fix(x)) == fix(x)``, and what was valid is the very same object."""
+    """fix-is-idempotent: ``fix(fix(x)) == fix(x)``, and what was valid is the very same object."""
     api, model = family
     raw = build_request_body(
         api, model, [SizedMessage(message) for message in make_valid_conversation(Random(seed), api)]

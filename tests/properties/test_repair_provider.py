@@ -64,7 +64,7 @@ def wants_thinking_first(reply):
 @pytest.mark.counts
 @pytest.mark.parametrize(("api", "model"), FAMILIES)
 def test_the_provider_answers_what_was_repaired(api, model):
-    """W1: whatever was mangled, the strict provider answers."""
+    """valid-request: whatever was mangled, the strict provider answers."""
     provider = Provider(LENIENT)
     for seed in range(COUNT):
         request = sent(seed, api, model)
@@ -95,7 +95,9 @@ def test_mangled_histories_are_refused(api, model):
 
 @pytest.mark.counts
 def test_some_of_them_go_over_http():
-    """W1: one history in a hundred goes to the provider as a client would send it, and comes back with 200."""
+    """valid-request: one history in a hundred goes to the provider as a client would send it, and
+    comes back with 200.
+    """
     with serve_provider(Provider(LENIENT)) as url, httpx2.Client(base_url=url) as client:
         for number, (api, model) in enumerate(FAMILIES):
             for seed in range(number, COUNT, 100):

@@ -95,7 +95,9 @@ RESULT = ToolResult("c", "read", (Text("file"), Media("image", "image/png", 9, "
 @pytest.mark.parametrize("orphan", [Message("tool", (RESULT,)), Message("assistant", (Text("so"), RESULT))])
 @pytest.mark.parametrize("model", MODELS)
 def test_a_call_with_its_own_result_changes_no_orphan_before_it(model, orphan):
-    """K1: what was told of a result without its call stays, whoever uses its id later and has an answer."""
+    """prefix-only-grows: what was told of a result without its call stays, whoever uses its id
+    later and has an answer.
+    """
     place = get_target(*model, window=100_000)
     call, result = Message("assistant", (ToolCall("c", "read", "{}"),)), Message("tool", (RESULT,))
     said = [Message.from_text("user", "go"), orphan, Message.from_text("user", "on"), call, result]

@@ -47,7 +47,8 @@ def ended(clock, go):
 @settings(max_examples=settings().max_examples // 3)
 @given(heads, scripts, faults, st.sampled_from(["merge", "fold"]), st.sampled_from([1.0, 1.3, 2.0]))
 def test_every_attempt_ends(api, head, script, faults, stages, factor):
-    """Y1: every attempt ends in time in a summary that is one or in a typed error, with its permit given back.
+    """summary-form: every attempt ends in time in a summary that is one or in a typed error, with its permit given
+    back.
 
     No request is refused for its shape, and there are at most so many as the parts and the tries allow.
     """

@@ -1,4 +1,6 @@
-"""Whatever was said, the request is one that the API takes (W1 to W8); the validator shares no code with the repair."""
+"""Whatever was said, the request is one that the API takes (valid-request and the invariants below it); the validator
+shares no code with the repair.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,7 @@ def refused(messages, model, window, policy):
     conversation_strategy(longest=2_000), st.sampled_from(MODELS), st.sampled_from(WINDOWS), st.sampled_from(POLICIES)
 )
 def test_sound_conversations_are_taken(messages, model, window, policy):
-    """W1: what is valid stays valid under every preset, cut, summarised and spilled."""
+    """valid-request: what is valid stays valid under every preset, cut, summarised and spilled."""
     if policy.name == "openclaw":
         window = max(window, 16_000)
     assert refused(messages, model, window, policy) == []
@@ -92,7 +94,7 @@ def test_sound_conversations_are_taken(messages, model, window, policy):
 
 @pytest.mark.parametrize("kind", DAMAGE_BY_NAME)
 def test_no_damage_makes_an_invalid_request(kind):
-    """W1: each kind of damage, alone, is repaired for every model under every policy."""
+    """valid-request: each kind of damage, alone, is repaired for every model under every policy."""
 
     @given(
         broken_history_strategy([kind], max_wounds=2, system=False),
@@ -107,13 +109,13 @@ def test_no_damage_makes_an_invalid_request(kind):
 
 @given(broken_history_strategy(max_wounds=8, system=False), st.sampled_from(MODELS), st.sampled_from(POLICIES))
 def test_no_pile_of_damage_makes_an_invalid_request(messages, model, policy):
-    """W1: any mixture of damage is repaired for every model under every policy."""
+    """valid-request: any mixture of damage is repaired for every model under every policy."""
     assert refused(messages, model, 20_000, policy) == []
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_a_system_prompt_among_the_messages_is_taken(model):
-    """W1: a conversation of another API, which begins with its system prompt, is valid on each."""
+    """valid-request: a conversation of another API, which begins with its system prompt, is valid on each."""
     where = get_target(*model, window=50_000)
     said = [
         Message.from_text("system", "Be brief."),
@@ -163,7 +165,9 @@ def runs(messages):
 
 @given(broken_history_strategy(max_wounds=6), st.sampled_from(MODELS))
 def test_every_call_has_its_result(messages, model):
-    """W2: in each request calls and results match one to one, right behind each other, and nothing is left over."""
+    """pairing-by-occurrence: in each request calls and results match one to one, right behind each other, and nothing
+    is left over.
+    """
     sent = apply(messages, plan(messages, get_target(*model, window=100_000)))
     before = next((place for place, one in enumerate(sent) if one.role == "assistant"), len(sent))
     assert [result for one in sent[:before] for result in one.results] == []
@@ -183,7 +187,8 @@ STRAY_BESIDE = damage_history(
 @given(broken_history_strategy(SHAPES, max_wounds=6), st.sampled_from(MODELS))
 @example(STRAY_BESIDE, MODELS[0])
 def test_real_results_are_sent_once_and_in_order(messages, model):
-    """W2: the result of a call is sent, once, wherever it came; what had to be moved is in call order.
+    """pairing-by-occurrence: the result of a call is sent, once, wherever it came; what had to be moved is in call
+    order.
 
     What did not stands as it came, but for results of calls that nobody made, which are told in words.
     """
@@ -208,7 +213,9 @@ def test_real_results_are_sent_once_and_in_order(messages, model):
 
 @given(st.permutations(range(3)), st.booleans(), st.sampled_from(["gemini-2.5-pro", "gemini-3.1-pro-preview"]))
 def test_results_without_ids_stand_in_the_order_of_their_calls(order, apart, model):
-    """W2: where no id is sent a result is known by its place, whatever came first: together, or one by one."""
+    """pairing-by-occurrence: where no id is sent a result is known by its place, whatever came first: together, or one
+    by one.
+    """
     ids = [f"read#{number}" for number in range(1, 4)]
     told = [ToolResult(ids[at], "read", (Text(f"of {ids[at]}"),)) for at in order]
     said = [Message("tool", (one,)) for one in told] if apart else [Message("tool", tuple(told))]
@@ -253,13 +260,15 @@ def paired(messages, model=MODELS[1]):
     ],
 )  # fmt: skip
 def test_which_result_goes_to_which_call(model, history, texts):
-    """W2: matching is by occurrence; a gap stays a gap and shifts no later result to an earlier call."""
+    """pairing-by-occurrence: matching is by occurrence; a gap stays a gap and shifts no later result to an earlier
+    call.
+    """
     assert paired([*user("go"), *history], model) == texts
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_a_late_result_wins(model):
-    """W4: a made-up result stands only until the real one comes, and the log never hears of it."""
+    """synthetic-in-views-only: a made-up result stands only until the real one comes, and the log never hears of it."""
     where = get_target(*model, window=100_000)
     said = [*user("go"), calls("a"), *user("are you there?")]
     first = plan(said, where)
@@ -273,7 +282,9 @@ def test_a_late_result_wins(model):
 
 @given(broken_history_strategy(max_wounds=5), st.sampled_from(MODELS))
 def test_what_is_made_up_is_never_recorded(messages, model):
-    """W4: no repair gets into the log: without its memory of repairs a branch knows only what was said."""
+    """synthetic-in-views-only: no repair gets into the log: without its memory of repairs a branch knows only what was
+    said.
+    """
     for step in drive_agent_loop(messages, get_target(*model, window=9_000), SHORT):
         assert SYNTHETIC_RESULT_TEXT not in str(step.plan.record)
         for slot in step.plan.state.history.sized_messages:
@@ -293,7 +304,7 @@ def wire_of(messages, model):
 
 @given(broken_history_strategy(max_wounds=2), st.sampled_from(KNOWN))
 def test_what_the_validator_takes_is_left_alone(messages, model):
-    """W3: hygiene edits no request that is valid already, and it leaves as the very bytes it came in."""
+    """fix-is-idempotent: hygiene edits no request that is valid already, and it leaves as the very bytes it came in."""
     raw = wire_of(as_sent(messages, model), model)
     assume(not validate_request(raw, model[0]))
     lens = parse_request(raw, model[0])
@@ -309,7 +320,7 @@ def test_what_the_validator_takes_is_left_alone(messages, model):
 
 @given(conversation_strategy(longest=300), st.sampled_from(KNOWN))
 def test_sound_conversations_are_left_alone(messages, model):
-    """W3: the same for conversations that are sound, of which there are enough."""
+    """fix-is-idempotent: the same for conversations that are sound, of which there are enough."""
     raw = wire_of(as_sent(messages, model), model)
     lens = parse_request(raw, model[0])
     made = plan_request(
@@ -326,7 +337,7 @@ def test_sound_conversations_are_left_alone(messages, model):
 
 @given(broken_history_strategy(max_wounds=6) | wild_history_strategy(), st.sampled_from(MODELS))
 def test_repairing_twice_is_repairing_once(messages, model):
-    """W3: what was repaired needs no repair."""
+    """fix-is-idempotent: what was repaired needs no repair."""
     where = get_target(*model, window=200_000)
     once = apply(messages, plan(messages, where))
     assert apply(once, plan(once, where)) == once
@@ -348,7 +359,9 @@ def test_a_repair_touches_only_what_is_wrong(messages, model):
 
 @given(broken_history_strategy(["thinking", "thinking alone", "missing result"], max_wounds=5), st.sampled_from(MODELS))
 def test_sealed_parts_go_whole_or_not_at_all(messages, model):
-    """W6: thinking that is sent is sealed by this API for this model, and is what was said to the last byte."""
+    """signed-bytes-intact: thinking that is sent is sealed by this API for this model, and is what was said to the last
+    byte.
+    """
     said = [part for one in messages for part in one.parts if isinstance(part, Thinking)]
     for one in apply(messages, plan(messages, get_target(*model, window=200_000))):
         for part in one.parts:
@@ -365,7 +378,9 @@ dialects = st.sampled_from([get_target(*model).dialect for model in MODELS] + [T
 
 @given(st.lists(ids, unique=True, max_size=8), dialects)
 def test_ids_are_mapped_one_to_one(names, dialect):
-    """W8: different ids stay different, in the alphabet and length of the API, and a mapped id is left alone."""
+    """stable-id-mapping: different ids stay different, in the alphabet and length of the API, and a mapped id is left
+    alone.
+    """
     mapped = [encode_wire_id(name, dialect) for name in names]
     assert len(set(mapped)) == len(names)
     for name in mapped:
@@ -378,7 +393,9 @@ def test_ids_are_mapped_one_to_one(names, dialect):
     broken_history_strategy(["repeated id", "odd id", "same id in a message"], max_wounds=4), st.sampled_from(MODELS)
 )
 def test_ids_in_a_request_are_unique(messages, model):
-    """W8: on an API that wants it, no two calls of a request have one id, and each result names its own call."""
+    """stable-id-mapping: on an API that wants it, no two calls of a request have one id, and each result names its own
+    call.
+    """
     where = get_target(*model, window=200_000)
     assume(where.dialect.unique_ids)
     sent = apply(messages, plan(messages, where))
@@ -393,7 +410,7 @@ def test_ids_in_a_request_are_unique(messages, model):
     broken_history_strategy(["repeated id", "odd id"], max_wounds=3), conversation_strategy(), st.sampled_from(MODELS)
 )
 def test_names_stay_as_the_history_grows(broken, messages, model):
-    """W8: an id that was mapped or renamed once is the same in every later request."""
+    """stable-id-mapping: an id that was mapped or renamed once is the same in every later request."""
     where = get_target(*model, window=200_000)
     start = [*broken, *user("go on"), Message.from_text("assistant", "yes")]
     whole = [*start, *(one for one in messages if one.role != "system")]
@@ -469,7 +486,7 @@ def test_a_slot_in_two_requests_is_one_slot():
 
 
 def test_seals_of_another_model_stay_behind():
-    """W6: thinking that another model of the same API sealed is not sent."""
+    """signed-bytes-intact: thinking that another model of the same API sealed is not sent."""
     thought = Message("assistant", (Thinking("hm", ProviderSignature("anthropic", "claude-old", "s")), Text("yes")))
     said = [*user("a"), thought, *user("b")]
     sent = apply(said, plan(said, get_target("anthropic", "claude-sonnet-4-5", window=100_000)))

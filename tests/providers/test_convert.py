@@ -577,7 +577,9 @@ def test_a_system_prompt_alone(to):
 
 @given(conversation_strategy(turns=3, steps=3, longest=80), st.sampled_from(list(product(API_NAMES, API_NAMES))))
 def test_sound_conversations_are_sound_elsewhere(messages, way):
-    """W1: what is valid on one API is valid on any other, converted and repaired; no word of a user is missing."""
+    """valid-request: what is valid on one API is valid on any other, converted and repaired; no word of a user is
+    missing.
+    """
     first, second = way
     made = fix_request_body(
         build_request_body(first, MODELS[first], [SizedMessage(message) for message in messages]), FixOptions(first)

@@ -108,7 +108,9 @@ def test_a_body_without_messages_takes_some():
     [(9_000, 3_000, 5_001), (9_000, 6_000, 6_000), (5_001, 3_000, 5_001), (4_000, 3_000, 4_000)],
 )
 def test_an_answer_has_more_room_than_its_thinking(asked, most, sent):
-    """W1: Anthropic refuses a limit that is not over the thinking budget; what the caller set wrong stays as it is."""
+    """valid-request: Anthropic refuses a limit that is not over the thinking budget; what the caller set wrong stays as
+    it is.
+    """
     thinking = {"type": "enabled", "budget_tokens": 5_000}
     said = {"max_tokens": asked, "thinking": thinking, "messages": [{"role": "user", "content": "Go."}]}
     lens = parse_request(json.dumps({"model": "claude-sonnet-4-5", **said}).encode(), "anthropic")

@@ -156,7 +156,9 @@ def test_it_goes_up_as_it_came(api, form, place, words):
     ids=NAMES,
 )
 def test_a_large_one_is_spilled(api, form, place):
-    """C3, recall: a preview in an ordinary text stands for what does not fit; it is read back whole, and searched."""
+    """newest-user-message, recall: a preview in an ordinary text stands for what does not fit; it is read back whole,
+    and searched.
+    """
     with MemoryStore() as store:
         plan, out = sent(store, api, place(api, DOCUMENTS[api][form](LOG)))
         assert [edit.rule for edit in plan.record] == ["spill"]

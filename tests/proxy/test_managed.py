@@ -91,7 +91,7 @@ def test_an_overflow_never_reaches_a_client(api, words, proxied):
 @pytest.mark.uncounted
 @pytest.mark.parametrize("api", counts.every_other(APIS))
 def test_a_restart_before_each_request_changes_no_byte(api, proxied, strict):
-    """K2 on the wire: what goes up is a function of what the client sent and of the log."""
+    """same-after-restart on the wire: what goes up is a function of what the client sent and of the log."""
     through, _, talking = proxied
 
     async def whole(upstream):
@@ -282,7 +282,7 @@ def test_where_the_file_cannot_be_looked_for_requests_go_on(proxied, strict, tmp
 
 
 def test_keys_go_up_and_are_never_stored(proxied, strict):
-    """X5: no header of a client is in the log, in what is told, or in an answer."""
+    """no-keys-stored: no header of a client is in the log, in what is told, or in an answer."""
     through, _, talking = proxied
     upstream, talk, store = strict(), talking("anthropic"), MemoryStore()
 

@@ -85,7 +85,7 @@ CUT = DecisionEntry((Edit(Span(0, 1), (), "truncate"),))
 
 
 def test_an_overflow_compacts_twice_then_cuts_then_drops_media_then_falls_back_then_stops():
-    """DESIGN 7: the ladder in its order, and P2: two compactions and one truncation."""
+    """bounded-attempts: the steps in their order, two compactions and one truncation."""
     assert rungs(*[TOO_LARGE] * 6) == ["compact", "compact", "truncate", "media", "fallback", "Stop"]
 
 
@@ -153,7 +153,7 @@ def test_a_refused_picture_ends_as_what_it_is():
 
 @pytest.mark.parametrize("kind", sorted({*VERDICT_KINDS} - OVERFLOW_KINDS - TRANSIENT - {"media"}))
 def test_what_time_does_not_heal_is_not_sent_again(kind):
-    """P8: the same request is never sent twice to a refusal that will not change."""
+    """retries-shrink: the same request is never sent twice to a refusal that will not change."""
     (stop,), _ = done(refused(kind))
     assert (stop.kind, stop.rule) == (kind, "permanent")
 
@@ -244,7 +244,7 @@ def test_retries_and_rungs_are_counted_apart():
 
 
 def test_what_was_used_up_since_the_last_answer_stays_used_up_after_a_restart():
-    """P2: compactions and truncations are folded from entries."""
+    """bounded-attempts: compactions and truncations are folded from entries."""
     assert rungs(TOO_LARGE, TOO_LARGE, branch=log(COMPACTED)) == ["compact", "truncate"]
     assert rungs(TOO_LARGE, branch=log(COMPACTED, COMPACTED)) == ["truncate"]
     assert rungs(TOO_LARGE, branch=log(COMPACTED, COMPACTED, CUT)) == ["media"]

@@ -37,7 +37,7 @@ _ELSEWHERE = {"error-class", "observed-tokens", "silent-overflow-2026.9"}
 
 DEVIATIONS = {
     "app-02": "a call stays open until its result comes or another answer does: a late real result wins",
-    "app-03": "results that are missing are made up in the projection, never stored (W4)",
+    "app-03": "results that are missing are made up in the projection, never stored (synthetic-in-views-only)",
     "pair-06": "a call of an interrupted answer that nobody answered is not sent: every API refuses it",
     "pair-07": "an interrupted answer's call keeps its real result, whatever else changes: it ran",
     "inp-01": "a call that says no arguments is one without any: tools without parameters are called so",

@@ -134,7 +134,9 @@ def test_no_count_is_of_a_slot_that_is_no_more(entries):
 
 @given(log_strategy().map(limiting), st.sampled_from(["auto", "overflow", "manual"]))
 def test_an_edited_past_has_as_many_attempts_as_any(entries, trigger):
-    """P2: what was compacted and cut since the last answer was for another request than the one that comes now."""
+    """bounded-attempts: what was compacted and cut since the last answer was for another request than the one that
+    comes now.
+    """
     branch = ConversationState.from_entries(entries)
     count = len(branch.history.sized_messages)
     cut = DecisionEntry((Edit(Span(max(0, count - 1), count, 0), (Text("-"),), TRUNCATE_RULE, "", 1),))

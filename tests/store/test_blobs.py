@@ -37,7 +37,9 @@ def place(root: Path, text: str) -> Path:
 
 
 def test_a_blob_is_one_private_file(tmp_path: Path) -> None:
-    """X1, S16: one file under its hash, 0600 in directories of 0700, and nothing beside it."""
+    """private-files, stored-once-verified: one file under its hash, 0600 in directories of 0700,
+    and nothing beside it.
+    """
     FileBlobStore(tmp_path / "blobs").store_content("text")
     made = [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
     assert made == [place(tmp_path / "blobs", "text")]
@@ -79,7 +81,7 @@ def test_damage_is_loud_on_every_page(tmp_path: Path) -> None:
 
 
 def test_what_is_planted_in_the_place_of_a_blob_gives_way(tmp_path: Path) -> None:
-    """X2: a FIFO is replaced and never waited for; a folder is a typed error, and no draft is left."""
+    """no-outside-paths: a FIFO is replaced and never waited for; a folder is a typed error, and no draft is left."""
     for text, plant in (("pipe", os.mkfifo), ("folder", os.mkdir)):
         path = place(tmp_path, text)
         path.parent.mkdir(parents=True)
@@ -94,7 +96,9 @@ def test_what_is_planted_in_the_place_of_a_blob_gives_way(tmp_path: Path) -> Non
 
 
 def test_a_planted_folder_elsewhere_is_not_used(tmp_path: Path) -> None:
-    """X2: where a link to another folder stands for a folder of blobs nothing is read, written or deleted in it."""
+    """no-outside-paths: where a link to another folder stands for a folder of blobs nothing is read, written or deleted
+    in it.
+    """
     (tmp_path / "elsewhere").mkdir()
     path = place(tmp_path / "blobs", "text")
     (tmp_path / "elsewhere" / path.name).write_text("text")
@@ -228,7 +232,9 @@ def test_texts_are_read_while_another_is(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_planted_links_are_not_followed(tmp_path: Path) -> None:
-    """X2: a link in the place of a blob is neither read nor written through; storing puts a file there."""
+    """no-outside-paths: a link in the place of a blob is neither read nor written through; storing
+    puts a file there.
+    """
     (tmp_path / "secret").write_text("secret")
     link = place(tmp_path / "blobs", "text")
     link.parent.mkdir(parents=True)

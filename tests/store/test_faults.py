@@ -232,7 +232,9 @@ def closed_directory() -> Iterator[Path]:
 
 
 def test_a_full_disk_latches(tmp_path: Path) -> None:
-    """S6: the first refused write is a typed error and ends the writing; what was acknowledged is there."""
+    """refusal-ends-writing: the first refused write is a typed error and ends the writing; what was acknowledged is
+    there.
+    """
     store = open_store(tmp_path / "agent.db")
     store.create_session(SAMPLE_KEY)
     acknowledged = []
@@ -268,7 +270,7 @@ def test_an_import_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_blob_that_does_not_fit_has_no_name(tmp_path: Path) -> None:
-    """S16: a blob that could not be written whole is not there, leaves nothing behind, and latches."""
+    """stored-once-verified: a blob that could not be written whole is not there, leaves nothing behind, and latches."""
     blobs = FileBlobStore(tmp_path)
     with small_files(1_000), pytest.raises(StoreReadOnly, match="5,000 bytes"):
         blobs.store_content("x" * 5_000)
@@ -280,7 +282,9 @@ def test_a_blob_that_does_not_fit_has_no_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("quota", [Quota(), Quota(blob_bytes=10**9)])
 def test_a_disk_that_fills_up_in_the_middle_of_a_text(tmp_path: Path, quota: Quota) -> None:
-    """S16: of a text of many pieces that stops half-way nothing is left; with room again it is stored and read."""
+    """stored-once-verified: of a text of many pieces that stops half-way nothing is left; with room again it is stored
+    and read.
+    """
     text = "a line of a long result\n" * 40_000
     with open_store(tmp_path / "agent.db", quota=quota) as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
@@ -326,7 +330,9 @@ def test_a_read_only_directory_is_readable(closed_directory: Path) -> None:
 
 
 def test_unfinished_changes_in_a_read_only_directory_are_not_passed_over(closed_directory: Path) -> None:
-    """S1: where the newest entries lie in a ``-wal`` that cannot be read, that is said and no older state shown."""
+    """nothing-lost: where the newest entries lie in a ``-wal`` that cannot be read, that is said and no older state
+    shown.
+    """
     closed_directory.chmod(0o700)
     copy = closed_directory / "copy"
     copy.mkdir()
@@ -363,7 +369,7 @@ def test_an_unreadable_file_says_so(closed_directory: Path) -> None:
 
 @pytest.mark.parametrize("count", counts.spare([40, 1, 2, 300], keep=1))
 def test_kill_keeps_what_was_acknowledged(tmp_path: Path, count: int) -> None:
-    """S3: after kill -9 the log is the acknowledged prefix and at most one entry more."""
+    """crash-keeps-acknowledged: after kill -9 the log is the acknowledged prefix and at most one entry more."""
     with script(APPENDS, tmp_path / "agent.db") as process:
         acknowledged = len([process.stdout.readline() for _ in range(count)])
         process.send_signal(signal.SIGKILL)
@@ -404,7 +410,7 @@ def test_two_imports_at_once(tmp_path: Path) -> None:
 
 
 def test_writers_of_one_session_fork(tmp_path: Path) -> None:
-    """S10: of two stores that go on from the same leaf one moves the label, the other forks; both are whole."""
+    """one-writer: of two stores that go on from the same leaf one moves the label, the other forks; both are whole."""
     with open_store(tmp_path / "agent.db") as one, open_store(tmp_path / "agent.db") as two:
         one.import_entries(SAMPLE_KEY, make_message_chain("ab"))
         leaf = two.get_session(SAMPLE_KEY).leaf_id
@@ -417,7 +423,7 @@ def test_writers_of_one_session_fork(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_the_lease_dies_with_its_holder(tmp_path: Path) -> None:
-    """S10: another process's lease is respected while it lives and free the moment it is killed."""
+    """one-writer: another process's lease is respected while it lives and free the moment it is killed."""
     with script(HOLDS, tmp_path / "agent.db") as holder, open_store(tmp_path / "agent.db") as store:
         holder.stdout.readline()
         with pytest.raises(StoreLocked, match=SAMPLE_KEY), store.hold_lease(SAMPLE_KEY):
@@ -429,7 +435,7 @@ def test_the_lease_dies_with_its_holder(tmp_path: Path) -> None:
 
 
 def test_who_takes_the_lease_again_and_again_lets_others_in_between(tmp_path: Path) -> None:
-    """S10: a session that another process writes without a pause can be written: no paid answer is lost."""
+    """one-writer: a session that another process writes without a pause can be written: no paid answer is lost."""
     with script(BUSY, tmp_path / "agent.db") as busy, open_store(tmp_path / "agent.db") as store:
         busy.stdout.readline()
         for _ in range(10):
@@ -453,7 +459,7 @@ def test_a_forked_child_holds_no_lease(tmp_path: Path) -> None:
 
 
 def test_a_fork_beside_threads_that_write(tmp_path: Path) -> None:
-    """S10: whenever a process forks, its child has no lease of another thread, and can take one of its own."""
+    """one-writer: whenever a process forks, its child has no lease of another thread, and can take one of its own."""
     with script(FORKS, tmp_path) as process:
         assert process.communicate()[0].split() == ["0"] * 80
 
@@ -498,7 +504,9 @@ def test_a_store_is_readable_where_files_cannot_grow(tmp_path: Path, limit: int)
 
 
 def test_an_older_store_is_read_where_nothing_can_be_written(tmp_path: Path) -> None:
-    """S6: whoever opens an older store reads it as it is; it is the first write that needs room for a newer schema."""
+    """refusal-ends-writing: whoever opens an older store reads it as it is; it is the first write that needs room for a
+    newer schema.
+    """
     with open_store(tmp_path / "agent.db") as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
     with closing(sqlite3.connect(tmp_path / "agent.db", isolation_level=None)) as db:

@@ -13,7 +13,8 @@ from holdfast.store import open_store
 
 @pytest.mark.usefixtures("impatient")
 def test_all_ways_to_a_file_lead_to_one_store(tmp_path: Path) -> None:
-    """S10: by its own path and by links to it a store has the same leases and the same texts, and nothing beside them.
+    """one-writer: by its own path and by links to it a store has the same leases and the same texts, and nothing beside
+    them.
 
     A link to a folder on the way was the same place already.
     """

@@ -17,7 +17,9 @@ from holdfast.store.tree.outline import decode_outline, encode_outline, reduce_t
 
 @given(log_strategy(), st.sampled_from(["", "m", "claude-sonnet-4-5"]))
 def test_every_size_is_that_of_the_branch(log, model):
-    """S12: where the next request goes and how large it is, in any model's tokens, does not ask for a message."""
+    """opening-costs-one-branch: where the next request goes and how large it is, in any model's tokens, does not ask
+    for a message.
+    """
     info, branch = SessionInfo("one"), ConversationState.from_entries(log)
     plain = reduce_to_sizes(branch)
     places = [get_session_target(info, one, model or None, None, load_shipped_catalog()) for one in (branch, plain)]

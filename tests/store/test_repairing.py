@@ -151,7 +151,9 @@ def test_a_store_that_is_only_read_is_not_repaired(file: Path) -> None:
 
 
 def test_a_changed_message_gives_way_to_a_stand_in(file: Path) -> None:
-    """S1: a message whose bytes changed is put aside with the reason; all else stays, in its place and its words."""
+    """nothing-lost: a message whose bytes changed is put aside with the reason; all else stays, in its place and its
+    words.
+    """
     edit(file, "UPDATE entries SET body = ? WHERE id = 'c' AND session = 2", b'{"type":"message"}')
     found = mended(file)
     assert kinds(found) == ["entry"]
@@ -171,7 +173,9 @@ def test_a_changed_message_gives_way_to_a_stand_in(file: Path) -> None:
 
 @pytest.mark.parametrize("entry", [entry.id for entry in make_long_session()])
 def test_any_row_may_be_damaged(file: Path, entry: str) -> None:
-    """S7: whatever row is damaged, every other entry keeps its parent and its words, and slots keep their numbers."""
+    """parent-first: whatever row is damaged, every other entry keeps its parent and its words, and slots keep their
+    numbers.
+    """
     edit(file, "UPDATE entries SET identity = x'00' WHERE id = ? AND session = 1", entry)
     found = mended(file)
     assert [one.entry_id for one in found.findings if one.kind == "entry"] == [entry]
@@ -284,7 +288,9 @@ _WOUNDS = (
 def test_whatever_is_damaged_is_mended_for_good(
     tmp_path_factory: pytest.TempPathFactory, log: list[Entry], wounds: list[tuple[str, int]]
 ) -> None:
-    """S1, S7: however rows are damaged, those that are not are all there, reachable, and the next repair is idle."""
+    """nothing-lost, parent-first: however rows are damaged, those that are not are all there, reachable, and the next
+    repair is idle.
+    """
     path = tmp_path_factory.mktemp("store") / "agent.db"
     with open_store(path) as store:
         store.import_entries(SAMPLE_KEY, log)
@@ -387,7 +393,9 @@ def test_numbers_out_of_order_are_no_circle(tmp_path: Path) -> None:
 
 
 def test_what_can_be_read_is_saved(tmp_path: Path) -> None:
-    """S13: pages that are overwritten take what lies on them; all else is in a new file, the old one beside it."""
+    """damage-is-an-error: pages that are overwritten take what lies on them; all else is in a new file, the old one
+    beside it.
+    """
     path, entries = tmp_path / "agent.db", make_message_chain([f"e{n}" for n in range(400)])
     with open_store(path) as store:
         store.import_entries(SAMPLE_KEY, entries)
@@ -411,7 +419,9 @@ def test_what_can_be_read_is_saved(tmp_path: Path) -> None:
 
 
 def test_any_page_may_be_damaged(tmp_path: Path) -> None:
-    """S13: whatever page is overwritten, the header too: all that lies on other pages is read, and nothing else."""
+    """damage-is-an-error: whatever page is overwritten, the header too: all that lies on other pages is read, and
+    nothing else.
+    """
     path, entries = tmp_path / "agent.db", make_message_chain([f"e{n}" for n in range(120)])
     with open_store(path) as store:
         store.import_entries(SAMPLE_KEY, entries)
@@ -673,7 +683,9 @@ def test_a_write_ahead_log_goes_with_the_old_file(tmp_path: Path) -> None:
 
 
 def test_an_entry_whose_number_became_nought_is_gone_on_from(tmp_path: Path) -> None:
-    """S13: a flipped bit can make number 1 the number 0, and nothing else is wrong then: what follows hangs on it."""
+    """damage-is-an-error: a flipped bit can make number 1 the number 0, and nothing else is wrong then: what follows
+    hangs on it.
+    """
     with open_store(tmp_path / "agent.db") as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("a"))
     edit(tmp_path / "agent.db", "UPDATE entries SET seq = 0")
@@ -705,7 +717,9 @@ def test_a_value_that_cannot_be_read_beside_its_bytes(tmp_path: Path) -> None:
     [(b"model TEXT NOT NULL", b"mo\xe4el TEXT NOT NULL"), (b"CREATE INDEX entries_s", b"CRE\xc1TE INDEX entries_s")],
 )
 def test_a_schema_that_is_no_text_is_gone_round(file: Path, sound: bytes, damaged: bytes) -> None:
-    """S13: a column that is called otherwise, and words of SQLite that are no text: told, and nothing is lost."""
+    """damage-is-an-error: a column that is called otherwise, and words of SQLite that are no text: told, and nothing is
+    lost.
+    """
     with open_store(file) as store:
         before = {info.key: drop_sequence_numbers(store.read_entries(info.key)) for info in store.list_sessions()}
     file.write_bytes(file.read_bytes().replace(sound, damaged, 1))
@@ -719,7 +733,7 @@ def test_a_schema_that_is_no_text_is_gone_round(file: Path, sound: bytes, damage
 
 
 def test_a_kind_that_is_no_text_is_put_aside(file: Path) -> None:
-    """S13: bytes of a row that are no text where one should be are damage of that row alone."""
+    """damage-is-an-error: bytes of a row that are no text where one should be are damage of that row alone."""
     edit(file, "UPDATE entries SET kind = CAST(x'6de9' AS TEXT) WHERE id = 'm2'")
     with open_store(file) as store, pytest.raises(StoreCorrupt, match=r"`holdfast repair` saves what can be read"):
         store.read_entries(SAMPLE_KEY)

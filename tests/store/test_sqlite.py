@@ -84,7 +84,9 @@ def edit(path: Path, statement: str, *values: object) -> None:
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077, 0o377])
 def test_files_are_private(tmp_path: Path, mask: int) -> None:
-    """X1: files are 0600 and directories 0700 whatever the umask, with ``-wal``, ``-shm``, locks and blobs."""
+    """private-files: files are 0600 and directories 0700 whatever the umask, with ``-wal``,
+    ``-shm``, locks and blobs.
+    """
     with umask(mask), open_store(tmp_path / "deep" / "er" / "agent.db") as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
         store.blobs.store_content("text")
@@ -125,7 +127,7 @@ def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
 
 
 def test_links_and_other_things_are_not_followed(tmp_path: Path) -> None:
-    """X1: a planted link to nothing, a FIFO and a directory are refused; nothing is created through them."""
+    """private-files: a planted link to nothing, a FIFO and a directory are refused; nothing is created through them."""
     (tmp_path / "link.db").symlink_to(tmp_path / "elsewhere.db")
     os.mkfifo(tmp_path / "fifo.db")
     (tmp_path / "dir.db").mkdir()
@@ -151,7 +153,7 @@ def test_read_only_stores_take_no_write(tmp_path: Path) -> None:
 
 
 def test_durability_is_what_was_asked_for(tmp_path: Path) -> None:
-    """S2: ``process`` writes ahead without a flush for each commit, ``power`` flushes each."""
+    """durable-as-promised: ``process`` writes ahead without a flush for each commit, ``power`` flushes each."""
     for durability, level in (("process", 1), ("power", 2)):
         database = SqliteFile(tmp_path / f"{durability}.db", durability)  # type: ignore[arg-type]
         with database.write_transaction():
@@ -309,7 +311,9 @@ def test_no_database_is_left_alone(tmp_path: Path, content: bytes) -> None:
 
 
 def test_damaged_pages_are_loud(tmp_path: Path) -> None:
-    """S13: overwritten pages end in ``StoreCorrupt`` or in the entries as they were, never in other words."""
+    """damage-is-an-error: overwritten pages end in ``StoreCorrupt`` or in the entries as they were, never in other
+    words.
+    """
     entries = make_message_chain([f"e{n}" for n in range(300)])
     with open_store(tmp_path / "agent.db") as store:
         store.import_entries(SAMPLE_KEY, entries)
@@ -326,7 +330,7 @@ def test_damaged_pages_are_loud(tmp_path: Path) -> None:
 
 
 def test_changed_bytes_are_noticed(tmp_path: Path) -> None:
-    """S13: a message whose stored bytes changed is named, and is not taken for what was said."""
+    """damage-is-an-error: a message whose stored bytes changed is named, and is not taken for what was said."""
     with SqliteStore(tmp_path / "agent.db", wire_decoders={"plain": plain}) as store:
         store.import_entries(SAMPLE_KEY, [wire("a", None, "yes"), wire("b", "a", "no")])
     edit(tmp_path / "agent.db", "UPDATE entries SET raw = ? WHERE id = 'b'", b'"yes"')
@@ -351,7 +355,9 @@ def test_every_damaged_entry_is_listed(tmp_path: Path) -> None:
 
 
 def test_wire_bytes_are_stored_once(tmp_path: Path) -> None:
-    """S16: where the wire bytes tell the message, they alone are stored; the value is read from them again."""
+    """stored-once-verified: where the wire bytes tell the message, they alone are stored; the value is read from them
+    again.
+    """
     with SqliteStore(tmp_path / "agent.db", wire_decoders={"plain": plain}) as store:
         entry = wire("a", None, "hello")
         store.import_entries(SAMPLE_KEY, [entry])
@@ -362,7 +368,7 @@ def test_wire_bytes_are_stored_once(tmp_path: Path) -> None:
 
 
 def test_what_the_bytes_do_not_tell_is_stored_too(tmp_path: Path) -> None:
-    """S15: a value that says more than its bytes comes back as it was, and so do the bytes."""
+    """loads-what-was-saved: a value that says more than its bytes comes back as it was, and so do the bytes."""
     named = Message("tool", (ToolResult("c", "name that a reader looked up", (Text("x", raw=Raw(b"{ }")),)),))
     slot = replace(build_sized_message(named), api="plain", raw=Raw(b'"x"'))
     with SqliteStore(tmp_path / "agent.db", wire_decoders={"plain": plain}) as store:
@@ -394,7 +400,9 @@ def test_many_messages_are_stored_like_one(tmp_path: Path, count: int) -> None:
 
 @pytest.mark.parametrize("count", [3, 2 * ROWS_AT_ONCE + 3])
 def test_what_sqlite_refuses_is_not_there_by_half(tmp_path: Path, count: int) -> None:
-    """S1, S3: where a row cannot be written, none of those before it in its statement or its transaction is there."""
+    """nothing-lost, crash-keeps-acknowledged: where a row cannot be written, none of those before it in its statement
+    or its transaction is there.
+    """
     plainly = [
         replace(build_sized_message(Message.from_text("user", one)), api="plain", raw=Raw(b'"%s"' % one.encode()))
         for one in "ab"
@@ -476,7 +484,9 @@ def test_an_import_may_be_measured_anew(tmp_path: Path) -> None:
 
 
 def test_opening_costs_the_active_branch(tmp_path: Path) -> None:
-    """S12: opening decodes the kept tail and what came later, however long the history; a list decodes nothing."""
+    """opening-costs-one-branch: opening decodes the kept tail and what came later, however long the history; a list
+    decodes nothing.
+    """
     decoded = []
 
     def counting(raw: bytes) -> Message:
@@ -497,7 +507,8 @@ def test_opening_costs_the_active_branch(tmp_path: Path) -> None:
 
 
 def test_a_session_is_read_in_order_without_sorting_it(tmp_path: Path) -> None:
-    """S12: the entries of a session come one by one in their order, whatever other sessions there are beside it.
+    """opening-costs-one-branch: the entries of a session come one by one in their order, whatever other sessions there
+    are beside it.
 
     Those of a kind, but for messages, are found without a look at the others.
     """
@@ -529,7 +540,9 @@ def test_a_session_is_read_in_order_without_sorting_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [2**63, -(2**63), 10**30])
 def test_a_time_that_no_column_holds_is_none(tmp_path: Path, at: int) -> None:
-    """S15: an entry of such a time is stored without it, and the session began with those that have one."""
+    """loads-what-was-saved: an entry of such a time is stored without it, and the session began with those that have
+    one.
+    """
     with open_store(tmp_path / "agent.db") as store:
         store.import_entries(SAMPLE_KEY, [replace(entry, time_ms=at) for entry in make_message_chain("ab")])
         store.import_entries(
@@ -541,7 +554,9 @@ def test_a_time_that_no_column_holds_is_none(tmp_path: Path, at: int) -> None:
 
 
 def test_ids_of_a_batch_ascend() -> None:
-    """S9: ids drawn together are as many as were asked for, all different, of 32 hex digits, in ascending order."""
+    """unique-entry-ids: ids drawn together are as many as were asked for, all different, of 32 hex digits, in ascending
+    order.
+    """
     drawn = [make_entry_ids(count) for count in (0, 1, 2, 1_000)]
     assert list(map(len, drawn)) == [0, 1, 2, 1_000]
     assert len({id_ for batch in drawn for id_ in batch}) == 1_003
@@ -551,7 +566,9 @@ def test_ids_of_a_batch_ascend() -> None:
 
 
 def test_who_read_the_bytes_is_not_asked_again(tmp_path: Path) -> None:
-    """S15, S16: where it is who reads them back that made a message of its bytes, nothing is proven; else it is."""
+    """loads-what-was-saved, stored-once-verified: where it is who reads them back that made a message of its bytes,
+    nothing is proven; else it is.
+    """
     decoded = []
 
     def counting(raw: bytes) -> Message:

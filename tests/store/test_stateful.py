@@ -218,7 +218,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(where=picks)
     def open_branch(self, where: int) -> None:
-        """S12: any branch opened from its active part makes the request that the whole path makes."""
+        """opening-costs-one-branch: any branch opened from its active part makes the request that
+        the whole path makes.
+        """
         leaf = self.pick(where)
         whole = ConversationState.from_entries(self.store.read_path(SAMPLE_KEY, leaf))
         assert is_same_request(self.store.open_state(SAMPLE_KEY, leaf), whole)
@@ -236,14 +238,14 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_said_is_lost(self) -> None:
-        """S1: every payload whose append returned is in the log, as often as it was said."""
+        """nothing-lost: every payload whose append returned is in the log, as often as it was said."""
         if self.model:
             stored = Counter(compute_entry_identity(entry) for entry in self.store.read_entries(SAMPLE_KEY))
             assert stored == self.said
 
     @invariant()
     def paths_agree(self) -> None:
-        """S7: the leaf and its path are the model's, numbered upwards."""
+        """parent-first: the leaf and its path are the model's, numbered upwards."""
         if self.model:
             found = self.store.read_path(SAMPLE_KEY)
             assert drop_sequence_numbers(found) == self.path(self.leaf)
@@ -260,11 +262,15 @@ class SqliteMachine(StoreMachine):
 
 
 def test_memory_agrees_with_the_model() -> None:
-    """S1, S7, S10, S12 hold in memory after every step of any sequence."""
+    """nothing-lost, parent-first, one-writer, opening-costs-one-branch hold in memory after every
+    step of any sequence.
+    """
     run_state_machine_as_test(StoreMachine, settings=STEPS)
 
 
 def test_sqlite_agrees_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S1, S7, S10, S12 hold on disk after every step of any sequence."""
+    """nothing-lost, parent-first, one-writer, opening-costs-one-branch hold on disk after every
+    step of any sequence.
+    """
     monkeypatch.setattr("holdfast.store.tree.tree.MIN_OUTLINE_ENTRIES", 0)
     run_state_machine_as_test(SqliteMachine, settings=STEPS)

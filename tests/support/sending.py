@@ -145,7 +145,7 @@ class PrefixBreak(Struct, frozen=True):
     element: int
     """The first element that is another one."""
     why: str
-    """What was decided about something that the model had seen; empty = nothing, which breaks K1."""
+    """What was decided about something that the model had seen; empty = nothing, which breaks prefix-only-grows."""
 
 
 def find_prefix_breaks(turns: Sequence[SentRequest]) -> list[PrefixBreak]:

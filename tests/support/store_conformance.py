@@ -55,7 +55,7 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def test_path_is_what_was_appended(self, tmp_path: Path) -> None:
-        """S1: everything whose append returned is read back, also by another process, in order."""
+        """nothing-lost: everything whose append returned is read back, also by another process, in order."""
         entries = make_message_chain("abcd")
         first = self.open(tmp_path)
         first.create_session(SAMPLE_KEY)
@@ -67,7 +67,7 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
             assert store.get_session(SAMPLE_KEY).entry_count == 4
 
     def test_every_kind_comes_back_equal(self, tmp_path: Path) -> None:
-        """S15: ``load(save(x)) == x`` for every kind of entry and every awkward value."""
+        """loads-what-was-saved: ``load(save(x)) == x`` for every kind of entry and every awkward value."""
         bodies = make_all_entry_bodies()
         entries = [Entry(f"e{n}", f"e{n - 1}" if n else None, body, time_ms=n) for n, body in enumerate(bodies)]
         first = self.open(tmp_path)
@@ -80,7 +80,7 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
         assert bytes(stored_raw or b"") == bytes(raw or b"")
 
     def test_order_is_the_log_not_the_clock(self, tmp_path: Path) -> None:
-        """S8: a clock that runs backwards changes no order."""
+        """no-clock-in-decisions: a clock that runs backwards changes no order."""
         entries = [replace(entry, time_ms=1_000 - n) for n, entry in enumerate(make_message_chain("abc"))]
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, entries)
@@ -89,7 +89,7 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
             assert sorted({entry.seq for entry in stored_entries}) == [entry.seq for entry in stored_entries]
 
     def test_unknown_parent_is_refused_whole(self, tmp_path: Path) -> None:
-        """S7: no entry without its parent, and one bad entry keeps the whole batch out."""
+        """parent-first: no entry without its parent, and one bad entry keeps the whole batch out."""
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
             before = store.get_session(SAMPLE_KEY)
@@ -100,7 +100,7 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
             assert store.append_entries(SAMPLE_KEY, make_message_chain("c", "b")).is_leaf_moved
 
     def test_child_before_parent_is_refused(self, tmp_path: Path) -> None:
-        """S7: the parent comes first also within a batch, so no cycle can be written."""
+        """parent-first: the parent comes first also within a batch, so no cycle can be written."""
         with self.open(tmp_path) as store, pytest.raises(LogConflict):
             store.import_entries(
                 SAMPLE_KEY,
@@ -127,7 +127,7 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
             assert store.find_damage(SAMPLE_KEY) == []
 
     def test_an_id_is_given_once(self, tmp_path: Path) -> None:
-        """S9: an id is unique in its session over all kinds, and free in another."""
+        """unique-entry-ids: an id is unique in its session over all kinds, and free in another."""
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
             with pytest.raises(LogConflict, match="'a'"):
@@ -137,7 +137,9 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
             assert store.import_entries("session-2", make_message_chain("ab")).added_count == 2
 
     def test_names_that_no_index_holds_are_refused(self, tmp_path: Path) -> None:
-        """X2: an id that is empty, endless, half a character, or a way to somewhere else is refused everywhere."""
+        """no-outside-paths: an id that is empty, endless, half a character, or a way to somewhere else is refused
+        everywhere.
+        """
         with self.open(tmp_path) as store:
             store.create_session(SAMPLE_KEY)
             for bad in ("", "\ud83d", "x" * 10_000):
@@ -163,7 +165,7 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
     # -- leaves and forks ----------------------------------------------------------------------------------------------
 
     def test_another_leaf_forks(self, tmp_path: Path) -> None:
-        """S10: who appends behind an older leaf makes a fork; nothing is overwritten and the label stays."""
+        """one-writer: who appends behind an older leaf makes a fork; nothing is overwritten and the label stays."""
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, make_message_chain("abc"))
             outcome = store.append_entries(SAMPLE_KEY, make_message_chain("xy", "b"), expected_leaf="b")
@@ -269,7 +271,9 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
     # -- the active branch ---------------------------------------------------------------------------------------------
 
     def test_active_branch_makes_the_same_request(self, tmp_path: Path) -> None:
-        """S12: a branch opened from its newest compaction has every number and byte that the whole path gives."""
+        """opening-costs-one-branch: a branch opened from its newest compaction has every number and byte that the whole
+        path gives.
+        """
         first = self.open(tmp_path)
         first.import_entries(SAMPLE_KEY, make_long_session())
         with self.reopen(first, tmp_path) as store:
@@ -287,7 +291,9 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
             branch.history.sized_messages.slice()
 
     def test_a_branch_without_its_words_is_that_of_the_leaf(self, tmp_path: Path) -> None:
-        """S12: an import that grew, a leaf that moved and what was appended since tell the sizes of their own path."""
+        """opening-costs-one-branch: an import that grew, a leaf that moved and what was appended since tell the sizes
+        of their own path.
+        """
         entries = make_message_chain([f"e{at}" for at in range(2 * MIN_OUTLINE_ENTRIES)])
         first = self.open(tmp_path)
         for count in (3, MIN_OUTLINE_ENTRIES, 2 * MIN_OUTLINE_ENTRIES, 2 * MIN_OUTLINE_ENTRIES):
@@ -441,7 +447,9 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
     # -- one writer ----------------------------------------------------------------------------------------------------
 
     def test_one_writer_a_session(self, tmp_path: Path) -> None:
-        """S10: a second writer of the same session is told so; other sessions are free, and so is this one later."""
+        """one-writer: a second writer of the same session is told so; other sessions are free, and so is this one
+        later.
+        """
         with self.open(tmp_path) as store:
             with (
                 store.hold_lease(SAMPLE_KEY),
@@ -472,7 +480,9 @@ class BlobStoreRules:
         raise NotImplementedError
 
     def test_blobs_come_back(self, tmp_path: Path) -> None:
-        """S15: any text comes back, under the hash of its bytes, and storing it again changes nothing."""
+        """loads-what-was-saved: any text comes back, under the hash of its bytes, and storing it
+        again changes nothing.
+        """
         blobs = self.open(tmp_path)
         for text in ("", ODD_TEXT, "line\n" * 50_000):
             hash_ = blobs.store_content(text)
@@ -495,7 +505,7 @@ class BlobStoreRules:
         assert blobs.read_bytes(hash_, 5) == text.encode()[5:]
 
     def test_only_hashes_name_blobs(self, tmp_path: Path) -> None:
-        """X2: no outside string becomes a path; what is not there is a clear error."""
+        """no-outside-paths: no outside string becomes a path; what is not there is a clear error."""
         blobs = self.open(tmp_path)
         blobs.store_content("x")
         for bad in ("", "../../etc/passwd", "a" * 63, "A" * 64, "a" * 64 + "\n", "/" * 64, "a" * 65):

@@ -242,7 +242,9 @@ class SearchRules(StoreOpening):
     """Words found again."""
 
     def test_words_are_found_in_whatever_was_said(self, tmp_path: Path) -> None:
-        """S1: text, thinking, calls and results are found on every branch, the newest first, with who said them."""
+        """nothing-lost: text, thinking, calls and results are found on every branch, the newest first, with who said
+        them.
+        """
         call = ToolCall("c", "grep_files", '{"pattern":"Na\\u00efve"}')
         thought = Message("assistant", (Thinking("a parseHTTPHeader idea"), call))
         result = Message("tool", (ToolResult("c", content=(Text("src/x.py: def parse_http_header():\n  pass"),)),))

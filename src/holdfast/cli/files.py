@@ -14,7 +14,7 @@ from holdfast.cli.output.errors import CommandError
 from holdfast.errors import FormatError
 
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
-"""Sessions are their owner's business (invariant X1)."""
+"""Sessions are their owner's business (invariant private-files)."""
 STDIN = "-"
 PIPE_TIMEOUT = 3.0
 """Seconds in which somebody must have opened a pipe for writing. [H] A shell that made it has, long before."""

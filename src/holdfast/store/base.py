@@ -19,7 +19,9 @@ from holdfast.state.entries import CompactionEntry, Entry
 MessageDecoder: TypeAlias = Callable[[bytes], Message]
 """How wire bytes become a message."""
 LEASE_WAIT = 5.0
-"""Seconds that ``writing`` waits for another writer of the session (invariant S10): a plan on a busy machine. [H]"""
+"""Seconds that ``writing`` waits for another writer of the session (invariant one-writer): a plan on a busy machine.
+[H]
+"""
 BUSY_WAIT = 5.0
 """Seconds that a verb waits for another process's transaction before it raises ``StoreLocked``."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from holdfast.errors import StoreError, StoreReadOnly
 
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
-"""Modes of everything a store makes, whatever the umask (invariant X1)."""
+"""Modes of everything a store makes, whatever the umask (invariant private-files)."""
 _CREATE_FLAGS = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _DISK_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 """What a disk says that is full or broken."""

@@ -2,7 +2,7 @@
 
 The state is a value with pure transitions; ``CompactionTracker`` holds one, wakes those that wait, and aborts what runs
 once. After a timeout nobody chooses between snapshots: a compaction is in the log whole or not at all, so what is there
-is what stood before it (invariant P6).
+is what stood before it (invariant failed-attempt-changes-nothing).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One SQLite file: opened when it is needed, private, and with one name for each thing a disk can say.
 
 Nothing is created before the first write; what only reads opens the file read-only. A disk that refuses a write ends
-the writing (invariant S6): reading goes on, and every acknowledged entry is there.
+the writing (invariant refusal-ends-writing): reading goes on, and every acknowledged entry is there.
 """
 
 from __future__ import annotations
