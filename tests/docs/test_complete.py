@@ -138,7 +138,7 @@ def test_invariants_are_listed_and_proven():
 def test_the_index_lists_every_page():
     """Each page can be reached from the index."""
     for path in PAGES:
-        if path.parent.name == "docs" and path.name != "index.md":
+        if path.parent == ROOT / "docs" and path.name != "index.md":
             assert f"]({path.name})" in page("docs/index.md"), path.name
 
 
