@@ -142,6 +142,22 @@ def test_the_index_lists_every_page():
             assert f"]({path.name})" in page("docs/index.md"), path.name
 
 
+PUBLIC_MODULES = ("holdfast", "holdfast.errors", "holdfast.events", "holdfast.agent")
+"""What a user's program imports, beside ``holdfast.testing`` and ``holdfast.integrations``."""
+SESSION_GENERATORS = ("make_long_session.py", "session_record.py", "session_tools.py", "session_files.py")
+"""They write ``long-session.jsonl``, and are no examples of how to use the package."""
+
+
+def test_pages_and_examples_import_public_modules_only():
+    """Code for users shows public names, so nobody copies an import that a later version may move."""
+    examples = [path for path in (ROOT / "examples").glob("*.py") if path.name not in SESSION_GENERATORS]
+    texts = {path: PAGES.get(path) or path.read_text("utf-8") for path in [*PAGES, *examples]}
+    for path, text in texts.items():
+        for module in re.findall(r"^\s*(?:from|import) (holdfast[\w.]*)", text, re.MULTILINE):
+            is_public = module in PUBLIC_MODULES or module.startswith(("holdfast.testing", "holdfast.integrations"))
+            assert is_public, f"{path.name}: {module}"
+
+
 def links() -> list[tuple[Path, str]]:
     return [
         (path, next(filter(None, groups)))

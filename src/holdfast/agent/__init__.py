@@ -1,1 +1,10 @@
-"""A small reference agent on the engine: a loop, nine tools, skills."""
+"""A small reference agent on the engine: a loop, nine tools, skills.
+
+The names in ``__all__`` are what a program that runs the agent needs; ``docs/agent.md`` shows one.
+"""
+
+from holdfast.agent.agent import load_agent_environment, make_session_workspace
+from holdfast.agent.loop import ToolFinished, run_agent
+from holdfast.agent.workspace import allow_command
+
+__all__ = ["ToolFinished", "allow_command", "load_agent_environment", "make_session_workspace", "run_agent"]

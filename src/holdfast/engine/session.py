@@ -15,7 +15,15 @@ from holdfast.engine.compaction.inflight import CompactionTracker
 from holdfast.engine.compaction.summarizer import SummaryWriter
 from holdfast.engine.engine_resources import EngineResources
 from holdfast.engine.log.journal import Journal, PreparedRequest
-from holdfast.engine.requests import RequestInput, RequestOptions, build_template_from_fields, coerce_messages
+from holdfast.engine.log.shortening import ShorteningOutcome, shorten_long_results
+from holdfast.engine.recall import RecallAnswer
+from holdfast.engine.requests import (
+    RequestInput,
+    RequestOptions,
+    build_template_from_fields,
+    coerce_messages,
+    render_prepared_request,
+)
 from holdfast.engine.run import drop_signatures as unsealing
 from holdfast.engine.run import record as recording
 from holdfast.engine.run.prepare import parse_request_input, prepare_run
@@ -31,7 +39,7 @@ from holdfast.planning.budget import compute_budget, compute_effective_target
 from holdfast.planning.settings import Settings
 from holdfast.providers.overflow import ErrorReport, classify_error
 from holdfast.providers.overflow.signature_errors import is_signature_error
-from holdfast.providers.responses import ParsedAnswer
+from holdfast.providers.responses import ParsedAnswer, parse_answer
 from holdfast.recovery.machine import can_recover_from_refusals
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.state.conversation_state import ConversationState
@@ -179,17 +187,21 @@ class Session:
             _, self._caller_request = await prepare_run(self._runtime, parsed_input, RequestOptions(stream=False))
             return self._caller_request
 
-    async def record(self, answer: ParsedAnswer) -> str:
+    def render_body(self, prepared_request: PreparedRequest) -> bytes:
+        """Return the body of a request that ``prepare`` returned, with the default fields of this session's engine."""
+        return render_prepared_request(prepared_request, self.get_default_fields())
+
+    async def record(self, answer: ParsedAnswer | bytes) -> str:
         """Store the answer to the request that ``prepare`` returned; return the id of its message.
 
-        A refusal is none: it is written down, and what an overflow teaches counts for the next request, which leaves
-        out what the provider had sealed and takes no more. ``FormatError`` for what is no answer, ``OperationAborted``
-        where no request waits for one.
+        ``answer`` is the body of the provider's answer, or of its refusal. A refusal is written to the log; what an
+        overflow teaches counts for the next request, which also leaves out signatures that the provider refused.
+        Raises ``FormatError`` for anything else, ``OperationAborted`` if no prepared request waits for an answer.
         """
+        if isinstance(answer, bytes):
+            answer = parse_answer(self._caller_request.target.api if self._caller_request else self.api, answer)
         if not isinstance(answer, ParsedAnswer):
-            raise FormatError(
-                f"a {type(answer).__name__} is no answer; give what holdfast.providers.responses.parse_answer returns"
-            )
+            raise FormatError(f"a {type(answer).__name__} is no answer; give the bytes of the provider's answer")
         prepared_request = self._caller_request
         id_ = await self.resources.run_in_worker(lambda: self._record_caller_answer(answer))
         if (
@@ -221,9 +233,32 @@ class Session:
         )
 
     async def recall(self, id: str = "", **where: Any) -> TextPage:  # noqa: A002
-        """Return a page of a text that was stored away, or of what an entry says; see ``holdfast.engine.recall``."""
+        """Return a page of a spilled text, or of what an entry says; see ``holdfast.engine.recall``."""
         store, key = self.resources.store, self.key
         return await self.resources.run_in_worker(lambda: recall.recall_page(store, key, _require_id(id), **where))
+
+    @property
+    def recall_tool(self) -> dict[str, Any]:
+        """The definition of the tool ``recall``, as an element of the ``tools`` of a request to this session's API."""
+        return recall.make_recall_tool(self.api)
+
+    async def answer_recall(self, arguments: str | Mapping[str, Any]) -> RecallAnswer:
+        """Return what a model's call of ``recall_tool`` with ``arguments`` (JSON text or values) answers.
+
+        Wrong arguments raise nothing: the answer says what is wrong, with ``is_error``.
+        """
+        store, key = self.resources.store, self.key
+        return await self.resources.run_in_worker(lambda: recall.answer_recall(store, key, arguments))
+
+    async def shorten_results(self) -> ShorteningOutcome:
+        """Rewrite results over the policy's limit for one result on a new branch, and go on there.
+
+        Only policies with such a limit (``openclaw``) do anything; the outcome says why if nothing was rewritten. The
+        old branch stays whole.
+        """
+        async with self._runtime.hold_lane():
+            target = self.get_default_target()
+            return await self.resources.run_in_worker(lambda: shorten_long_results(self.journal, target))
 
     def report(self) -> Report:
         """Return how full the context is."""

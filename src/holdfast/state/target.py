@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Literal, TypeAlias, get_args
 
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from holdfast.state.dialect import Dialect
 from holdfast.state.entries import RequestSetup
@@ -74,6 +75,13 @@ class Target(Struct, frozen=True, omit_defaults=True, dict=True):
     prices: Prices = Prices()
     prior_ratio: float = 1.0
     """Tokens of this model for one token of the estimator, before any usage was reported."""
+
+    def with_setup(self, tokens: int, digest: str = "") -> Target:
+        """Return the target for requests whose system prompt and tools take ``tokens`` tokens.
+
+        Change ``digest`` whenever system prompt or tools change: the prompt cache breaks then.
+        """
+        return replace(self, setup=RequestSetup(digest, tokens))
 
     @cached_property
     def validation_problem(self) -> ValidationProblem | None:

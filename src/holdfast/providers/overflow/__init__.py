@@ -30,8 +30,16 @@ __all__ = [
 ]
 
 
-def classify_error(report: ProviderReport) -> Verdict:
-    """Return what ``report`` is, with the numbers that it states; ``TypeError`` for what is no report."""
+def classify_error(report: ProviderReport | str | bytes, status: int | None = None) -> Verdict:
+    """Classify what a provider answered instead of a usable answer, with the numbers that it states.
+
+    ``report`` is the body or text of the error, with the HTTP ``status`` if it is known, or a report that says more.
+    Raises ``TypeError`` for anything else.
+    """
+    if isinstance(report, str):
+        report = ErrorReport(status=status, message=report)
+    elif isinstance(report, bytes):
+        report = ErrorReport(status=status, body=report)
     if not isinstance(report, ErrorReport | AnswerReport):
         raise TypeError(f"report is of type {type(report).__name__}; give an ErrorReport or an AnswerReport")
     return classify_error_report(report) if isinstance(report, ErrorReport) else classify_answer_report(report)
