@@ -134,7 +134,7 @@ def test_a_leaf_that_is_not_there_makes_no_session(store):
 
 
 def test_what_was_appended_is_there_when_append_returns(store, place):
-    """S1: another process sees the entries whose ids were returned."""
+    """nothing-lost: another process sees the entries whose ids were returned."""
     journal = Journal.open(store, SAMPLE_KEY)
     ids = journal.append(HELLO, *read("c1", "text"))
     with SqliteStore(place) as other:
@@ -147,7 +147,7 @@ def test_what_was_appended_is_there_when_append_returns(store, place):
 
 
 def test_a_slot_keeps_its_bytes(store):
-    """W2: a message that came over a wire is sent as it came, also after a reload."""
+    """pairing-by-occurrence: a message that came over a wire is sent as it came, also after a reload."""
     raw = Raw(b'{"role": "user",  "content":"kelp \\u2028"}')
     journal = Journal.open(store, SAMPLE_KEY)
     journal.append(
@@ -161,7 +161,7 @@ def test_a_slot_keeps_its_bytes(store):
 
 
 def test_a_request_is_in_the_log_before_it_is_sent(store, anthropic):
-    """K4: what was decided and that a request goes out are in the log when ``prepare`` returns."""
+    """decision-before-request: what was decided and that a request goes out are in the log when ``prepare`` returns."""
     journal = Journal.open(store, SAMPLE_KEY)
     journal.append(HELLO, *read("c1", LONG))
     prepared = journal.prepare_request(anthropic)
@@ -177,7 +177,7 @@ def test_a_request_is_in_the_log_before_it_is_sent(store, anthropic):
 
 
 def test_a_text_is_stored_before_the_log_names_it(store, anthropic, monkeypatch):
-    """S5: when an entry is appended, every text that it names is there already."""
+    """text-before-entry: when an entry is appended, every text that it names is there already."""
     journal = Journal.open(store, SAMPLE_KEY, Policy().with_settings(results={"append_chars": 100_000}))
     named, append = [], store.append_entries
 
@@ -233,7 +233,9 @@ def test_an_answer_without_a_word_is_no_message(store, anthropic):
 
 
 def test_a_retry_is_the_same_request(store, anthropic):
-    """K2: preparing again with nothing said gives the same bytes and writes nothing, failed attempts aside."""
+    """same-after-restart: preparing again with nothing said gives the same bytes and writes nothing, failed attempts
+    aside.
+    """
     journal = Journal.open(store, SAMPLE_KEY)
     journal.append(HELLO, *read("c1", LONG))
     first = journal.prepare_request(anthropic)
@@ -272,7 +274,9 @@ def test_what_changes_makes_a_retry_a_request_of_its_own(store, anthropic):
 
 @pytest.mark.parametrize("world", [PlanInputs(), PlanInputs(cache_state="cold", idle_seconds=9_000)])
 def test_a_retry_after_a_restart_decides_nothing(store, anthropic, world):
-    """K2: whoever opens the session after a crash sends what was about to be sent, though the cache went cold."""
+    """same-after-restart: whoever opens the session after a crash sends what was about to be sent, though the cache
+    went cold.
+    """
     journal = Journal.open(store, SAMPLE_KEY)
     journal.append(HELLO)
     run(journal, anthropic, range(6), size=3_000)
@@ -289,7 +293,9 @@ def test_a_retry_after_a_restart_decides_nothing(store, anthropic, world):
 
 @pytest.mark.parametrize("way", ["reload", "fork"])
 def test_a_retry_has_the_breakpoints_of_what_it_tries_again(store, anthropic, way):
-    """K2: the body is the same to the last byte: a breakpoint stands where the request before the first one ended."""
+    """same-after-restart: the body is the same to the last byte: a breakpoint stands where the request before the first
+    one ended.
+    """
     goal = replace(anthropic, limits=replace(anthropic.limits, window=60_000))
     journal = Journal.open(store, SAMPLE_KEY)
     journal.append(HELLO)
@@ -310,7 +316,7 @@ def test_a_retry_has_the_breakpoints_of_what_it_tries_again(store, anthropic, wa
 
 @pytest.mark.parametrize("policy", ["holdfast", "append-only"])
 def test_a_reload_at_any_point_goes_on_with_the_same_bytes(store, anthropic, policy):
-    """K2: reopened before each request, a session sends the bytes of one that was never closed."""
+    """same-after-restart: reopened before each request, a session sends the bytes of one that was never closed."""
     goal = replace(anthropic, limits=replace(anthropic.limits, window=60_000))
     journal = Journal.open(MemoryStore(), SAMPLE_KEY, Policy.preset(policy))
     journal.append(HELLO)
@@ -326,7 +332,9 @@ def test_a_reload_at_any_point_goes_on_with_the_same_bytes(store, anthropic, pol
 
 
 def test_turns_that_gave_way_are_read_again_where_they_are_needed(store, anthropic):
-    """K2: a compaction of a session that was opened behind another one is made over the whole log, like any."""
+    """same-after-restart: a compaction of a session that was opened behind another one is made over the whole log, like
+    any.
+    """
     journal = Journal.open(MemoryStore(), SAMPLE_KEY)
     journal.append(HELLO)
     wanted = run(journal, anthropic, range(16), size=3_000)
@@ -360,7 +368,9 @@ def test_what_is_new_is_all_that_is_read(store, anthropic, monkeypatch):
 
 
 def test_texts_stay_whole_where_none_can_be_stored(store, anthropic, full):
-    """S6: on a full disk nothing is decided that names a text which is not there; one notice tells why."""
+    """refusal-ends-writing: on a full disk nothing is decided that names a text which is not there; one notice tells
+    why.
+    """
     goal = replace(anthropic, limits=replace(anthropic.limits, window=200_000))
     journal = Journal.open(store, SAMPLE_KEY, Policy.preset("holdfast").with_settings(results={"spill_chars": 20_000}))
     journal.append(HELLO, *read("c1", LONG))
@@ -374,7 +384,7 @@ def test_texts_stay_whole_where_none_can_be_stored(store, anthropic, full):
 
 
 def test_a_log_that_takes_nothing_changes_nothing(store, anthropic, monkeypatch):
-    """S6: an append that failed raises, and the journal is where it was."""
+    """refusal-ends-writing: an append that failed raises, and the journal is where it was."""
     journal = Journal.open(store, SAMPLE_KEY)
     journal.append(HELLO)
     before, leaf = journal.state, journal.leaf
@@ -398,7 +408,7 @@ def test_a_log_that_takes_nothing_changes_nothing(store, anthropic, monkeypatch)
 
 
 def test_a_window_that_is_too_small_is_told_before_anything_is_written(store, anthropic):
-    """P3: no entry for a request that cannot be made."""
+    """no-room-is-an-error: no entry for a request that cannot be made."""
     journal = Journal.open(store, SAMPLE_KEY)
     journal.append(HELLO)
     count = store.get_session(SAMPLE_KEY).entry_count
@@ -409,7 +419,7 @@ def test_a_window_that_is_too_small_is_told_before_anything_is_written(store, an
 
 @pytest.mark.usefixtures("impatient")
 def test_one_writer_at_a_time(store, place):
-    """S10: while somebody holds the session's lease, a typed error says so."""
+    """one-writer: while somebody holds the session's lease, a typed error says so."""
     journal = Journal.open(store, SAMPLE_KEY)
     with SqliteStore(place) as other, other.hold_lease(SAMPLE_KEY), pytest.raises(StoreLocked):
         journal.append(HELLO)
@@ -417,7 +427,7 @@ def test_one_writer_at_a_time(store, place):
 
 
 def test_who_went_on_elsewhere_is_never_overwritten(store, place):
-    """S9: two journals at one leaf become two branches; nothing of either is lost."""
+    """unique-entry-ids: two journals at one leaf become two branches; nothing of either is lost."""
     one = Journal.open(store, SAMPLE_KEY)
     one.append(HELLO)
     with SqliteStore(place) as other:
@@ -463,7 +473,7 @@ def test_a_text_over_the_cap_is_shown_with_its_own_size_and_handle(store, anthro
 
 
 def test_a_text_that_cannot_be_stored_apart_stays_whole(store, full):
-    """S1: nothing said is lost, however full the place for blobs is."""
+    """nothing-lost: nothing said is lost, however full the place for blobs is."""
     journal = Journal.open(store, SAMPLE_KEY, Policy().with_settings(results={"append_chars": 10_000}))
     full(store)
     journal.append(Message.from_text("user", LONG))
@@ -668,7 +678,7 @@ def test_a_fork_goes_on_beside_the_branch_it_left(store, anthropic):
 
 
 def test_a_step_of_the_loop_is_three_appends(store, anthropic, monkeypatch):
-    """S2: what belongs together is written in one transaction."""
+    """durable-as-promised: what belongs together is written in one transaction."""
     journal = Journal.open(store, SAMPLE_KEY)
     journal.append(HELLO, *read("c1", LONG))
     counts, append = [], store.append_entries
@@ -706,7 +716,7 @@ def test_a_plan_counts_only_for_the_branch_it_was_made_for(store, anthropic, fir
 
 
 def test_words_that_wait_are_not_lost_where_the_log_takes_nothing(store, anthropic, monkeypatch):
-    """P10: where they cannot be said now they still wait, and are said once the store takes them."""
+    """queued-input-once: where they cannot be said now they still wait, and are said once the store takes them."""
     journal = Journal.open(store, SAMPLE_KEY)
     journal.append(HELLO)
     journal.prepare_request(anthropic)

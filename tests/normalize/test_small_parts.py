@@ -68,7 +68,7 @@ def test_the_reserve(window, asked, reserve):
 
 
 def test_the_smallest_room():
-    """P3: one token under the smallest room is refused with the numbers, the smallest room is not."""
+    """no-room-is-an-error: one token under the smallest room is refused with the numbers, the smallest room is not."""
     least = OURS.window.min_budget
     fits = place(20_000, 20_000 - 5_000 - least)
     assert check_budget(fits, OURS)[0].message_tokens == least

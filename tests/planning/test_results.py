@@ -57,7 +57,9 @@ def places(made):
 )
 @pytest.mark.parametrize("named", [True, False])
 def test_each_tool_has_its_threshold(tool, chars, spilled, named):
-    """A tool's own limit stands before the common one, 0 is never, and no reader but ours is exempt (B1, B2)."""
+    """A tool's own limit stands before the common one, 0 is never, and no reader but ours is exempt
+    (readers-not-spilled, paging-is-complete).
+    """
     policy = OURS.with_settings(results={"spill_chars_by_tool": {"bash": 3_000, "grep": 90_000, "snapshot": 0}})
     made = plan(called((tool, chars), named=named), WHERE, policy)
     assert places(made) == ([0] if spilled else [])

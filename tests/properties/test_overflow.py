@@ -85,7 +85,9 @@ def work(steps, chars=4_000):
 @given(anything, windows, policies, st.booleans(), st.integers(0, 1_000))
 @example(messages=DRAWN, window=7_000, policy=Policy.preset("append-only"), spill=False, frame=0)
 def test_the_smallest_request_always_fits(messages, window, policy, spill, frame):
-    """P5: for every history and every target with room the last rung's request is usable, with a store or without."""
+    """reduction-without-model: for every history and every target with room the last rung's request is usable, with a
+    store or without.
+    """
     where, policy = place(window, frame), lenient(policy)
     room = compute_budget(where, policy.settings)
     assume(room.message_tokens >= 4_000)
@@ -96,7 +98,9 @@ def test_the_smallest_request_always_fits(messages, window, policy, spill, frame
 
 @given(talks, st.integers(0, 30), windows, policies, st.booleans())
 def test_it_fits_behind_an_older_compaction_too(messages, cut, window, policy, spill):
-    """P5: what an earlier plan decided, shown or hidden, leaves nothing that the last rung could not take back."""
+    """reduction-without-model: what an earlier plan decided, shown or hidden, leaves nothing that the last rung could
+    not take back.
+    """
     where, policy = place(window), lenient(policy)
     before = plan(messages[:cut], where, policy, inputs=PlanInputs(force_compaction=True, can_spill=spill)).state
     made = plan(
@@ -107,7 +111,7 @@ def test_it_fits_behind_an_older_compaction_too(messages, cut, window, policy, s
 
 @given(anything, windows, policies, st.sampled_from(["truncate", "media", "fallback"]), st.booleans())
 def test_no_rung_makes_a_request_larger(messages, window, policy, rung, spill):
-    """P8: what a rung decides makes the request smaller; where it decides nothing a notice says so."""
+    """retries-shrink: what a rung decides makes the request smaller; where it decides nothing a notice says so."""
     policy = lenient(policy).with_settings(compaction={"auto": False})
     where = place(window)
     plain = plan(messages, where, policy, inputs=PlanInputs(can_spill=spill))
@@ -119,7 +123,9 @@ def test_no_rung_makes_a_request_larger(messages, window, policy, rung, spill):
 
 @given(anything, windows, policies, st.sampled_from(["truncate", "media", "fallback"]), st.booleans())
 def test_no_rung_loses_the_newest_words(messages, window, policy, rung, spill):
-    """C3: what the user said last stands in the request word for word, or its beginning with a notice of the rest."""
+    """newest-user-message: what the user said last stands in the request word for word, or its beginning with a notice
+    of the rest.
+    """
     made = plan(
         messages,
         place(window),
@@ -146,7 +152,7 @@ def plain(text):
 
 @given(talks, windows, st.booleans())
 def test_open_calls_stay(messages, window, spill):
-    """C1: a call that waits for its result is never folded, on the last rung either."""
+    """calls-with-results: a call that waits for its result is never folded, on the last rung either."""
     messages = [*messages, Message("assistant", (ToolCall("open_1", "read", "{}"), ToolCall("open_2", "read", "{}")))]
     messages.append(Message("tool", (ToolResult("open_1", "read", (Text("x" * 9_000),)),)))
     made = plan(messages, place(window), inputs=PlanInputs(overflow_step="fallback", can_spill=spill))
@@ -209,7 +215,7 @@ def test_results_under_pressure_keep_their_share():
 
 
 def test_what_cannot_be_made_smaller_is_an_error_with_its_numbers():
-    """P3: arguments of an open call that alone are larger than the window are told before any call."""
+    """no-room-is-an-error: arguments of an open call that alone are larger than the window are told before any call."""
     said = [Message.from_text("user", "go"), Message("assistant", (ToolCall("c1", "write", make_text(3, 60_000)),))]
     where = place(9_000)
     least = estimate_irreducible_tokens(reconcile_messages(ConversationState(), said), where, OURS.settings)
@@ -370,7 +376,9 @@ def test_automatic_compaction_can_be_switched_off():
 
 @given(talks, windows, st.sampled_from(["truncate", "media", "fallback"]))
 def test_what_a_rung_decided_stands(messages, window, rung):
-    """K1: the next request shows what the rung made of this one, word for word, and the log alone gives the same."""
+    """prefix-only-grows: the next request shows what the rung made of this one, word for word, and the log alone gives
+    the same.
+    """
     where, policy = place(window), OURS.with_settings(compaction={"auto": False})
     made = plan(messages, where, policy, inputs=PlanInputs(overflow_step=rung))
     entries = [DecisionEntry(made.record)] if made.record else []

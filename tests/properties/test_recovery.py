@@ -128,7 +128,9 @@ def test_every_run_ends_within_its_bound_of_requests(branch, settings, data):
 
 @given(logs, rules, st.lists(events, max_size=30) | st.lists(st.nothing()), refusals | passing)
 def test_what_is_refused_for_good_is_never_sent_again(branch, settings, told, event):
-    """P8: the same bytes go out again for what may pass, and a smaller request for what was too large, or never."""
+    """retries-shrink: the same bytes go out again for what may pass, and a smaller request for what was too large, or
+    never.
+    """
     state = start_recovery(branch, settings)
     for one in told:
         state, _ = decide_next_action(state, one)
@@ -158,7 +160,7 @@ def test_what_is_sealed_is_left_out_once(branch, settings, told):
 
 @given(logs, rules, st.lists(events, max_size=30))
 def test_no_rung_is_pressed_more_often_than_it_may(branch, settings, told):
-    """P2, with what the log had used up before."""
+    """bounded-attempts, with what the log had used up before."""
     state, pressed = start_recovery(branch, settings), []
     for event in told:
         state, action = decide_next_action(state, event)
@@ -273,5 +275,5 @@ TestRun = Run.TestCase
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_every_preset_has_a_bound_that_can_be_waited_for(name):
-    """P8 and P2 are relaxed by no preset as far as to have no bound."""
+    """retries-shrink and bounded-attempts are relaxed by no preset as far as to have no bound."""
     assert 1 < compute_max_requests(PRESETS[name].settings) < 64

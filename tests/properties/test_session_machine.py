@@ -225,10 +225,10 @@ class SessionMachine(RuleBasedStateMachine):
         new = bool(late) or plan.compaction is not None
         assert "spill" not in late, "what was seen whole is frozen"
         if late == {"prune"} and self.policy.settings.prune.when == ("cold", "broken"):
-            assert world == "cold" or line.sent is None or plan.compaction, "K3"
+            assert world == "cold" or line.sent is None or plan.compaction, "edit-when-broken-anyway"
         if line.sent is not None and not (new or line.moved):
             stands = line.sent if line.answered else line.sent[:-1]
-            assert sent[: len(stands)] == stands, "K1"
+            assert sent[: len(stands)] == stands, "prefix-only-grows"
         line.sent, line.moved, line.answered = sent, False, False
         line.stale |= {call.id for call in line.open}
 
@@ -350,7 +350,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule()
     def reload(self) -> None:
-        """K2: another process opens the session, and what it would send are the same bytes."""
+        """same-after-restart: another process opens the session, and what it would send are the same bytes."""
         before = [self.would_send(line) for line in self.lines]
         if self.where != ":memory:":
             self.store.close()
@@ -369,14 +369,14 @@ class SessionMachine(RuleBasedStateMachine):
     # -- what must hold ------------------------------------------------------------------------------------------------
 
     def check_valid(self, where: Target, plan: Plan, slots: Sequence[SizedMessage]) -> None:
-        """W1: the request is one that the API takes."""
+        """valid-request: the request is one that the API takes."""
         if slots:
             found = validate_request(build_request_body(where.api, where.model, slots, options=plan.options), where.api)
             wrong = [one for one in found if one.level == "error" and one.rule not in OPTIONS]
-            assert wrong == [], f"W1: {where.api} {where.model}"
+            assert wrong == [], f"valid-request: {where.api} {where.model}"
 
     def check_texts(self, whole: ConversationState, plan: Plan) -> None:
-        """S1: the text behind each replacement can be read back, byte for byte."""
+        """nothing-lost: the text behind each replacement can be read back, byte for byte."""
         for edit in (*plan.record, *(plan.compaction.edits if plan.compaction else ())):
             if edit.blob_hash and edit.span.part is not None:
                 part = whole.history.messages[edit.span.start].parts[edit.span.part]
@@ -392,7 +392,7 @@ class SessionMachine(RuleBasedStateMachine):
             self.every_api_takes_it()
 
     def the_log_only_grows(self) -> None:
-        """S1: every entry stays as it was, and every message is in it as it was said, or its text beside it."""
+        """nothing-lost: each entry stays as it was, and each message is in it as it was said, or its text beside it."""
         entries = self.store.read_entries(SAMPLE_KEY)
         assert entries[: len(self.log)] == self.log
         places = {entry.id: number for number, entry in enumerate(entries)}
@@ -424,7 +424,7 @@ class SessionMachine(RuleBasedStateMachine):
         assert [id_ for id_, _ in whole.view.active_decisions] == [id_ for id_ in decided if id_ not in revoked]
 
     def every_api_takes_it(self) -> None:
-        """W1: whatever happened, the next request is valid, whichever of the APIs it goes to."""
+        """valid-request: whatever happened, the next request is valid, whichever of the APIs it goes to."""
         self.turn += 1
         place = self.turn % len(PLACES)
         plan = self.planned(self.line.journal.state, place)
@@ -469,5 +469,7 @@ class StoredMachine(SessionMachine):
 @pytest.mark.counts
 @pytest.mark.parametrize("machine", [SessionMachine, StoredMachine])
 def test_a_session_keeps_its_promises(machine: type[SessionMachine]) -> None:
-    """S1, K1, K2, W1 and the law of the fold hold after every step of any sequence, in memory and on disk."""
+    """nothing-lost, prefix-only-grows, same-after-restart, valid-request and the law of the fold hold after every step
+    of any sequence, in memory and on disk.
+    """
     run_state_machine_as_test(machine, settings=STEPS)  # type: ignore[no-untyped-call]
