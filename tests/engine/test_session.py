@@ -9,6 +9,7 @@ import anyio
 import msgspec
 import pytest
 from msgspec import Struct
+from msgspec.structs import replace
 from samples import SAMPLE_KEY
 
 from holdfast import events
@@ -636,3 +637,61 @@ def test_what_is_nothing_to_say_is_refused(said):
 
     run_on_fake_clock(talk)
     assert [type(body).__name__ for body in bodies(store)] == ["NoteEntry"]
+
+
+def test_a_caller_sends_the_body_and_records_the_bytes_that_come_back():
+    """What ``render_body`` returns is a whole request; ``record`` reads the answer, or the refusal, from its bytes."""
+    content = [{"type": "text", "text": "Kelp."}]
+    answer = msgspec.json.encode({"role": "assistant", "content": content, "stop_reason": "end_turn"})
+
+    async def work():
+        async with talking(ScriptedUpstream([])) as session:
+            prepared = await session.prepare("What holds?")
+            body = msgspec.json.decode(session.render_body(prepared))
+            assert (body["model"], body["max_tokens"]) == (OPUS.model, 100)
+            await session.record(TOO_LONG)
+            assert session.journal.state.usage.learned_limits.overflows_since_answer == 1
+            await session.record(answer)
+            assert session.journal.state.history.messages[-1].text == "Kelp."
+            with pytest.raises(OperationAborted, match="call prepare"):
+                await session.record(answer)
+
+    anyio.run(work)
+
+
+def test_a_session_answers_calls_of_its_recall_tool():
+    """A model reads a spilled text back by the tool; a wrong call is answered with what is wrong."""
+    long = "\n".join(f"line {number}" for number in range(9_000))
+
+    async def work():
+        async with talking(ScriptedUpstream([])) as session:
+            assert session.recall_tool["name"] == "recall"
+            call = Message("assistant", (ToolCall("call_1", "read", "{}"),))
+            await session.append("read it", call, Message("tool", (ToolResult("call_1", "read", (Text(long),)),)))
+            await session.prepare()
+            found = await session.answer_recall({"search": "line 4711"})
+            assert "1 found in this conversation" in found.text
+            wrong = await session.answer_recall('{"id": "ffffffff"}')
+            assert (found.is_error, wrong.is_error) == (False, True)
+
+    anyio.run(work)
+
+
+def test_results_are_shortened_on_a_new_branch():
+    """Under a policy with a limit for one result; another says that it has none."""
+    smaller_window = replace(OPUS, limits=replace(OPUS.limits, window=200_000))
+    result = Message("tool", (ToolResult("call_1", "read", (Text("a line of the log\n" * 20_000),)),))
+    call = Message("assistant", (ToolCall("call_1", "read", "{}"),))
+
+    async def work(policy):
+        async with talking(ScriptedUpstream([]), smaller_window, policy=policy) as session:
+            await session.append("read it", call, result)
+            leaf, tokens = session.journal.leaf, session.report().tokens
+            outcome = await session.shorten_results()
+            return outcome, session.journal.leaf != leaf, session.report().tokens < tokens
+
+    shortened, has_moved, is_smaller = anyio.run(work, "openclaw")
+    assert (shortened.messages, has_moved, is_smaller) == (1, True, True)
+    unchanged, has_moved, _ = anyio.run(work, "holdfast")
+    assert (unchanged.messages, has_moved) == (0, False)
+    assert "holdfast" in unchanged.why

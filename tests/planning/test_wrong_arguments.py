@@ -172,7 +172,7 @@ def test_a_stage_that_returns_no_draft_is_named(policy: Policy) -> None:
             lambda: convert_request({"messages": []}, "gemini", "m"),
             "the body is of type dict; give the bytes of a request",
         ),  # type: ignore[arg-type]
-        (lambda: classify_error("busy"), "report is of type str; give an ErrorReport or an AnswerReport"),  # type: ignore[arg-type]
+        (lambda: classify_error(503), "report is of type int; give an ErrorReport or an AnswerReport"),  # type: ignore[arg-type]
         (
             lambda: render_error_response("aol", Verdict("server")),
             "no error can be said for 'aol'; the APIs are anthropic, openai-chat",

@@ -397,3 +397,13 @@ def test_no_rule_can_be_left_out(name, monkeypatch):
 def test_a_refusal_has_words(given, told):
     """What a provider said is told on one line, and that it said nothing where it did."""
     assert ErrorReport(status=500, **given).message_line == told
+
+
+def test_classify_error_takes_the_text_or_the_body():
+    """A caller who has only the text, or the bytes of the body, gets the verdict of the whole report."""
+    text = "This model's maximum context length is 128000 tokens. However, your messages resulted in 130512 tokens."
+    body = json.dumps({"error": {"message": text, "code": "context_length_exceeded"}}).encode()
+    assert classify_error(text, status=400) == classify_error(ErrorReport(status=400, message=text))
+    assert classify_error(body, status=400) == classify_error(ErrorReport(status=400, body=body))
+    assert classify_error(text).limit == 128_000
+    assert classify_error("Too many requests", status=429).kind == "rate_limit"

@@ -241,14 +241,22 @@ class SyncSession:
         """The session's name in the store."""
         return self.session.key
 
+    @property
+    def recall_tool(self) -> dict[str, Any]:
+        """The definition of the tool ``recall``, as an element of the ``tools`` of a request to this session's API."""
+        return self.session.recall_tool
+
+    answer_recall = _make_sync_method(Session.answer_recall)
     append = _make_sync_method(Session.append)
     ask = _make_sync_method(Session.ask)
     close = _make_sync_method(_make_async(Session.close))
     compact = _make_sync_method(Session.compact)
     prepare = _make_sync_method(Session.prepare)
     record = _make_sync_method(Session.record)
+    render_body = _make_sync_method(_make_async(Session.render_body))
     report = _make_sync_method(_make_async(Session.report))
     run = _make_sync_run_method(Session.run)
+    shorten_results = _make_sync_method(Session.shorten_results)
     undo = _make_sync_method(Session.undo)
     wait_for_compaction = _make_sync_method(Session.wait_for_compaction)
 
