@@ -9,7 +9,7 @@ import counts
 import pytest
 
 from holdfast.cli.commands.policy import list_settings
-from holdfast.cli.reports.settings_table import list_constants
+from holdfast.cli.reports.constants_table import list_constants
 from holdfast.config import load_configuration
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings_check import list_setting_groups, list_setting_names

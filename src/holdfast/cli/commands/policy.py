@@ -17,7 +17,7 @@ from holdfast.cli.output.terminal import (
     print_table,
     print_wrapped,
 )
-from holdfast.cli.reports.settings_table import list_constants
+from holdfast.cli.reports.constants_table import list_constants
 from holdfast.config import Configuration, load_configuration
 from holdfast.planning.pipeline import Policy
 from holdfast.planning.presets.registry import PRESETS
