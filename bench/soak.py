@@ -33,15 +33,15 @@ import msgspec
 from children import Child, Refused, asked, holdfast
 
 from holdfast.errors import HoldfastError
+from holdfast.providers.answers import AnswerStream, ParsedAnswer, parse_answer
 from holdfast.providers.common.sse import SseReader
-from holdfast.providers.overflow import ErrorReport, classify_error
-from holdfast.providers.responses import AnswerStream, ParsedAnswer, parse_answer
+from holdfast.providers.errors import ErrorReport, classify_error
 from holdfast.store import open_store
 from holdfast.testing.provider import Provider, ProviderSettings
 from holdfast.testing.provider.calls import IncomingRequest, ProviderReply, RefusalReply, ScriptedAnswer
 from holdfast.testing.provider.client import STRICTEST_MODELS
 from holdfast.testing.provider.faults.faults import FAULT_KINDS, Fault
-from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.server.local_server import serve_provider
 
 WINDOW = 12_000
 """Tokens; a session of 250 requests has several times as many."""

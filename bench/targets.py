@@ -21,8 +21,8 @@ from holdfast.config import get_target
 from holdfast.formats import Recording, read_recording
 from holdfast.planning.pipeline import Policy
 from holdfast.planning.presets.registry import PRESETS
-from holdfast.replay.cuts import CutScore, compute_interval, pool_scores
 from holdfast.replay.measure import MeasurementSettings, PolicyFigures, SessionStudy, measure_cuts, measure_policy
+from holdfast.replay.recall_at_cuts import CutScore, compute_interval, pool_scores
 from holdfast.replay.session import make_replay_session
 from holdfast.replay.tokenizer import get_tokenizer
 from holdfast.state.entries import RequestSetup

@@ -20,7 +20,7 @@ from generate import table
 from holdfast import Policy, config
 from holdfast.cli.replay.session_report import ReplayJob, ReplayReport, replay_file
 from holdfast.planning.presets.registry import PRESETS
-from holdfast.replay.cuts import compute_interval, pool_scores
+from holdfast.replay.recall_at_cuts import compute_interval, pool_scores
 from holdfast.replay.report import (
     BASELINE_POLICY,
     HEADLINE_BUDGET,

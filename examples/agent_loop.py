@@ -16,7 +16,7 @@ from anthropic import AsyncAnthropic
 from holdfast import Engine, Message, Text, ToolCall, ToolResult, get_target
 from holdfast.events import CompactionEnded, Event
 from holdfast.testing.provider import Provider, ProviderSettings, ScriptedAnswer
-from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.server.local_server import serve_provider
 
 NIGHTS, WINDOW = 60, 32_000
 LOG = {"type": "object", "properties": {"night": {"type": "integer"}}, "required": ["night"]}

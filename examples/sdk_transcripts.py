@@ -17,7 +17,7 @@ from google import genai
 from google.genai import errors, types
 
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.server.local_server import serve_provider
 from holdfast.testing.provider.settings import ProviderSettings
 
 HELLO = "hello"

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from holdfast.planning.pipeline import Policy
     from holdfast.planning.plan import apply, plan
     from holdfast.planning.stages.order import Stage
+    from holdfast.providers.errors import classify_error
     from holdfast.providers.fix import fix_request as fix
-    from holdfast.providers.overflow import classify_error
     from holdfast.providers.registry import decode_messages, encode_messages
     from holdfast.providers.rules import validate_request as lint
     from holdfast.state.conversation_state import ConversationState
@@ -88,7 +88,7 @@ _HOMES = {
     "ToolResult": "messages.parts:ToolResult",
     "Usage": "state.entries:Usage",
     "apply": "planning.plan:apply",
-    "classify_error": "providers.overflow:classify_error",
+    "classify_error": "providers.errors:classify_error",
     "decode_messages": "providers.registry:decode_messages",
     "encode_messages": "providers.registry:encode_messages",
     "fix": "providers.fix:fix_request",

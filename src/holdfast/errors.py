@@ -65,7 +65,7 @@ class InvalidRequest(HoldfastError, ValueError):
 class UpstreamError(HoldfastError):
     """A provider refused a request, or did not answer.
 
-    ``kind`` is a word of ``holdfast.providers.overflow.VERDICT_KINDS``.
+    ``kind`` is a word of ``holdfast.providers.errors.VERDICT_KINDS``.
     """
 
     def __init__(self, text: str, kind: str = "unknown", retry_after: float | None = None) -> None:

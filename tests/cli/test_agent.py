@@ -16,7 +16,7 @@ import pytest
 
 from holdfast import events
 from holdfast.agent.loop import LOST_RESULT_TEXT, NOT_RUN_RESULT_TEXT, STOPPED_RESULT_TEXT
-from holdfast.cli.agent.desk import HANDLED_SIGNALS, handle_termination
+from holdfast.cli.agent.agent_thread import HANDLED_SIGNALS, handle_termination
 from holdfast.cli.agent.meter import SessionCost
 from holdfast.cli.agent.screen import AgentScreen
 from holdfast.config import get_target
@@ -28,7 +28,7 @@ from holdfast.state.target import Prices
 from holdfast.store import open_store
 from holdfast.testing.provider import Fault, ModelAnswer, Provider, ProviderSettings, ScriptedAnswer
 from holdfast.testing.provider.client import STRICTEST_MODELS
-from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.server.local_server import serve_provider
 
 MODEL = STRICTEST_MODELS["anthropic"]
 LOOK = ScriptedAnswer("I look.", (("read", {"path": "app.py"}),))

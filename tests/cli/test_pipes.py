@@ -9,7 +9,7 @@ from threading import Timer
 
 import pytest
 
-from holdfast.cli.files import read_pipe
+from holdfast.cli.input_files import read_pipe
 from holdfast.errors import FormatError
 
 BODY = {"model": "gpt-5", "messages": [{"role": "user", "content": "x" * 300_000}]}

@@ -39,8 +39,8 @@ def test_constants_are_those_of_the_source():
 
 def test_every_number_of_the_settings_page_is_among_them():
     """All constants of ``constants.py`` are shown."""
-    constants = import_module("holdfast.planning.constants")
-    named = {one.name for one in list_constants() if one.module == "planning/constants.py"}
+    constants = import_module("holdfast.planning.extract.constants")
+    named = {one.name for one in list_constants() if one.module == "planning/extract/constants.py"}
     assert {name for name in vars(constants) if name.isupper()} == named
 
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from holdfast.cli.commands import doctor
-from holdfast.cli.places import explain_unwritable_store
+from holdfast.cli.user_paths import explain_unwritable_store
 from holdfast.planning.pipeline import Policy
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings_check import get_setting, list_setting_names

@@ -12,8 +12,8 @@ from contextlib import closing
 import pytest
 from samples import make_message_chain
 
-from holdfast.cli import session_file
-from holdfast.cli.session_file import repair_file_on_disk
+from holdfast.cli import repair_session_file as session_file
+from holdfast.cli.repair_session_file import repair_file_on_disk
 from holdfast.errors import FormatError
 from holdfast.formats.repair import survey_session_file
 from holdfast.store import open_store

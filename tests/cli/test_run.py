@@ -20,7 +20,7 @@ from holdfast.config.providers import ADDRESS_VARIABLES
 from holdfast.proxy.metrics.health import Health
 from holdfast.store import open_store
 from holdfast.testing.provider import Provider, ProviderSettings
-from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.server.local_server import serve_provider
 
 ASK = """
 import json, os, sys, urllib.request

@@ -20,13 +20,13 @@ import httpx2
 import pytest
 
 from holdfast.cli import proxy_options as proxying
-from holdfast.cli.clients.survey import ClientUrl, find_embedded_upstreams
+from holdfast.cli.clients.client_check import ClientUrl, find_embedded_upstreams
 from holdfast.cli.commands.doctor import _load_settings
 from holdfast.cli.proxy_options import describe_low_disk, describe_recording_problem
 from holdfast.config.providers import ADDRESS_VARIABLES, PROVIDERS
 from holdfast.testing.provider import Provider, ProviderSettings
 from holdfast.testing.provider.faults.faults import parse_fault
-from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.server.local_server import serve_provider
 
 BODY = {"model": "claude-sonnet-4-5", "max_tokens": 100, "messages": [{"role": "user", "content": "hello"}]}
 

@@ -121,7 +121,7 @@ def test_two_imports_at_once_make_one_session(run, session):
 
 def _put(session):
     from holdfast.cli.commands.import_ import _import_recording
-    from holdfast.cli.places import open_named_store
+    from holdfast.cli.user_paths import open_named_store
     from holdfast.formats import read_recording
 
     with open_named_store(None) as store:

@@ -17,7 +17,7 @@ import counts
 import pytest
 
 from holdfast.cli import command
-from holdfast.cli.files import open_private_file
+from holdfast.cli.input_files import open_private_file
 from holdfast.cli.output.errors import CommandInterrupted, describe_error, translate_error
 
 ODD = {

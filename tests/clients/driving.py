@@ -19,7 +19,7 @@ from turns import LINES, Model, Turn, turn
 
 from holdfast.testing.provider import Provider, ProviderSettings
 from holdfast.testing.provider.provider import JudgedRequest
-from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.server.local_server import serve_provider
 
 WORDS, WORDS_ALONE = 120, 420
 """Words of a turn with a tool's output and of one without: about 3,000 tokens either way."""

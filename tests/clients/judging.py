@@ -11,7 +11,7 @@ from driving import Run, Said
 from msgspec import Struct
 
 from holdfast.testing.provider.calls import ModelAnswer, RefusalReply
-from holdfast.testing.provider.judge.counting import get_token_counter
+from holdfast.testing.provider.checks.token_counter import get_token_counter
 from holdfast.testing.provider.provider import JudgedRequest
 
 TOKENS = get_token_counter("auto")

@@ -28,7 +28,7 @@ from turns import Model, turn
 from holdfast.testing.provider import Provider, ProviderSettings
 from holdfast.testing.provider.calls import IncomingRequest, ProviderReply
 from holdfast.testing.provider.server.app import RequestReport
-from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.server.local_server import serve_provider
 
 SHAPES = Path(__file__).parents[1] / "proxy" / "shapes"
 CALLS = Path(__file__).with_name("calls.py")

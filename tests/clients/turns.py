@@ -9,9 +9,9 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.testing.provider.answers.script import list_tool_names
-from holdfast.testing.provider.blocks import PromptBlock
 from holdfast.testing.provider.calls import ScriptedAnswer
-from holdfast.testing.provider.reading import ProviderRequest
+from holdfast.testing.provider.parse_request import ProviderRequest
+from holdfast.testing.provider.request_pieces import PromptBlock
 
 SYLLABLES = (
     "kel",

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from holdfast.cli import command as program
 from holdfast.providers.rules import validate_request
 from holdfast.testing.provider import Provider
-from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.server.local_server import serve_provider
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])

@@ -112,7 +112,7 @@ def test_figures_are_documented():
     """Each field of ``replay --json`` is explained, those of the cuts too."""
     subject = ReportSubject("f", "f", 1, 1, 1, "anthropic", "m", "o200k", 1.0, 1, 1, 1)
     measured = PolicyFigures("holdfast", 1, 0, 0, 0, 0, 1, 1, None, 0.0, RecallCounts(), 0, 0, 0.0, 0.0, ())
-    from holdfast.replay.cuts import CutScore, pool_scores
+    from holdfast.replay.recall_at_cuts import CutScore, pool_scores
 
     row = PolicyRow(measured, {"8000": CutScore(dependencies=1)})
     for name in (*encode_policy_row(subject, row), *msgspec.structs.asdict(pool_scores([row.cut_scores["8000"]]))):

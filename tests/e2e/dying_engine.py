@@ -28,15 +28,15 @@ from holdfast.engine.log.queue import NOTE_QUEUED
 from holdfast.engine.session import Session
 from holdfast.messages.parts import ToolCall
 from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
-from holdfast.providers.overflow import ErrorReport, classify_error
+from holdfast.providers.errors import ErrorReport, classify_error
 from holdfast.state.entries import MessageEntry, NoteEntry
 from holdfast.store.base import SessionStore
 from holdfast.testing.provider import Provider, ProviderSettings
 from holdfast.testing.provider.calls import RefusalReply
 from holdfast.testing.provider.calls import ScriptedAnswer as Says
+from holdfast.testing.provider.checks.token_counter import get_token_counter
 from holdfast.testing.provider.client import STRICTEST_MODELS
-from holdfast.testing.provider.judge.counting import get_token_counter
-from holdfast.testing.provider.reading import ProviderRequest
+from holdfast.testing.provider.parse_request import ProviderRequest
 from holdfast.testing.upstream import ProviderUpstream
 
 WINDOW, FACTOR = 32_000, 1.3

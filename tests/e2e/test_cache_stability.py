@@ -28,7 +28,7 @@ from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.provider import Provider, ProviderSettings
 from holdfast.testing.provider.client import STRICTEST_MODELS
-from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.server.local_server import serve_provider
 
 pytestmark = pytest.mark.long
 """Days of a hundred steps; the same laws are properties of short sessions."""

@@ -21,7 +21,7 @@ from holdfast.engine.engine import Engine
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.planning.settings import Settings as Numbers
-from holdfast.providers.overflow import ErrorReport, classify_error
+from holdfast.providers.errors import ErrorReport, classify_error
 from holdfast.recovery.machine import compute_max_requests
 from holdfast.state.entries import AnswerEntry, CompactionEntry, MessageEntry
 from holdfast.store.memory import MemoryStore
@@ -29,8 +29,8 @@ from holdfast.testing.clock import run_on_fake_clock as on_fake_clock
 from holdfast.testing.provider import Provider, ProviderSettings
 from holdfast.testing.provider.calls import ModelAnswer, RefusalReply
 from holdfast.testing.provider.calls import ScriptedAnswer as Says
+from holdfast.testing.provider.checks.overflow_wordings import OVERFLOW_NAMES
 from holdfast.testing.provider.client import STRICTEST_MODELS
-from holdfast.testing.provider.judge.overflowing import OVERFLOW_NAMES
 from holdfast.testing.upstream import ProviderUpstream
 
 STEPS = 1_000 if counts.IS_THOROUGH else 40

@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.testing.provider import Provider, ProviderSettings, ScriptedAnswer
 from holdfast.testing.provider.client import STRICTEST_MODELS
-from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.server.local_server import serve_provider
 
 WINDOW = 16_000
 TURNS = 24

@@ -19,7 +19,7 @@ from holdfast.config import get_target
 from holdfast.engine.engine import Engine
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
-from holdfast.providers.overflow import ErrorReport, classify_error
+from holdfast.providers.errors import ErrorReport, classify_error
 from holdfast.state.calibration.token_estimate import get_calibrated_ratio
 from holdfast.state.entries import CompactionEntry, MessageEntry
 from holdfast.state.view import decode_native_summary

@@ -25,10 +25,10 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, Thinking, ToolResult
 from holdfast.messages.strip_foreign import strip_foreign_content
 from holdfast.planning.pipeline import Policy
+from holdfast.providers.answers import parse_answer as read
 from holdfast.providers.anthropic import messages as claude_wire
 from holdfast.providers.convert import convert_request
 from holdfast.providers.request_body import parse_request
-from holdfast.providers.responses import parse_answer as read
 from holdfast.state.entries import MessageEntry
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider, ProviderSettings

@@ -35,7 +35,7 @@ from holdfast.state.entries import (
     RevokeEntry,
     Usage,
 )
-from holdfast.state.fold.fork import clip_decision, rewind_state
+from holdfast.state.fold.rewind import clip_decision, rewind_state
 from holdfast.state.view import build_projection
 from holdfast.store.memory import MemoryStore
 

@@ -19,7 +19,7 @@ from holdfast.testing.clock import run_on_fake_clock
 from holdfast.testing.provider import Fault, Provider, ProviderSettings
 from holdfast.testing.provider.calls import ScriptedAnswer
 from holdfast.testing.provider.client import STRICTEST_MODELS
-from holdfast.testing.provider.server.steps import INVALID_UTF8
+from holdfast.testing.provider.server.answer_steps import INVALID_UTF8
 from holdfast.testing.upstream import ProviderUpstream
 
 STRIDE = counts.choose(quick=97, ci=41, thorough=1)

@@ -29,7 +29,7 @@ from holdfast.state.entries import (
     RequestSetup,
 )
 from holdfast.state.fold.apply import apply_entries, apply_entry
-from holdfast.state.fold.fork import replace_raw_bytes
+from holdfast.state.fold.rewind import replace_raw_bytes
 from holdfast.state.sequence import PersistentSequence, count_shared_prefix_items
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore

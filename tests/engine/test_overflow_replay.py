@@ -16,7 +16,7 @@ from holdfast.engine.hooks import Hooks
 from holdfast.errors import ContextOverflow
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
-from holdfast.planning.presets.overflow_replay import CONTINUE_INSTRUCTION, MEDIA_REMOVED_TEXT
+from holdfast.planning.presets.common.overflow_replay import CONTINUE_INSTRUCTION, MEDIA_REMOVED_TEXT
 from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run_on_fake_clock

@@ -22,13 +22,13 @@ from holdfast.engine.upstream.sdk import wrap_upstream
 from holdfast.engine.upstream.upstream import HttpUpstream, UpstreamRequest
 from holdfast.errors import ConfigError, FormatError, UpstreamError
 from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
-from holdfast.providers.overflow import classify_error
+from holdfast.providers.errors import classify_error
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider.calls import ScriptedAnswer
 from holdfast.testing.provider.client import STRICTEST_MODELS
 from holdfast.testing.provider.faults.faults import Fault
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.server.local_server import serve_provider
 from holdfast.testing.provider.settings import ProviderSettings
 from holdfast.testing.upstream import ProviderUpstream, ScriptedUpstream
 

@@ -31,14 +31,14 @@ from holdfast.errors import (
 )
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
-from holdfast.providers.overflow import ErrorReport
-from holdfast.providers.responses import ParsedAnswer as WireAnswer
+from holdfast.providers.answers import ParsedAnswer as WireAnswer
+from holdfast.providers.errors import ErrorReport
 from holdfast.state.entries import FAILURE_OVERFLOW, AnswerEntry, FailureEntry, NoteEntry, RequestEntry, Usage
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run_on_fake_clock
 from holdfast.testing.provider import Fault, Provider, ProviderSettings, ScriptedAnswer
 from holdfast.testing.provider.client import STRICTEST_MODELS
-from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.server.local_server import serve_provider
 from holdfast.testing.upstream import ProviderUpstream, ScriptedReply, ScriptedUpstream
 
 TOOL = {"name": "read", "description": "Reads a file.", "input_schema": {"type": "object", "properties": {}}}

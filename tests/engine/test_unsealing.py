@@ -18,8 +18,8 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import ProviderSignature, Text, Thinking, ToolResult
 from holdfast.normalize.signatures import DUMMY_SIGNATURE
 from holdfast.planning.pipeline import Policy
+from holdfast.providers.answers import parse_answer
 from holdfast.providers.registry import get_api_spec
-from holdfast.providers.responses import parse_answer
 from holdfast.state.entries import DecisionEntry, RevokeEntry
 from holdfast.state.view import build_projection
 from holdfast.store.memory import MemoryStore
@@ -49,7 +49,7 @@ SEALS = re.compile(rb'"(?:signature|encrypted_content|thoughtSignature)":"([^"]+
 @pytest.fixture
 def other_key(monkeypatch):
     """Return what lets the provider know no seal that it made so far: another organisation asks."""
-    return lambda: monkeypatch.setattr("holdfast.testing.provider.seals.sealing._SEAL_KEY", b"another key")
+    return lambda: monkeypatch.setattr("holdfast.testing.provider.signatures.opaque_texts._SEAL_KEY", b"another key")
 
 
 def fields(api):

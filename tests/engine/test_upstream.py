@@ -9,7 +9,7 @@ import pytest
 from holdfast.engine.upstream.upstream import HttpUpstream, UpstreamRequest
 from holdfast.errors import ConfigError, FormatError, HoldfastError, UpstreamError
 from holdfast.testing.provider import Fault, Provider
-from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.server.local_server import serve_provider
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from holdfast.formats.opencode.rows import build_opencode_rows
 from holdfast.formats.opencode.write import iter_opencode_sessions
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Media, ProviderSignature, Text, Thinking, ToolCall, ToolResult
-from holdfast.planning.stages.prune.shown import CLEARED_RESULT_TEXT
+from holdfast.planning.stages.prune.prunable_results import CLEARED_RESULT_TEXT
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import AnswerEntry, CompactionEntry, DecisionEntry, MessageEntry, NoteEntry, Usage
 from holdfast.state.view import build_projection

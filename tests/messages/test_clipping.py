@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.messages.size.tokens import estimate_text_tokens
-from holdfast.messages.text.clipping import clip_text_with_notice
+from holdfast.messages.text.token_excerpts import clip_text_with_notice
 
 LEFT_OUT = re.compile(r"\n\[([\d,]+) characters of the plan are left out here\]\Z")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.messages.text.cutting import (
+from holdfast.messages.text.text_cuts import (
     ENCODE_PIECE_CHARS,
     encode_in_pieces,
     flatten_to_line,

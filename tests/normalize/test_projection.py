@@ -20,7 +20,7 @@ from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Entry, MessageEntry, RequestSetup
 from holdfast.state.fold.apply import apply_entries, apply_entry
-from holdfast.state.fold.fork import replace_raw_bytes
+from holdfast.state.fold.rewind import replace_raw_bytes
 
 ROLES = ("user", "assistant", "user", "assistant", "user")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import Policy
-from holdfast.planning.breaker import is_breaker_closed
+from holdfast.planning.circuit_breaker import is_breaker_closed
 
 SETTINGS = Policy().with_settings(compaction={"breaker_failures": 3, "breaker_cooldown_seconds": 600}).settings
 THEN = 1_790_000_000_000

@@ -15,7 +15,7 @@ from holdfast.messages.user_text import has_user_content
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.budget import compute_budget
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.constants import MAX_SCANNED_TOKENS
+from holdfast.planning.extract.constants import MAX_SCANNED_TOKENS
 from holdfast.planning.extract.summary_builder import find_updatable_summary
 from holdfast.planning.pipeline import plan_request
 from holdfast.planning.plan import reconcile_messages

@@ -10,7 +10,7 @@ from holdfast.config import get_target
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message, estimate_text_tokens
-from holdfast.messages.text.cutting import hash_text
+from holdfast.messages.text.text_cuts import hash_text
 from holdfast.planning.pipeline import plan_request
 from holdfast.planning.stages.escape_tags import ESCAPE_RULE
 from holdfast.state.conversation_state import ConversationState

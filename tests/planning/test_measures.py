@@ -22,17 +22,17 @@ from holdfast.planning.budget import compute_budget
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.pipeline import plan_request
 from holdfast.planning.presets.claude_code import prune_after_idle
-from holdfast.planning.presets.measures import (
+from holdfast.planning.presets.common.request_measures import (
     UsageEstimate,
     count_utf16_units,
     estimate_opencode_tokens,
     estimate_pi_request,
     estimate_pi_tokens,
 )
+from holdfast.planning.presets.common.reserve_trigger import compute_effective_window
 from holdfast.planning.presets.opencode import OPENCODE_2
 from holdfast.planning.presets.registry import PRESETS
-from holdfast.planning.presets.reserve_trigger import compute_effective_window
-from holdfast.planning.shown import sum_shown_messages, sum_shown_messages_from
+from holdfast.planning.shown_messages import sum_shown_messages, sum_shown_messages_from
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     AnswerEntry,

@@ -9,7 +9,7 @@ from holdfast import PlanInputs, Policy, apply, plan
 from holdfast.config import get_target
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
-from holdfast.planning.breaker import is_breaker_tripped
+from holdfast.planning.circuit_breaker import is_breaker_tripped
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings import ChannelLimits, CompactionSettings, Settings
 from holdfast.planning.settings_check import check_settings

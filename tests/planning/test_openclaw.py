@@ -16,7 +16,7 @@ from holdfast.planning.presets.openclaw.pruning import TRIMMED_IMAGE_TEXT
 from holdfast.planning.presets.openclaw.rules import OPENCLAW_2026_9
 from holdfast.planning.presets.openclaw.seen_images import SEEN_IMAGE_TEXT
 from holdfast.planning.stages.append_limit import cap_message_texts
-from holdfast.planning.stages.prune.shown import CLEARED_RESULT_TEXT
+from holdfast.planning.stages.prune.prunable_results import CLEARED_RESULT_TEXT
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import AnswerEntry, DecisionEntry, Entry, MessageEntry, RevokeEntry
 from holdfast.state.fold.apply import apply_entry

@@ -13,8 +13,8 @@ from holdfast import PlanInputs, Policy, apply, plan
 from holdfast.config import get_target
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
-from holdfast.planning.presets.truncate_lines import TruncatedText, add_partial_line, truncate_lines
-from holdfast.planning.stages.prune.shown import CLEARED_RESULT_TEXT
+from holdfast.planning.presets.common.truncate_lines import TruncatedText, add_partial_line, truncate_lines
+from holdfast.planning.stages.prune.prunable_results import CLEARED_RESULT_TEXT
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=1_000_000)
 

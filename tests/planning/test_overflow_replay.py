@@ -8,7 +8,7 @@ from holdfast import PlanInputs, Policy, apply, plan
 from holdfast.config import get_target
 from holdfast.messages.message import Message, format_part_placeholder, get_result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
-from holdfast.planning.presets.overflow_replay import CONTINUE_INSTRUCTION, MEDIA_REMOVED_TEXT
+from holdfast.planning.presets.common.overflow_replay import CONTINUE_INSTRUCTION, MEDIA_REMOVED_TEXT
 from holdfast.state.entries import FAILURE_OVERFLOW, TRIGGER_REPLAY, Entry, FailureEntry, RequestSetup
 from holdfast.state.fold.apply import apply_entry
 

@@ -9,8 +9,8 @@ from holdfast import Policy, apply, plan
 from holdfast.config import get_target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.planning.presets.measures import estimate_opencode_tokens, estimate_pi_tokens
-from holdfast.planning.presets.overflow_replay import CONTINUE_INSTRUCTION
+from holdfast.planning.presets.common.overflow_replay import CONTINUE_INSTRUCTION
+from holdfast.planning.presets.common.request_measures import estimate_opencode_tokens, estimate_pi_tokens
 from holdfast.state.entries import RequestSetup
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=100_000, setup=RequestSetup("f", 3_000, is_exact=True))

@@ -9,7 +9,7 @@ from holdfast.config import get_target
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
-from holdfast.planning.stages.prune.shown import CLEARED_RESULT_TEXT
+from holdfast.planning.stages.prune.prunable_results import CLEARED_RESULT_TEXT
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=400_000)
 

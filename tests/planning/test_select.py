@@ -16,10 +16,10 @@ from holdfast.messages.cut_points import find_cut_points
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.planning.presets.claude_code import render_restored_files
-from holdfast.planning.presets.measures import estimate_pi_tokens
+from holdfast.planning.presets.common.request_measures import estimate_pi_tokens
+from holdfast.planning.presets.common.tail_by_tokens import PiCutPoint, find_pi_cut_point
 from holdfast.planning.presets.opencode import find_opencode_tail_start
 from holdfast.planning.presets.registry import PRESETS
-from holdfast.planning.presets.tail_by_tokens import PiCutPoint, find_pi_cut_point
 from holdfast.state.target import ModelLimits
 
 OPENCODE = PRESETS["opencode"].rules

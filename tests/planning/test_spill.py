@@ -15,10 +15,10 @@ from holdfast.config import get_target
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
-from holdfast.messages.text.cutting import flatten_to_line, hash_text
+from holdfast.messages.text.text_cuts import flatten_to_line, hash_text
 from holdfast.planning.budget import compute_budget
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.constants import MAX_OUTLINE_SCAN_CHARS, MIN_REPLACEABLE_CHARS
+from holdfast.planning.extract.constants import MAX_OUTLINE_SCAN_CHARS, MIN_REPLACEABLE_CHARS
 from holdfast.planning.extract.outline import build_text_outline
 from holdfast.planning.settings import ResultSettings, Settings
 from holdfast.planning.stages.spill import SpillableText, build_spill_edit, is_json_text, render_preview

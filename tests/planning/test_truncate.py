@@ -21,7 +21,7 @@ from holdfast.messages.size.weighted_chars import (
     weigh_message,
     weigh_text,
 )
-from holdfast.planning.constants import HANDLE_CHARS
+from holdfast.planning.extract.constants import HANDLE_CHARS
 from holdfast.planning.pipeline import plan_request
 from holdfast.planning.presets.openclaw.rules import OPENCLAW_2026_9
 from holdfast.planning.presets.registry import PRESETS

@@ -11,14 +11,14 @@ from holdfast.config import get_target
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.messages.parts import ProviderSignature, Text, Thinking, ToolCall
 from holdfast.planning.builder import PlanBuilder
+from holdfast.providers.answers import AnswerStream
 from holdfast.providers.common.server_compaction import build_server_compaction_fields, merge_context_edits
 from holdfast.providers.convert import convert_request
+from holdfast.providers.errors import Verdict, classify_error
+from holdfast.providers.errors.render import render_error_response
 from holdfast.providers.fix import fix_request
-from holdfast.providers.overflow import Verdict, classify_error
-from holdfast.providers.overflow.native_errors import render_error_response
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.request_body import parse_request
-from holdfast.providers.responses import AnswerStream
 from holdfast.providers.rules import validate_request
 from holdfast.state.target import ModelLimits
 from holdfast.testing.provider import Provider, ProviderSettings

@@ -19,9 +19,9 @@ from holdfast.messages.cut_points import find_cut_points
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message, estimate_text_tokens
-from holdfast.messages.text.cutting import take_both_text_ends
+from holdfast.messages.text.text_cuts import take_both_text_ends
 from holdfast.planning.budget import compute_budget
-from holdfast.planning.constants import HANDLE_CHARS
+from holdfast.planning.extract.constants import HANDLE_CHARS
 from holdfast.planning.settings import Settings
 from holdfast.state.calibration.token_estimate import get_calibrated_ratio, get_planning_ratio
 from holdfast.state.entries import RequestSetup

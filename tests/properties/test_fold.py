@@ -16,7 +16,7 @@ from holdfast.messages.message import Message, collect_media_in_messages
 from holdfast.messages.parts import Text, Thinking, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.budget import compute_effective_target
-from holdfast.planning.presets.measures import estimate_pi_request
+from holdfast.planning.presets.common.request_measures import estimate_pi_request
 from holdfast.planning.settings import Settings
 from holdfast.state.calibration.token_estimate import estimate_request_tokens, get_calibrated_ratio, get_setup_tokens
 from holdfast.state.conversation_state import flatten_state

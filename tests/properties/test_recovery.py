@@ -12,7 +12,8 @@ from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings import CompactionSettings, RecoverySettings, RetrySettings, Settings
-from holdfast.providers.overflow import OVERFLOW_KINDS, VERDICT_KINDS
+from holdfast.providers.errors import OVERFLOW_KINDS, VERDICT_KINDS
+from holdfast.recovery.error_texts import format_stop_message
 from holdfast.recovery.machine import (
     FIRST_STEP_BY_KIND,
     OVERFLOW_STEPS,
@@ -30,7 +31,6 @@ from holdfast.recovery.machine import (
     start_recovery,
     subtract_used_steps,
 )
-from holdfast.recovery.messages import format_stop_message
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (

@@ -18,7 +18,7 @@ from holdfast.providers.registry import API_NAMES
 from holdfast.providers.request_body import build_request_body
 from holdfast.state.view import apply_normalization
 from holdfast.testing.provider import Provider, ProviderSettings, RefusalReply
-from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.server.local_server import serve_provider
 
 FAMILIES = [(api, model) for api in API_NAMES for model in MANGLE_MODELS[api]]
 COUNT = counts.choose(quick=30, ci=100, thorough=500)

@@ -8,9 +8,9 @@ import pytest
 
 from holdfast.errors import FormatError, UnrecognizedContent
 from holdfast.messages.parts import Opaque, Text, Thinking, ToolCall
+from holdfast.providers.answers import AnswerStream, parse_answer, parse_billed_usage, parse_window_usage
 from holdfast.providers.common.sse import SseReader, StreamEvent
-from holdfast.providers.overflow import classify_error
-from holdfast.providers.responses import AnswerStream, parse_answer, parse_billed_usage, parse_window_usage
+from holdfast.providers.errors import classify_error
 from holdfast.providers.rules import validate_request
 from holdfast.state.entries import Usage
 

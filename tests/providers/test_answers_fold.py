@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import FormatError
+from holdfast.providers.answers import AnswerStream, parse_answer
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.common.sse import JsonArrayReader, SseReader, StreamEvent
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses
-from holdfast.providers.responses import AnswerStream, parse_answer
 
 APIS = ("anthropic", "openai-chat", "openai-responses", "gemini")
 DECODE = {module.API_NAME: module.decode_message for module in (anthropic, openai_chat, gemini)} | {

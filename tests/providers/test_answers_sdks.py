@@ -12,8 +12,8 @@ from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from holdfast.providers.answers import AnswerStream, parse_answer
 from holdfast.providers.common.sse import StreamEvent
-from holdfast.providers.responses import AnswerStream, parse_answer
 
 
 def folded(api, bodies):

@@ -13,6 +13,7 @@ from holdfast.errors import ConfigError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Text, Thinking
 from holdfast.messages.size.tokens import build_sized_message
+from holdfast.providers.answers import AnswerStream, parse_answer
 from holdfast.providers.common.native_compaction import (
     NativeCompactionFailure,
     NativeCompactionResult,
@@ -30,18 +31,17 @@ from holdfast.providers.common.server_compaction import (
     merge_context_edits,
 )
 from holdfast.providers.common.sse import SseReader, StreamEvent
-from holdfast.providers.overflow import ErrorReport, classify_error
+from holdfast.providers.errors import ErrorReport, classify_error
 from holdfast.providers.request_body import parse_request
-from holdfast.providers.responses import AnswerStream, parse_answer
 from holdfast.providers.rules import validate_request
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import Entry, MessageEntry
 from holdfast.state.view import build_projection, get_shown_tokens
+from holdfast.testing.provider.apis import API_ENCODERS
 from holdfast.testing.provider.calls import CompactReply, IncomingRequest, ModelAnswer, RefusalReply
 from holdfast.testing.provider.client import STRICTEST_MODELS, ProviderClient
 from holdfast.testing.provider.provider import Provider
 from holdfast.testing.provider.settings import ProviderSettings
-from holdfast.testing.provider.voices import API_ENCODERS
 
 WORDS = ProviderSettings(tokenizer="words")
 ANTHROPIC, RESPONSES = "anthropic", "openai-responses"

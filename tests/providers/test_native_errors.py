@@ -9,12 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import ResponseFailedEvent
 
-from holdfast.providers.overflow import OVERFLOW_KINDS, VERDICT_KINDS, ErrorReport, Verdict, classify_error
-from holdfast.providers.overflow.native_errors import (
-    map_to_client_error_kind,
-    render_error_event,
-    render_error_response,
-)
+from holdfast.providers.errors import OVERFLOW_KINDS, VERDICT_KINDS, ErrorReport, Verdict, classify_error
+from holdfast.providers.errors.render import map_to_client_error_kind, render_error_event, render_error_response
 
 APIS = ("anthropic", "openai-chat", "openai-responses", "gemini")
 apis = st.sampled_from(APIS)

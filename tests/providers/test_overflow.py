@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.providers.overflow import (
+from holdfast.providers.errors import (
     OVERFLOW_KINDS,
     VERDICT_KINDS,
     AnswerReport,
@@ -19,9 +19,9 @@ from holdfast.providers.overflow import (
     Verdict,
     classify_error,
     count_prompt_tokens,
-    errors,
 )
-from holdfast.providers.overflow.errors import ERROR_RULES
+from holdfast.providers.errors import error_rules as errors
+from holdfast.providers.errors.error_rules import ERROR_RULES
 
 CASES = json.loads((Path(__file__).parent / "cases" / "overflow.json").read_text(encoding="utf-8"))
 FIELDS = ("provider", "status", "code", "message", "body", "headers", "estimate", "window")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.providers.overflow import ErrorReport, classify_error
-from holdfast.providers.overflow.signature_errors import is_signature_error
+from holdfast.providers.errors import ErrorReport, classify_error
+from holdfast.providers.errors.signature_errors import is_signature_error
 
 SEALED = [
     ("invalid_encrypted_content", "The encrypted content gAAA...DQ== could not be verified."),

@@ -19,9 +19,9 @@ from holdfast.messages.parts import Text
 from holdfast.proxy.server import serve_proxy
 from holdfast.proxy.settings import Settings
 from holdfast.store import open_store
+from holdfast.testing.provider.apis.encode_reply import ApiCall, encode_reply
 from holdfast.testing.provider.calls import IncomingRequest, ModelAnswer, TokenUse
 from holdfast.testing.provider.client import STRICTEST_MODELS
-from holdfast.testing.provider.voices.speaking import ApiCall, encode_reply
 
 LOOPBACK = "127.0.0.1"
 SOON = 20.0

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.engine.log.journal import Journal
 from holdfast.errors import StoreReadOnly
-from holdfast.providers.overflow import ErrorReport, classify_error
+from holdfast.providers.errors import ErrorReport, classify_error
 from holdfast.store import open_store
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider

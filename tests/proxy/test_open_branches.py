@@ -12,8 +12,8 @@ from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.pipeline import Policy
-from holdfast.proxy.conversation.cache import BranchPool
 from holdfast.proxy.conversation.index import SessionIndexes
+from holdfast.proxy.conversation.open_branches import BranchPool
 from holdfast.proxy.server import MissingUpstream
 from holdfast.state.entries import CompactionEntry
 from holdfast.store.memory import MemoryStore

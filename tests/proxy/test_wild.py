@@ -21,8 +21,8 @@ import msgspec
 import pytest
 
 from holdfast.messages.parts import ToolCall
+from holdfast.providers.answers import AnswerStream, parse_answer
 from holdfast.providers.common.sse import SseReader
-from holdfast.providers.responses import AnswerStream, parse_answer
 from holdfast.store import open_store
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider import ProviderSettings as Strict

@@ -11,7 +11,8 @@ from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.presets.openclaw.rules import OPENCLAW_2026_9
 from holdfast.planning.settings import Settings
-from holdfast.providers.overflow import OVERFLOW_KINDS, VERDICT_KINDS
+from holdfast.providers.errors import OVERFLOW_KINDS, VERDICT_KINDS
+from holdfast.recovery.error_texts import format_stop_message
 from holdfast.recovery.machine import (
     CONTEXT_OVERFLOW_KIND,
     FIRST_STEP_BY_KIND,
@@ -28,7 +29,6 @@ from holdfast.recovery.machine import (
     start_recovery,
     subtract_used_steps,
 )
-from holdfast.recovery.messages import format_stop_message
 from holdfast.recovery.retry import compute_retry_delay, compute_summary_retry_delay
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span

@@ -12,8 +12,10 @@ from msgspec.structs import replace
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.references import iter_reference_texts
-from holdfast.replay import gain
-from holdfast.replay.cuts import (
+from holdfast.replay import conditional_compression as gain
+from holdfast.replay.evidence import TextIndex
+from holdfast.replay.recall import find_answer_positions
+from holdfast.replay.recall_at_cuts import (
     MIN_SESSION_TOKENS,
     CutScore,
     SessionCut,
@@ -23,8 +25,6 @@ from holdfast.replay.cuts import (
     find_cut_positions,
     pool_scores,
 )
-from holdfast.replay.evidence import TextIndex
-from holdfast.replay.recall import find_answer_positions
 
 
 def call(id_: str, name: str = "read", **arguments: str) -> Message:

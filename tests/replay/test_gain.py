@@ -6,7 +6,7 @@ import random
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, Thinking, ToolCall
-from holdfast.replay import gain
+from holdfast.replay import conditional_compression as gain
 
 
 def noise(size: int, seed: int = 1) -> str:

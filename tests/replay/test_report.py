@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.console import Console
 
-from holdfast.replay.cuts import CutScore
 from holdfast.replay.measure import PolicyFigures
 from holdfast.replay.recall import RecallCounts
+from holdfast.replay.recall_at_cuts import CutScore
 from holdfast.replay.report import (
     METRICS_VERSION,
     PolicyRow,

@@ -23,9 +23,9 @@ from holdfast.formats import build_state_at_leaf, export_bytes, get_branch_entri
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.planning.presets.measures import estimate_pi_request, estimate_pi_tokens
+from holdfast.planning.presets.common.request_measures import estimate_pi_request, estimate_pi_tokens
+from holdfast.planning.presets.common.tail_by_tokens import find_pi_cut_point
 from holdfast.planning.presets.opencode import OPENCODE_2, find_opencode_tail_start
-from holdfast.planning.presets.tail_by_tokens import find_pi_cut_point
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.dialect import Dialect
 from holdfast.state.entries import (

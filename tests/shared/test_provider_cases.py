@@ -8,14 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.testing.provider.blocks import PromptBlock, split_into_blocks
 from holdfast.testing.provider.calls import IncomingRequest, ModelAnswer, ProviderReply, RefusalReply
-from holdfast.testing.provider.judge.overflowing import OVERFLOW_WORDINGS
+from holdfast.testing.provider.checks.overflow_wordings import OVERFLOW_WORDINGS
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.seals.sealing import digest_pieces, make_provider_signature
-from holdfast.testing.provider.seals.shelf import ResponseStoreItem, encrypt_reasoning
-from holdfast.testing.provider.seals.signing import HistoryDigest, sign_thinking
-from holdfast.testing.provider.seals.thoughts import DUMMY_SIGNATURE, get_thought_signature, sign_gemini_part
+from holdfast.testing.provider.request_pieces import PromptBlock, split_into_blocks
+from holdfast.testing.provider.signatures.anthropic_thinking import HistoryDigest, sign_thinking
+from holdfast.testing.provider.signatures.gemini_thoughts import (
+    DUMMY_SIGNATURE,
+    get_thought_signature,
+    sign_gemini_part,
+)
+from holdfast.testing.provider.signatures.opaque_texts import digest_pieces, make_provider_signature
+from holdfast.testing.provider.signatures.response_history import ResponseStoreItem, encrypt_reasoning
 
 _FILE = Path(__file__).parents[3] / "shared" / "cases" / "wire.json"
 _OVERFLOWS = _FILE.with_name("overflow-errors.json")

@@ -25,7 +25,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.budget import compute_budget
-from holdfast.planning.presets.overflow_replay import CONTINUE_INSTRUCTION
+from holdfast.planning.presets.common.overflow_replay import CONTINUE_INSTRUCTION
 from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
 from holdfast.providers.request_body import parse_request
 from holdfast.state.conversation_state import ConversationState

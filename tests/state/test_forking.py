@@ -26,7 +26,7 @@ from holdfast.state.entries import (
     RevokeEntry,
 )
 from holdfast.state.fold.apply import TRUNCATE_RULE, apply_entries, apply_entry
-from holdfast.state.fold.fork import rewind_state
+from holdfast.state.fold.rewind import rewind_state
 from holdfast.state.view import build_projection, compute_prefix_digest
 
 COUNTS = ("last_request.seen_count", "last_request.unchanged_until", "setup_changed_at", "view.turn_limit_start")

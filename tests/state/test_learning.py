@@ -42,7 +42,7 @@ from holdfast.state.entries import (
     Usage,
 )
 from holdfast.state.fold.apply import apply_entry
-from holdfast.state.fold.fork import rewind_state
+from holdfast.state.fold.rewind import rewind_state
 from holdfast.state.view import compute_prefix_digest, get_valid_measured_request
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5")

@@ -14,15 +14,15 @@ from holdfast.engine.requests import add_setup_to_target, render_prepared_reques
 from holdfast.engine.upstream.replies import convert_answer_for_log
 from holdfast.errors import FormatError, UpstreamError
 from holdfast.messages.message import Message
-from holdfast.providers.overflow import ErrorReport
+from holdfast.providers.answers import ParsedAnswer, parse_answer
+from holdfast.providers.errors import ErrorReport
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.request_body import encode_sized_messages
-from holdfast.providers.responses import ParsedAnswer, parse_answer
 from holdfast.state.entries import Usage
 from holdfast.state.target import PlanInputs, Target
 from holdfast.testing.provider import Provider
+from holdfast.testing.provider.apis.encode_reply import ApiCall, encode_reply
 from holdfast.testing.provider.calls import IncomingRequest
-from holdfast.testing.provider.voices.speaking import ApiCall, encode_reply
 
 COLD_AFTER = 300
 """Seconds after which the agent takes the cache for cold."""

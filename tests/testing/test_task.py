@@ -13,9 +13,9 @@ from holdfast.agent.workspace import allow_command, open_workspace
 from holdfast.engine.recall import RecallAnswer
 from holdfast.messages.message import get_result_text
 from holdfast.messages.parts import ToolCall
-from holdfast.testing.provider.blocks import split_into_blocks
 from holdfast.testing.provider.calls import IncomingRequest
-from holdfast.testing.provider.reading import ProviderRequest
+from holdfast.testing.provider.parse_request import ProviderRequest
+from holdfast.testing.provider.request_pieces import split_into_blocks
 from holdfast.testing.task.files import TASK, write_project
 from holdfast.testing.task.routes import AUDIT_NUMBER, CHANGE_ORDER, ROUTES, SIGNATURE_LINE
 from holdfast.testing.task.worker import ScriptedTaskModel, collect_shown_text

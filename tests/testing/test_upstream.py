@@ -13,7 +13,7 @@ from holdfast.testing.clock import get_loop_time, run_on_fake_clock
 from holdfast.testing.provider import Fault, Provider, ProviderSettings, RefusalReply, ScriptedAnswer
 from holdfast.testing.provider.client import STRICTEST_MODELS
 from holdfast.testing.provider.faults.faults import FAULT_KINDS
-from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.server.local_server import serve_provider
 from holdfast.testing.upstream import CONNECT_FAULTS, ProviderUpstream, ScriptedReply, ScriptedUpstream
 
 PLACES = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input", "gemini": "contents"}

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.errors import FormatError
-from holdfast.messages.text.cutting import flatten_to_line
+from holdfast.messages.text.text_cuts import flatten_to_line
 from holdfast.state.codec.reading import convert_value
 
 A = TypeVar("A", bound=Struct)

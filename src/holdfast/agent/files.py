@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 from holdfast.agent.workspace import Workspace
 from holdfast.engine.environment.folder import decode_utf8, open_regular_file
 from holdfast.errors import FormatError
-from holdfast.messages.text.cutting import flatten_to_line
+from holdfast.messages.text.text_cuts import flatten_to_line
 
 MAX_READ_BYTES = 4_000_000
 """[H] Bytes of a file that one call reads; what is too long for a request is stored away and shown as a preview."""

@@ -21,7 +21,7 @@ from holdfast.agent.workspace import ToolAnswer, Workspace
 from holdfast.engine import recall
 from holdfast.errors import FormatError, HoldfastError
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.messages.text.cutting import flatten_to_line
+from holdfast.messages.text.text_cuts import flatten_to_line
 from holdfast.providers.common.request_options import FunctionTool
 
 _SURROGATE_PATTERN = re.compile(r"[\ud800-\udfff]")

@@ -12,7 +12,7 @@ from typing import BinaryIO
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.cli.files import STDIN, read_input_file
+from holdfast.cli.input_files import STDIN, read_input_file
 from holdfast.cli.output.errors import CommandError
 from holdfast.errors import FormatError
 from holdfast.formats import Recording, read_recording, read_recording_lazily

@@ -16,11 +16,11 @@ from msgspec.structs import replace
 
 from holdfast.engine.recall_sources import SpilledText, TextSource, find_text_source, list_spilled_texts
 from holdfast.errors import FormatError, HoldfastError, UnrecognizedContent, raise_if_wrong_type
-from holdfast.messages.text.cutting import replace_surrogates_in_text
 from holdfast.messages.text.paging import MAX_PAGE_CHARS, MIN_PAGE_LIMIT, TextPage, iter_text_pages
 from holdfast.messages.text.paging import read_text_page as page_of
 from holdfast.messages.text.scan import make_text_reader, measure_extent
-from holdfast.planning.constants import HANDLE_CHARS
+from holdfast.messages.text.text_cuts import replace_surrogates_in_text
+from holdfast.planning.extract.constants import HANDLE_CHARS
 from holdfast.state.codec.reading import convert_value
 from holdfast.store.base import SearchHit, SessionStore
 

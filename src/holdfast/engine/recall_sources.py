@@ -17,9 +17,9 @@ from msgspec import Struct
 from holdfast.errors import StoreCorrupt, UnknownId
 from holdfast.messages.message import Message, format_part_placeholder, get_part_text, get_result_text
 from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.text.cutting import hash_text
 from holdfast.messages.text.scan import TextExtent, TextReader, make_text_reader, measure_extent
-from holdfast.planning.constants import HANDLE_CHARS
+from holdfast.messages.text.text_cuts import hash_text
+from holdfast.planning.extract.constants import HANDLE_CHARS
 from holdfast.state.entries import BranchSummaryEntry, CompactionEntry, DecisionEntry, Entry, MessageEntry
 from holdfast.store.base import SessionStore
 from holdfast.store.blobs.blob_names import BLOB_NAMING_KINDS, collect_named_blobs

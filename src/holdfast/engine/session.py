@@ -37,9 +37,9 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.text.paging import TextPage
 from holdfast.planning.budget import compute_budget, compute_effective_target
 from holdfast.planning.settings import Settings
-from holdfast.providers.overflow import ErrorReport, classify_error
-from holdfast.providers.overflow.signature_errors import is_signature_error
-from holdfast.providers.responses import ParsedAnswer, parse_answer
+from holdfast.providers.answers import ParsedAnswer, parse_answer
+from holdfast.providers.errors import ErrorReport, classify_error
+from holdfast.providers.errors.signature_errors import is_signature_error
 from holdfast.recovery.machine import can_recover_from_refusals
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.state.conversation_state import ConversationState

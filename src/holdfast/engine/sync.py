@@ -38,8 +38,8 @@ from holdfast.engine.run.run import Run
 from holdfast.engine.session import Session
 from holdfast.errors import HoldfastError, OperationAborted
 from holdfast.messages.text.paging import TextPage
+from holdfast.providers.answers import ParsedAnswer
 from holdfast.providers.common.sse import StreamEvent
-from holdfast.providers.responses import ParsedAnswer
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from holdfast.errors import ConfigError
-from holdfast.planning.constants import (
+from holdfast.planning.extract.constants import (
     MIN_SUMMARY_SHARE,
     SUMMARY_DECISION_SHARE,
     SUMMARY_LEDGER_SHARE,

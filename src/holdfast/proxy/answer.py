@@ -23,14 +23,14 @@ from holdfast.planning.budget import (
     compute_budget,
     compute_effective_target,
 )
-from holdfast.providers.overflow import ErrorReport, Verdict, classify_error
-from holdfast.providers.overflow.native_errors import render_error_event
+from holdfast.providers.errors import ErrorReport, Verdict, classify_error
+from holdfast.providers.errors.render import render_error_event
 from holdfast.proxy.exchange import ConversationRequest
 from holdfast.proxy.http.headers import RequestState, has_readable_encoding, headers_to_dict
 from holdfast.proxy.http.relay import ResponseHead, ResponsePiece, make_response_head
 from holdfast.proxy.http.response import EVENT_STREAM_HEADER
 from holdfast.proxy.metrics.health import RequestOutcome
-from holdfast.proxy.replies import BAD_GATEWAY, add_holdfast_headers, make_error_reply
+from holdfast.proxy.own_replies import BAD_GATEWAY, add_holdfast_headers, make_error_reply
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import Entry, RequestSetup

@@ -54,11 +54,10 @@ from holdfast.proxy.answer import (
     is_far_below_window,
     translate_overflow,
 )
-from holdfast.proxy.concurrent import run_alongside
 from holdfast.proxy.conversation.body_cache import BodyCache
-from holdfast.proxy.conversation.cache import STALE_ERRORS, BranchPool
 from holdfast.proxy.conversation.clients import ToolClients, classify_purpose, identify_client
 from holdfast.proxy.conversation.identity import make_session_key
+from holdfast.proxy.conversation.open_branches import STALE_ERRORS, BranchPool
 from holdfast.proxy.exchange import ConversationRequest, Exchange
 from holdfast.proxy.forward import forward_body, pass_request_through, relay_answer
 from holdfast.proxy.http.access import AccessRefusal, check_access
@@ -81,7 +80,14 @@ from holdfast.proxy.http.response import ClientResponse, Send, deliver_pieces, g
 from holdfast.proxy.http.routes import Route, build_upstream_url, make_gemini_answer_route
 from holdfast.proxy.metrics.health import Health, RequestOutcome
 from holdfast.proxy.modes import Mode, get_proxy_mode
-from holdfast.proxy.replies import make_error_reply, render_proxy_endpoint, send_body_refusal, send_pieces, send_refusal
+from holdfast.proxy.own_replies import (
+    make_error_reply,
+    render_proxy_endpoint,
+    send_body_refusal,
+    send_pieces,
+    send_refusal,
+)
+from holdfast.proxy.run_alongside import run_alongside
 from holdfast.proxy.settings import Settings
 from holdfast.store.base import SessionStore
 

@@ -6,9 +6,8 @@ from collections.abc import AsyncGenerator
 from functools import partial
 
 from holdfast.errors import UpstreamError
-from holdfast.providers.overflow import Verdict
-from holdfast.providers.overflow.native_errors import render_error_event
-from holdfast.proxy.concurrent import run_alongside
+from holdfast.providers.errors import Verdict
+from holdfast.providers.errors.render import render_error_event
 from holdfast.proxy.exchange import Exchange
 from holdfast.proxy.http.decompress import BadBody
 from holdfast.proxy.http.headers import RequestState
@@ -22,7 +21,14 @@ from holdfast.proxy.http.request import (
     watch_client,
 )
 from holdfast.proxy.http.response import deliver_pieces
-from holdfast.proxy.replies import BAD_GATEWAY, add_holdfast_headers, make_error_reply, send_body_refusal, send_pieces
+from holdfast.proxy.own_replies import (
+    BAD_GATEWAY,
+    add_holdfast_headers,
+    make_error_reply,
+    send_body_refusal,
+    send_pieces,
+)
+from holdfast.proxy.run_alongside import run_alongside
 
 FIRST_REFUSAL_STATUS = 300
 """The first status that is no success."""

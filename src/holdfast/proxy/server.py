@@ -28,7 +28,7 @@ from holdfast.engine.upstream.upstream import CONNECT_TIMEOUT, READ_TIMEOUT, Rep
 from holdfast.errors import ConfigError
 from holdfast.planning.pipeline import Policy
 from holdfast.proxy.app import ProxyApp
-from holdfast.proxy.conversation.cache import BranchPool
+from holdfast.proxy.conversation.open_branches import BranchPool
 from holdfast.proxy.metrics.health import Health
 from holdfast.proxy.modes import get_bypass_file
 from holdfast.proxy.settings import Settings, adapt_policy_to_proxy

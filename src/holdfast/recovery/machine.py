@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.planning.breaker import is_breaker_tripped
+from holdfast.planning.circuit_breaker import is_breaker_tripped
 from holdfast.planning.settings import Settings
 from holdfast.recovery.retry import compute_retry_delay
 from holdfast.state.conversation_state import ConversationState
@@ -69,7 +69,7 @@ class ProviderRefusal(Struct, frozen=True):
     """The newest request was refused or not answered: what the classifier says of it, as plain values."""
 
     kind: str
-    """A word of ``holdfast.providers.overflow.VERDICT_KINDS``."""
+    """A word of ``holdfast.providers.errors.VERDICT_KINDS``."""
     is_overflow: bool = False
     retry_after: float | None = None
     """Seconds the provider wants to wait, where it said so."""

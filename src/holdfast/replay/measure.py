@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.planning.constants import HANDLE_CHARS
+from holdfast.planning.extract.constants import HANDLE_CHARS
 from holdfast.planning.pipeline import Policy
 from holdfast.providers.request_body import build_request_body
 from holdfast.providers.rules import validate_request
@@ -27,8 +27,8 @@ from holdfast.replay.cache import (
     make_cache_blocks,
     price_request,
 )
-from holdfast.replay.cuts import MEMORY_ERRORS, CutScore, SessionCut, find_cut_positions, pool_scores
 from holdfast.replay.recall import RecallCounts, StepDependencies
+from holdfast.replay.recall_at_cuts import MEMORY_ERRORS, CutScore, SessionCut, find_cut_positions, pool_scores
 from holdfast.replay.session import ReplaySession
 from holdfast.replay.simulate import ProviderTokenCounter, SimulatedRequest, simulate_session
 from holdfast.replay.tokenizer import TextCounter

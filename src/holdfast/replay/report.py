@@ -10,9 +10,9 @@ from msgspec import Struct
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.replay.cuts import CutScore, compute_interval, pool_scores
 from holdfast.replay.measure import COMPACTION_GAP_NOTE, PolicyFigures, encode_cuts
 from holdfast.replay.recall import RecallCounts
+from holdfast.replay.recall_at_cuts import CutScore, compute_interval, pool_scores
 
 METRICS_VERSION = 1
 """Version of the definitions in METRICS.md that every figure here follows."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from holdfast.errors import StoreError, StoreLocked
 from holdfast.store.base import LEASE_WAIT
-from holdfast.store.files import build_store_error, create_private_file, make_directory
+from holdfast.store.private_files import build_store_error, create_private_file, make_directory
 from holdfast.store.sql.database import BRIEF_WAIT
 
 RETRY_PAUSE = 0.001

@@ -31,7 +31,7 @@ def strict_provider() -> Iterator[Callable[..., ServedProvider]]:
     """
     from holdfast.testing.provider.faults.faults import parse_fault
     from holdfast.testing.provider.provider import Provider
-    from holdfast.testing.provider.server.serving import serve_provider
+    from holdfast.testing.provider.server.local_server import serve_provider
     from holdfast.testing.provider.settings import ProviderSettings
 
     with ExitStack() as stack:

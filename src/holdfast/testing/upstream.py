@@ -20,15 +20,15 @@ from msgspec.structs import replace
 from holdfast.engine.upstream.upstream import CONNECT_TIMEOUT, READ_TIMEOUT, Reply, UpstreamRequest
 from holdfast.errors import ConfigError, UpstreamError, raise_if_wrong_type
 from holdfast.providers.common.json.raw_json import encode_json
-from holdfast.testing.provider.answers.saying import AnswerSettings, fit_answer
-from holdfast.testing.provider.answers.saying import sign_answer as spoken_parts
+from holdfast.testing.provider.answers.encode_answer import AnswerSettings, fit_answer
+from holdfast.testing.provider.answers.encode_answer import sign_answer as spoken_parts
+from holdfast.testing.provider.apis.encode_reply import ApiCall, encode_late_error, encode_reply
+from holdfast.testing.provider.apis.encoder import JSON_TYPE
 from holdfast.testing.provider.calls import IncomingRequest, ModelAnswer, RefusalReply, ScriptedAnswer, TokenUse
+from holdfast.testing.provider.checks.token_counter import count_word_pieces
+from holdfast.testing.provider.faults.fault_injection import answer_with_faults, is_status_fault, is_stream_requested
 from holdfast.testing.provider.faults.faults import FAULT_KINDS, Fault, complete_fault, find_due_fault
-from holdfast.testing.provider.faults.struck import answer_with_faults, is_status_fault, is_stream_requested
-from holdfast.testing.provider.judge.counting import count_word_pieces
-from holdfast.testing.provider.server.app import ProviderProtocol
-from holdfast.testing.provider.server.incoming import redact_secret_headers
-from holdfast.testing.provider.server.steps import (
+from holdfast.testing.provider.server.answer_steps import (
     CloseStep,
     HeadStep,
     RawBytesStep,
@@ -36,8 +36,8 @@ from holdfast.testing.provider.server.steps import (
     WaitStep,
     plan_server_steps,
 )
-from holdfast.testing.provider.voices.speaking import ApiCall, encode_late_error, encode_reply
-from holdfast.testing.provider.voices.voice import JSON_TYPE
+from holdfast.testing.provider.server.app import ProviderProtocol
+from holdfast.testing.provider.server.request_body import redact_secret_headers
 
 CONNECT_FAULTS: Mapping[str, str] = {
     "refused": "ConnectError: All connection attempts failed",

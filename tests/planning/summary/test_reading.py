@@ -14,7 +14,7 @@ from holdfast.messages.cut_points import find_cut_points
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message, estimate_text_tokens
-from holdfast.messages.text.cutting import replace_surrogates_in_text
+from holdfast.messages.text.text_cuts import replace_surrogates_in_text
 from holdfast.planning.summary.chunks import (
     MIN_CHUNK_TOKENS,
     clip_text_middle,

@@ -14,7 +14,7 @@ from holdfast.testing.provider.calls import (
     TokenCountReply,
     TokenUse,
 )
-from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.server.local_server import serve_provider
 from holdfast.testing.provider.settings import ProviderSettings
 
 

@@ -25,8 +25,7 @@ from holdfast.testing.provider.faults.faults import (
     find_due_fault,
     parse_fault,
 )
-from holdfast.testing.provider.server.serving import serve_provider
-from holdfast.testing.provider.server.steps import (
+from holdfast.testing.provider.server.answer_steps import (
     DRIP_BYTES,
     GARBAGE_BYTES,
     INVALID_UTF8,
@@ -37,6 +36,7 @@ from holdfast.testing.provider.server.steps import (
     WaitStep,
     plan_server_steps,
 )
+from holdfast.testing.provider.server.local_server import serve_provider
 from holdfast.testing.provider.settings import ProviderSettings
 
 ADDRESSES = {
@@ -349,7 +349,7 @@ def test_a_server_ends_with_answers_that_stall():
 
 def test_a_server_that_is_given_up_before_it_began_ends(monkeypatch):
     """Where it does not start in time that is said, and its thread ends as soon as it has started."""
-    monkeypatch.setattr("holdfast.testing.provider.server.serving.START_TIMEOUT", 0)
+    monkeypatch.setattr("holdfast.testing.provider.server.local_server.START_TIMEOUT", 0)
     with suppress(OSError), serve_provider(Parrot()):
         pass
     assert [thread for thread in threading.enumerate() if thread.name == "holdfast-provider"] == []

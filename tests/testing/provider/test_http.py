@@ -11,12 +11,12 @@ import pytest
 from msgspec import Raw
 
 from holdfast.messages.parts import Opaque, Text
+from holdfast.testing.provider.apis import API_ENCODERS
 from holdfast.testing.provider.calls import IncomingRequest, ModelAnswer, RefusalReply, TokenUse
 from holdfast.testing.provider.provider import Provider
 from holdfast.testing.provider.server.app import RequestReport
-from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.server.local_server import serve_provider
 from holdfast.testing.provider.settings import ProviderSettings
-from holdfast.testing.provider.voices import API_ENCODERS
 
 ADDRESSES = {
     "anthropic": "/v1/messages",

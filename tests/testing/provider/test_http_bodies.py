@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from holdfast.errors import FormatError
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.server.incoming import IncomingBodyTooLarge, decompress_body, receive_request_body
-from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.server.local_server import serve_provider
+from holdfast.testing.provider.server.request_body import IncomingBodyTooLarge, decompress_body, receive_request_body
 
 
 @pytest.mark.parametrize(

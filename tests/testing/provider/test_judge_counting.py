@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigError
-from holdfast.testing.provider.blocks import split_into_blocks
 from holdfast.testing.provider.calls import ScriptedAnswer, TokenCountReply
+from holdfast.testing.provider.checks import token_counter as counting
+from holdfast.testing.provider.checks.token_counter import RequestCounter, count_word_pieces, get_token_counter
 from holdfast.testing.provider.client import ProviderClient
-from holdfast.testing.provider.judge import counting
-from holdfast.testing.provider.judge.counting import RequestCounter, count_word_pieces, get_token_counter
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.rendering import DOCUMENT_TOKENS, IMAGE_TOKENS
+from holdfast.testing.provider.request_pieces import split_into_blocks
 from holdfast.testing.provider.settings import ProviderSettings
+from holdfast.testing.provider.visible_text import DOCUMENT_TOKENS, IMAGE_TOKENS
 
 PROSE = "The holdfast is the part of a kelp that keeps it on the rock, whatever the sea does. " * 40
 CODE = "def _pieces(request: Request, sums: Sequence[int]) -> Iterator[tuple[bytes, int]]:\n    return iter(())\n" * 40

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.providers.overflow import ErrorReport, classify_error
+from holdfast.providers.errors import ErrorReport, classify_error
 from holdfast.testing.provider.calls import IncomingRequest, ModelAnswer, RefusalReply, ScriptedAnswer
+from holdfast.testing.provider.checks.overflow_wordings import OVERFLOW_NAMES, OVERFLOW_WORDINGS
 from holdfast.testing.provider.client import STRICTEST_MODELS, ProviderClient
-from holdfast.testing.provider.judge.overflowing import OVERFLOW_NAMES, OVERFLOW_WORDINGS
 from holdfast.testing.provider.provider import Provider
 from holdfast.testing.provider.settings import ProviderSettings
 

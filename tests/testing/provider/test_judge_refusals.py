@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from holdfast.providers.rules import ALL_RULES, validate_request
 from holdfast.testing.provider.calls import CompactReply, IncomingRequest, ModelAnswer, RefusalReply, TokenCountReply
+from holdfast.testing.provider.checks.refusals import parse_json_place
+from holdfast.testing.provider.checks.rule_wordings import ANTHROPIC_ERROR_CODES, OPENAI_ERROR_CODES, RULE_WORDINGS
 from holdfast.testing.provider.client import STRICTEST_MODELS, ProviderClient
-from holdfast.testing.provider.judge.refusals import parse_json_place
-from holdfast.testing.provider.judge.wordings import ANTHROPIC_ERROR_CODES, OPENAI_ERROR_CODES, RULE_WORDINGS
 from holdfast.testing.provider.provider import Provider
 from holdfast.testing.provider.settings import ProviderSettings
 

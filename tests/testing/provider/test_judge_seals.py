@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from holdfast.testing.provider.calls import ModelAnswer, RefusalReply, ScriptedAnswer
 from holdfast.testing.provider.client import ProviderClient
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.seals.sealing import make_provider_signature, open_provider_signature
 from holdfast.testing.provider.settings import ProviderSettings
+from holdfast.testing.provider.signatures.opaque_texts import make_provider_signature, open_provider_signature
 
 WORDS = ProviderSettings(tokenizer="words")
 TWICE = [ScriptedAnswer("", (("ls", {}),), "hm"), ScriptedAnswer("done", (), "ha"), ScriptedAnswer("more")]

@@ -8,7 +8,7 @@ from google.genai import errors, types
 
 from holdfast.testing.provider.calls import ScriptedAnswer
 from holdfast.testing.provider.provider import Provider
-from holdfast.testing.provider.server.serving import serve_provider
+from holdfast.testing.provider.server.local_server import serve_provider
 from holdfast.testing.provider.settings import ProviderSettings
 
 MODEL = "gemini-3-pro"

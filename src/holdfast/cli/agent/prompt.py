@@ -9,7 +9,7 @@ import click
 from rich.text import Text
 
 from holdfast.agent.loop import TaskOutcome, is_conversation_answered
-from holdfast.cli.agent.desk import AgentTerminal
+from holdfast.cli.agent.agent_thread import AgentTerminal
 from holdfast.cli.agent.meter import format_window_fill
 from holdfast.cli.output.errors import describe_error
 from holdfast.cli.output.terminal import clean_single_line, format_count, make_console, print_line

@@ -21,11 +21,11 @@ from holdfast.cli.output.terminal import (
     print_line,
     print_wrapped,
 )
-from holdfast.cli.places import open_named_store, store_option
 from holdfast.cli.reports.branches import build_states_at_entries
 from holdfast.cli.reports.describe import format_session_line, format_time, shorten_entry_ids, summarize_message
 from holdfast.cli.reports.history import SHORT_ID, find_continuation_leaf, find_entry, load_branch_history
 from holdfast.cli.reports.request_size import RequestSize, TargetCache, format_tokens, measure_request
+from holdfast.cli.user_paths import open_named_store, store_option
 from holdfast.state.entries import AnswerEntry, BranchSummaryEntry, Entry, MessageEntry, NoteEntry
 from holdfast.store.base import SessionInfo, SessionStore
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.files import iter_input_lines, read_input_file
+from holdfast.cli.input_files import iter_input_lines, read_input_file
 from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.hints import recognize_session_tool
 from holdfast.cli.output.ranges import IntegerParamType
@@ -19,7 +19,7 @@ from holdfast.cli.output.terminal import (
     make_json_option,
     print_json,
 )
-from holdfast.providers.overflow import AnswerReport, ErrorReport, ProviderReport, Verdict, classify_error
+from holdfast.providers.errors import AnswerReport, ErrorReport, ProviderReport, Verdict, classify_error
 
 EXAMPLES = """\
 \b

@@ -23,17 +23,17 @@ from holdfast.cli.output.terminal import (
     print_line,
     print_wrapped,
 )
-from holdfast.cli.places import open_named_store, store_option
 from holdfast.cli.reports.describe import format_session_line, shorten_session_keys
 from holdfast.cli.reports.history import SHORT_ID, load_branch_history
 from holdfast.cli.reports.next_plan import make_session_plan_inputs
 from holdfast.cli.reports.request_size import format_tokens, get_session_target
 from holdfast.cli.reports.session_lock import list_decisions_after, open_journal_at_leaf
+from holdfast.cli.user_paths import open_named_store, store_option
 from holdfast.planning.pipeline import Policy
 from holdfast.state.plan import Plan, mark_compaction_manual
 from holdfast.state.target import PlanInputs, Target
 from holdfast.store.base import SessionInfo, SessionStore
-from holdfast.store.reading import read_with_repair
+from holdfast.store.repair_on_read import read_with_repair
 
 EXAMPLES = """\
 \b

@@ -29,7 +29,6 @@ from holdfast.cli.output.terminal import (
     print_table,
     print_wrapped,
 )
-from holdfast.cli.places import open_named_store, store_option
 from holdfast.cli.reports.describe import format_session_line, shorten_entry_ids, summarize_part
 from holdfast.cli.reports.history import (
     SHORT_ID,
@@ -48,6 +47,7 @@ from holdfast.cli.reports.next_plan import (
     record_next_plan,
 )
 from holdfast.cli.reports.request_size import format_tokens, get_session_settings, get_session_target, measure_request
+from holdfast.cli.user_paths import open_named_store, store_option
 from holdfast.messages.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.sized_message import SizedMessage

@@ -21,7 +21,6 @@ from holdfast.cli.output.terminal import (
     print_line,
     print_wrapped,
 )
-from holdfast.cli.places import open_named_store, store_option
 from holdfast.cli.reports.describe import format_session_line
 from holdfast.cli.reports.history import (
     SHORT_ID,
@@ -52,6 +51,7 @@ from holdfast.cli.reports.request_size import (
     format_tokens,
     measure_session_request,
 )
+from holdfast.cli.user_paths import open_named_store, store_option
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, RequestEntry, RevokeEntry
 from holdfast.store.base import SessionInfo, SessionStore
 

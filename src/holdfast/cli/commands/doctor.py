@@ -34,15 +34,6 @@ from holdfast.cli.output.terminal import (
     print_json,
     print_table,
 )
-from holdfast.cli.places import (
-    explain_unwritable_store,
-    get_modification_sort_key,
-    get_store_path,
-    list_session_files,
-    list_session_tools,
-    locate_store,
-    store_option,
-)
 from holdfast.cli.proxy_options import (
     MIN_FREE_BYTES,
     describe_low_disk,
@@ -50,6 +41,15 @@ from holdfast.cli.proxy_options import (
     get_upstream_urls,
     load_effective_settings,
     make_proxy_url,
+)
+from holdfast.cli.user_paths import (
+    explain_unwritable_store,
+    get_modification_sort_key,
+    get_store_path,
+    list_session_files,
+    list_session_tools,
+    locate_store,
+    store_option,
 )
 from holdfast.errors import UnknownId
 from holdfast.planning.budget import DEFAULT_WINDOW
@@ -282,7 +282,7 @@ def _check_session_tools() -> Iterator[DoctorCheck]:
 
 def _check_clients(*, online: bool) -> Iterator[DoctorCheck]:
     """Yield where clients are pointed and what is there; with ``online`` whether the providers can be reached."""
-    from holdfast.cli.clients.survey import check_upstreams, find_embedded_upstreams, iter_client_urls
+    from holdfast.cli.clients.client_check import check_upstreams, find_embedded_upstreams, iter_client_urls
 
     sources_by_proxy: dict[str, list[str]] = {}
     every, token = list(iter_client_urls()), _load_proxy_token()
@@ -312,7 +312,7 @@ def _load_proxy_token() -> str:
 
 def _check_proxies(settings: Settings, sources_by_proxy: dict[str, list[str]], token: str) -> Iterator[DoctorCheck]:
     """Yield which proxies run and who is pointed at them; where none does, what one would do."""
-    from holdfast.cli.clients.survey import probe_url
+    from holdfast.cli.clients.client_check import probe_url
 
     address = make_proxy_url(settings)
     running = {
@@ -334,7 +334,7 @@ def _check_proxies(settings: Settings, sources_by_proxy: dict[str, list[str]], t
 
 def _check_doubled_proxies(token: str) -> Iterator[DoctorCheck]:
     """Yield which upstreams of a proxy that began here are proxies of ours: they may be meant for clients alone."""
-    from holdfast.cli.clients.survey import find_chained_proxies
+    from holdfast.cli.clients.client_check import find_chained_proxies
 
     for name, answer in find_chained_proxies(get_upstream_urls(load_effective_settings({}).settings), token).items():
         sends = f"holdfast serve would send on to {answer.proxy}, {answer.text}"

@@ -16,7 +16,7 @@ from holdfast.cli.output.terminal import (
     print_json,
     print_line,
 )
-from holdfast.cli.places import describe_missing_store, open_named_store, store_option
+from holdfast.cli.user_paths import describe_missing_store, open_named_store, store_option
 from holdfast.store.base import BlobItem
 from holdfast.store.garbage import GRACE_SECONDS, UnusedBlobs, find_unused_blobs, remove_unused_blobs
 

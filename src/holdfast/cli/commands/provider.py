@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from holdfast.cli.files import STDIN, read_input_file
+from holdfast.cli.input_files import STDIN, read_input_file
 from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.ranges import FloatParamType, IntegerParamType
 from holdfast.cli.output.terminal import clean_single_line, encode_printable_json, format_count, make_json_option
@@ -115,7 +115,7 @@ def _handle_sigterm() -> Iterator[None]:
 def _serve_provider(
     provider: Provider, faults: Sequence[Fault], port: int, lines: SimpleQueue[RequestReport]
 ) -> Iterator[str]:
-    from holdfast.testing.provider.server.serving import serve_provider
+    from holdfast.testing.provider.server.local_server import serve_provider
 
     try:
         with serve_provider(provider, faults, port=port, on_request=lines.put) as url:

@@ -15,7 +15,6 @@ from msgspec import Struct, to_builtins
 from holdfast.cli.output.errors import CommandInterrupted, describe_error
 from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import clean_single_line, encode_printable_json, format_count, make_json_option
-from holdfast.cli.places import StoreLocation, locate_store, store_option
 from holdfast.cli.proxy_options import (
     MAX_PORT,
     add_proxy_options,
@@ -29,6 +28,7 @@ from holdfast.cli.proxy_options import (
     summarize_run,
     translate_bind_error,
 )
+from holdfast.cli.user_paths import StoreLocation, locate_store, store_option
 from holdfast.config import Configuration
 from holdfast.config.addresses import get_external_address
 from holdfast.config.providers import PROVIDERS, build_sdk_variables
@@ -128,7 +128,7 @@ async def _serve_proxy(serving: ProxyServeOptions) -> Health | None:
 
 def _warn_chained_proxies(settings: Settings) -> None:
     """Tell which upstreams are proxies of ours, once they said so: nobody waits for one that says nothing."""
-    from holdfast.cli.clients.survey import find_chained_proxies
+    from holdfast.cli.clients.client_check import find_chained_proxies
 
     for name, there in find_chained_proxies(get_upstream_urls(settings), settings.token).items():
         twice = f"what goes there is recorded and reduced twice; use that one, or give --upstream-{name}"

@@ -18,7 +18,6 @@ from holdfast.cli.output.terminal import (
     print_json,
     print_line,
 )
-from holdfast.cli.places import open_named_store, store_option
 from holdfast.cli.reports.describe import (
     MAX_LINE_TEXT,
     format_session_line,
@@ -35,6 +34,7 @@ from holdfast.cli.reports.history import (
     sum_message_sizes,
 )
 from holdfast.cli.reports.request_size import ESTIMATOR_SIZE, RequestSize, format_tokens, measure_session_request
+from holdfast.cli.user_paths import open_named_store, store_option
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import (
     AnswerEntry,

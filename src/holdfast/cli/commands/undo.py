@@ -23,7 +23,6 @@ from holdfast.cli.output.terminal import (
     print_more_hint,
     print_wrapped,
 )
-from holdfast.cli.places import open_named_store, store_option
 from holdfast.cli.reports.describe import format_session_line, format_time, shorten_entry_ids
 from holdfast.cli.reports.history import (
     BranchHistory,
@@ -36,6 +35,7 @@ from holdfast.cli.reports.history import (
 )
 from holdfast.cli.reports.request_size import format_tokens, get_target_and_settings, measure_request
 from holdfast.cli.reports.session_lock import open_journal_at_leaf
+from holdfast.cli.user_paths import open_named_store, store_option
 from holdfast.planning import budget as guard
 from holdfast.planning.settings import Settings
 from holdfast.state.conversation_state import ConversationState

@@ -26,7 +26,6 @@ from holdfast.cli.output.terminal import (
     print_more_hint,
     print_wrapped,
 )
-from holdfast.cli.places import open_named_store, store_option
 from holdfast.cli.reports.describe import format_session_line, format_time, get_message_text_lines, shorten_session_keys
 from holdfast.cli.reports.history import (
     SHORT_ID,
@@ -50,6 +49,7 @@ from holdfast.cli.reports.request_detail import (
     print_request_detail,
 )
 from holdfast.cli.reports.request_size import RequestSize, format_tokens, measure_session_request
+from holdfast.cli.user_paths import open_named_store, store_option
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import BranchSummaryEntry, CompactionEntry, Entry, MessageEntry

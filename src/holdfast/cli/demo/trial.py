@@ -17,7 +17,7 @@ from holdfast.agent.agent import load_agent_environment, make_session_workspace
 from holdfast.agent.loop import AgentEvent, ToolStarted, run_agent
 from holdfast.agent.tools import run_tool_call
 from holdfast.agent.workspace import Workspace, allow_command, open_workspace
-from holdfast.cli.demo.tally import RequestTally, RunTotals
+from holdfast.cli.demo.request_costs import RequestTally, RunTotals
 from holdfast.config import get_target, load_shipped_catalog
 from holdfast.engine.engine import Engine
 from holdfast.engine.environment.environment import Environment
@@ -28,8 +28,8 @@ from holdfast.messages.message import get_result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.references import decode_call_arguments
 from holdfast.planning.pipeline import Policy
-from holdfast.providers.overflow import classify_error
-from holdfast.providers.responses import ParsedAnswer
+from holdfast.providers.answers import ParsedAnswer
+from holdfast.providers.errors import classify_error
 from holdfast.replay.measure import RequestPoint
 from holdfast.state.target import Target
 from holdfast.store.base import SessionStore

@@ -23,12 +23,6 @@ from holdfast.cli.output.terminal import (
     print_json,
     print_table,
 )
-from holdfast.cli.places import (
-    get_modification_sort_key,
-    list_session_files,
-    list_session_tools,
-    suggest_export_for_session,
-)
 from holdfast.cli.recordings import RecordingSource, iter_recordings
 from holdfast.cli.replay.dump import RequestDumpFolder
 from holdfast.cli.replay.session_report import (
@@ -38,6 +32,12 @@ from holdfast.cli.replay.session_report import (
     ReplayReport,
     check_replay_window,
     replay_recording,
+)
+from holdfast.cli.user_paths import (
+    get_modification_sort_key,
+    list_session_files,
+    list_session_tools,
+    suggest_export_for_session,
 )
 from holdfast.errors import UnknownPolicy
 from holdfast.planning.presets.registry import PRESETS

@@ -9,7 +9,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.cli.files import read_input_file
+from holdfast.cli.input_files import read_input_file
 from holdfast.cli.output.errors import EXPECTED_ERRORS, describe_error
 from holdfast.cli.output.terminal import clean_single_line, format_count
 from holdfast.cli.recordings import RecordingSource

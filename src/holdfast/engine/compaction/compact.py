@@ -24,8 +24,8 @@ from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.errors import CompactionFailed
 from holdfast.events import CompactionOutcome
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.planning.breaker import is_breaker_closed
 from holdfast.planning.budget import compute_effective_target
+from holdfast.planning.circuit_breaker import is_breaker_closed
 from holdfast.planning.pipeline import OVER_WINDOW_RULE
 from holdfast.planning.summary.prompts import SummaryPromptOptions
 from holdfast.providers.common.native_compaction import can_compact_natively

@@ -20,12 +20,12 @@ from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.planning.settings import Settings
 from holdfast.planning.summary.prompts import SUMMARIZER_INSTRUCTIONS
+from holdfast.providers.answers import ParsedAnswer
 from holdfast.providers.common import request_options as asking
 from holdfast.providers.common.shared_options import TEXT_FORMAT
-from holdfast.providers.overflow import OVERFLOW_KINDS, Verdict, classify_error
+from holdfast.providers.errors import OVERFLOW_KINDS, Verdict, classify_error
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.request_body import build_request_body, parse_request, render_request
-from holdfast.providers.responses import ParsedAnswer
 from holdfast.recovery.retry import compute_summary_retry_delay
 from holdfast.state.calibration.token_estimate import UNSEEN_MARGIN
 from holdfast.state.costs import SummaryCall

@@ -25,8 +25,8 @@ from holdfast.engine.environment.skills import (
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import estimate_text_tokens
-from holdfast.messages.text.clipping import clip_text_with_notice
-from holdfast.messages.text.cutting import hash_text
+from holdfast.messages.text.text_cuts import hash_text
+from holdfast.messages.text.token_excerpts import clip_text_with_notice
 from holdfast.planning.extract.restored_plan import render_restored_todos
 from holdfast.providers.common.request_options import FunctionTool, PortableOptions, write_request_options
 from holdfast.providers.registry import ApiSpec, get_api_spec

@@ -20,7 +20,7 @@ from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
 from holdfast.messages.references import decode_call_arguments
-from holdfast.messages.text.cutting import flatten_to_line
+from holdfast.messages.text.text_cuts import flatten_to_line
 from holdfast.planning.extract.ledger import PATH_KEYS
 
 SKILL_FILENAME = "SKILL.md"

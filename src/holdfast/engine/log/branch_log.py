@@ -14,7 +14,7 @@ from holdfast.state.entries import AnswerEntry, BranchSummaryEntry, Entry, Entry
 from holdfast.state.fold.apply import apply_entries
 from holdfast.state.sequence import PersistentSequence
 from holdfast.store.base import MessageDecoder, SessionStore
-from holdfast.store.reading import read_with_repair
+from holdfast.store.repair_on_read import read_with_repair
 
 _SPOKEN_ENTRIES = MessageEntry | BranchSummaryEntry | AnswerEntry
 """What is said, or was an answer to it."""

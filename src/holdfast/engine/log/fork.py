@@ -27,7 +27,7 @@ from holdfast.state.entries import (
     RequestSetup,
     RevokeEntry,
 )
-from holdfast.state.fold.fork import clip_decision
+from holdfast.state.fold.rewind import clip_decision
 
 MAX_RATIO_DIFFERENCE = 0.05
 """[H] Ratios of a model's tokens to ours that differ by less make no other plan worth a note."""

@@ -36,11 +36,11 @@ from holdfast.errors import StoreError, UnknownId, raise_if_wrong_type
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.messages.sized_message import SizedMessage, bound_message_chars
-from holdfast.messages.text.cutting import flatten_to_line
+from holdfast.messages.text.text_cuts import flatten_to_line
 from holdfast.messages.user_text import find_first_user_text
 from holdfast.normalize.projection import build_messages_to_send
-from holdfast.planning.breaker import is_breaker_closed, is_breaker_tripped
 from holdfast.planning.budget import compute_effective_target
+from holdfast.planning.circuit_breaker import is_breaker_closed, is_breaker_tripped
 from holdfast.planning.pipeline import Policy, plan_request
 from holdfast.planning.stages.append_limit import cap_message_texts
 from holdfast.state.conversation_state import ConversationState
@@ -62,13 +62,13 @@ from holdfast.state.entries import (
     RevokeEntry,
     Usage,
 )
-from holdfast.state.fold.fork import replace_raw_bytes, share_message_objects
+from holdfast.state.fold.rewind import replace_raw_bytes, share_message_objects
 from holdfast.state.plan import Plan, mark_compaction_manual
 from holdfast.state.target import PlanInputs, Target
 from holdfast.state.view import compute_prefix_digest
 from holdfast.store.base import MessageDecoder, SessionStore
 from holdfast.store.blobs.blob_names import NOTE_CAPPED
-from holdfast.store.reading import read_with_repair
+from holdfast.store.repair_on_read import read_with_repair
 from holdfast.store.tree.active import GappedSequence
 from holdfast.store.tree.tree import get_time_ms, make_entry_ids
 

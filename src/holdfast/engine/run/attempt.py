@@ -21,10 +21,10 @@ from holdfast.engine.upstream.upstream import Reply, Upstream, UpstreamRequest
 from holdfast.errors import HoldfastError, InvalidRequest, UpstreamError
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
+from holdfast.providers.answers import ParsedAnswer
 from holdfast.providers.common.sse import StreamEvent
-from holdfast.providers.overflow import VERDICT_KINDS, ErrorReport, Verdict, VerdictKind, classify_error
-from holdfast.providers.overflow.signature_errors import is_signature_error
-from holdfast.providers.responses import ParsedAnswer
+from holdfast.providers.errors import VERDICT_KINDS, ErrorReport, Verdict, VerdictKind, classify_error
+from holdfast.providers.errors.signature_errors import is_signature_error
 from holdfast.recovery.machine import ProviderRefusal, can_recover_from_refusals
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.state.plan import Plan

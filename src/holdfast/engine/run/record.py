@@ -14,13 +14,13 @@ from holdfast.errors import StoreError
 from holdfast.messages.message import Message, collect_media_in_messages
 from holdfast.messages.parts import Opaque, Thinking
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.messages.text.cutting import flatten_to_line
+from holdfast.messages.text.text_cuts import flatten_to_line
 from holdfast.normalize.roles import CONTINUE_TEXT
 from holdfast.planning.budget import compute_min_window
 from holdfast.planning.settings import Settings
-from holdfast.providers.overflow import ErrorReport, Verdict, classify_error
-from holdfast.providers.overflow.answers import UNREAD_PROMPT_SHARE
-from holdfast.providers.responses import ParsedAnswer
+from holdfast.providers.answers import ParsedAnswer
+from holdfast.providers.errors import ErrorReport, Verdict, classify_error
+from holdfast.providers.errors.answer_rules import UNREAD_PROMPT_SHARE
 from holdfast.state.calibration.calibration import (
     MIN_CALIBRATION_RATIO,
     MIN_COUNT_SHARE,

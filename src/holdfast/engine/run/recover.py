@@ -20,8 +20,9 @@ from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.errors import ContextOverflow, InvalidRequest, UpstreamError
 from holdfast.planning.budget import compute_effective_target
 from holdfast.planning.stages.smallest_request import estimate_irreducible_tokens
-from holdfast.providers.overflow import Verdict
+from holdfast.providers.errors import Verdict
 from holdfast.providers.request_body import parse_request
+from holdfast.recovery.error_texts import format_stop_message
 from holdfast.recovery.machine import (
     CONTEXT_OVERFLOW_KIND,
     FIRST_STEP_BY_KIND,
@@ -35,7 +36,6 @@ from holdfast.recovery.machine import (
     decide_next_action,
     subtract_used_steps,
 )
-from holdfast.recovery.messages import format_stop_message
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.state.plan import PlanOptions
 from holdfast.state.target import PlanInputs

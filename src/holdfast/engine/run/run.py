@@ -15,8 +15,8 @@ from holdfast.engine.run.prepare import parse_request_input, prepare_run
 from holdfast.engine.run.recover import decide_next_attempt
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.errors import OperationAborted, StoreError
+from holdfast.providers.answers import ParsedAnswer
 from holdfast.providers.common.sse import StreamEvent
-from holdfast.providers.responses import ParsedAnswer
 
 
 class Run:

@@ -13,9 +13,9 @@ from typing import Literal, TypeAlias
 from holdfast import events
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.messages.parts import Text
-from holdfast.providers.overflow import Verdict
-from holdfast.providers.overflow.answers import MIN_COMPARED_TOKENS
-from holdfast.providers.responses import ParsedAnswer
+from holdfast.providers.answers import ParsedAnswer
+from holdfast.providers.errors import Verdict
+from holdfast.providers.errors.answer_rules import MIN_COMPARED_TOKENS
 from holdfast.state.calibration.calibration import MAX_CALIBRATION_RATIO, MIN_CALIBRATION_RATIO
 from holdfast.state.calibration.usage import measure_new_content
 from holdfast.state.conversation_state import ConversationState

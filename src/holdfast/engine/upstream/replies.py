@@ -15,9 +15,9 @@ from holdfast.errors import FormatError, UpstreamError
 from holdfast.messages.signatures import set_signing_model
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.strip_foreign import strip_foreign_content
+from holdfast.providers.answers import AnswerStream, ParsedAnswer, parse_answer
 from holdfast.providers.common.sse import JsonArrayReader, SseReader, StreamEvent
-from holdfast.providers.overflow import ErrorReport
-from holdfast.providers.responses import AnswerStream, ParsedAnswer, parse_answer
+from holdfast.providers.errors import ErrorReport
 from holdfast.state.entries import Usage
 
 _EVENT_STREAM_TYPE = "text/event-stream"

@@ -39,7 +39,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.planning.stages.prune.shown import CLEARED_RESULT_TEXT
+from holdfast.planning.stages.prune.prunable_results import CLEARED_RESULT_TEXT
 from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import CompactionEntry, DecisionEntry, MessageEntry, NoteEntry, Usage

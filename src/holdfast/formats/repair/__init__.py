@@ -11,11 +11,11 @@ from io import BytesIO
 
 from holdfast.errors import FormatError, UnrecognizedContent
 from holdfast.formats.recognize import raise_if_utf16_or_utf32, recognize_line, recognize_reader
-from holdfast.formats.repair.pieces import JsonObject, inspect_lines
+from holdfast.formats.repair.damaged_lines import JsonObject, inspect_lines
+from holdfast.formats.repair.findings import DroppedBytes, RepairedFile, RepairFinding, RepairSurvey
 from holdfast.formats.repair.rewrite import rewrite_lines
 from holdfast.formats.repair.survey import NO_HEADER_REASON, survey_session_file
 from holdfast.formats.repair.tools import REPAIR_TOOLS, RepairTool
-from holdfast.formats.repair.values import DroppedBytes, RepairedFile, RepairFinding, RepairSurvey
 
 __all__ = [
     "NO_HEADER_REASON",

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from holdfast.formats.common.writing import make_stable_uuid
+from holdfast.formats.repair.findings import DamageKind
+from holdfast.formats.repair.repair_lines import RepairWork
 from holdfast.formats.repair.trees import RepairTree
-from holdfast.formats.repair.values import DamageKind
-from holdfast.formats.repair.work import RepairWork
 
 ResultLines = dict[str, list[int]]
 """The lines that hold results, by the call."""

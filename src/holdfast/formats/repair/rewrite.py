@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from holdfast.formats.common.lines import set_json_fields
-from holdfast.formats.repair.pieces import LineInspection, ObjectPiece, inspect_lines
+from holdfast.formats.repair.damaged_lines import LineInspection, ObjectPiece, inspect_lines
+from holdfast.formats.repair.findings import DroppedBytes, LineChange, RepairSurvey
 from holdfast.formats.repair.tools import RepairTool, make_claude_error_results, remove_claude_results
-from holdfast.formats.repair.values import DroppedBytes, LineChange, RepairSurvey
 
 
 def rewrite_lines(raws: Iterable[bytes], tool: RepairTool, survey: RepairSurvey) -> Iterator[bytes | DroppedBytes]:

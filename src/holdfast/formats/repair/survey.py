@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import blake2b
 
+from holdfast.formats.repair.damaged_lines import LineInspection, ObjectPiece, inspect_lines
+from holdfast.formats.repair.findings import DamageKind, RepairFinding, RepairSurvey
 from holdfast.formats.repair.pairs import pair_results_in_order, pair_results_in_tree
-from holdfast.formats.repair.pieces import LineInspection, ObjectPiece, inspect_lines
+from holdfast.formats.repair.repair_lines import RepairWork
 from holdfast.formats.repair.tools import LineSummary, RepairTool
 from holdfast.formats.repair.trees import RepairTree
-from holdfast.formats.repair.values import DamageKind, RepairFinding, RepairSurvey
-from holdfast.formats.repair.work import RepairWork
 
 NO_HEADER_REASON = "its first line is no session header"
 """Why nothing of a file is rewritten whose tool wants a header: without one the tool does not open it."""

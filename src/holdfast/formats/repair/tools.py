@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.formats.common.lines import set_json_fields
-from holdfast.formats.repair.pieces import JsonObject, LineTest
+from holdfast.formats.repair.damaged_lines import JsonObject, LineTest
 from holdfast.providers.common.json.raw_json import encode_json
 
 MISSING_RESULT_TEXT = (

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from holdfast.formats.common.log import order_parents_first
+from holdfast.formats.repair.repair_lines import RepairWork
 from holdfast.formats.repair.tools import RepairTool
-from holdfast.formats.repair.work import RepairWork
 
 
 class RepairTree:

@@ -21,7 +21,7 @@ from holdfast.messages.size.token_weights import (
     count_token_units_by_text,
 )
 from holdfast.messages.sized_message import EMPTY_HASHER, SizedMessage
-from holdfast.messages.text.cutting import encode_in_pieces
+from holdfast.messages.text.text_cuts import encode_in_pieces
 
 MESSAGE_OVERHEAD = 8
 """Tokens around a message: role and delimiters (measured on recorded sessions, see docs/estimator.md)."""

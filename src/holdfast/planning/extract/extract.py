@@ -18,9 +18,9 @@ from holdfast.messages.parts import Part, ToolCall, ToolResult
 from holdfast.messages.references import Reference, iter_part_texts
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.messages.text.cutting import flatten_to_line
+from holdfast.messages.text.text_cuts import flatten_to_line
 from holdfast.messages.text_runs import merge_adjacent_texts
-from holdfast.planning.constants import (
+from holdfast.planning.extract.constants import (
     MAX_SCANNED_TOKENS,
     RECALL_POINTER_CHARS,
     SUMMARY_DECISION_SHARE,

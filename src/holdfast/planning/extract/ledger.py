@@ -11,8 +11,8 @@ from msgspec import Struct
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import ToolCall, ToolResult
 from holdfast.messages.references import decode_call_arguments
-from holdfast.messages.text.cutting import flatten_to_line
-from holdfast.planning.constants import MAX_COMMAND_CHARS
+from holdfast.messages.text.text_cuts import flatten_to_line
+from holdfast.planning.extract.constants import MAX_COMMAND_CHARS
 
 PATH_KEYS = ("file_path", "path", "filename", "file", "notebook_path", "filePath")
 COMMAND_KEYS = ("command", "cmd", "script")

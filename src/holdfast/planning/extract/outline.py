@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.messages.references import Reference, extract_word_references, load_common_references
-from holdfast.messages.text.cutting import flatten_to_line
-from holdfast.planning.constants import (
+from holdfast.messages.text.text_cuts import flatten_to_line
+from holdfast.planning.extract.constants import (
     MAX_OUTLINE_LINE_CHARS,
     MAX_OUTLINE_SCAN_CHARS,
     OUTLINE_SAMPLES,

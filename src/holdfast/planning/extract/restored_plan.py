@@ -9,8 +9,8 @@ from typing import Any
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall
 from holdfast.messages.references import decode_call_arguments
-from holdfast.messages.text.clipping import clip_text_with_notice
-from holdfast.messages.text.cutting import flatten_to_line
+from holdfast.messages.text.text_cuts import flatten_to_line
+from holdfast.messages.text.token_excerpts import clip_text_with_notice
 
 PLAN_OPENING = "The plan as it stands:"
 """How the text begins that tells the plan, in every summary that has one."""

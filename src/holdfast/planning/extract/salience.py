@@ -18,7 +18,7 @@ from holdfast.messages.references import (
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.text.memo import cache_by_text
-from holdfast.planning.constants import (
+from holdfast.planning.extract.constants import (
     AGE_DECAY_EXPONENT,
     IDLE_DECAY_EXPONENT,
     LIST_ITEM_WEIGHT,

@@ -13,14 +13,14 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
 from holdfast.messages.size.tokens import build_sized_message, estimate_text_tokens
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.messages.text.clipping import clip_text_with_notice
+from holdfast.messages.text.token_excerpts import clip_text_with_notice
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.constants import MAX_SCANNED_TOKENS
 from holdfast.planning.extract.carried_summary import (
     MIN_PREVIOUS_SUMMARY_TOKENS,
     PREVIOUS_SUMMARY_SHARE,
     render_previous_summary,
 )
+from holdfast.planning.extract.constants import MAX_SCANNED_TOKENS
 from holdfast.planning.extract.extract import EXTRACT_OPENING, build_extract, build_supplement
 from holdfast.planning.extract.previous_summary import (
     PREVIOUS_SUMMARY_OPENING,

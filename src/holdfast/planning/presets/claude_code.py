@@ -13,19 +13,19 @@ from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.extract.ledger import list_tool_actions
-from holdfast.planning.presets.measures import measure_usage_and_chars
-from holdfast.planning.presets.overflow_replay import OverflowReplayRules
+from holdfast.planning.presets.common.overflow_replay import OverflowReplayRules
+from holdfast.planning.presets.common.request_measures import measure_usage_and_chars
+from holdfast.planning.presets.common.reserve_trigger import (
+    ReserveTriggerRules,
+    apply_reserve_floor,
+    compute_effective_window,
+)
 from holdfast.planning.presets.preset import (
     BARE_COMPACTION,
     BARE_RESULTS,
     BARE_SETTINGS,
     OWN_PRUNE_SETTINGS,
     Preset,
-)
-from holdfast.planning.presets.reserve_trigger import (
-    ReserveTriggerRules,
-    apply_reserve_floor,
-    compute_effective_window,
 )
 from holdfast.planning.rules import require_rules
 from holdfast.planning.settings import (
@@ -39,7 +39,7 @@ from holdfast.planning.settings import (
     describe,
 )
 from holdfast.planning.stages.order import OWN_STAGES, replace_stages
-from holdfast.planning.stages.prune.shown import (
+from holdfast.planning.stages.prune.prunable_results import (
     CLEARED_RESULT_TEXT,
     build_clear_edit,
     build_prune_filter,

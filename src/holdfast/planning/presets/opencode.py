@@ -10,16 +10,16 @@ from msgspec.structs import replace
 from holdfast.messages.message import Message
 from holdfast.planning.budget import compute_reserve_floor
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.presets.measures import (
+from holdfast.planning.presets.common.overflow_replay import OverflowReplayRules
+from holdfast.planning.presets.common.request_measures import (
     estimate_opencode_text_tokens,
     estimate_opencode_tokens,
     measure_last_usage,
     measure_usage_and_chars,
 )
-from holdfast.planning.presets.overflow_replay import OverflowReplayRules
+from holdfast.planning.presets.common.reserve_trigger import ReserveTriggerRules, compute_output_reserve
+from holdfast.planning.presets.common.truncate_lines import OutputLimits, limit_result_lines
 from holdfast.planning.presets.preset import BARE_SETTINGS, OWN_PRUNE_SETTINGS, Preset
-from holdfast.planning.presets.reserve_trigger import ReserveTriggerRules, compute_output_reserve
-from holdfast.planning.presets.truncate_lines import OutputLimits, limit_result_lines
 from holdfast.planning.rules import require_rules
 from holdfast.planning.settings import (
     Bytes,
@@ -33,7 +33,7 @@ from holdfast.planning.settings import (
     describe,
 )
 from holdfast.planning.stages.order import OWN_STAGES, insert_stages, replace_stages
-from holdfast.planning.stages.prune.shown import (
+from holdfast.planning.stages.prune.prunable_results import (
     CLEARED_RESULT_TEXT,
     ShownResult,
     build_clear_edit,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from holdfast.messages.message import Message, count_message_chars, get_part_text
 from holdfast.messages.parts import Part, Text, ToolResult
-from holdfast.messages.text.cutting import hash_text, take_both_text_ends
-from holdfast.planning.constants import HANDLE_CHARS, MAX_SMALL_TEXT_CHARS
+from holdfast.messages.text.text_cuts import hash_text, take_both_text_ends
+from holdfast.planning.extract.constants import HANDLE_CHARS, MAX_SMALL_TEXT_CHARS
 from holdfast.planning.settings import ResultSettings, Settings
 from holdfast.planning.stages.spill import replace_result_text
 from holdfast.state.edits import Blob

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 from holdfast.messages.message import collect_media_in_messages
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.user_text import has_user_content
-from holdfast.planning.breaker import is_breaker_tripped
 from holdfast.planning.budget import TokenBudget
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.constants import MIN_SUMMARY_SHARE, SUMMARY_SLACK_SHARE
+from holdfast.planning.circuit_breaker import is_breaker_tripped
+from holdfast.planning.extract.constants import MIN_SUMMARY_SHARE, SUMMARY_SLACK_SHARE
 from holdfast.planning.extract.summary_builder import build_compaction, find_updatable_summary
 from holdfast.planning.settings import Settings
-from holdfast.planning.shown import list_shown_messages_from
+from holdfast.planning.shown_messages import list_shown_messages_from
 from holdfast.planning.stages.last_resort import LAST_RESORT_RULE
 from holdfast.planning.stages.pending_results import shorten_unread_results
 from holdfast.planning.stages.smallest_request import add_unread_notice

@@ -21,7 +21,7 @@ from holdfast.messages.size.image_size import is_oversized_image
 from holdfast.messages.size.tokens import estimate_media_tokens, estimate_text_tokens
 from holdfast.normalize.media_limit import BODY_SIZE_SAFETY_FACTOR, estimate_part_bytes
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.shown import sum_shown_messages
+from holdfast.planning.shown_messages import sum_shown_messages
 from holdfast.state.conversation_state import is_protected_part
 from holdfast.state.dialect import NO_LIMIT, Dialect
 from holdfast.state.edits import Edit, Span

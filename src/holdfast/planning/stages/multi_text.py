@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from holdfast.messages.message import Message, format_part_placeholder, get_part_text
 from holdfast.messages.parts import Media, Part, Text
 from holdfast.messages.size.tokens import MESSAGE_OVERHEAD, build_sized_message, estimate_text_tokens
-from holdfast.messages.text.cutting import hash_text
+from holdfast.messages.text.text_cuts import hash_text
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.constants import HANDLE_CHARS, MAX_SMALL_TEXT_CHARS
-from holdfast.planning.shown import map_shown_parts
+from holdfast.planning.extract.constants import HANDLE_CHARS, MAX_SMALL_TEXT_CHARS
+from holdfast.planning.shown_messages import map_shown_parts
 from holdfast.state.edits import Blob, Edit, Span
 
 MAX_SEPARATE_TEXTS = 8

@@ -8,7 +8,7 @@ from holdfast.messages.message import get_part_text, get_result_text
 from holdfast.messages.parts import ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.shown import map_shown_parts
+from holdfast.planning.shown_messages import map_shown_parts
 from holdfast.planning.stages.smallest_request import CUT_LEVELS, NOTICE_TOKENS, UNREAD_RULE, clip_text_with_blob
 from holdfast.planning.stages.spill import replace_result_text
 from holdfast.planning.stages.tail_selection import find_answer_with_unread_results, measure_tail

@@ -15,13 +15,13 @@ from holdfast.messages.message import format_part_placeholder, get_part_text
 from holdfast.messages.parts import Media, Part, Text, ToolResult
 from holdfast.messages.size.tokens import estimate_media_tokens, estimate_text_tokens
 from holdfast.messages.size.weighted_chars import CHARS_PER_TOKEN
-from holdfast.messages.text.cutting import hash_text
+from holdfast.messages.text.text_cuts import hash_text
 from holdfast.planning.budget import compute_budget, compute_effective_target
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.constants import HANDLE_CHARS, MIN_SUMMARY_SHARE
+from holdfast.planning.extract.constants import HANDLE_CHARS, MIN_SUMMARY_SHARE
 from holdfast.planning.extract.summary_builder import build_compaction
 from holdfast.planning.settings import Settings
-from holdfast.planning.shown import map_shown_parts
+from holdfast.planning.shown_messages import map_shown_parts
 from holdfast.planning.stages.escape_tags import escape_look_alike_tags
 from holdfast.planning.stages.multi_text import (
     MAX_SEPARATE_TEXTS,

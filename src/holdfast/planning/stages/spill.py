@@ -13,9 +13,9 @@ from holdfast.messages.message import get_part_text
 from holdfast.messages.parts import Media, Opaque, Part, Text, ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.size.weighted_chars import CHARS_PER_TOKEN
-from holdfast.messages.text.cutting import hash_text, take_both_text_ends
+from holdfast.messages.text.text_cuts import hash_text, take_both_text_ends
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.constants import (
+from holdfast.planning.extract.constants import (
     HANDLE_CHARS,
     MAX_JSON_CHARS,
     MAX_SMALL_TEXT_CHARS,

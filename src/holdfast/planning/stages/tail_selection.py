@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from holdfast.messages.cut_points import find_cut_points
 from holdfast.messages.message import Message
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.shown import list_shown_messages_from
+from holdfast.planning.shown_messages import list_shown_messages_from
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.turns import find_newest_answer_index
 from holdfast.state.view import list_shown_indexes, list_shown_sized_messages_at

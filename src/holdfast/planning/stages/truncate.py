@@ -17,11 +17,11 @@ from holdfast.messages.parts import Text, ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.size.weighted_chars import CHARS_PER_TOKEN, count_end_chars, count_start_chars, weigh_text
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.messages.text.cutting import hash_text, take_text_end, take_text_start
+from holdfast.messages.text.text_cuts import hash_text, take_text_end, take_text_start
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.constants import HANDLE_CHARS
+from holdfast.planning.extract.constants import HANDLE_CHARS
 from holdfast.planning.rules import ResultLimits
-from holdfast.planning.shown import map_shown_parts
+from holdfast.planning.shown_messages import map_shown_parts
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Blob, Edit, Span
 from holdfast.state.entries import BranchSummaryEntry, Entry, MessageEntry

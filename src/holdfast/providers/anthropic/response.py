@@ -9,6 +9,13 @@ from msgspec import Raw, Struct, field
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
+from holdfast.providers.answers.accumulator import (
+    EMPTY_ANSWER,
+    build_parsed_answer,
+    decode_message_or_empty,
+    map_stop_reason,
+)
+from holdfast.providers.answers.parsed_answer import ParsedAnswer, StopReason
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.common.json.lenient_json import (
     ListIndex,
@@ -20,13 +27,6 @@ from holdfast.providers.common.json.lenient_json import (
     try_decode_json,
 )
 from holdfast.providers.common.json.raw_json import encode_json, wrap_call_arguments
-from holdfast.providers.responses.base import (
-    EMPTY_ANSWER,
-    build_parsed_answer,
-    decode_message_or_empty,
-    map_stop_reason,
-)
-from holdfast.providers.responses.values import ParsedAnswer, StopReason
 
 STOP_REASONS: dict[str, StopReason] = {
     "end_turn": "end",

@@ -16,6 +16,7 @@ from holdfast.errors import ConfigError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Part, Text
 from holdfast.messages.size.tokens import MESSAGE_OVERHEAD, build_sized_message, estimate_text_tokens
+from holdfast.providers.answers import ParsedAnswer
 from holdfast.providers.common.json.raw_json import count_base64_bytes, decode_json_fields, encode_json
 from holdfast.providers.common.server_compaction import (
     ANTHROPIC_API,
@@ -26,9 +27,8 @@ from holdfast.providers.common.server_compaction import (
     JsonObject,
     add_beta_header,
 )
-from holdfast.providers.overflow import ErrorReport, classify_error
+from holdfast.providers.errors import ErrorReport, classify_error
 from holdfast.providers.registry import API_SPECS
-from holdfast.providers.responses import ParsedAnswer
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import TRANSIENT_ERROR_KINDS, CompactionEntry
 from holdfast.state.target import Target

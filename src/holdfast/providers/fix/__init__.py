@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from holdfast.errors import FormatError, raise_if_wrong_type
 from holdfast.providers.common.json import surrogates as halves
 from holdfast.providers.common.json.lenient_json import read_json_text
+from holdfast.providers.fix.fix_context import FixContext, FixResult, FixStep, RequestFix, select_error_findings
 from holdfast.providers.fix.foreign_messages import translate_foreign_messages
 from holdfast.providers.fix.function_results import name_function_results
 from holdfast.providers.fix.history import normalize_body_history
@@ -24,7 +25,6 @@ from holdfast.providers.fix.options import fix_options_greedily
 from holdfast.providers.fix.output_limit import add_missing_max_tokens
 from holdfast.providers.fix.tools import translate_foreign_tools
 from holdfast.providers.fix.word_guard import count_user_texts, has_lost_text
-from holdfast.providers.fix.work import FixContext, FixResult, FixStep, RequestFix, select_error_findings
 from holdfast.providers.recognize import parse_body_fields, recognize_api
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.rules import Finding

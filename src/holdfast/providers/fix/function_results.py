@@ -9,7 +9,7 @@ from msgspec import Raw
 from holdfast.providers.common.json.json_path import get_json_first_char
 from holdfast.providers.common.json.lenient_json import read_json_items, read_json_text
 from holdfast.providers.common.json.raw_json import decode_json_fields, encode_json, replace_json_fields
-from holdfast.providers.fix.work import FixContext, RequestFix, build_request_fix
+from holdfast.providers.fix.fix_context import FixContext, RequestFix, build_request_fix
 from holdfast.providers.recognize import parse_body_fields
 from holdfast.providers.rules import Finding
 

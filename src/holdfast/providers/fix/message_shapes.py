@@ -28,8 +28,8 @@ from holdfast.providers.fix.blocks import (
     reshape_tool_output,
     wrap_in_list,
 )
+from holdfast.providers.fix.fix_context import FixContext, RequestFix, build_request_fix
 from holdfast.providers.fix.word_guard import CONTENT_FIELDS, TEXT_BLOCK_TYPES, iter_block_texts
-from holdfast.providers.fix.work import FixContext, RequestFix, build_request_fix
 from holdfast.providers.recognize import parse_body_fields
 from holdfast.providers.registry import ApiSpec
 from holdfast.providers.rules import Finding

@@ -9,8 +9,8 @@ from msgspec import Raw
 from holdfast.providers.common.json.json_path import JsonTree
 from holdfast.providers.common.json.raw_json import encode_json, replace_json_fields
 from holdfast.providers.common.request_options import DEFAULT_ANTHROPIC_MAX_TOKENS
+from holdfast.providers.fix.fix_context import FixContext, RequestFix
 from holdfast.providers.fix.replacements import read_whole_number
-from holdfast.providers.fix.work import FixContext, RequestFix
 from holdfast.providers.recognize import parse_body_fields
 from holdfast.providers.rules import Finding
 

@@ -25,7 +25,7 @@ from holdfast.providers.common.json.json_path import (
 from holdfast.providers.common.json.lenient_json import read_json_items, read_json_text
 from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.providers.common.tool_names import map_invalid_tool_names
-from holdfast.providers.fix.work import FixContext
+from holdfast.providers.fix.fix_context import FixContext
 from holdfast.providers.models import MAX_PIXELS_FEW_IMAGES, get_claude_traits
 
 Replacements: TypeAlias = Mapping[PathSteps, bytes | None]

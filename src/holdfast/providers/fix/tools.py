@@ -12,7 +12,7 @@ from holdfast.providers.common import request_options as asked
 from holdfast.providers.common.foreign.foreign_blocks import classify_tool_declaration
 from holdfast.providers.common.json.lenient_json import read_json_items
 from holdfast.providers.common.json.raw_json import decode_json_value, encode_json, replace_json_fields
-from holdfast.providers.fix.work import FixContext, RequestFix
+from holdfast.providers.fix.fix_context import FixContext, RequestFix
 from holdfast.providers.recognize import parse_body_fields
 from holdfast.providers.registry import API_SPECS
 from holdfast.providers.rules import Finding

@@ -12,6 +12,14 @@ from typing import Any
 
 from msgspec import Raw
 
+from holdfast.providers.answers.accumulator import (
+    EMPTY_ANSWER,
+    adjust_stop_for_calls,
+    build_parsed_answer,
+    decode_message_or_empty,
+    map_stop_reason,
+)
+from holdfast.providers.answers.parsed_answer import ParsedAnswer, StopReason
 from holdfast.providers.common.json.lenient_json import (
     drop_null_fields,
     read_json_count,
@@ -22,14 +30,6 @@ from holdfast.providers.common.json.lenient_json import (
 from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.gemini.partial_args import PartialCall, is_partial_call
-from holdfast.providers.responses.base import (
-    EMPTY_ANSWER,
-    adjust_stop_for_calls,
-    build_parsed_answer,
-    decode_message_or_empty,
-    map_stop_reason,
-)
-from holdfast.providers.responses.values import ParsedAnswer, StopReason
 
 STOP_REASONS: dict[str, StopReason] = {
     "stop": "end",

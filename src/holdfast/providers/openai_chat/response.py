@@ -14,6 +14,14 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from holdfast.messages.message import Message
+from holdfast.providers.answers.accumulator import (
+    EMPTY_ANSWER,
+    adjust_stop_for_calls,
+    build_parsed_answer,
+    decode_message_or_empty,
+    map_stop_reason,
+)
+from holdfast.providers.answers.parsed_answer import ParsedAnswer, StopReason
 from holdfast.providers.common.json.lenient_json import (
     ListIndex,
     drop_null_fields,
@@ -26,14 +34,6 @@ from holdfast.providers.common.json.lenient_json import (
 )
 from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.providers.openai_chat import messages as openai_chat
-from holdfast.providers.responses.base import (
-    EMPTY_ANSWER,
-    adjust_stop_for_calls,
-    build_parsed_answer,
-    decode_message_or_empty,
-    map_stop_reason,
-)
-from holdfast.providers.responses.values import ParsedAnswer, StopReason
 
 STOP_REASONS: dict[str, StopReason] = {
     "stop": "end",

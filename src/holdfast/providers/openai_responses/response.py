@@ -12,6 +12,8 @@ from msgspec.structs import replace
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque
+from holdfast.providers.answers.accumulator import EMPTY_ANSWER, adjust_stop_for_calls, build_parsed_answer
+from holdfast.providers.answers.parsed_answer import ParsedAnswer, StopReason
 from holdfast.providers.common.json.lenient_json import (
     ListIndex,
     drop_null_fields,
@@ -23,8 +25,6 @@ from holdfast.providers.common.json.lenient_json import (
 )
 from holdfast.providers.openai_responses import messages as openai_responses
 from holdfast.providers.openai_responses.items import decode_items
-from holdfast.providers.responses.base import EMPTY_ANSWER, adjust_stop_for_calls, build_parsed_answer
-from holdfast.providers.responses.values import ParsedAnswer, StopReason
 
 _STOP_BY_STATUS: dict[str, StopReason] = {"completed": "end", "failed": "error", "cancelled": "error"}
 _UNFINISHED_STATUSES = frozenset({"queued", "in_progress", "failed", "cancelled"})

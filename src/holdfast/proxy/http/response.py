@@ -13,10 +13,10 @@ from functools import partial
 from math import inf
 from typing import Any, TypeAlias
 
-from holdfast.proxy.concurrent import run_alongside
 from holdfast.proxy.http.headers import RequestState, make_holdfast_headers
 from holdfast.proxy.http.relay import ResponseHead, ResponsePiece
 from holdfast.proxy.metrics.health import RequestOutcome
+from holdfast.proxy.run_alongside import run_alongside
 
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 EVENT_STREAM_HEADER = (b"content-type", b"text/event-stream")

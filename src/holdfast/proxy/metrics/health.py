@@ -18,7 +18,7 @@ from msgspec import Struct
 from holdfast.engine.run.record import UNWRITTEN_RULE
 from holdfast.engine.session_runtime import SESSION_REPAIRED
 from holdfast.events import COMPACTION_OUTCOMES, Event, NoticeGiven
-from holdfast.messages.text.cutting import flatten_to_line
+from holdfast.messages.text.text_cuts import flatten_to_line
 from holdfast.proxy.http.headers import RequestState
 from holdfast.proxy.metrics.counts import EventCounts
 from holdfast.proxy.metrics.histogram import Histogram

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast.errors import QuotaExceeded
-from holdfast.store.files import FILE_MODE, lock_directory
+from holdfast.store.private_files import FILE_MODE, lock_directory
 
 BLOB_QUOTA_ADVICE = "free some with `holdfast gc`, or raise blob_bytes in [store] of holdfast.toml"
 SESSION_QUOTA_ADVICE = "go on in a new session, or raise session_bytes in [store] of holdfast.toml"

@@ -30,7 +30,7 @@ from holdfast.store.blobs.text_pages import (
     iter_content_bytes,
     read_blob_characters,
 )
-from holdfast.store.files import (
+from holdfast.store.private_files import (
     build_store_error,
     create_private_file,
     lock_directory,

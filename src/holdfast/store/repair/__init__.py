@@ -20,11 +20,17 @@ from msgspec.structs import replace
 
 from holdfast.errors import StoreCorrupt, StoreError, StoreLocked
 from holdfast.store.blobs.blobs import FileBlobStore
-from holdfast.store.files import ACCESS_ADVICE, build_store_error, create_private_file, is_existing_path, sync_directory
-from holdfast.store.repair.mender import StoreRepairer
+from holdfast.store.private_files import (
+    ACCESS_ADVICE,
+    build_store_error,
+    create_private_file,
+    is_existing_path,
+    sync_directory,
+)
+from holdfast.store.repair.findings import StoreRepairFinding, StoreRepairReport
+from holdfast.store.repair.repair_rows import StoreRepairer
 from holdfast.store.repair.salvage import salvage_rows
 from holdfast.store.repair.session import STAND_IN_TEXT
-from holdfast.store.repair.values import StoreRepairFinding, StoreRepairReport
 from holdfast.store.sql.database import is_damage_error
 from holdfast.store.sql.migrations import check_sqlite_version, get_schema_version
 

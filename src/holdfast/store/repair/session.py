@@ -18,7 +18,7 @@ from msgspec.structs import astuple, replace
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.state.entries import Entry, EntryBody, MessageEntry, NoteEntry
-from holdfast.store.repair.values import DamageKind
+from holdfast.store.repair.findings import DamageKind
 from holdfast.store.sql.rows import (
     ROW_COLUMNS,
     EntryRow,

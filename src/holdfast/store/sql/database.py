@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from holdfast.errors import StoreCorrupt, StoreError, StoreLocked, StoreReadOnly, StoreReplaced
 from holdfast.store.base import BUSY_WAIT
-from holdfast.store.files import (
+from holdfast.store.private_files import (
     ACCESS_ADVICE,
     FREE_SPACE_ADVICE,
     build_store_error,

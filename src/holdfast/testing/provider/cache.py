@@ -13,8 +13,8 @@ from hashlib import blake2b
 import msgspec
 from msgspec import Struct
 
-from holdfast.testing.provider.blocks import PromptBlock
-from holdfast.testing.provider.reading import ProviderRequest
+from holdfast.testing.provider.parse_request import ProviderRequest
+from holdfast.testing.provider.request_pieces import PromptBlock
 
 _HOUR_SECONDS = 3600.0
 

@@ -12,10 +12,9 @@ from msgspec import Struct
 
 from holdfast.errors import ConfigError, raise_if_wrong_type
 from holdfast.providers.registry import get_api_spec
-from holdfast.testing.provider.answers.answering import AnswerContext, make_provider_reply
-from holdfast.testing.provider.answers.saying import make_answer_settings
+from holdfast.testing.provider.answers.build_answer import AnswerContext, make_provider_reply
+from holdfast.testing.provider.answers.encode_answer import make_answer_settings
 from holdfast.testing.provider.answers.script import AnswerScript, AnswerSource
-from holdfast.testing.provider.blocks import split_into_blocks
 from holdfast.testing.provider.cache import CacheLedger, CacheTokens, get_cache_rules
 from holdfast.testing.provider.calls import (
     CompactReply,
@@ -28,14 +27,19 @@ from holdfast.testing.provider.calls import (
     TokenCountReply,
     TokenUse,
 )
-from holdfast.testing.provider.judge import overflowing
-from holdfast.testing.provider.judge.counting import RequestCounter, get_token_counter
-from holdfast.testing.provider.judge.judge import check_request_rules, check_returned_parts, filter_visible_blocks
-from holdfast.testing.provider.judge.limits import PromptSize, check_request_limits, measure_prompt
-from holdfast.testing.provider.reading import ProviderRequest, parse_provider_request
-from holdfast.testing.provider.seals.shelf import ResponseStore
-from holdfast.testing.provider.seals.signing import HistoryCheck, HistoryDigest
+from holdfast.testing.provider.checks import overflow_wordings as overflowing
+from holdfast.testing.provider.checks.check_request import (
+    check_request_rules,
+    check_returned_parts,
+    filter_visible_blocks,
+)
+from holdfast.testing.provider.checks.size_limits import PromptSize, check_request_limits, measure_prompt
+from holdfast.testing.provider.checks.token_counter import RequestCounter, get_token_counter
+from holdfast.testing.provider.parse_request import ProviderRequest, parse_provider_request
+from holdfast.testing.provider.request_pieces import split_into_blocks
 from holdfast.testing.provider.settings import ProviderSettings
+from holdfast.testing.provider.signatures.anthropic_thinking import HistoryCheck, HistoryDigest
+from holdfast.testing.provider.signatures.response_history import ResponseStore
 
 
 class JudgedRequest(Struct, frozen=True):

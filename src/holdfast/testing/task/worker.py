@@ -12,9 +12,9 @@ from re import Match
 
 from msgspec import Struct
 
-from holdfast.testing.provider.blocks import PromptBlock
 from holdfast.testing.provider.calls import ScriptedAnswer
-from holdfast.testing.provider.reading import ProviderRequest
+from holdfast.testing.provider.parse_request import ProviderRequest
+from holdfast.testing.provider.request_pieces import PromptBlock
 
 ROUTES_PER_ITEM = 4
 """Routes in one item of the plan."""

@@ -20,7 +20,7 @@ from holdfast.messages.size.weighted_chars import CHARS_PER_TOKEN, weigh_message
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.presets.openclaw.rules import OpenclawRules
 from holdfast.planning.rules import require_rules
-from holdfast.planning.shown import sum_shown_messages
+from holdfast.planning.shown_messages import sum_shown_messages
 from holdfast.planning.stages.spill import replace_result_text
 from holdfast.planning.stages.truncate import (
     WeighedResult,

@@ -14,8 +14,8 @@ from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.presets.openclaw.rules import OpenclawRules
 from holdfast.planning.presets.openclaw.seen_images import build_seen_image_edits
 from holdfast.planning.rules import require_rules
-from holdfast.planning.shown import sum_shown_messages
-from holdfast.planning.stages.prune.shown import CLEARED_RESULT_TEXT, build_prune_filter
+from holdfast.planning.shown_messages import sum_shown_messages
+from holdfast.planning.stages.prune.prunable_results import CLEARED_RESULT_TEXT, build_prune_filter
 from holdfast.planning.stages.tool_results import build_tool_name_lookup
 from holdfast.planning.stages.truncate import WeighedResult, weigh_shown_results
 from holdfast.state.conversation_state import ConversationState, is_protected_part

@@ -8,7 +8,7 @@ from holdfast.messages.message import collect_media_in_parts, replace_media_with
 from holdfast.messages.parts import Media
 from holdfast.messages.size.tokens import IMAGE_TOKENS, estimate_text_tokens
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.shown import map_shown_parts
+from holdfast.planning.shown_messages import map_shown_parts
 from holdfast.state.conversation_state import ConversationState, is_protected_part
 from holdfast.state.edits import Edit, Span
 from holdfast.state.view import list_shown_indexes

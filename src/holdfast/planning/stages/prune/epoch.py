@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from holdfast.messages.parts import ToolResult
-from holdfast.messages.text.cutting import hash_text
+from holdfast.messages.text.text_cuts import hash_text
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.constants import HANDLE_CHARS
+from holdfast.planning.extract.constants import HANDLE_CHARS
 from holdfast.planning.stages.append_limit import is_capped_text
-from holdfast.planning.stages.prune.shown import build_prune_filter
+from holdfast.planning.stages.prune.prunable_results import build_prune_filter
 from holdfast.planning.stages.spill import SpillableText, build_text_edit, find_spillable_texts
 from holdfast.planning.stages.tool_results import build_tool_name_lookup
 from holdfast.state.conversation_state import ConversationState, is_protected_part

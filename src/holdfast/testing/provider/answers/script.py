@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from holdfast.testing.provider.blocks import PromptBlock
 from holdfast.testing.provider.calls import ScriptedAnswer
-from holdfast.testing.provider.reading import ProviderRequest
+from holdfast.testing.provider.parse_request import ProviderRequest
+from holdfast.testing.provider.request_pieces import PromptBlock
 
 _CALL_LINE = re.compile(r"^call (\S+) (\{.*\})\s*$", re.MULTILINE)
 """A line of the user's that asks for a tool call: ``call NAME {json}``."""

@@ -20,6 +20,17 @@ from starlette.routing import Route
 
 from holdfast.errors import FormatError
 from holdfast.providers.common.json.raw_json import encode_json
+from holdfast.testing.provider.apis import API_ENCODERS
+from holdfast.testing.provider.apis.encode_reply import ApiCall, encode_late_error, encode_reply
+from holdfast.testing.provider.apis.encoder import JSON_TYPE
+from holdfast.testing.provider.apis.models import (
+    DEFAULT_MAX_OUTPUT,
+    DEFAULT_MODELS,
+    MODEL_ENCODERS,
+    MODEL_LIST_ENCODERS,
+    ListedModel,
+    choose_model_page,
+)
 from holdfast.testing.provider.calls import (
     CompactReply,
     Endpoint,
@@ -28,30 +39,19 @@ from holdfast.testing.provider.calls import (
     ProviderReply,
     RefusalReply,
 )
+from holdfast.testing.provider.faults.fault_injection import answer_with_faults, is_status_fault, is_stream_requested
+from holdfast.testing.provider.faults.fault_replies import make_fault_refusal
 from holdfast.testing.provider.faults.faults import Fault, complete_fault, find_due_fault
-from holdfast.testing.provider.faults.mishaps import make_fault_refusal
-from holdfast.testing.provider.faults.struck import answer_with_faults, is_status_fault, is_stream_requested
 from holdfast.testing.provider.provider import JudgedRequest
-from holdfast.testing.provider.server.incoming import (
+from holdfast.testing.provider.server.answer_steps import CloseStep, make_document_response, plan_server_steps
+from holdfast.testing.provider.server.request_body import (
     IncomingBodyTooLarge,
     decompress_body,
     receive_request_body,
     redact_secret_headers,
 )
-from holdfast.testing.provider.server.performance import StepResponse, wait_for_disconnect
-from holdfast.testing.provider.server.steps import CloseStep, make_document_response, plan_server_steps
+from holdfast.testing.provider.server.send_steps import StepResponse, wait_for_disconnect
 from holdfast.testing.provider.settings import ProviderSettings
-from holdfast.testing.provider.voices import API_ENCODERS
-from holdfast.testing.provider.voices.models import (
-    DEFAULT_MAX_OUTPUT,
-    DEFAULT_MODELS,
-    MODEL_ENCODERS,
-    MODEL_LIST_ENCODERS,
-    ListedModel,
-    choose_model_page,
-)
-from holdfast.testing.provider.voices.speaking import ApiCall, encode_late_error, encode_reply
-from holdfast.testing.provider.voices.voice import JSON_TYPE
 
 
 class ProviderProtocol(Protocol):

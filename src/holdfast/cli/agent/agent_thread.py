@@ -1,0 +1,308 @@
+"""One session with the agent: its loop runs in a thread of its own, and whoever is at the terminal sees one queue.
+
+So ^C is what it is everywhere: it stops what runs, and a second one leaves. Whatever ends the program does the same.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import current_thread, main_thread
+from types import FrameType
+from typing import TypeVar
+
+import click
+from anyio import CancelScope, Event
+from anyio.from_thread import BlockingPortal
+from click.exceptions import Exit
+from msgspec import Struct
+
+from holdfast.agent.agent import load_agent_environment, make_session_workspace
+from holdfast.agent.loop import TaskOutcome, run_agent
+from holdfast.agent.workspace import PermissionCallback, allow_command, deny_command
+from holdfast.cli.agent.meter import SessionCost, format_cost_status, sum_costs
+from holdfast.cli.agent.screen import AgentScreen
+from holdfast.cli.output.errors import CommandError
+from holdfast.cli.output.terminal import clean_single_line
+from holdfast.cli.providers import KEY_VARIABLES
+from holdfast.cli.user_paths import open_named_store
+from holdfast.config import Catalog
+from holdfast.engine.compaction.summarizer import SummaryWriter
+from holdfast.engine.engine import Engine
+from holdfast.engine.session import Session
+from holdfast.engine.sync import WAIT_SLICE_SECONDS, run_event_loop
+from holdfast.engine.upstream.upstream import HttpUpstream
+from holdfast.planning.pipeline import Policy
+from holdfast.state.target import Target
+from holdfast.store.base import SessionStore
+
+HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+T = TypeVar("T")
+
+_GENERATED_KEY = re.compile(r"[0-9a-f-]{12,}")
+"""A session's key that was made and not chosen, by this agent or by another tool."""
+
+
+class AgentConfiguration(Struct, frozen=True):
+    """What is asked for on the command line."""
+
+    target: Target
+    url: str
+    headers: dict[str, str]
+    folder: Path
+    policy: Policy
+    session_key: str
+    """The session's."""
+    resume_command: str
+    """The command that goes on with it."""
+    store: str | None
+    skills: tuple[str, ...]
+    summary_target: Target | None
+    """The model that writes summaries."""
+    catalog: Catalog
+    """Where the prices of models are that wrote them earlier."""
+    must_exist: bool
+    """Whether the session must be there already."""
+    has_task: bool
+    """Whether there is something to begin a new one with."""
+    steps: int
+    is_streaming: bool
+    allows_all: bool
+    """Whether every command may run."""
+    can_ask: bool
+    """Whether somebody is there who can be asked."""
+
+
+class PermissionQuestion:
+    """A command that waits for a yes."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+        self.is_allowed = False
+        self.answered = Event()
+
+
+class AgentTerminal:
+    """The session, and what can be done with it from the terminal."""
+
+    def __init__(
+        self,
+        portal: BlockingPortal,
+        session: Session,
+        agent_configuration: AgentConfiguration,
+        screen: AgentScreen,
+        end: TerminationState,
+    ) -> None:
+        self.session, self.order, self.screen, self.end = session, agent_configuration, screen, end
+        self.queue: SimpleQueue[object] = SimpleQueue()
+        self._portal = portal
+        self._scope: CancelScope | None = None
+        self._allows_all = agent_configuration.allows_all
+
+    @property
+    def store(self) -> SessionStore:
+        """The store of the session."""
+        return self.session.resources.store
+
+    def run_task(self, task: str) -> TaskOutcome:
+        """Return how the work on ``task`` ended; without one the session goes on where it was."""
+        place = make_session_workspace(
+            self.session, self.order.folder, allow=self._choose_permission(), hidden=KEY_VARIABLES
+        )
+        agent_configuration, session, put_event = self.order, self.session, self.queue.put
+
+        async def go(scope: CancelScope) -> TaskOutcome:
+            return await run_agent(
+                session,
+                task,
+                place,
+                max_steps=agent_configuration.steps,
+                listener=put_event,
+                streams_text=agent_configuration.is_streaming,
+                scope=scope,
+            )
+
+        return self.run_in_portal(go)
+
+    def run_stoppable(self, do: Callable[[], Awaitable[T]]) -> T | None:
+        """Return what ``do`` returns, or nothing where it was stopped."""
+
+        async def go(scope: CancelScope) -> T | None:
+            with scope:
+                return await do()
+            return None
+
+        return self.run_in_portal(go)
+
+    def run_in_portal(self, do: Callable[[CancelScope], Awaitable[T]]) -> T:
+        """Return what ``do`` returns, showing meanwhile what happens; ^C stops it, and a second one raises."""
+
+        async def going() -> T:
+            self._scope = CancelScope()
+            return await do(self._scope)
+
+        future = self._portal.start_task_soon(going)
+        over: list[object] = []  # asked without a lock, which ^C could leave locked
+        future.add_done_callback(over.append)
+        future.add_done_callback(self.queue.put)
+        is_stopping = False
+        try:
+            while True:
+                try:
+                    if over and self.queue.empty():
+                        return future.result()
+                    self._show_next()
+                except (KeyboardInterrupt, click.Abort):
+                    if is_stopping:
+                        raise KeyboardInterrupt from None
+                    is_stopping = True
+                    self._portal.start_task_soon(self._cancel_scope)
+                    if not self.end.signal_number:
+                        self.screen.print_note("stopping; ^C again leaves at once", "yellow")
+        except BaseException:
+            self._portal.start_task_soon(
+                self._cancel_scope
+            )  # who leaves waits for nothing, however fast the second ^C came
+            raise
+
+    def get_cost(self) -> SessionCost:
+        """Return what the session cost so far."""
+        entries = (entry for kind in ("answer", "note") for entry in self.store.read_entries(self.session.key, kind))
+        return sum_costs(entries, self.order.target.prices, self.order.catalog)
+
+    def format_status(self) -> str:
+        """Return how full the context is, and what was spent."""
+        return format_cost_status(self.session.report(), self.get_cost())
+
+    def _show_next(self) -> None:
+        """Show what comes next; no wait is long, for ^C that comes a moment before one is heard when it ends."""
+        with suppress(Empty):
+            item = self.queue.get(timeout=WAIT_SLICE_SECONDS)
+            if isinstance(item, PermissionQuestion):
+                self._ask_permission(item)
+            else:
+                self.screen.show_event(item)
+
+    def _ask_permission(self, question: PermissionQuestion) -> None:
+        self.screen.print_note(f"the agent wants to run: {question.command}", "bold yellow")
+        answer = click.prompt("allow? [y]es, [N]o, [a]ll from now on", default="n", show_default=False, err=True)
+        self._allows_all = self._allows_all or answer.strip().lower() in ("a", "all")
+        question.is_allowed = self._allows_all or answer.strip().lower() in ("y", "yes")
+        self._portal.call(question.answered.set)
+
+    def _choose_permission(self) -> PermissionCallback:
+        if self.order.allows_all:
+            return allow_command
+        return self._wait_for_permission if self.order.can_ask else deny_command
+
+    async def _wait_for_permission(self, command: str) -> bool:
+        if self._allows_all:
+            return True
+        question = PermissionQuestion(command)
+        self.queue.put(question)
+        await question.answered.wait()
+        return question.is_allowed
+
+    def _cancel_scope(self) -> None:
+        if self._scope is not None:
+            self._scope.cancel()
+
+
+@contextmanager
+def open_agent_terminal(agent_configuration: AgentConfiguration, screen: AgentScreen) -> Iterator[AgentTerminal]:
+    """Open the store, the provider and the session that ``agent_configuration`` names; all are closed at the end."""
+    surrounding = load_agent_environment(agent_configuration.folder, skills=agent_configuration.skills)
+    for notice in surrounding.notices:
+        screen.print_note(f"warning: {notice}", "yellow")
+    queues: list[SimpleQueue[object]] = []
+
+    def told(event: object) -> None:
+        for queue in queues:
+            queue.put(event)
+
+    with (
+        handle_termination(screen) as end,
+        open_named_store(agent_configuration.store) as store,
+        run_event_loop() as loop,
+    ):
+        portal = loop.portal
+        upstream = HttpUpstream(agent_configuration.url, agent_configuration.target.api, agent_configuration.headers)
+        engine = Engine.open(
+            store,
+            upstream=upstream,
+            target=agent_configuration.target,
+            policy=agent_configuration.policy,
+            environment=surrounding,
+            writers=()
+            if agent_configuration.summary_target is None
+            else (SummaryWriter(upstream, agent_configuration.summary_target),),
+            listen=told,
+        )
+        with portal.wrap_async_context_manager(upstream), portal.wrap_async_context_manager(engine) as there:
+            terminal = AgentTerminal(
+                portal,
+                portal.call(there.session, _resolve_session_key(store, agent_configuration)),
+                agent_configuration,
+                screen,
+                end,
+            )
+            queues.append(terminal.queue)
+            screen.share = terminal.session.report().window_share
+            yield terminal
+
+
+def _resolve_session_key(store: SessionStore, agent_configuration: AgentConfiguration) -> str:
+    """Return the key of the session that is named, or its name for a new one; ``UnknownId`` for several.
+
+    With a task the beginning of a key means only one that nobody chose: beside ``fix-login`` there may be ``fix``.
+    """
+    name = agent_configuration.session_key
+    matching_keys = [info.key for info in store.list_sessions() if info.key.startswith(name)]
+    if agent_configuration.must_exist and not matching_keys:
+        raise CommandError(
+            f"no session is called {clean_single_line(name)!r}, so there is nothing to go on with; see `holdfast ls`"
+        )
+    is_new = not matching_keys or (
+        agent_configuration.has_task and not any(map(_GENERATED_KEY.fullmatch, matching_keys))
+    )
+    return name if is_new or name in matching_keys else store.get_session(name).key
+
+
+class TerminationState:
+    """Whether the system asked the program to end: each time it does so counts as ^C."""
+
+    signal_number = 0
+    """The signal, if there was one."""
+
+    def handle_signal(self, number: int, _: FrameType | None) -> None:
+        """Stop what the main thread does."""
+        self.signal_number = number
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def handle_termination(screen: AgentScreen) -> Iterator[TerminationState]:
+    """Let SIGTERM and SIGHUP stop the block as ^C does; the exit code is then 128 and the signal, as shells have it.
+
+    A signal that nobody here may hear (``nohup``) is left alone, and so are all outside of the main thread.
+    """
+    end = TerminationState()
+    is_main = current_thread() is main_thread()
+    signals = [signum for signum in HANDLED_SIGNALS if is_main and signal.getsignal(signum) is not signal.SIG_IGN]
+    before = [signal.signal(signum, end.handle_signal) for signum in signals]
+    try:
+        yield end
+    finally:
+        for signum, handler in zip(signals, before, strict=True):
+            signal.signal(signum, handler)
+        if end.signal_number:
+            with suppress(OSError):  # of a terminal that was closed
+                screen.print_note(
+                    f"ended by {signal.Signals(end.signal_number).name}; nothing was left half-written", "yellow"
+                )
+            raise Exit(128 + end.signal_number)

@@ -1,0 +1,205 @@
+"""Anthropic Messages: content blocks, their events, errors with a type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from holdfast.messages.parts import Part, Text, Thinking, ToolCall
+from holdfast.testing.provider.apis.encoder import (
+    ApiEncoder,
+    EventStream,
+    encode_typed_events,
+    make_empty_fields,
+    split_into_deltas,
+)
+from holdfast.testing.provider.calls import IncomingRequest, ModelAnswer, RefusalReply, TokenUse
+
+ANTHROPIC_STOPS = {
+    "end": "end_turn",
+    "tool": "tool_use",
+    "length": "max_tokens",
+    "window": "model_context_window_exceeded",
+}
+"""``stop_reason`` for why an answer ended; the others are called as they are."""
+_RETRYABLE_STATUSES = (408, 409, 429)
+"""Statuses under 500 after which a client may try again; the header ``x-should-retry`` says so."""
+_DROP_REASONS = {"prefix_mismatch": "prefix_binding_mismatch", "model_mismatch": "model_binding_mismatch"}
+
+
+def encode_anthropic_answer(request: IncomingRequest, model_answer: ModelAnswer) -> dict[str, Any]:
+    """Return the message."""
+    del request
+    return _make_empty_message(model_answer) | {
+        "content": [_encode_answer_block(part) for part in model_answer.parts],
+        "stop_reason": ANTHROPIC_STOPS.get(model_answer.stop, model_answer.stop),
+        "usage": _encode_answer_usage(model_answer),
+    }
+
+
+def _make_empty_message(model_answer: ModelAnswer) -> dict[str, Any]:
+    """Return a message that says nothing yet."""
+    message: dict[str, Any] = {
+        "id": model_answer.id,
+        "type": "message",
+        "role": "assistant",
+        "model": model_answer.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+    }
+    transformations = [
+        {"type": "thinking_dropped", "path": path, "reason": _DROP_REASONS[why]}
+        for path, why in model_answer.dropped_blocks
+    ]
+    return message | ({"input_transformations": transformations} if transformations else {})
+
+
+def _encode_answer_block(part: Part) -> Any:
+    """Return a part as a content block."""
+    if part.raw is not None:
+        return part.raw
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    if isinstance(part, Thinking):
+        return {"type": "thinking", "thinking": part.text, "signature": part.signature.data if part.signature else ""}
+    assert isinstance(part, ToolCall)
+    return {"type": "tool_use", "id": part.id, "name": part.name, "input": Raw(part.arguments.encode())}
+
+
+def _encode_answer_usage(model_answer: ModelAnswer) -> dict[str, Any]:
+    """Return the usage; a compaction's own stands in ``iterations`` alone."""
+    usage = _encode_token_use(model_answer.usage) | {"service_tier": "standard"}
+    if model_answer.usage.reasoning:
+        usage["output_tokens_details"] = {"thinking_tokens": model_answer.usage.reasoning}
+    if model_answer.compaction is not None:
+        answer = (
+            [] if model_answer.stop == "compaction" else [{"type": "message"} | _encode_token_use(model_answer.usage)]
+        )
+        usage["iterations"] = [{"type": "compaction"} | _encode_token_use(model_answer.compaction), *answer]
+    return usage
+
+
+def _encode_token_use(used: TokenUse) -> dict[str, Any]:
+    hour = used.cache_write_1h
+    return {
+        "input_tokens": used.input,
+        "cache_creation_input_tokens": used.cache_write,
+        "cache_read_input_tokens": used.cache_read,
+        "cache_creation": {"ephemeral_5m_input_tokens": used.cache_write - hour, "ephemeral_1h_input_tokens": hour},
+        "output_tokens": used.output,
+    }
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
+
+
+def encode_anthropic_stream(request: IncomingRequest, model_answer: ModelAnswer) -> EventStream:
+    """Return the events of the answer: start, blocks, stop reason with the output's usage, stop."""
+    del request
+    return EventStream(encode_typed_events(_iterate_anthropic_events(model_answer)), closing_events=2)
+
+
+def _iterate_anthropic_events(model_answer: ModelAnswer) -> Iterator[dict[str, Any]]:
+    usage = _encode_answer_usage(model_answer)
+    first = {key: usage[key] for key in (*_encode_token_use(model_answer.usage), "service_tier")}
+    yield {
+        "type": "message_start",
+        "message": _make_empty_message(model_answer) | {"usage": first | {"output_tokens": 1}},
+    }
+    for index, part in enumerate(model_answer.parts):
+        start_block, deltas = _split_block(part)
+        yield {"type": "content_block_start", "index": index, "content_block": start_block}
+        if not index:
+            yield {"type": "ping"}
+        for delta in deltas:
+            yield {"type": "content_block_delta", "index": index, "delta": delta}
+        yield {"type": "content_block_stop", "index": index}
+    stop = {"stop_reason": ANTHROPIC_STOPS.get(model_answer.stop, model_answer.stop), "stop_sequence": None}
+    late = {key: value for key, value in usage.items() if key not in ("cache_creation", "service_tier")}
+    yield {"type": "message_delta", "delta": stop, "usage": late}
+    yield {"type": "message_stop"}
+
+
+def _split_block(part: Part) -> tuple[Any, list[dict[str, Any]]]:
+    """Return a block as it begins, and the deltas that make it whole."""
+    block = _encode_answer_block(part)
+    if isinstance(part, ToolCall):
+        start_block = {"type": "tool_use", "id": part.id, "name": part.name, "input": {}}
+        json_pieces = ["", *split_into_deltas(part.arguments)]
+        return start_block, [{"type": "input_json_delta", "partial_json": piece} for piece in json_pieces]
+    if isinstance(block, Raw):
+        block = msgspec.json.decode(block)
+    return _DELTA_MAKERS.get(block["type"], _split_nothing)(block)
+
+
+def _split_text(block: dict[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
+    return block | {"text": ""}, [{"type": "text_delta", "text": piece} for piece in split_into_deltas(block["text"])]
+
+
+def _split_thinking(block: dict[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
+    thinking_deltas = [{"type": "thinking_delta", "thinking": piece} for piece in split_into_deltas(block["thinking"])]
+    return block | {"thinking": "", "signature": ""}, [
+        *thinking_deltas,
+        {"type": "signature_delta", "signature": block["signature"]},
+    ]
+
+
+def _split_compaction(block: dict[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
+    late = {key: block[key] for key in ("content", "encrypted_content") if key in block}
+    return block | dict.fromkeys(late), [{"type": "compaction_delta"} | late]
+
+
+def _split_nothing(block: dict[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
+    return block, []
+
+
+_DELTA_MAKERS = {"text": _split_text, "thinking": _split_thinking, "compaction": _split_compaction}
+"""How a block is told; all others come whole at their start."""
+
+
+# -- errors and counts -------------------------------------------------------------------------------------------------
+
+
+def encode_anthropic_error(refusal: RefusalReply, ticket: str) -> dict[str, Any]:
+    """Return an error: its type and message, details where there are some, the request's id."""
+    error: dict[str, Any] = {"type": refusal.code, "message": refusal.message}
+    if refusal.details:
+        error["details"] = dict(refusal.details)
+    return {"type": "error", "error": error, "request_id": ticket}
+
+
+def encode_anthropic_late_error(
+    request: IncomingRequest, refusal: RefusalReply, ticket: str, before: int
+) -> tuple[bytes, ...]:
+    """Return the error as an event."""
+    del request, before
+    return encode_typed_events([encode_anthropic_error(refusal, ticket)])
+
+
+def make_anthropic_retry_headers(refusal: RefusalReply) -> dict[str, str]:
+    """Return when to come again, in whole seconds, and whether at all."""
+    again = refusal.status in _RETRYABLE_STATUSES or refusal.status >= 500
+    after = {} if refusal.retry_after is None else {"retry-after": str(ceil(refusal.retry_after))}
+    return after | {"x-should-retry": "true" if again else "false"}
+
+
+def encode_anthropic_count(tokens: int) -> dict[str, Any]:
+    """Return the answer of ``count_tokens``."""
+    return {"input_tokens": tokens}
+
+
+ANTHROPIC_ENCODER = ApiEncoder(
+    encode_anthropic_answer,
+    encode_anthropic_stream,
+    encode_anthropic_error,
+    encode_anthropic_late_error,
+    encode_anthropic_count,
+    make_empty_fields,
+    make_anthropic_retry_headers,
+    "request-id",
+)

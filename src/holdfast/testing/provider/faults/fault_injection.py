@@ -1,0 +1,43 @@
+"""A request heard and judged while a fault may strike: the same over HTTP and without any transport."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.state.codec.reading import get_decoder
+from holdfast.testing.provider.apis.encode_reply import ApiCall
+from holdfast.testing.provider.calls import IncomingRequest, ModelAnswer, ProviderReply
+from holdfast.testing.provider.faults.fault_replies import add_unknown_block, make_empty_answer, make_fault_refusal
+from holdfast.testing.provider.faults.faults import FAULT_KINDS, Fault
+
+
+class _StreamField(Struct):
+    stream: bool = False
+
+
+def answer_with_faults(
+    answer: Callable[[IncomingRequest], ProviderReply], call: ApiCall, request: IncomingRequest
+) -> ProviderReply:
+    """Return the judge's answer, unless a fault comes before it; some faults change it."""
+    if call.fault and is_status_fault(call.fault):
+        return make_fault_refusal(call.fault, call.api)
+    reply = answer(request)
+    if call.fault and isinstance(reply, ModelAnswer) and call.fault.kind in ("empty", "unknown"):
+        return make_empty_answer(reply) if call.fault.kind == "empty" else add_unknown_block(reply, call.api)
+    return reply
+
+
+def is_status_fault(fault: Fault) -> bool:
+    """Return whether the fault is a status, told in place of an answer."""
+    return FAULT_KINDS[fault.kind].group == "status"
+
+
+def is_stream_requested(body: bytes) -> bool:
+    """Return whether the body asks for a stream (Gemini's address does)."""
+    try:
+        return get_decoder(_StreamField).decode(body).stream
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return False

@@ -1,0 +1,92 @@
+"""Steps done on a connection: what a server sends, when it waits, how it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Sequence
+from math import inf
+
+import anyio
+from msgspec import Struct
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from holdfast.testing.provider.server.answer_steps import CloseStep, HeadStep, RawBytesStep, ServerStep, WaitStep
+
+_LINGER_OFF = struct.pack("ii", 1, 0)
+"""``SO_LINGER``: on, no seconds. A socket that is closed so sends a reset."""
+
+
+class ClientConnection(Struct, frozen=True):
+    """A connection, which ``serving`` shows to the requests on it as ``scope["state"]["line"]``."""
+
+    transport: asyncio.Transport
+    connection_lost: asyncio.Event
+    """Set once the connection is gone."""
+
+
+class StepResponse(Response):
+    """A response that does its steps one by one; without steps it sends nothing."""
+
+    def __init__(self, steps: Sequence[ServerStep]) -> None:
+        self.steps = tuple(steps)
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Do the steps, and end the body unless the connection was left."""
+        for step in self.steps:
+            if isinstance(step, CloseStep | RawBytesStep):
+                await _close_connection(step, scope, receive)
+                return
+            if isinstance(step, WaitStep):
+                if await wait_for_disconnect(scope, receive, step.seconds):
+                    return
+            else:
+                await send(_make_asgi_message(step))
+        if self.steps:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _make_asgi_message(step: HeadStep | bytes) -> dict[str, object]:
+    if isinstance(step, HeadStep):
+        headers = [(name.encode(), value.encode("latin-1", "replace")) for name, value in step.headers.items()]
+        return {"type": "http.response.start", "status": step.status, "headers": headers}
+    return {"type": "http.response.body", "body": step, "more_body": True}
+
+
+async def wait_for_disconnect(scope: Scope, receive: Receive, seconds: float) -> bool:
+    """Return whether the client left within so many seconds, as soon as that is known."""
+    line = _get_connection(scope)
+    with anyio.move_on_after(seconds):
+        if line is not None:
+            await line.connection_lost.wait()
+            return True
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        return True
+    return False
+
+
+def _get_connection(scope: Scope) -> ClientConnection | None:
+    """Return the connection itself; under another server than ``serving`` there is none to be had."""
+    line = scope.get("state", {}).get("line")
+    return line if isinstance(line, ClientConnection) else None
+
+
+async def _close_connection(step: CloseStep | RawBytesStep, scope: Scope, receive: Receive) -> None:
+    """End the connection; raises ``ConnectionAbortedError`` under a server that does not show it."""
+    line = _get_connection(scope)
+    if line is None:
+        raise ConnectionAbortedError(
+            "a connection can be ended only under holdfast.testing.provider.server.local_server"
+        )
+    if isinstance(step, RawBytesStep):
+        line.transport.write(step.data)
+    if isinstance(step, CloseStep) and step.reset:
+        line.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_OFF)
+        line.transport.abort()
+    else:
+        line.transport.close()
+    await wait_for_disconnect(scope, receive, inf)
