@@ -104,7 +104,7 @@ class Walk:
         await trouble.asked(self.session, *(await self.next_said()), stream=self.dice.random() < 0.3)
 
     async def next_said(self):
-        calls = self.session.journal.state.open_call_ids
+        calls = self.session.journal.state.history.open_call_ids
         if calls:
             lines = self.dice.choice([0, 20, 80, 200, 3_000])
             parts = [ToolResult(id_, "read", (Text(trouble.text(self.number, lines) or "x"),)) for id_ in calls]

@@ -133,12 +133,12 @@ def test_what_one_decides_counts_for_the_other(place, other):
         assert other("compact")["outcome"] == "compacted"
         law = other("state")["law"]
         first = await session.prepare()
-        assert [id_ for id_, _ in session.journal.state.active_decisions] == law
-        assert first.plan.state.compaction is not None
+        assert [id_ for id_, _ in session.journal.state.view.active_decisions] == law
+        assert first.plan.state.view.compaction is not None
         undone = other("undo")["undone"]
         second = await session.prepare()
         assert undone == law[-1]
-        assert [id_ for id_, _ in session.journal.state.active_decisions] == law[:-1]
+        assert [id_ for id_, _ in session.journal.state.view.active_decisions] == law[:-1]
         assert len(second.messages) > len(first.messages)
         await session.ask()
 
@@ -171,7 +171,7 @@ def test_whoever_dies_with_the_lease_blocks_nobody(place, other):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(session.append, "Whatever becomes of the other.")
             await anyio.sleep(0.1)
-            assert len(session.journal.state.sized_messages) == before
+            assert len(session.journal.state.history.sized_messages) == before
             other.process.send_signal(signal.SIGKILL)  # who waited in vain would raise
         return await session.ask()
 
