@@ -50,6 +50,10 @@ def started(script, *arguments):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield process
         process.stdin.close()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:  # a test that failed may leave it holding the session
+            process.kill()
 
 
 def tell(process, line):
