@@ -14,6 +14,8 @@ from holdfast.cli import COMMAND_HELP
 from holdfast.cli import command as program
 from holdfast.formats import EXPORT_FORMATS, RECORDING_READERS
 from holdfast.planning.pipeline import Policy
+from holdfast.planning.presets.openclaw.rules import OPENCLAW_2026_9
+from holdfast.planning.presets.opencode import OPENCODE_2
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings_check import get_setting_origin, list_setting_names
 from holdfast.providers.rules import ALL_RULES
@@ -156,6 +158,18 @@ def test_pages_and_examples_import_public_modules_only():
         for module in re.findall(r"^\s*(?:from|import) (holdfast[\w.]*)", text, re.MULTILINE):
             is_public = module in PUBLIC_MODULES or module.startswith(("holdfast.testing", "holdfast.integrations"))
             assert is_public, f"{path.name}: {module}"
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes", "result"), [("opencode", OPENCODE_2, "policy"), ("openclaw", OPENCLAW_2026_9, "new")]
+)
+def test_newer_versions_of_a_preset_are_as_the_page_writes_them(preset, changes, result):
+    """The block of docs/presets.md that makes a newer opencode or OpenClaw makes the policy that our tests hold."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", page("docs/presets.md"), re.MULTILINE | re.DOTALL)
+    [block] = [block for block in blocks if f'Policy.preset("{preset}")' in block and "preset={" in block]
+    names: dict[str, object] = {}
+    exec(block, names)
+    assert names[result] == Policy.preset(preset).with_settings(**changes)
 
 
 def links() -> list[tuple[Path, str]]:

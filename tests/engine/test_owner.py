@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from contextvars import Context
 
 import anyio
 import pytest
 from anyio import to_thread
+from forked_child import wait_for_child
 from samples import SAMPLE_KEY
 
 from holdfast.config import get_target
@@ -148,20 +147,6 @@ def test_an_engine_whose_loop_was_closed_is_refused_in_the_next_one(tmp_path):
         session.resources.store.list_sessions()
     with open_store(tmp_path / "agent.db") as store:
         assert [message.text for message in store.open_state(SAMPLE_KEY).history.messages] == ["How high is it?"]
-
-
-def wait_for_child(work):
-    """Return what the system says of a forked child that does ``work``; one that hangs is ended by its alarm."""
-    child = os.fork()
-    if not child:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(20)
-        try:
-            work()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return os.waitpid(child, 0)[1]
 
 
 @pytest.mark.parametrize("name", VERBS)

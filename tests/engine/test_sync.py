@@ -15,6 +15,7 @@ from contextvars import ContextVar
 import anyio
 import httpx2
 import pytest
+from forked_child import wait_for_child
 
 from holdfast.engine import sync
 from holdfast.engine.engine import Engine
@@ -445,20 +446,6 @@ VERBS = {
 }
 
 
-def ended(work):
-    """Return what the system says of a forked child that does ``work``; one that hangs is ended by its alarm."""
-    child = os.fork()
-    if not child:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(20)
-        try:
-            work()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return os.waitpid(child, 0)[1]
-
-
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_engine_of_another_process_says_so(verb):
     """Its loop has no thread in a forked child, which could wait for ever; the parent goes on as before."""
@@ -470,7 +457,7 @@ def test_an_engine_of_another_process_says_so(verb):
             with pytest.raises(OperationAborted, match=r"another process.* open it here too"):
                 VERBS[verb](engine, session)
 
-        assert ended(there) == 0
+        assert wait_for_child(there) == 0
         assert session.ask("And now?").message.text == "two"
 
 
@@ -484,7 +471,7 @@ def test_a_forked_child_may_leave_the_block_and_open_an_engine():
 
     with ExitStack() as block:
         engine = block.enter_context(opened(["theirs"]))
-        assert ended(there) == 0
+        assert wait_for_child(there) == 0
         assert engine.session("tide").ask("How high is it?").message.text == "theirs"
 
 

@@ -125,7 +125,7 @@ class PlanInputs(Struct, frozen=True, omit_defaults=True, dict=True):
     retry_compaction: bool = False
     """Whether compaction failed too often, but so long ago that it may be tried once more."""
     can_auto_continue: bool = True
-    """Whether a compaction that cuts a turn may tell the model to go on, where the policy does (``auto_continue``)."""
+    """Whether a compaction that cuts a turn may tell the model to go on, where the policy does."""
 
     def __post_init__(self) -> None:
         """Raise ``ValueError`` for words that there are not, ``TypeError`` for a time that is none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from asyncio import AbstractEventLoop, _get_running_loop
+from asyncio import AbstractEventLoop, get_running_loop
 
 from holdfast.errors import OperationAborted
 
@@ -26,7 +26,7 @@ class EngineOwner:
 
     def require(self) -> None:
         """Bind the engine to the running event loop at its first use; raise ``OperationAborted`` in any other one."""
-        loop = _get_running_loop()
+        loop = _find_running_loop()
         if self._loop is None:
             self._loop, self._process_id = loop, os.getpid()
         if self.is_forked:
@@ -41,6 +41,14 @@ class EngineOwner:
                 "this engine is bound to another event loop; open one engine in each loop, or one for all threads with "
                 "holdfast.engine.sync"
             )
+
+
+def _find_running_loop() -> AbstractEventLoop | None:
+    """Return the event loop that runs in this thread, or None."""
+    try:
+        return get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def make_forked_error() -> OperationAborted:
