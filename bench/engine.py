@@ -44,7 +44,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.log.journal import Journal
 from holdfast.engine.upstream.upstream import Reply, UpstreamRequest
 from holdfast.messages.message import Message
-from holdfast.providers.openai_chat import messages as openai_chat
+from holdfast.providers.message_dicts import decode_messages
 from holdfast.state.entries import RequestSetup
 from holdfast.state.target import Target
 from holdfast.store import open_store
@@ -98,7 +98,7 @@ class Clock:
 
 def of_words(dicts: Dicts) -> list[Message]:
     """Return dicts of the Chat API as messages."""
-    return openai_chat.decode_message_dicts(list(dicts))
+    return decode_messages("openai-chat", list(dicts))
 
 
 # -- ours --------------------------------------------------------------------------------------------------------------

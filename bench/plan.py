@@ -33,7 +33,7 @@ from holdfast import ConversationState, Message, Plan, plan
 from holdfast.config import get_target
 from holdfast.messages import references
 from holdfast.planning.extract import salience
-from holdfast.providers.openai_chat import messages as openai_chat
+from holdfast.providers.message_dicts import decode_messages
 from holdfast.state.entries import RequestSetup
 
 SIZES = (100, 1_000, 10_000)
@@ -93,7 +93,7 @@ def trim(messages: list[BaseMessage]) -> None:
 def measure(size: int) -> dict[str, float]:
     """Return the four times in milliseconds for a transcript of ``size`` messages."""
     dicts = transcript(size)
-    theirs, ours = convert_to_messages(dicts), openai_chat.decode_message_dicts(dicts)
+    theirs, ours = convert_to_messages(dicts), decode_messages("openai-chat", dicts)
     acted = plan_for(ours, SMALL)
     assert size < 1_000 or acted.compaction is not None
     seconds = {

@@ -51,7 +51,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import ToolCall
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.fix import fix_request
-from holdfast.providers.openai_chat import messages as openai_chat
+from holdfast.providers.message_dicts import decode_messages
 from holdfast.providers.request_body import build_request_body
 
 MESSAGES, LENGTH = 1_000, 880
@@ -96,7 +96,7 @@ Table = Mapping[str, Mapping[str, Row]]
 def conversation(path: str, seed: int = 0) -> Body:
     """Return the body of a long request that wants a short answer; another one for each seed."""
     dicts = transcript(MESSAGES, LENGTH, seed)
-    slots = [SizedMessage(message, api="openai-chat") for message in openai_chat.decode_message_dicts(dicts)]
+    slots = [SizedMessage(message, api="openai-chat") for message in decode_messages("openai-chat", dicts)]
     api, model = APIS[path], MODELS[path]
     whole: Body = msgspec.json.decode(fix_request(build_request_body(api, model, slots), api, model=model).body)
     return grown(whole | {"stream": True, "max_tokens": 4_000}, seed)

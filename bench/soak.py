@@ -33,7 +33,8 @@ import msgspec
 from children import Child, Refused, asked, holdfast
 
 from holdfast.errors import HoldfastError
-from holdfast.providers.answers import AnswerStream, ParsedAnswer, parse_answer
+from holdfast.providers.answers.answer_stream import AnswerStream, parse_answer
+from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.common.sse import SseReader
 from holdfast.providers.errors import ErrorReport, classify_error
 from holdfast.store import open_store

@@ -28,16 +28,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 import msgspec
 from transcript import transcript
 
-from holdfast.config import get_api_dialect
+from holdfast.providers.registry import get_api_dialect
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.normalize import normalize_history
 from holdfast.providers.fix import fix_request
-from holdfast.providers.openai_chat import messages as openai_chat
+from holdfast.providers.message_dicts import decode_messages
 from holdfast.providers.registry import API_NAMES
 from holdfast.providers.request_body import build_request_body, parse_request, render_request
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 
 BYTES = 10_000_000
 MODELS = {
@@ -69,7 +69,7 @@ def best(work: Callable[[], Any], runs: int = 7) -> float:
 
 def request(api: str, size: int) -> bytes:
     """Return a request of about 10 MB with ``size`` messages."""
-    messages = openai_chat.decode_message_dicts(transcript(size, BYTES // size))
+    messages = decode_messages("openai-chat", transcript(size, BYTES // size))
     model = MODELS[api]
     raw = build_request_body(api, model, [SizedMessage(message, api="openai-chat") for message in messages])
     return fix_request(raw, api, model=model).body

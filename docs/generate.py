@@ -28,7 +28,7 @@ from holdfast.planning.settings_check import (
     list_setting_groups,
     list_setting_names,
 )
-from holdfast.providers.rules import ALL_RULES
+from holdfast.providers.rules.validate import ALL_RULES
 
 HERE = Path(__file__).parent
 _PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)

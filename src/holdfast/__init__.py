@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from holdfast.planning.stages.order import Stage
     from holdfast.providers.errors import classify_error
     from holdfast.providers.fix import fix_request as fix
-    from holdfast.providers.registry import decode_messages, encode_messages
-    from holdfast.providers.rules import validate_request as lint
+    from holdfast.providers.message_dicts import decode_messages, encode_messages
+    from holdfast.providers.rules.validate import validate_request as lint
     from holdfast.state.conversation_state import ConversationState
     from holdfast.state.entries import Usage
     from holdfast.state.plan import Plan, SummaryRequest
@@ -89,11 +89,11 @@ _HOMES = {
     "Usage": "state.entries:Usage",
     "apply": "planning.plan:apply",
     "classify_error": "providers.errors:classify_error",
-    "decode_messages": "providers.registry:decode_messages",
-    "encode_messages": "providers.registry:encode_messages",
+    "decode_messages": "providers.message_dicts:decode_messages",
+    "encode_messages": "providers.message_dicts:encode_messages",
     "fix": "providers.fix:fix_request",
     "get_target": "config.files:get_target",
-    "lint": "providers.rules:validate_request",
+    "lint": "providers.rules.validate:validate_request",
     "open_store": "store:open_store",
     "plan": "planning.plan:plan",
 }

@@ -21,7 +21,7 @@ from holdfast.messages.parts import ToolCall
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.providers.recognize import API_NAMES
 from holdfast.providers.request_body import build_request_body
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 
 
 def test_there_are_nine():

@@ -18,7 +18,7 @@ from holdfast.planning.presets.openclaw.rules import OPENCLAW_2026_9
 from holdfast.planning.presets.opencode import OPENCODE_2
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings_check import get_setting_origin, list_setting_names
-from holdfast.providers.rules import ALL_RULES
+from holdfast.providers.rules.validate import ALL_RULES
 from holdfast.replay.measure import PolicyFigures
 from holdfast.replay.recall import RecallCounts
 from holdfast.replay.report import PolicyRow, ReportSubject, encode_policy_row

@@ -21,7 +21,7 @@ from holdfast.engine.hooks import BeforeCompactionResult, Hooks
 from holdfast.messages.message import Message
 from holdfast.planning.summary.must_keep import collect_newest_identifiers
 from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
-from holdfast.providers.answers import ParsedAnswer
+from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.state.entries import CompactionEntry
 from holdfast.testing.clock import run_on_fake_clock as on_fake_clock
 from holdfast.testing.provider import Fault, Provider, ProviderSettings

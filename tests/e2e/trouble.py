@@ -13,7 +13,7 @@ from holdfast.errors import HoldfastError, UpstreamError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.planning.settings import Settings as Numbers
-from holdfast.providers.answers import AnswerStream
+from holdfast.providers.answers.answer_stream import AnswerStream
 from holdfast.providers.errors import VERDICT_KINDS, ErrorReport, classify_error
 from holdfast.recovery.machine import compute_max_requests
 from holdfast.state.entries import TRIGGER_FALLBACK, CompactionEntry, DecisionEntry, MessageEntry

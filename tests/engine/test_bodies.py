@@ -25,9 +25,9 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, Thinking, ToolResult
 from holdfast.messages.strip_foreign import strip_foreign_content
 from holdfast.planning.pipeline import Policy
-from holdfast.providers.answers import parse_answer as read
-from holdfast.providers.anthropic import messages as claude_wire
+from holdfast.providers.answers.answer_stream import parse_answer as read
 from holdfast.providers.convert import convert_request
+from holdfast.providers.message_dicts import encode_messages
 from holdfast.providers.request_body import parse_request
 from holdfast.state.entries import MessageEntry
 from holdfast.store.memory import MemoryStore
@@ -567,7 +567,7 @@ def test_a_client_may_change_the_api():
                     "model": STRICTEST_MODELS[api],
                     "max_tokens": 500,
                     "tools": tools,
-                    "messages": claude_wire.encode_message_dicts(said),
+                    "messages": encode_messages("anthropic", said),
                 }
                 body, _ = convert_request(json.dumps(asked).encode(), api, STRICTEST_MODELS[api], api="anthropic")
                 run = (await engine.session(SAMPLE_KEY)).run(body)

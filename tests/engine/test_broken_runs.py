@@ -16,8 +16,8 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.hooks import BeforeCompactionResult, Hooks
 from holdfast.engine.upstream.upstream import Reply
 from holdfast.errors import ContextOverflow, FormatError, OperationAborted
-from holdfast.providers.answers import ParsedAnswer as Told
-from holdfast.providers.answers import parse_answer
+from holdfast.providers.answers.answer_stream import parse_answer
+from holdfast.providers.answers.parsed_answer import ParsedAnswer as Told
 from holdfast.state.entries import AnswerEntry, MessageEntry
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run_on_fake_clock

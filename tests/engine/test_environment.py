@@ -21,7 +21,7 @@ from holdfast.messages.parts import Text, ToolCall
 from holdfast.messages.size.tokens import build_sized_message, estimate_text_tokens
 from holdfast.providers.recognize import API_NAMES
 from holdfast.providers.request_body import build_request_body, parse_request
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 
 READ = FunctionTool("read", "Reads a file.", {"type": "object", "properties": {"path": {"type": "string"}}})
 

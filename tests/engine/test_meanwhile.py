@@ -16,7 +16,7 @@ from holdfast.engine.engine import Engine
 from holdfast.errors import UnknownId
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 from holdfast.state.entries import AnswerEntry, RequestEntry
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run_on_fake_clock

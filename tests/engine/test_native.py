@@ -38,7 +38,7 @@ from holdfast.providers.common.server_compaction import (
 )
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.request_body import build_request_body
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import CompactionEntry
 from holdfast.state.plan import Plan

@@ -35,7 +35,7 @@ from holdfast.messages.parts import Media, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.stages.append_limit import cap_message_texts
 from holdfast.providers.registry import API_NAMES
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, MessageEntry, NoteEntry
 from holdfast.store import open_store

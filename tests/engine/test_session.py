@@ -31,7 +31,7 @@ from holdfast.errors import (
 )
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
-from holdfast.providers.answers import ParsedAnswer as WireAnswer
+from holdfast.providers.answers.parsed_answer import ParsedAnswer as WireAnswer
 from holdfast.providers.errors import ErrorReport
 from holdfast.state.entries import FAILURE_OVERFLOW, AnswerEntry, FailureEntry, NoteEntry, RequestEntry, Usage
 from holdfast.store.memory import MemoryStore

@@ -15,7 +15,7 @@ from holdfast.engine.run.silence import is_cut_short, is_empty_answer
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Text, Thinking, ToolCall, ToolResult
 from holdfast.planning.pipeline import Policy
-from holdfast.providers.answers import ParsedAnswer
+from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.state.entries import Usage
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run_on_fake_clock

@@ -18,7 +18,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import ProviderSignature, Text, Thinking, ToolResult
 from holdfast.normalize.signatures import DUMMY_SIGNATURE
 from holdfast.planning.pipeline import Policy
-from holdfast.providers.answers import parse_answer
+from holdfast.providers.answers.answer_stream import parse_answer
 from holdfast.providers.registry import get_api_spec
 from holdfast.state.entries import DecisionEntry, RevokeEntry
 from holdfast.state.view import build_projection

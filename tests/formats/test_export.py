@@ -23,7 +23,7 @@ from holdfast.messages.parts import Media, ProviderSignature, Text, Thinking, To
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.registry import API_NAMES
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 from holdfast.replay.session import make_replay_session
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import AnswerEntry, CompactionEntry, DecisionEntry, MessageEntry, Usage

@@ -14,6 +14,7 @@ from holdfast.errors import UnrecognizedContent
 from holdfast.formats import read_recording
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.gemini import messages as gemini
+from holdfast.providers.message_dicts import encode_messages
 from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses
 from holdfast.providers.registry import API_SPECS
@@ -70,7 +71,7 @@ def test_messages_are_of_the_api_that_writes_them_so(messages, api, indent):
 
     What Anthropic and Chat write alike is read alike.
     """
-    wire = APIS[api].encode_message_dicts(messages)
+    wire = encode_messages(api, messages)
     written = wire[1] if isinstance(wire, tuple) else wire
     told = json.dumps(written, indent=indent).encode()
     whole = b'{"api":"%s","request":{"%s":%s}}' % (api.encode(), API_SPECS[api].messages_field.encode(), told)

@@ -9,8 +9,7 @@ from msgspec import Raw
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.strip_foreign import strip_foreign_content
-from holdfast.providers.anthropic import messages as anthropic
-from holdfast.providers.openai_chat import messages as openai_chat
+from holdfast.providers.message_dicts import decode_messages, encode_messages
 
 RAW = Raw(b'{"of":"the other API"}')
 
@@ -51,10 +50,10 @@ def test_a_conversation_crosses_over():
         {"role": "assistant", "content": "ok", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": "out"},
     ]
-    values = [strip_foreign_content(one, "anthropic") for one in openai_chat.decode_message_dicts(chat)]
-    wire = anthropic.encode_message_dicts(values)
+    values = [strip_foreign_content(one, "anthropic") for one in decode_messages("openai-chat", chat)]
+    wire = encode_messages("anthropic", values)
     assert wire[0]["content"][0]["source"] == {"type": "base64", "media_type": "image/png", "data": "QUJDRA=="}
     assert wire[1]["content"][1] == {"type": "tool_use", "id": "c1", "name": "ls", "input": {"p": 1}}
     assert wire[2] == {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "out"}]}
-    back = [strip_foreign_content(one, "openai-chat") for one in anthropic.decode_message_dicts(wire)]
-    assert json.dumps(openai_chat.encode_message_dicts(back)) == json.dumps(chat)
+    back = [strip_foreign_content(one, "openai-chat") for one in decode_messages("anthropic", wire)]
+    assert json.dumps(encode_messages("openai-chat", back)) == json.dumps(chat)

@@ -23,7 +23,7 @@ from holdfast.normalize.ids import encode_wire_id, has_only_valid_ids
 from holdfast.normalize.parts import clean_message, clean_part
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.providers.request_body import build_request_body
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 from holdfast.state.dialect import Dialect
 
 STRICT = Dialect("unknown")

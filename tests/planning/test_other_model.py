@@ -10,6 +10,7 @@ from holdfast import ConversationState, Message, Plan, Target, apply, plan
 from holdfast.config import get_target
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.gemini import messages as gemini
+from holdfast.providers.message_dicts import decode_messages, encode_messages
 from holdfast.providers.openai_responses import messages as openai_responses
 
 WIRES: dict[str, Any] = {"anthropic": anthropic, "gemini": gemini, "openai-responses": openai_responses}
@@ -45,7 +46,7 @@ def begun(api: str) -> list[dict[str, Any]]:
 
 
 def sent(history: list[Message], planned: Plan, api: str) -> str:
-    return str(WIRES[api].encode_message_dicts(apply(history, planned)))
+    return str(encode_messages(api, apply(history, planned)))
 
 
 @pytest.mark.parametrize("api", WIRES)
@@ -54,7 +55,7 @@ def test_another_model_is_not_shown_what_the_last_one_sealed(api: str) -> None:
     first, second = MODELS[api]
     wire, history, branch = begun(api), list[Message](), None
     for number, model in enumerate([first, first, second, second, first, second]):
-        history = WIRES[api].decode_message_dicts(wire)
+        history = decode_messages(api, wire)
         planned = plan(history, get_target(api, model), state=branch)
         branch = ConversationState.load(planned.state.dump())
         shown = {seal for seal in range(number) if f"U0VBTF{seal}A" in sent(history, planned, api)}
@@ -68,7 +69,7 @@ def test_what_is_known_of_seals_is_no_edit_of_the_past() -> None:
     first, second = MODELS["anthropic"]
     wire, branch = begun("anthropic"), ConversationState()
     for number, model in enumerate([first, second, second, second]):
-        planned = plan(anthropic.decode_message_dicts(wire), get_target("anthropic", model), state=branch)
+        planned = plan(decode_messages("anthropic", wire), get_target("anthropic", model), state=branch)
         assert number != 3 or branch.history.sized_messages.is_storage_of(planned.state.history.sized_messages)
         branch = planned.state
         wire += said("anthropic", number)
@@ -76,7 +77,7 @@ def test_what_is_known_of_seals_is_no_edit_of_the_past() -> None:
 
 def test_one_model_alone_is_told_nothing() -> None:
     """Where one model is asked all the time, and where nobody names one, the very messages that were given are held."""
-    history = anthropic.decode_message_dicts([*begun("anthropic"), *said("anthropic", 0), *said("anthropic", 1)])
+    history = decode_messages("anthropic", [*begun("anthropic"), *said("anthropic", 0), *said("anthropic", 1)])
     for to in (get_target("anthropic", "claude-opus-4-8"), Target()):
         planned = plan(history[:3], to)
         planned = plan(history, to, state=planned.state)

@@ -11,7 +11,7 @@ from holdfast.config import get_target
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.messages.parts import ProviderSignature, Text, Thinking, ToolCall
 from holdfast.planning.builder import PlanBuilder
-from holdfast.providers.answers import AnswerStream
+from holdfast.providers.answers.answer_stream import AnswerStream
 from holdfast.providers.common.server_compaction import build_server_compaction_fields, merge_context_edits
 from holdfast.providers.convert import convert_request
 from holdfast.providers.errors import Verdict, classify_error
@@ -19,7 +19,7 @@ from holdfast.providers.errors.render import render_error_response
 from holdfast.providers.fix import fix_request
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.request_body import parse_request
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 from holdfast.state.target import ModelLimits
 from holdfast.testing.provider import Provider, ProviderSettings
 from holdfast.testing.upstream import ProviderUpstream, ScriptedUpstream

@@ -17,7 +17,7 @@ from holdfast.config import get_target as known
 from holdfast.errors import ConfigError, FormatError, WindowTooSmall
 from holdfast.messages.parts import Media
 from holdfast.planning.settings import HistorySettings, ResultSettings, Settings, WindowSettings
-from holdfast.providers.answers import parse_answer
+from holdfast.providers.answers.answer_stream import parse_answer
 from holdfast.state.dialect import Dialect
 from holdfast.state.entries import RequestSetup
 from holdfast.state.target import CacheRules, ModelLimits, Prices, SummaryResult

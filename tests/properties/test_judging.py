@@ -12,7 +12,7 @@ from holdfast.engine.upstream.upstream import UpstreamRequest
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.request_body import build_request_body, parse_request, render_request
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 
 MODELS = [
     ("anthropic", "claude-sonnet-4-5"),

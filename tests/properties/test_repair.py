@@ -28,7 +28,7 @@ from holdfast.planning.plan import plan
 from holdfast.providers.fix import fix_request
 from holdfast.providers.registry import API_NAMES
 from holdfast.providers.request_body import build_request_body
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import AnswerEntry, DecisionEntry, Entry, MessageEntry, RequestSetup

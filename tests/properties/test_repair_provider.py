@@ -13,7 +13,7 @@ from holdfast.config import get_target
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.normalize import normalize_history
 from holdfast.normalize.parts import has_nonblank_content
-from holdfast.providers.models import get_claude_traits
+from holdfast.providers.anthropic.models import get_claude_traits
 from holdfast.providers.registry import API_NAMES
 from holdfast.providers.request_body import build_request_body
 from holdfast.state.view import apply_normalization

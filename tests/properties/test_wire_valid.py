@@ -29,9 +29,9 @@ from holdfast.normalize.pairing import ORPHAN_RESULT_LABEL
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.pipeline import plan_request
 from holdfast.planning.presets.registry import PRESETS
-from holdfast.providers.anthropic import messages as anthropic
+from holdfast.providers.message_dicts import decode_messages, encode_messages
 from holdfast.providers.request_body import build_request_body, measure_parsed_request, parse_request, render_request
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 from holdfast.state.entries import Entry, MessageEntry, RequestSetup
 from holdfast.state.fold.apply import apply_entry
 
@@ -463,9 +463,9 @@ def test_a_client_may_move_its_breakpoint():
         said.append({"role": "user", "content": [{"type": "text", "text": f"turn {turn}"}]})
         sent = msgspec.json.decode(msgspec.json.encode(said))
         sent[-1]["content"][0]["cache_control"] = {"type": "ephemeral"}
-        values = anthropic.decode_message_dicts(sent)
+        values = decode_messages("anthropic", sent)
         made = plan(values, where, state=branch)
-        assert anthropic.encode_message_dicts(apply(values, made)) == sent
+        assert encode_messages("anthropic", apply(values, made)) == sent
         branch = made.state
         said.append({"role": "assistant", "content": f"answer {turn}"})
 

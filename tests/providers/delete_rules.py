@@ -13,7 +13,7 @@ import json
 import sys
 from pathlib import Path
 
-from holdfast.providers.rules import ALL_RULES, validate_request
+from holdfast.providers.rules.validate import ALL_RULES, validate_request
 
 CASES = Path(__file__).with_name("cases")
 APIS = ("anthropic", "openai-chat", "openai-responses", "gemini")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import FormatError
-from holdfast.providers.answers import AnswerStream, parse_answer
+from holdfast.providers.answers.answer_stream import AnswerStream, parse_answer
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.common.sse import JsonArrayReader, SseReader, StreamEvent
 from holdfast.providers.gemini import messages as gemini

@@ -12,7 +12,7 @@ from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from holdfast.providers.answers import AnswerStream, parse_answer
+from holdfast.providers.answers.answer_stream import AnswerStream, parse_answer
 from holdfast.providers.common.sse import StreamEvent
 
 

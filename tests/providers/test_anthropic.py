@@ -12,6 +12,7 @@ from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.providers.anthropic import messages as anthropic
+from holdfast.providers.message_dicts import decode_messages, encode_messages
 
 
 def decode(wire):
@@ -233,7 +234,7 @@ def test_lone_surrogates_are_replaced():
 def test_dicts_and_back():
     """A list of dicts becomes values in one line and dicts in another."""
     wire = [{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type": "text", "text": "b"}]}]
-    assert anthropic.encode_message_dicts(anthropic.decode_message_dicts(wire)) == wire
+    assert encode_messages("anthropic", decode_messages("anthropic", wire)) == wire
 
 
 @pytest.mark.parametrize("inside", [b'"a\xff"', b'"\\ud800"', b'{"a":"\xff"}'])
@@ -258,4 +259,4 @@ def test_blocks_that_cannot_be_read(block, inside):
 def test_numbers_that_python_has_not():
     """Arguments with a number that is out of range are told, where dicts are asked for."""
     with pytest.raises(FormatError, match="the message"):
-        anthropic.encode_message_dicts([Message("assistant", (ToolCall("t", "n", '{"a":1e999}'),))])
+        encode_messages("anthropic", [Message("assistant", (ToolCall("t", "n", '{"a":1e999}'),))])

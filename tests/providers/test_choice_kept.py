@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.providers.fix import fix_request
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 
 ASKED = [{"role": "user", "content": "x"}]
 BODIES: dict[str, dict[str, Any]] = {

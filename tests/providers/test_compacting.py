@@ -13,7 +13,7 @@ from holdfast.errors import ConfigError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Text, Thinking
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.providers.answers import AnswerStream, parse_answer
+from holdfast.providers.answers.answer_stream import AnswerStream, parse_answer
 from holdfast.providers.common.native_compaction import (
     NativeCompactionFailure,
     NativeCompactionResult,
@@ -33,7 +33,7 @@ from holdfast.providers.common.server_compaction import (
 from holdfast.providers.common.sse import SseReader, StreamEvent
 from holdfast.providers.errors import ErrorReport, classify_error
 from holdfast.providers.request_body import parse_request
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import Entry, MessageEntry
 from holdfast.state.view import build_projection, get_shown_tokens

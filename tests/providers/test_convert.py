@@ -19,9 +19,9 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.normalize.parts import encode_wire_tool_name
 from holdfast.providers.common.tool_names import map_invalid_tool_names
 from holdfast.providers.convert import convert_request
-from holdfast.providers.registry import API_NAMES, API_SPECS
+from holdfast.providers.registry import API_NAMES, API_SPECS, get_api_dialect
 from holdfast.providers.request_body import build_request_body, parse_request
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 
 SCHEMA = {"type": "object", "properties": {"p": {"type": "string"}}, "required": ["p"]}
 ANTHROPIC = {
@@ -402,7 +402,7 @@ def test_names_are_mapped_everywhere_alike():
 def test_no_two_names_become_one(names):
     """Whatever tools are called, every API gets names that it takes, no two alike, and valid ones stay."""
     for api in API_NAMES:
-        rules = API_SPECS[api].get_dialect("")
+        rules = get_api_dialect(api, "")
         new = map_invalid_tool_names(names, rules)
         said = [new.get(name, name) for name in dict.fromkeys(names) if name]
         assert len(set(said)) == len(said)

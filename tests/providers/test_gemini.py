@@ -17,6 +17,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, Part, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.providers.gemini import messages as gemini
+from holdfast.providers.message_dicts import decode_messages, encode_messages
 
 CALL = {"functionCall": {"name": "ls", "args": {"p": 1}}}
 ANSWER = {"functionResponse": {"name": "ls", "response": {"output": "a.py"}}}
@@ -207,9 +208,9 @@ def call(name: str, id_: str | None = None) -> dict[str, Any]:
 def test_responses_answer_by_id_else_by_name_and_order(calls: Any, contents: Any, answers: list[str]) -> None:
     """A response without an id belongs to the first open call of its name; strange ids belong to nobody."""
     wire = [user({"text": "go"}), model(*calls), *(user(*parts) for parts in contents)]
-    found = gemini.decode_message_dicts(wire)
+    found = decode_messages("gemini", wire)
     assert [result.call_id for message in found for result in message.results] == answers
-    assert gemini.encode_message_dicts(found) == wire
+    assert encode_messages("gemini", found) == wire
 
 
 def test_results_learn_the_names_of_their_calls() -> None:
@@ -218,7 +219,7 @@ def test_results_learn_the_names_of_their_calls() -> None:
         Message("assistant", (ToolCall("c1", "ls"), ToolCall("c2", "cat"))),
         Message("tool", (ToolResult("c2", content=(Text("2"),)), ToolResult("c1", content=(Text("1"),)))),
     ]
-    out = gemini.encode_message_dicts(values)[1]["parts"]
+    out = encode_messages("gemini", values)[1]["parts"]
     assert [(one["functionResponse"]["id"], one["functionResponse"]["name"]) for one in out] == [
         ("c2", "cat"),
         ("c1", "ls"),
@@ -227,8 +228,8 @@ def test_results_learn_the_names_of_their_calls() -> None:
 
 def test_linking_what_is_linked_changes_nothing() -> None:
     """Messages in which every result knows its call come back as the same objects."""
-    found = gemini.decode_message_dicts(
-        [user({"text": "go"}), model(call("a"), call("b", "x")), user(ANSWER, response("b", "1"))]
+    found = decode_messages(
+        "gemini", [user({"text": "go"}), model(call("a"), call("b", "x")), user(ANSWER, response("b", "1"))]
     )
     assert all(new is old for new, old in zip(gemini.link_results_to_calls(found), found, strict=True))
 
@@ -418,7 +419,7 @@ _CONTENTS = st.builds(
 def test_contents_come_back(wire: list[dict[str, Any]]) -> None:
     """Any list of contents is the same again behind values, other fields of contents aside."""
     shown = [{"role": "user"} | {key: one[key] for key in ("role", "parts") if key in one} for one in wire]
-    assert gemini.encode_message_dicts(gemini.decode_message_dicts(wire)) == shown
+    assert encode_messages("gemini", decode_messages("gemini", wire)) == shown
 
 
 @given(_CONTENTS)
@@ -454,7 +455,7 @@ def test_one_edit_leaves_the_others(parts: list[Any], data: st.DataObject) -> No
 def test_conversations_survive(said: list[Message]) -> None:
     """A conversation of this API says the same after a trip over the wire."""
     words = [one for one in said if one.role != "system"]
-    back = gemini.decode_message_dicts(gemini.encode_message_dicts(words))
+    back = decode_messages("gemini", encode_messages("gemini", words))
     assert [one.role for one in back] == [one.role for one in words]
     assert [[c.id for c in one.calls] for one in back] == [[c.id for c in one.calls] for one in words]
     assert [[r.call_id for r in one.results] for one in back] == [[r.call_id for r in one.results] for one in words]
@@ -473,7 +474,7 @@ def test_numbers_without_a_value() -> None:
     message = Message("assistant", (ToolCall("c", "ls", '{"a": 1e999}'),))
     assert b"1e999" in gemini.encode_message(message)[0]
     with pytest.raises(FormatError, match="Number out of range"):
-        gemini.encode_message_dicts([message])
+        encode_messages("gemini", [message])
 
 
 def test_a_response_is_the_same_however_it_is_spaced():

@@ -13,10 +13,10 @@ from msgspec import Raw
 
 from holdfast.errors import FormatError, HoldfastError
 from holdfast.messages.parts import Opaque, ProviderSignature, ToolCall
-from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.common.json.json_path import JsonTree, replace_json_at_paths, set_body_model
 from holdfast.providers.fix import fix_request
 from holdfast.providers.fix.word_guard import count_user_texts
+from holdfast.providers.message_dicts import decode_messages
 from holdfast.providers.registry import API_NAMES, API_SPECS
 
 MODELS = {"anthropic": "claude-sonnet-4-5", "openai-chat": "gpt-5", "openai-responses": "gpt-5.5", "gemini": "g"}
@@ -123,7 +123,7 @@ def test_blocks_of_a_servers_tool_carry_their_id():
     call = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
     call["caller"] = {"type": "code_execution_20250825", "tool_id": "s1"}
     given = {"type": "code_execution_tool_result", "tool_use_id": "s1", "content": {}}
-    parts = anthropic.decode_message_dicts([{"role": "assistant", "content": [use, call, given]}])[0].parts
+    parts = decode_messages("anthropic", [{"role": "assistant", "content": [use, call, given]}])[0].parts
     assert [type(part) for part in parts] == [Opaque, ToolCall, Opaque]
     assert {part.signature for part in parts} == {ProviderSignature("anthropic", "", "s1")}
 

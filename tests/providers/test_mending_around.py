@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.providers.common.json.surrogates import find_lone_surrogate_path
 from holdfast.providers.fix import fix_request
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 
 MODELS = {"anthropic": "claude-opus-5-5", "openai-chat": "gpt-5", "openai-responses": "gpt-5.5", "gemini": "g"}
 HI = {"role": "user", "content": "hi"}

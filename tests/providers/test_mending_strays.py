@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.normalize import SYNTHETIC_RESULT_TEXT
 from holdfast.providers.fix import fix_request
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 
 FIELDS = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input", "gemini": "contents"}
 MODELS = {"anthropic": "claude-sonnet-4-5", "openai-chat": "gpt-5", "openai-responses": "gpt-5", "gemini": ""}

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, ProviderSignature, Text, Thinking, ToolCall, ToolResult
+from holdfast.providers.message_dicts import decode_messages, encode_messages
 from holdfast.providers.openai_chat import messages as openai_chat
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "ls", "arguments": '{"p": 1}'}}
@@ -114,7 +115,7 @@ def test_developer_is_system_and_stays_developer():
 )
 def test_nothing_is_lost_without_a_base(wire):
     """Every field that says something survives in the parts alone."""
-    assert openai_chat.encode_message_dicts(openai_chat.decode_message_dicts([wire])) == [wire]
+    assert encode_messages("openai-chat", decode_messages("openai-chat", [wire])) == [wire]
 
 
 def test_custom_input_is_a_json_string():
@@ -231,4 +232,4 @@ def test_numbers_that_python_has_not():
     """Fields with a number that is out of range are told, where dicts are asked for."""
     field = Opaque("message.x", Raw(b"1e999"))
     with pytest.raises(FormatError, match="the message"):
-        openai_chat.encode_message_dicts([Message("assistant", (Text("a"), field))])
+        encode_messages("openai-chat", [Message("assistant", (Text("a"), field))])

@@ -21,11 +21,12 @@ from holdfast.messages.size.tokens import DOCUMENT_TOKENS, estimate_media_tokens
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.common.media import decode_text_document
 from holdfast.providers.gemini import messages as gemini
+from holdfast.providers.message_dicts import decode_messages, encode_messages
 from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses
 from holdfast.providers.registry import API_SPECS, get_api_spec
 from holdfast.providers.request_body import measure_parsed_request, parse_request, render_request
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider.client import STRICTEST_MODELS
 
@@ -178,7 +179,7 @@ def test_elsewhere_it_is_a_text(api, form, place):
     body = json.loads(place(api, DOCUMENTS[api][form]("words")))
     for to, writer in WIRE.items():
         if to != api:
-            said = writer.encode_message_dicts(WIRE[api].decode_message_dicts(body[get_api_spec(api).messages_field]))
+            said = encode_messages(writer.API_NAME, decode_messages(api, body[get_api_spec(api).messages_field]))
             out = request(to, *said)
             assert (validate_request(out, to), last(to, out).text) == ((), "words")
 

@@ -7,10 +7,9 @@ import json
 import pytest
 
 from holdfast.errors import FormatError, UnrecognizedContent
-from holdfast.providers.anthropic import messages as anthropic
-from holdfast.providers.models import get_claude_traits
-from holdfast.providers.openai_chat import messages as openai_chat
+from holdfast.providers.anthropic.models import get_claude_traits
 from holdfast.providers.recognize import parse_body_fields, recognize_api, recognize_expected_api
+from holdfast.providers.registry import get_api_dialect
 
 USER = {"role": "user", "content": "hi"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -154,7 +153,7 @@ def test_what_is_no_request_is_refused(fields):
 def test_the_dialect_of_a_model(model, prefill, inside, binds, images):
     """What a Claude model takes follows from its family and version; one that is newer than all known takes system
     messages inside, as the newest known do; an unknown name gets the strictest rules, and no limit by a guess."""
-    dialect = anthropic.dialect(model)
+    dialect = get_api_dialect("anthropic", model)
     assert (
         not dialect.must_end_with_user,
         dialect.system_position == "turn",
@@ -181,7 +180,7 @@ def test_unknown_models_have_no_traits():
 
 def test_the_dialect_of_chat():
     """Chat has no order of roles, merges nothing, and wants short ids and no media in results."""
-    dialect = openai_chat.dialect("gpt-5")
+    dialect = get_api_dialect("openai-chat", "gpt-5")
     assert (
         dialect.must_start_with_user,
         dialect.must_end_with_user,

@@ -13,14 +13,13 @@ from msgspec.structs import replace
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, ProviderSignature, Text, Thinking, ToolCall, ToolResult
+from holdfast.providers.message_dicts import decode_messages, encode_messages
 from holdfast.providers.openai_responses.items import decode_item, find_message_spans
 from holdfast.providers.openai_responses.messages import (
     API_NAME,
     adapt_outputs_to_calls,
     decode_message,
-    decode_message_dicts,
     encode_message,
-    encode_message_dicts,
     group_items_by_message,
     strip_list_brackets,
 )
@@ -309,10 +308,10 @@ def test_what_is_no_item_is_a_format_error(raw):
 def test_dicts_both_ways():
     """Lists of dicts become values, groups joined, and come back; a string is a user's word."""
     wire = [json.loads(one) for one in (USER, THOUGHT, SAID, CALL, OUTPUT)]
-    values = decode_message_dicts(wire)
+    values = decode_messages("openai-responses", wire)
     assert [one.role for one in values] == ["user", "assistant", "tool"]
-    assert encode_message_dicts(values)[1:] == wire[1:]
-    assert decode_message_dicts("hi") == [Message.from_text("user", "hi")]
+    assert encode_messages("openai-responses", values)[1:] == wire[1:]
+    assert decode_messages("openai-responses", "hi") == [Message.from_text("user", "hi")]
 
 
 # -- laws --------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from holdfast.messages.size.image_size import read_image_size
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 
 FIVE = {"type": "ephemeral"}
 BUDGET = {"thinking": {"type": "enabled", "budget_tokens": 2000}, "max_tokens": 4000, "model": "claude-sonnet-4-5"}

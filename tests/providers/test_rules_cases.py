@@ -5,7 +5,7 @@ from __future__ import annotations
 import delete_rules
 import pytest
 
-from holdfast.providers.rules import ALL_RULES
+from holdfast.providers.rules.validate import ALL_RULES
 
 FOUND = {api: [(one, delete_rules.judged(one)) for one in delete_rules.cases(api)] for api in delete_rules.APIS}
 """Each case with what the validator says."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import UnrecognizedContent
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 
 APIS = ("anthropic", "openai-chat", "openai-responses", "gemini")
 HISTORY = {"openai-responses": "input", "gemini": "contents"}

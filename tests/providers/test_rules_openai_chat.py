@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 
 USER = {"role": "user", "content": "x"}
 

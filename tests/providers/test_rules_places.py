@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "ls", "arguments": "{}"}
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "ok"}

@@ -23,13 +23,14 @@ from holdfast.config import get_target
 from holdfast.errors import FormatError
 from holdfast.messages.message import collect_media_in_messages, get_result_text
 from holdfast.providers.anthropic import messages as anthropic
-from holdfast.providers.common.foreign.transcode import drop_foreign_bytes
 from holdfast.providers.convert import convert_request
+from holdfast.providers.foreign.transcode import drop_foreign_bytes
 from holdfast.providers.gemini import messages as gemini
+from holdfast.providers.message_dicts import decode_messages, encode_messages
 from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses
 from holdfast.providers.registry import API_SPECS
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 from holdfast.testing.provider.client import STRICTEST_MODELS
 
 WIRE = {
@@ -53,13 +54,13 @@ def exchanges(messages):
 def test_what_one_api_reads_another_writes(of, to, data):
     """Calls, results, words and pictures that one API's reader read go out in the form of the other, and are valid."""
     said = data.draw(conversation_strategy(turns=3, api=of, thinking=False, system=False))
-    read = WIRE[of].decode_message_dicts(WIRE[of].encode_message_dicts(said))
-    sent = WIRE[to].encode_message_dicts(apply(read, plan(read, get_target(to, STRICTEST_MODELS[to]))))
+    read = decode_messages(of, encode_messages(of, said))
+    sent = encode_messages(to, apply(read, plan(read, get_target(to, STRICTEST_MODELS[to]))))
     body = {"model": STRICTEST_MODELS[to], API_SPECS[to].messages_field: sent} | (
         {"max_tokens": 900} if to == "anthropic" else {}
     )
     assert validate_request(msgspec.json.encode(body), to) == ()
-    back = WIRE[to].decode_message_dicts(sent)
+    back = decode_messages(to, sent)
     for (name, arguments, told), (name_, arguments_, told_) in zip(exchanges(read), exchanges(back), strict=True):
         assert (name, arguments) == (name_, arguments_)
         assert all(line in told_ for line in told.splitlines())
@@ -76,7 +77,7 @@ def test_what_one_api_reads_another_writes(of, to, data):
 def test_an_apis_own_bytes_stay(api, data):
     """What was read by its own API is the same object."""
     said = data.draw(conversation_strategy(turns=3, api=api))
-    for message in WIRE[api].decode_message_dicts(WIRE[api].encode_message_dicts(said)):
+    for message in decode_messages(api, encode_messages(api, said)):
         assert drop_foreign_bytes(message, api) is message
 
 
@@ -168,17 +169,17 @@ def lists(api):
 
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=[" to ".join(pair) for pair in PAIRS])
 def test_no_field_of_one_api_reaches_another(of, to):
-    """``encode_message_dicts`` of one API writes only fields and types that its provider knows, whoever read the list.
+    """``encode_messages`` for one API writes only fields and types that its provider knows, whoever read the list.
 
     What no reader could take apart stays as it came, and a breakpoint on words where nothing tells whose they are.
     """
     for listed in lists(of):
-        read = WIRE[of].decode_message_dicts(listed)
+        read = decode_messages(of, listed)
         if any(part.kind == "message" for one in read for part in one.parts if hasattr(part, "kind")):
             continue
-        found = {*unknown(WIRE[to].encode_message_dicts(read), KNOWN[to])}
+        found = {*unknown(encode_messages(to, read), KNOWN[to])}
         assert found <= {"text.cache_control"}, (listed, found)
-    assert not {*unknown(WIRE[to].encode_message_dicts(WIRE[of].decode_message_dicts(RICH[of])), KNOWN[to])}
+    assert not {*unknown(encode_messages(to, decode_messages(of, RICH[of])), KNOWN[to])}
 
 
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=[" to ".join(pair) for pair in PAIRS])
@@ -195,16 +196,16 @@ def test_no_field_of_one_api_is_left_in_what_is_converted(of, to):
 def test_every_case_of_an_api_is_written_by_it_as_it_came(api):
     """Its own fields stay, whatever they are called."""
     for listed in lists(api):
-        for message in WIRE[api].decode_message_dicts(listed):
+        for message in decode_messages(api, listed):
             assert drop_foreign_bytes(message, api) is message
 
 
 def test_a_breakpoint_stays_where_a_router_takes_it():
     """Chat: words that are marked for the cache keep the mark, unless they came with what only another API has."""
     marked = [{"role": "user", "content": [{"type": "text", "text": "q", **MARK}]}]
-    assert openai_chat.encode_message_dicts(openai_chat.decode_message_dicts(marked)) == marked
+    assert encode_messages("openai-chat", decode_messages("openai-chat", marked)) == marked
     call = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]}
-    sent = openai_chat.encode_message_dicts(anthropic.decode_message_dicts([*marked, call]))
+    sent = encode_messages("openai-chat", decode_messages("anthropic", [*marked, call]))
     assert sent[0] == {"role": "user", "content": "q"}
 
 
@@ -212,7 +213,7 @@ def test_a_word_is_no_field():
     """Chat: words that are, or end with, the name of another API's field keep what stands beside them."""
     for word in ("citations", 'it says "citations"', "cache_control"):
         marked = [{"role": "user", "content": [{"type": "text", "text": word, **MARK}]}]
-        assert openai_chat.encode_message_dicts(openai_chat.decode_message_dicts(marked)) == marked
+        assert encode_messages("openai-chat", decode_messages("openai-chat", marked)) == marked
 
 
 @pytest.mark.parametrize("to", ["anthropic", "gemini", "openai-responses"])
@@ -221,4 +222,4 @@ def test_a_refusal_is_words_elsewhere(to):
     beside = {"role": "assistant", "content": None, "refusal": "I will not."}
     inside = {"role": "assistant", "content": [{"type": "refusal", "refusal": "I will not."}]}
     for one in (beside, inside):
-        assert "I will not." in json.dumps(WIRE[to].encode_message_dicts(openai_chat.decode_message_dicts([one])))
+        assert "I will not." in json.dumps(encode_messages(to, decode_messages("openai-chat", [one])))

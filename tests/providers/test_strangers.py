@@ -15,6 +15,7 @@ from holdfast.errors import FormatError
 from holdfast.messages.parts import ToolCall
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.gemini import messages as gemini
+from holdfast.providers.message_dicts import decode_messages, encode_messages
 from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses
 
@@ -54,7 +55,7 @@ PAIRS = [(reader, given) for reader in READERS for given in LISTS if reader != g
 def test_a_list_of_another_api_is_told(reader: str, given: str) -> None:
     """The error names the first place that is foreign, and the one reader that takes the whole list."""
     with pytest.raises(FormatError) as raised:
-        READERS[reader].decode_message_dicts(LISTS[given])
+        decode_messages(reader, LISTS[given])
     said = str(raised.value)
     assert re.match(r"\$\.(messages|input|contents)\[[012]\]\.\w+", said)
     assert said.endswith(f"read this list with decode_messages({given!r}, …)")
@@ -63,7 +64,7 @@ def test_a_list_of_another_api_is_told(reader: str, given: str) -> None:
 @pytest.mark.parametrize("api", READERS)
 def test_a_list_of_its_own_is_read(api: str) -> None:
     """The same three messages are a call and its result to the reader of their API."""
-    read = READERS[api].decode_message_dicts(LISTS[api])
+    read = decode_messages(api, LISTS[api])
     assert [call.name for message in read for call in message.calls] == ["sh"]
     assert len([result for message in read for result in message.results]) == 1
 
@@ -75,13 +76,13 @@ def test_places_inside_a_content() -> None:
     with pytest.raises(
         FormatError, match=r"^\$\.messages\[0\]\.content\[0\]\.content\[1\]: a picture in the form of OpenAI Chat"
     ):
-        anthropic.decode_message_dicts([{"role": "user", "content": [result]}])
+        decode_messages("anthropic", [{"role": "user", "content": [result]}])
     with pytest.raises(
         FormatError, match=r"^\$\.messages\[0\]\.content\[0\]: .*decode_messages\('openai-responses', …\)$"
     ):
-        openai_chat.decode_message_dicts([{"role": "user", "content": [{"type": "input_text", "text": "hello"}]}])
+        decode_messages("openai-chat", [{"role": "user", "content": [{"type": "input_text", "text": "hello"}]}])
     with pytest.raises(FormatError, match=r"the list mixes APIs"):
-        gemini.decode_message_dicts([*LISTS["openai-chat"], *LISTS["anthropic"]])
+        decode_messages("gemini", [*LISTS["openai-chat"], *LISTS["anthropic"]])
 
 
 SEARCH = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []}
@@ -99,7 +100,7 @@ FOREIGN: list[tuple[ModuleType, dict[str, Any], str]] = [
 def test_whatever_lint_knows_as_foreign_a_reader_refuses(module: ModuleType, block: dict[str, Any], told: str) -> None:
     """A call, a result or a picture that stands in the wrong API's content is told, wherever that API writes it."""
     with pytest.raises(FormatError, match=rf"^\$\.\w+\[0\]\.content\[0\]: {told}"):
-        module.decode_message_dicts([{"role": "assistant", "content": [block]}])
+        decode_messages(module.API_NAME, [{"role": "assistant", "content": [block]}])
 
 
 KNOWN: list[tuple[ModuleType, dict[str, Any]]] = [
@@ -129,7 +130,7 @@ KNOWN: list[tuple[ModuleType, dict[str, Any]]] = [
 @pytest.mark.parametrize(("module", "message"), KNOWN)
 def test_what_is_merely_unknown_is_read(module: ModuleType, message: dict[str, Any]) -> None:
     """Fields and elements that a provider adds, answers of SDKs and empty fields are no reason to refuse a list."""
-    assert len(module.decode_message_dicts([message])) == 1
+    assert len(decode_messages(module.API_NAME, [message])) == 1
 
 
 @pytest.mark.parametrize("module", READERS.values(), ids=READERS)
@@ -137,15 +138,15 @@ def test_what_is_no_list_of_messages(module: ModuleType) -> None:
     """A body, one message alone, values that were read already and things that are none are told for what they are."""
     hello = {"role": "user", "content": "hello"}
     with pytest.raises(FormatError, match=r"a dict was given; give its 'messages'"):
-        module.decode_message_dicts({"model": "m", "messages": [hello]})
+        decode_messages(module.API_NAME, {"model": "m", "messages": [hello]})
     with pytest.raises(FormatError, match=r"a dict was given; put it into a list"):
-        module.decode_message_dicts(hello)
+        decode_messages(module.API_NAME, hello)
     with pytest.raises(FormatError, match=r"\[0\] is a Message already"):
-        module.decode_message_dicts([Message.from_text("user", "hello")])
+        decode_messages(module.API_NAME, [Message.from_text("user", "hello")])
     with pytest.raises(FormatError, match=r"^\$\.\w+\[0\]: "):
-        module.decode_message_dicts([7])
+        decode_messages(module.API_NAME, [7])
     with pytest.raises(FormatError, match=r"a NoneType was given"):
-        module.decode_message_dicts(None)
+        decode_messages(module.API_NAME, None)
 
 
 @pytest.mark.parametrize("role", [["user"], {}, 7, None], ids=str)
@@ -154,10 +155,10 @@ def test_a_role_that_is_no_word_is_kept_or_refused(module: ModuleType, role: obj
     """Responses keep it, as they keep every unknown item; else it is told with its place, also what has no hash."""
     given = [{"role": role, "content": "hello"}]
     if module is openai_responses:
-        assert module.decode_message_dicts(given)[0].parts[0].kind == "message"
+        assert decode_messages(module.API_NAME, given)[0].parts[0].kind == "message"
         return
     with pytest.raises(FormatError, match=r"^\$\.\w+\[0\]"):
-        module.decode_message_dicts(given)
+        decode_messages(module.API_NAME, given)
 
 
 @pytest.mark.parametrize("module", READERS.values(), ids=READERS)
@@ -167,7 +168,7 @@ def test_dicts_are_made_of_values(module: ModuleType) -> None:
         TypeError,
         match=r"^messages\[1\] is a dict; encode_messages\(\) takes what decode_messages\(\) makes of dicts",
     ):
-        module.encode_message_dicts([Message.from_text("user", "a"), {"role": "user", "content": "b"}])
+        encode_messages(module.API_NAME, [Message.from_text("user", "a"), {"role": "user", "content": "b"}])
 
 
 @pytest.mark.parametrize("module", READERS.values(), ids=READERS)
@@ -183,9 +184,9 @@ def test_dicts_are_made_of_values(module: ModuleType) -> None:
 def test_values_that_were_made_wrong(module: ModuleType, value: Message, told: str) -> None:
     """Messages are made without being checked: what is wrong in one is told where it is to be sent, by its place."""
     with pytest.raises(TypeError, match=r"^messages\[1\] is no message: .*" + told):
-        module.encode_message_dicts([Message.from_text("user", "a"), value])
+        encode_messages(module.API_NAME, [Message.from_text("user", "a"), value])
     with pytest.raises(TypeError, match=r"^messages is a Message; encode_messages\(\) takes a list"):
-        module.encode_message_dicts(value)
+        encode_messages(module.API_NAME, value)
 
 
 KEYS = ["role", "content", "parts", "type", "tool_calls", "tool_call_id", "text", "source", "file", "x"]
@@ -214,10 +215,10 @@ def test_any_json_is_read_or_refused(value: Any) -> None:
     """Whatever a caller holds, a reader returns messages or raises ``FormatError``, and what it returns can be sent."""
     for module in READERS.values():
         try:
-            found = module.decode_message_dicts(value)
+            found = decode_messages(module.API_NAME, value)
         except FormatError:
             continue
-        assert isinstance(module.encode_message_dicts(found), list)
+        assert isinstance(encode_messages(module.API_NAME, found), list)
 
 
 @pytest.mark.parametrize("api", READERS)
@@ -227,4 +228,4 @@ def test_what_is_nested_too_deeply_is_told(api):
     for _ in range(100_000):
         deep = {"more": [deep]}
     with pytest.raises(FormatError, match="nested too deeply"):
-        READERS[api].decode_message_dicts([{"role": "user", "content": [{"type": "text", "text": "go", "more": deep}]}])
+        decode_messages(api, [{"role": "user", "content": [{"type": "text", "text": "go", "more": deep}]}])

@@ -21,7 +21,7 @@ import msgspec
 import pytest
 
 from holdfast.messages.parts import ToolCall
-from holdfast.providers.answers import AnswerStream, parse_answer
+from holdfast.providers.answers.answer_stream import AnswerStream, parse_answer
 from holdfast.providers.common.sse import SseReader
 from holdfast.store import open_store
 from holdfast.testing.provider import Provider

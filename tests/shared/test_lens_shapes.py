@@ -15,6 +15,7 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.convert import convert_request
 from holdfast.providers.gemini import messages as gemini
+from holdfast.providers.message_dicts import decode_messages
 from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses
 from holdfast.providers.registry import API_NAMES, API_SPECS
@@ -57,15 +58,15 @@ if FILES:
 
     @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
     def test_no_request_is_a_stranger_to_its_own_reader(file):
-        """What real clients send is read by ``decode_message_dicts`` of their API; with a call in it, by no other."""
+        """What real clients send is read by ``decode_messages`` for their API; with a call in it, by no other."""
         for api, raw in requests(file):
             wire = json.loads(raw)[API_SPECS[api].messages_field]
-            read = READERS[api].decode_message_dicts(wire)
+            read = decode_messages(api, wire)
             assert read
             for other, reader in READERS.items() if any(message.calls for message in read) else ():
                 if other != api:
                     with pytest.raises(FormatError):
-                        reader.decode_message_dicts(wire)
+                        decode_messages(reader.API_NAME, wire)
 
     @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
     def test_every_request_is_a_session_and_can_change_its_api(file):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 
 _SHARED = Path(__file__).parents[3] / "shared"
 _FILE = _SHARED / "cases" / "wire.json"

@@ -14,7 +14,8 @@ from holdfast.engine.requests import add_setup_to_target, render_prepared_reques
 from holdfast.engine.upstream.replies import convert_answer_for_log
 from holdfast.errors import FormatError, UpstreamError
 from holdfast.messages.message import Message
-from holdfast.providers.answers import ParsedAnswer, parse_answer
+from holdfast.providers.answers.answer_stream import parse_answer
+from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.errors import ErrorReport
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.request_body import encode_sized_messages

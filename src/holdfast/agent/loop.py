@@ -25,7 +25,7 @@ from holdfast.engine.session import Session
 from holdfast.errors import HoldfastError, StoreLocked
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.providers.answers import ParsedAnswer
+from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.turns import find_newest_answer_index
 

@@ -22,7 +22,7 @@ from holdfast.engine import recall
 from holdfast.errors import FormatError, HoldfastError
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.text.text_cuts import flatten_to_line
-from holdfast.providers.common.request_options import FunctionTool
+from holdfast.providers.common.portable_options import FunctionTool
 
 _SURROGATE_PATTERN = re.compile(r"[\ud800-\udfff]")
 """Half a character, which no API takes: it becomes U+FFFD."""

@@ -8,10 +8,11 @@ from msgspec import Struct
 
 from holdfast.cli.output.errors import CommandError
 from holdfast.config.providers import PROVIDERS
+from holdfast.providers.registry import API_SPECS
 
 
 class ProviderAccess(Struct, frozen=True):
-    """How one API is reached."""
+    """How the APIs of one provider are reached."""
 
     provider: str
     """Whose it is."""
@@ -33,14 +34,13 @@ class ProviderAccess(Struct, frozen=True):
         return PROVIDERS[self.provider].variables[0].name
 
 
-_OPENAI_ACCESS = ProviderAccess("openai", ("OPENAI_API_KEY",), "authorization", "Bearer ")
-PROVIDER_ACCESS = {
+_ACCESS_BY_PROVIDER = {
     "anthropic": ProviderAccess("anthropic", ("ANTHROPIC_API_KEY",), "x-api-key"),
-    "openai-chat": _OPENAI_ACCESS,
-    "openai-responses": _OPENAI_ACCESS,
+    "openai": ProviderAccess("openai", ("OPENAI_API_KEY",), "authorization", "Bearer "),
     "gemini": ProviderAccess("gemini", ("GEMINI_API_KEY", "GOOGLE_API_KEY"), "x-goog-api-key"),
 }
-"""The four APIs."""
+PROVIDER_ACCESS = {api: _ACCESS_BY_PROVIDER[spec.endpoints.provider] for api, spec in API_SPECS.items()}
+"""How each API is reached: as its provider is."""
 KEY_VARIABLES = frozenset(name for access in PROVIDER_ACCESS.values() for name in access.key_variables)
 """All variables that hold keys."""
 

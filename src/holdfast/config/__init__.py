@@ -1,6 +1,6 @@
 """What is configured: ``holdfast.toml`` of the project, then the user's, then the tables and presets we ship."""
 
-from holdfast.config.catalog import DEFAULT_MODEL, Catalog, get_api_dialect
+from holdfast.config.catalog import DEFAULT_MODEL, Catalog
 from holdfast.config.files import (
     CONFIG_FILE_NAME,
     Configuration,
@@ -19,7 +19,6 @@ __all__ = [
     "Configuration",
     "Override",
     "StoreLimits",
-    "get_api_dialect",
     "get_target",
     "load_catalog",
     "load_configuration",

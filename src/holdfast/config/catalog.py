@@ -19,17 +19,16 @@ counts::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from holdfast.planning.budget import DEFAULT_WINDOW, choose_window
 from holdfast.planning.settings import MAX_SETTING_VALUE
-from holdfast.providers.models import get_anthropic_dialect, get_chat_dialect, get_gemini_dialect, get_responses_dialect
-from holdfast.providers.models import relax_for_unknown_server as trusted
+from holdfast.providers.registry import API_NAMES, API_SPECS, get_api_dialect, relax_for_unknown_server
 from holdfast.state.calibration.calibration import MIN_WINDOW_LIMIT
 from holdfast.state.dialect import Dialect
 from holdfast.state.target import CacheRules, ModelLimits, Prices
@@ -39,16 +38,13 @@ DEFAULT_MODEL = "claude-sonnet-4-5"
 UNKNOWN_MODEL_RATIO = 1.1
 """Tokens for one estimated token of a model that no line matches (the reference's prior for all others)."""
 
-_DIALECT_BUILDERS: dict[str, Callable[[str], Dialect]] = {
-    "anthropic": get_anthropic_dialect,
-    "openai-responses": get_responses_dialect,
-    "gemini": get_gemini_dialect,
-}
-"""What makes the dialect of each API but Chat Completions, where it also counts whose server it is."""
 _DEFAULT_CACHES = {"anthropic": "anthropic-1024", "openai": "openai", "gemini": "gemini"}
 """The cache assumed of a provider's API when the model is not known, or another provider's."""
 
-ApiName: TypeAlias = Literal["anthropic", "openai-chat", "openai-responses", "gemini"]
+if TYPE_CHECKING:
+    ApiName: TypeAlias = str
+else:
+    ApiName = Literal[API_NAMES]  # so that a file with another name is refused with the list of them
 NamePattern: TypeAlias = Annotated[str, Meta(min_length=1)]
 NamePatterns: TypeAlias = NamePattern | Annotated[tuple[NamePattern, ...], Meta(min_length=1)]
 """What the name of a model looks like, the case of its letters aside: one pattern, or several."""
@@ -220,7 +216,7 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
             if line.provider in (None, provider):
                 facts = line.dialect_facts | facts
         model_dialect = get_api_dialect(api, model, provider)
-        model_dialect = trusted(model_dialect) if trusting else model_dialect
+        model_dialect = relax_for_unknown_server(model_dialect) if trusting else model_dialect
         if facts.keys() & _REQUEST_FORM_FIELDS:
             model_dialect = replace(model_dialect, keeps_client_content=False)
         return (
@@ -272,14 +268,4 @@ def _find_line_with(lines: Iterable[CatalogModel], model: str, field: str) -> Ca
 
 
 def _get_provider(api: str) -> str:
-    return api.split("-", 1)[0]
-
-
-def get_api_dialect(api: str, model: str, provider: str = "") -> Dialect:
-    """Return the rules of ``api`` for ``model``, catalogue aside; the strictest ones for an API that nobody speaks.
-
-    ``provider`` says whose server speaks Chat Completions where the model's name does not.
-    """
-    if api == "openai-chat":
-        return get_chat_dialect(model, provider)
-    return _DIALECT_BUILDERS[api](model) if api in _DIALECT_BUILDERS else Dialect(api)
+    return API_SPECS[api].endpoints.provider if api in API_SPECS else api.split("-", 1)[0]

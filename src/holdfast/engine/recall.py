@@ -21,6 +21,9 @@ from holdfast.messages.text.paging import read_text_page as page_of
 from holdfast.messages.text.scan import make_text_reader, measure_extent
 from holdfast.messages.text.text_cuts import replace_surrogates_in_text
 from holdfast.planning.extract.constants import HANDLE_CHARS
+from holdfast.providers.common.portable_options import FunctionTool, PortableOptions
+from holdfast.providers.options import write_request_options
+from holdfast.providers.registry import API_SPECS
 from holdfast.state.codec.reading import convert_value
 from holdfast.store.base import SearchHit, SessionStore
 
@@ -128,20 +131,13 @@ def make_recall_tool(api: str) -> dict[str, Any]:
     """Return the definition of the tool as an element of a request's ``tools``; ``UnrecognizedContent`` for another
     API.
     """
+    if not isinstance(api, str) or api not in API_SPECS:
+        raise UnrecognizedContent(f"no tool can be described for {api!r}; the APIs are {', '.join(API_SPECS)}")
     schema = {"type": "object", "properties": RECALL_PARAMETERS, "additionalProperties": False}
-    definition = {"name": RECALL_TOOL_NAME, "description": RECALL_DESCRIPTION}
-    match api:
-        case "anthropic":
-            return {**definition, "input_schema": schema}
-        case "openai-chat":
-            return {"type": "function", "function": {**definition, "parameters": schema}}
-        case "openai-responses":
-            return {"type": "function", **definition, "parameters": schema, "strict": False}
-        case "gemini":
-            return {"functionDeclarations": [{**definition, "parametersJsonSchema": schema}]}
-    raise UnrecognizedContent(
-        f"no tool can be described for {api!r}; the APIs are anthropic, openai-chat, openai-responses, gemini"
-    )
+    tool = FunctionTool(RECALL_TOOL_NAME, RECALL_DESCRIPTION, schema)
+    fields, _ = write_request_options(api, PortableOptions(tools=(tool,)))
+    definition: dict[str, Any] = fields["tools"][0]
+    return definition
 
 
 def answer_recall(

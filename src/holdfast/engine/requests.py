@@ -37,13 +37,6 @@ RequestInput: TypeAlias = MessageInput | Sequence[MessageInput] | bytes | Mappin
 holds."""
 DEFAULT_OUTPUT_TOKENS = 16_000
 """[H] Tokens asked for where an API must be told a limit and nobody says one: few answers of an agent are longer."""
-_STREAM_FIELDS: Mapping[str, Mapping[str, Any]] = {
-    "anthropic": {"stream": True},
-    "openai-chat": {"stream": True, "stream_options": {"include_usage": True}},
-    "openai-responses": {"stream": True},
-    "gemini": {},
-}
-"""Fields that ask for events, and for the usage at their end."""
 
 
 class RequestOptions(Struct, frozen=True):
@@ -115,7 +108,8 @@ def build_template_from_fields(
 ) -> RequestTemplate:
     """Return the request to ``target`` with ``fields`` beside its messages."""
     stream = request_options.stream is not False
-    all_fields = {**_get_required_fields(target), **(_STREAM_FIELDS[target.api] if stream else {}), **fields}
+    stream_fields = get_api_spec(target.api).options.stream_fields if stream else {}
+    all_fields = {**_get_required_fields(target), **stream_fields, **fields}
     try:
         head = parse_request(build_request_body(target.api, target.model, (), setup_fields=all_fields), target.api)
     except (TypeError, msgspec.EncodeError) as error:
@@ -130,8 +124,8 @@ def build_template_from_fields(
 
 
 def _get_required_fields(target: Target) -> dict[str, int]:
-    """Return the field that an API must be told, where nobody else says it: the longest answer of the Messages API."""
-    if target.api != "anthropic":
+    """Return the field that an API must be told, where nobody else says it: how long an answer may be."""
+    if not get_api_spec(target.api).options.requires_max_tokens:
         return {}
     return {"max_tokens": min(target.limits.max_output or DEFAULT_OUTPUT_TOKENS, DEFAULT_OUTPUT_TOKENS)}
 

@@ -37,7 +37,8 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.text.paging import TextPage
 from holdfast.planning.budget import compute_budget, compute_effective_target
 from holdfast.planning.settings import Settings
-from holdfast.providers.answers import ParsedAnswer, parse_answer
+from holdfast.providers.answers.answer_stream import parse_answer
+from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.errors import ErrorReport, classify_error
 from holdfast.providers.errors.signature_errors import is_signature_error
 from holdfast.recovery.machine import can_recover_from_refusals

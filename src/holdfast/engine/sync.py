@@ -38,7 +38,7 @@ from holdfast.engine.run.run import Run
 from holdfast.engine.session import Session
 from holdfast.errors import HoldfastError, OperationAborted
 from holdfast.messages.text.paging import TextPage
-from holdfast.providers.answers import ParsedAnswer
+from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.common.sse import StreamEvent
 
 P = ParamSpec("P")

@@ -33,7 +33,7 @@ from holdfast.providers.anthropic.cache_control import (
 from holdfast.providers.common.json.raw_json import encode_json as to_json
 from holdfast.providers.convert import convert_request
 from holdfast.providers.fix import fix_request
-from holdfast.providers.registry import API_NAMES, API_SPECS
+from holdfast.providers.registry import API_NAMES, API_SPECS, get_api_dialect
 from holdfast.providers.request_body import build_system_field, encode_sized_messages, parse_message_list
 from holdfast.state.entries import Entry, NoteEntry, RequestEntry
 from holdfast.state.view import apply_normalization, build_projection
@@ -89,7 +89,7 @@ def export_request(recording: Recording, api: str) -> ExportResult:
 def _build_request_body(recording: Recording, api: str, note: NoteEntry | None) -> tuple[bytes, Counter[str]]:
     """Return the request as a body of ``api``, and what its messages lack; the newest cache breakpoints stay."""
     spec, state, envelope = API_SPECS[api], build_state_at_leaf(recording), _build_envelope(recording, api, note)
-    repairs, _ = normalize_projection(state, spec.get_dialect(_get_envelope_model(recording, envelope)))
+    repairs, _ = normalize_projection(state, get_api_dialect(spec.api, _get_envelope_model(recording, envelope)))
     sized_messages = apply_normalization(build_projection(state), repairs)
     if api == anthropic.API_NAME and not _is_thinking_enabled(envelope):
         sized_messages = [
@@ -131,7 +131,7 @@ def _build_envelope(recording: Recording, api: str, note: NoteEntry | None) -> d
         if isinstance(entry.body, RequestEntry) and entry.body.model
     ]
     envelope: dict[str, Any] = {"model": recording.model or (models[-1] if models else "unknown")}
-    return envelope | ({"max_tokens": DEFAULT_MAX_TOKENS} if api == anthropic.API_NAME else {})
+    return envelope | ({"max_tokens": DEFAULT_MAX_TOKENS} if API_SPECS[api].options.requires_max_tokens else {})
 
 
 def _get_envelope_model(recording: Recording, envelope: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ A file is one body, or a line for each request: the bare body, ``{"api", "reques
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from typing import NamedTuple
@@ -29,12 +29,9 @@ from holdfast.formats.common.lines import (
 )
 from holdfast.formats.common.log import CallMetadata, RecordingBuilder, join_origin_lines, make_sized_message
 from holdfast.messages.message import Message
-from holdfast.providers.anthropic import messages as anthropic
+from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.common.json.raw_json import encode_json
-from holdfast.providers.gemini import messages as gemini
-from holdfast.providers.openai_chat import messages as openai_chat
-from holdfast.providers.openai_responses import messages as openai_responses
-from holdfast.providers.registry import API_SPECS, ApiSpec
+from holdfast.providers.registry import API_SPECS, DEFAULT_API
 from holdfast.providers.request_body import measure_request_setup
 from holdfast.state.entries import MessageEntry, NoteEntry
 
@@ -45,9 +42,6 @@ REQUEST_BODY_NOTE = "request body"
 class RequestWrapper(Struct):
     """A line of a file of requests: the body itself, or what a body lies in."""
 
-    messages: Raw = Raw()
-    input: Raw = Raw()
-    contents: Raw = Raw()
     request: Raw = Raw()
     body: Raw = Raw()
     api: str = ""
@@ -57,13 +51,7 @@ class RequestWrapper(Struct):
 class BodyProbe(Struct):
     """The fields of a body that matter here."""
 
-    messages: Raw = Raw()
-    input: Raw = Raw()
-    contents: Raw = Raw()
     model: str = ""
-    system: Raw = Raw()
-    tools: Raw = Raw()
-    anthropic_version: str = ""
 
 
 class _MessageRole(Struct):
@@ -72,20 +60,13 @@ class _MessageRole(Struct):
     parts: Raw = Raw()
 
 
-class _ToolSchema(Struct):
-    input_schema: Raw = Raw()
-
-
 REQUEST_WRAPPER, BODY_PROBE = LenientDecoder(RequestWrapper), LenientDecoder(BodyProbe)
-_MESSAGE_ROLE, _TOOL_SCHEMA = LenientDecoder(_MessageRole), LenientDecoder(_ToolSchema)
+_MESSAGE_ROLE = LenientDecoder(_MessageRole)
 
-_API_OF_PATH = (
-    (re.compile(r"/chat/completions"), openai_chat.API_NAME),
-    (re.compile(r"/responses"), openai_responses.API_NAME),
-    (re.compile(r"/v1/messages"), anthropic.API_NAME),
-    (re.compile(r"models/([^/:]+):\w+"), gemini.API_NAME),
-)
-"""Whose body was sent to a path; Gemini's names the model."""
+_PATH_PATTERNS = [
+    (re.compile(spec.endpoints.captured_path), spec) for spec in API_SPECS.values() if spec.endpoints.captured_path
+]
+"""Whose body was sent to a path; some name the model."""
 
 
 class _LocatedBody(NamedTuple):
@@ -135,14 +116,24 @@ def _locate_body(row: FileLine[RequestWrapper]) -> _LocatedBody | None:
     line = row.value
     if line is None:
         return None
-    bare = line.messages or line.input or line.contents
-    raw = Raw(row.decodable) if bare else line.request or line.body or Raw(row.decodable)
+    fields = decode_raw_fields(row.decodable)
+    is_bare = any(spec.messages_field in fields for spec in API_SPECS.values())
+    raw = Raw(row.decodable) if is_bare else line.request or line.body or Raw(row.decodable)
+    body_fields = decode_raw_fields(raw)
     body = BODY_PROBE.decode_or_default(raw)
-    path_match = next(((api, match) for way, api in _API_OF_PATH if (match := way.search(line.path))), None)
-    api = line.api if line.api in API_SPECS else path_match[0] if path_match is not None else _detect_body_api(body)
-    model = body.model or (path_match[1][1] if path_match is not None and path_match[1].groups() else "")
-    raws = _get_raw_messages(API_SPECS[api], getattr(body, API_SPECS[api].messages_field))
-    return _LocatedBody(API_SPECS[api], raw, model, raws) if raws else None
+    path_spec, path_model = _find_api_of_path(line.path)
+    spec = API_SPECS.get(line.api) or path_spec or API_SPECS[_detect_body_api(body_fields)]
+    raws = _get_raw_messages(spec, body_fields.get(spec.messages_field, Raw()))
+    return _LocatedBody(spec, raw, body.model or path_model, raws) if raws else None
+
+
+def _find_api_of_path(path: str) -> tuple[ApiSpec | None, str]:
+    """Return whose body was sent to ``path``, and the model that it names; None where nobody's is known."""
+    for pattern, spec in _PATH_PATTERNS:
+        match = pattern.search(path)
+        if match is not None:
+            return spec, match[1] if match.groups() else ""
+    return None, ""
 
 
 def _get_raw_messages(spec: ApiSpec, raw: Raw) -> list[Raw]:
@@ -154,18 +145,20 @@ def _get_raw_messages(spec: ApiSpec, raw: Raw) -> list[Raw]:
     return raws if any(peek.role or peek.parts or (peek.type and spec.group_items) for peek in peeks) else []
 
 
-def _detect_body_api(body: BodyProbe) -> str:
+def _detect_body_api(fields: Mapping[str, Raw]) -> str:
     """Return whose body this is: by the name of its list, else by fields and blocks that only one API has."""
-    if body.contents or body.input:
-        return gemini.API_NAME if body.contents else openai_responses.API_NAME
-    if (
-        body.system
-        or body.anthropic_version
-        or any(_TOOL_SCHEMA.decode_or_default(tool).input_schema for tool in decode_raw_elements(body.tools))
-    ):
-        return anthropic.API_NAME
-    marks, hints = detect_array_apis(decode_raw_elements(body.messages))
-    return anthropic.API_NAME if anthropic.API_NAME in (marks or hints) else openai_chat.API_NAME
+    listed = [spec for spec in reversed(API_SPECS.values()) if spec.messages_field in fields]
+    candidates = [spec for spec in listed if spec.messages_field == listed[0].messages_field]
+    if len(candidates) == 1:
+        return candidates[0].api
+    others = [spec for spec in candidates if spec.api != DEFAULT_API]
+    tool_fields = {key for tool in decode_raw_elements(fields.get("tools", Raw())) for key in decode_raw_fields(tool)}
+    for spec in others:
+        if not spec.signs.exclusive_fields.isdisjoint(fields) or not tool_fields.isdisjoint(spec.signs.tool_fields):
+            return spec.api
+    messages = fields[listed[0].messages_field] if listed else Raw()
+    marks, hints = detect_array_apis(decode_raw_elements(messages))
+    return next((spec.api for spec in others if spec.api in (marks or hints)), DEFAULT_API)
 
 
 def _append_body(log: RecordingBuilder, body: _LocatedBody) -> str:

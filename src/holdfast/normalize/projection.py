@@ -29,9 +29,6 @@ from holdfast.state.view import (
     list_shown_sized_messages_at,
 )
 
-SYSTEM_FIELD_APIS = frozenset({"anthropic", "gemini"})
-"""APIs whose bodies have a field for the system prompt, so that none stands first among the messages."""
-
 _GROUP_LOCAL_RULES = SINGLE_MESSAGE_RULES | {CALL_ID_RULE}
 """Rules of the edits that no later group changes: a call's id is that of its results, and of what stands before."""
 
@@ -46,7 +43,7 @@ def normalize_projection(
 ) -> tuple[tuple[Edit, ...], NormalizedPrefix | None]:
     """Return the repairs of the projection, and how much of it is settled for the next time."""
     repair, prefix = _normalize_incrementally(state, dialect)
-    if dialect.api == "anthropic" and not DROPPED_THINKING_RULES.isdisjoint([edit.rule for edit in repair]):
+    if dialect.clients_drop_thinking and not DROPPED_THINKING_RULES.isdisjoint([edit.rule for edit in repair]):
         sized_messages = build_projection(state)
         repair = tuple(
             [
@@ -185,7 +182,7 @@ def _extend_settled_prefix(
         frozenset(_find_interrupted_positions(state, prefix, leading_count)),
     )
     own = bool(sized_messages) and sized_messages[0].raw is not None and sized_messages[0].api == prefix.dialect.api
-    apart = own and prefix.dialect.api in SYSTEM_FIELD_APIS
+    apart = own and prefix.dialect.has_system_field
     fresh = normalize_history(
         messages,
         prefix.dialect,

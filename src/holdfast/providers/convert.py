@@ -16,13 +16,13 @@ from holdfast.messages.strip_foreign import get_opaque_text, is_message_or_field
 from holdfast.normalize.items import TrackedMessage
 from holdfast.normalize.result_media import move_media_after_results
 from holdfast.normalize.roles import CONTINUE_TEXT
-from holdfast.providers.common import request_options as asking
+from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.common.json.raw_json import encode_json, replace_json_fields
-from holdfast.providers.common.request_options import PortableOptions
+from holdfast.providers.common.portable_options import PortableOptions
 from holdfast.providers.common.tool_names import map_invalid_tool_names, rename_message_tools
-from holdfast.providers.openai_chat.messages import build_media_part
+from holdfast.providers.options import read_request_options, write_request_options
 from holdfast.providers.recognize import parse_body_fields, recognize_api
-from holdfast.providers.registry import ApiSpec, get_api_spec
+from holdfast.providers.registry import get_api_dialect, get_api_spec
 from holdfast.providers.request_body import ParsedRequest, build_request_body, parse_request
 from holdfast.state.codec.reading import get_decoder
 
@@ -43,12 +43,12 @@ def convert_request(
         return (replace_json_fields(request, fields, {"model": encode_json(model)}) if has_other_model else request), ()
     parsed_request = parse_request(request, api)
     _require_inline_history(parsed_request)
-    source_options = asking.read_request_options(
+    source_options = read_request_options(
         parsed_request.api, parsed_request.fields, get_api_spec(parsed_request.api).messages_field
     )
     messages, notes = _convert_messages(parsed_request, source_options, spec)
     source_options, messages, new = _rename_invalid_tools(source_options, messages, spec, model or parsed_request.model)
-    options, option_notes = asking.write_request_options(target_api, source_options)
+    options, option_notes = write_request_options(target_api, source_options)
     out = build_request_body(
         target_api,
         model or parsed_request.model,
@@ -67,17 +67,12 @@ def convert_request(
 # -- what is not in the body -------------------------------------------------------------------------------------------
 
 
-_STORED_HISTORY_FIELDS = {
-    "openai-responses": ("previous_response_id", "conversation"),
-    "gemini": ("cachedContent", "cached_content"),
-}
-"""Fields by which a body refers to history that its provider holds."""
-
-
 def _require_inline_history(parsed_request: ParsedRequest) -> None:
     """Raise ``FormatError`` where what was said is not in the body but with the provider."""
-    stored_fields = () if parsed_request.messages or parsed_request.api != "openai-responses" else ("prompt",)
-    names = (*_STORED_HISTORY_FIELDS.get(parsed_request.api, ()), *stored_fields)
+    options = get_api_spec(parsed_request.api).options
+    names = options.stored_history_fields
+    if not parsed_request.messages:
+        names = (*names, *options.stored_prompt_fields)
     history_fields = [key for key in names if bytes(parsed_request.fields.get(key, b"null")) not in (b"null", b'""')]
     kinds = [
         part
@@ -85,7 +80,7 @@ def _require_inline_history(parsed_request: ParsedRequest) -> None:
         for part in sized_message.message.parts
         if isinstance(part, Opaque)
     ]
-    has_reference = parsed_request.api == "openai-responses" and any(_is_item_reference(part) for part in kinds)
+    has_reference = any(_get_item_type(part) in options.reference_item_types for part in kinds)
     if history_fields or has_reference:
         where = f"the field {history_fields[0]!r}" if history_fields else "an item_reference"
         raise FormatError(
@@ -98,11 +93,12 @@ class _ItemType(msgspec.Struct):
     type: str = ""
 
 
-def _is_item_reference(part: Opaque) -> bool:
+def _get_item_type(part: Opaque) -> str | None:
+    """Return the type that an opaque part says; None where it says none that can be read."""
     try:
-        return part.raw is not None and get_decoder(_ItemType).decode(part.raw).type == "item_reference"
+        return None if part.raw is None else get_decoder(_ItemType).decode(part.raw).type
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return False
+        return None
 
 
 # -- what is said ------------------------------------------------------------------------------------------------------
@@ -127,22 +123,21 @@ def _convert_messages(
 def move_result_media(messages: Sequence[Message], spec: ApiSpec) -> tuple[list[Message], list[str]]:
     """Return the messages with the media of results behind each batch of these, and a note on how many moved.
 
-    That is for Chat, whose results hold words alone.
+    That is for APIs whose results hold words alone.
     """
-    results = [result for message in messages for result in message.results] if spec.api == "openai-chat" else []
-    media_count = sum(
-        isinstance(part, Media) and _can_show_in_chat(part) for result in results for part in result.content
-    )
+    shape = spec.shape
+    results = [] if shape.results_hold_media else [result for message in messages for result in message.results]
+    can_show = shape.can_show_media or _always
+    media_count = sum(isinstance(part, Media) and can_show(part) for result in results for part in result.content)
     if not media_count:
         return list(messages), []
     items = [TrackedMessage(at, at + 1, message) for at, message in enumerate(messages)]
     note = f"{media_count} × media in a tool's result: a user shows it behind the results"
-    return [item.message for item in move_media_after_results(items, _can_show_in_chat, {})], [note]
+    return [item.message for item in move_media_after_results(items, can_show, {})], [note]
 
 
-def _can_show_in_chat(part: Media) -> bool:
-    """Return whether Chat has a form for ``part`` but a line."""
-    return build_media_part(part) is not None
+def _always(_part: Media) -> bool:
+    return True
 
 
 def describe_unshown_media(messages: Sequence[Message], spec: ApiSpec) -> list[str]:
@@ -181,7 +176,7 @@ def _rename_invalid_tools(
     tool_names = [tool.name for tool in options.tools]
     tool_names += [call.name for message in messages for call in message.calls]
     tool_names += [result.name for message in messages for result in message.results]
-    names = map_invalid_tool_names([*tool_names, options.chosen_tool], spec.get_dialect(model))
+    names = map_invalid_tool_names([*tool_names, options.chosen_tool], get_api_dialect(spec.api, model))
     if not names:
         return options, messages, []
     tools = tuple([replace(tool, name=names.get(tool.name, tool.name)) for tool in options.tools])
@@ -200,15 +195,11 @@ def _describe_dropped_parts(parsed_request: ParsedRequest, target_api: str) -> l
     for before in messages:
         kind_counts.update(iter_part_losses(before, strip_foreign_content(before, target_api, parsed_request.api)))
     notes = [f"{number} × {kind}" for kind, number in kind_counts.items()]
-    if target_api in _APIS_WITHOUT_ERROR_FLAG and (
+    if not get_api_spec(target_api).shape.has_error_flag and (
         failure_count := sum(result.is_error for message in messages for result in message.results)
     ):
         notes.append(f"{failure_count} × the mark that a tool failed: its words stay")
     return notes
-
-
-_APIS_WITHOUT_ERROR_FLAG = frozenset({"openai-chat", "openai-responses"})
-"""APIs that have no mark for a result that is an error."""
 
 
 def iter_part_losses(before: Message, after: Message) -> Iterator[str]:

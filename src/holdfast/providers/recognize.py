@@ -2,46 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from holdfast.errors import FormatError, UnrecognizedContent
+from holdfast.providers.api_spec import ApiSpec, BodySigns
 from holdfast.providers.common.json.raw_json import decode_json_fields, find_field_spans
-from holdfast.providers.registry import API_NAMES, API_SPECS, get_api_spec
+from holdfast.providers.registry import API_NAMES, API_SPECS, DEFAULT_API, get_api_spec
 
 __all__ = ["API_NAMES", "detect_wide_encoding", "parse_body_fields", "recognize_api", "recognize_expected_api"]
-
-_ANTHROPIC_KEYS = frozenset(
-    {"system", "anthropic_version", "anthropic_beta", "thinking", "stop_sequences", "context_management", "compaction",
-     "output_config", "mcp_servers", "container", "betas"}
-)  # fmt: skip
-"""Top-level fields that Messages has and Chat has not."""
-_CHAT_KEYS = frozenset(
-    {"max_completion_tokens", "stream_options", "frequency_penalty", "presence_penalty", "response_format", "functions",
-     "function_call", "logprobs", "top_logprobs", "logit_bias", "n", "seed", "stop", "parallel_tool_calls",
-     "reasoning_effort", "store", "user", "modalities", "prediction", "web_search_options"}
-)  # fmt: skip
-"""Top-level fields that Chat has and Messages has not."""
-_EXCLUSIVE_KEYS = {
-    "anthropic": frozenset({"system", "anthropic_version"}),
-    "openai-chat": frozenset({"max_completion_tokens", "stream_options", "functions", "function_call"}),
-}
-"""Those of them that no server takes for the other API; gateways pass ``thinking`` on, for instance."""
-_TYPICAL_KEYS = {"anthropic": _ANTHROPIC_KEYS, "openai-chat": _CHAT_KEYS}
-_GEMINI_KEYS = frozenset({"systemInstruction", "system_instruction", "generationConfig", "safetySettings"})
-_RESPONSES_KEYS = frozenset({"previous_response_id", "instructions", "conversation", "max_output_tokens"})
-"""Fields that tell the API of a body in which no messages stand."""
-_NOT_RESPONSES_KEYS = frozenset({"voice", "dimensions", "encoding_format", "assistant_id", "thread"})
-"""Fields of other calls that have an ``input`` or ``instructions``: speech, embeddings, assistants."""
-_ANTHROPIC_BLOCK_TYPES = frozenset(
-    {"tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document", "compaction"}
-)
-_CHAT_PART_TYPES = frozenset({"image_url", "input_audio", "file", "refusal"})
-_CHAT_ROLES = frozenset({"tool", "developer", "function"})
-
 
 _UTF32_STARTS = (
     b"\xff\xfe\x00\x00",
@@ -104,13 +76,15 @@ def recognize_api(fields: Mapping[str, Raw]) -> str:
 
     Raises ``UnrecognizedContent`` for anything else.
     """
-    if "messages" in fields:
-        return _recognize_messages_api(fields)
-    keys = fields.keys()
-    if "contents" in fields or keys & _GEMINI_KEYS:
-        return "gemini"
-    if ("input" in fields or keys & _RESPONSES_KEYS) and not keys & _NOT_RESPONSES_KEYS:
-        return "openai-responses"
+    listed = [spec for spec in API_SPECS.values() if spec.messages_field in fields]
+    candidates = [spec for spec in listed if spec.messages_field == listed[0].messages_field]
+    if len(candidates) > 1:
+        return _choose_among_candidates(fields, candidates)
+    for spec in reversed(API_SPECS.values()):
+        signs = spec.signs
+        is_named = spec.messages_field in fields or not signs.lone_fields.isdisjoint(fields)
+        if is_named and signs.other_call_fields.isdisjoint(fields):
+            return spec.api
     names = ", ".join(list(fields)[:8]) or "none"
     lists = " or ".join(dict.fromkeys(f"'{spec.messages_field}'" for spec in API_SPECS.values()))
     raise UnrecognizedContent(f"no API is known by these fields: {names}; a request needs {lists}")
@@ -125,70 +99,82 @@ def recognize_expected_api(fields: Mapping[str, Raw], expected: str) -> str:
     """
     if get_api_spec(expected).messages_field not in fields:
         return recognize_api(fields)
-    if expected not in _EXCLUSIVE_KEYS or not _TYPICAL_KEYS[expected].isdisjoint(fields):
+    messages_field, signs = API_SPECS[expected].messages_field, API_SPECS[expected].signs
+    if not signs.exclusive_fields or not signs.typical_fields.isdisjoint(fields):
         return expected
     other_api = expected
-    for api in _iter_certain_api_signs(fields):
+    candidates = [spec for spec in API_SPECS.values() if spec.messages_field == messages_field]
+    for api in _iter_certain_api_signs(fields, candidates):
         if api == expected:
             return expected
         other_api = api
     return other_api
 
 
-def _iter_certain_api_signs(fields: Mapping[str, Raw]) -> Iterator[str]:
-    """Yield whose a body with ``messages`` is, by fields that only one API has, and by how it calls tools."""
-    for api, keys in _EXCLUSIVE_KEYS.items():
-        if not keys.isdisjoint(fields):
-            yield api
-    yield from _iter_tool_api_signs(fields)
-    for peek in _peek_messages(fields):
-        if peek.role == "tool" or bytes(peek.tool_calls).startswith(b"["):
-            yield "openai-chat"
-        if peek.role == "assistant" and "tool_use" in _get_block_types(peek.content):
-            yield "anthropic"
+def _iter_certain_api_signs(fields: Mapping[str, Raw], candidates: Sequence[ApiSpec]) -> Iterator[str]:
+    """Yield whose a body is, by fields that only one of ``candidates`` has, and by how it calls tools."""
+    for spec in candidates:
+        if not spec.signs.exclusive_fields.isdisjoint(fields):
+            yield spec.api
+    yield from _iter_tool_api_signs(fields, candidates)
+    for peek in _peek_messages(fields, candidates):
+        has_tool_calls = bytes(peek.tool_calls).startswith(b"[")
+        answer_types = _get_block_types(peek.content) if peek.role == "assistant" else frozenset()
+        for spec in candidates:
+            if peek.role in spec.signs.certain_roles or (spec.signs.has_tool_calls and has_tool_calls):
+                yield spec.api
+        for spec in candidates:
+            if answer_types & spec.signs.certain_block_types:
+                yield spec.api
 
 
-def _iter_tool_api_signs(fields: Mapping[str, Raw]) -> Iterator[str]:
+def _iter_tool_api_signs(fields: Mapping[str, Raw], candidates: Sequence[ApiSpec]) -> Iterator[str]:
     """Yield in whose form tools are offered."""
     try:
         tools = _TOOL_LIST_DECODER.decode(fields.get("tools", b"[]"))
     except msgspec.DecodeError:
         return
-    if any("input_schema" in tool for tool in tools):
-        yield "anthropic"
-    if any("function" in tool or bytes(tool.get("type", b"")) == b'"function"' for tool in tools):
-        yield "openai-chat"
+    for spec in candidates:
+        if any(_is_tool_of(tool, spec.signs) for tool in tools):
+            yield spec.api
 
 
-def _recognize_messages_api(fields: Mapping[str, Raw]) -> str:
-    for keys, api in ((_ANTHROPIC_KEYS, "anthropic"), (_CHAT_KEYS, "openai-chat")):
-        if not keys.isdisjoint(fields):
-            return api
-    for verdict in _iter_likely_api_signs(fields):
-        return verdict
+def _is_tool_of(tool: Mapping[str, Raw], signs: BodySigns) -> bool:
+    return any(field in tool for field in signs.tool_fields) or bytes(tool.get("type", b"")) in signs.tool_types
+
+
+def _choose_among_candidates(fields: Mapping[str, Raw], candidates: Sequence[ApiSpec]) -> str:
+    """Return which of ``candidates``, whose lists have one name, a body is most likely for."""
+    for spec in candidates:
+        if not spec.signs.typical_fields.isdisjoint(fields):
+            return spec.api
+    for api in _iter_likely_api_signs(fields, candidates):
+        return api
     model = bytes(fields.get("model", Raw(b""))).lower()
-    return "anthropic" if b"claude" in model else "openai-chat"
+    named = [spec.api for spec in candidates if spec.signs.model_name and spec.signs.model_name in model]
+    return named[0] if named else DEFAULT_API
 
 
-def _iter_likely_api_signs(fields: Mapping[str, Raw]) -> Iterator[str]:
+def _iter_likely_api_signs(fields: Mapping[str, Raw], candidates: Sequence[ApiSpec]) -> Iterator[str]:
     """Yield what tools and messages say about the API."""
-    yield from _iter_tool_api_signs(fields)
-    peeks = _peek_messages(fields)
+    yield from _iter_tool_api_signs(fields, candidates)
+    peeks = _peek_messages(fields, candidates)
     for peek in peeks:
-        if peek.role in _CHAT_ROLES or bytes(peek.tool_calls).startswith(b"["):
-            yield "openai-chat"
+        has_tool_calls = bytes(peek.tool_calls).startswith(b"[")
+        for spec in candidates:
+            if peek.role in spec.signs.roles or (spec.signs.has_tool_calls and has_tool_calls):
+                yield spec.api
         kinds = _get_block_types(peek.content)
-        if kinds & _ANTHROPIC_BLOCK_TYPES or any(kind.endswith(("_tool_use", "_tool_result")) for kind in kinds):
-            yield "anthropic"
-        if kinds & _CHAT_PART_TYPES:
-            yield "openai-chat"
+        for spec in candidates:
+            if kinds & spec.signs.block_types or any(kind.endswith(spec.signs.block_type_ends) for kind in kinds):
+                yield spec.api
     if peeks and peeks[0].role == "system":
-        yield "openai-chat"
+        yield from [spec.api for spec in candidates if spec.signs.starts_with_system]
 
 
-def _peek_messages(fields: Mapping[str, Raw]) -> list[_MessagePeek]:
+def _peek_messages(fields: Mapping[str, Raw], candidates: Sequence[ApiSpec]) -> list[_MessagePeek]:
     try:
-        return _PEEK_LIST_DECODER.decode(fields["messages"])
+        return _PEEK_LIST_DECODER.decode(fields[candidates[0].messages_field])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return []
 

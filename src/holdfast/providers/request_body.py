@@ -26,7 +26,7 @@ from holdfast.messages.size.tokens import build_sized_message, estimate_byte_tok
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.strip_foreign import strip_foreign_content
 from holdfast.providers.anthropic import cache_control as breakpoints
-from holdfast.providers.common.foreign.transcode import drop_foreign_bytes
+from holdfast.providers.api_spec import ApiSpec, FieldPath, MessageGroup
 from holdfast.providers.common.json.raw_json import (
     JsonBytes,
     decode_json,
@@ -34,8 +34,9 @@ from holdfast.providers.common.json.raw_json import (
     encode_json,
     replace_json_fields,
 )
+from holdfast.providers.foreign.transcode import drop_foreign_bytes
 from holdfast.providers.recognize import parse_body_fields, recognize_api
-from holdfast.providers.registry import API_SPECS, ApiSpec, FieldPath, MessageGroup, get_api_spec
+from holdfast.providers.registry import API_SPECS, get_api_spec
 from holdfast.state.entries import RequestSetup
 from holdfast.state.plan import PlanOptions
 from holdfast.state.sequence import count_shared_prefix_items

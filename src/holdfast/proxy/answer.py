@@ -25,6 +25,7 @@ from holdfast.planning.budget import (
 )
 from holdfast.providers.errors import ErrorReport, Verdict, classify_error
 from holdfast.providers.errors.render import render_error_event
+from holdfast.providers.registry import API_SPECS
 from holdfast.proxy.exchange import ConversationRequest
 from holdfast.proxy.http.headers import RequestState, has_readable_encoding, headers_to_dict
 from holdfast.proxy.http.relay import ResponseHead, ResponsePiece, make_response_head
@@ -238,7 +239,7 @@ def _render_verdict(
     """
     api = request.api
     if request.client_response.has_keep_alive or (
-        api == "openai-responses" and request.wants_stream and verdict.is_overflow
+        API_SPECS[api].errors.sends_overflow_as_event and request.wants_stream and verdict.is_overflow
     ):
         return [ResponseHead(200, [EVENT_STREAM_HEADER]), render_error_event(api, verdict, message=message)]
     return make_error_reply(api, verdict, message, status=status)

@@ -45,6 +45,7 @@ from holdfast.errors import (
 )
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.providers.common.json.surrogates import replace_surrogates_in_bytes
+from holdfast.providers.registry import API_SPECS
 from holdfast.providers.request_body import ParsedRequest, render_request
 from holdfast.proxy.answer import (
     RequestTooLarge,
@@ -77,7 +78,7 @@ from holdfast.proxy.http.request import (
     watch_client,
 )
 from holdfast.proxy.http.response import ClientResponse, Send, deliver_pieces, get_keep_alive_bytes
-from holdfast.proxy.http.routes import Route, build_upstream_url, make_gemini_answer_route
+from holdfast.proxy.http.routes import Route, build_upstream_url, make_model_answer_route
 from holdfast.proxy.metrics.health import Health, RequestOutcome
 from holdfast.proxy.modes import Mode, get_proxy_mode
 from holdfast.proxy.own_replies import (
@@ -343,8 +344,8 @@ class ProxyApp:
                 _print_to_stderr(SUBSCRIPTION_NOTICE)
             return ()
         model = (parsed_request.model or route.model) if summarizer == "client" else summarizer
-        if route.api == "gemini":
-            route = make_gemini_answer_route(route, model)
+        if API_SPECS[route.api].endpoints.names_model:
+            route = make_model_answer_route(route, model)
         to = replace(incoming, route=route)
         return (SummaryWriter(self._make_relay(to), self.resources.resolve_target(parsed_request.api, model)),)
 

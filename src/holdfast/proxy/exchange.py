@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from holdfast.engine.compaction.summarizer import SummaryWriter
+from holdfast.providers.registry import API_SPECS
 from holdfast.providers.request_body import ParsedRequest
 from holdfast.proxy.http.headers import RequestState
 from holdfast.proxy.http.relay import UpstreamRelay
@@ -54,7 +55,7 @@ class ConversationRequest(Exchange, frozen=True):
     @property
     def wants_stream(self) -> bool:
         """Whether the answer is to come as events."""
-        if self.api == "gemini":  # it says so in the address alone
+        if API_SPECS[self.api].endpoints.stream:  # it says so in the address alone
             return self.route.stream
         return self.parsed_body.is_streaming
 

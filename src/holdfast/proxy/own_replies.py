@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.providers.errors import VERDICT_KINDS, Verdict, VerdictKind
 from holdfast.providers.errors.render import render_error_response
+from holdfast.providers.registry import DEFAULT_API
 from holdfast.proxy.http.decompress import BadBody
 from holdfast.proxy.http.headers import RequestState, make_holdfast_headers
 from holdfast.proxy.http.relay import ResponseHead, ResponsePiece
@@ -48,7 +49,7 @@ def make_error_reply(api: str, problem: str | Verdict, message: str, *, status: 
         if isinstance(problem, Verdict)
         else Verdict(cast("VerdictKind", problem) if problem in VERDICT_KINDS else "server")
     )
-    native = render_error_response(api or "openai-chat", verdict, message=message, status=status)
+    native = render_error_response(api or DEFAULT_API, verdict, message=message, status=status)
     headers = [(name.encode(), value.encode()) for name, value in native.headers.items()]
     return [ResponseHead(native.status, headers), native.body]
 

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from holdfast.messages.message import Message
-from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolResult
 from holdfast.messages.size.tokens import MESSAGE_OVERHEAD, build_sized_message
 from holdfast.normalize.parts import can_send_signature, strip_part_signature
 from holdfast.normalize.signatures import DUMMY_SIGNATURE
 from holdfast.planning.builder import PlanBuilder
+from holdfast.providers.registry import API_SPECS
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.dialect import Dialect
 from holdfast.state.edits import Edit, Span
@@ -26,16 +27,7 @@ from holdfast.state.view import decode_native_summary, get_next_shown_index
 
 DROP_SIGNATURES_RULE = "unseal"
 """Rule of the edits, and trigger of the compaction, that leave out what is sealed."""
-RESPONSES_API = "openai-responses"
 _DROP_SIGNATURES_REASON = "the provider takes no more what it had sealed here: another key or organisation asks now"
-_SIGNED_PART_TYPES: dict[str, tuple[type, ...]] = {
-    "anthropic": (Thinking,),
-    RESPONSES_API: (Thinking,),
-    "gemini": (Thinking, Text, ToolCall, Opaque),
-}
-"""The kinds of parts that an API seals; elsewhere a seal is only the name of a field."""
-_COMPACTED_KINDS = frozenset({"compaction", "compaction_summary"})
-"""Items in which Responses gives back a whole past, sealed."""
 LOST_HISTORY_TEXT = (
     "[What was said and done up to here, beside the messages above, was summarised in a form that cannot be read any "
     "more. Look again at what you need, and ask for what is missing.]"
@@ -83,7 +75,7 @@ def _is_signed_part(part: Part, dialect: Dialect) -> bool:
     if (
         isinstance(part, Media | ToolResult)
         or part.signature is None
-        or not isinstance(part, _SIGNED_PART_TYPES.get(dialect.api, ()))
+        or not isinstance(part, _get_signed_part_types(dialect))
     ):
         return False
     return part.signature.data not in {"", DUMMY_SIGNATURE} and can_send_signature(part.signature, dialect)
@@ -91,7 +83,14 @@ def _is_signed_part(part: Part, dialect: Dialect) -> bool:
 
 def _is_compacted_history(part: Part, dialect: Dialect) -> bool:
     """Whether ``part`` is a past that its provider compacted for the client; Anthropic's can be read."""
-    return dialect.api == RESPONSES_API and isinstance(part, Opaque) and part.kind in _COMPACTED_KINDS
+    spec = API_SPECS.get(dialect.api)
+    return spec is not None and isinstance(part, Opaque) and part.kind in spec.sealed_history_kinds
+
+
+def _get_signed_part_types(dialect: Dialect) -> tuple[type, ...]:
+    """Return the kinds of parts that the API signs; none for an API that is not known."""
+    spec = API_SPECS.get(dialect.api)
+    return () if spec is None else spec.signed_part_types
 
 
 def _strip_signed_part(part: Part, dialect: Dialect) -> tuple[Part, ...]:

@@ -16,8 +16,9 @@ from holdfast.messages.parts import Text
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.planning.extract.constants import HANDLE_CHARS
 from holdfast.planning.pipeline import Policy
+from holdfast.providers.registry import get_api_spec
 from holdfast.providers.request_body import build_request_body
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 from holdfast.replay.cache import (
     SETUP_BREAKPOINT,
     CacheBlock,
@@ -256,7 +257,7 @@ class _PolicyRun:
 
     def _render_body(self, simulated_request: SimulatedRequest) -> bytes:
         target = self._study.setting.target
-        required_fields = {"max_tokens": MAX_RESERVE} if target.api == "anthropic" else {}
+        required_fields = {"max_tokens": MAX_RESERVE} if get_api_spec(target.api).options.requires_max_tokens else {}
         return build_request_body(
             target.api,
             target.model,

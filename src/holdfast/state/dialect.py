@@ -119,5 +119,9 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     """Blocks that the provider looks back from a breakpoint for an entry of the cache."""
     binds_thinking: bool = False
     """Thinking is signed over everything before it; after an edit it must go."""
+    has_system_field: bool = False
+    """The system prompt has a field of its own and is no message."""
+    clients_drop_thinking: bool = False
+    """Clients leave the thinking of earlier turns out of the bytes that they send."""
     supports_compaction: bool = False
     """The provider compacts a conversation when it is asked to."""

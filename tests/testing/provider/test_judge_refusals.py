@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.providers.rules import ALL_RULES, validate_request
+from holdfast.providers.rules.validate import ALL_RULES, validate_request
 from holdfast.testing.provider.calls import CompactReply, IncomingRequest, ModelAnswer, RefusalReply, TokenCountReply
 from holdfast.testing.provider.checks.refusals import parse_json_place
 from holdfast.testing.provider.checks.rule_wordings import ANTHROPIC_ERROR_CODES, OPENAI_ERROR_CODES, RULE_WORDINGS

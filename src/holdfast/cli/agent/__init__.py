@@ -24,6 +24,7 @@ from holdfast.cli.providers import get_api_url, make_auth_headers
 from holdfast.cli.user_paths import store_option
 from holdfast.config import Catalog
 from holdfast.providers.recognize import API_NAMES
+from holdfast.providers.registry import DEFAULT_API
 from holdfast.state.target import Target
 from holdfast.store import expand_home
 
@@ -217,7 +218,7 @@ def _get_server_url(api: str, option: str | None) -> str:
 def _choose_api(catalog: Catalog, model: str) -> str:
     """Return the API that ``model`` is called by; one that nobody knows is served by what most servers speak."""
     api = catalog.find_api(model)
-    return api if api in API_NAMES else "openai-chat"
+    return api if api in API_NAMES else DEFAULT_API
 
 
 def _get_agent_target(api: str, model: str, catalog: Catalog, window: int | None = None) -> Target:

@@ -28,7 +28,7 @@ from holdfast.messages.message import get_result_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.references import decode_call_arguments
 from holdfast.planning.pipeline import Policy
-from holdfast.providers.answers import ParsedAnswer
+from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.errors import classify_error
 from holdfast.replay.measure import RequestPoint
 from holdfast.state.target import Target

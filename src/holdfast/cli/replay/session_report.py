@@ -21,6 +21,7 @@ from holdfast.planning.budget import check_budget, compute_budget
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.pipeline import Policy
 from holdfast.providers.recognize import API_NAMES
+from holdfast.providers.registry import DEFAULT_API
 from holdfast.replay.measure import (
     CUT_BUDGETS,
     MeasurementSettings,
@@ -133,7 +134,7 @@ def _choose_replay_api(recording: Recording, replay_job: ReplayJob) -> str:
     """Return the API that the model is called by, else the recording's own, else the first we know."""
     native = replay_job.catalog.find_api(replay_job.model)
     if native is not None:
-        return native if native in API_NAMES else "openai-chat"
+        return native if native in API_NAMES else DEFAULT_API
     return recording.api if recording.api in API_NAMES else API_NAMES[0]
 
 

@@ -20,10 +20,10 @@ from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.planning.settings import Settings
 from holdfast.planning.summary.prompts import SUMMARIZER_INSTRUCTIONS
-from holdfast.providers.answers import ParsedAnswer
-from holdfast.providers.common import request_options as asking
+from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.common.shared_options import TEXT_FORMAT
 from holdfast.providers.errors import OVERFLOW_KINDS, Verdict, classify_error
+from holdfast.providers.options import read_request_options
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.request_body import build_request_body, parse_request, render_request
 from holdfast.recovery.retry import compute_summary_retry_delay
@@ -167,9 +167,7 @@ class CachedRequest(Struct, frozen=True):
         if (self.api, self.model) != (writer.target.api, writer.target.model):
             return None
         parsed_request = parse_request(self.body, self.api)
-        request_fields = asking.read_request_options(
-            self.api, parsed_request.fields, get_api_spec(self.api).messages_field
-        )
+        request_fields = read_request_options(self.api, parsed_request.fields, get_api_spec(self.api).messages_field)
         has_format = any(
             option.name == "format" and option.value != TEXT_FORMAT for option in request_fields.shared_options
         )

@@ -28,8 +28,10 @@ from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.text.text_cuts import hash_text
 from holdfast.messages.text.token_excerpts import clip_text_with_notice
 from holdfast.planning.extract.restored_plan import render_restored_todos
-from holdfast.providers.common.request_options import FunctionTool, PortableOptions, write_request_options
-from holdfast.providers.registry import ApiSpec, get_api_spec
+from holdfast.providers.api_spec import ApiSpec
+from holdfast.providers.common.portable_options import FunctionTool, PortableOptions
+from holdfast.providers.options import write_request_options
+from holdfast.providers.registry import get_api_spec
 from holdfast.providers.request_body import build_system_field
 
 __all__ = ["Environment", "FunctionTool", "RulesFile", "Skill", "load_environment"]
@@ -95,11 +97,11 @@ class Environment(Struct, frozen=True):
         """Return the field that holds the system prompt."""
         if not self.prompt:
             return {}
-        fields_by_api: dict[str, dict[str, Any]] = {
-            "openai-responses": {"instructions": self.prompt},
-            "openai-chat": {spec.messages_field: [{"role": "system", "content": self.prompt}]},
-        }
-        return fields_by_api.get(spec.api) or build_system_field(spec, [self.prompt])
+        if spec.system_fields:
+            return build_system_field(spec, [self.prompt])
+        if spec.options.instructions_field:
+            return {spec.options.instructions_field: self.prompt}
+        return {spec.messages_field: [{"role": "system", "content": self.prompt}]}
 
     def restore_texts(
         self, messages: Iterable[Message] = (), *, skills: Sequence[str] = (), max_tokens: int = RESTORED_SKILLS_TOKENS

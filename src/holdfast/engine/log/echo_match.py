@@ -15,7 +15,7 @@ from holdfast.messages.signatures import copy_signing_models, list_non_thinking_
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.openai_responses.items import decode_item, split_response_items
 from holdfast.providers.openai_responses.messages import API_NAME as RESPONSES
-from holdfast.providers.registry import API_SPECS
+from holdfast.providers.registry import API_SPECS, get_api_dialect
 
 
 def adopt_client_bytes(logged: SizedMessage, client_message: SizedMessage) -> SizedMessage:
@@ -59,7 +59,7 @@ def adopt_piece_bytes(message: SizedMessage, messages: Sequence[SizedMessage]) -
     if spec is None or len(raws) < len(messages):
         return message
     joined_message, raw = join_message_run(messages), Raw(b",".join(raws))
-    if spec.get_dialect("").calls_follow_user and any(message.message.calls for message in messages[1:]):
+    if get_api_dialect(spec.api, "").calls_follow_user and any(message.message.calls for message in messages[1:]):
         raw = Raw(b",".join(spec.encode_message(joined_message, None)))
         joined_message = spec.decode_message(raw)
     return _replace_bytes(message, joined_message, spec.api, raw)

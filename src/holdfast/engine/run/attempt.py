@@ -21,7 +21,7 @@ from holdfast.engine.upstream.upstream import Reply, Upstream, UpstreamRequest
 from holdfast.errors import HoldfastError, InvalidRequest, UpstreamError
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.providers.answers import ParsedAnswer
+from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.common.sse import StreamEvent
 from holdfast.providers.errors import VERDICT_KINDS, ErrorReport, Verdict, VerdictKind, classify_error
 from holdfast.providers.errors.signature_errors import is_signature_error

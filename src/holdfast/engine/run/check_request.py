@@ -14,7 +14,8 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.fix import fix_request
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.request_body import ParsedRequest, render_request
-from holdfast.providers.rules import Finding, validate_request
+from holdfast.providers.rules.rule import Finding
+from holdfast.providers.rules.validate import validate_request
 
 _MAX_LOOKBACK = 64
 """[H] Messages that are looked back on for the calls of the last results: one answer makes no more."""

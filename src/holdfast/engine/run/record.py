@@ -18,7 +18,7 @@ from holdfast.messages.text.text_cuts import flatten_to_line
 from holdfast.normalize.roles import CONTINUE_TEXT
 from holdfast.planning.budget import compute_min_window
 from holdfast.planning.settings import Settings
-from holdfast.providers.answers import ParsedAnswer
+from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.errors import ErrorReport, Verdict, classify_error
 from holdfast.providers.errors.answer_rules import UNREAD_PROMPT_SHARE
 from holdfast.state.calibration.calibration import (

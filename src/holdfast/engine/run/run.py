@@ -15,7 +15,7 @@ from holdfast.engine.run.prepare import parse_request_input, prepare_run
 from holdfast.engine.run.recover import decide_next_attempt
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.errors import OperationAborted, StoreError
-from holdfast.providers.answers import ParsedAnswer
+from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.common.sse import StreamEvent
 
 

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 from holdfast import events
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.messages.parts import Text
-from holdfast.providers.answers import ParsedAnswer
+from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.errors import Verdict
 from holdfast.providers.errors.answer_rules import MIN_COMPARED_TOKENS
 from holdfast.state.calibration.calibration import MAX_CALIBRATION_RATIO, MIN_CALIBRATION_RATIO

@@ -15,9 +15,11 @@ from holdfast.errors import FormatError, UpstreamError
 from holdfast.messages.signatures import set_signing_model
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.strip_foreign import strip_foreign_content
-from holdfast.providers.answers import AnswerStream, ParsedAnswer, parse_answer
+from holdfast.providers.answers.answer_stream import AnswerStream, parse_answer
+from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.common.sse import JsonArrayReader, SseReader, StreamEvent
 from holdfast.providers.errors import ErrorReport
+from holdfast.providers.registry import API_SPECS
 from holdfast.state.entries import Usage
 
 _EVENT_STREAM_TYPE = "text/event-stream"
@@ -90,7 +92,9 @@ class ReplyReader:
         if signs or (is_named and not is_object):
             return first, SseReader()
         is_whole = is_named or kind.partition(";")[0].strip() == _JSON_TYPE
-        is_listed = begins in {b"{", b"["} if self.api == "gemini" else is_object and not is_whole
+        is_listed = (
+            begins in {b"{", b"["} if API_SPECS[self.api].answers.streams_json_array else is_object and not is_whole
+        )
         return first, JsonArrayReader() if self._wants_stream and is_listed else None
 
     def _keep_objects(self, events: Sequence[StreamEvent]) -> None:

@@ -19,25 +19,18 @@ from anyio import CancelScope, CapacityLimiter, fail_after, to_thread
 from msgspec import Struct
 
 from holdfast.engine.upstream.redact import find_secrets, redact_text
-from holdfast.engine.upstream.upstream import READ_TIMEOUT, Endpoint, HttpUpstream, Reply, Upstream, UpstreamRequest
+from holdfast.engine.upstream.upstream import READ_TIMEOUT, HttpUpstream, Reply, Upstream, UpstreamRequest
 from holdfast.errors import ConfigError, FormatError, UpstreamError
+from holdfast.providers.anthropic.spec import ANTHROPIC_SPEC
+from holdfast.providers.gemini.spec import GEMINI_SPEC
+from holdfast.providers.openai_chat.spec import OPENAI_CHAT_SPEC
+from holdfast.providers.openai_responses.spec import OPENAI_RESPONSES_SPEC
+from holdfast.providers.registry import API_SPECS
 
 T = TypeVar("T")
 
 _RAW_RESPONSE_HEADER = {"x-stainless-raw-response": "stream"}
 """The header by which the SDKs of Anthropic and OpenAI return an answer unread (their ``with_streaming_response``)."""
-_SDK_PATHS: Mapping[tuple[str, Endpoint], str] = {
-    ("anthropic", "generate"): "/v1/messages",
-    ("anthropic", "count"): "/v1/messages/count_tokens",
-    ("openai-chat", "generate"): "/chat/completions",
-    ("openai-responses", "generate"): "/responses",
-    ("openai-responses", "compact"): "/responses/compact",
-    ("openai-responses", "count"): "/responses/input_tokens",
-    ("gemini", "generate"): "{model}:generateContent",
-    ("gemini", "count"): "{model}:countTokens",
-}
-"""Addresses as the SDKs name them, behind their own base address."""
-_SDK_GEMINI_STREAM_PATH = "{model}:streamGenerateContent?alt=sse"
 _CONNECTION_ERRORS = frozenset({"APIConnectionError", "APITimeoutError"})
 """What the SDKs call a request that got no answer."""
 _TRANSPORT_PACKAGES = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "aiohttp"})
@@ -86,13 +79,16 @@ class SdkUpstream:
                 await open_reply.close()
 
     def _get_path(self, upstream_request: UpstreamRequest) -> str:
-        path = _SDK_PATHS.get((upstream_request.api, upstream_request.endpoint))
-        if path is None or upstream_request.api not in self.apis:
+        spec = API_SPECS.get(upstream_request.api)
+        path = (
+            "" if spec is None else spec.endpoints.get_path(upstream_request.endpoint, stream=upstream_request.stream)
+        )
+        if spec is None or not path or upstream_request.api not in self.apis:
             raise FormatError(
                 f"{self._name} has no address for {upstream_request.endpoint!r} of {upstream_request.api}; it "
                 f"speaks {', '.join(self.apis)}"
             )
-        return _SDK_GEMINI_STREAM_PATH if upstream_request.stream and path == _SDK_PATHS["gemini", "generate"] else path
+        return path.removeprefix(spec.endpoints.sdk_base)
 
     async def _open(self, upstream_request: UpstreamRequest, path: str) -> _OpenReply:
         try:
@@ -201,7 +197,7 @@ def _get_azure_path(client: Any, upstream_request: UpstreamRequest, path: str) -
 
     The SDK reads that off a body that it wrote itself.
     """
-    if upstream_request.api != "openai-chat" or "/deployments" in client.base_url.path:
+    if upstream_request.api != OPENAI_CHAT_SPEC.api or "/deployments" in client.base_url.path:
         return path
     return f"/deployments/{quote(upstream_request.model, safe='')}{path}"
 
@@ -309,16 +305,16 @@ def _find_request_secrets(thing: Any) -> tuple[str, ...]:
 
 # -- which client it is ------------------------------------------------------------------------------------------------
 
-_OPENAI = ("openai-chat", "openai-responses")
+_OPENAI = (OPENAI_CHAT_SPEC.api, OPENAI_RESPONSES_SPEC.api)
 _SDK_CLIENTS: Mapping[str, tuple[tuple[str, ...], _Opener]] = {
-    "anthropic.AsyncAnthropic": (("anthropic",), _post_async),
-    "anthropic.Anthropic": (("anthropic",), _post_in_thread),
+    "anthropic.AsyncAnthropic": ((ANTHROPIC_SPEC.api,), _post_async),
+    "anthropic.Anthropic": ((ANTHROPIC_SPEC.api,), _post_in_thread),
     "openai.AsyncOpenAI": (_OPENAI, _post_async),
     "openai.OpenAI": (_OPENAI, _post_in_thread),
     "openai.AsyncAzureOpenAI": (_OPENAI, _post_azure_async),
     "openai.AzureOpenAI": (_OPENAI, _post_azure_in_thread),
-    "google.genai.Client": (("gemini",), _generate_by_google),
-    "google.genai.AsyncClient": (("gemini",), _generate_by_google),
+    "google.genai.Client": ((GEMINI_SPEC.api,), _generate_by_google),
+    "google.genai.AsyncClient": ((GEMINI_SPEC.api,), _generate_by_google),
 }
 """Clients by package and class, with what they speak and how they are asked; subclasses count as what they extend."""
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from holdfast.engine.upstream.connections import make_full_duplex_mounts
 from holdfast.engine.upstream.redact import find_secrets, redact_text
 from holdfast.errors import ConfigError, FormatError, UpstreamError
-from holdfast.providers.registry import get_api_spec
+from holdfast.providers.registry import API_SPECS, get_api_spec
 
 READ_TIMEOUT = 600.0
 """Seconds without a byte after which a provider counts as gone: the SDKs of Anthropic and OpenAI wait as long."""
@@ -25,20 +25,6 @@ LARGEST_PORT = 65_535
 """The largest number that a port can have."""
 Endpoint: TypeAlias = Literal["generate", "compact", "count"]
 """An answer, a compaction (an address of its own on Responses alone), or a count of the prompt's tokens."""
-_ENDPOINT_PATHS: dict[tuple[str, Endpoint], str] = {
-    ("anthropic", "generate"): "/v1/messages",
-    ("anthropic", "count"): "/v1/messages/count_tokens",
-    ("openai-chat", "generate"): "/v1/chat/completions",
-    ("openai-responses", "generate"): "/v1/responses",
-    ("openai-responses", "compact"): "/v1/responses/compact",
-    ("openai-responses", "count"): "/v1/responses/input_tokens",
-    ("gemini", "generate"): "/v1beta/models/{model}:generateContent",
-    ("gemini", "count"): "/v1beta/models/{model}:countTokens",
-}
-_GEMINI_STREAM_PATH = "/v1beta/models/{model}:streamGenerateContent?alt=sse"
-"""Gemini says in the address whether it streams; the others say it in the body."""
-_DEFAULT_HEADERS: Mapping[str, Mapping[str, str]] = {"anthropic": {"anthropic-version": "2023-06-01"}}
-"""Headers that an API wants of every request, as it is spoken here; those that are given take their places."""
 _ANTHROPIC_BETA_HEADER = "anthropic-beta"
 """The header that lists the beta features asked for."""
 _VERSION_SUFFIX_PATTERN = re.compile(r"/v\d\w*$")
@@ -114,7 +100,9 @@ class HttpUpstream:
         self.api = get_api_spec(api).api
         self.base_url = _check_base_url(base_url).rstrip("/")
         try:
-            default_headers = httpx2.Headers({"content-type": "application/json", **_DEFAULT_HEADERS.get(self.api, {})})
+            default_headers = httpx2.Headers(
+                {"content-type": "application/json", **get_api_spec(api).endpoints.default_headers}
+            )
             default_headers.update(headers)  # in any case of letters
             self._client = httpx2.AsyncClient(
                 headers=default_headers,
@@ -128,17 +116,15 @@ class HttpUpstream:
 
     def build_url(self, upstream_request: UpstreamRequest) -> str:
         """Return where ``upstream_request`` goes; ``FormatError`` where its API has no such endpoint."""
-        path_template = _ENDPOINT_PATHS.get((upstream_request.api, upstream_request.endpoint))
-        if path_template is None:
+        spec = API_SPECS.get(upstream_request.api)
+        path_template = (
+            "" if spec is None else spec.endpoints.get_path(upstream_request.endpoint, stream=upstream_request.stream)
+        )
+        if not path_template:
             raise FormatError(
                 f"{upstream_request.api} has no address for {upstream_request.endpoint!r}; ask it for an answer"
             )
-        is_streamed = (
-            upstream_request.api == "gemini" and upstream_request.endpoint == "generate" and upstream_request.stream
-        )
-        path = (_GEMINI_STREAM_PATH if is_streamed else path_template).format(
-            model=quote(upstream_request.model.removeprefix("models/"), safe="")
-        )
+        path = path_template.format(model=quote(upstream_request.model.removeprefix("models/"), safe=""))
         if _VERSION_SUFFIX_PATTERN.search(self.base_url):
             path = "/" + path.split("/", 2)[2]
         return self.base_url + path

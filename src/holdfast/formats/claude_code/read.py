@@ -23,7 +23,7 @@ from holdfast.formats.common.lines import DECODE_ERRORS, FileLine, LenientDecode
 from holdfast.formats.common.log import CallMetadata, RecordingBuilder, join_origin_lines, make_sized_message
 from holdfast.messages.message import Message
 from holdfast.messages.parts import ToolCall, ToolResult
-from holdfast.providers.answers import parse_window_usage
+from holdfast.providers.answers.usage import parse_window_usage
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.state.entries import CompactionEntry, EntryBody, MessageEntry, NoteEntry, Usage
 from holdfast.state.lazy_entries import LazyBody

@@ -16,20 +16,11 @@ from holdfast.formats.common.lines import (
     replace_bad_escapes,
     strip_json_whitespace,
 )
-from holdfast.providers.anthropic import messages as anthropic
+from holdfast.providers.api_spec import ListSigns
 from holdfast.providers.common.json.raw_json import encode_json
-from holdfast.providers.gemini import messages as gemini
-from holdfast.providers.openai_chat import messages as openai_chat
-from holdfast.providers.openai_responses import messages as openai_responses
-from holdfast.providers.registry import API_SPECS
+from holdfast.providers.registry import API_SPECS, DEFAULT_API
 
 _ARRAY_START, _EMPTY_ARRAY = (re.compile(rb"(?:\xef\xbb\xbf)?\s*\[" + suffix) for suffix in (b"", rb"\s*\]\s*"))
-_ANTHROPIC, _CHAT, _RESPONSES, _GEMINI = (
-    anthropic.API_NAME,
-    openai_chat.API_NAME,
-    openai_responses.API_NAME,
-    gemini.API_NAME,
-)
 
 
 class _MessageProbe(Struct):
@@ -55,19 +46,6 @@ _MESSAGE_PROBE, _BLOCK_PROBE, _OPENCODE_INFO = (
     LenientDecoder(_BlockProbe),
     LenientDecoder(_OpencodeInfo),
 )
-_API_OF_BLOCK = {
-    **dict.fromkeys(("tool_use", "tool_result", "server_tool_use"), _ANTHROPIC),
-    **dict.fromkeys(("image_url", "input_audio", "file"), _CHAT),
-    **dict.fromkeys(("input_text", "output_text", "input_image", "input_file"), _RESPONSES),
-}
-"""Kinds of blocks that only one API has; an image is Anthropic's when it has a ``source``."""
-_ANTHROPIC_HINT_BLOCKS = frozenset({"thinking", "redacted_thinking", "document"})
-"""Blocks of Anthropic's that routers take in Chat too."""
-_RESPONSES_ITEM_TYPES = frozenset(
-    {"reasoning", "compaction", "item_reference", "mcp_list_tools", "mcp_approval_request"}
-)
-_RESPONSES_ITEM_SUFFIXES = ("_call", "_call_output", "_approval_response")
-"""Types of the items of Responses that have no role, and how the others end."""
 _WANTED_INPUT_TEXT = "give a list of messages as a request of one API has them, or the tool's own session file"
 
 
@@ -120,7 +98,7 @@ def wrap_array_in_body(data: bytes) -> bytes:
     if len(marks) > 1:
         apis = " and ".join(f"[{at}] is of {api}" for api, at in marks.items())
         raise UnrecognizedContent(f"the list holds messages of several APIs: {apis}; {_WANTED_INPUT_TEXT}")
-    field = API_SPECS[next(iter(marks or hints), _CHAT)].messages_field
+    field = API_SPECS[next(iter(marks or hints), DEFAULT_API)].messages_field
     return encode_json({field: Raw(b"[" + b",".join(map(bytes, raws)) + b"]")})
 
 
@@ -146,34 +124,41 @@ def _describe_first_element(raws: Sequence[Raw]) -> str:
 
 
 def _is_message_like(peek: _MessageProbe) -> bool:
-    return bool(peek.role or decode_raw_elements(peek.parts)) or _is_responses_item_type(peek.type)
+    return bool(peek.role or decode_raw_elements(peek.parts)) or _is_item_type(peek.type)
 
 
-def _is_responses_item_type(type_: str) -> bool:
-    return type_ in _RESPONSES_ITEM_TYPES or type_.endswith(_RESPONSES_ITEM_SUFFIXES)
+def _is_item_type(type_: str) -> bool:
+    return any(spec.signs.listed.is_item_type(type_) for spec in API_SPECS.values())
 
 
 def _iterate_certain_apis(peek: _MessageProbe) -> Iterator[str]:
-    """Yield the API that alone writes a message like this one, as often as it shows."""
-    if decode_raw_elements(peek.parts):
-        yield _GEMINI
-    if not peek.role and _is_responses_item_type(peek.type):
-        yield _RESPONSES
-    if decode_raw_elements(peek.tool_calls) or peek.role in ("tool", "function"):
-        yield _CHAT
-    for block in map(_BLOCK_PROBE.decode_or_default, decode_raw_elements(peek.content)):
-        if block.type in _API_OF_BLOCK:
-            yield _API_OF_BLOCK[block.type]
-        elif block.type == "image" and block.source:
-            yield _ANTHROPIC
+    """Yield the APIs that alone write a message like this one, as its fields and its blocks tell."""
+    blocks = [_BLOCK_PROBE.decode_or_default(block) for block in decode_raw_elements(peek.content)]
+    has_parts, has_tool_calls = bool(decode_raw_elements(peek.parts)), bool(decode_raw_elements(peek.tool_calls))
+    for spec in API_SPECS.values():
+        if spec.signs.listed.has_parts and has_parts:
+            yield spec.api
+    for spec in API_SPECS.values():
+        if not peek.role and spec.signs.listed.is_item_type(peek.type):
+            yield spec.api
+    for spec in API_SPECS.values():
+        signs = spec.signs.listed
+        if peek.role in signs.roles or (signs.has_tool_calls and has_tool_calls):
+            yield spec.api
+    for block in blocks:
+        yield from [spec.api for spec in API_SPECS.values() if _is_block_of(block, spec.signs.listed)]
+
+
+def _is_block_of(block: _BlockProbe, signs: ListSigns) -> bool:
+    return block.type in signs.block_types or (block.type in signs.sourced_block_types and bool(block.source))
 
 
 def _iterate_likely_apis(peek: _MessageProbe) -> Iterator[str]:
-    """Yield the API that likely wrote a message, though another one takes it too."""
-    if any(
-        block.cache_control or block.type in _ANTHROPIC_HINT_BLOCKS
-        for block in map(_BLOCK_PROBE.decode_or_default, decode_raw_elements(peek.content))
-    ):
-        yield _ANTHROPIC
-    if peek.type == "message":
-        yield _RESPONSES
+    """Yield the APIs that likely wrote a message, though another one takes it too."""
+    blocks = [_BLOCK_PROBE.decode_or_default(block) for block in decode_raw_elements(peek.content)]
+    for spec in API_SPECS.values():
+        signs = spec.signs.listed
+        if signs.has_breakpoints and any(block.cache_control for block in blocks):
+            yield spec.api
+        if any(block.type in signs.likely_block_types for block in blocks) or peek.type in signs.likely_message_types:
+            yield spec.api

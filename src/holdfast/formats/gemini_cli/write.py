@@ -29,6 +29,7 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.common.json.raw_json import encode_json as to_json
 from holdfast.providers.common.json.raw_json import wrap_call_arguments
 from holdfast.providers.gemini import messages as gemini
+from holdfast.providers.message_dicts import encode_messages
 from holdfast.state.entries import BranchSummaryEntry, CompactionEntry, Entry, MessageEntry, NoteEntry, Usage
 
 
@@ -225,7 +226,7 @@ def _encode_gemini_parts(message: Message) -> list[dict[str, Any]]:
 def _encode_gemini_part(role: Role, part: Part) -> list[dict[str, Any]]:
     """Return one part as the API has it, none where it has no form for it, or is no object."""
     own = isinstance(part, ToolCall | ToolResult)
-    contents = gemini.encode_message_dicts([Message(role, (replace(part, raw=None) if own else part,))])
+    contents = encode_messages(gemini.API_NAME, [Message(role, (replace(part, raw=None) if own else part,))])
     out = [wire_part for content in contents for wire_part in content.get("parts") or () if isinstance(wire_part, dict)]
     if isinstance(part, ToolCall | ToolResult):
         kind, id_ = ("functionCall", part.id) if isinstance(part, ToolCall) else ("functionResponse", part.call_id)

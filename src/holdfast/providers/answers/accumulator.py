@@ -11,7 +11,7 @@ from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.providers.answers.error_reports import parse_error_report
 from holdfast.providers.answers.parsed_answer import ParsedAnswer, StopReason
-from holdfast.providers.answers.usage import parse_usage_pair
+from holdfast.providers.answers.usage_pair import UsageParser, read_usage_pair
 from holdfast.providers.common.json.lenient_json import read_json_text
 
 EMPTY_ANSWER = Message("assistant")
@@ -50,14 +50,15 @@ def build_parsed_answer(
     message: Message,
     history: Sequence[bytes],
     stop: tuple[StopReason, str],
+    parse_usage: UsageParser,
     field_names: tuple[str, str, str] = ("usage", "model", "id"),
 ) -> ParsedAnswer:
-    """Return the answer in a body: ``stop`` as we and as the API says it, ``field_names`` of the fields that say the
-    rest.
+    """Return the answer in a body: ``stop`` as we and as the API says it, ``parse_usage`` for its tokens,
+    ``field_names`` of the fields that say the rest.
     """
     fault = parse_error_report(fields, api)
     counts, model, identity = map(fields.get, field_names)
-    last, paid = parse_usage_pair(api, counts)
+    last, paid = read_usage_pair(counts, parse_usage)
     return ParsedAnswer(
         message,
         tuple(history) if message.parts else (),

@@ -1,17 +1,16 @@
-"""Bodies and streams of the four APIs as answers."""
+"""Bodies and streams of every API as answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from msgspec import Raw, Struct
+from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.errors import FormatError, UnrecognizedContent
-from holdfast.providers.answers.accumulator import StreamAccumulator
 from holdfast.providers.answers.error_reports import parse_error_report
 from holdfast.providers.answers.parsed_answer import ParsedAnswer
-from holdfast.providers.anthropic import response as anthropic
+from holdfast.providers.api_spec import AnswerFormat
 from holdfast.providers.common.json.lenient_json import (
     has_replaced_characters,
     is_utf8,
@@ -21,32 +20,15 @@ from holdfast.providers.common.json.lenient_json import (
 from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.providers.common.sse import DONE_DATA, StreamEvent
 from holdfast.providers.errors.report import ErrorReport
-from holdfast.providers.gemini import response as gemini
-from holdfast.providers.openai_chat import response as openai_chat
-from holdfast.providers.openai_responses import response as openai_responses
+from holdfast.providers.registry import API_SPECS
 
 _RawFields = Mapping[str, Raw]
 
 
-class _AnswerParser(Struct, frozen=True):
-    """How an API answers."""
-
-    parse_body: Callable[[_RawFields], ParsedAnswer]
-    new_accumulator: Callable[[], StreamAccumulator]
-
-
-_ANSWER_PARSERS: dict[str, _AnswerParser] = {
-    "anthropic": _AnswerParser(anthropic.parse_answer_body, anthropic.AnthropicAccumulator),
-    "openai-chat": _AnswerParser(openai_chat.parse_answer_body, openai_chat.ChatAccumulator),
-    "openai-responses": _AnswerParser(openai_responses.parse_answer_body, openai_responses.ResponsesAccumulator),
-    "gemini": _AnswerParser(gemini.parse_answer_body, gemini.GeminiAccumulator),
-}
-
-
-def _get_answer_parser(api: str) -> _AnswerParser:
-    if not isinstance(api, str) or api not in _ANSWER_PARSERS:
-        raise UnrecognizedContent(f"nothing is known of answers of {api!r}; the APIs are {', '.join(_ANSWER_PARSERS)}")
-    return _ANSWER_PARSERS[api]
+def _get_answer_format(api: str) -> AnswerFormat:
+    if not isinstance(api, str) or api not in API_SPECS:
+        raise UnrecognizedContent(f"nothing is known of answers of {api!r}; the APIs are {', '.join(API_SPECS)}")
+    return API_SPECS[api].answers
 
 
 def parse_answer(api: str, body: bytes) -> ParsedAnswer:
@@ -56,10 +38,10 @@ def parse_answer(api: str, body: bytes) -> ParsedAnswer:
     """
     if not isinstance(body, bytes | bytearray | memoryview):
         raise FormatError(f"the body is of type {type(body).__name__}; give the bytes of an answer")
-    voice, clean = _get_answer_parser(api), make_json_readable(body)
+    answer_format, clean = _get_answer_format(api), make_json_readable(body)
     if clean is None or not clean.strip().startswith(b"{"):
         raise FormatError(f"the answer is no JSON object (it begins with {body[:40]!r}); send the whole body")
-    parsed_answer = voice.parse_body(read_json_fields(clean))
+    parsed_answer = answer_format.parse_body(read_json_fields(clean))
     return replace(parsed_answer, is_damaged=True) if has_replaced_characters(body, clean) else parsed_answer
 
 
@@ -70,9 +52,9 @@ class AnswerStream:
     """
 
     def __init__(self, api: str) -> None:
-        self._voice = _get_answer_parser(api)
+        self._answer_format = _get_answer_format(api)
         self._api = api
-        self._folding = self._voice.new_accumulator()
+        self._folding = self._answer_format.new_accumulator()
         self._fault: ErrorReport | None = None
         self.unreadable_events = 0
         """Events whose data was no JSON."""
@@ -121,7 +103,7 @@ class AnswerStream:
 
     def build_answer(self) -> ParsedAnswer:
         """Return what was said so far."""
-        parsed_answer = self._voice.parse_body(read_json_fields(self.build_body()))
+        parsed_answer = self._answer_format.parse_body(read_json_fields(self.build_body()))
         parsed_answer = replace(parsed_answer, is_damaged=True) if self._damaged else parsed_answer
         if self._fault is not None:
             return replace(parsed_answer, stop_reason="error", error=self._fault, is_complete=False)

@@ -34,7 +34,6 @@ from holdfast.messages.parts import (
 )
 from holdfast.providers.anthropic.cache_control import keep_nested_breakpoint
 from holdfast.providers.common.block_alignment import align_parts_with_blocks, get_call_identity
-from holdfast.providers.common.foreign import foreign_messages as strangers
 from holdfast.providers.common.json.raw_json import (
     JsonBytes,
     count_base64_bytes,
@@ -45,11 +44,10 @@ from holdfast.providers.common.json.raw_json import (
     wrap_call_arguments,
 )
 from holdfast.providers.common.media import add_document_title, decode_text_document, is_web_media
-from holdfast.providers.models import get_anthropic_dialect as dialect
 
 API_NAME = "anthropic"
 
-__all__ = ["API_NAME", "decode_message", "decode_message_dicts", "dialect", "encode_message", "encode_message_dicts"]
+__all__ = ["API_NAME", "decode_message", "encode_message"]
 
 
 # -- the shapes on the wire --------------------------------------------------------------------------------------------
@@ -140,7 +138,6 @@ _BLOCK_DECODER = Decoder(
 )
 _RESULT_BLOCK_DECODER = Decoder(_TextBlock | _ImageBlock | _DocumentBlock | _SearchResultBlock)
 _BLOCK_TYPE_DECODER = Decoder(_BlockType)
-_DICT_DECODER = Decoder(dict[str, Any])
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What reading one block may raise: another shape, text that is no UTF-8, too deep."""
 
@@ -389,26 +386,3 @@ def _build_media_source(part: Media) -> dict[str, str] | None:
         return {"type": "file", "file_id": part.source} if part.source else None
     is_url_kind = part.kind == "image" or part.mime in ("", "application/pdf")
     return {"type": "url", "url": part.source} if is_url_kind and is_web_media(part) else None
-
-
-# -- whole lists, for callers who hold dicts ---------------------------------------------------------------------------
-
-
-def decode_message_dicts(dicts: Sequence[Any]) -> list[Message]:
-    """Return the ``messages`` of a request, as dicts or objects of an SDK, as values.
-
-    Raises ``FormatError`` with the JSON path of what cannot be read or belongs to another API.
-    """
-    return strangers.decode_message_list(dicts, API_NAME, decode_message)
-
-
-def encode_message_dicts(messages: Sequence[Message]) -> list[Any]:
-    """Return values as the ``messages`` of a request, as dicts.
-
-    Raises ``FormatError`` where arguments hold a number that Python has no value for (``1e999``).
-    """
-    return [
-        decode_json(_DICT_DECODER, wire, "the message")
-        for message in strangers.check_messages_to_encode(messages, API_NAME)
-        for wire in encode_message(message)
-    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from msgspec import Raw, Struct, field
@@ -17,6 +17,7 @@ from holdfast.providers.answers.accumulator import (
 )
 from holdfast.providers.answers.parsed_answer import ParsedAnswer, StopReason
 from holdfast.providers.anthropic import messages as anthropic
+from holdfast.providers.common.event_text import get_text_at
 from holdfast.providers.common.json.lenient_json import (
     ListIndex,
     drop_null_fields,
@@ -27,6 +28,7 @@ from holdfast.providers.common.json.lenient_json import (
     try_decode_json,
 )
 from holdfast.providers.common.json.raw_json import encode_json, wrap_call_arguments
+from holdfast.state.entries import Usage
 
 STOP_REASONS: dict[str, StopReason] = {
     "end_turn": "end",
@@ -41,13 +43,42 @@ STOP_REASONS: dict[str, StopReason] = {
 """``stop_reason`` (SDK 2.12)."""
 
 
+def parse_usage(fields: Mapping[str, Raw]) -> Usage:
+    """Return the tokens of a ``usage``.
+
+    ``input_tokens`` alone leaves out what was read from the cache and what was written to it; ``output_tokens``
+    includes thinking.
+    """
+    cache_read, cache_write = (
+        read_json_count(fields.get("cache_read_input_tokens")),
+        read_json_count(fields.get("cache_creation_input_tokens")),
+    )
+    thinking = read_json_count(read_json_fields(fields.get("output_tokens_details")).get("thinking_tokens"))
+    fresh, output = read_json_count(fields.get("input_tokens")), read_json_count(fields.get("output_tokens"))
+    hour = read_json_count(read_json_fields(fields.get("cache_creation")).get("ephemeral_1h_input_tokens"))
+    return Usage(
+        fresh + cache_read + cache_write,
+        output,
+        cache_read,
+        cache_write,
+        thinking,
+        cache_write_1h=min(hour, cache_write),
+    )
+
+
+def iter_event_text(payload: dict[str, Any]) -> Iterator[str]:
+    """Yield the words of the answer in one event of a stream."""
+    if payload.get("type") == "content_block_delta":
+        yield get_text_at(payload, "delta", "text")
+
+
 def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
     """Return the answer in the fields of a body."""
     native = read_json_text(fields.get("stop_reason"))
     element = encode_json({"role": "assistant", "content": fields["content"]}) if "content" in fields else b""
     message = decode_message_or_empty(anthropic.decode_message, element) if element else EMPTY_ANSWER
     answer = build_parsed_answer(
-        anthropic.API_NAME, fields, message, (element,), (map_stop_reason(STOP_REASONS, native), native)
+        anthropic.API_NAME, fields, message, (element,), (map_stop_reason(STOP_REASONS, native), native), parse_usage
     )
     context_management = fields.get("context_management")
     return (

@@ -16,7 +16,7 @@ from holdfast.errors import ConfigError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Part, Text
 from holdfast.messages.size.tokens import MESSAGE_OVERHEAD, build_sized_message, estimate_text_tokens
-from holdfast.providers.answers import ParsedAnswer
+from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.common.json.raw_json import count_base64_bytes, decode_json_fields, encode_json
 from holdfast.providers.common.server_compaction import (
     ANTHROPIC_API,

@@ -26,8 +26,8 @@ from holdfast.providers.fix.output_limit import add_missing_max_tokens
 from holdfast.providers.fix.tools import translate_foreign_tools
 from holdfast.providers.fix.word_guard import count_user_texts, has_lost_text
 from holdfast.providers.recognize import parse_body_fields, recognize_api
-from holdfast.providers.registry import get_api_spec
-from holdfast.providers.rules import Finding
+from holdfast.providers.registry import get_api_dialect, get_api_spec
+from holdfast.providers.rules.rule import Finding
 from holdfast.state.dialect import Dialect
 
 __all__ = ["FixResult", "RequestFix", "fix_lone_surrogates", "fix_request"]
@@ -65,7 +65,7 @@ def fix_request(
     api = api or recognize_api(fields)
     spec, own = get_api_spec(api), read_json_text(fields.get("model"))
     model_name = model or own
-    rules = dialect(api, model_name) if dialect is not None else spec.get_dialect(model_name)
+    rules = dialect(api, model_name) if dialect is not None else get_api_dialect(spec.api, model_name)
     work = FixContext(
         spec,
         model_name,

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Raw
 
+from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.common.json.json_path import get_json_first_char
 from holdfast.providers.common.json.lenient_json import read_json_items, read_json_text
 from holdfast.providers.common.json.raw_json import decode_json_fields, encode_json
 from holdfast.providers.fix.word_guard import TEXT_BLOCK_TYPES
-from holdfast.providers.registry import ApiSpec
 
 _RESULT_BLOCK_TYPES = frozenset(
     {"image", "document", "search_result", "image_url", "input_image", "input_file", "input_audio", "file",
@@ -27,13 +27,6 @@ _GEMINI_PAYLOAD_FIELDS = _GEMINI_MEDIA_FIELDS | {
     "function_response",
 }
 _SIGNATURE_FIELDS = ("thoughtSignature", "thought_signature")
-_FOREIGN_CALL_TYPES = {
-    "anthropic": frozenset({"function_call", "function_call_output", "tool_call"}),
-    "openai-chat": frozenset({"tool_use", "tool_result", "function_call", "function_call_output"}),
-    "openai-responses": frozenset({"tool_use", "tool_result", "function_call", "function_call_output"}),
-    "gemini": frozenset({"tool_use", "tool_result"}),
-}
-"""Calls and results of other APIs, which a block of this one cannot be."""
 
 
 def wrap_in_list(raw: Raw) -> list[Raw]:
@@ -51,7 +44,7 @@ def iter_replacement_blocks(raw: Raw, spec: ApiSpec, role: str) -> Iterator[Raw]
     elif kind == "[":
         for leaf in _iter_flat(raw):
             yield from iter_replacement_blocks(leaf, spec, role)
-    elif kind == "{" and spec.messages_field == "contents":
+    elif kind == "{" and not get_text_block_type(spec, role):
         bare = _drop_invalid_signature(raw)
         yield from _split_text_part(decode_json_fields(bare)) or [_reshape_block(bare, spec, role)]
     elif kind == "{":
@@ -91,7 +84,7 @@ def _reshape_block(raw: Raw, spec: ApiSpec, role: str) -> Raw:
     raw_fields = decode_json_fields(raw)
     kind = read_json_text(raw_fields.get("type"))
     text = find_block_text(raw_fields) if not kind or kind in TEXT_BLOCK_TYPES else ""
-    if kind in _FOREIGN_CALL_TYPES[spec.api]:
+    if kind in spec.shape.foreign_call_types:
         return build_text_block(render_foreign_block(raw_fields), spec, role)
     if not text or (_is_own_text_type(kind, spec, role) and get_json_first_char(raw_fields.get("text")) == '"'):
         return raw
@@ -119,21 +112,19 @@ def find_block_text(fields: Mapping[str, Raw]) -> str:
 
 
 def _is_own_text_type(kind: str, spec: ApiSpec, role: str) -> bool:
-    return kind == ("" if spec.messages_field == "contents" else get_text_block_type(spec, role))
+    return kind == get_text_block_type(spec, role)
 
 
 def get_text_block_type(spec: ApiSpec, role: str) -> str:
-    """Return the type of a block of words by ``role``."""
-    if spec.api != "openai-responses":
-        return "text"
-    return "output_text" if role == "assistant" else "input_text"
+    """Return the type of a block of words by ``role``; empty where blocks have none."""
+    user_type, assistant_type = spec.shape.text_types
+    return assistant_type if role == "assistant" else user_type
 
 
 def build_text_block(text: str, spec: ApiSpec, role: str) -> Raw:
     """Return a block of words."""
-    if spec.messages_field == "contents":
-        return Raw(encode_json({"text": text}))
-    return Raw(encode_json({"type": get_text_block_type(spec, role), "text": text}))
+    block_type = get_text_block_type(spec, role)
+    return Raw(encode_json({"type": block_type, "text": text} if block_type else {"text": text}))
 
 
 def render_foreign_block(fields: Mapping[str, Raw]) -> str:

@@ -7,9 +7,10 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.common.json.json_path import set_body_model
-from holdfast.providers.registry import ApiSpec
-from holdfast.providers.rules import Finding, validate_request
+from holdfast.providers.rules.rule import Finding
+from holdfast.providers.rules.validate import validate_request
 from holdfast.state.dialect import Dialect
 
 

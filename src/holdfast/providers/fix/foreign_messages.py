@@ -12,17 +12,18 @@ from msgspec import Raw
 
 from holdfast.errors import FormatError
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.providers.common.foreign.foreign_blocks import THINKING_KIND, ForeignBlock, find_foreign_blocks
+from holdfast.providers.api_spec import ApiSpec
+from holdfast.providers.common.content_kinds import THINKING_KIND
 from holdfast.providers.common.json.lenient_json import read_json_items
 from holdfast.providers.common.json.raw_json import decode_json_value, encode_json, replace_json_fields
 from holdfast.providers.convert import describe_unshown_media, move_result_media
 from holdfast.providers.fix.fix_context import FixContext, RequestFix
 from holdfast.providers.fix.mixed_messages import TranslatedMessage, split_results_from_answer, translate_message
+from holdfast.providers.foreign.foreign_blocks import ForeignBlock, find_foreign_blocks
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.recognize import parse_body_fields
-from holdfast.providers.registry import ApiSpec
 from holdfast.providers.request_body import encode_sized_messages
-from holdfast.providers.rules import Finding
+from holdfast.providers.rules.rule import Finding
 
 _RULE_NAME = "foreign-form"
 
@@ -34,7 +35,7 @@ def translate_foreign_messages(
     spec, fields = work.spec, parse_body_fields(body)
     raws = read_json_items(fields.get(spec.messages_field))
     signs = [_list_foreign_blocks(raw, spec) for raw in raws]
-    if not any(signs) and spec.api != "openai-chat":
+    if not any(signs) and spec.shape.results_hold_media:
         return body, []
     reads = [
         element

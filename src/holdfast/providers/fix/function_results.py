@@ -11,7 +11,7 @@ from holdfast.providers.common.json.lenient_json import read_json_items, read_js
 from holdfast.providers.common.json.raw_json import decode_json_fields, encode_json, replace_json_fields
 from holdfast.providers.fix.fix_context import FixContext, RequestFix, build_request_fix
 from holdfast.providers.recognize import parse_body_fields
-from holdfast.providers.rules import Finding
+from holdfast.providers.rules.rule import Finding
 
 _RULE_NAME = "openai-chat.legacy-result"
 

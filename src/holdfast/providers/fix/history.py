@@ -15,7 +15,7 @@ from holdfast.normalize import normalize_history
 from holdfast.providers.fix.fix_context import FixContext, RequestFix
 from holdfast.providers.recognize import parse_body_fields
 from holdfast.providers.request_body import parse_request, render_request
-from holdfast.providers.rules import Finding
+from holdfast.providers.rules.rule import Finding
 from holdfast.state.edits import Edit
 from holdfast.state.view import apply_normalization
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Raw
 
+from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.common.json.json_path import get_json_first_char
 from holdfast.providers.common.json.lenient_json import read_json_items, read_json_text
 from holdfast.providers.common.json.raw_json import decode_json_fields, encode_json, replace_json_fields
@@ -14,8 +15,7 @@ from holdfast.providers.fix.blocks import iter_replacement_blocks, wrap_in_list
 from holdfast.providers.fix.fix_context import FixContext, RequestFix, build_request_fix
 from holdfast.providers.fix.word_guard import SYSTEM_PROMPT_FIELDS
 from holdfast.providers.recognize import parse_body_fields
-from holdfast.providers.registry import ApiSpec
-from holdfast.providers.rules import Finding
+from holdfast.providers.rules.rule import Finding
 
 
 def fix_message_list(body: bytes, work: FixContext, errors: Sequence[Finding]) -> tuple[bytes, list[RequestFix]]:
@@ -90,7 +90,7 @@ def _parse_system_blocks(spec: ApiSpec, raw: Raw) -> list[Raw]:
 
 
 def _encode_system_prompt(spec: ApiSpec, blocks: Sequence[Raw]) -> bytes:
-    return encode_json({"parts": blocks} if spec.messages_field == "contents" else blocks)
+    return encode_json({spec.shape.content_field: blocks} if spec.shape.content_field != "content" else blocks)
 
 
 def _move_foreign_system_prompt(

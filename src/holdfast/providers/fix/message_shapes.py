@@ -10,7 +10,8 @@ from msgspec import Raw
 
 from holdfast.errors import FormatError
 from holdfast.normalize.ids import mint_call_id
-from holdfast.providers.common.foreign.foreign_blocks import CALL_KIND, RESULT_KIND, classify_foreign_block
+from holdfast.providers.api_spec import ApiSpec
+from holdfast.providers.common.content_kinds import CALL_KIND, RESULT_KIND
 from holdfast.providers.common.json.json_path import JsonTree, get_json_first_char
 from holdfast.providers.common.json.lenient_json import read_json_items, read_json_text
 from holdfast.providers.common.json.raw_json import (
@@ -23,6 +24,7 @@ from holdfast.providers.common.json.raw_json import (
 from holdfast.providers.fix.blocks import (
     build_text_block,
     find_block_text,
+    get_text_block_type,
     iter_replacement_blocks,
     render_foreign_block,
     reshape_tool_output,
@@ -30,16 +32,11 @@ from holdfast.providers.fix.blocks import (
 )
 from holdfast.providers.fix.fix_context import FixContext, RequestFix, build_request_fix
 from holdfast.providers.fix.word_guard import CONTENT_FIELDS, TEXT_BLOCK_TYPES, iter_block_texts
+from holdfast.providers.foreign.foreign_blocks import classify_foreign_block
 from holdfast.providers.recognize import parse_body_fields
-from holdfast.providers.registry import ApiSpec
-from holdfast.providers.rules import Finding
+from holdfast.providers.registry import get_api_dialect
+from holdfast.providers.rules.rule import Finding
 
-_ROLES_BY_API = {
-    "anthropic": ("user", "assistant", "system"),
-    "openai-chat": ("user", "assistant", "system", "developer", "tool", "function"),
-    "openai-responses": ("user", "assistant", "system", "developer"),
-    "gemini": ("user", "model", ""),
-}
 _ROLE_ALIASES = {"assistant": "assistant", "model": "assistant", "ai": "assistant", "bot": "assistant",
              "system": "system", "developer": "system"}  # fmt: skip
 """Roles that others use, and whose they are; all others are the user's."""
@@ -107,7 +104,7 @@ def _drop_unreadable_fields(raw: Raw | None, spec: ApiSpec) -> tuple[Raw | None,
     if raw is None or get_json_first_char(raw) != "{" or _is_decodable(raw, spec):
         return raw, []
     raw_fields = decode_json_fields(raw)
-    core = {key: value for key, value in raw_fields.items() if key in ("role", "type", _get_content_key(spec))}
+    core = {key: value for key, value in raw_fields.items() if key in ("role", "type", spec.shape.content_field)}
     if not _is_decodable(encode_json(core), spec):
         return raw, []
     odd = [key for key, value in raw_fields.items() if not _is_decodable(encode_json({**core, key: value}), spec)]
@@ -136,17 +133,13 @@ def _reshape_message(raw: Raw, spec: ApiSpec) -> Raw | None:
             else None
         )
     raw_fields = decode_json_fields(raw)
-    shape = _reshape_item if spec.messages_field == "input" else _reshape_role_message
+    shape = _reshape_role_message if spec.group_items is None else _reshape_item
     new = stringify_numeric_ids(shape(raw_fields, spec))
     return raw if new == raw_fields else Raw(encode_json(new))
 
 
 def _build_single_block_message(role: str, block: Raw, spec: ApiSpec) -> dict[str, object]:
-    return {"role": role, _get_content_key(spec): [block]}
-
-
-def _get_content_key(spec: ApiSpec) -> str:
-    return "parts" if spec.messages_field == "contents" else "content"
+    return {"role": role, spec.shape.content_field: [block]}
 
 
 def _reshape_item(fields: dict[str, Raw], spec: ApiSpec) -> dict[str, Raw]:
@@ -157,7 +150,9 @@ def _reshape_item(fields: dict[str, Raw], spec: ApiSpec) -> dict[str, Raw]:
         block = build_text_block(text, spec, role)
         return {"type": Raw(b'"message"'), "role": Raw(encode_json(role)), "content": Raw(encode_json([block]))}
     if kind in _CALL_TYPES and bytes(fields.get("call_id", b"null")) in (b"null", b'""'):
-        id_ = read_json_text(fields.get("id")) or mint_call_id(encode_json(fields).decode(), spec.get_dialect(""))
+        id_ = read_json_text(fields.get("id")) or mint_call_id(
+            encode_json(fields).decode(), get_api_dialect(spec.api, "")
+        )
         return {**fields, "call_id": Raw(encode_json(id_))}
     if kind in _OUTPUT_TYPES and "output" in fields:
         return {"call_id": Raw(b'""'), **fields, "output": reshape_tool_output(fields["output"], spec)}
@@ -168,13 +163,13 @@ def _reshape_item(fields: dict[str, Raw], spec: ApiSpec) -> dict[str, Raw]:
 
 def _reshape_role_message(fields: dict[str, Raw], spec: ApiSpec) -> dict[str, Raw]:
     """Return a message of a known role with its words under the key that is theirs."""
-    key, role_name = _get_content_key(spec), read_json_text(fields.get("role"))
+    key, role_name = spec.shape.content_field, read_json_text(fields.get("role"))
     new = dict(fields)
-    odd = get_json_first_char(fields.get("role")) not in ('"', "" if spec.messages_field == "contents" else '"')
-    if odd or role_name not in _ROLES_BY_API[spec.api]:
+    odd = get_json_first_char(fields.get("role")) not in ('"', "" if "" in spec.shape.roles else '"')
+    if odd or role_name not in spec.shape.roles:
         speaker = _ROLE_ALIASES.get(role_name.lower(), "user")
-        speaker = "model" if speaker == "assistant" and spec.messages_field == "contents" else speaker
-        new["role"] = Raw(encode_json(speaker if speaker in _ROLES_BY_API[spec.api] else "user"))
+        speaker = spec.shape.assistant_role if speaker == "assistant" else speaker
+        new["role"] = Raw(encode_json(speaker if speaker in spec.shape.roles else "user"))
     role = read_json_text(new.get("role")).replace("model", "assistant")
     own = new.get(key)
     other_keys = [name for name in CONTENT_FIELDS if name != key and name in new]
@@ -190,9 +185,9 @@ def _reshape_role_message(fields: dict[str, Raw], spec: ApiSpec) -> dict[str, Ra
 
 def _reshape_content(contents: Sequence[Raw], spec: ApiSpec, role: str) -> Raw:
     """Return the content of a message: a text where that is all and may stand so, else blocks."""
-    if len(contents) == 1 and get_json_first_char(contents[0]) == '"' and spec.messages_field != "contents":
+    if len(contents) == 1 and get_json_first_char(contents[0]) == '"' and get_text_block_type(spec, role):
         return contents[0]
-    if len(contents) == 1 and role in ("tool", "function") and spec.messages_field == "messages":
+    if len(contents) == 1 and role in ("tool", "function"):
         return reshape_tool_output(contents[0], spec)
     old = [old_block for raw in contents for old_block in wrap_in_list(raw)]
     new = [block for old_block in old for block in iter_replacement_blocks(old_block, spec, role)]

@@ -14,14 +14,8 @@ from holdfast.errors import FormatError
 from holdfast.messages.message import Message, Role
 from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolResult
 from holdfast.messages.strip_foreign import strip_foreign_content
-from holdfast.providers.common.foreign.foreign_blocks import (
-    CALL_KIND,
-    RESULT_KIND,
-    THINKING_KIND,
-    BlockOrigin,
-    ForeignBlock,
-    classify_foreign_block,
-)
+from holdfast.providers.api_spec import ApiSpec
+from holdfast.providers.common.content_kinds import CALL_KIND, RESULT_KIND, THINKING_KIND
 from holdfast.providers.common.json.json_path import get_json_first_char
 from holdfast.providers.common.json.lenient_json import read_json_items, read_json_text
 from holdfast.providers.common.json.raw_json import decode_json_fields, decode_json_value, encode_json
@@ -34,10 +28,13 @@ from holdfast.providers.fix.blocks import (
 )
 from holdfast.providers.fix.message_shapes import stringify_numeric_ids
 from holdfast.providers.fix.word_guard import CONTENT_FIELDS
+from holdfast.providers.foreign.foreign_blocks import BlockOrigin, ForeignBlock, classify_foreign_block
 from holdfast.providers.gemini import messages as gemini
-from holdfast.providers.registry import API_SPECS, ApiSpec
+from holdfast.providers.openai_chat.spec import OPENAI_CHAT_SPEC
+from holdfast.providers.registry import API_SPECS
 
-_CHAT_API = "openai-chat"
+_CHAT_API = OPENAI_CHAT_SPEC.api
+"""The API whose calls stand beside the content of an answer."""
 _NULL = Raw(b"null")
 _ROLE_BY_NAME: dict[str, Role] = {
     "assistant": "assistant", "model": "assistant", "ai": "assistant", "bot": "assistant",
@@ -201,7 +198,7 @@ def _prepare_block(block: Raw, spec: ApiSpec) -> Raw:
     """
     stood = decode_json_fields(block)
     new_fields = stringify_numeric_ids(dict(stood))
-    if spec.api == _CHAT_API and get_json_first_char(new_fields.get("image_url")) == '"':
+    if spec.shape.image_url_is_object and get_json_first_char(new_fields.get("image_url")) == '"':
         new_fields["image_url"] = Raw(encode_json({"url": new_fields["image_url"]}))
     new_fields |= {
         key: reshape_tool_output(new_fields[key], spec) for key in ("content", "output") if key in new_fields
@@ -212,13 +209,13 @@ def _prepare_block(block: Raw, spec: ApiSpec) -> Raw:
 def _decode_blocks_of_api(raws: Sequence[Raw], api: str) -> list[tuple[Part, ...]]:
     """Return the parts that each of some elements of one API's is; an item of Responses stands for itself."""
     spec = API_SPECS[api]
-    if api == "openai-responses":
+    if spec.group_items is not None:
         items = [
             raw if _is_responses_item(raw) else Raw(encode_json({"role": "user", "content": [raw]})) for raw in raws
         ]
         return [spec.decode_message(item).parts for item in items]
-    key = "parts" if spec.messages_field == "contents" else "content"
-    return [(part,) for part in spec.decode_message(encode_json({"role": "user", key: raws})).parts]
+    message = encode_json({"role": "user", spec.shape.content_field: raws})
+    return [(part,) for part in spec.decode_message(message).parts]
 
 
 def _is_responses_item(raw: Raw) -> bool:

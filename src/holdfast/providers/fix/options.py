@@ -20,7 +20,7 @@ from holdfast.providers.common.json.json_path import JsonTree, PathSteps, replac
 from holdfast.providers.fix.fix_context import FixContext, RequestFix, build_request_fix
 from holdfast.providers.fix.replacements import find_replacement, get_path_ranking
 from holdfast.providers.fix.word_guard import count_user_texts, has_lost_text
-from holdfast.providers.rules import Finding
+from holdfast.providers.rules.rule import Finding
 
 _REQUIRED_FIELDS = frozenset({"model", "messages", "contents", "input", "tools", "anthropic_version"})
 """Fields that are never taken out whole, unless it is known that they say nothing."""

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from msgspec import Raw
 
+from holdfast.providers.anthropic.options import DEFAULT_MAX_TOKENS
 from holdfast.providers.common.json.json_path import JsonTree
 from holdfast.providers.common.json.raw_json import encode_json, replace_json_fields
-from holdfast.providers.common.request_options import DEFAULT_ANTHROPIC_MAX_TOKENS
 from holdfast.providers.fix.fix_context import FixContext, RequestFix
 from holdfast.providers.fix.replacements import read_whole_number
 from holdfast.providers.recognize import parse_body_fields
-from holdfast.providers.rules import Finding
+from holdfast.providers.rules.rule import Finding
 
 _RULE_NAME, _MAX_TOKENS_PATH = "anthropic.required", "$.max_tokens"
 
@@ -21,9 +21,7 @@ def add_missing_max_tokens(body: bytes, _work: FixContext, errors: Sequence[Find
     """Return the body with ``max_tokens``, if it misses them: what an answer may have behind its thinking."""
     if not any((error.rule, error.path) == (_RULE_NAME, _MAX_TOKENS_PATH) for error in errors):
         return body, []
-    max_tokens = DEFAULT_ANTHROPIC_MAX_TOKENS + read_whole_number(
-        JsonTree(Raw(body)).get_raw(("thinking", "budget_tokens"))
-    )
+    max_tokens = DEFAULT_MAX_TOKENS + read_whole_number(JsonTree(Raw(body)).get_raw(("thinking", "budget_tokens")))
     why = f"max_tokens is set to {max_tokens}, since one must be named there"
     return replace_json_fields(body, parse_body_fields(body), {"max_tokens": encode_json(max_tokens)}), [
         RequestFix(_RULE_NAME, why, _MAX_TOKENS_PATH)

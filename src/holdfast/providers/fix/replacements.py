@@ -14,6 +14,7 @@ from holdfast.messages.message import format_part_placeholder
 from holdfast.messages.parts import Media
 from holdfast.messages.size.image_size import read_image_size
 from holdfast.normalize.parts import encode_wire_tool_name
+from holdfast.providers.anthropic.models import MAX_PIXELS_FEW_IMAGES, get_claude_traits
 from holdfast.providers.anthropic.rules.block_kinds import FIELDS_BY_BLOCK_KIND
 from holdfast.providers.common.json.json_path import (
     JsonTree,
@@ -26,7 +27,6 @@ from holdfast.providers.common.json.lenient_json import read_json_items, read_js
 from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.providers.common.tool_names import map_invalid_tool_names
 from holdfast.providers.fix.fix_context import FixContext
-from holdfast.providers.models import MAX_PIXELS_FEW_IMAGES, get_claude_traits
 
 Replacements: TypeAlias = Mapping[PathSteps, bytes | None]
 _MAX_CACHE_BREAKPOINTS = 4

@@ -8,18 +8,20 @@ from typing import Any
 
 from msgspec import Raw
 
-from holdfast.providers.common import request_options as asked
-from holdfast.providers.common.foreign.foreign_blocks import classify_tool_declaration
 from holdfast.providers.common.json.lenient_json import read_json_items
 from holdfast.providers.common.json.raw_json import decode_json_value, encode_json, replace_json_fields
+from holdfast.providers.common.portable_options import FunctionTool, PortableOptions
 from holdfast.providers.fix.fix_context import FixContext, RequestFix
+from holdfast.providers.foreign.foreign_blocks import classify_tool_declaration
+from holdfast.providers.options import read_request_options, write_request_options
 from holdfast.providers.recognize import parse_body_fields
 from holdfast.providers.registry import API_SPECS
-from holdfast.providers.rules import Finding
+from holdfast.providers.rules.rule import Finding
 
-_ANTHROPIC, _CHAT, _RESPONSES, _GEMINI = "anthropic", "openai-chat", "openai-responses", "gemini"
 _TOOLS_FIELD = "tools"
-_TOOL_CHOICE_FIELDS = ("tool_choice", "toolConfig", "tool_config")
+_TOOL_CHOICE_FIELDS = tuple(
+    dict.fromkeys(field for spec in API_SPECS.values() for field in spec.options.tool_choice_fields)
+)
 """Fields that say which tools may or must be called."""
 
 
@@ -58,15 +60,13 @@ def translate_foreign_tools(
 
 def _translate_tools(raws: Sequence[Raw], source_api: str, target_api: str) -> tuple[list[object], list[str]]:
     """Return tools of one API as another has them, and a note on each among them that only the one has."""
-    asks = asked.read_request_options(
+    asks = read_request_options(
         source_api, {_TOOLS_FIELD: Raw(encode_json(raws))}, API_SPECS[source_api].messages_field
     )
     notes = [
         f"the tool {tool_type}: only functions of the client's have a form there" for tool_type in asks.other_tools
     ]
-    return list(
-        asked.write_request_options(target_api, asked.PortableOptions(tools=asks.tools))[0].get(_TOOLS_FIELD, ())
-    ), notes
+    return list(write_request_options(target_api, PortableOptions(tools=asks.tools))[0].get(_TOOLS_FIELD, ())), notes
 
 
 def _translate_tool_choice(fields: Mapping[str, Raw], source_api: str, target_api: str) -> dict[str, Any]:
@@ -75,31 +75,24 @@ def _translate_tool_choice(fields: Mapping[str, Raw], source_api: str, target_ap
 
     Nothing where the body says it as ``target_api`` does.
     """
-    asks = asked.read_request_options(
+    asks = read_request_options(
         source_api,
         {key: fields[key] for key in _TOOL_CHOICE_FIELDS if key in fields},
         API_SPECS[source_api].messages_field,
     )
     if not asks.tool_choice or target_api in _find_tool_choice_apis(fields):
         return {}
-    portable_options = asked.PortableOptions(
-        tools=(asked.FunctionTool(asks.chosen_tool),),
+    portable_options = PortableOptions(
+        tools=(FunctionTool(asks.chosen_tool),),
         tool_choice=asks.tool_choice,
         chosen_tool=asks.chosen_tool,
         parallel_calls=asks.parallel_calls,
     )
-    new_fields = asked.write_request_options(target_api, portable_options)[0]
+    new_fields = write_request_options(target_api, portable_options)[0]
     return {key: new_fields[key] for key in (*_TOOL_CHOICE_FIELDS, "parallel_tool_calls") if key in new_fields}
 
 
 def _find_tool_choice_apis(fields: Mapping[str, Raw]) -> Sequence[str]:
     """Return the APIs in whose form a body says which tools are to be called."""
     choice = decode_json_value(fields.get("tool_choice", Raw(b"null")))
-    if choice is None:
-        return (_GEMINI,)
-    if isinstance(choice, str):
-        return (_CHAT, _RESPONSES)
-    type_ = choice.get("type") if isinstance(choice, Mapping) else None
-    if type_ in ("auto", "any", "tool", "none"):
-        return (_ANTHROPIC,)
-    return (_CHAT,) if isinstance(type_, str) and isinstance(choice.get(type_), Mapping) else (_RESPONSES,)
+    return [spec.api for spec in API_SPECS.values() if spec.options.is_own_tool_choice(choice)]

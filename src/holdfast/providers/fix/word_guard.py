@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.providers.registry import API_SPECS, ApiSpec
+from holdfast.providers.api_spec import ApiSpec
+from holdfast.providers.registry import API_SPECS
 
 SYSTEM_PROMPT_FIELDS = ("system", "systemInstruction", "system_instruction", "instructions")
 """Fields that hold the system prompt in some API."""

@@ -27,7 +27,6 @@ from msgspec.structs import replace
 from holdfast.messages.message import Message, Role, format_part_placeholder
 from holdfast.messages.parts import Media, Opaque, Part, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.providers.common.block_alignment import align_parts_with_blocks
-from holdfast.providers.common.foreign import foreign_messages as strangers
 from holdfast.providers.common.json.raw_json import (
     JsonBytes,
     count_base64_bytes,
@@ -38,17 +37,13 @@ from holdfast.providers.common.json.raw_json import (
     wrap_call_arguments,
 )
 from holdfast.providers.common.media import convert_text_document, encode_media_base64
-from holdfast.providers.models import get_gemini_dialect as dialect
 
 API_NAME = "gemini"
 
 __all__ = [
     "API_NAME",
     "decode_message",
-    "decode_message_dicts",
-    "dialect",
     "encode_message",
-    "encode_message_dicts",
     "link_results_to_calls",
 ]
 
@@ -121,7 +116,6 @@ class _WirePart(Struct, gc=False, rename=_WIRE_NAMES):
 _CONTENT_DECODER = Decoder(_WireContent)
 _PART_DECODER = Decoder(_WirePart)
 _FIELDS_DECODER = Decoder(dict[str, Raw])
-_DICT_DECODER = Decoder(dict[str, Any])
 _STRING_DECODER = Decoder(str)
 
 _ROLE_BY_WIRE_ROLE: dict[str, Role] = {"user": "user", "model": "assistant", "": "user"}
@@ -493,23 +487,3 @@ def _can_answer(result: ToolResult, call: ToolCall) -> bool:
 
 def _has_generated_id(result: ToolResult) -> bool:
     return _is_generated_id(result.call_id, result.name)
-
-
-# -- whole lists, for callers who hold dicts ---------------------------------------------------------------------------
-
-
-def decode_message_dicts(dicts: Sequence[Any]) -> list[Message]:
-    """Return ``contents`` of a request, dicts or objects of an SDK, as values; results carry the ids of their calls.
-
-    Raises ``FormatError`` with the JSON path of what cannot be read or belongs to another API.
-    """
-    return link_results_to_calls(strangers.decode_message_list(dicts, API_NAME, decode_message))
-
-
-def encode_message_dicts(messages: Sequence[Message]) -> list[Any]:
-    """Return values as the ``contents`` of a request, as dicts.
-
-    Raises ``FormatError`` where arguments hold a number that Python has no value for (``1e999``).
-    """
-    every = link_results_to_calls(strangers.check_messages_to_encode(messages, API_NAME))
-    return [decode_json(_DICT_DECODER, wire, "the content") for message in every for wire in encode_message(message)]

@@ -7,7 +7,7 @@ arguments come in pieces.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import Raw
@@ -20,6 +20,7 @@ from holdfast.providers.answers.accumulator import (
     map_stop_reason,
 )
 from holdfast.providers.answers.parsed_answer import ParsedAnswer, StopReason
+from holdfast.providers.common.event_text import as_object, get_first_object, get_text_at
 from holdfast.providers.common.json.lenient_json import (
     drop_null_fields,
     read_json_count,
@@ -30,6 +31,7 @@ from holdfast.providers.common.json.lenient_json import (
 from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.gemini.partial_args import PartialCall, is_partial_call
+from holdfast.state.entries import Usage
 
 STOP_REASONS: dict[str, StopReason] = {
     "stop": "end",
@@ -61,6 +63,30 @@ STOP_REASONS: dict[str, StopReason] = {
 _ANSWER_FIELDS = ("usageMetadata", "modelVersion", "responseId")
 
 
+def parse_usage(fields: Mapping[str, Raw]) -> Usage:
+    """Return the tokens of a ``usageMetadata``.
+
+    ``promptTokenCount`` includes ``cachedContentTokenCount``, not what Google's own tools put in. Candidates and
+    thoughts are two counts that do not overlap, unless ``totalTokenCount`` says so.
+    """
+    input_ = read_json_count(fields.get("promptTokenCount")) + read_json_count(fields.get("toolUsePromptTokenCount"))
+    output, thoughts = (
+        read_json_count(fields.get("candidatesTokenCount")),
+        read_json_count(fields.get("thoughtsTokenCount")),
+    )
+    if read_json_count(fields.get("totalTokenCount")) != input_ + output:
+        output += thoughts
+    return Usage(input_, output, read_json_count(fields.get("cachedContentTokenCount")), 0, thoughts)
+
+
+def iter_event_text(payload: dict[str, Any]) -> Iterator[str]:
+    """Yield the words of the answer in one chunk of a stream; its thoughts are none."""
+    parts = as_object(get_first_object(payload.get("candidates")).get("content")).get("parts")
+    for part in parts if isinstance(parts, list) else ():
+        if not as_object(part).get("thought"):
+            yield get_text_at(as_object(part), "text")
+
+
 def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
     """Return the answer in the fields of a body."""
     candidate = _get_first_candidate(fields)
@@ -70,7 +96,9 @@ def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
     stop = adjust_stop_for_calls(map_stop_reason(STOP_REASONS, native), message)
     if block_reason and not native:
         stop, native = "content_filter", block_reason
-    return build_parsed_answer(gemini.API_NAME, fields, message, (element,), (stop, native), _ANSWER_FIELDS)
+    return build_parsed_answer(
+        gemini.API_NAME, fields, message, (element,), (stop, native), parse_usage, _ANSWER_FIELDS
+    )
 
 
 def _get_first_candidate(fields: Mapping[str, Raw]) -> dict[str, Raw]:

@@ -29,7 +29,6 @@ from holdfast.messages.parts import (
     ToolCall,
     ToolResult,
 )
-from holdfast.providers.common.foreign import foreign_messages as strangers
 from holdfast.providers.common.json.raw_json import (
     JsonBytes,
     count_base64_bytes,
@@ -40,7 +39,6 @@ from holdfast.providers.common.json.raw_json import (
     split_data_url,
 )
 from holdfast.providers.common.media import build_data_url, convert_text_document, format_text_document
-from holdfast.providers.models import get_chat_dialect as dialect
 
 API_NAME = "openai-chat"
 
@@ -48,10 +46,7 @@ __all__ = [
     "API_NAME",
     "build_media_part",
     "decode_message",
-    "decode_message_dicts",
-    "dialect",
     "encode_message",
-    "encode_message_dicts",
 ]
 
 
@@ -141,7 +136,6 @@ _CALL_DECODER = Decoder(_WireCall)
 _CONTENT_PART_DECODER = Decoder(_TextPart | _ImagePart | _AudioPart | _FilePart)
 _PART_TYPE_DECODER = Decoder(_PartType)
 _STRING_DECODER = Decoder(str)
-_DICT_DECODER = Decoder(dict[str, Any])
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What reading one piece may raise: another shape, text that is no UTF-8, too deep."""
 
@@ -403,26 +397,3 @@ def _iter_extra_fields(parts: Sequence[Part]) -> Iterator[tuple[str, Any]]:
             yield part.kind[8:], part.raw
         elif isinstance(part, Thinking) and part.signature is not None and part.signature.api == API_NAME:
             yield part.signature.data, part.text if part.raw is None else part.raw
-
-
-# -- whole lists, for callers who hold dicts ---------------------------------------------------------------------------
-
-
-def decode_message_dicts(dicts: Sequence[Any]) -> list[Message]:
-    """Return the ``messages`` of a request, as dicts or objects of an SDK, as values.
-
-    Raises ``FormatError`` with the JSON path of what cannot be read or belongs to another API.
-    """
-    return strangers.decode_message_list(dicts, API_NAME, decode_message)
-
-
-def encode_message_dicts(messages: Sequence[Message]) -> list[Any]:
-    """Return values as the ``messages`` of a request, as dicts.
-
-    Raises ``FormatError`` where a field holds a number that Python has no value for (``1e999``).
-    """
-    return [
-        decode_json(_DICT_DECODER, wire, "the message")
-        for message in strangers.check_messages_to_encode(messages, API_NAME)
-        for wire in encode_message(message)
-    ]

@@ -6,7 +6,7 @@ id stays. Of several choices the first is the answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -22,6 +22,7 @@ from holdfast.providers.answers.accumulator import (
     map_stop_reason,
 )
 from holdfast.providers.answers.parsed_answer import ParsedAnswer, StopReason
+from holdfast.providers.common.event_text import get_first_object, get_text_at
 from holdfast.providers.common.json.lenient_json import (
     ListIndex,
     drop_null_fields,
@@ -34,6 +35,7 @@ from holdfast.providers.common.json.lenient_json import (
 )
 from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.providers.openai_chat import messages as openai_chat
+from holdfast.state.entries import Usage
 
 STOP_REASONS: dict[str, StopReason] = {
     "stop": "end",
@@ -68,6 +70,32 @@ _ANSWER_ONLY_FIELDS = frozenset({"annotations", "parsed"})
 """Fields of an answer's message that a request has no place for."""
 
 
+def parse_usage(fields: Mapping[str, Raw]) -> Usage:
+    """Return the tokens of a ``usage``.
+
+    ``prompt_tokens`` includes cached and written tokens; where more are cached than there are, they are added.
+    ``completion_tokens`` includes reasoning tokens at OpenAI; where ``total_tokens`` shows it does not (xAI), they are
+    added.
+    """
+    prompt, answer = (
+        read_json_fields(fields.get("prompt_tokens_details")),
+        read_json_fields(fields.get("completion_tokens_details")),
+    )
+    input_, output = read_json_count(fields.get("prompt_tokens")), read_json_count(fields.get("completion_tokens"))
+    reasoning = read_json_count(answer.get("reasoning_tokens"))
+    if reasoning and read_json_count(fields.get("total_tokens")) == input_ + output + reasoning:
+        output += reasoning
+    cache_counts = (prompt.get("cached_tokens"), fields.get("prompt_cache_hit_tokens"), fields.get("cached_tokens"))
+    cached = max(map(read_json_count, cache_counts))
+    input_ += cached if cached > input_ else 0
+    return Usage(input_, output, cached, read_json_count(prompt.get("cache_write_tokens")), reasoning)
+
+
+def iter_event_text(payload: dict[str, Any]) -> Iterator[str]:
+    """Yield the words of the answer in one chunk of a stream."""
+    yield get_text_at(get_first_object(payload.get("choices")), "delta", "content")
+
+
 def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
     """Return the answer in the fields of a body."""
     choice = _get_first_choice(fields)
@@ -80,7 +108,7 @@ def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
         stop = "refusal"
     broken = {key: raw for key, raw in drop_null_fields(choice).items() if key == "error"}
     return build_parsed_answer(
-        openai_chat.API_NAME, dict(fields) | broken, _drop_empty_text(message), (element,), (stop, native)
+        openai_chat.API_NAME, dict(fields) | broken, _drop_empty_text(message), (element,), (stop, native), parse_usage
     )
 
 

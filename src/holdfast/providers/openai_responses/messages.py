@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from holdfast.messages.message import Message, Role, format_part_placeholder
 from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.normalize.pairing import is_synthetic_result
-from holdfast.providers.common.foreign import foreign_messages as strangers
 from holdfast.providers.common.json.raw_json import (
     JsonBytes,
     decode_json,
@@ -29,7 +28,6 @@ from holdfast.providers.common.json.raw_json import (
     overlay_fields,
 )
 from holdfast.providers.common.media import build_data_url, format_text_document
-from holdfast.providers.models import get_responses_dialect as dialect
 from holdfast.providers.openai_responses.items import (
     API_NAME,
     ARGUMENT_FIELD_BY_CALL,
@@ -37,7 +35,6 @@ from holdfast.providers.openai_responses.items import (
     TEXT_PART_TYPES,
     build_message_from_items,
     decode_item,
-    decode_items,
     decode_message,
     decode_model_item,
     get_item_role,
@@ -50,10 +47,7 @@ __all__ = [
     "API_NAME",
     "adapt_outputs_to_calls",
     "decode_message",
-    "decode_message_dicts",
-    "dialect",
     "encode_message",
-    "encode_message_dicts",
     "group_items_by_message",
     "strip_list_brackets",
 ]
@@ -442,27 +436,3 @@ def _adapt_output(encoded_item: bytes, kinds: Mapping[str, str]) -> bytes:
     if kind == "shell_call":
         return encode_json(old | {"output": _build_shell_output(replace(result, is_error=is_synthetic_result(result)))})
     return encode_json(old | {"status": "failed"} if kind == "apply_patch_call" else old)
-
-
-# -- whole lists, for callers who hold dicts ---------------------------------------------------------------------------
-
-
-def decode_message_dicts(dicts: str | Sequence[Any]) -> list[Message]:
-    """Return the ``input`` of a request, a string, dicts or objects of an SDK, as values.
-
-    Raises ``FormatError`` with the JSON path of what cannot be read or belongs to another API.
-    """
-    if isinstance(dicts, str):
-        return [Message.from_text("user", dicts)]
-    return decode_items([Raw(encoded_item) for encoded_item in strangers.encode_own_messages(dicts, API_NAME)])
-
-
-def encode_message_dicts(messages: Sequence[Message]) -> list[Any]:
-    """Return values as the ``input`` of a request, as dicts."""
-    return [
-        msgspec.json.decode(wire)
-        for group in adapt_outputs_to_calls(
-            [[*encode_message(value)] for value in strangers.check_messages_to_encode(messages, API_NAME)]
-        )
-        for wire in group
-    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -14,6 +14,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque
 from holdfast.providers.answers.accumulator import EMPTY_ANSWER, adjust_stop_for_calls, build_parsed_answer
 from holdfast.providers.answers.parsed_answer import ParsedAnswer, StopReason
+from holdfast.providers.common.event_text import get_text_at
 from holdfast.providers.common.json.lenient_json import (
     ListIndex,
     drop_null_fields,
@@ -25,6 +26,7 @@ from holdfast.providers.common.json.lenient_json import (
 )
 from holdfast.providers.openai_responses import messages as openai_responses
 from holdfast.providers.openai_responses.items import decode_items
+from holdfast.state.entries import Usage
 
 _STOP_BY_STATUS: dict[str, StopReason] = {"completed": "end", "failed": "error", "cancelled": "error"}
 _UNFINISHED_STATUSES = frozenset({"queued", "in_progress", "failed", "cancelled"})
@@ -38,6 +40,27 @@ _STOP_BY_INCOMPLETE_REASON: dict[str, StopReason] = {
 """``incomplete_details.reason`` (SDK 3.54); after ``max_messages`` and ``steered`` the answer can be gone on with."""
 
 
+def parse_usage(fields: Mapping[str, Raw]) -> Usage:
+    """Return the tokens of a ``usage``: the input includes cached and written tokens, the output reasoning."""
+    prompt, answer = (
+        read_json_fields(fields.get("input_tokens_details")),
+        read_json_fields(fields.get("output_tokens_details")),
+    )
+    return Usage(
+        read_json_count(fields.get("input_tokens")),
+        read_json_count(fields.get("output_tokens")),
+        read_json_count(prompt.get("cached_tokens")),
+        read_json_count(prompt.get("cache_write_tokens")),
+        read_json_count(answer.get("reasoning_tokens")),
+    )
+
+
+def iter_event_text(payload: dict[str, Any]) -> Iterator[str]:
+    """Yield the words of the answer in one event of a stream."""
+    if payload.get("type") == "response.output_text.delta":
+        yield get_text_at(payload, "delta")
+
+
 def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
     """Return the answer in the fields of a body, of ``/responses`` or of ``/responses/compact``."""
     items = [raw for raw in read_json_items(fields.get("output")) if bytes(raw).startswith(b"{")]
@@ -47,7 +70,7 @@ def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
     )
     stop = adjust_stop_for_calls(_find_stop_reason(fields, native, message), message)
     history = [bytes(raw) for raw in items]
-    answer = build_parsed_answer(openai_responses.API_NAME, fields, message, history, (stop, native))
+    answer = build_parsed_answer(openai_responses.API_NAME, fields, message, history, (stop, native), parse_usage)
     return (
         replace(answer, is_complete=False) if read_json_text(fields.get("status")) in _UNFINISHED_STATUSES else answer
     )

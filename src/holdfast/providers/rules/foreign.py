@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.providers.common.foreign.foreign_blocks import (
+from holdfast.providers.foreign.foreign_blocks import (
     MESSAGE_ORIGIN_BY_FIELD,
     BlockOrigin,
     classify_tool_declaration,

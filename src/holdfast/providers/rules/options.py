@@ -54,3 +54,9 @@ def is_tool_name(value: object, max_length: int = _MAX_TOOL_NAME_CHARS) -> TypeG
 def is_gemini_function_name(value: object) -> TypeGuard[str]:
     """Return whether a function of Gemini's may be called so."""
     return isinstance(value, str) and _GEMINI_TOOL_NAME.match(value) is not None
+
+
+def check_model_named(request: RequestView) -> Violations:
+    """A whole request names its model."""
+    if not request.model:
+        yield "$.model", "there is no model; name it, or tell it beside the request where the address has it"

@@ -1,31 +1,35 @@
-"""A request inside of another: what a count is asked of, where Gemini's is told a whole request to come."""
+"""A request inside of another: what a count is asked of, where it is told a whole request to come."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 
 from holdfast.errors import FormatError
 from holdfast.providers.common.json.raw_json import decode_json_fields, replace_json_fields
+from holdfast.providers.registry import API_SPECS
 from holdfast.proxy.http.routes import Route
-
-INNER_REQUEST_FIELD = "generateContentRequest"
-"""The field of ``countTokens`` that holds a request with its system instruction and tools."""
 
 
 def unwrap_count_tokens_body(body: bytes, route: Route) -> tuple[bytes, Callable[[bytes], bytes]]:
     """Return the request that ``body`` is about, and what puts another one in its place: itself, for most."""
-    if route.api == "gemini" and route.endpoint == "count" and INNER_REQUEST_FIELD.encode() in body:
-        with suppress(FormatError):
-            body_fields = decode_json_fields(body)
-            inner = bytes(body_fields[INNER_REQUEST_FIELD]) if INNER_REQUEST_FIELD in body_fields else body
-            if inner is not body:
-                return (
-                    inner,
-                    lambda new_body: (
-                        body
-                        if new_body is inner
-                        else replace_json_fields(body, body_fields, {INNER_REQUEST_FIELD: new_body})
-                    ),
-                )
-    return body, lambda new_body: new_body
+    wrapper_field = API_SPECS[route.api].endpoints.count_wrapper_field if route.api in API_SPECS else ""
+    if not wrapper_field or route.endpoint != "count" or wrapper_field.encode() not in body:
+        return body, _return_new_body
+    try:
+        body_fields = decode_json_fields(body)
+    except FormatError:
+        return body, _return_new_body
+    if wrapper_field not in body_fields:
+        return body, _return_new_body
+    inner_body = bytes(body_fields[wrapper_field])
+
+    def replace_inner_body(new_body: bytes) -> bytes:
+        if new_body is inner_body:
+            return body
+        return replace_json_fields(body, body_fields, {wrapper_field: new_body})
+
+    return inner_body, replace_inner_body
+
+
+def _return_new_body(new_body: bytes) -> bytes:
+    return new_body

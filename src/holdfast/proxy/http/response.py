@@ -13,6 +13,7 @@ from functools import partial
 from math import inf
 from typing import Any, TypeAlias
 
+from holdfast.providers.registry import API_SPECS
 from holdfast.proxy.http.headers import RequestState, make_holdfast_headers
 from holdfast.proxy.http.relay import ResponseHead, ResponsePiece
 from holdfast.proxy.metrics.health import RequestOutcome
@@ -23,17 +24,11 @@ EVENT_STREAM_HEADER = (b"content-type", b"text/event-stream")
 NO_CACHE_HEADER = (b"cache-control", b"no-cache")
 VALID_STATUSES = range(200, 600)
 """What an answer may have for a status (RFC 9110, section 15); with any other it is one of a bad gateway."""
-_PING = b'event: ping\ndata: {"type": "ping"}\n\n'
-_COMMENT = b": keep-alive\n\n"
-_BLANK_LINE = b"\n\n"
-_KEEP_ALIVE_BYTES = {"anthropic": _PING, "openai-chat": _COMMENT, "openai-responses": _COMMENT, "gemini": _BLANK_LINE}
-"""What the clients of an API read over. [M] google-genai 3.4 takes every line that is neither blank nor ``data:`` for
-JSON and dies of a comment; a blank line it skips."""
 
 
 def get_keep_alive_bytes(api: str, *, stream: bool) -> bytes:
     """Return the bytes by which a client of ``api`` knows that its answer is still worked on; none without a stream."""
-    return _KEEP_ALIVE_BYTES.get(api, b"") if stream else b""
+    return API_SPECS[api].answers.keep_alive if stream and api in API_SPECS else b""
 
 
 def _return_false() -> bool:

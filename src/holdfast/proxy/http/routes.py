@@ -17,36 +17,54 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.config.addresses import is_base_url
+from holdfast.providers.api_spec import Endpoints
+from holdfast.providers.registry import API_SPECS
 
 RouteEndpoint: TypeAlias = Literal["generate", "count", "compact", "models", "probe", "other"]
 """An answer, a count of tokens, a compaction, the list of models, a WebSocket that is asked for, anything else."""
 
-_POST_ENDPOINTS: dict[str, tuple[str, RouteEndpoint]] = {
-    "/messages": ("anthropic", "generate"),
-    "/messages/count_tokens": ("anthropic", "count"),
-    "/chat/completions": ("openai-chat", "generate"),
-    "/responses": ("openai-responses", "generate"),
-    "/responses/compact": ("openai-responses", "compact"),
-    "/responses/input_tokens": ("openai-responses", "count"),
-}
-"""What bodies are sent to, below the version."""
-_GEMINI_ENDPOINTS: dict[str, RouteEndpoint] = {
-    "generateContent": "generate",
-    "streamGenerateContent": "generate",
-    "countTokens": "count",
-}
-"""What Gemini's models are asked for."""
-_UPSTREAM_SETTINGS = {
-    "anthropic": "anthropic",
-    "gemini": "gemini",
-    "openai-chat": "openai",
-    "openai-responses": "openai",
-}
-"""The setting that names who answers an API."""
+_ENDPOINTS: tuple[RouteEndpoint, ...] = ("generate", "count", "compact")
+"""What bodies are sent for."""
+
+
+def _list_posted_paths() -> dict[str, tuple[str, RouteEndpoint]]:
+    """Return what bodies are sent to, below the version, with the API and what is asked for there."""
+    posted_paths: dict[str, tuple[str, RouteEndpoint]] = {}
+    for spec in API_SPECS.values():
+        for endpoint in _ENDPOINTS:
+            path = spec.endpoints.get_path(endpoint)
+            if path and not spec.endpoints.names_model:
+                posted_paths[path.removeprefix(spec.endpoints.version)] = (spec.api, endpoint)
+    return posted_paths
+
+
+def _list_model_actions() -> dict[str, tuple[str, RouteEndpoint, bool]]:
+    """Return what models are asked for at an address that names them: the API, what it is, and whether it streams."""
+    actions: dict[str, tuple[str, RouteEndpoint, bool]] = {}
+    for spec in API_SPECS.values():
+        if spec.endpoints.names_model:
+            for endpoint in _ENDPOINTS:
+                for stream in (False, True):
+                    action = _get_action(spec.endpoints.get_path(endpoint, stream=stream))
+                    if action and action not in actions:
+                        actions[action] = (spec.api, endpoint, stream)
+    return actions
+
+
+def _get_action(path: str) -> str:
+    """Return what stands behind the model in a path, without its query."""
+    return path.partition("?")[0].partition("{model}:")[2]
+
+
+_POST_ENDPOINTS = _list_posted_paths()
+_MODEL_ACTIONS = _list_model_actions()
+_APIS_KNOWN_BY_HEADER = [spec for spec in reversed(API_SPECS.values()) if spec.endpoints.client_headers]
+_APIS_KNOWN_BY_PATH = [spec for spec in reversed(API_SPECS.values()) if not spec.endpoints.client_headers]
+"""The APIs in the order in which a request is looked at that is for no known endpoint: the last row goes first."""
 
 _TAIL_PATTERN = re.compile(
     r"(?P<version>/v1(?:alpha|beta)?)?"
-    rf"(?:(?P<posted>{'|'.join(_POST_ENDPOINTS)})|/models/(?P<model>[^/]+?)(?::|%3[aA])(?P<asked>{'|'.join(_GEMINI_ENDPOINTS)})|"
+    rf"(?:(?P<posted>{'|'.join(_POST_ENDPOINTS)})|/models/(?P<model>[^/]+?)(?::|%3[aA])(?P<asked>{'|'.join(_MODEL_ACTIONS)})|"
     r"/models(?:/[^/:]+)?)/?"
 )
 """A path that is known, whole; or the end of one that names its upstream."""
@@ -64,14 +82,10 @@ _LEADING_VERSION_PATTERN = re.compile(r"/v\d\w*(?=/)")
 """A path that begins with a version."""
 _REPEATED_VERSION_PATTERN = re.compile(r"(?:/v1(?:alpha|beta)?)+(?=/v1(?:alpha|beta)?/)")
 """Versions before another one: a client adds its own to the one in its base address."""
+_USUAL_VERSION = "/v1"
+"""The version of a path of which nothing tells the API."""
 _TRAILING_VERSION_PATTERN = re.compile(r"/v\d\w*\Z")
 """A base address that names a version of its own (``…/v1``, ``…/paas/v4``)."""
-_GOOGLE_PATH_PATTERN = re.compile(r"(?:/upload)?/v1(?:alpha|beta)/(?!projects/)")
-_OPENAI_PATH_PATTERN = re.compile(
-    r"(?:/v1)?/(?:responses|conversations|chat|completions|embeddings|audio|images|videos|files|uploads|batches|"
-    r"moderations|fine_tuning|vector_stores|assistants|threads|realtime|evals|containers|models)(?:/|\Z)"
-)
-_ANTHROPIC_PATH_PATTERN = re.compile(r"(?:/v1)?/(?:messages|complete)(?:/|\Z)")
 
 
 class Route(Struct, frozen=True):
@@ -96,7 +110,7 @@ class Route(Struct, frozen=True):
     @property
     def upstream_setting(self) -> str:
         """The setting that names who answers: ``anthropic``, ``openai``, ``gemini``, or nothing."""
-        return _UPSTREAM_SETTINGS.get(self.api, "")
+        return API_SPECS[self.api].endpoints.provider if self.api in API_SPECS else ""
 
 
 def parse_route(method: str, path: str, query: str = "", headers: Mapping[str, str] = {}) -> Route:
@@ -133,21 +147,21 @@ def build_upstream_url(base: str, target_route: Route) -> str:
     version_match = _LEADING_VERSION_PATTERN.match(path)
     if _TRAILING_VERSION_PATTERN.search(base):
         return base + (path[version_match.end() :] if version_match else path)
-    added = (
-        ""
-        if version_match or target_route.endpoint == "other"
-        else "/v1beta"
-        if target_route.api == "gemini"
-        else "/v1"
-    )
-    return base + added + path
+    if version_match or target_route.endpoint == "other":
+        return base + path
+    version = API_SPECS[target_route.api].endpoints.version if target_route.api in API_SPECS else _USUAL_VERSION
+    return base + version + path
 
 
-def make_gemini_answer_route(route: Route, model: str) -> Route:
-    """Return where Gemini's ``model`` is asked for a whole answer, by whom ``route`` asks and with all that it says."""
+def make_model_answer_route(route: Route, model: str) -> Route:
+    """Return where ``model`` is asked for a whole answer, at an API whose addresses name the model.
+
+    It is asked by whom ``route`` asks, and with all that it says.
+    """
     path, _, query = route.path.partition("?")
     remaining_query = "&".join(pair for pair in query.split("&") if pair and not pair.startswith("alt="))
-    new_path = f"{path.rpartition('/')[0]}/{quote(model, safe='')}:generateContent"
+    action = _get_action(API_SPECS[route.api].endpoints.generate)
+    new_path = f"{path.rpartition('/')[0]}/{quote(model, safe='')}:{action}"
     return replace(route, path=f"{new_path}?{remaining_query}" if remaining_query else new_path, stream=False)
 
 
@@ -168,39 +182,40 @@ def _match_known_tail(path: str) -> re.Match[str] | None:
 def _classify_path(method: str, tail: re.Match[str] | None, query: str, headers: Mapping[str, str], path: str) -> Route:
     """Return what is asked at ``tail``, a known path, or at ``path`` where there is none."""
     if method == "POST" and tail is not None and (tail["posted"] or tail["asked"]):
-        return Route(*_POST_ENDPOINTS[tail["posted"]]) if tail["posted"] else _parse_gemini_route(tail, query)
+        return Route(*_POST_ENDPOINTS[tail["posted"]]) if tail["posted"] else _parse_model_route(tail, query)
     fallback = Route(_guess_api(path if tail is None else tail[0], headers))
     if tail is None:
         return fallback
     if method in {"GET", "HEAD"} and not tail["posted"] and not tail["asked"]:
         return replace(fallback, endpoint="models")
-    if method == "GET" and tail["posted"] == "/responses" and headers.get("upgrade", "").lower() == "websocket":
-        return Route("openai-responses", "probe")
+    if method == "GET" and tail["posted"] and headers.get("upgrade", "").lower() == "websocket":
+        api, endpoint = _POST_ENDPOINTS[tail["posted"]]
+        if endpoint == "generate" and API_SPECS[api].endpoints.offers_websocket:
+            return Route(api, "probe")
     return fallback
 
 
-def _parse_gemini_route(tail: re.Match[str], query: str) -> Route:
-    """Return what a model of Gemini is asked for; answers that stream as one long array are not ours to read."""
-    streams = tail["asked"] == "streamGenerateContent"
+def _parse_model_route(tail: re.Match[str], query: str) -> Route:
+    """Return what a model is asked for; answers that stream as one long array are not ours to read."""
+    api, endpoint, streams = _MODEL_ACTIONS[tail["asked"]]
     forms = parse_qs(query)
     if streams and "sse" not in forms.get("alt", []) + forms.get("$alt", []):
-        return Route("gemini")
-    return Route("gemini", _GEMINI_ENDPOINTS[tail["asked"]], unquote(tail["model"]), streams)
+        return Route(api)
+    return Route(api, endpoint, unquote(tail["model"]), streams)
 
 
 def _guess_api(path: str, headers: Mapping[str, str]) -> str:
     """Return the API that a request belongs to of which no more is known: by its path, else by its headers."""
     if _VERTEX_PATTERN.search(path):
         return ""
-    if _GOOGLE_PATH_PATTERN.match(path) or "x-goog-api-key" in headers:
-        return "gemini"
-    if _ANTHROPIC_PATH_PATTERN.match(path) or _is_anthropic_client(headers):
-        return "anthropic"
-    if not _OPENAI_PATH_PATTERN.match(path):
-        return ""
-    return "openai-responses" if re.search(r"/(?:responses|conversations)(?:/|\Z)", path) else "openai-chat"
+    for spec in (*_APIS_KNOWN_BY_HEADER, *_APIS_KNOWN_BY_PATH):
+        if _is_likely_for(spec.endpoints, path, headers):
+            return spec.api
+    return ""
 
 
-def _is_anthropic_client(headers: Mapping[str, str]) -> bool:
+def _is_likely_for(endpoints: Endpoints, path: str, headers: Mapping[str, str]) -> bool:
+    if endpoints.relayed_path and re.match(endpoints.relayed_path, path):
+        return True
     program = headers.get("user-agent", "").lower()
-    return "x-api-key" in headers or "anthropic-version" in headers or program.startswith(("claude", "anthropic"))
+    return not endpoints.client_headers.isdisjoint(headers) or program.startswith(endpoints.client_programs)

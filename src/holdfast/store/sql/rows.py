@@ -27,13 +27,11 @@ from holdfast.store.tree.placing import KIND_BY_TYPE
 MessageDecoders = Mapping[str, MessageDecoder]
 """How the wire bytes of each API become a message."""
 
-_DECODER_PATHS = {
-    "anthropic": "holdfast.providers.anthropic.messages:decode_message",
-    "openai-chat": "holdfast.providers.openai_chat.messages:decode_message",
+_FORMAT_DECODER_PATHS = {
     "openai-responses": "holdfast.formats.codex.read:decode_codex_item",
-    "gemini": "holdfast.providers.gemini.messages:decode_message",
     "pi": "holdfast.formats.pi.read:decode_pi_message",
 }
+"""What reads bytes that stand in a recorded session otherwise than in a request: Codex wraps the items of Responses."""
 _MESSAGE_KIND = KIND_BY_TYPE[MessageEntry]
 _TYPE_BY_KIND: dict[str, type] = {name: kind for kind, name in KIND_BY_TYPE.items()}
 _ENCODE_MSGPACK = msgspec.msgpack.Encoder().encode
@@ -71,8 +69,9 @@ _CONTENT_START = ROW_COLUMNS.index("raw")
 @cache
 def load_message_decoders() -> MessageDecoders:
     """Return the decoders of every wire form this version reads."""
-    decoders_by_api: dict[str, MessageDecoder] = {}
-    for api, place in _DECODER_PATHS.items():
+    specs: Mapping[str, Any] = import_module("holdfast.providers.registry").API_SPECS
+    decoders_by_api: dict[str, MessageDecoder] = {api: spec.decode_message for api, spec in specs.items()}
+    for api, place in _FORMAT_DECODER_PATHS.items():
         module, name = place.split(":")
         try:
             decoders_by_api[api] = getattr(import_module(module), name)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.messages.size.image_size import read_image_size
+from holdfast.providers.anthropic.models import MAX_LARGE_IMAGES, MAX_PIXELS_FEW_IMAGES, MAX_PIXELS_MANY_IMAGES
 from holdfast.providers.anthropic.rules.block_kinds import THINKING_BLOCK_KINDS, is_paused_turn
 from holdfast.providers.anthropic.rules.view import AnthropicView, BlockView
-from holdfast.providers.models import MAX_LARGE_IMAGES, MAX_PIXELS_FEW_IMAGES, MAX_PIXELS_MANY_IMAGES
 from holdfast.providers.rules.rule import (
     ANTHROPIC_DOCS,
     PUBLIC_ERRORS,

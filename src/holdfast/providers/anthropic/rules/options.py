@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from holdfast.providers.anthropic.rules.block_kinds import THINKING_BLOCK_KINDS, is_paused_turn
 from holdfast.providers.anthropic.rules.view import AnthropicView, TurnView
-from holdfast.providers.rules.options import check_foreign_fields, check_number_fields, is_tool_name, is_whole_number
+from holdfast.providers.rules.envelope import RequestView
+from holdfast.providers.rules.options import (
+    check_foreign_fields,
+    check_model_named,
+    check_number_fields,
+    is_tool_name,
+    is_whole_number,
+)
 from holdfast.providers.rules.rule import (
     ANTHROPIC_DOCS,
     PUBLIC_ERRORS,
@@ -263,3 +270,18 @@ OPTION_RULES: tuple[Rule, ...] = (
     Rule("anthropic.binding-beta", _check_binding_beta, "documented", ANTHROPIC_DOCS),
 )
 """The rules about options."""
+
+
+_CLOUD_VERSION_PREFIXES = ("bedrock", "vertex")
+"""How the version of the Messages API begins on clouds that have the model in the address."""
+
+
+def _check_required(request: RequestView) -> Violations:
+    """A whole request names its model, unless its cloud's address does, and max_tokens."""
+    if not str(request.body.get("anthropic_version")).startswith(_CLOUD_VERSION_PREFIXES):
+        yield from check_model_named(request)
+    if request.body.get("max_tokens") is None:
+        yield "$.max_tokens", "there is no max_tokens, which must be named here; say how long an answer may be"
+
+
+REQUIRED_RULES = (Rule("anthropic.required", _check_required, "documented", ANTHROPIC_DOCS),)

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.providers.models import ClaudeTraits, get_claude_traits
+from holdfast.providers.anthropic.models import ClaudeTraits, get_claude_traits
 from holdfast.providers.rules.envelope import RequestView
 
 

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from holdfast.providers.common.foreign.foreign_blocks import classify_tool_declaration
+from collections.abc import Mapping
+from typing import Any
+
 from holdfast.providers.openai_chat.rules.view import ChatView
-from holdfast.providers.rules.options import check_foreign_fields, check_number_fields, is_tool_name, is_whole_number
+from holdfast.providers.rules.options import (
+    check_foreign_fields,
+    check_model_named,
+    check_number_fields,
+    is_tool_name,
+    is_whole_number,
+)
 from holdfast.providers.rules.rule import (
     OPENAI_DOCS,
     UNVERIFIED_MEMORY,
@@ -46,8 +54,15 @@ def _check_tools(request: ChatView) -> Violations:
     for index, tool in enumerate(request.get_list("tools")):
         if not isinstance(tool, dict):
             yield f"$.tools[{index}]", f"the tool is {get_json_type_name(tool)}; send an object with a type"
-        elif not isinstance(tool.get("type"), str) and (classify_tool_declaration(tool) or "name" in tool):
+        elif not isinstance(tool.get("type"), str) and (_holds_foreign_functions(tool) or "name" in tool):
             yield f"$.tools[{index}]", "the tool has no type; send a function under the type 'function'"
+
+
+def _holds_foreign_functions(tool: Mapping[str, Any]) -> bool:
+    """Return whether an object without a type offers functions as Gemini or the Messages API has them."""
+    if any(isinstance(tool.get(key), list) for key in ("functionDeclarations", "function_declarations")):
+        return True
+    return tool.get("type") is None and isinstance(tool.get("input_schema"), Mapping)
 
 
 def _check_tool_names(request: ChatView) -> Violations:
@@ -113,3 +128,6 @@ OPTION_RULES: tuple[Rule, ...] = (
     Rule("openai-chat.stream-options", _check_stream_options, "documented", OPENAI_DOCS),
 )
 """The rules about options."""
+
+
+REQUIRED_RULES = (Rule("openai-chat.required", check_model_named, "documented", OPENAI_DOCS),)

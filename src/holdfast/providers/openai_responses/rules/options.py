@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from holdfast.providers.openai_responses.rules.view import ResponsesView
-from holdfast.providers.rules.options import check_foreign_fields, check_number_fields, is_tool_name, is_whole_number
+from holdfast.providers.rules.envelope import RequestView
+from holdfast.providers.rules.options import (
+    check_foreign_fields,
+    check_model_named,
+    check_number_fields,
+    is_tool_name,
+    is_whole_number,
+)
 from holdfast.providers.rules.rule import (
     OPENAI_DOCS,
     UNVERIFIED_MEMORY,
@@ -149,3 +156,12 @@ OPTION_RULES: tuple[Rule, ...] = (
     Rule("openai-responses.metadata", _check_metadata, "documented", OPENAI_DOCS),
 )
 """The rules about options."""
+
+
+def _check_model_or_prompt(request: RequestView) -> Violations:
+    """A whole request names its model, or a stored prompt, which has one."""
+    if request.body.get("prompt") is None:
+        yield from check_model_named(request)
+
+
+REQUIRED_RULES = (Rule("openai-responses.required", _check_model_or_prompt, "recalled", UNVERIFIED_MEMORY),)

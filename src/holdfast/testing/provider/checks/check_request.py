@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from holdfast.providers.rules import validate_request
+from holdfast.providers.rules.validate import validate_request
 from holdfast.testing.provider.answers.compaction import check_compaction_blocks, drop_compacted_blocks
 from holdfast.testing.provider.calls import RefusalReply
 from holdfast.testing.provider.checks.refusals import make_rule_refusal

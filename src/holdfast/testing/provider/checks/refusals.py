@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.providers.rules import Finding
+from holdfast.providers.rules.rule import Finding
 from holdfast.testing.provider.calls import RefusalReply
 from holdfast.testing.provider.checks.rule_wordings import ANTHROPIC_ERROR_CODES, OPENAI_ERROR_CODES, RULE_WORDINGS
 from holdfast.testing.provider.parse_request import make_unreadable_json_refusal

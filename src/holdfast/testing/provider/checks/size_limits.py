@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from holdfast.providers.models import get_claude_traits
+from holdfast.providers.anthropic.models import get_claude_traits
 from holdfast.testing.provider.calls import RefusalReply
 from holdfast.testing.provider.checks import overflow_wordings as overflowing
 from holdfast.testing.provider.checks.overflow_wordings import OverflowNumbers

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from holdfast.providers.models import get_claude_traits
+from holdfast.providers.anthropic.models import get_claude_traits
 from holdfast.testing.provider.calls import RefusalReply
 from holdfast.testing.provider.parse_request import ProviderRequest
 from holdfast.testing.provider.request_pieces import PromptBlock

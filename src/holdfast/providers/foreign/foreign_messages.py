@@ -16,13 +16,20 @@ from msgspec.json import Decoder
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Part, ToolCall
-from holdfast.providers.common.foreign.foreign_blocks import ANTHROPIC_DOCUMENT, classify_any_block, find_foreign_blocks
-from holdfast.providers.common.foreign.transcode import drop_foreign_bytes_of_messages
+from holdfast.providers.anthropic.spec import ANTHROPIC_SPEC
+from holdfast.providers.api_spec import ApiSpec
+from holdfast.providers.common.content_kinds import DOCUMENT_KIND
 from holdfast.providers.common.json.raw_json import encode_json
+from holdfast.providers.foreign.foreign_blocks import (
+    MESSAGE_ORIGIN_BY_FIELD,
+    BlockOrigin,
+    classify_any_block,
+    find_foreign_blocks,
+)
+from holdfast.providers.foreign.transcode import drop_foreign_bytes_of_messages
+from holdfast.providers.openai_chat.spec import OPENAI_CHAT_SPEC
+from holdfast.providers.registry import API_SPECS
 from holdfast.state.codec.packing import describe_type_mismatch
-
-_ANTHROPIC, _CHAT, _RESPONSES, _GEMINI = "anthropic", "openai-chat", "openai-responses", "gemini"
-_MESSAGES_FIELD = {_ANTHROPIC: "messages", _CHAT: "messages", _RESPONSES: "input", _GEMINI: "contents"}
 
 ForeignSign = tuple[str, str, tuple[str, ...]]
 """Where something stands, what it is, and the APIs that it may belong to."""
@@ -31,19 +38,33 @@ _PART_TYPES = frozenset(get_args(Part))
 _FIELDS_DECODER = Decoder(dict[str, Any])
 _SHARED_ROLES = frozenset({"user", "assistant", "system"})
 
-_CHAT_ONLY_FIELDS = frozenset({"tool_calls", "tool_call_id", "function_call", "reasoning_content", "refusal", "audio"})
-"""Fields beside the content that say something in Chat, and nowhere else."""
-_APIS_BY_ROLE = {"tool": (_CHAT,), "function": (_CHAT,), "developer": (_CHAT, _RESPONSES)}
-"""Roles that not every API knows; Gemini is told by its ``parts`` and had functions once."""
+
+def _merge_owners(*tables: tuple[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
+    """Return the APIs that have each key, in the order of ``tables``."""
+    owners: dict[str, tuple[str, ...]] = {}
+    for api, keys in tables:
+        for key in keys:
+            owners[key] = (*owners.get(key, ()), api)
+    return owners
 
 
-def decode_message_list(dicts: object, api: str, decode: Callable[[bytes], Message]) -> list[Message]:
+_APIS_BY_FIELD = _merge_owners(*((spec.api, spec.blocks.own_message_fields) for spec in API_SPECS.values()))
+"""Fields beside the content that say something in some APIs, and nowhere else."""
+_APIS_BY_ROLE = _merge_owners(*((spec.api, spec.blocks.own_roles) for spec in API_SPECS.values()))
+"""Roles that not every API knows."""
+_ALSO_READ_BY = {BlockOrigin(DOCUMENT_KIND, (ANTHROPIC_SPEC.api,)): (OPENAI_CHAT_SPEC.api,)}
+"""What another API reads too: a document of Anthropic's in a list of Chat, as LiteLLM takes it."""
+
+
+def decode_message_list(dicts: object, spec: ApiSpec) -> list[Message]:
     """Return each message of a list as a value.
 
     Raises ``FormatError`` with the JSON path of what cannot be read or belongs to another API, and who reads it.
     """
-    raws = encode_own_messages(dicts, api)
-    return [_decode_at_path(decode, raw, f"$.{_MESSAGES_FIELD[api]}[{index}]") for index, raw in enumerate(raws)]
+    raws = encode_own_messages(dicts, spec)
+    return [
+        _decode_at_path(spec.decode_message, raw, f"$.{spec.messages_field}[{index}]") for index, raw in enumerate(raws)
+    ]
 
 
 def _decode_at_path(decode: Callable[[bytes], Message], raw: bytes, path: str) -> Message:
@@ -53,23 +74,27 @@ def _decode_at_path(decode: Callable[[bytes], Message], raw: bytes, path: str) -
         raise FormatError(f"{path}: {error}") from None
 
 
-def encode_own_messages(dicts: object, api: str) -> list[bytes]:
+def encode_own_messages(dicts: object, spec: ApiSpec) -> list[bytes]:
     """Return each message of a list as JSON; ``FormatError`` where it is no list or one belongs to another API."""
-    messages = list(_require_message_list(dicts, api))
+    messages = list(_require_message_list(dicts, spec.api))
     raws = [encode_json(message) for message in messages]
-    odd = [index for index, message in enumerate(messages) if api == _GEMINI or not _is_plain_text_message(message)]
+    odd = [
+        index
+        for index, message in enumerate(messages)
+        if spec.shape.content_field != "content" or not _is_plain_text_message(message)
+    ]
     signs = [
         sign
         for index in odd
-        for sign in _find_foreign_signs(messages[index], raws[index], f"$.{_MESSAGES_FIELD[api]}[{index}]", api)
+        for sign in _find_foreign_signs(messages[index], raws[index], f"$.{spec.messages_field}[{index}]", spec)
     ]
     if signs:
-        raise FormatError(_format_foreign_error(signs, api))
+        raise FormatError(_format_foreign_error(signs, spec.api))
     return raws
 
 
 def check_messages_to_encode(messages: object, api: str) -> list[Message]:
-    """Return the messages that ``encode_message_dicts`` of ``api`` was given, without bytes of another API's.
+    """Return the messages that ``encode_messages`` was given for ``api``, without bytes of another API's.
 
     ``TypeError`` for what is none, by its place.
     """
@@ -97,7 +122,7 @@ def _is_valid_part(part: object) -> bool:
 def _require_message_list(dicts: object, api: str) -> Iterable[Any]:
     """Return ``dicts`` where it is a list of messages."""
     if isinstance(dicts, Mapping):
-        list_field = next((field for field in _MESSAGES_FIELD.values() if field in dicts), None)
+        list_field = next((spec.messages_field for spec in API_SPECS.values() if spec.messages_field in dicts), None)
         why = f"give its {list_field!r}" if list_field else "put it into a list"
         raise FormatError(f"decode_messages() takes a list of messages, and a dict was given; {why}")
     if isinstance(dicts, str | bytes) or not isinstance(dicts, Iterable):
@@ -127,7 +152,7 @@ def _format_foreign_error(foreign_signs: Sequence[ForeignSign], api: str) -> str
 # -- what is strange in a message --------------------------------------------------------------------------------------
 
 
-def _find_foreign_signs(message: object, raw: bytes, path: str, api: str) -> Iterator[ForeignSign]:
+def _find_foreign_signs(message: object, raw: bytes, path: str, spec: ApiSpec) -> Iterator[ForeignSign]:
     """Yield what surely belongs to another API in one message."""
     if isinstance(message, Message):
         raise FormatError(
@@ -137,31 +162,29 @@ def _find_foreign_signs(message: object, raw: bytes, path: str, api: str) -> Ite
         fields = _FIELDS_DECODER.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return
-    for place, description, owners in _find_api_specific_fields(fields, api):
-        if api not in owners:
+    for place, description, owners in _find_api_specific_fields(fields, spec):
+        if spec.api not in owners:
             yield path + place, description, owners
 
 
-def _find_api_specific_fields(fields: Mapping[str, Any], api: str) -> Iterator[ForeignSign]:
+def _find_api_specific_fields(fields: Mapping[str, Any], spec: ApiSpec) -> Iterator[ForeignSign]:
     """Yield what is known to belong to some APIs only; a field that holds nothing says nothing."""
     role, kind = _get_string_field(fields, "role"), _get_string_field(fields, "type")
-    if kind and not role and api == _RESPONSES:
+    if kind and not role and spec.group_items is not None:
         return
     for name, value in fields.items():
-        if name in _CHAT_ONLY_FIELDS and value:
-            yield f".{name}", f"a field {name!r}", (_CHAT,)
-    if role in _APIS_BY_ROLE and api != _GEMINI:
+        if name in _APIS_BY_FIELD and value:
+            yield f".{name}", f"a field {name!r}", _APIS_BY_FIELD[name]
+    if role in _APIS_BY_ROLE and not spec.blocks.takes_any_role:
         yield ".role", f'the role "{role}"', _APIS_BY_ROLE[role]
     content, parts = fields.get("content"), fields.get("parts")
     if parts and isinstance(parts, list) and not content:
-        yield ".parts", "a list of parts", (_GEMINI,)
-    for place, foreign_kind in find_foreign_blocks(fields, api, classify=classify_any_block):
-        owners = (
-            (*foreign_kind.apis, _CHAT) if foreign_kind == ANTHROPIC_DOCUMENT else foreign_kind.apis
-        )  # as LiteLLM takes it in a list of Chat
-        yield place or ".type", foreign_kind.description, owners
+        yield ".parts", "a list of parts", MESSAGE_ORIGIN_BY_FIELD["parts"].apis
+    for place, origin in find_foreign_blocks(fields, spec.api, classify=classify_any_block):
+        owners = (*origin.apis, *_ALSO_READ_BY.get(origin, ()))
+        yield place or ".type", origin.description, owners
     if content:
-        yield ".content", "a field 'content'", (_ANTHROPIC, _CHAT, _RESPONSES)
+        yield ".content", "a field 'content'", MESSAGE_ORIGIN_BY_FIELD["content"].apis
 
 
 def _get_string_field(fields: Mapping[str, Any], name: str) -> str:

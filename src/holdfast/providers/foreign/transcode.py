@@ -19,11 +19,25 @@ from holdfast.messages.equality import is_message_field
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Part, ToolResult
 from holdfast.messages.strip_foreign import strip_foreign_content
-from holdfast.providers.common.foreign.foreign_blocks import classify_any_block
+from holdfast.providers.anthropic.spec import ANTHROPIC_SPEC
+from holdfast.providers.foreign.foreign_blocks import classify_any_block
+from holdfast.providers.gemini.spec import GEMINI_SPEC
+from holdfast.providers.openai_responses.spec import OPENAI_RESPONSES_SPEC
+from holdfast.providers.registry import API_SPECS
 
-_ANTHROPIC, _CHAT, _RESPONSES, _GEMINI = "anthropic", "openai-chat", "openai-responses", "gemini"
-_WRITERS_BY_TYPE = {"text": (_ANTHROPIC, _CHAT), "refusal": (_CHAT,), "function": (_CHAT,), "custom": (_CHAT,)}
+
+def _list_writers_by_type() -> dict[str, tuple[str, ...]]:
+    writers: dict[str, tuple[str, ...]] = {}
+    for spec in API_SPECS.values():
+        for type_ in spec.blocks.writes_block_types:
+            writers[type_] = (*writers.get(type_, ()), spec.api)
+    return writers
+
+
+_WRITERS_BY_TYPE = _list_writers_by_type()
 """Who writes words and calls so, by types that tell it of bytes alone."""
+_WRITERS_OF_FIELDS = tuple([spec.api for spec in API_SPECS.values() if spec.blocks.own_message_fields])
+"""Who writes fields beside the content."""
 _CITATION_FIELDS = ("citations",)
 _CITATION_AND_CACHE_FIELDS = (*_CITATION_FIELDS, "cache_control")
 """Fields of words in the Messages API."""
@@ -59,9 +73,9 @@ def _is_foreign(part: Part, api: str, anthropic_fields: Sequence[str]) -> bool:
     if isinstance(part, Opaque) and part.kind == "message":
         return False  # nobody could read it: its provider says what is wrong with it
     if isinstance(part, Opaque) and part.kind == "options":
-        return api != _ANTHROPIC
+        return api != ANTHROPIC_SPEC.api
     if part.raw is not None:
-        writers = (_CHAT,) if is_message_field(part) else _find_writers(part.raw, anthropic_fields)
+        writers = _WRITERS_OF_FIELDS if is_message_field(part) else _find_writers(part.raw, anthropic_fields)
         return bool(writers) and api not in writers
     return isinstance(part, ToolResult) and any(_is_foreign(inner, api, anthropic_fields) for inner in part.content)
 
@@ -80,7 +94,7 @@ def _find_writers(raw: Raw, anthropic_fields: Sequence[str]) -> tuple[str, ...]:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _UNKNOWN_WRITERS
     if is_marked:
-        return (_ANTHROPIC,) if any(mark in block for mark in anthropic_fields) else writers
+        return (ANTHROPIC_SPEC.api,) if any(mark in block for mark in anthropic_fields) else writers
     return _classify_writers_by_fields(block) if isinstance(block, dict) else _UNKNOWN_WRITERS
 
 
@@ -98,9 +112,9 @@ def _classify_writers(block: dict[str, Any]) -> tuple[str, ...]:
 
 def _classify_writers_by_fields(block: dict[str, Any]) -> tuple[str, ...]:
     if "tool_call_id" in block or isinstance(block.get("function"), dict):
-        return (_CHAT,)
+        return _WRITERS_OF_FIELDS
     if "role" in block and "content" in block:
-        return (_RESPONSES,)
+        return (OPENAI_RESPONSES_SPEC.api,)
     if "type" not in block and isinstance(block.get("text"), str):
-        return (_GEMINI,)
+        return (GEMINI_SPEC.api,)
     return _classify_writers(block)

@@ -1,0 +1,229 @@
+"""What the Claude models accept at the Messages API, by their names: one small table.
+
+Only rules stand here; windows and prices are in the catalogue. A name that no row fits gets the strictest values.
+"""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+
+from holdfast.providers.anthropic.messages import API_NAME
+from holdfast.providers.common.dialects import lift_known_limits, relax_turn_order
+from holdfast.state.dialect import Dialect
+
+
+class ClaudeTraits(Struct, frozen=True):
+    """What differs between the Claude models; the defaults are for a name nobody knows."""
+
+    allows_prefill: bool = False
+    """The last message may be the assistant's (up to 4.5)."""
+    allows_inline_system: bool = False
+    """``system`` messages may stand between a user's message and an answer."""
+    binds_thinking: bool = True
+    """Thinking is signed over everything before it ("preserved thinking")."""
+    max_images: int = 600
+    """Images in one request: 100 where the window is 200,000 tokens, 600 otherwise; a name nobody knows is not limited
+    by a guess."""
+    manual_thinking: bool | None = None
+    """``thinking.type`` may be ``enabled`` with a budget; nothing = not known."""
+    adaptive_thinking: bool | None = None
+    """``thinking.type`` may be ``adaptive_thinking``; nothing = not known."""
+    can_disable_thinking: bool | None = None
+    """``thinking.type`` may be ``can_disable_thinking``; nothing = not known."""
+    can_disable_at_any_effort: bool = True
+    """``can_disable_thinking`` goes with the efforts ``xhigh`` and ``max`` too."""
+    compacts_on_demand: bool = False
+    """The server compacts on demand: 4.6 and later, as its page lists them."""
+
+
+_TRAITS_UP_TO_4_5 = ClaudeTraits(
+    allows_prefill=True,
+    binds_thinking=False,
+    max_images=100,
+    manual_thinking=True,
+    adaptive_thinking=False,
+    can_disable_thinking=True,
+)
+_LAST_OLD_VERSION = (4, 5)
+"""Up to 4.5: prefill, manual thinking, a window of 200,000 tokens."""
+
+_CLAUDE_TRAITS: dict[str, ClaudeTraits] = {
+    "opus 4.6": ClaudeTraits(
+        binds_thinking=False,
+        manual_thinking=True,
+        adaptive_thinking=True,
+        can_disable_thinking=True,
+        compacts_on_demand=True,
+    ),
+    "opus 4.7": ClaudeTraits(
+        binds_thinking=False,
+        manual_thinking=False,
+        adaptive_thinking=True,
+        can_disable_thinking=True,
+        compacts_on_demand=True,
+    ),
+    "opus 4.8": ClaudeTraits(
+        allows_inline_system=True,
+        binds_thinking=False,
+        manual_thinking=False,
+        adaptive_thinking=True,
+        can_disable_thinking=True,
+        compacts_on_demand=True,
+    ),
+    "opus 5.0": ClaudeTraits(
+        allows_inline_system=True,
+        binds_thinking=False,
+        manual_thinking=False,
+        adaptive_thinking=True,
+        can_disable_thinking=True,
+        can_disable_at_any_effort=False,
+        compacts_on_demand=True,
+    ),
+    "opus 5.5": ClaudeTraits(
+        allows_inline_system=True, manual_thinking=False, adaptive_thinking=True, compacts_on_demand=True
+    ),
+    "sonnet 4.6": ClaudeTraits(
+        binds_thinking=False,
+        manual_thinking=True,
+        adaptive_thinking=True,
+        can_disable_thinking=True,
+        compacts_on_demand=True,
+    ),
+    "sonnet 5.0": ClaudeTraits(
+        binds_thinking=False,
+        manual_thinking=False,
+        adaptive_thinking=True,
+        can_disable_thinking=True,
+        compacts_on_demand=True,
+    ),
+    "sonnet 5.5": ClaudeTraits(
+        allows_inline_system=True, manual_thinking=False, adaptive_thinking=True, compacts_on_demand=True
+    ),
+    "haiku 5.5": ClaudeTraits(allows_inline_system=True, adaptive_thinking=True, compacts_on_demand=True),
+    "fable 5.0": ClaudeTraits(
+        allows_inline_system=True,
+        binds_thinking=False,
+        manual_thinking=False,
+        adaptive_thinking=True,
+        can_disable_thinking=False,
+        compacts_on_demand=True,
+    ),
+    "fable 5.1": ClaudeTraits(
+        allows_inline_system=True,
+        manual_thinking=False,
+        adaptive_thinking=True,
+        can_disable_thinking=False,
+        compacts_on_demand=True,
+    ),
+    "fable 5.2": ClaudeTraits(
+        allows_inline_system=True, manual_thinking=False, adaptive_thinking=True, can_disable_thinking=False
+    ),
+}
+"""Family and version to rules, as documented up to 2026-11; Mythos is Fable under another name.
+
+The page that lists who takes system messages inside is older than 5.5 and Fable 5.2. Claude Code 2.1.332 sends them to
+each of these by default, with the effort of the turn and changes of tools, which can stand nowhere else. [M]
+"""
+
+_FAMILY_FIRST_NAME = re.compile(r"(opus|sonnet|haiku|fable|mythos)-(\d{1,2})(?!\d)(?:[-.](\d{1,2})(?!\d))?")
+"""``claude-opus-4-5-20251101``, ``claude-opus-4.5``, ``eu.anthropic.claude-sonnet-4-20250514-v1:0``"""
+_VERSION_FIRST_NAME = re.compile(r"claude-(?:v?[12](?!\d)|instant|3(?!\d))")
+"""``claude-3-5-sonnet-20241022``, ``claude-2.1``"""
+
+
+def get_claude_traits(model: str) -> ClaudeTraits | None:
+    """Return what is known of Claude model ``model``, or nothing when it is none we know."""
+    name = model.lower()
+    parsed_name = _parse_model_name(name)
+    if parsed_name is None:
+        return _TRAITS_UP_TO_4_5 if _VERSION_FIRST_NAME.search(name) else None
+    family, version = parsed_name
+    if version <= _LAST_OLD_VERSION:
+        return _TRAITS_UP_TO_4_5
+    return _CLAUDE_TRAITS.get(f"{family} {version[0]}.{version[1]}")
+
+
+def _parse_model_name(name: str) -> tuple[str, tuple[int, int]] | None:
+    """Return the family and version that a lower-case name of the new style says, or None for any other name."""
+    match = _FAMILY_FIRST_NAME.search(name)
+    if match is None:
+        return None
+    family = "fable" if match[1] == "mythos" else match[1]
+    return family, (int(match[2]), int(match[3] or 0))
+
+
+def _is_later_claude(model: str) -> bool:
+    """Return whether ``model`` is a Claude model that is newer than this table."""
+    parsed_name = _parse_model_name(model.lower())
+    return parsed_name is not None and parsed_name[1] > _LAST_OLD_VERSION and get_claude_traits(model) is None
+
+
+_BEDROCK_NAME = re.compile(r"(?:^|[./])anthropic\.claude")
+"""``eu.anthropic.claude-opus-5-5-v1:0``: Bedrock's names; it has no compaction on demand."""
+
+
+# -- the dialect -------------------------------------------------------------------------------------------------------
+
+
+_BLOCKS_NOT_IN_RESULTS = (
+    "server_tool_use", "mcp_tool_use", "mcp_tool_result", "web_search_tool_result", "web_fetch_tool_result",
+    "advisor_tool_result", "code_execution_tool_result", "bash_code_execution_tool_result",
+    "text_editor_code_execution_tool_result", "tool_search_tool_result", "container_upload", "compaction",
+    "tool_addition", "tool_removal", "mcp_tool_listing", "fallback",
+)  # fmt: skip
+"""Known blocks that a tool_result of the Messages API does not take."""
+
+
+MAX_LARGE_IMAGES, MAX_PIXELS_FEW_IMAGES, MAX_PIXELS_MANY_IMAGES = 20, 8_000, 2_000
+"""Up to 20 images may be 8,000 pixels wide or high at the Messages API, more of them 2,000."""
+
+
+def build_dialect(model: str, _provider: str = "") -> Dialect:
+    """Return the rules of the Messages API for ``model``; an unknown name gets the strictest.
+
+    A Claude model that is newer than the table takes system messages inside the conversation, as the newest known do.
+    """
+    model_traits = get_claude_traits(model) or ClaudeTraits()
+    # A model that is newer than the table most likely takes what the newest in it take. Were it held to the strictest
+    # rule, each system message that Claude Code writes for it would be rewritten; refused, Claude Code goes without.
+    is_system_inside = model_traits.allows_inline_system or _is_later_claude(model)
+    return Dialect(
+        API_NAME,
+        model,
+        allows_thinking_only=True,
+        has_system_field=True,
+        clients_drop_thinking=True,
+        must_end_with_user=not model_traits.allows_prefill,
+        merges_same_role=get_claude_traits(model) is None,
+        server_joins_same_role=True,
+        allows_empty_results=True,
+        allows_empty_last_answer=model_traits.allows_prefill,
+        id_max=1_000,
+        name_max=128,
+        system_position="turn" if is_system_inside else "first",
+        max_images=model_traits.max_images,
+        max_image_pixels=MAX_PIXELS_FEW_IMAGES,
+        large_image_pixels=MAX_PIXELS_MANY_IMAGES,
+        max_images_with_large=MAX_LARGE_IMAGES,
+        max_bytes=33_554_432,
+        max_cache_breakpoints=4,
+        cache_lookback=20,
+        binds_thinking=model_traits.binds_thinking,
+        supports_compaction=model_traits.compacts_on_demand and not _BEDROCK_NAME.search(model.lower()),
+        refused_result_kinds=_BLOCKS_NOT_IN_RESULTS,
+        allowed_kinds_by_role={"system": ("tool_addition", "tool_removal", "options")},
+    )
+
+
+def relax_dialect(dialect: Dialect) -> Dialect:
+    """Return the rules for what a client wrote for a model that is not known here.
+
+    A new Claude is its maker's, whose rules hold, but for the order of turns; any other model is on a server of
+    somebody's own, of which nothing is taken for granted.
+    """
+    if not dialect.merges_same_role:
+        return dialect
+    relaxed = relax_turn_order(dialect)
+    return relaxed if "claude" in dialect.model.lower() else lift_known_limits(relaxed)

@@ -1,0 +1,158 @@
+"""Anthropic Messages: all that is known of it, in one value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.messages.parts import Thinking
+from holdfast.providers.anthropic import messages, models, options, response
+from holdfast.providers.anthropic.errors import ERROR_FORMAT
+from holdfast.providers.anthropic.rules import blocks, calls, context, server_tools, shape, view
+from holdfast.providers.anthropic.rules import options as option_rules
+from holdfast.providers.api_spec import (
+    AnswerFormat,
+    ApiSpec,
+    BlockForms,
+    BodySigns,
+    Endpoints,
+    ListSigns,
+    MessageShape,
+    OptionFormat,
+    RuleSet,
+)
+from holdfast.providers.common.content_kinds import (
+    BUILT_IN_CALL_KIND,
+    CALL_KIND,
+    DOCUMENT_KIND,
+    MESSAGE_KIND,
+    PICTURE_KIND,
+    RESULT_KIND,
+    TEXT_KIND,
+    THINKING_KIND,
+    TOOL_KIND,
+)
+
+_ANSWERS = AnswerFormat(
+    response.parse_answer_body,
+    response.AnthropicAccumulator,
+    response.parse_usage,
+    response.iter_event_text,
+    keep_alive=b'event: ping\ndata: {"type": "ping"}\n\n',
+)
+_OPTIONS = OptionFormat(
+    options.read_options,
+    options.write_options,
+    options.SHARED_FORM,
+    options.is_own_tool_choice,
+    stream_fields={"stream": True},
+    requires_max_tokens=True,
+)
+_RULES = RuleSet(
+    view.build_anthropic_view,
+    (
+        *shape.SHAPE_RULES,
+        *calls.CALL_RULES,
+        *server_tools.SERVER_TOOL_RULES,
+        *blocks.BLOCK_RULES,
+        *option_rules.OPTION_RULES,
+        *context.CONTEXT_RULES,
+    ),
+    option_rules.REQUIRED_RULES,
+)
+_ENDPOINTS = Endpoints(
+    provider="anthropic",
+    generate="/v1/messages",
+    count="/v1/messages/count_tokens",
+    default_headers={"anthropic-version": "2023-06-01"},
+    captured_path=r"/v1/messages",
+    relayed_path=r"(?:/v1)?/(?:messages|complete)(?:/|\Z)",
+    client_headers=frozenset({"x-api-key", "anthropic-version"}),
+    client_programs=("claude", "anthropic"),
+)
+_SIGNS = BodySigns(
+    typical_fields=frozenset(
+        {"system", "anthropic_version", "anthropic_beta", "thinking", "stop_sequences", "context_management",
+         "compaction", "output_config", "mcp_servers", "container", "betas"}
+    ),
+    exclusive_fields=frozenset({"system", "anthropic_version"}),
+    tool_fields=("input_schema",),
+    block_types=frozenset(
+        {"tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document", "compaction"}
+    ),
+    block_type_ends=("_tool_use", "_tool_result"),
+    certain_block_types=frozenset({"tool_use"}),
+    model_name=b"claude",
+    listed=ListSigns(
+        block_types=frozenset({"tool_use", "tool_result", "server_tool_use"}),
+        sourced_block_types=frozenset({"image"}),
+        likely_block_types=frozenset({"thinking", "redacted_thinking", "document"}),
+        has_breakpoints=True,
+    ),
+)  # fmt: skip
+_SHAPE = MessageShape(
+    roles=("user", "assistant", "system"),
+    foreign_call_types=frozenset({"function_call", "function_call_output", "tool_call"}),
+)
+
+
+def _is_own_tool(tool: Mapping[str, Any]) -> bool:
+    """Return whether a function is offered with an ``input_schema``, and not in a group of Gemini's."""
+    if any(isinstance(tool.get(key), list) for key in ("functionDeclarations", "function_declarations")):
+        return False
+    return tool.get("type") in (None, "custom") and isinstance(tool.get("input_schema"), Mapping)
+
+
+_BLOCKS = BlockForms(
+    parsed_kinds=("text", "thinking", "redacted_thinking", "tool_use", "tool_result", "image", "document"),
+    telling_kinds=("thinking", "redacted_thinking", "tool_use", "tool_result", "image", "document"),
+    more_refused_kinds=("message.",),
+    kinds_by_type={
+        "tool_use": CALL_KIND,
+        "tool_result": RESULT_KIND,
+        "redacted_thinking": THINKING_KIND,
+        "search_result": TEXT_KIND,
+        "tool_addition": BUILT_IN_CALL_KIND,
+        "tool_removal": BUILT_IN_CALL_KIND,
+    },
+    kinds_by_type_and_field={
+        ("image", "source"): PICTURE_KIND,
+        ("document", "source"): DOCUMENT_KIND,
+        ("thinking", "signature"): THINKING_KIND,
+    },
+    built_in_type_ends=("_tool_use", "_tool_result"),
+    compaction_field="content",
+    writes_block_types=("text",),
+    own_forms={
+        MESSAGE_KIND: "what it says as content",
+        PICTURE_KIND: "an image block",
+        DOCUMENT_KIND: "a document block",
+        CALL_KIND: "a tool_use block of the assistant's",
+        RESULT_KIND: "a tool_result block of the user's",
+        TOOL_KIND: "an object with a name and an input_schema",
+    },
+    is_own_tool=_is_own_tool,
+)
+
+ANTHROPIC_SPEC = ApiSpec(
+    messages.API_NAME,
+    "Anthropic Messages",
+    "messages",
+    messages.decode_message,
+    messages.encode_message,
+    setup_fields=("tools", "system"),
+    max_tokens_paths=(("max_tokens",),),
+    build_dialect=models.build_dialect,
+    answers=_ANSWERS,
+    options=_OPTIONS,
+    rules=_RULES,
+    errors=ERROR_FORMAT,
+    endpoints=_ENDPOINTS,
+    signs=_SIGNS,
+    shape=_SHAPE,
+    blocks=_BLOCKS,
+    relax_dialect=models.relax_dialect,
+    system_fields=("system",),
+    signed_part_types=(Thinking,),
+    supports_cache_control=True,
+)

@@ -1,0 +1,6 @@
+"""What an element of a message may be, whichever API it is written for; the words are those of findings and notes."""
+
+CALL_KIND, RESULT_KIND, THINKING_KIND = "call of a tool", "result of a tool", "thinking"
+TEXT_KIND, BUILT_IN_CALL_KIND = "text", "call of a built-in tool"
+PICTURE_KIND, DOCUMENT_KIND, SOUND_KIND = "picture", "document", "sound"
+REFUSAL_KIND, MESSAGE_KIND, TOOL_KIND = "refusal", "message", "tool"

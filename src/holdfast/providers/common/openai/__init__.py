@@ -1,0 +1,1 @@
+"""What both APIs of OpenAI have in common."""

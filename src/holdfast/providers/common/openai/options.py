@@ -1,0 +1,51 @@
+"""Options that both APIs of OpenAI say alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.providers.common.portable_options import PortableOptions, as_dict, as_dict_list, as_text
+
+OPENAI_SHARED_FIELDS = (
+    "metadata", "store", "service_tier", "prompt_cache_key", "prompt_cache_retention", "user", "safety_identifier",
+    "top_logprobs",
+)  # fmt: skip
+"""Fields with the same name and values on both APIs of OpenAI (SDK 3.54)."""
+
+
+def read_tool_choice(value: Any) -> tuple[str, str, tuple[str, ...]]:
+    """Return which kind of choice it is, the one tool that is named, and those that are allowed."""
+    if isinstance(value, str):
+        return {"required": "any"}.get(value, value), "", ()
+    choice = as_dict(value)
+    if choice.get("type") == "allowed_tools":
+        choice = as_dict(choice.get("allowed_tools")) or choice
+        mode = as_text(choice.get("mode"))
+        names = [_get_tool_name(tool) for tool in as_dict_list(choice.get("tools"))]
+        return {"required": "any"}.get(mode, mode), "", tuple([name for name in names if name])
+    tool_name = _get_tool_name(choice)
+    return ("tool", tool_name, ()) if tool_name else ("", "", ())
+
+
+def _get_tool_name(tool: Mapping[str, Any]) -> str:
+    return as_text(as_dict(tool.get("function")).get("name")) or as_text(tool.get("name"))
+
+
+def write_tool_choice(options: PortableOptions, function_choice: dict[str, Any]) -> Any:
+    """Return which tools are to be called, ``function_choice`` where it is one of them; None where nothing says."""
+    if not options.tools or not options.tool_choice:
+        return None
+    return (
+        function_choice
+        if options.tool_choice == "tool"
+        else {"any": "required"}.get(options.tool_choice, options.tool_choice)
+    )
+
+
+def read_answer_format(value: Any, _body: Mapping[str, Any]) -> Any:
+    """Return the form that an answer shall have as Responses says it, from that or from Chat's."""
+    if not isinstance(value, dict):
+        return None
+    schema = value.get("json_schema")
+    return {"type": "json_schema", **schema} if isinstance(schema, dict) else value

@@ -1,0 +1,61 @@
+"""What the Gemini models accept at generateContent, by their names."""
+
+from __future__ import annotations
+
+import re
+
+from msgspec.structs import replace
+
+from holdfast.providers.gemini.messages import API_NAME
+from holdfast.state.dialect import Dialect
+
+_GEMINI_OPAQUE_FIELDS = ("executableCode", "codeExecutionResult", "toolCall", "toolResponse")
+"""Fields of a part that Holdfast does not interpret; others are refused."""
+_GEMINI_DIALECT = Dialect(
+    API_NAME,
+    must_start_with_user=False,
+    has_system_field=True,
+    merges_same_role=False,
+    results_first=False,
+    calls_follow_user=True,
+    allows_empty_results=True,
+    allows_blank_text=True,
+    id_pattern=r"[\s\S]",
+    id_max=1_000,
+    unsent_id_pattern=r"[\s\S]*#\d+",
+    results_carry_name=True,
+    name_pattern=r"[A-Za-z_][A-Za-z0-9_.:-]*",
+    name_max=128,
+    media_types=(),
+    allows_media_from_model=True,
+    allows_media_in_errors=True,
+    allowed_kinds_by_role=dict.fromkeys(("user", "assistant", "tool"), _GEMINI_OPAQUE_FIELDS),
+    allows_thinking_only=True,
+    allows_thinking_in_any_role=True,
+    requires_signed_calls=True,
+    max_images=3_000,
+    max_bytes=20_971_520,
+)
+"""generateContent. Ids are optional there and no limit of them is documented; names as the reference of
+``FunctionDeclaration`` has them; 3,000 images as the vision guide has it; bytes as its error tells them."""
+
+_GEMINI_MODEL_NAME = re.compile(r"gemini-(\d{1,2})(?!\d)")
+_UNSIGNED_GEMINI_NAME = re.compile(r"gemini-(?:pro|flash|ultra)$|gemini-pro-vision|gemma|-image")
+"""First-generation names, models without function calls, and image models, where signatures are not checked."""
+
+
+def has_thought_signatures(model: str) -> bool:
+    """Return whether ``model`` is a Gemini that wants its signatures back: 3 and later, and every unknown one."""
+    name = model.lower()
+    match = _GEMINI_MODEL_NAME.search(name)
+    return not _UNSIGNED_GEMINI_NAME.search(name) and (match is None or int(match[1]) >= 3)
+
+
+def build_dialect(model: str, _provider: str = "") -> Dialect:
+    """Return the rules of generateContent for ``model``; an unknown name gets the strictest."""
+    return replace(_GEMINI_DIALECT, model=model, requires_signed_calls=has_thought_signatures(model))
+
+
+def relax_dialect(dialect: Dialect) -> Dialect:
+    """Return the rules for what a client wrote, which may hold parts of kinds that are newer than this table."""
+    return replace(dialect, refused_kinds=tuple(kind for kind in dialect.refused_kinds if kind != "unknown"))

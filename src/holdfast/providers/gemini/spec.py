@@ -1,0 +1,138 @@
+"""Gemini generateContent: all that is known of it, in one value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.messages.parts import Opaque, Text, Thinking, ToolCall
+from holdfast.providers.api_spec import (
+    AnswerFormat,
+    ApiSpec,
+    BlockForms,
+    BodySigns,
+    Endpoints,
+    ListSigns,
+    MessageShape,
+    OptionFormat,
+    RuleSet,
+)
+from holdfast.providers.common.content_kinds import (
+    CALL_KIND,
+    DOCUMENT_KIND,
+    MESSAGE_KIND,
+    PICTURE_KIND,
+    RESULT_KIND,
+    SOUND_KIND,
+    TOOL_KIND,
+)
+from holdfast.providers.gemini import messages, models, options, response
+from holdfast.providers.gemini.errors import ERROR_FORMAT
+from holdfast.providers.gemini.rules import calls, contents, view
+from holdfast.providers.gemini.rules import options as option_rules
+
+_ANSWERS = AnswerFormat(
+    response.parse_answer_body,
+    response.GeminiAccumulator,
+    response.parse_usage,
+    response.iter_event_text,
+    keep_alive=b"\n\n",
+    streams_json_array=True,
+)
+"""[M] google-genai 3.4 takes every line that is neither blank nor ``data:`` for JSON and dies of a comment; a blank
+line it skips."""
+_OPTIONS = OptionFormat(
+    options.read_options,
+    options.write_options,
+    options.SHARED_FORM,
+    options.is_own_tool_choice,
+    tool_choice_fields=("toolConfig", "tool_config"),
+    stored_history_fields=("cachedContent", "cached_content"),
+)
+_RULES = RuleSet(view.build_gemini_view, (*contents.CONTENT_RULES, *calls.CALL_RULES, *option_rules.OPTION_RULES))
+"""The model is in the address, so a whole request need not name it."""
+_ENDPOINTS = Endpoints(
+    provider="gemini",
+    generate="/v1beta/models/{model}:generateContent",
+    stream="/v1beta/models/{model}:streamGenerateContent?alt=sse",
+    count="/v1beta/models/{model}:countTokens",
+    sdk_base="/v1beta/models/",
+    count_wrapper_field="generateContentRequest",
+    captured_path=r"models/([^/:]+):\w+",
+    relayed_path=r"(?:/upload)?/v1(?:alpha|beta)/(?!projects/)",
+    client_headers=frozenset({"x-goog-api-key"}),
+)
+_SIGNS = BodySigns(
+    lone_fields=frozenset({"systemInstruction", "system_instruction", "generationConfig", "safetySettings"}),
+    listed=ListSigns(has_parts=True),
+)
+_SHAPE = MessageShape(
+    roles=("user", "model", ""),
+    assistant_role="model",
+    content_field="parts",
+    text_types=("", ""),
+    foreign_call_types=frozenset({"tool_use", "tool_result"}),
+)
+
+
+def _is_own_tool(tool: Mapping[str, Any]) -> bool:
+    """Return whether functions are offered in a list of declarations."""
+    return any(isinstance(tool.get(key), list) for key in ("functionDeclarations", "function_declarations"))
+
+
+_BLOCKS = BlockForms(
+    parsed_kinds=("inlineData", "fileData", "functionCall", "functionResponse"),
+    telling_kinds=("inlineData", "fileData", "functionCall", "functionResponse"),
+    more_refused_kinds=("message.",),
+    kinds_by_field={
+        "functionCall": CALL_KIND,
+        "function_call": CALL_KIND,
+        "functionResponse": RESULT_KIND,
+        "function_response": RESULT_KIND,
+        "inlineData": DOCUMENT_KIND,
+        "inline_data": DOCUMENT_KIND,
+        "fileData": DOCUMENT_KIND,
+        "file_data": DOCUMENT_KIND,
+    },
+    takes_any_role=True,
+    own_forms={
+        MESSAGE_KIND: "what it says as parts",
+        PICTURE_KIND: "a part with inlineData",
+        DOCUMENT_KIND: "a part with inlineData",
+        SOUND_KIND: "a part with inlineData",
+        CALL_KIND: "a part with functionCall",
+        RESULT_KIND: "a part with functionResponse",
+        TOOL_KIND: "an element of functionDeclarations",
+    },
+    is_own_tool=_is_own_tool,
+)
+
+GEMINI_SPEC = ApiSpec(
+    messages.API_NAME,
+    "Gemini generateContent",
+    "contents",
+    messages.decode_message,
+    messages.encode_message,
+    setup_fields=("tools", "systemInstruction", "system_instruction"),
+    max_tokens_paths=(
+        ("generationConfig", "maxOutputTokens"),
+        ("generationConfig", "max_output_tokens"),
+        ("generation_config", "max_output_tokens"),
+        ("generation_config", "maxOutputTokens"),
+    ),
+    build_dialect=models.build_dialect,
+    answers=_ANSWERS,
+    options=_OPTIONS,
+    rules=_RULES,
+    errors=ERROR_FORMAT,
+    endpoints=_ENDPOINTS,
+    signs=_SIGNS,
+    shape=_SHAPE,
+    blocks=_BLOCKS,
+    relax_dialect=models.relax_dialect,
+    system_fields=("systemInstruction", "system_instruction"),
+    link_results=messages.link_results_to_calls,
+    signed_part_types=(Thinking, Text, ToolCall, Opaque),
+    element_name="the content",
+    has_model_field=False,
+)

@@ -1,0 +1,79 @@
+"""What Chat Completions takes, by whose server it is: OpenAI's, Mistral's, or one that nobody knows."""
+
+from __future__ import annotations
+
+import re
+
+from msgspec.structs import replace
+
+from holdfast.providers.common.dialects import lift_known_limits, relax_turn_order
+from holdfast.providers.common.openai.models import is_openai_model
+from holdfast.providers.openai_chat.messages import API_NAME
+from holdfast.state.dialect import Dialect
+
+_STRICT_CHAT_DIALECT = Dialect(
+    API_NAME,
+    merges_same_role=True,
+    results_grouped=False,
+    media_types=(),
+    allows_media_in_results=False,
+    allowed_kinds_by_role={"system": (), "assistant": ("refusal",), "tool": ()},
+    exclusive_kinds=("refusal",),
+)
+"""Chat Completions of a server that is not known: templates of open models take the system prompt first, a user's
+words next, turns in turn, arguments that are objects, and ids of the oldest length and alphabet."""
+
+OPENAI_CHAT_DIALECT = replace(
+    _STRICT_CHAT_DIALECT,
+    must_start_with_user=False,
+    must_end_with_user=False,
+    merges_same_role=False,
+    arguments_are_objects=False,
+    allows_trailing_space=True,
+    system_position="any",
+    id_pattern=r"[\s\S]",
+    id_max=64,
+    unique_ids=False,
+    allows_empty_text=True,
+    allows_blank_text=True,
+    allows_thinking_in_any_role=True,
+    max_images=500,
+    max_bytes=50_000_000,
+)
+"""Chat Completions at OpenAI. 64 characters an id are taken now, 40 on older deployments, so new ids are made no longer
+than 40; images and bytes as the vision guide has them."""
+
+_MISTRAL_DIALECT = replace(
+    _STRICT_CHAT_DIALECT,
+    needs_answer_after_results=True,
+    id_pattern="[a-zA-Z0-9]",
+    id_min=9,
+    id_max=9,
+    max_images=8,
+)
+"""Chat Completions at Mistral: a call id has exactly nine letters and digits, no user speaks right behind results
+(``Unexpected role 'user' after role 'tool'``), and the assistant is not the last, as its errors say. Images: the vision
+guide."""
+
+_MISTRAL_MODEL_NAME = re.compile(r"(?:open-)?mi[sx]tral|ministral|magistral|codestral|devstral|pixtral|voxtral")
+
+
+def build_dialect(model: str, provider: str = "") -> Dialect:
+    """Return the rules of Chat Completions for ``model`` at ``provider``; an unknown server gets the strictest.
+
+    ``provider`` is ``openai`` or ``mistral`` where the name of the model does not say whose server it is.
+    """
+    name = model.lower()
+    if provider == "mistral" or (not provider and _MISTRAL_MODEL_NAME.search(name)):
+        return replace(_MISTRAL_DIALECT, model=model)
+    if provider == "openai" or (not provider and is_openai_model(name)):
+        return replace(OPENAI_CHAT_DIALECT, model=model)
+    return replace(_STRICT_CHAT_DIALECT, model=model)
+
+
+def relax_dialect(dialect: Dialect) -> Dialect:
+    """Return the rules for what a client wrote for a server of its own, where ``dialect`` is the strictest one."""
+    if not dialect.merges_same_role:
+        return dialect
+    own = replace(OPENAI_CHAT_DIALECT, model=dialect.model, refused_kinds=dialect.refused_kinds)
+    return lift_known_limits(relax_turn_order(own))

@@ -1,0 +1,43 @@
+"""What the Responses API takes, the same for every model."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from holdfast.providers.common.openai.models import is_openai_model
+from holdfast.providers.openai_responses.items import API_NAME
+from holdfast.state.dialect import Dialect
+
+_RESPONSES_DIALECT = Dialect(
+    API_NAME,
+    must_start_with_user=False,
+    must_end_with_user=False,
+    merges_same_role=False,
+    server_joins_same_role=True,
+    results_adjacent=False,
+    results_grouped=False,
+    arguments_are_objects=False,
+    system_position="any",
+    id_pattern=r"[\s\S]",
+    id_max=64,
+    unique_ids=False,
+    name_max=128,
+    allows_empty_text=True,
+    allows_blank_text=True,
+    allows_empty_results=True,
+    allows_empty_messages=True,
+    media_types=(),
+    allows_media_in_errors=True,
+    allows_media_in_system=True,
+    allowed_kinds_by_role={"user": ("computer_screenshot",), "system": ("computer_screenshot",)},
+    binds_reasoning_to_next=True,
+    allows_trailing_space=True,
+    max_images=500,
+    max_bytes=50_000_000,
+)
+"""The Responses API: call ids of 1 to 64 characters; images and bytes as the vision guide has them."""
+
+
+def build_dialect(model: str, _provider: str = "") -> Dialect:
+    """Return the rules of the Responses API, the same for every ``model``; OpenAI's own compacts on demand."""
+    return replace(_RESPONSES_DIALECT, model=model, supports_compaction=is_openai_model(model.lower()))

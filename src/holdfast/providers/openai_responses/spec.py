@@ -1,0 +1,160 @@
+"""OpenAI Responses: all that is known of it, in one value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.messages.parts import Thinking
+from holdfast.providers.api_spec import (
+    AnswerFormat,
+    ApiSpec,
+    BlockForms,
+    BodySigns,
+    Endpoints,
+    ListSigns,
+    MessageShape,
+    OptionFormat,
+    RuleSet,
+)
+from holdfast.providers.common.content_kinds import (
+    CALL_KIND,
+    DOCUMENT_KIND,
+    MESSAGE_KIND,
+    PICTURE_KIND,
+    REFUSAL_KIND,
+    RESULT_KIND,
+    SOUND_KIND,
+    TEXT_KIND,
+    THINKING_KIND,
+    TOOL_KIND,
+)
+from holdfast.providers.common.openai.paths import OPENAI_PATH
+from holdfast.providers.openai_responses import messages, models, options, response
+from holdfast.providers.openai_responses.errors import ERROR_FORMAT
+from holdfast.providers.openai_responses.rules import calls, items, view
+from holdfast.providers.openai_responses.rules import options as option_rules
+
+_ANSWERS = AnswerFormat(
+    response.parse_answer_body,
+    response.ResponsesAccumulator,
+    response.parse_usage,
+    response.iter_event_text,
+    keep_alive=b": keep-alive\n\n",
+)
+_OPTIONS = OptionFormat(
+    options.read_options,
+    options.write_options,
+    options.SHARED_FORM,
+    options.is_own_tool_choice,
+    stream_fields={"stream": True},
+    instructions_field="instructions",
+    stored_history_fields=("previous_response_id", "conversation"),
+    stored_prompt_fields=("prompt",),
+    reference_item_types=("item_reference",),
+)
+_RULES = RuleSet(
+    view.build_responses_view,
+    (*items.ITEM_RULES, *calls.CALL_RULES, *option_rules.OPTION_RULES),
+    option_rules.REQUIRED_RULES,
+)
+_ENDPOINTS = Endpoints(
+    provider="openai",
+    generate="/v1/responses",
+    count="/v1/responses/input_tokens",
+    compact="/v1/responses/compact",
+    sdk_base="/v1",
+    offers_websocket=True,
+    captured_path=r"/responses",
+    relayed_path=rf"(?={OPENAI_PATH}).*/(?:responses|conversations)(?:/|\Z)",
+)
+_SIGNS = BodySigns(
+    lone_fields=frozenset({"previous_response_id", "instructions", "conversation", "max_output_tokens"}),
+    other_call_fields=frozenset({"voice", "dimensions", "encoding_format", "assistant_id", "thread"}),
+    listed=ListSigns(
+        block_types=frozenset({"input_text", "output_text", "input_image", "input_file"}),
+        item_types=frozenset({"reasoning", "compaction", "item_reference", "mcp_list_tools", "mcp_approval_request"}),
+        item_type_ends=("_call", "_call_output", "_approval_response"),
+        likely_message_types=frozenset({"message"}),
+    ),
+)
+"""Speech, embeddings and assistants have an ``input`` or ``instructions`` too."""
+_SHAPE = MessageShape(
+    roles=("user", "assistant", "system", "developer"),
+    text_types=("input_text", "output_text"),
+    foreign_call_types=frozenset({"tool_use", "tool_result", "function_call", "function_call_output"}),
+    has_error_flag=False,
+)
+
+
+def _is_own_tool(tool: Mapping[str, Any]) -> bool:
+    """Return whether a function is offered with its name beside its type."""
+    if tool.get("type") != "function" or isinstance(tool.get("function"), Mapping):
+        return False
+    return isinstance(tool.get("name"), str)
+
+
+_BLOCKS = BlockForms(
+    parsed_kinds=(
+        "message", "function_call", "custom_tool_call", "function_call_output", "custom_tool_call_output", "reasoning",
+        "input_text", "output_text", "input_image", "input_file",
+    ),
+    telling_kinds=(
+        "function_call", "function_call_output", "reasoning", "input_text", "output_text", "input_image", "input_file",
+    ),
+    more_refused_kinds=("message.", "text", "tool", "content."),
+    kinds_by_type={
+        "input_audio": SOUND_KIND,
+        "refusal": REFUSAL_KIND,
+        "input_image": PICTURE_KIND,
+        "input_file": DOCUMENT_KIND,
+        "function_call": CALL_KIND,
+        "custom_tool_call": CALL_KIND,
+        "function_call_output": RESULT_KIND,
+        "custom_tool_call_output": RESULT_KIND,
+        "reasoning": THINKING_KIND,
+        "input_text": TEXT_KIND,
+        "output_text": TEXT_KIND,
+        "message": TEXT_KIND,
+    },
+    built_in_type_ends=(
+        "_call_output", "_search_call", "_interpreter_call", "_generation_call", "mcp_call", "shell_call", "patch_call",
+        "computer_call",
+    ),
+    compaction_field="encrypted_content",
+    own_roles=("developer",),
+    own_forms={
+        MESSAGE_KIND: "what it says as content",
+        PICTURE_KIND: "an input_image part",
+        DOCUMENT_KIND: "an input_file part",
+        CALL_KIND: "an item of the type function_call",
+        RESULT_KIND: "an item of the type function_call_output",
+        TOOL_KIND: "an object of the type function with its name beside that",
+    },
+    is_own_tool=_is_own_tool,
+)  # fmt: skip
+
+OPENAI_RESPONSES_SPEC = ApiSpec(
+    messages.API_NAME,
+    "OpenAI Responses",
+    "input",
+    messages.decode_message,
+    messages.encode_message,
+    setup_fields=("tools", "text", "instructions"),
+    max_tokens_paths=(("max_output_tokens",),),
+    build_dialect=models.build_dialect,
+    answers=_ANSWERS,
+    options=_OPTIONS,
+    rules=_RULES,
+    errors=ERROR_FORMAT,
+    endpoints=_ENDPOINTS,
+    signs=_SIGNS,
+    shape=_SHAPE,
+    blocks=_BLOCKS,
+    group_items=messages.group_items_by_message,
+    to_list_bytes=messages.strip_list_brackets,
+    adapt_outputs=messages.adapt_outputs_to_calls,
+    signed_part_types=(Thinking,),
+    sealed_history_kinds=frozenset({"compaction", "compaction_summary"}),
+    accepts_plain_text=True,
+)
