@@ -8,9 +8,6 @@ from msgspec import Raw, Struct
 from holdfast.messages.message import Message, format_part_placeholder
 from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 
-_PROVIDER_BY_API = {"openai-chat": "openai", "openai-responses": "openai"}
-"""APIs of one provider, who knows the same files by the same ids."""
-
 
 class _ResultTextBlock(Struct):
     text: str = ""
@@ -36,15 +33,14 @@ _REFUSAL_DECODER = msgspec.json.Decoder(_RefusalBlock)
 _STRING_DECODER = msgspec.json.Decoder(str)
 
 
-def strip_foreign_content(message: Message, api: str, source_api: str = "") -> Message:
+def strip_foreign_content(message: Message, api: str, *, keeps_file_ids: bool = False) -> Message:
     """Return ``message`` with nothing of another API's wire in it: no bytes, no seals, no parts only that API reads.
 
-    What ``api`` itself sealed stays sealed. ``source_api`` is the API it came over, where that is known.
-    Thinking goes, and the ids of files at another provider; an opaque part leaves its words or its placeholder, except
+    What ``api`` itself sealed stays sealed. ``keeps_file_ids`` where its provider is the one that it came from, who
+    knows the same files by the same ids. Thinking goes, and the ids of files at another provider; an opaque part leaves its words or its placeholder, except
     the fields of a message, of which only a refusal says something elsewhere.
     """
-    files = bool(source_api) and _PROVIDER_BY_API.get(source_api, source_api) == _PROVIDER_BY_API.get(api, api)
-    parts = (_strip_part(part, api, files=files) for part in message.parts)
+    parts = (_strip_part(part, api, files=keeps_file_ids) for part in message.parts)
     return Message(message.role, tuple(part for part in parts if part is not None))
 
 

@@ -22,7 +22,7 @@ from holdfast.providers.common.portable_options import PortableOptions
 from holdfast.providers.common.tool_names import map_invalid_tool_names, rename_message_tools
 from holdfast.providers.options import read_request_options, write_request_options
 from holdfast.providers.recognize import parse_body_fields, recognize_api
-from holdfast.providers.registry import get_api_dialect, get_api_spec
+from holdfast.providers.registry import get_api_dialect, get_api_spec, have_one_provider
 from holdfast.providers.request_body import ParsedRequest, build_request_body, parse_request
 from holdfast.state.codec.reading import get_decoder
 
@@ -108,9 +108,10 @@ def _convert_messages(
     parsed_request: ParsedRequest, options: PortableOptions, spec: ApiSpec
 ) -> tuple[list[Message], list[str]]:
     """Return the messages as the other API says them, the system prompt first, and what was done to them."""
+    keeps_file_ids = have_one_provider(spec.api, parsed_request.api)
     messages = [Message.from_text("system", words) for words in options.system if words]
     messages += [
-        strip_foreign_content(sized_message.message, spec.api, parsed_request.api)
+        strip_foreign_content(sized_message.message, spec.api, keeps_file_ids=keeps_file_ids)
         for sized_message in parsed_request.messages
     ]
     messages, notes = move_result_media(messages, spec)
@@ -191,9 +192,12 @@ def _rename_invalid_tools(
 def _describe_dropped_parts(parsed_request: ParsedRequest, target_api: str) -> list[str]:
     """Return a note on each kind of part that stays behind."""
     messages = [sized_message.message for sized_message in parsed_request.messages]
+    keeps_file_ids = have_one_provider(target_api, parsed_request.api)
     kind_counts: Counter[str] = Counter()
     for before in messages:
-        kind_counts.update(iter_part_losses(before, strip_foreign_content(before, target_api, parsed_request.api)))
+        kind_counts.update(
+            iter_part_losses(before, strip_foreign_content(before, target_api, keeps_file_ids=keeps_file_ids))
+        )
     notes = [f"{number} × {kind}" for kind, number in kind_counts.items()]
     if not get_api_spec(target_api).shape.has_error_flag and (
         failure_count := sum(result.is_error for message in messages for result in message.results)

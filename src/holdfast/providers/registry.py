@@ -36,6 +36,11 @@ def get_api_spec(api: str) -> ApiSpec:
     return API_SPECS[api]
 
 
+def have_one_provider(api: str, other_api: str) -> bool:
+    """Return whether both APIs are of one provider, who knows the same files by the same ids."""
+    return get_api_spec(api).endpoints.provider == get_api_spec(other_api).endpoints.provider
+
+
 def get_api_dialect(api: str, model: str, provider: str = "") -> Dialect:
     """Return the rules of ``api`` for ``model``, catalogue aside; the strictest ones for an API that nobody speaks.
 

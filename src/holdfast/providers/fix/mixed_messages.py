@@ -31,7 +31,7 @@ from holdfast.providers.fix.word_guard import CONTENT_FIELDS
 from holdfast.providers.foreign.foreign_blocks import BlockOrigin, ForeignBlock, classify_foreign_block
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.openai_chat.spec import OPENAI_CHAT_SPEC
-from holdfast.providers.registry import API_SPECS
+from holdfast.providers.registry import API_SPECS, have_one_provider
 
 _CHAT_API = OPENAI_CHAT_SPEC.api
 """The API whose calls stand beside the content of an answer."""
@@ -122,10 +122,10 @@ def _build_tool_result_parts(fields: Mapping[str, Raw], parts: tuple[Part, ...])
 def _decode_side_fields(fields: Mapping[str, Raw], spec: ApiSpec) -> tuple[Part, ...]:
     """Return what stands beside the content of a message of Chat, thinking first; elsewhere that is its calls."""
     chat = API_SPECS[_CHAT_API]
-    if spec.api == _CHAT_API:
+    if spec.blocks.call_fields:
         side_fields = {key: raw for key, raw in fields.items() if key not in CONTENT_FIELDS}
         has_known_role = read_json_text(fields.get("role")) in ("user", "assistant", "system", "developer")
-        return chat.decode_message(
+        return spec.decode_message(
             encode_json(side_fields if has_known_role else {**side_fields, "role": "assistant"})
         ).parts
     calls = read_json_items(fields.get("tool_calls"))
@@ -133,7 +133,9 @@ def _decode_side_fields(fields: Mapping[str, Raw], spec: ApiSpec) -> tuple[Part,
         name = read_json_text(decode_json_fields(fields["function_call"]).get("name"))
         calls.append(Raw(encode_json({"id": f"{name}#1", "type": "function", "function": fields["function_call"]})))
     return strip_foreign_content(
-        chat.decode_message(encode_json({"role": "assistant", "tool_calls": calls})), spec.api, _CHAT_API
+        chat.decode_message(encode_json({"role": "assistant", "tool_calls": calls})),
+        spec.api,
+        keeps_file_ids=have_one_provider(spec.api, _CHAT_API),
     ).parts
 
 
@@ -231,7 +233,7 @@ def _convert_parts(parts: Sequence[Part], api: str, spec: ApiSpec) -> tuple[tupl
     if api == spec.api:
         return message.parts, losses
     message = Message("user", tuple(map(_render_unreadable_part, message.parts)))
-    new = strip_foreign_content(message, spec.api, api)
+    new = strip_foreign_content(message, spec.api, keeps_file_ids=have_one_provider(spec.api, api))
     return new.parts, [*losses, *iter_part_losses(message, new)]
 
 
