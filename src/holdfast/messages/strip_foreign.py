@@ -36,9 +36,9 @@ _STRING_DECODER = msgspec.json.Decoder(str)
 def strip_foreign_content(message: Message, api: str, *, keeps_file_ids: bool = False) -> Message:
     """Return ``message`` with nothing of another API's wire in it: no bytes, no seals, no parts only that API reads.
 
-    What ``api`` itself sealed stays sealed. ``keeps_file_ids`` where its provider is the one that it came from, who
-    knows the same files by the same ids. Thinking goes, and the ids of files at another provider; an opaque part leaves its words or its placeholder, except
-    the fields of a message, of which only a refusal says something elsewhere.
+    What ``api`` itself sealed stays sealed. ``keeps_file_ids`` where its provider is the one that the message came
+    from, who knows the same files by the same ids; elsewhere they go. Thinking goes; an opaque part leaves its words or
+    its placeholder, except the fields of a message, of which only a refusal says something elsewhere.
     """
     parts = (_strip_part(part, api, files=keeps_file_ids) for part in message.parts)
     return Message(message.role, tuple(part for part in parts if part is not None))

@@ -54,7 +54,8 @@ def get_api_dialect(api: str, model: str, provider: str = "") -> Dialect:
 
 def _list_refused_kinds(spec: ApiSpec) -> tuple[str, ...]:
     """Return the kinds of opaque parts that an API never takes: malformed ones of its own, and those of others."""
-    foreign_kinds = [kind for other in API_SPECS.values() if other is not spec for kind in other.blocks.telling_kinds]
+    telling_kinds = [kind for other in API_SPECS.values() for kind in other.blocks.telling_kinds]
+    foreign_kinds = [kind for kind in telling_kinds if kind not in spec.blocks.telling_kinds]
     kinds = (*spec.blocks.parsed_kinds, "unknown", *foreign_kinds, *_CONVERTER_KINDS, *spec.blocks.more_refused_kinds)
     return tuple(dict.fromkeys(kinds))
 
