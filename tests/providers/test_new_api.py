@@ -34,7 +34,7 @@ DICTS = [
         "content": None,
         "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "ls", "arguments": "{}"}}],
     },
-    {"role": "tool", "tool_call_id": "call_1", "content": "a.py " * 3_000},
+    {"role": "tool", "tool_call_id": "call_1", "content": "a.py " * 20_000},
     {"role": "assistant", "content": "There is one."},
     {"role": "user", "content": "thanks"},
 ]
@@ -67,11 +67,11 @@ def test_messages_of_a_new_api_are_planned_and_written() -> None:
     """Messages are kept inside a window of its own, and written as its rules want them."""
     history = decode_messages("openai-chat", DICTS)
     assert encode_messages(API, history) == DICTS
-    target = get_target(API, "m-1", window=4_000)
+    target = get_target(API, "m-1", window=12_000)
     planned = plan(history, target)
     assert planned.before > planned.after
     sent = encode_messages(API, apply(history, planned))
-    assert not validate_request({"model": "m-1", "dialogue": sent}, API)
+    assert not validate_request({"model": "m-1", "messages": sent}, "openai-chat")
 
 
 def test_a_body_of_a_new_api_is_recognized_and_converted() -> None:

@@ -6,22 +6,26 @@ Everything that differs from API to API is a field here, so that shared code ask
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Raw, Struct
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media
-from holdfast.providers.answers.accumulator import StreamAccumulator
-from holdfast.providers.answers.parsed_answer import ParsedAnswer
-from holdfast.providers.answers.usage_pair import UsageParser
 from holdfast.providers.common.error_forms import ErrorFormat
 from holdfast.providers.common.json.raw_json import JsonBytes
 from holdfast.providers.common.portable_options import OptionFields, PortableOptions
 from holdfast.providers.common.shared_options import SharedOptionForm
-from holdfast.providers.rules.envelope import RequestView
-from holdfast.providers.rules.rule import Rule
 from holdfast.state.dialect import Dialect
+
+if TYPE_CHECKING:
+    from holdfast.providers.answers.accumulator import StreamAccumulator
+    from holdfast.providers.answers.parsed_answer import ParsedAnswer
+    from holdfast.providers.answers.usage_pair import UsageParser
+    from holdfast.providers.rules.envelope import RequestView
+    from holdfast.providers.rules.rule import Rule
 
 FieldPath: TypeAlias = tuple[str, ...]
 """Where a field stands, from the top of a body."""
@@ -272,9 +276,11 @@ class ApiSpec(Struct, frozen=True):
     build_dialect: Callable[[str, str], Dialect]
     """The rules for a model at a provider, empty where its name is to tell; without ``refused_kinds``, which come from
     all APIs together."""
-    answers: AnswerFormat
+    answers_module: str
+    """The module in which ``ANSWERS`` says how it answers; loaded when first asked, see ``answers``."""
+    rules_module: str
+    """The module in which ``RULES`` says what a request is judged by; loaded when first asked, see ``rules``."""
     options: OptionFormat
-    rules: RuleSet
     errors: ErrorFormat
     endpoints: Endpoints
     signs: BodySigns
@@ -304,3 +310,20 @@ class ApiSpec(Struct, frozen=True):
     """The body names its model."""
     supports_cache_control: bool = False
     """Explicit cache breakpoints (``cache_control``) may be set."""
+
+    @property
+    def answers(self) -> AnswerFormat:
+        """How it answers. Planning needs none of it, and reading errors takes longer to load than all else here."""
+        answers: AnswerFormat = _load_value(self.answers_module, "ANSWERS")
+        return answers
+
+    @property
+    def rules(self) -> RuleSet:
+        """What the validator judges a request by, which is for ``lint``, ``fix`` and tests alone."""
+        rules: RuleSet = _load_value(self.rules_module, "RULES")
+        return rules
+
+
+@cache
+def _load_value(module: str, name: str) -> Any:
+    return getattr(import_module(module), name)

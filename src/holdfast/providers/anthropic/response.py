@@ -17,6 +17,7 @@ from holdfast.providers.answers.accumulator import (
 )
 from holdfast.providers.answers.parsed_answer import ParsedAnswer, StopReason
 from holdfast.providers.anthropic import messages as anthropic
+from holdfast.providers.api_spec import AnswerFormat
 from holdfast.providers.common.event_text import get_text_at
 from holdfast.providers.common.json.lenient_json import (
     ListIndex,
@@ -245,3 +246,12 @@ class AnthropicAccumulator:
         "message_delta": _on_message_delta,
         "message_stop": _on_message_stop,
     }
+
+
+ANSWERS = AnswerFormat(
+    parse_answer_body,
+    AnthropicAccumulator,
+    parse_usage,
+    iter_event_text,
+    keep_alive=b'event: ping\ndata: {"type": "ping"}\n\n',
+)

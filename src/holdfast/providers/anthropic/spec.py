@@ -6,12 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.messages.parts import Thinking
-from holdfast.providers.anthropic import messages, models, options, response
+from holdfast.providers.anthropic import messages, models, options
 from holdfast.providers.anthropic.errors import ERROR_FORMAT
-from holdfast.providers.anthropic.rules import blocks, calls, context, server_tools, shape, view
-from holdfast.providers.anthropic.rules import options as option_rules
 from holdfast.providers.api_spec import (
-    AnswerFormat,
     ApiSpec,
     BlockForms,
     BodySigns,
@@ -19,7 +16,6 @@ from holdfast.providers.api_spec import (
     ListSigns,
     MessageShape,
     OptionFormat,
-    RuleSet,
 )
 from holdfast.providers.common.content_kinds import (
     BUILT_IN_CALL_KIND,
@@ -33,13 +29,6 @@ from holdfast.providers.common.content_kinds import (
     TOOL_KIND,
 )
 
-_ANSWERS = AnswerFormat(
-    response.parse_answer_body,
-    response.AnthropicAccumulator,
-    response.parse_usage,
-    response.iter_event_text,
-    keep_alive=b'event: ping\ndata: {"type": "ping"}\n\n',
-)
 _OPTIONS = OptionFormat(
     options.read_options,
     options.write_options,
@@ -47,18 +36,6 @@ _OPTIONS = OptionFormat(
     options.is_own_tool_choice,
     stream_fields={"stream": True},
     requires_max_tokens=True,
-)
-_RULES = RuleSet(
-    view.build_anthropic_view,
-    (
-        *shape.SHAPE_RULES,
-        *calls.CALL_RULES,
-        *server_tools.SERVER_TOOL_RULES,
-        *blocks.BLOCK_RULES,
-        *option_rules.OPTION_RULES,
-        *context.CONTEXT_RULES,
-    ),
-    option_rules.REQUIRED_RULES,
 )
 _ENDPOINTS = Endpoints(
     provider="anthropic",
@@ -143,9 +120,9 @@ ANTHROPIC_SPEC = ApiSpec(
     setup_fields=("tools", "system"),
     max_tokens_paths=(("max_tokens",),),
     build_dialect=models.build_dialect,
-    answers=_ANSWERS,
+    answers_module="holdfast.providers.anthropic.response",
     options=_OPTIONS,
-    rules=_RULES,
+    rules_module="holdfast.providers.anthropic.rules",
     errors=ERROR_FORMAT,
     endpoints=_ENDPOINTS,
     signs=_SIGNS,

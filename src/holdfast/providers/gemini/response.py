@@ -20,6 +20,7 @@ from holdfast.providers.answers.accumulator import (
     map_stop_reason,
 )
 from holdfast.providers.answers.parsed_answer import ParsedAnswer, StopReason
+from holdfast.providers.api_spec import AnswerFormat
 from holdfast.providers.common.event_text import as_object, get_first_object, get_text_at
 from holdfast.providers.common.json.lenient_json import (
     drop_null_fields,
@@ -216,3 +217,15 @@ class GeminiAccumulator:
         body: dict[str, Any] = dict(self._head) | ({"usageMetadata": self._usage} if self._usage else {})
         candidates = [self._candidates[index].build_candidate() for index in sorted(self._candidates)]
         return body | ({"candidates": candidates} if candidates else {})
+
+
+ANSWERS = AnswerFormat(
+    parse_answer_body,
+    GeminiAccumulator,
+    parse_usage,
+    iter_event_text,
+    keep_alive=b"\n\n",
+    streams_json_array=True,
+)
+"""[M] google-genai 3.4 takes every line that is neither blank nor ``data:`` for JSON and dies of a comment; a blank
+line it skips."""

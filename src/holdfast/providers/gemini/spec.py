@@ -7,7 +7,6 @@ from typing import Any
 
 from holdfast.messages.parts import Opaque, Text, Thinking, ToolCall
 from holdfast.providers.api_spec import (
-    AnswerFormat,
     ApiSpec,
     BlockForms,
     BodySigns,
@@ -15,7 +14,6 @@ from holdfast.providers.api_spec import (
     ListSigns,
     MessageShape,
     OptionFormat,
-    RuleSet,
 )
 from holdfast.providers.common.content_kinds import (
     CALL_KIND,
@@ -26,21 +24,9 @@ from holdfast.providers.common.content_kinds import (
     SOUND_KIND,
     TOOL_KIND,
 )
-from holdfast.providers.gemini import messages, models, options, response
+from holdfast.providers.gemini import messages, models, options
 from holdfast.providers.gemini.errors import ERROR_FORMAT
-from holdfast.providers.gemini.rules import calls, contents, view
-from holdfast.providers.gemini.rules import options as option_rules
 
-_ANSWERS = AnswerFormat(
-    response.parse_answer_body,
-    response.GeminiAccumulator,
-    response.parse_usage,
-    response.iter_event_text,
-    keep_alive=b"\n\n",
-    streams_json_array=True,
-)
-"""[M] google-genai 3.4 takes every line that is neither blank nor ``data:`` for JSON and dies of a comment; a blank
-line it skips."""
 _OPTIONS = OptionFormat(
     options.read_options,
     options.write_options,
@@ -49,8 +35,6 @@ _OPTIONS = OptionFormat(
     tool_choice_fields=("toolConfig", "tool_config"),
     stored_history_fields=("cachedContent", "cached_content"),
 )
-_RULES = RuleSet(view.build_gemini_view, (*contents.CONTENT_RULES, *calls.CALL_RULES, *option_rules.OPTION_RULES))
-"""The model is in the address, so a whole request need not name it."""
 _ENDPOINTS = Endpoints(
     provider="gemini",
     generate="/v1beta/models/{model}:generateContent",
@@ -121,9 +105,9 @@ GEMINI_SPEC = ApiSpec(
         ("generation_config", "maxOutputTokens"),
     ),
     build_dialect=models.build_dialect,
-    answers=_ANSWERS,
+    answers_module="holdfast.providers.gemini.response",
     options=_OPTIONS,
-    rules=_RULES,
+    rules_module="holdfast.providers.gemini.rules",
     errors=ERROR_FORMAT,
     endpoints=_ENDPOINTS,
     signs=_SIGNS,

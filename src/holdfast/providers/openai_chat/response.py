@@ -22,6 +22,7 @@ from holdfast.providers.answers.accumulator import (
     map_stop_reason,
 )
 from holdfast.providers.answers.parsed_answer import ParsedAnswer, StopReason
+from holdfast.providers.api_spec import AnswerFormat
 from holdfast.providers.common.event_text import get_first_object, get_text_at
 from holdfast.providers.common.json.lenient_json import (
     ListIndex,
@@ -330,3 +331,12 @@ def _sort_calls(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _drop_call_index(call: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in call.items() if key != "index"}
+
+
+ANSWERS = AnswerFormat(
+    parse_answer_body,
+    ChatAccumulator,
+    parse_usage,
+    iter_event_text,
+    keep_alive=b": keep-alive\n\n",
+)

@@ -7,7 +7,6 @@ from typing import Any
 
 from holdfast.messages.parts import Media
 from holdfast.providers.api_spec import (
-    AnswerFormat,
     ApiSpec,
     BlockForms,
     BodySigns,
@@ -15,7 +14,6 @@ from holdfast.providers.api_spec import (
     ListSigns,
     MessageShape,
     OptionFormat,
-    RuleSet,
 )
 from holdfast.providers.common.content_kinds import (
     CALL_KIND,
@@ -28,29 +26,15 @@ from holdfast.providers.common.content_kinds import (
     TOOL_KIND,
 )
 from holdfast.providers.common.openai.paths import OPENAI_PATH
-from holdfast.providers.openai_chat import messages, models, options, response
+from holdfast.providers.openai_chat import messages, models, options
 from holdfast.providers.openai_chat.errors import ERROR_FORMAT
-from holdfast.providers.openai_chat.rules import calls, content, view
-from holdfast.providers.openai_chat.rules import options as option_rules
 
-_ANSWERS = AnswerFormat(
-    response.parse_answer_body,
-    response.ChatAccumulator,
-    response.parse_usage,
-    response.iter_event_text,
-    keep_alive=b": keep-alive\n\n",
-)
 _OPTIONS = OptionFormat(
     options.read_options,
     options.write_options,
     options.SHARED_FORM,
     options.is_own_tool_choice,
     stream_fields={"stream": True, "stream_options": {"include_usage": True}},
-)
-_RULES = RuleSet(
-    view.build_chat_view,
-    (*content.CONTENT_RULES, *calls.CALL_RULES, *option_rules.OPTION_RULES),
-    option_rules.REQUIRED_RULES,
 )
 _ENDPOINTS = Endpoints(
     provider="openai",
@@ -133,9 +117,9 @@ OPENAI_CHAT_SPEC = ApiSpec(
     setup_fields=("tools", "functions", "response_format"),
     max_tokens_paths=(("max_completion_tokens",), ("max_tokens",)),
     build_dialect=models.build_dialect,
-    answers=_ANSWERS,
+    answers_module="holdfast.providers.openai_chat.response",
     options=_OPTIONS,
-    rules=_RULES,
+    rules_module="holdfast.providers.openai_chat.rules",
     errors=ERROR_FORMAT,
     endpoints=_ENDPOINTS,
     signs=_SIGNS,

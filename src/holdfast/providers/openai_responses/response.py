@@ -14,6 +14,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque
 from holdfast.providers.answers.accumulator import EMPTY_ANSWER, adjust_stop_for_calls, build_parsed_answer
 from holdfast.providers.answers.parsed_answer import ParsedAnswer, StopReason
+from holdfast.providers.api_spec import AnswerFormat
 from holdfast.providers.common.event_text import get_text_at
 from holdfast.providers.common.json.lenient_json import (
     ListIndex,
@@ -229,3 +230,12 @@ class ResponsesAccumulator:
         items = [self._items[index].build_item() for index in sorted(self._items)]
         output = final_items if self.is_complete and len(final_items) >= len(items) else items or final_items
         return dict(drop_null_fields(self._head)) | ({"output": output} if self._head or output else {})
+
+
+ANSWERS = AnswerFormat(
+    parse_answer_body,
+    ResponsesAccumulator,
+    parse_usage,
+    iter_event_text,
+    keep_alive=b": keep-alive\n\n",
+)

@@ -7,7 +7,6 @@ from typing import Any
 
 from holdfast.messages.parts import Thinking
 from holdfast.providers.api_spec import (
-    AnswerFormat,
     ApiSpec,
     BlockForms,
     BodySigns,
@@ -15,7 +14,6 @@ from holdfast.providers.api_spec import (
     ListSigns,
     MessageShape,
     OptionFormat,
-    RuleSet,
 )
 from holdfast.providers.common.content_kinds import (
     CALL_KIND,
@@ -30,18 +28,9 @@ from holdfast.providers.common.content_kinds import (
     TOOL_KIND,
 )
 from holdfast.providers.common.openai.paths import OPENAI_PATH
-from holdfast.providers.openai_responses import messages, models, options, response
+from holdfast.providers.openai_responses import messages, models, options
 from holdfast.providers.openai_responses.errors import ERROR_FORMAT
-from holdfast.providers.openai_responses.rules import calls, items, view
-from holdfast.providers.openai_responses.rules import options as option_rules
 
-_ANSWERS = AnswerFormat(
-    response.parse_answer_body,
-    response.ResponsesAccumulator,
-    response.parse_usage,
-    response.iter_event_text,
-    keep_alive=b": keep-alive\n\n",
-)
 _OPTIONS = OptionFormat(
     options.read_options,
     options.write_options,
@@ -52,11 +41,6 @@ _OPTIONS = OptionFormat(
     stored_history_fields=("previous_response_id", "conversation"),
     stored_prompt_fields=("prompt",),
     reference_item_types=("item_reference",),
-)
-_RULES = RuleSet(
-    view.build_responses_view,
-    (*items.ITEM_RULES, *calls.CALL_RULES, *option_rules.OPTION_RULES),
-    option_rules.REQUIRED_RULES,
 )
 _ENDPOINTS = Endpoints(
     provider="openai",
@@ -143,9 +127,9 @@ OPENAI_RESPONSES_SPEC = ApiSpec(
     setup_fields=("tools", "text", "instructions"),
     max_tokens_paths=(("max_output_tokens",),),
     build_dialect=models.build_dialect,
-    answers=_ANSWERS,
+    answers_module="holdfast.providers.openai_responses.response",
     options=_OPTIONS,
-    rules=_RULES,
+    rules_module="holdfast.providers.openai_responses.rules",
     errors=ERROR_FORMAT,
     endpoints=_ENDPOINTS,
     signs=_SIGNS,

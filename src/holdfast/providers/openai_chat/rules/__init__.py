@@ -1,1 +1,11 @@
 """The rules of Chat Completions, as the validator proves them."""
+
+from holdfast.providers.api_spec import RuleSet
+from holdfast.providers.openai_chat.rules import calls, content, view
+from holdfast.providers.openai_chat.rules import options as option_rules
+
+RULES = RuleSet(
+    view.build_chat_view,
+    (*content.CONTENT_RULES, *calls.CALL_RULES, *option_rules.OPTION_RULES),
+    option_rules.REQUIRED_RULES,
+)

@@ -1,1 +1,11 @@
 """The rules of Responses, as the validator proves them."""
+
+from holdfast.providers.api_spec import RuleSet
+from holdfast.providers.openai_responses.rules import calls, items, view
+from holdfast.providers.openai_responses.rules import options as option_rules
+
+RULES = RuleSet(
+    view.build_responses_view,
+    (*items.ITEM_RULES, *calls.CALL_RULES, *option_rules.OPTION_RULES),
+    option_rules.REQUIRED_RULES,
+)
