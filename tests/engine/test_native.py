@@ -30,9 +30,9 @@ from holdfast.engine.upstream.upstream import Reply, UpstreamRequest
 from holdfast.errors import CompactionFailed, DeadlineExceeded, OperationAborted, UpstreamError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
-from holdfast.providers.common.native_compaction import NativeCompactionResult
-from holdfast.providers.common.server_compaction import (
-    add_beta_header,
+from holdfast.providers.common.compaction import add_beta_header
+from holdfast.providers.native_compaction import (
+    NativeCompactionResult,
     build_server_compaction_fields,
     find_required_betas,
 )

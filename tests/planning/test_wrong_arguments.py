@@ -12,11 +12,12 @@ from holdfast.errors import ConfigError, HoldfastError
 from holdfast.messages.parts import ProviderSignature, Text, Thinking, ToolCall
 from holdfast.planning.builder import PlanBuilder
 from holdfast.providers.answers.answer_stream import AnswerStream
-from holdfast.providers.common.server_compaction import build_server_compaction_fields, merge_context_edits
-from holdfast.providers.convert import convert_request
+from holdfast.providers.anthropic.compaction import merge_context_edits
 from holdfast.providers.errors import Verdict, classify_error
 from holdfast.providers.errors.render import render_error_response
 from holdfast.providers.fix import fix_request
+from holdfast.providers.foreign.convert import convert_request
+from holdfast.providers.native_compaction import build_server_compaction_fields
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.request_body import parse_request
 from holdfast.providers.rules.validate import validate_request

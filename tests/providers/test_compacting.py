@@ -14,24 +14,21 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Text, Thinking
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.providers.answers.answer_stream import AnswerStream, parse_answer
-from holdfast.providers.common.native_compaction import (
+from holdfast.providers.anthropic.compaction import build_result_clearing_fields, merge_context_edits
+from holdfast.providers.common.compaction import add_beta_header
+from holdfast.providers.common.sse import SseReader, StreamEvent
+from holdfast.providers.errors import ErrorReport, classify_error
+from holdfast.providers.native_compaction import (
     NativeCompactionFailure,
     NativeCompactionResult,
     build_compaction_from_answer,
     build_native_compaction_request,
+    build_server_compaction_fields,
     can_compact_natively,
     count_parts_before_compaction,
+    find_required_betas,
     parse_native_compaction,
 )
-from holdfast.providers.common.server_compaction import (
-    add_beta_header,
-    build_result_clearing_fields,
-    build_server_compaction_fields,
-    find_required_betas,
-    merge_context_edits,
-)
-from holdfast.providers.common.sse import SseReader, StreamEvent
-from holdfast.providers.errors import ErrorReport, classify_error
 from holdfast.providers.request_body import parse_request
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.conversation_state import ConversationState

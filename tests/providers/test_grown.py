@@ -12,7 +12,7 @@ from strategies import conversation_strategy
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.providers.common.json.incremental import count_shared_prefix_bytes, index_request, parse_appended_request
+from holdfast.providers.incremental import count_shared_prefix_bytes, index_request, parse_appended_request
 from holdfast.providers.registry import API_NAMES
 from holdfast.providers.request_body import build_request_body, measure_parsed_request, parse_request
 from holdfast.testing.provider.client import STRICTEST_MODELS

@@ -15,9 +15,9 @@ from holdfast.messages.message import Message
 from holdfast.planning.plan import apply, plan
 from holdfast.providers.answers.answer_stream import parse_answer
 from holdfast.providers.api_spec import ApiSpec
-from holdfast.providers.convert import convert_request
 from holdfast.providers.errors import Verdict, classify_error
 from holdfast.providers.errors.render import render_error_response
+from holdfast.providers.foreign.convert import convert_request
 from holdfast.providers.message_dicts import decode_messages, encode_messages
 from holdfast.providers.openai_chat.models import build_dialect
 from holdfast.providers.openai_chat.spec import OPENAI_CHAT_SPEC

@@ -13,7 +13,7 @@ from holdfast.errors import FormatError
 from holdfast.formats import request_bodies as bodies
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.anthropic import messages as anthropic
-from holdfast.providers.convert import convert_request
+from holdfast.providers.foreign.convert import convert_request
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.message_dicts import decode_messages
 from holdfast.providers.openai_chat import messages as openai_chat

@@ -16,8 +16,9 @@ from holdfast.engine.upstream.upstream import Upstream, UpstreamRequest
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
+from holdfast.providers.common.compaction import add_beta_header
 from holdfast.providers.common.json.raw_json import encode_json
-from holdfast.providers.common.server_compaction import add_beta_header, find_required_betas
+from holdfast.providers.native_compaction import find_required_betas
 from holdfast.providers.recognize import parse_body_fields, recognize_expected_api
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.request_body import (

@@ -14,6 +14,7 @@ from msgspec import Raw, Struct
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media
+from holdfast.providers.common.compaction import JsonObject, NativeCompactionRequest
 from holdfast.providers.common.error_forms import ErrorFormat
 from holdfast.providers.common.json.raw_json import JsonBytes
 from holdfast.providers.common.portable_options import OptionFields, PortableOptions
@@ -257,6 +258,25 @@ class BlockForms(Struct, frozen=True):
     """Whether a function of the client's is offered in its form."""
 
 
+class CompactionFormat(Struct, frozen=True):
+    """How the provider of an API compacts a conversation itself."""
+
+    min_threshold_tokens: int
+    """Input tokens under which it refuses a threshold."""
+    build_threshold_fields: Callable[[int, str, bool], JsonObject]
+    """The fields with which it compacts by itself above some input tokens, from those, the instructions for it, and
+    whether it is to stop behind the compaction."""
+    build_request: Callable[[Mapping[str, Raw], str, bool], NativeCompactionRequest]
+    """A request for nothing but a compaction, from the fields of a body, instructions, and whether it is asked for
+    among the messages where there is an address too."""
+    wrap_block: Callable[[Raw], Raw]
+    """A compaction as an element of the list of messages."""
+    find_betas: Callable[[bytes], tuple[str, ...]] | None = None
+    """The beta features that a body needs for what stands in it."""
+    returns_history: bool = False
+    """On demand the next list of messages comes back, with the user's among them, and not the compaction alone."""
+
+
 class ApiSpec(Struct, frozen=True):
     """What is known of an API."""
 
@@ -298,6 +318,8 @@ class ApiSpec(Struct, frozen=True):
     """Ties results to calls by their order, where ids are optional."""
     adapt_outputs: Callable[[list[list[JsonBytes]]], list[list[JsonBytes]]] | None = None
     """Fits new elements to each other, where one depends on another."""
+    compaction: CompactionFormat | None = None
+    """How its provider compacts, where it does."""
     signed_part_types: tuple[type, ...] = ()
     """The kinds of parts that its provider signs; elsewhere a signature is only the name of a field."""
     sealed_history_kinds: frozenset[str] = frozenset()

@@ -20,8 +20,8 @@ from holdfast.cli.output.terminal import (
     make_json_option,
 )
 from holdfast.errors import FormatError, HoldfastError
-from holdfast.providers.convert import convert_request
 from holdfast.providers.fix import FixResult, RequestFix, fix_lone_surrogates, fix_request
+from holdfast.providers.foreign.convert import convert_request
 from holdfast.providers.recognize import parse_body_fields, recognize_api
 from holdfast.providers.registry import API_NAMES
 

@@ -28,7 +28,7 @@ from holdfast.planning.budget import compute_effective_target
 from holdfast.planning.circuit_breaker import is_breaker_closed
 from holdfast.planning.pipeline import OVER_WINDOW_RULE
 from holdfast.planning.summary.prompts import SummaryPromptOptions
-from holdfast.providers.common.native_compaction import can_compact_natively
+from holdfast.providers.native_compaction import can_compact_natively
 from holdfast.recovery.machine import SUMMARY_TOO_LARGE_MESSAGES
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.state.calibration.usage import get_cache_lifetime

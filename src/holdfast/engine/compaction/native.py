@@ -27,15 +27,17 @@ from holdfast.planning.extract.user_words import quote_user_messages
 from holdfast.planning.pipeline import Policy, plan_request
 from holdfast.planning.stages.compaction import compute_summary_share
 from holdfast.planning.summary.prompts import clip_focus
-from holdfast.providers.common.native_compaction import (
+from holdfast.providers.common.compaction import add_beta_header
+from holdfast.providers.native_compaction import (
     NativeCompactionFailure,
     NativeCompactionResult,
     build_compaction_from_answer,
     build_native_compaction_request,
     count_parts_before_compaction,
+    find_required_betas,
     parse_native_compaction,
+    returns_user_words,
 )
-from holdfast.providers.common.server_compaction import ANTHROPIC_API, add_beta_header, find_required_betas
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import TRANSIENT_ERROR_KINDS, CompactionEntry
 from holdfast.state.plan import Plan, SummaryRequest
@@ -149,7 +151,7 @@ def quote_user_words(state: ConversationState, target: Target, summary_request: 
     They stand beside a compaction that keeps none of them: the request under way may be one, and rules are. Nothing
     where the provider keeps them itself.
     """
-    if target.api != ANTHROPIC_API:
+    if returns_user_words(target.api):
         return ""
     builder = _make_plan_builder(state, target, policy)
     is_open = not any(

@@ -19,7 +19,6 @@ from holdfast.providers.common.content_kinds import CALL_KIND, RESULT_KIND, THIN
 from holdfast.providers.common.json.json_path import get_json_first_char
 from holdfast.providers.common.json.lenient_json import read_json_items, read_json_text
 from holdfast.providers.common.json.raw_json import decode_json_fields, decode_json_value, encode_json
-from holdfast.providers.convert import iter_part_losses
 from holdfast.providers.fix.blocks import (
     iter_replacement_blocks,
     render_foreign_block,
@@ -28,6 +27,7 @@ from holdfast.providers.fix.blocks import (
 )
 from holdfast.providers.fix.message_shapes import stringify_numeric_ids
 from holdfast.providers.fix.word_guard import CONTENT_FIELDS
+from holdfast.providers.foreign.convert import iter_part_losses
 from holdfast.providers.foreign.foreign_blocks import BlockOrigin, ForeignBlock, classify_foreign_block
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.openai_chat.spec import OPENAI_CHAT_SPEC

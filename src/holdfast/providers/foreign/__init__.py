@@ -1,1 +1,1 @@
-"""What was written for one API and is met in the body of another."""
+"""What is written for another API: recognized, refused where it would be lost, and converted."""

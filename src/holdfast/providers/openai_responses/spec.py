@@ -29,6 +29,7 @@ from holdfast.providers.common.content_kinds import (
 )
 from holdfast.providers.common.openai.paths import OPENAI_PATH
 from holdfast.providers.openai_responses import messages, models, options
+from holdfast.providers.openai_responses.compaction import COMPACTION
 from holdfast.providers.openai_responses.errors import ERROR_FORMAT
 
 _OPTIONS = OptionFormat(
@@ -138,6 +139,7 @@ OPENAI_RESPONSES_SPEC = ApiSpec(
     group_items=messages.group_items_by_message,
     to_list_bytes=messages.strip_list_brackets,
     adapt_outputs=messages.adapt_outputs_to_calls,
+    compaction=COMPACTION,
     signed_part_types=(Thinking,),
     sealed_history_kinds=frozenset({"compaction", "compaction_summary"}),
     accepts_plain_text=True,

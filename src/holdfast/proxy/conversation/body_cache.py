@@ -9,7 +9,7 @@ from typing import TypeAlias, TypeVar, TypeVarTuple
 from anyio import CapacityLimiter, to_thread
 
 from holdfast.engine.requests import parse_and_measure_body
-from holdfast.providers.common.json.incremental import IndexedRequest, index_request, parse_appended_request
+from holdfast.providers.incremental import IndexedRequest, index_request, parse_appended_request
 from holdfast.providers.request_body import ParsedRequest
 
 T = TypeVar("T")

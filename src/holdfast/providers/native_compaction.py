@@ -1,32 +1,24 @@
 """Compactions that a provider makes itself: how one is asked for, and what comes back, as the log takes it.
 
-Asked for by ``/responses/compact`` or a last input item on Responses, by a field of the body on the Messages API.
+At a threshold the provider compacts by itself while it answers; on demand it is asked for nothing else.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, raise_if_wrong_type
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Part, Text
 from holdfast.messages.size.tokens import MESSAGE_OVERHEAD, build_sized_message, estimate_text_tokens
 from holdfast.providers.answers.parsed_answer import ParsedAnswer
+from holdfast.providers.api_spec import CompactionFormat
+from holdfast.providers.common.compaction import COMPACTION_KIND, JsonObject, NativeCompactionRequest
 from holdfast.providers.common.json.raw_json import count_base64_bytes, decode_json_fields, encode_json
-from holdfast.providers.common.server_compaction import (
-    ANTHROPIC_API,
-    COMPACTION_KIND,
-    MIN_THRESHOLD_TOKENS,
-    ON_DEMAND_BETA,
-    RESPONSES_API,
-    JsonObject,
-    add_beta_header,
-)
 from holdfast.providers.errors import ErrorReport, classify_error
 from holdfast.providers.registry import API_SPECS
 from holdfast.state.edits import Edit, Span
@@ -39,35 +31,38 @@ NATIVE_RULE = "native"
 
 def can_compact_natively(target: Target) -> bool:
     """Return whether the provider of ``target`` compacts a conversation when it is asked to."""
-    return target.api in MIN_THRESHOLD_TOKENS and target.dialect.supports_compaction
+    return _get_compaction_format(target.api) is not None and target.dialect.supports_compaction
+
+
+def returns_user_words(api: str) -> bool:
+    """Return whether the user's messages stand in what comes back of a compaction on demand."""
+    compaction = _get_compaction_format(api)
+    return compaction is not None and compaction.returns_history
+
+
+def _get_compaction_format(api: str) -> CompactionFormat | None:
+    return API_SPECS[api].compaction if api in API_SPECS else None
 
 
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
-class NativeCompactionRequest(Struct, frozen=True):
-    """A request for nothing but a compaction."""
+def build_server_compaction_fields(api: str, tokens: int, *, instructions: str = "", pause: bool = False) -> JsonObject:
+    """Return the fields with which the provider compacts by itself above ``tokens`` input tokens.
 
-    endpoint: Literal["generate", "compact"]
-    body: bytes
-    headers: Mapping[str, str] = {}
-
-
-_COMPACT_ENDPOINT_FIELDS = frozenset(
-    {"model", "input", "instructions", "previous_response_id", "prompt_cache_key", "prompt_cache_options",
-     "prompt_cache_retention", "service_tier", "image"}
-)  # fmt: skip
-"""Fields that ``/responses/compact`` takes (SDK 3.54)."""
-_ANSWER_SHAPING_FIELDS = frozenset({"context_management", "stop_sequences", "output_format", "stream", COMPACTION_KIND})
-"""Fields of the Messages API that only shape an answer, and are refused beside a compaction; its own goes with them."""
-_DELIVERY_FIELDS = frozenset({"stream", "stream_options", "background", "context_management"})
-_COMPACTION_TRIGGER = {"type": "compaction_trigger"}
-_INSTRUCTED_PROMPT = (
-    "Summarise this conversation so that the work can go on from the summary alone: the goal, what the user asked for, "
-    "what was decided and why, what is done and what is open, and every path, command, name, number and error text "
-    "that is still needed, word for word. Above all: {instructions}"
-)
-"""What is asked where somebody says what counts; on the Messages API this takes the place of the provider's own."""
+    ``pause`` lets it stop behind the compaction (Anthropic alone); ``instructions`` take the place of its own prompt
+    there. ``ConfigError`` for an API that cannot, and for a threshold that its provider refuses.
+    """
+    raise_if_wrong_type(ConfigError, api=(api, str), tokens=(tokens, int))
+    compaction = _get_compaction_format(api)
+    if compaction is None:
+        raise ConfigError(f"{api} has no compaction at a threshold; compact with a model, or make an extract")
+    if tokens < compaction.min_threshold_tokens:
+        raise ConfigError(
+            f"{api} refuses a compaction threshold of {tokens:,} tokens; "
+            f"set {compaction.min_threshold_tokens:,} or more"
+        )
+    return compaction.build_threshold_fields(tokens, instructions, pause)
 
 
 def build_native_compaction_request(
@@ -79,78 +74,16 @@ def build_native_compaction_request(
     Responses has for it. ``ConfigError`` for an API without compaction.
     """
     raw_fields = decode_json_fields(body, "the body")
-    if api == ANTHROPIC_API:
-        return _build_anthropic_compaction_request(raw_fields, instructions.strip())
-    if api != RESPONSES_API:
+    compaction = _get_compaction_format(api)
+    if compaction is None:
         raise ConfigError(f"{api} compacts nothing on demand; let a model write the summary, or make an extract")
-    instruction_fields: JsonObject = (
-        {"instructions": _append_instructions(raw_fields, instructions.strip())} if instructions.strip() else {}
-    )
-    if in_band:
-        kept_fields = {key: raw for key, raw in raw_fields.items() if key not in _DELIVERY_FIELDS}
-        return NativeCompactionRequest(
-            "generate",
-            encode_json(
-                {
-                    **kept_fields,
-                    **instruction_fields,
-                    "input": [*_to_input_items(raw_fields.get("input")), _COMPACTION_TRIGGER],
-                }
-            ),
-        )
-    return NativeCompactionRequest(
-        "compact",
-        encode_json(
-            {**{key: raw for key, raw in raw_fields.items() if key in _COMPACT_ENDPOINT_FIELDS}, **instruction_fields}
-        ),
-    )
+    return compaction.build_request(raw_fields, instructions.strip(), in_band)
 
 
-def _build_anthropic_compaction_request(fields: Mapping[str, Raw], instructions: str) -> NativeCompactionRequest:
-    body: JsonObject = {key: raw for key, raw in fields.items() if key not in _ANSWER_SHAPING_FIELDS}
-    for key in {"tool_choice", "output_config", "fallbacks"} & body.keys():
-        value = _strip_answer_shaping(key, msgspec.json.decode(body.pop(key)))
-        body |= {key: value} if value else {}
-    instruction_fields = {"instructions": _INSTRUCTED_PROMPT.format(instructions=instructions)} if instructions else {}
-    return NativeCompactionRequest(
-        "generate",
-        encode_json({**body, COMPACTION_KIND: {"type": "summarize", **instruction_fields}}),
-        add_beta_header({}, [ON_DEMAND_BETA]),
-    )
-
-
-def _strip_answer_shaping(key: str, value: Any) -> Any:
-    """Return an option without what only shapes an answer: forced calls, and its format."""
-    if key == "fallbacks":
-        return [_strip_fallback_format(fallback) for fallback in value] if isinstance(value, list) else value
-    if not isinstance(value, dict):
-        return value
-    if key == "tool_choice":
-        return None if value.get("type") in {"any", "tool"} else value
-    return {name: inner for name, inner in value.items() if name != "format"}
-
-
-def _strip_fallback_format(fallback: Any) -> Any:
-    output_config = fallback.get("output_config") if isinstance(fallback, dict) else None
-    return (
-        fallback | {"output_config": _strip_answer_shaping("output_config", output_config)}
-        if output_config
-        else fallback
-    )
-
-
-def _append_instructions(fields: Mapping[str, Raw], instructions: str) -> str:
-    """Return the request's own instructions with those for the compaction behind them."""
-    own = msgspec.json.decode(fields["instructions"]) if "instructions" in fields else None
-    return "\n\n".join(
-        [*([own] if isinstance(own, str) and own else []), _INSTRUCTED_PROMPT.format(instructions=instructions)]
-    )
-
-
-def _to_input_items(raw: Raw | None) -> list[Any]:
-    """Return the input as a list."""
-    items = [] if raw is None else msgspec.json.decode(raw, type=str | list[Raw])
-    return [{"role": "user", "content": items}] if isinstance(items, str) else list(items)
+def find_required_betas(api: str, body: bytes) -> tuple[str, ...]:
+    """Return the beta features that a body of ``api`` needs for what stands in it."""
+    compaction = _get_compaction_format(api)
+    return () if compaction is None or compaction.find_betas is None else compaction.find_betas(body)
 
 
 # -- what comes back ---------------------------------------------------------------------------------------------------
@@ -211,17 +144,15 @@ def parse_native_compaction(api: str, answer: ParsedAnswer) -> NativeCompactionR
         return NativeCompactionFailure(
             "summary_rejected", "the provider's compaction is empty: it failed; the history stays as it is"
         )
-    if api == ANTHROPIC_API:
+    compaction = _get_compaction_format(api)
+    block_tokens = _estimate_compaction_tokens(block)
+    if compaction is not None and not compaction.returns_history:
         return NativeCompactionResult(
-            (_wrap_in_assistant_message([block.raw]),),
-            max(_get_output_tokens(answer), _estimate_compaction_tokens(block)),
+            (compaction.wrap_block(block.raw),), max(_get_output_tokens(answer), block_tokens)
         )
     items = tuple(map(Raw, answer.history_elements))
-    return NativeCompactionResult(
-        items,
-        (_get_output_tokens(answer) or _estimate_compaction_tokens(block))
-        + sum(_estimate_user_item_tokens(raw) for raw in items),
-    )
+    user_tokens = sum(_estimate_user_item_tokens(raw) for raw in items)
+    return NativeCompactionResult(items, (_get_output_tokens(answer) or block_tokens) + user_tokens)
 
 
 def _explain_refusal(error: ErrorReport) -> NativeCompactionFailure:
@@ -253,11 +184,6 @@ def _has_compaction_content(block: Opaque) -> bool:
 
 def _decode_compaction(block: Opaque) -> JsonObject:
     return msgspec.json.decode(block.raw or b"{}", type=dict)
-
-
-def _wrap_in_assistant_message(blocks: Sequence[Raw]) -> Raw:
-    """Return blocks as a message of the assistant's."""
-    return Raw(encode_json({"role": "assistant", "content": list(blocks)}))
 
 
 def _get_output_tokens(answer: ParsedAnswer) -> int:
@@ -317,7 +243,8 @@ def build_compaction_from_answer(
         return None
     texts = [Text(part.text) for part in answer.parts[:stop] if isinstance(part, Text)]
     summary = Message(readable_summary.role, (*readable_summary.parts, *texts))
-    items = (_wrap_in_assistant_message([block.raw]),) if api == ANTHROPIC_API else (block.raw,)
+    compaction = _get_compaction_format(api)
+    items = (block.raw if compaction is None else compaction.wrap_block(block.raw),)
     return CompactionEntry(
         index,
         summary,
