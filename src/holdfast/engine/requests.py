@@ -17,9 +17,10 @@ from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.common.compaction import add_beta_header
+from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.providers.native_compaction import find_required_betas
-from holdfast.providers.recognize import parse_body_fields, recognize_expected_api
+from holdfast.providers.recognize import recognize_expected_api
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.request_body import (
     ParsedRequest,

@@ -26,7 +26,7 @@ from holdfast.formats.common.lines import split_json_lines as split_lines
 from holdfast.formats.gemini_cli import read as gemini_cli
 from holdfast.formats.opencode import read as opencode
 from holdfast.formats.pi import read as pi
-from holdfast.providers.recognize import detect_wide_encoding
+from holdfast.providers.common.json.body_fields import detect_wide_encoding
 
 KNOWN_FORMATS_TEXT = (
     "sessions of Claude Code, Codex, Gemini CLI and pi (JSON lines), opencode's database and what it exports, and "

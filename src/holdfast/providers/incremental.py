@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from holdfast.errors import FormatError
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.api_spec import ApiSpec
+from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.raw_json import find_field_spans
-from holdfast.providers.recognize import parse_body_fields
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.request_body import (
     ParsedRequest,

@@ -27,6 +27,7 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.strip_foreign import strip_foreign_content
 from holdfast.providers.anthropic import cache_control as breakpoints
 from holdfast.providers.api_spec import ApiSpec, FieldPath, MessageGroup
+from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.raw_json import (
     JsonBytes,
     decode_json,
@@ -35,7 +36,7 @@ from holdfast.providers.common.json.raw_json import (
     replace_json_fields,
 )
 from holdfast.providers.foreign.transcode import drop_foreign_bytes
-from holdfast.providers.recognize import parse_body_fields, recognize_api
+from holdfast.providers.recognize import recognize_api
 from holdfast.providers.registry import API_SPECS, get_api_spec
 from holdfast.state.entries import RequestSetup
 from holdfast.state.plan import PlanOptions

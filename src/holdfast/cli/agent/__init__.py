@@ -23,8 +23,7 @@ from holdfast.cli.output.terminal import clean_single_line, make_json_option, pr
 from holdfast.cli.providers import get_api_url, make_auth_headers
 from holdfast.cli.user_paths import store_option
 from holdfast.config import Catalog
-from holdfast.providers.recognize import API_NAMES
-from holdfast.providers.registry import DEFAULT_API
+from holdfast.providers.registry import API_NAMES, DEFAULT_API
 from holdfast.state.target import Target
 from holdfast.store import expand_home
 

@@ -20,9 +20,10 @@ from holdfast.cli.output.terminal import (
     make_json_option,
 )
 from holdfast.errors import FormatError, HoldfastError
+from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.fix import FixResult, RequestFix, fix_lone_surrogates, fix_request
 from holdfast.providers.foreign.convert import convert_request
-from holdfast.providers.recognize import parse_body_fields, recognize_api
+from holdfast.providers.recognize import recognize_api
 from holdfast.providers.registry import API_NAMES
 
 EXAMPLES = """\

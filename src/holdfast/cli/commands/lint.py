@@ -24,7 +24,7 @@ from holdfast.cli.output.terminal import (
 from holdfast.errors import FormatError, UnrecognizedContent
 from holdfast.providers.common.json.json_path import set_body_model
 from holdfast.providers.common.json.surrogates import replace_surrogates_in_bytes
-from holdfast.providers.recognize import API_NAMES
+from holdfast.providers.registry import API_NAMES
 from holdfast.providers.rules.rule import Finding
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.codec.reading import get_decoder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from holdfast.errors import HoldfastError
-from holdfast.providers.recognize import detect_wide_encoding
+from holdfast.providers.common.json.body_fields import detect_wide_encoding
 
 _TOOL_TITLES = {"claude-code": "Claude Code", "codex": "Codex", "gemini-cli": "Gemini CLI", "pi": "pi"}
 """Readers of files with an object on each line, by the names of their tools."""

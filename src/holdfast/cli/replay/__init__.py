@@ -41,7 +41,7 @@ from holdfast.cli.user_paths import (
 )
 from holdfast.errors import UnknownPolicy
 from holdfast.planning.presets.registry import PRESETS
-from holdfast.providers.recognize import API_NAMES
+from holdfast.providers.registry import API_NAMES
 
 DEFAULT_WINDOW = 64_000
 """Tokens: small enough for most recorded sessions to outgrow it."""

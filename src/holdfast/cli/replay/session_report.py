@@ -20,8 +20,7 @@ from holdfast.formats import Recording, read_recording
 from holdfast.planning.budget import check_budget, compute_budget
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.pipeline import Policy
-from holdfast.providers.recognize import API_NAMES
-from holdfast.providers.registry import DEFAULT_API
+from holdfast.providers.registry import API_NAMES, DEFAULT_API
 from holdfast.replay.measure import (
     CUT_BUDGETS,
     MeasurementSettings,

@@ -20,7 +20,7 @@ from holdfast.cli.reports.request_size import (
 )
 from holdfast.config import Catalog
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.providers.recognize import API_NAMES
+from holdfast.providers.registry import API_NAMES
 from holdfast.state.calibration.calibration import min_known_size
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.costs import (

@@ -12,7 +12,7 @@ from holdfast.config import Catalog, Configuration
 from holdfast.planning import budget as guard
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings import Settings
-from holdfast.providers.recognize import API_NAMES
+from holdfast.providers.registry import API_NAMES
 from holdfast.state.calibration.token_estimate import estimate_request_tokens, get_planning_ratio, is_last_model
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edit_map import EditMap

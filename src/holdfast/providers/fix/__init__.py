@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.errors import FormatError, raise_if_wrong_type
 from holdfast.providers.common.json import surrogates as halves
+from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.lenient_json import read_json_text
 from holdfast.providers.fix.fix_context import FixContext, FixResult, FixStep, RequestFix, select_error_findings
 from holdfast.providers.fix.foreign_messages import translate_foreign_messages
@@ -25,7 +26,7 @@ from holdfast.providers.fix.options import fix_options_greedily
 from holdfast.providers.fix.output_limit import add_missing_max_tokens
 from holdfast.providers.fix.tools import translate_foreign_tools
 from holdfast.providers.fix.word_guard import count_user_texts, has_lost_text
-from holdfast.providers.recognize import parse_body_fields, recognize_api
+from holdfast.providers.recognize import recognize_api
 from holdfast.providers.registry import get_api_dialect, get_api_spec
 from holdfast.providers.rules.rule import Finding
 from holdfast.state.dialect import Dialect

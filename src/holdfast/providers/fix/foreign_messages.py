@@ -14,6 +14,7 @@ from holdfast.errors import FormatError
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.common.content_kinds import THINKING_KIND
+from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.lenient_json import read_json_items
 from holdfast.providers.common.json.raw_json import decode_json_value, encode_json, replace_json_fields
 from holdfast.providers.fix.fix_context import FixContext, RequestFix
@@ -21,7 +22,6 @@ from holdfast.providers.fix.mixed_messages import TranslatedMessage, split_resul
 from holdfast.providers.foreign.convert import describe_unshown_media, move_result_media
 from holdfast.providers.foreign.foreign_blocks import ForeignBlock, find_foreign_blocks
 from holdfast.providers.gemini import messages as gemini
-from holdfast.providers.recognize import parse_body_fields
 from holdfast.providers.request_body import encode_sized_messages
 from holdfast.providers.rules.rule import Finding
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Raw
 
+from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.json_path import get_json_first_char
 from holdfast.providers.common.json.lenient_json import read_json_items, read_json_text
 from holdfast.providers.common.json.raw_json import decode_json_fields, encode_json, replace_json_fields
 from holdfast.providers.fix.fix_context import FixContext, RequestFix, build_request_fix
-from holdfast.providers.recognize import parse_body_fields
 from holdfast.providers.rules.rule import Finding
 
 _RULE_NAME = "openai-chat.legacy-result"

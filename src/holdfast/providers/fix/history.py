@@ -12,8 +12,8 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Part, ToolResult
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.normalize import normalize_history
+from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.fix.fix_context import FixContext, RequestFix
-from holdfast.providers.recognize import parse_body_fields
 from holdfast.providers.request_body import parse_request, render_request
 from holdfast.providers.rules.rule import Finding
 from holdfast.state.edits import Edit

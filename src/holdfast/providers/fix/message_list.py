@@ -8,13 +8,13 @@ from typing import Any
 from msgspec import Raw
 
 from holdfast.providers.api_spec import ApiSpec
+from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.json_path import get_json_first_char
 from holdfast.providers.common.json.lenient_json import read_json_items, read_json_text
 from holdfast.providers.common.json.raw_json import decode_json_fields, encode_json, replace_json_fields
 from holdfast.providers.fix.blocks import iter_replacement_blocks, wrap_in_list
 from holdfast.providers.fix.fix_context import FixContext, RequestFix, build_request_fix
 from holdfast.providers.fix.word_guard import SYSTEM_PROMPT_FIELDS
-from holdfast.providers.recognize import parse_body_fields
 from holdfast.providers.rules.rule import Finding
 
 

@@ -12,6 +12,7 @@ from holdfast.errors import FormatError
 from holdfast.normalize.ids import mint_call_id
 from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.common.content_kinds import CALL_KIND, RESULT_KIND
+from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.json_path import JsonTree, get_json_first_char
 from holdfast.providers.common.json.lenient_json import read_json_items, read_json_text
 from holdfast.providers.common.json.raw_json import (
@@ -33,7 +34,6 @@ from holdfast.providers.fix.blocks import (
 from holdfast.providers.fix.fix_context import FixContext, RequestFix, build_request_fix
 from holdfast.providers.fix.word_guard import CONTENT_FIELDS, TEXT_BLOCK_TYPES, iter_block_texts
 from holdfast.providers.foreign.foreign_blocks import classify_foreign_block
-from holdfast.providers.recognize import parse_body_fields
 from holdfast.providers.registry import get_api_dialect
 from holdfast.providers.rules.rule import Finding
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from msgspec import Raw
 
 from holdfast.providers.anthropic.options import DEFAULT_MAX_TOKENS
+from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.json_path import JsonTree
 from holdfast.providers.common.json.raw_json import encode_json, replace_json_fields
 from holdfast.providers.fix.fix_context import FixContext, RequestFix
 from holdfast.providers.fix.replacements import read_whole_number
-from holdfast.providers.recognize import parse_body_fields
 from holdfast.providers.rules.rule import Finding
 
 _RULE_NAME, _MAX_TOKENS_PATH = "anthropic.required", "$.max_tokens"

@@ -8,13 +8,13 @@ from typing import Any
 
 from msgspec import Raw
 
+from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.lenient_json import read_json_items
 from holdfast.providers.common.json.raw_json import decode_json_value, encode_json, replace_json_fields
 from holdfast.providers.common.portable_options import FunctionTool, PortableOptions
 from holdfast.providers.fix.fix_context import FixContext, RequestFix
 from holdfast.providers.foreign.foreign_blocks import classify_tool_declaration
 from holdfast.providers.options import read_request_options, write_request_options
-from holdfast.providers.recognize import parse_body_fields
 from holdfast.providers.registry import API_SPECS
 from holdfast.providers.rules.rule import Finding
 

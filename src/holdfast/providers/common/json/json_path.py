@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 from msgspec import Raw
 
+from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.lenient_json import read_json_items, read_json_text
 from holdfast.providers.common.json.raw_json import decode_json_fields, encode_json, replace_json_fields
-from holdfast.providers.recognize import parse_body_fields
 
 PathStep: TypeAlias = str | int
 """A key of an object, or an index of a list."""
