@@ -68,7 +68,7 @@ class Target(Struct, frozen=True, omit_defaults=True, dict=True):
 
     api: str = "anthropic"
     model: str = ""
-    dialect: Dialect = Dialect("anthropic")
+    dialect: Dialect = Dialect("anthropic", has_system_field=True, clients_drop_thinking=True)
     limits: ModelLimits = ModelLimits()
     setup: RequestSetup = RequestSetup()
     cache_rules: CacheRules = CacheRules()
