@@ -2,8 +2,8 @@
 
 Usage: python bench/cache.py [POLICY…] [--steps N] [--window N] [--model NAME…] [--json] [--check]
 
-The day (``tests/support/workday.py``) has forty oversized results, six messages whose results are too long together,
-and two pauses after which every cache is cold. Each policy spends it with each model:
+The day (``tests/support/agent_workday.py``) has forty oversized results, six messages whose results are too long
+together, and two pauses after which every cache is cold. Each policy spends it with each model:
 
 - ``claude-sonnet-5``: explicit cache, thinking that may stand anywhere;
 - ``claude-opus-5-5``: explicit cache, thinking bound to everything before it;
@@ -29,8 +29,8 @@ from msgspec import Struct, to_builtins
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
-from sending import SentRequest, drive_workday, find_prefix_breaks, make_direct_sender
-from workday import DAY_STEPS, OVER_BUDGET_MESSAGES, OVERSIZED_RESULTS, WorkdayStep, make_workday
+from agent_workday import DAY_STEPS, OVER_BUDGET_MESSAGES, OVERSIZED_RESULTS, WorkdayStep, make_workday
+from workday_driver import SentRequest, drive_workday, find_prefix_breaks, make_direct_sender
 
 from holdfast.config import get_target
 from holdfast.engine.log.journal import Journal

@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
-from histories import make_text
+from sample_conversations import make_text
 
 from holdfast import Message, Plan, Policy, plan
 from holdfast.config import get_target

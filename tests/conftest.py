@@ -1,4 +1,4 @@
-"""How much the tests try (``tests/support/counts.py``), which of them take long, and what all of them may use."""
+"""How much the tests try (``tests/support/example_counts.py``), which of them take long, and what all may use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import counts
+import example_counts
 import pytest
 from coverage import Coverage
 from hypothesis import HealthCheck, settings
@@ -22,21 +22,21 @@ NOBODY = 65_534
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 """Whole conversations are drawn; a busy machine is no error."""
 
-EXAMPLES = counts.choose(quick=12, ci=100, thorough=300)
+EXAMPLES = example_counts.choose(quick=12, ci=100, thorough=300)
 """How many examples a property is tried on.
 
 Below ``thorough`` they are the same in each run, so that a failure is of the change and not of the dice.
 """
 
 settings.register_profile(
-    counts.LEVEL,
+    example_counts.LEVEL,
     max_examples=EXAMPLES,
-    derandomize=not counts.IS_THOROUGH,
+    derandomize=not example_counts.IS_THOROUGH,
     deadline=None,
     print_blob=True,
     suppress_health_check=SLOW,
 )
-settings.load_profile(counts.LEVEL)
+settings.load_profile(example_counts.LEVEL)
 
 BYTECODE = Path(__file__).parents[1] / ".pytest_cache" / "bytecode"
 """Where each module lies compiled, for every process that runs tests or is started by one."""

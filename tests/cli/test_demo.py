@@ -13,7 +13,7 @@ import sys
 import time
 
 import anyio
-import counts
+import example_counts
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
@@ -144,7 +144,7 @@ def test_one_of_two_gets_the_folder(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("width", counts.spare([60, 40], keep=1))
+@pytest.mark.parametrize("width", example_counts.spare([60, 40], keep=1))
 def test_a_narrow_terminal_has_the_names_of_the_figures(both, width):
     """The table keeps words that can be read, whatever the width."""
     out = Console(file=io.StringIO(), width=width)

@@ -7,7 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-import counts
+import example_counts
 import msgspec
 import pytest
 
@@ -158,7 +158,7 @@ def test_table_and_picture(run, long_session):
 
 
 @pytest.mark.uncounted
-@pytest.mark.parametrize("width", counts.spare([80, 120], keep=1))
+@pytest.mark.parametrize("width", example_counts.spare([80, 120], keep=1))
 def test_table_and_picture_fit_the_terminal(run, long_session, monkeypatch, width):
     """No line is longer than the terminal is wide, and no heading of the table is cut off."""
     monkeypatch.setenv("COLUMNS", str(width))
@@ -367,7 +367,7 @@ def test_the_file_stays_what_it_was(run, session):
 
 
 @pytest.mark.uncounted
-@pytest.mark.parametrize("columns", counts.spare([40, 80, 50, 60, 72, 96, 120], keep=1))
+@pytest.mark.parametrize("columns", example_counts.spare([40, 80, 50, 60, 72, 96, 120], keep=1))
 def test_no_figure_is_cut_off(run, long_session, monkeypatch, columns):
     """A narrow terminal gets fewer columns, each of them whole."""
     monkeypatch.setenv("COLUMNS", str(columns))

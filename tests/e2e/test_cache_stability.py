@@ -9,13 +9,13 @@ from collections import Counter
 from contextlib import ExitStack
 from itertools import pairwise
 
-import counts
+import example_counts
 import httpx2
 import pytest
+from agent_workday import STEP_SECONDS, make_request_fields, make_workday
 from msgspec.structs import replace
-from samples import SAMPLE_KEY
-from sending import WholeReply, drive_workday, find_prefix_breaks, make_direct_sender
-from workday import STEP_SECONDS, make_request_fields, make_workday
+from sample_entries import SAMPLE_KEY
+from workday_driver import WholeReply, drive_workday, find_prefix_breaks, make_direct_sender
 
 from holdfast import Policy
 from holdfast.config import get_target
@@ -33,7 +33,7 @@ from holdfast.testing.provider.server.local_server import serve_provider
 pytestmark = pytest.mark.long
 """Days of a hundred steps; the same laws are properties of short sessions."""
 
-STEPS = 300 if counts.IS_THOROUGH else 120
+STEPS = 300 if example_counts.IS_THOROUGH else 120
 DAY = make_workday(STEPS)
 LONG = ("anthropic", "openai-responses")
 """APIs with which the whole of it is spent; half with the others."""
@@ -60,7 +60,7 @@ def spent(model, policy="holdfast", again=lambda journal: journal, store=None, d
     return list(drive_workday(journal, goal, day, make_direct_sender(provider_of(SMALL), api), again))
 
 
-@pytest.fixture(scope="module", params=counts.spare(STRICTEST_MODELS, keep=2))
+@pytest.fixture(scope="module", params=example_counts.spare(STRICTEST_MODELS, keep=2))
 def day(request):
     """A provider and the day spent with it, one in twenty requests over HTTP."""
     api, model = request.param, STRICTEST_MODELS[request.param]
@@ -140,7 +140,7 @@ def opened(tmp_path):
         yield lambda: stores.enter_context(SqliteStore(tmp_path / "store.db"))
 
 
-@pytest.mark.parametrize("model", counts.spare([BINDING, STRICTEST_MODELS["openai-responses"]], keep=1))
+@pytest.mark.parametrize("model", example_counts.spare([BINDING, STRICTEST_MODELS["openai-responses"]], keep=1))
 def test_a_reload_before_each_request_changes_no_byte(opened, model):
     """same-after-restart: closed and opened again from disk before each of its requests, a day sends the same bytes."""
 
@@ -198,7 +198,9 @@ def test_thinking_is_kept_wherever_its_basis_still_holds():
     assert 0 < shown[False] < shown[True]
 
 
-@pytest.mark.parametrize("policy", counts.spare(["openclaw", "opencode", "claude-code", "pi", "sliding"], keep=1))
+@pytest.mark.parametrize(
+    "policy", example_counts.spare(["openclaw", "opencode", "claude-code", "pi", "sliding"], keep=1)
+)
 def test_every_preset_says_why_it_breaks(policy):
     """prefix-only-grows: no preset changes what was seen without a decision about it, and none
     breaks bound thinking.

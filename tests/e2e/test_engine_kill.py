@@ -17,10 +17,10 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-import counts
-import dying_engine as dying
+import engine_worker as dying
+import example_counts
 import pytest
-from samples import SAMPLE_KEY, is_same_request
+from sample_entries import SAMPLE_KEY, is_same_request
 
 from holdfast.engine.log.queue import read_queued_messages
 from holdfast.messages.message import Message
@@ -34,7 +34,7 @@ from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.clock import run_on_fake_clock as on_fake_clock
 from holdfast.testing.provider.calls import ModelAnswer
 
-SESSIONS, KILLS = counts.choose(quick=(1, 10), ci=(1, 10), thorough=(10, 25))
+SESSIONS, KILLS = example_counts.choose(quick=(1, 10), ci=(1, 10), thorough=(10, 25))
 """Sessions of each API, and the kills in each."""
 ONWARD = 4
 """Verbs of the engine that goes on after each kill."""
@@ -45,7 +45,7 @@ AIMS = ("", "", "~CompactionStarted", "~interrupt", "~RequestStarted")
 """A kill comes shortly after the next line that begins so; most are anywhere."""
 SOON = 0.012
 """Seconds after that line, at most: about as long as a verb takes."""
-SCRIPT = Path(__file__).with_name("dying_engine.py")
+SCRIPT = Path(__file__).with_name("engine_worker.py")
 
 
 @pytest.fixture(scope="module")
@@ -143,8 +143,8 @@ def ids(told):
 
 
 @pytest.mark.counts
-@pytest.mark.timeout(3_600 if counts.IS_THOROUGH else 120)
-@pytest.mark.parametrize("api", counts.spare(APIS, keep=0))
+@pytest.mark.timeout(3_600 if example_counts.IS_THOROUGH else 120)
+@pytest.mark.parametrize("api", example_counts.spare(APIS, keep=0))
 def test_a_killed_engine_goes_on(workers, tmp_path, api):
     """nothing-lost, text-before-entry, one-writer, compaction-is-one-record, queued-input-once: after each kill the
     session opens at once, whole, and a new engine goes on.
@@ -185,12 +185,12 @@ def killed_session(workers, place, api, random, table):
 
 def report(api, table):
     """Show where the kills struck and what they left."""
-    if counts.IS_THOROUGH:
+    if example_counts.IS_THOROUGH:
         rows = [f"{count:>8}  {when}: {what}" for (when, what), count in sorted(table.items())]
         print(f"\n{api}", *rows, sep="\n")  # noqa: T201 -- shown with -s
 
 
-@pytest.mark.parametrize("writer", counts.spare(WRITERS, keep=0))
+@pytest.mark.parametrize("writer", example_counts.spare(WRITERS, keep=0))
 def test_a_worker_nobody_kills_does_the_same(writer):
     """The day itself is as the kills assume."""
     store, told = MemoryStore(), []

@@ -12,7 +12,7 @@ import urllib.request
 from contextlib import contextmanager
 from random import Random
 
-import counts
+import example_counts
 import pytest
 
 from holdfast.testing.provider import Provider, ProviderSettings, ScriptedAnswer
@@ -21,7 +21,7 @@ from holdfast.testing.provider.server.local_server import serve_provider
 
 WINDOW = 16_000
 TURNS = 24
-KILLS = counts.choose(quick=2, ci=3, thorough=20)
+KILLS = example_counts.choose(quick=2, ci=3, thorough=20)
 WORDS = "kelp on the rock, and the tide comes in. " * 110
 
 

@@ -8,8 +8,8 @@ from weakref import ref
 
 import anyio
 import pytest
-from notes import talk
-from samples import SAMPLE_KEY
+from long_conversation import talk
+from sample_entries import SAMPLE_KEY
 
 import holdfast
 from holdfast import events

@@ -11,7 +11,7 @@ from hashlib import sha256
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import make_message_entry_body
+from sample_entries import make_message_entry_body
 
 from holdfast import Policy
 from holdfast.config import get_target

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec import Struct
 from msgspec.structs import replace
-from samples import SAMPLE_KEY
+from sample_entries import SAMPLE_KEY
 
 from holdfast import events
 from holdfast.config import get_target

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from histories import make_text
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_strategies import broken_history_strategy, conversation_strategy
 from msgspec.structs import replace
 from planning_loop import drive_agent_loop, find_request_points
-from strategies import broken_history_strategy, conversation_strategy
+from sample_conversations import make_text
 
 from holdfast import ConversationState, PlanInputs, Policy, apply, plan
 from holdfast.config import get_target
@@ -106,7 +106,7 @@ def test_what_is_not_worth_it_changes_nothing_and_is_told(messages, window):
     that says why, and then nothing is hidden.
     """
     where = place(window)
-    policy = OURS.replace_stage("relief", lambda draft: draft)
+    policy = OURS.replace_stage("largest", lambda draft: draft)
     for step in drive_agent_loop(messages, where, policy, worlds=[PlanInputs(force_compaction=True), PlanInputs()]):
         made = step.plan
         told = [notice for notice in made.notices if notice.rule in NOT_COMPACTED]

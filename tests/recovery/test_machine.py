@@ -67,7 +67,7 @@ def done(*events, settings=OURS, branch=ConversationState()):
     return actions, state
 
 
-def rungs(*events, **how):
+def list_actions(*events, **how):
     return [one.step if isinstance(one, Shrink) else type(one).__name__ for one in done(*events, **how)[0]]
 
 
@@ -86,7 +86,7 @@ CUT = DecisionEntry((Edit(Span(0, 1), (), "truncate"),))
 
 def test_an_overflow_compacts_twice_then_cuts_then_drops_media_then_falls_back_then_stops():
     """bounded-attempts: the steps in their order, two compactions and one truncation."""
-    assert rungs(*[TOO_LARGE] * 6) == ["compact", "compact", "truncate", "media", "fallback", "Stop"]
+    assert list_actions(*[TOO_LARGE] * 6) == ["compact", "compact", "truncate", "media", "fallback", "Stop"]
 
 
 def test_media_go_before_a_second_compaction():
@@ -98,7 +98,7 @@ def test_media_go_before_a_second_compaction():
         state, action = decide_next_action(subtract_used_steps(state, log(COMPACTED)), shown)
         steps.append(action.step)
     assert steps == ["media", "compact", "truncate", "fallback"]
-    assert rungs(shown, NoProgress("nothing_to_compact")) == ["compact", "truncate"]
+    assert list_actions(shown, NoProgress("nothing_to_compact")) == ["compact", "truncate"]
 
 
 @pytest.mark.parametrize("outcome", SUMMARY_TOO_LARGE_MESSAGES)
@@ -112,34 +112,40 @@ def test_a_summary_that_could_not_be_asked_for_ends_the_run(outcome):
 
 
 def test_what_was_useless_goes_on_without_a_request():
-    """A rung that made nothing smaller is followed by the next one; a compaction that was useless is not made twice."""
+    """A step that made nothing smaller is followed by the next one; a compaction that was useless is not made twice."""
     useless = NoProgress("nothing_to_compact")
-    assert rungs(TOO_LARGE, useless, useless, useless, useless) == ["compact", "truncate", "media", "fallback", "Stop"]
+    assert list_actions(TOO_LARGE, useless, useless, useless, useless) == [
+        "compact",
+        "truncate",
+        "media",
+        "fallback",
+        "Stop",
+    ]
 
 
 def test_a_failed_summary_is_never_answered_with_another_compaction():
     """BEHAVIOUR 15: not in this run, whatever is refused later."""
-    assert "compact" not in rungs(TOO_LARGE, NoProgress("provider_error"), *[TOO_LARGE] * 4)[1:]
+    assert "compact" not in list_actions(TOO_LARGE, NoProgress("provider_error"), *[TOO_LARGE] * 4)[1:]
 
 
 def test_a_compaction_that_fails_before_any_request_climbs_without_compacting():
-    """Nothing was refused yet: the other rungs are tried, and the end tells of the compaction."""
+    """Nothing was refused yet: the other overflow steps are tried, and the end tells of the compaction."""
     events = [NoProgress("timed_out")] * 4
-    assert rungs(*events) == ["truncate", "media", "fallback", "Stop"]
+    assert list_actions(*events) == ["truncate", "media", "fallback", "Stop"]
     assert done(*events)[0][-1].rule == "compaction_failed"
 
 
 @pytest.mark.parametrize("kind", sorted(OVERFLOW_KINDS))
-def test_the_kind_picks_the_first_rung(kind):
+def test_the_kind_picks_the_first_overflow_step(kind):
     """DESIGN 7: the output where it was counted in, media where bytes were too many, else a compaction."""
     first = {"input_plus_output": "output", "request_bytes": "media", "oversized_part": "media"}
-    assert rungs(refused(kind)) == [first.get(kind, "compact")]
+    assert list_actions(refused(kind)) == [first.get(kind, "compact")]
 
 
 @pytest.mark.parametrize("kind", sorted(FIRST_STEP_BY_KIND))
 def test_another_entry_is_taken_once(kind):
     """A kind that enters elsewhere goes on with the ladder; a picture that no API takes has no ladder."""
-    again = rungs(*[refused(kind)] * 2)
+    again = list_actions(*[refused(kind)] * 2)
     assert again == [FIRST_STEP_BY_KIND[kind], "Stop" if kind == "media" else "compact"]
 
 
@@ -171,21 +177,21 @@ def test_emergency_recovery_can_be_switched_off(kind):
     (stop,), _ = done(refused(kind), settings=Policy().with_settings(recovery={"enabled": False}).settings)
     assert stop.rule == "switched_off"
     assert "recovery.enabled" in stop.why
-    assert rungs(BUSY, settings=Policy().with_settings(recovery={"enabled": False}).settings) == ["Retry"]
+    assert list_actions(BUSY, settings=Policy().with_settings(recovery={"enabled": False}).settings) == ["Retry"]
 
 
 def test_a_ceiling_of_a_minute_is_compacted_under_or_ends_the_run_by_a_setting():
     """DESIGN 7: the window shrinks to it; OpenClaw since 2026.9 spends no calls on it."""
     terminal = Policy.preset("openclaw").with_settings(**OPENCLAW_2026_9).settings
-    assert rungs(refused("tpm_ceiling")) == ["compact"]
+    assert list_actions(refused("tpm_ceiling")) == ["compact"]
     assert done(refused("tpm_ceiling"), settings=terminal)[0][0].rule == "terminal"
 
 
 @pytest.mark.parametrize("status", [404, 405, 414, 501])
 def test_a_wrong_address_is_no_bad_luck(status):
     """These statuses count as the server's, and no waiting changes them."""
-    assert rungs(refused("server", status=status)) == ["Stop"]
-    assert rungs(refused("server", status=500)) == ["Retry"]
+    assert list_actions(refused("server", status=status)) == ["Stop"]
+    assert list_actions(refused("server", status=500)) == ["Retry"]
 
 
 def test_after_the_end_there_is_only_the_end():
@@ -234,9 +240,9 @@ def test_nobody_waits_long_for_a_summary(tried, told, seconds):
     assert compute_summary_retry_delay(tried, told, OURS) == seconds
 
 
-def test_retries_and_rungs_are_counted_apart():
-    """Bad luck between two rungs takes none of them away, and a rung gives no retry back."""
-    assert rungs(BUSY, TOO_LARGE, BUSY, TOO_LARGE, BUSY) == ["Retry", "compact", "Retry", "compact", "Retry"]
+def test_retries_and_overflow_steps_are_counted_apart():
+    """Bad luck between two overflow steps takes none of them away, and an overflow step gives no retry back."""
+    assert list_actions(BUSY, TOO_LARGE, BUSY, TOO_LARGE, BUSY) == ["Retry", "compact", "Retry", "compact", "Retry"]
     assert done(BUSY, TOO_LARGE, BUSY)[0][-1] == Retry(1.0)
 
 
@@ -245,9 +251,9 @@ def test_retries_and_rungs_are_counted_apart():
 
 def test_what_was_used_up_since_the_last_answer_stays_used_up_after_a_restart():
     """bounded-attempts: compactions and truncations are folded from entries."""
-    assert rungs(TOO_LARGE, TOO_LARGE, branch=log(COMPACTED)) == ["compact", "truncate"]
-    assert rungs(TOO_LARGE, branch=log(COMPACTED, COMPACTED)) == ["truncate"]
-    assert rungs(TOO_LARGE, branch=log(COMPACTED, COMPACTED, CUT)) == ["media"]
+    assert list_actions(TOO_LARGE, TOO_LARGE, branch=log(COMPACTED)) == ["compact", "truncate"]
+    assert list_actions(TOO_LARGE, branch=log(COMPACTED, COMPACTED)) == ["truncate"]
+    assert list_actions(TOO_LARGE, branch=log(COMPACTED, COMPACTED, CUT)) == ["media"]
 
 
 def test_an_answer_gives_everything_back():
@@ -255,12 +261,12 @@ def test_an_answer_gives_everything_back():
     assert start_recovery(log(COMPACTED, CUT, AnswerEntry("")), OURS) == start_recovery(ConversationState(), OURS)
 
 
-def test_an_open_breaker_leaves_the_rungs_that_do_not_compact():
-    """BEHAVIOUR 18: what failed three times is not tried again, and the turn goes on with the next rung."""
+def test_an_open_breaker_leaves_the_overflow_steps_that_do_not_compact():
+    """BEHAVIOUR 18: what failed three times is not tried again, and the turn goes on with the next overflow step."""
     failed = FailureEntry("not_smaller")
-    assert rungs(TOO_LARGE, branch=log(failed, failed)) == ["compact"]
-    assert rungs(TOO_LARGE, branch=log(failed, failed, failed)) == ["truncate"]
-    assert rungs(TOO_LARGE, branch=log(*[FailureEntry(FAILURE_OVERFLOW)] * 5)) == ["compact"]
+    assert list_actions(TOO_LARGE, branch=log(failed, failed)) == ["compact"]
+    assert list_actions(TOO_LARGE, branch=log(failed, failed, failed)) == ["truncate"]
+    assert list_actions(TOO_LARGE, branch=log(*[FailureEntry(FAILURE_OVERFLOW)] * 5)) == ["compact"]
 
 
 def test_a_breaker_that_cooled_down_leaves_one_more_compaction():
@@ -316,7 +322,7 @@ def test_what_is_only_looked_at_is_sent_again_and_no_more():
     "settings", [Policy().with_settings(recovery={"enabled": False}).settings, Policy.preset("append-only").settings]
 )
 def test_who_changes_nothing_leaves_nothing_out(settings):
-    """Where recovery is switched off, or has no rung, what is sealed is refused for good at once."""
+    """Where recovery is switched off, or has no overflow step, what is sealed is refused for good at once."""
     assert isinstance(done(SEALED, settings=settings)[0][0], Stop)
     assert isinstance(done(refused("invalid_history", is_signature_error=True, has_answer_started=True))[0][0], Stop)
 
@@ -336,11 +342,11 @@ def test_who_changes_nothing_leaves_nothing_out(settings):
 def test_presets_have_their_own_ladders(name, ladder):
     """[O] three compactions and a truncation, [P] one compaction; where nothing is changed, nothing recovers."""
     settings = Policy.preset(name).settings
-    assert rungs(*[TOO_LARGE] * len(ladder), settings=settings) == ladder
+    assert list_actions(*[TOO_LARGE] * len(ladder), settings=settings) == ladder
 
 
 def test_the_bound_is_reached_and_no_more():
-    """Every retry and every rung used: as many requests as ``compute_max_requests`` says."""
+    """Every retry and every overflow step used: as many requests as ``compute_max_requests`` says."""
     events = [*[BUSY] * 8, SEALED, refused("input_plus_output"), *[TOO_LARGE] * 5]
     actions, state = done(*events)
     assert not any(isinstance(one, Stop) for one in actions)

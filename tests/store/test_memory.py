@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
-from samples import SAMPLE_KEY, drop_sequence_numbers, is_same_request, make_message_chain
+from hypothesis_strategies import log_strategy
+from sample_entries import SAMPLE_KEY, drop_sequence_numbers, is_same_request, make_message_chain
 from store_conformance import BlobStoreRules, SessionStoreRules
-from strategies import log_strategy
 
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import Entry

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from samples import SAMPLE_KEY, make_message_chain
+from sample_entries import SAMPLE_KEY, make_message_chain
 
 from holdfast.errors import ConfigError
 from holdfast.store import open_store

@@ -19,7 +19,14 @@ import msgspec
 import pytest
 from msgspec import Raw
 from msgspec.structs import replace
-from samples import SAMPLE_KEY, drop_sequence_numbers, is_same_request, list_ids, make_long_session, make_message_chain
+from sample_entries import (
+    SAMPLE_KEY,
+    drop_sequence_numbers,
+    is_same_request,
+    list_ids,
+    make_long_session,
+    make_message_chain,
+)
 from store_conformance import SessionStoreRules
 
 from holdfast.errors import StoreCorrupt, StoreError, StoreLocked

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from samples import (
+from sample_entries import (
     ODD_TEXT,
     SAMPLE_KEY,
     drop_sequence_numbers,
@@ -27,7 +27,7 @@ from samples import (
     make_message_chain,
     make_message_entry_body,
 )
-from store_rules import CopyRules, ImportRules, QuotaRules, SearchRules
+from store_copy_search_quota_rules import CopyRules, ImportRules, QuotaRules, SearchRules
 
 from holdfast.errors import LogConflict, StoreError, StoreLocked, UnknownId
 from holdfast.messages.message import Message

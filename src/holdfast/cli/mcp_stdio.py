@@ -23,7 +23,7 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
-from holdfast.cli.input_files import get_standard_input
+from holdfast.cli.files.input_files import get_standard_input
 
 CALL_DRAIN_TIMEOUT = 30.0
 """[H] Seconds that running calls may take when the input has ended: a search of 100 MB takes less than one."""

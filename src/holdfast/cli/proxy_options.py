@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from holdfast import config
+from holdfast.cli.files.user_paths import explain_impossible_path, explain_unwritable_store, get_store_path
 from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import format_count
-from holdfast.cli.user_paths import explain_impossible_path, explain_unwritable_store, get_store_path
 from holdfast.config.providers import PROVIDERS
 from holdfast.errors import ConfigError, WindowTooSmall
 from holdfast.planning.budget import check_budget

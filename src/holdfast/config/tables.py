@@ -27,8 +27,8 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
 from holdfast.errors import ConfigError
+from holdfast.planning.policy_rules import PolicyRules
 from holdfast.planning.presets.registry import PRESETS
-from holdfast.planning.rules import PolicyRules
 from holdfast.planning.settings import Settings
 from holdfast.planning.settings_check import (
     PRESET_GROUP,

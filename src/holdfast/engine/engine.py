@@ -187,7 +187,7 @@ def _require_running_loop() -> None:
     except RuntimeError:
         raise ConfigError(
             "an engine works in asyncio's event loop, and none is running here; call it from asyncio.run, "
-            'anyio.run(main, backend="asyncio"), or use holdfast.engine.sync, under trio in a thread'
+            'anyio.run(main, backend="asyncio"), or use holdfast.sync, under trio in a thread'
         ) from None
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import WindowTooSmall
-from holdfast.planning.rules import PolicyRules
+from holdfast.planning.policy_rules import PolicyRules
 from holdfast.planning.settings import Settings
 from holdfast.state.calibration.calibration import (
     MAX_CALIBRATION_RATIO,

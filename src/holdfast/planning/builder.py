@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.planning.budget import TokenBudget
-from holdfast.planning.rules import PolicyRules
+from holdfast.planning.policy_rules import PolicyRules
 from holdfast.planning.settings import Settings
 from holdfast.state.calibration.token_estimate import estimate_request_tokens, get_planning_ratio
 from holdfast.state.conversation_state import ConversationState

@@ -11,8 +11,8 @@ from holdfast.errors import ConfigError, UnknownPolicy, WindowTooSmall, raise_if
 from holdfast.normalize.projection import normalize_projection
 from holdfast.planning.budget import apply_learned_limits, apply_window_cap, check_budget, describe_raised_reserves
 from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.policy_rules import PolicyRules
 from holdfast.planning.presets.registry import PRESETS
-from holdfast.planning.rules import PolicyRules
 from holdfast.planning.settings import Settings
 from holdfast.planning.settings_check import change_settings, check_settings, convert_all_settings, flatten_changes
 from holdfast.planning.stages.cache_breakpoints import choose_cache_breakpoints

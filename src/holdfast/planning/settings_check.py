@@ -22,7 +22,7 @@ from holdfast.planning.extract.constants import (
     SUMMARY_LEDGER_SHARE,
     SUMMARY_POINTER_SHARE,
 )
-from holdfast.planning.rules import PolicyRules
+from holdfast.planning.policy_rules import PolicyRules
 from holdfast.planning.settings import Settings
 from holdfast.state.codec.reading import convert_value
 

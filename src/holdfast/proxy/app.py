@@ -47,26 +47,14 @@ from holdfast.normalize.projection import build_messages_to_send
 from holdfast.providers.common.json.surrogates import replace_surrogates_in_bytes
 from holdfast.providers.registry import API_SPECS
 from holdfast.providers.request_body import ParsedRequest, render_request
-from holdfast.proxy.answer import (
-    RequestTooLarge,
-    answer_conversation_request,
-    answer_too_large,
-    has_message_budget,
-    is_far_below_window,
-    translate_overflow,
-)
 from holdfast.proxy.conversation.body_cache import BodyCache
 from holdfast.proxy.conversation.clients import ToolClients, classify_purpose, identify_client
 from holdfast.proxy.conversation.identity import make_session_key
 from holdfast.proxy.conversation.open_branches import STALE_ERRORS, BranchPool
 from holdfast.proxy.exchange import ConversationRequest, Exchange
-from holdfast.proxy.forward import forward_body, pass_request_through, relay_answer
+from holdfast.proxy.forward_request import forward_body, pass_request_through, relay_answer
 from holdfast.proxy.http.access import AccessRefusal, check_access
-from holdfast.proxy.http.count_tokens import unwrap_count_tokens_body
-from holdfast.proxy.http.decompress import BadBody, decompress_request_body
-from holdfast.proxy.http.headers import RequestState, filter_request_headers, is_subscription_login
-from holdfast.proxy.http.relay import ResponsePiece, UpstreamRelay
-from holdfast.proxy.http.request import (
+from holdfast.proxy.http.client_request import (
     BodyReceiver,
     ClientLeft,
     ClientRequest,
@@ -77,17 +65,29 @@ from holdfast.proxy.http.request import (
     read_whole_body,
     watch_client,
 )
-from holdfast.proxy.http.response import ClientResponse, Send, deliver_pieces, get_keep_alive_bytes
+from holdfast.proxy.http.client_response import ClientResponse, Send, deliver_pieces, get_keep_alive_bytes
+from holdfast.proxy.http.count_tokens import unwrap_count_tokens_body
+from holdfast.proxy.http.decompress import BadBody, decompress_request_body
+from holdfast.proxy.http.headers import RequestState, filter_request_headers, is_subscription_login
+from holdfast.proxy.http.relay import ResponsePiece, UpstreamRelay
 from holdfast.proxy.http.routes import Route, build_upstream_url, make_model_answer_route
-from holdfast.proxy.metrics.health import Health, RequestOutcome
-from holdfast.proxy.modes import Mode, get_proxy_mode
-from holdfast.proxy.own_replies import (
+from holdfast.proxy.local_responses import (
     make_error_reply,
     render_proxy_endpoint,
     send_body_refusal,
     send_pieces,
     send_refusal,
 )
+from holdfast.proxy.managed_request import (
+    RequestTooLarge,
+    answer_conversation_request,
+    answer_too_large,
+    has_message_budget,
+    is_far_below_window,
+    translate_overflow,
+)
+from holdfast.proxy.metrics.health import Health, RequestOutcome
+from holdfast.proxy.modes import Mode, get_proxy_mode
 from holdfast.proxy.run_alongside import run_alongside
 from holdfast.proxy.settings import Settings
 from holdfast.store.base import SessionStore

@@ -7,10 +7,10 @@ from msgspec import Struct
 from holdfast.engine.compaction.summarizer import SummaryWriter
 from holdfast.providers.registry import API_SPECS
 from holdfast.providers.request_body import ParsedRequest
+from holdfast.proxy.http.client_request import ClientRequest
+from holdfast.proxy.http.client_response import ClientResponse
 from holdfast.proxy.http.headers import RequestState
 from holdfast.proxy.http.relay import UpstreamRelay
-from holdfast.proxy.http.request import ClientRequest
-from holdfast.proxy.http.response import ClientResponse
 from holdfast.proxy.http.routes import Route
 
 

@@ -150,20 +150,20 @@ def start_recovery(
 ) -> RecoveryState:
     """Return where a run begins: what the log has used up since the last answer stays used up, also after a restart.
 
-    An open breaker leaves no compaction: what failed so often is not tried again, the next rung is;
+    An open breaker leaves no compaction: what failed so often is not tried again, the next step is;
     ``is_breaker_cooled``, it is tried once more. Where nothing ``can_change_request`` a request, because it is only
     looked at, it may be sent again, no more.
     """
-    base_state, rungs = RecoveryState(settings, retries=settings.retry.max_retries), settings.recovery.steps
+    base_state, steps = RecoveryState(settings, retries=settings.retry.max_retries), settings.recovery.steps
     if not can_change_request:
         return base_state
     fresh = replace(
         base_state,
         output=1,
-        compact=min(settings.recovery.max_compactions, settings.compaction.max_per_answer) * ("compact" in rungs),
-        truncate=int("truncate" in rungs),
-        media=int("media" in rungs),
-        fallback=int("fallback" in rungs),
+        compact=min(settings.recovery.max_compactions, settings.compaction.max_per_answer) * ("compact" in steps),
+        truncate=int("truncate" in steps),
+        media=int("media" in steps),
+        fallback=int("fallback" in steps),
         signature_drops=int(can_recover_from_refusals(settings)),
         forgiven_failures=state.counters.failed_compactions if is_breaker_cooled else 0,
     )
@@ -289,11 +289,11 @@ def _record_no_progress(state: RecoveryState, event: NoProgress) -> RecoveryStat
 
 def _take_next_step(state: RecoveryState) -> tuple[RecoveryState, RecoveryAction]:
     """Return the first step that is left; the run ends where none is."""
-    rung = next((step for step in _list_steps(state) if getattr(state, step)), None)
-    if rung is None or not state.settings.recovery.enabled:
+    next_step = next((step for step in _list_steps(state) if getattr(state, step)), None)
+    if next_step is None or not state.settings.recovery.enabled:
         return _stop_exhausted(state)
-    changes = {rung: getattr(state, rung) - 1}
-    return replace(state, attempted_steps=(*state.attempted_steps, rung), **changes), Shrink(rung)
+    changes = {next_step: getattr(state, next_step) - 1}
+    return replace(state, attempted_steps=(*state.attempted_steps, next_step), **changes), Shrink(next_step)
 
 
 def _list_steps(state: RecoveryState) -> tuple[RecoveryStep, ...]:

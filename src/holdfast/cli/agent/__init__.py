@@ -17,11 +17,11 @@ from holdfast.agent.loop import MAX_AGENT_STEPS, TaskOutcome
 from holdfast.cli.agent.agent_thread import AgentConfiguration, AgentTerminal, open_agent_terminal
 from holdfast.cli.agent.prompt import print_outcome, run_interactive_prompt
 from holdfast.cli.agent.screen import AgentScreen
+from holdfast.cli.files.user_paths import store_option
 from holdfast.cli.output.errors import INTERRUPTED, CommandError
 from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import clean_single_line, make_json_option, print_json
-from holdfast.cli.providers import get_api_url, make_auth_headers
-from holdfast.cli.user_paths import store_option
+from holdfast.cli.provider_access import get_api_url, make_auth_headers
 from holdfast.config import Catalog
 from holdfast.providers.registry import API_NAMES, DEFAULT_API
 from holdfast.state.target import Target

@@ -26,10 +26,10 @@ from holdfast.agent.loop import TaskOutcome, run_agent
 from holdfast.agent.workspace import PermissionCallback, allow_command, deny_command
 from holdfast.cli.agent.meter import SessionCost, format_cost_status, sum_costs
 from holdfast.cli.agent.screen import AgentScreen
+from holdfast.cli.files.user_paths import open_named_store
 from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.terminal import clean_single_line
-from holdfast.cli.providers import KEY_VARIABLES
-from holdfast.cli.user_paths import open_named_store
+from holdfast.cli.provider_access import KEY_VARIABLES
 from holdfast.config import Catalog
 from holdfast.engine.compaction.summarizer import SummaryWriter
 from holdfast.engine.engine import Engine

@@ -93,8 +93,8 @@ def _format_event(item: object) -> str | None:
             return f"{rule}: {edits} shown shorter, {format_tokens(saves)} tokens less"
         case events.RetryScheduled(kind=kind, seconds=seconds, attempt=attempt):
             return f"{kind}: again in {seconds:.1f} s (try {attempt + 1})"
-        case events.ShrinkStarted(overflow_step=rung):
-            return f"too large for the provider: {rung}"
+        case events.ShrinkStarted(overflow_step=step):
+            return f"too large for the provider: {step}"
         case events.NoticeGiven(rule=rule, why=why) | events.HookFailed(hook=rule, why=why):
             return f"{rule}: {why}"
     return None

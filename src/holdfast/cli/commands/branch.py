@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast import config
+from holdfast.cli.files.user_paths import open_named_store, store_option
 from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.terminal import (
     MIN_WRAP_WIDTH,
@@ -25,7 +26,6 @@ from holdfast.cli.reports.branches import build_states_at_entries
 from holdfast.cli.reports.describe import format_session_line, format_time, shorten_entry_ids, summarize_message
 from holdfast.cli.reports.history import SHORT_ID, find_continuation_leaf, find_entry, load_branch_history
 from holdfast.cli.reports.request_size import RequestSize, TargetCache, format_tokens, measure_request
-from holdfast.cli.user_paths import open_named_store, store_option
 from holdfast.state.entries import AnswerEntry, BranchSummaryEntry, Entry, MessageEntry, NoteEntry
 from holdfast.store.base import SessionInfo, SessionStore
 

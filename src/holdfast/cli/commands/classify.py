@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.input_files import iter_input_lines, read_input_file
+from holdfast.cli.files.input_files import iter_input_lines, read_input_file
 from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.hints import recognize_session_tool
 from holdfast.cli.output.ranges import IntegerParamType

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast import config
+from holdfast.cli.files.user_paths import open_named_store, store_option
 from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import (
@@ -47,7 +48,6 @@ from holdfast.cli.reports.next_plan import (
     record_next_plan,
 )
 from holdfast.cli.reports.request_size import format_tokens, get_session_settings, get_session_target, measure_request
-from holdfast.cli.user_paths import open_named_store, store_option
 from holdfast.messages.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.sized_message import SizedMessage

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast import config
+from holdfast.cli.files.user_paths import open_named_store, store_option
 from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import (
@@ -51,7 +52,6 @@ from holdfast.cli.reports.request_size import (
     format_tokens,
     measure_session_request,
 )
-from holdfast.cli.user_paths import open_named_store, store_option
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, RequestEntry, RevokeEntry
 from holdfast.store.base import SessionInfo, SessionStore
 

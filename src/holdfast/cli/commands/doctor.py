@@ -21,6 +21,15 @@ from platformdirs import user_config_path
 
 from holdfast import config
 from holdfast.cli.commands.ls import format_age
+from holdfast.cli.files.user_paths import (
+    explain_unwritable_store,
+    get_modification_sort_key,
+    get_store_path,
+    list_session_files,
+    list_session_tools,
+    locate_store,
+    store_option,
+)
 from holdfast.cli.output.errors import EXPECTED_ERRORS, describe_error
 from holdfast.cli.output.terminal import (
     COLUMN_GAP,
@@ -41,15 +50,6 @@ from holdfast.cli.proxy_options import (
     get_upstream_urls,
     load_effective_settings,
     make_proxy_url,
-)
-from holdfast.cli.user_paths import (
-    explain_unwritable_store,
-    get_modification_sort_key,
-    get_store_path,
-    list_session_files,
-    list_session_tools,
-    locate_store,
-    store_option,
 )
 from holdfast.errors import UnknownId
 from holdfast.planning.budget import DEFAULT_WINDOW

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import click
 from msgspec.structs import replace
 
-from holdfast.cli.input_files import open_output_file
+from holdfast.cli.files.input_files import open_output_file
+from holdfast.cli.files.user_paths import open_named_store, store_option
 from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.terminal import ProgressBar, clean_single_line, make_json_option, print_json
-from holdfast.cli.user_paths import open_named_store, store_option
 from holdfast.formats import EXPORT_FORMATS, ExportResult, Recording, describe_losses, export_with_loss_notes
 from holdfast.formats import apply_decisions_to_messages as as_seen
 from holdfast.formats.losses import OPENCODE_DATABASE

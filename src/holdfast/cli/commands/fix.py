@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from holdfast.cli.commands.lint import EXIT_FOUND, RequestCase, merge_betas, parse_request_case
-from holdfast.cli.input_files import iter_input_lines, open_output_file, read_input_file
+from holdfast.cli.files.input_files import iter_input_lines, open_output_file, read_input_file
 from holdfast.cli.output.hints import suggest_right_command
 from holdfast.cli.output.terminal import (
     clean_single_line,

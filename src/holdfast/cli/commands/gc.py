@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from holdfast.cli.commands.ls import format_age
+from holdfast.cli.files.user_paths import describe_missing_store, open_named_store, store_option
 from holdfast.cli.output.ranges import FloatParamType
 from holdfast.cli.output.terminal import (
     clean_single_line,
@@ -16,7 +17,6 @@ from holdfast.cli.output.terminal import (
     print_json,
     print_line,
 )
-from holdfast.cli.user_paths import describe_missing_store, open_named_store, store_option
 from holdfast.store.base import BlobItem
 from holdfast.store.garbage import GRACE_SECONDS, UnusedBlobs, find_unused_blobs, remove_unused_blobs
 

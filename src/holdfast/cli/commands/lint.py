@@ -10,7 +10,7 @@ import click
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.cli.input_files import STDIN, iter_input_lines, read_input_file
+from holdfast.cli.files.input_files import STDIN, iter_input_lines, read_input_file
 from holdfast.cli.output.hints import suggest_right_command
 from holdfast.cli.output.terminal import (
     clean_single_line,

@@ -11,6 +11,7 @@ import click
 import msgspec
 from msgspec import Struct
 
+from holdfast.cli.files.user_paths import describe_missing_store, locate_store, open_named_store, store_option
 from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import (
     ProgressBar,
@@ -24,7 +25,6 @@ from holdfast.cli.output.terminal import (
 )
 from holdfast.cli.reports.describe import get_client_name, shorten_session_keys
 from holdfast.cli.reports.request_size import format_tokens, measure_session_request
-from holdfast.cli.user_paths import describe_missing_store, locate_store, open_named_store, store_option
 from holdfast.errors import HoldfastError
 from holdfast.state.calibration.calibration import MAX_CALIBRATION_RATIO, MIN_CALIBRATION_RATIO, min_known_size
 from holdfast.state.entries import (

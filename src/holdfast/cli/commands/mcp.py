@@ -12,9 +12,9 @@ import click
 import msgspec
 from msgspec import Struct
 
+from holdfast.cli.files.user_paths import open_named_store, store_option
 from holdfast.cli.output.errors import EXPECTED_ERRORS, CommandError, describe_error
 from holdfast.cli.output.terminal import make_json_option, print_json
-from holdfast.cli.user_paths import open_named_store, store_option
 from holdfast.engine.recall import (
     MAX_SEARCH_HITS,
     RECALL_DESCRIPTION,

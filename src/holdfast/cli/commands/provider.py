@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from holdfast.cli.input_files import STDIN, read_input_file
+from holdfast.cli.files.input_files import STDIN, read_input_file
 from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.ranges import FloatParamType, IntegerParamType
 from holdfast.cli.output.terminal import clean_single_line, encode_printable_json, format_count, make_json_option

@@ -13,7 +13,8 @@ import msgspec
 from msgspec.structs import asdict
 
 from holdfast.cli.commands.ls import format_age
-from holdfast.cli.input_files import open_output_file
+from holdfast.cli.files.input_files import open_output_file
+from holdfast.cli.files.user_paths import open_named_store, store_option
 from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import (
@@ -26,7 +27,6 @@ from holdfast.cli.output.terminal import (
     print_line,
 )
 from holdfast.cli.reports.history import find_entry, load_branch_history, parse_message_number
-from holdfast.cli.user_paths import open_named_store, store_option
 from holdfast.engine.recall import TextPage, iter_recall_pages, list_spilled_texts, recall_page
 from holdfast.state.entries import BranchSummaryEntry, Entry, MessageEntry
 from holdfast.store.base import SessionStore

@@ -11,6 +11,8 @@ from typing import Any
 import click
 from msgspec import Struct
 
+from holdfast.cli.files.repair_session_file import FILE_MISSING, SessionFileRepair, repair_file_on_disk
+from holdfast.cli.files.user_paths import get_store_path, locate_store, store_option, suggest_export_for_session
 from holdfast.cli.output.errors import EXPECTED_ERRORS, WRONG_USE, CommandError, describe_error, prefix_file_name
 from holdfast.cli.output.terminal import (
     ProgressBar,
@@ -21,8 +23,6 @@ from holdfast.cli.output.terminal import (
     print_json,
     print_wrapped,
 )
-from holdfast.cli.repair_session_file import FILE_MISSING, SessionFileRepair, repair_file_on_disk
-from holdfast.cli.user_paths import get_store_path, locate_store, store_option, suggest_export_for_session
 from holdfast.formats.repair import NO_HEADER_REASON, REPAIR_TOOLS, RepairFinding
 from holdfast.store.repair import StoreRepairFinding, StoreRepairReport, repair_store
 from holdfast.store.sql.migrations import MIGRATIONS

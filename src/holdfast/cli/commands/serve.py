@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct, to_builtins
 
+from holdfast.cli.files.user_paths import StoreLocation, locate_store, store_option
 from holdfast.cli.output.errors import CommandInterrupted, describe_error
 from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import clean_single_line, encode_printable_json, format_count, make_json_option
@@ -28,7 +29,6 @@ from holdfast.cli.proxy_options import (
     summarize_run,
     translate_bind_error,
 )
-from holdfast.cli.user_paths import StoreLocation, locate_store, store_option
 from holdfast.config import Configuration
 from holdfast.config.addresses import get_external_address
 from holdfast.config.providers import PROVIDERS, build_sdk_variables

@@ -8,6 +8,7 @@ import click
 import msgspec
 from msgspec import Struct
 
+from holdfast.cli.files.user_paths import open_named_store, store_option
 from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import (
     ProgressBar,
@@ -34,7 +35,6 @@ from holdfast.cli.reports.history import (
     sum_message_sizes,
 )
 from holdfast.cli.reports.request_size import ESTIMATOR_SIZE, RequestSize, format_tokens, measure_session_request
-from holdfast.cli.user_paths import open_named_store, store_option
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import (
     AnswerEntry,

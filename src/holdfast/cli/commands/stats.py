@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast import config
+from holdfast.cli.files.user_paths import describe_missing_store, open_named_store, store_option
 from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import (
     COLUMN_GAP,
@@ -36,7 +37,6 @@ from holdfast.cli.reports.describe import format_session_line, shorten_session_k
 from holdfast.cli.reports.dry_run import PolicyForecast, describe_forecast, forecast_session
 from holdfast.cli.reports.history import SHORT_ID
 from holdfast.cli.reports.request_size import RequestSize, TargetCache, format_tokens, measure_request
-from holdfast.cli.user_paths import describe_missing_store, open_named_store, store_option
 from holdfast.config import Catalog
 from holdfast.planning import budget as guard
 from holdfast.planning.settings import Settings

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast import config
+from holdfast.cli.files.user_paths import open_named_store, store_option
 from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import (
@@ -35,7 +36,6 @@ from holdfast.cli.reports.history import (
 )
 from holdfast.cli.reports.request_size import format_tokens, get_target_and_settings, measure_request
 from holdfast.cli.reports.session_lock import open_journal_at_leaf
-from holdfast.cli.user_paths import open_named_store, store_option
 from holdfast.planning import budget as guard
 from holdfast.planning.settings import Settings
 from holdfast.state.conversation_state import ConversationState

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast import config
+from holdfast.cli.files.user_paths import open_named_store, store_option
 from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import (
@@ -49,7 +50,6 @@ from holdfast.cli.reports.request_detail import (
     print_request_detail,
 )
 from holdfast.cli.reports.request_size import RequestSize, format_tokens, measure_session_request
-from holdfast.cli.user_paths import open_named_store, store_option
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import BranchSummaryEntry, CompactionEntry, Entry, MessageEntry

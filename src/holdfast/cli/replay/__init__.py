@@ -12,6 +12,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast import config
+from holdfast.cli.files.recordings import RecordingSource, iter_recordings
+from holdfast.cli.files.user_paths import (
+    get_modification_sort_key,
+    list_session_files,
+    list_session_tools,
+    suggest_export_for_session,
+)
 from holdfast.cli.output.errors import EXPECTED_ERRORS, CommandError, describe_error, prefix_file_name
 from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import (
@@ -23,7 +30,6 @@ from holdfast.cli.output.terminal import (
     print_json,
     print_table,
 )
-from holdfast.cli.recordings import RecordingSource, iter_recordings
 from holdfast.cli.replay.dump import RequestDumpFolder
 from holdfast.cli.replay.session_report import (
     DEFAULT_SETUP_TOKENS,
@@ -32,12 +38,6 @@ from holdfast.cli.replay.session_report import (
     ReplayReport,
     check_replay_window,
     replay_recording,
-)
-from holdfast.cli.user_paths import (
-    get_modification_sort_key,
-    list_session_files,
-    list_session_tools,
-    suggest_export_for_session,
 )
 from holdfast.errors import UnknownPolicy
 from holdfast.planning.presets.registry import PRESETS

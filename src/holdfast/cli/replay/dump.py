@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.cli.input_files import make_private_folder, open_private_file
+from holdfast.cli.files.input_files import make_private_folder, open_private_file
 from holdfast.cli.output.errors import CommandError, describe_error
 
 MAX_STEM_LENGTH = 100

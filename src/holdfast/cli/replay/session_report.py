@@ -9,10 +9,10 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.cli.input_files import read_input_file
+from holdfast.cli.files.input_files import read_input_file
+from holdfast.cli.files.recordings import RecordingSource
 from holdfast.cli.output.errors import EXPECTED_ERRORS, describe_error
 from holdfast.cli.output.terminal import clean_single_line, format_count
-from holdfast.cli.recordings import RecordingSource
 from holdfast.cli.replay.dump import RequestDumpFolder, SessionDump
 from holdfast.config import Catalog, get_target
 from holdfast.errors import FormatError, WindowTooSmall

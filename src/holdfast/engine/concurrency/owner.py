@@ -34,12 +34,12 @@ class EngineOwner:
         if loop is None:
             raise OperationAborted(
                 "this engine works in an event loop, and none is running here; call it in the loop it was opened in, "
-                "or open it with holdfast.engine.sync"
+                "or open it with holdfast.sync"
             )
         if loop is not self._loop:
             raise OperationAborted(
                 "this engine is bound to another event loop; open one engine in each loop, or one for all threads with "
-                "holdfast.engine.sync"
+                "holdfast.sync"
             )
 
 

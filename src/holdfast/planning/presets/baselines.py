@@ -45,6 +45,6 @@ SLIDING = Preset(
         compaction=_NO_COMPACTION,
         cache=BARE_CACHE,
     ),
-    stages=insert_stages(OWN_STAGES, "rungs", ("slide", hide_oldest_messages)),
+    stages=insert_stages(OWN_STAGES, "overflow", ("slide", hide_oldest_messages)),
 )
 """Without usage and without a summary to gain from, it trusts its estimate within five percent."""

@@ -13,6 +13,7 @@ from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.extract.ledger import list_tool_actions
+from holdfast.planning.policy_rules import require_rules
 from holdfast.planning.presets.common.overflow_replay import OverflowReplayRules
 from holdfast.planning.presets.common.request_measures import measure_usage_and_chars
 from holdfast.planning.presets.common.reserve_trigger import (
@@ -27,7 +28,6 @@ from holdfast.planning.presets.preset import (
     OWN_PRUNE_SETTINGS,
     Preset,
 )
-from holdfast.planning.rules import require_rules
 from holdfast.planning.settings import (
     Count,
     PruneSettings,

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from holdfast.messages.message import Message
 from holdfast.planning.budget import compute_reserve_floor
 from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.policy_rules import require_rules
 from holdfast.planning.presets.common.overflow_replay import OverflowReplayRules
 from holdfast.planning.presets.common.request_measures import (
     estimate_opencode_text_tokens,
@@ -20,7 +21,6 @@ from holdfast.planning.presets.common.request_measures import (
 from holdfast.planning.presets.common.reserve_trigger import ReserveTriggerRules, compute_output_reserve
 from holdfast.planning.presets.common.truncate_lines import OutputLimits, limit_result_lines
 from holdfast.planning.presets.preset import BARE_SETTINGS, OWN_PRUNE_SETTINGS, Preset
-from holdfast.planning.rules import require_rules
 from holdfast.planning.settings import (
     Bytes,
     Count,

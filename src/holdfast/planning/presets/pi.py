@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from holdfast.messages.message import Message
 from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.policy_rules import require_rules
 from holdfast.planning.presets.common.request_measures import measure_usage_and_chars
 from holdfast.planning.presets.common.reserve_trigger import ReserveTriggerRules
 from holdfast.planning.presets.common.tail_by_tokens import select_tail_by_tokens
 from holdfast.planning.presets.common.truncate_lines import OutputLimits, limit_result_lines
 from holdfast.planning.presets.preset import BARE_SETTINGS, Preset
-from holdfast.planning.rules import require_rules
 from holdfast.planning.settings import (
     Bytes,
     Count,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from holdfast.planning.rules import PolicyRules
+from holdfast.planning.policy_rules import PolicyRules
 from holdfast.planning.settings import (
     CacheSettings,
     CompactionSettings,

@@ -16,10 +16,10 @@ from holdfast.planning.extract.constants import MIN_SUMMARY_SHARE, SUMMARY_SLACK
 from holdfast.planning.extract.summary_builder import build_compaction, find_updatable_summary
 from holdfast.planning.settings import Settings
 from holdfast.planning.shown_messages import list_shown_messages_from
-from holdfast.planning.stages.last_resort import LAST_RESORT_RULE
 from holdfast.planning.stages.pending_results import shorten_unread_results
 from holdfast.planning.stages.smallest_request import add_unread_notice
 from holdfast.planning.stages.spill import find_spillable_texts, spill_texts
+from holdfast.planning.stages.spill_largest import SPILL_LARGEST_RULE
 from holdfast.planning.stages.tail_selection import (
     find_answer_with_unread_results,
     find_tail_cut_points,
@@ -167,7 +167,7 @@ def _respill_restored_texts(builder: PlanBuilder) -> PlanBuilder:
         if text.tokens > max_tokens
         and any(is_protected_part(state, text.message_index, at) for at in text.all_part_indexes)
     ]
-    return spill_texts(builder, big, LAST_RESORT_RULE)
+    return spill_texts(builder, big, SPILL_LARGEST_RULE)
 
 
 def _list_allowed_tail_starts(builder: PlanBuilder) -> list[int]:

@@ -9,10 +9,10 @@ from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.stages.compaction import compact_conversation
 from holdfast.planning.stages.escape_tags import escape_forged_tags
 from holdfast.planning.stages.history_limit import limit_history_turns
-from holdfast.planning.stages.last_resort import spill_largest_texts
 from holdfast.planning.stages.media import limit_shown_media
 from holdfast.planning.stages.overflow_steps import apply_overflow_step
 from holdfast.planning.stages.prune.epoch import prune_at_epoch
+from holdfast.planning.stages.spill_largest import spill_largest_texts
 from holdfast.planning.stages.tool_results import spill_large_results
 
 Stage: TypeAlias = Callable[[PlanBuilder], PlanBuilder]
@@ -25,9 +25,9 @@ OWN_STAGES: NamedStages = (
     ("tags", escape_forged_tags),
     ("media", limit_shown_media),
     ("prune", prune_at_epoch),
-    ("rungs", apply_overflow_step),
+    ("overflow", apply_overflow_step),
     ("compaction", compact_conversation),
-    ("relief", spill_largest_texts),
+    ("largest", spill_largest_texts),
 )
 """New content is reduced before old: what is spilled at once never was in the cached prefix. A compaction comes after
 what is cheaper, and what must fit whatever it costs comes last."""

@@ -1,4 +1,4 @@
-"""Rungs: what recovery asks for beside a compaction, whatever the policy's own triggers say."""
+"""Overflow steps: what recovery asks for beside a compaction, whatever the policy's own triggers say."""
 
 from __future__ import annotations
 
@@ -33,4 +33,4 @@ _NO_EFFECT_REASONS = {
     "media": "no images or documents are shown",
     "fallback": "this is the smallest request there is",
 }
-"""Why a rung decides nothing."""
+"""Why an overflow step decides nothing."""

@@ -20,7 +20,7 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.text.text_cuts import hash_text, take_text_end, take_text_start
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.extract.constants import HANDLE_CHARS
-from holdfast.planning.rules import ResultLimits
+from holdfast.planning.policy_rules import ResultLimits
 from holdfast.planning.shown_messages import map_shown_parts
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Blob, Edit, Span

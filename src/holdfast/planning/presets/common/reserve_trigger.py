@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from holdfast.planning.budget import compute_reserve_floor
 from holdfast.planning.builder import PlanBuilder
-from holdfast.planning.rules import PolicyRules
+from holdfast.planning.policy_rules import PolicyRules
 from holdfast.planning.settings import Settings, Tokens, describe
 from holdfast.state.target import ModelLimits
 

@@ -18,8 +18,8 @@ from holdfast.messages.parts import ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.size.weighted_chars import CHARS_PER_TOKEN, weigh_message
 from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.policy_rules import require_rules
 from holdfast.planning.presets.openclaw.rules import OpenclawRules
-from holdfast.planning.rules import require_rules
 from holdfast.planning.shown_messages import sum_shown_messages
 from holdfast.planning.stages.spill import replace_result_text
 from holdfast.planning.stages.truncate import (

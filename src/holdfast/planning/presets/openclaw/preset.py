@@ -26,10 +26,10 @@ OPENCLAW = Preset(
     insert_stages(
         insert_stages(
             replace_stages(OWN_STAGES, prune=prune_images_and_results),
-            "rungs",
+            "overflow",
             ("precheck", reduce_results_at_precheck),
         ),
-        "relief",
+        "largest",
         ("truncate", truncate_results),
     ),
 )

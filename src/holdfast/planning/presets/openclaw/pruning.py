@@ -11,9 +11,9 @@ from holdfast.messages.parts import Media, Opaque, Text, ToolResult
 from holdfast.messages.size.tokens import IMAGE_TOKENS, estimate_text_tokens
 from holdfast.messages.size.weighted_chars import CHARS_PER_TOKEN, weigh_message, weigh_part
 from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.policy_rules import require_rules
 from holdfast.planning.presets.openclaw.rules import OpenclawRules
 from holdfast.planning.presets.openclaw.seen_images import build_seen_image_edits
-from holdfast.planning.rules import require_rules
 from holdfast.planning.shown_messages import sum_shown_messages
 from holdfast.planning.stages.prune.prunable_results import CLEARED_RESULT_TEXT, build_prune_filter
 from holdfast.planning.stages.tool_results import build_tool_name_lookup

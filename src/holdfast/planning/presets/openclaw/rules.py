@@ -11,11 +11,11 @@ from holdfast.errors import WindowTooSmall
 from holdfast.messages.message import Message
 from holdfast.messages.size.weighted_chars import CHARS_PER_TOKEN
 from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.policy_rules import PolicyRules, ResultLimits
 from holdfast.planning.presets.common.request_measures import measure_usage_and_chars
 from holdfast.planning.presets.common.reserve_trigger import ReserveTriggerRules, apply_reserve_floor
 from holdfast.planning.presets.common.tail_by_tokens import select_tail_by_tokens
 from holdfast.planning.presets.preset import OWN_PRUNE_SETTINGS
-from holdfast.planning.rules import PolicyRules, ResultLimits
 from holdfast.planning.settings import Chars, Count, Seconds, Settings, Share, Tokens, describe
 from holdfast.state.plan import Notice
 from holdfast.state.target import ModelLimits

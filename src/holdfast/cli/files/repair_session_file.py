@@ -1,0 +1,202 @@
+"""A session file put right on the disk: looked through, written anew beside it, and only then put in its place."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import BinaryIO
+
+from msgspec import Struct
+
+from holdfast.cli.files.input_files import PRIVATE_FILE
+from holdfast.errors import FormatError
+from holdfast.formats.repair import (
+    REPAIR_TOOLS,
+    DroppedBytes,
+    RepairFinding,
+    RepairSurvey,
+    make_clean_survey,
+    recognize_repair_tool,
+    rewrite_lines,
+    survey_session_file,
+)
+from holdfast.formats.repair.tools import RepairTool
+from holdfast.store.private_files import is_existing_path
+
+FILE_MISSING = "there is no such file; check the path"
+LineProgress = Callable[[int], None]
+"""Is told, after each line, how many bytes it has."""
+
+
+class SessionFileRepair(Struct, frozen=True):
+    """What was found in a session file, and what became of it."""
+
+    file: str
+    format: str = ""
+    findings: tuple[RepairFinding, ...] = ()
+    reason: str = ""
+    """Why nothing was rewritten, where something kept it from being repaired."""
+    backup: str = ""
+    """The file as it was, where it was replaced."""
+    left_out: str = ""
+    """The file that holds what is not in the repaired one, a JSON object for each piece."""
+
+
+class _HashingLines:
+    """The lines of a file, which are counted and summed up as they pass."""
+
+    def __init__(self, file: BinaryIO, on_line: LineProgress) -> None:
+        file.seek(0)
+        self._file, self._read, self._sum = file, on_line, blake2b()
+
+    def __iter__(self) -> Iterator[bytes]:
+        for line in self._file:
+            self._sum.update(line)
+            self._read(len(line))
+            yield line
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of all that passed."""
+        return self._sum.digest()
+
+
+def repair_file_on_disk(
+    path: Path, *, format_: str = "", dry_run: bool = False, on_line: LineProgress = lambda _: None
+) -> SessionFileRepair:
+    """Repair the session file at ``path`` and return what was found; nothing found: it is not touched.
+
+    ``format_`` is its tool, where its content may not tell. Where a link stands the file it leads to is repaired.
+    Memory is bounded by the longest line and a few words of each. Raises ``FormatError`` for what is no session file,
+    and where the file changed in the meantime.
+    """
+    if not is_existing_path(path):
+        return SessionFileRepair(str(path), reason=FILE_MISSING)
+    if not path.is_file():
+        raise FormatError("a folder or a device is no session file; give the files in it")
+    real = path.resolve()
+    with real.open("rb") as file:
+        old_stat = os.fstat(file.fileno())
+        tool = REPAIR_TOOLS[format_] if format_ else recognize_repair_tool(file)
+        if tool is None:
+            file.seek(0)
+            return SessionFileRepair(str(path), make_clean_survey(file.read()).format)
+        lines = _HashingLines(file, on_line)
+        file_survey = survey_session_file(lines, tool)
+        if file_survey.is_fine or file_survey.reason or dry_run:
+            return SessionFileRepair(str(path), file_survey.format, file_survey.findings, file_survey.reason)
+        backup, leftovers = _replace_file(real, file, (tool, file_survey), old_stat, lines.digest)
+    return SessionFileRepair(str(path), file_survey.format, file_survey.findings, "", backup, leftovers)
+
+
+def _replace_file(
+    path: Path,
+    file: BinaryIO,
+    tool_and_survey: tuple[RepairTool, RepairSurvey],
+    old_stat: os.stat_result,
+    read_digest: bytes,
+) -> tuple[str, str]:
+    """Write the file as it should be and put it in the place of ``path``; return the old one, and what is left out."""
+    stamp = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
+    part, leftovers = (
+        _find_free_name(path, f".{secrets.token_hex(4)}.part"),
+        _find_free_name(path, f".left-out-{stamp}"),
+    )
+    try:
+        lines = _HashingLines(file, lambda _: None)
+        dropped_count = _write_repaired(part, leftovers, rewrite_lines(lines, *tool_and_survey), old_stat)
+        _check_unchanged(path, old_stat, is_same=lines.digest == read_digest)
+        backup = _make_backup(path, f".bak-{stamp}")
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        leftovers.unlink(missing_ok=True)
+        raise
+    if not dropped_count:
+        leftovers.unlink()
+    _sync_folder(path.parent)
+    return str(backup), str(leftovers) if dropped_count else ""
+
+
+def _write_repaired(
+    part: Path, leftovers: Path, pieces: Iterator[bytes | DroppedBytes], old_stat: os.stat_result
+) -> int:
+    """Write a file and what is left out of it; both are on the disk at the end. Return how much is left out."""
+    dropped_count = 0
+    with _create_private(part) as new, _create_private(leftovers) as leftovers_file:
+        os.fchmod(new.fileno(), stat.S_IMODE(old_stat.st_mode))
+        with suppress(PermissionError):
+            os.fchown(new.fileno(), old_stat.st_uid, old_stat.st_gid)
+        for piece in pieces:
+            if isinstance(piece, bytes):
+                new.write(piece)
+            else:
+                dropped_count += 1
+                leftovers_file.write(_encode_dropped(piece))
+        for stream in (new, leftovers_file):
+            stream.flush()
+            os.fsync(stream.fileno())
+    return dropped_count
+
+
+def _encode_dropped(piece: DroppedBytes) -> bytes:
+    """Return a piece that is left out as a line of JSON."""
+    record: dict[str, object] = {"line": piece.line, "why": piece.reason}
+    try:
+        record["text"] = piece.raw.decode()
+    except UnicodeDecodeError:
+        record["base64"] = base64.b64encode(piece.raw).decode()
+    return json.dumps(record, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _check_unchanged(path: Path, old_stat: os.stat_result, *, is_same: bool) -> None:
+    """Raise ``FormatError`` if ``path`` is another file than it was, or has other content."""
+    now = path.stat()
+    if is_same and _get_file_identity(now) == _get_file_identity(old_stat):
+        return
+    raise FormatError(f"{path} changed while it was read; close the tool that writes it, and try again")
+
+
+def _get_file_identity(old_stat: os.stat_result) -> tuple[int, int, int, int]:
+    return old_stat.st_dev, old_stat.st_ino, old_stat.st_size, old_stat.st_mtime_ns
+
+
+def _make_backup(path: Path, ending: str) -> Path:
+    """Give the file a second name, under which it stays as it is; what a tool still writes into it goes there too."""
+    backup = _find_free_name(path, ending)
+    try:
+        backup.hardlink_to(path)
+    except OSError:  # a file system without links: a copy
+        with path.open("rb") as old, _create_private(backup) as new:
+            os.fchmod(new.fileno(), stat.S_IMODE(os.fstat(old.fileno()).st_mode))
+            while piece := old.read(1 << 20):
+                new.write(piece)
+            new.flush()
+            os.fsync(new.fileno())
+    return backup
+
+
+def _find_free_name(path: Path, ending: str) -> Path:
+    """Return a free name beside ``path``."""
+    names = (f"{path.name}{f'-{number}' if number else ''}{ending}" for number in range(1_000))
+    return next(candidate for candidate in map(path.with_name, names) if not os.path.lexists(candidate))
+
+
+def _create_private(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE), "wb")
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

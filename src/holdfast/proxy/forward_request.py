@@ -1,0 +1,89 @@
+"""A request that is not the engine's to answer: it is sent on, and its answer back, as either came."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from functools import partial
+
+from holdfast.errors import UpstreamError
+from holdfast.providers.errors import Verdict
+from holdfast.providers.errors.render import render_error_event
+from holdfast.proxy.exchange import Exchange
+from holdfast.proxy.http.client_request import (
+    ClientLeft,
+    Receive,
+    UploadProgress,
+    iter_body_pieces,
+    wait_for_body_end,
+    watch_client,
+)
+from holdfast.proxy.http.client_response import deliver_pieces
+from holdfast.proxy.http.decompress import BadBody
+from holdfast.proxy.http.headers import RequestState
+from holdfast.proxy.http.relay import ResponseHead, ResponsePiece
+from holdfast.proxy.local_responses import (
+    BAD_GATEWAY,
+    add_holdfast_headers,
+    make_error_reply,
+    send_body_refusal,
+    send_pieces,
+)
+from holdfast.proxy.run_alongside import run_alongside
+
+FIRST_REFUSAL_STATUS = 300
+"""The first status that is no success."""
+
+
+async def forward_body(exchange: Exchange, body: bytes, state: RequestState) -> RequestState:
+    """Send ``body`` on and its answer back, which says that this is the ``state`` of the request."""
+    return await relay_answer(exchange.relay.relay(body), exchange, state)
+
+
+async def pass_request_through(exchange: Exchange, receive: Receive, state: RequestState) -> RequestState:
+    """Send a request on while it comes in, whatever it holds, and its answer back as it comes."""
+    outgoing = exchange.client_response
+    has_body = {"content-length", "transfer-encoding"} & exchange.client_request.headers.keys()
+    progress = UploadProgress() if has_body else None
+    body = iter_body_pieces(receive, progress) if progress is not None else b""
+    if progress is not None and exchange.client_request.closes_connection:
+        outgoing.before_end = partial(wait_for_body_end, progress)
+    try:
+        with run_alongside(partial(watch_client, receive, lambda: outgoing.is_ended, progress)):
+            await relay_answer(exchange.relay.relay(body, as_it_came=True), exchange, state)
+    except BadBody as why:
+        if progress is not None:
+            progress.complete.set()  # the rest does not come, so the end does not wait for it
+        if outgoing.is_answered:
+            raise ClientLeft from why
+        return await send_body_refusal(outgoing, why, exchange.api)
+    return state
+
+
+async def relay_answer(pieces: AsyncGenerator[ResponsePiece], exchange: Exchange, state: RequestState) -> RequestState:
+    """Give ``pieces`` to the client; what never came is said in its API's words, what broke off breaks off."""
+    outgoing = exchange.client_response
+    try:
+        await deliver_pieces(_label_answer(pieces, exchange, state), outgoing, b"", 0)
+        await outgoing.send_end()
+    except UpstreamError as why:
+        if not outgoing.is_answered:
+            outgoing.is_unreached = True
+            error_pieces = make_error_reply(exchange.api, why.kind, str(why), status=BAD_GATEWAY)
+            await send_pieces(outgoing, [add_holdfast_headers(piece, state) for piece in error_pieces])
+    return state
+
+
+async def _label_answer(
+    pieces: AsyncGenerator[ResponsePiece], exchange: Exchange, state: RequestState
+) -> AsyncGenerator[ResponsePiece]:
+    """Yield ``pieces``, the head with what was done; an error behind signs of life is an event of their stream."""
+    async for piece in pieces:
+        if (
+            isinstance(piece, ResponseHead)
+            and exchange.client_response.has_keep_alive
+            and piece.status >= FIRST_REFUSAL_STATUS
+        ):
+            message = f"the provider answered with HTTP {piece.status}"
+            yield render_error_event(exchange.api, Verdict("server"), message=message)
+            return
+        yield add_holdfast_headers(piece, state)

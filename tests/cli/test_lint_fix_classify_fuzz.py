@@ -1,0 +1,65 @@
+"""Any bytes at all to ``lint``, ``fix`` and ``classify`` get an answer: a line of JSON, no traceback, no hang."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.cli.commands import classify, fix, lint
+
+CASES = Path(__file__).parents[1] / "providers" / "rules" / "cases"
+BODIES = [
+    json.dumps({"api": path.stem, "request": case["request"]}).encode()
+    for path in sorted(CASES.glob("*.json"))
+    for case in json.loads(path.read_text("utf-8"))
+    if isinstance(case, dict) and "request" in case
+]
+ODD = (b"", b"\x00", b"\xff", b'"', b"\\", b"\\ud83d", b"[", b"}", b"1e999", b"9" * 400, b"null", b"\xe2\x80\xa8")
+
+
+def bitten(line, seed):
+    """Return a line with some of its bytes gone, repeated, or replaced by odd ones."""
+    rng = Random(seed)
+    for _ in range(rng.randint(1, 4)):
+        start = rng.randrange(len(line) + 1)
+        stop = min(len(line), start + rng.choice((0, 1, 1, 3, 40)))
+        line = line[:start] + rng.choice((*ODD, line[start:stop] * 2)) + line[stop:]
+    return line.replace(b"\n", b" ")
+
+
+lines = st.binary(max_size=60) | st.builds(bitten, st.sampled_from(BODIES), st.integers(0, 10**6))
+
+
+def test_there_are_bodies():
+    """The fuzz starts from requests of all four APIs."""
+    assert len(BODIES) > 500
+
+
+@given(lines)
+def test_lint_answers(line):
+    """A verdict for every line."""
+    verdict = lint.encode_findings(lint.lint_line(line))
+    assert verdict["valid"] is (not [one for one in verdict["findings"] if one["level"] == "error"])
+
+
+@given(lines)
+def test_fix_answers(line):
+    """A request, or nothing and the reason, for every line; what is called valid is."""
+    answer, fine = fix.fix_line(line)
+    told = msgspec.json.decode(answer)
+    assert "request" in told
+    assert told["request"] is not None or told["error"]
+    if fine:
+        again = lint.lint_line(answer, lint.LintOptions(json.loads(line)["api"] if b'"api"' in line else None))
+        assert lint.has_no_errors(again)
+
+
+@given(lines)
+def test_classify_answers(line):
+    """A kind for every line."""
+    assert classify.classify_line(line)["kind"]

@@ -1,0 +1,216 @@
+"""The public doors say what is wrong with what they are given, before anything is made of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast import ConversationState, Message, PlanInputs, Policy, Target, apply, open_store, plan
+from holdfast.config import get_target
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.messages.parts import ProviderSignature, Text, Thinking, ToolCall
+from holdfast.planning.builder import PlanBuilder
+from holdfast.providers.answers.answer_stream import AnswerStream
+from holdfast.providers.anthropic.compaction import merge_context_edits
+from holdfast.providers.errors import Verdict, classify_error
+from holdfast.providers.errors.render import render_error_response
+from holdfast.providers.fix import fix_request
+from holdfast.providers.foreign.convert import convert_request
+from holdfast.providers.native_compaction import build_server_compaction_fields
+from holdfast.providers.registry import get_api_spec
+from holdfast.providers.request_body import parse_request
+from holdfast.providers.rules.validate import validate_request
+from holdfast.state.target import ModelLimits
+from holdfast.testing.provider import Provider, ProviderSettings
+from holdfast.testing.upstream import ProviderUpstream, ScriptedUpstream
+
+HELLO = [Message.from_text("user", "hello")]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"messages": None}, "messages is of type NoneType; give a value of type Sequence"),
+        ({"messages": HELLO[0]}, "messages is of type Message; give a value of type Sequence"),
+        ({"messages": [{"role": "user", "content": "hi"}]}, r"messages\[0\] is a dict; plan takes Message values"),
+        ({"target": "claude-sonnet-4-5"}, "target is of type str; give a value of type Target"),
+        ({"policy": "holdfast"}, "policy is of type str; give a value of type Policy"),
+        ({"state": plan(HELLO, Target())}, "state is of type Plan; give a value of type ConversationState$"),
+        ({"inputs": {"force_compaction": True}}, "inputs is of type dict; give a value of type PlanInputs"),
+        ({"target": Target(limits=5)}, "target.limits is 5; give a ModelLimits"),
+        ({"target": Target(limits=ModelLimits("200k"))}, "target.limits.window is '200k'; give a whole number"),
+        ({"target": Target(setup=9_000)}, "target.setup is 9000; give a RequestSetup"),
+        (
+            {"messages": [Message("robot", (Text("hi"),))]},
+            r"messages\[0\] is no message: its role is 'robot', not one of",
+        ),
+    ],
+)
+def test_a_plan_is_made_of_its_own_values(given: dict[str, Any], told: str) -> None:
+    """A value of another type is a ``TypeError`` that names the argument, its type and the one that is wanted."""
+    with pytest.raises(TypeError, match=f"^{told}"):
+        plan(**{"messages": HELLO, "target": Target(), "policy": Policy(), **given})
+
+
+@pytest.mark.parametrize(
+    ("parts", "place"),
+    [
+        ("hello", "$.parts"),
+        (("hello",), "$.parts[0]"),
+        ((Text(None),), "$.parts[0].text"),
+        ((ToolCall("c", "sh", {"c": "ls"}),), "$.parts[0].arguments"),
+    ],
+)
+def test_a_message_that_is_none_is_told_by_its_place(parts: Any, place: str) -> None:
+    """Messages are made without being checked; the one whose parts are none is named, with the place in it."""
+    with pytest.raises(TypeError, match=r"^messages\[1\] is no message: ") as raised:
+        plan([*HELLO, Message("user", parts)], Target())
+    assert f"at `{place}`" in str(raised.value)
+
+
+@pytest.mark.parametrize("model", ["one", "another"])
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (None, "a NoneType; plan takes Message values"),
+        (Message("assistant", None), "no message: "),  # type: ignore[arg-type]
+        (Message("assistant", ("hello",)), "no message: "),  # type: ignore[arg-type]
+    ],
+)
+def test_a_message_that_is_none_is_told_where_the_past_has_it(wrong: Any, told: str, model: str) -> None:
+    """It is named too where the branch knows another message in its place, whichever models were asked."""
+    sealed = Message("assistant", (Thinking("hm", ProviderSignature("anthropic", "", "c2VhbA==")), Text("hello")))
+    branch = plan([*HELLO, sealed, *HELLO], Target(model="one")).state
+    branch = plan([*HELLO, sealed, *HELLO], Target(model=model), state=branch).state
+    with pytest.raises(TypeError, match=rf"^messages\[1\] is {told}"):
+        plan([*HELLO, wrong, *HELLO, *HELLO], Target(model=model), state=branch)
+
+
+def test_a_plan_is_applied_to_messages() -> None:
+    """Arguments that were swapped, and a branch in place of its plan, are told as such."""
+    planned = plan(HELLO, Target())
+    with pytest.raises(TypeError, match=r"^messages is of type Plan"):
+        apply(planned, HELLO)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^plan is of type ConversationState; give a value of type Plan"):
+        apply(HELLO, planned.state)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (lambda: PlanInputs(cache_state="hot"), "PlanInputs.cache_state is 'hot'; it is one of 'warm', 'cold'"),
+        (
+            lambda: PlanInputs(overflow_step="cut"),
+            "PlanInputs.overflow_step is 'cut'; it is one of '', 'compact', 'truncate', 'media', 'fallback'",
+        ),
+        (lambda: PlanInputs(idle_seconds="900"), "PlanInputs.idle_seconds is of type str; give seconds"),
+        (lambda: Message.from_text("robot", "hi"), "role is 'robot'; the roles are system, user, assistant, tool"),
+        (lambda: Message.from_text("user", 7), "text is of type int; give words, or make Message"),
+        (lambda: Message.from_text("user", None), "text is of type NoneType; give words, or make Message"),
+        (
+            lambda: ConversationState().with_reported_usage("9000"),
+            "input_tokens is of type str; give the number that the provider reported",
+        ),
+        (lambda: ConversationState().with_reported_usage(9, 1.5), "output_tokens is of type float; give the number"),
+    ],
+)
+def test_a_value_that_cannot_be_is_told_where_it_is_made(made: Any, told: str) -> None:
+    """The error names the argument, what was given, and what is allowed."""
+    with pytest.raises((TypeError, ValueError), match=f"^{told}"):
+        made()
+
+
+@pytest.mark.parametrize(
+    ("where", "given", "told"),
+    [
+        ("agent.db", {"durability": "fast"}, "durability is 'fast'; it is one of 'process', 'power'"),
+        (":memory:", {"durability": None}, "durability is None; it is one of"),
+        ("agent.db", {"quota": 1_000}, "quota is of type int; give a value of type Quota$"),
+        (7, {}, "location is of type int; give a value of type"),
+    ],
+)
+def test_a_store_is_opened_by_what_it_knows(where: Any, given: dict[str, Any], told: str) -> None:
+    """A promise that is none, and a place that is none, are no store."""
+    with pytest.raises(ConfigError, match=f"^{told}"):
+        open_store(where, **given)
+
+
+def test_a_stage_is_a_function_with_a_name_of_its_own() -> None:
+    """What cannot be called, and a name that is taken, are refused when the policy is made."""
+    with pytest.raises(ConfigError, match=r"^stage 'prune' is of type NoneType; a stage is a function that takes a"):
+        Policy().replace_stage("prune", None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^stage 'mine' is of type str; a stage is a function"):
+        Policy().insert_stage_before("prune", "mine", "prune")  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigError, match=r"^policy 'holdfast' has a stage 'media' already; give this one another name"
+    ):
+        Policy().insert_stage_before("prune", "media", lambda draft: draft)
+
+
+def forgetful(draft: PlanBuilder) -> PlanBuilder:
+    """Decide, and forget to return it."""
+    draft.add_notice("mine", "noted")
+    return None  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    "policy", [Policy().replace_stage("largest", forgetful), Policy().insert_stage_before("history", "mine", forgetful)]
+)
+def test_a_stage_that_returns_no_draft_is_named(policy: Policy) -> None:
+    """The error says which stage of which policy it was, what it returned, and what it must return."""
+    name = next(name for name, stage in policy.stages if stage is forgetful)
+    told = f"^stage '{name}' of policy 'holdfast' returned a NoneType; a stage is a function that takes a PlanBuilder"
+    with pytest.raises(TypeError, match=told):
+        plan(HELLO, Target(), policy)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (lambda: parse_request("{}"), "the body is of type str; give the bytes of a request"),  # type: ignore[arg-type]
+        (
+            lambda: convert_request({"messages": []}, "gemini", "m"),
+            "the body is of type dict; give the bytes of a request",
+        ),  # type: ignore[arg-type]
+        (lambda: classify_error(503), "report is of type int; give an ErrorReport or an AnswerReport"),  # type: ignore[arg-type]
+        (
+            lambda: render_error_response("aol", Verdict("server")),
+            "no error can be said for 'aol'; the APIs are anthropic, openai-chat",
+        ),
+    ],
+)
+def test_the_wire_takes_what_it_knows(asked: Any, told: str) -> None:
+    """Bytes, reports and APIs are told from what is none, by what to give."""
+    with pytest.raises((TypeError, ValueError), match=f"^{told}"):
+        asked()
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (lambda: fix_request({"model": "m"}, "anthropic"), "body is of type dict; give a value of type bytes"),
+        (lambda: get_api_spec(["anthropic"]), r"no module speaks \['anthropic'\]; the APIs are"),
+        (lambda: AnswerStream(["anthropic"]), "nothing is known of answers of"),
+        (lambda: validate_request({}, ["anthropic"]), "no rules are known for"),
+        (
+            lambda: render_error_response("anthropic", "overflow"),
+            "verdict is of type str; give a value of type Verdict",
+        ),
+        (
+            lambda: build_server_compaction_fields("anthropic", "120k"),
+            "tokens is of type str; give a value of type int",
+        ),
+        (lambda: merge_context_edits({}), r"options\[0\] has no edits"),
+        (lambda: get_target("anthropic", "m", catalog="holdfast.toml"), "catalog is of type str; give a value of type"),
+        (lambda: Provider({"window": 9}), "settings is of type dict; give a value of type"),
+        (lambda: Provider().answer_body("claude", {}), "no module speaks 'claude'; the APIs are"),
+        (lambda: ProviderSettings(window="32k"), "window is of type str; give a value of type int"),
+        (lambda: ProviderUpstream(Provider(), ["529:head:2"]), "fault is of type str; give a value of type Fault"),
+        (lambda: ScriptedUpstream(None), "replies is of type NoneType; give a value of type Sequence"),
+    ],
+)
+def test_what_is_of_another_type_is_told_by_its_name(asked: Any, told: str) -> None:
+    """Functions of the wire and of the shipped fakes name the argument, its type, and what is wanted."""
+    with pytest.raises((HoldfastError, TypeError), match=f"^{told}"):
+        asked()

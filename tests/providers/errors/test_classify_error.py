@@ -1,0 +1,409 @@
+"""What an error or an answer is: every family of wordings, and what no wording may change."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from holdfast.providers.errors import (
+    OVERFLOW_KINDS,
+    VERDICT_KINDS,
+    AnswerReport,
+    ErrorReport,
+    Verdict,
+    classify_error,
+    count_prompt_tokens,
+)
+from holdfast.providers.errors import error_rules as errors
+from holdfast.providers.errors.error_rules import ERROR_RULES
+
+CASES = json.loads((Path(__file__).parent / "error_wordings.json").read_text(encoding="utf-8"))
+FIELDS = ("provider", "status", "code", "message", "body", "headers", "estimate", "window")
+STATUSES = [None, 200, 400, 401, 402, 403, 404, 408, 413, 422, 429, 500, 502, 503, 529]
+
+
+def report(case, **other):
+    fields = {name: case[name] for name in FIELDS if name in case}
+    return ErrorReport(**(fields | other))
+
+
+def expected(case):
+    return (case["kind"], case.get("limit"), case.get("requested"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['provider']}-{case['kind']}")
+def test_each_family_of_wordings(case):
+    """Kind and numbers are those of the case, which are facts of the provider named."""
+    found = classify_error(report(case))
+    assert (found.kind, found.limit, found.requested) == expected(case)
+    assert found.max_bytes == case.get("bytes")
+    assert "retry_after" not in case or found.retry_after == pytest.approx(case["retry_after"])
+    assert found.is_overflow is (case["kind"] in OVERFLOW_KINDS)
+
+
+TEXTS = [case for case in CASES if case.get("message")]
+
+
+def inner(text):
+    return json.dumps({"error": {"message": text}})
+
+
+SHELLS = {
+    "object": lambda text, code: {"error": {"message": text, "code": code}},
+    "detail": lambda text, _: json.dumps({"detail": text}),
+    "gateway": lambda text, _: {"error": {"message": f"litellm.BadRequestError: VertexAIException - {inner(text)}"}},
+    "router": lambda text, _: {"error": {"message": "Provider returned error", "metadata": {"raw": inner(text)}}},
+    "events": lambda text, _: f"event: error\ndata: {inner(text)}\n\n".encode(),
+    "list": lambda text, _: f"[{inner(text)}]",
+    "bytes": lambda text, _: text.encode() + b" \xff\xfe",
+    "upper": lambda text, _: text.upper(),
+    "python": lambda text, code: f"Error: {({'error': {'message': text, 'code': code}})!r}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_no_shell_changes_the_verdict(shell):
+    """JSON in JSON, a list, an event, broken bytes, capitals: what is around a message does not matter."""
+    wrong = []
+    for case in TEXTS:
+        body = SHELLS[shell](case["message"], case["code"])
+        found = classify_error(report(case, message="", body=body))
+        if (found.kind, found.limit, found.requested) != expected(case):
+            wrong.append((case["message"], found))
+    assert wrong == []
+
+
+FORMATS = {
+    "plain": "{}".format, "comma": "{:,}".format, "underscore": "{:_}".format,
+    "point": lambda number: f"{number:,}".replace(",", "."),
+    "space": lambda number: f"{number:,}".replace(",", "\u00a0"),
+    "narrow": lambda number: f"{number:,}".replace(",", "\u202f"),
+    "apostrophe": lambda number: f"{number:,}".replace(",", "\u2019"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(limit=st.integers(1_000_000, 999_999_999), over=st.integers(1, 10**6))
+def test_numbers_are_read_however_they_are_written(name, limit, over):
+    """Separators of any country do not change a number."""
+    text = f"prompt is too long: {FORMATS[name](limit + over)} tokens > {FORMATS[name](limit)} maximum"
+    assert classify_error(ErrorReport("x", 400, message=text)) == Verdict("context_window", limit, limit + over)
+
+
+@pytest.mark.parametrize(
+    ("written", "number"), [("200k", 200_000), ("1M", 1_000_000), ("1.05M", 1_050_000), ("131.072k", 131_072)]
+)
+def test_units_are_multiplied_out(written, number):
+    """``200k`` is 200,000."""
+    found = classify_error(ErrorReport("x", 400, message=f"maximum context length is {written} tokens"))
+    assert found == Verdict("context_window", number)
+
+
+RATES = [
+    "Rate limit reached for gpt-4o on tokens per min (TPM): Limit {0}, Used {1}, Requested {2}. Try again in 3s.",
+    "Rate limit reached on requests per min (RPM): Limit {0}, Used {1}, Requested {2}.",
+    "This request would exceed the rate limit of {0} input tokens per minute. Please reduce the prompt length.",
+    "Number of request tokens ({1}) has exceeded your per-minute rate limit of {0} tokens; reduce the prompt length",
+    "Too many requests: context tokens {1} of {0} this minute; input is too long to be served at this rate limit",
+    "ThrottlingException: Too many tokens ({1} > {0}), please wait before trying again.",
+    "Tokens per minute limit exceeded - too many tokens processed: {1}/{0}.",
+    "request reached organization TPD rate limit, current: {1}, limit: {0}",
+    "You exceeded your current quota: input token count {1}, limit: {0}",
+    "429 Too Many Requests: request of {1} tokens exceeds rate limit of {0} tokens per hour",
+]
+NUMBERS = st.integers(0, 10**9)
+SIZED = [
+    "Too many input tokens.",
+    "Request too large: prompt tokens {1} exceed the limit {0}",
+    "prompt is too long: {1} tokens > {0} maximum",
+    "maximum context length is {0} tokens, you requested {1} tokens",
+    "input token count ({1}) exceeds the maximum number of tokens allowed ({0})",
+    "Request Entity Too Large",
+    "输入的 token 超出限制 {0}",
+]
+REFUSED = [
+    "rate_limit_error", "rate_limit_exceeded", "ThrottlingException", "RESOURCE_EXHAUSTED", "overloaded_error",
+    "insufficient_quota", "billing_error", "authentication_error", "ServiceQuotaExceededException",
+    "server_is_overloaded", "permission_denied", "com.amazonaws.bedrock#ThrottlingException",
+]  # fmt: skip
+TIMES = [
+    "Please try again later.", "Wait 20 seconds.", "Retry in 12s.", "Please retry shortly.", "You sent that in 60s.",
+    "That is per minute.", "In the last 30 seconds.", "That was all for today.", "The queue is full.",
+    "Too many at peak load.", "Tokens replenish at midnight.", "10 分後に再試行してください", "请稍后重试",
+    "Das gilt pro Minute.",
+    "Try again in 1m2s", "Espera 20 segundos.", "Patientez 20 secondes.", "Warten Sie 20 Sekunden.",
+    "All our current capacity is used.", "5분 후에 다시 시도하세요", "Réessayez plus tard.",
+]  # fmt: skip
+
+
+CODES = ["", "rate_limit_error", "tokens", "429"]
+
+
+@given(st.sampled_from(RATES), NUMBERS, NUMBERS, NUMBERS, st.sampled_from(STATUSES), st.sampled_from(CODES))
+def test_a_rate_limit_is_never_an_overflow(wording, limit, used, requested, status, code):
+    """Whatever the numbers; but one request over the whole limit of tokens a minute, where waiting is no cure."""
+    found = classify_error(ErrorReport("x", status, code, wording.format(limit, used, requested)))
+    if found.is_overflow:
+        assert found == Verdict("tpm_ceiling", limit, requested)
+        assert wording is RATES[0]
+        assert requested > limit
+
+
+@given(st.sampled_from(SIZED), NUMBERS, NUMBERS, st.sampled_from(STATUSES), st.sampled_from(REFUSED), st.booleans())
+def test_a_name_of_a_refusal_is_stronger_than_any_wording_of_size(wording, limit, used, status, name, inside):
+    """Time, money, capacity and who asks: where the error's name says it, no text and no status make it an overflow."""
+    text = wording.format(limit, used)
+    body = {"error": {"type": name, "message": text}} if inside else {"type": name, "message": text}
+    assert not classify_error(ErrorReport("x", status, "", body=body)).is_overflow
+    assert not classify_error(ErrorReport("x", status, name, text)).is_overflow
+
+
+@given(st.sampled_from(SIZED), NUMBERS, NUMBERS, st.sampled_from(STATUSES), st.sampled_from(TIMES), st.booleans())
+def test_no_prompt_is_too_long_for_a_while(wording, limit, used, status, when, first):
+    """A wording of size beside one of time is a rate limit in other words, in any order and under any status."""
+    said = wording.format(limit, used)
+    text = f"{when} {said}" if first else f"{said} {when}"
+    assert not classify_error(ErrorReport("x", status, "", text)).is_overflow
+    assert not classify_error(ErrorReport("x", status, "tokens_limit_reached", text)).is_overflow
+
+
+@given(limit=st.integers(1, 10**9), requested=st.integers(1, 10**9))
+def test_the_numbers_decide_between_waiting_and_sending_less(limit, requested):
+    """Tokens a minute: over the limit is an overflow; up to it, equal too, is a rate limit."""
+    text = f"Request too large on tokens per min (TPM): Limit {limit}, Requested {requested}."
+    kind = "tpm_ceiling" if requested > limit else "rate_limit"
+    assert classify_error(ErrorReport("openai", 429, message=text)) == Verdict(kind, limit, requested)
+
+
+KEYS = ["error", "message", "code", "type", "details", "raw", "n_ctx", "retry_after", "x"]
+TEXT = st.text(max_size=20)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(KEYS) | TEXT, inner),
+    max_leaves=12,
+)
+
+
+@given(json_values | st.binary(), st.sampled_from(STATUSES) | st.integers(), st.text(), st.none() | st.integers())
+def test_anything_gets_a_verdict(body, status, code, estimate):
+    """Any JSON and any bytes have a kind of the closed list, and numbers that are counts."""
+    for said in (body, json.dumps(body, default=repr)):
+        found = classify_error(ErrorReport("x", status, code, body=said, estimate=estimate, window=estimate))
+        assert found.kind in VERDICT_KINDS
+        assert all(number is None or number >= 0 for number in (found.limit, found.requested, found.retry_after))
+
+
+USAGE = ["input_tokens", "prompt_tokens", "output_tokens", "cache_read_input_tokens", "promptTokenCount"]
+
+
+@given(st.dictionaries(st.sampled_from(USAGE) | TEXT, json_values, max_size=4), TEXT, st.none() | st.integers())
+def test_any_answer_gets_a_verdict(usage, reason, number):
+    """Usage of any shape is read, or not counted."""
+    assert classify_error(AnswerReport("x", reason, usage, number, number)).kind in VERDICT_KINDS
+
+
+def shuffled(value, chance):
+    if isinstance(value, dict):
+        items = list(value.items())
+        chance.shuffle(items)
+        return {key: shuffled(inner, chance) for key, inner in items}
+    return [shuffled(inner, chance) for inner in value] if isinstance(value, list) else value
+
+
+@given(json_values, st.sampled_from(CASES), st.randoms(use_true_random=False))
+def test_the_order_of_fields_does_not_matter(other, case, chance):
+    """Two orders of the same fields have the same verdict, numbers too."""
+    error = {"message": case.get("message"), "details": [other], "code": case["code"]}
+    body = {"error": error, "detail": case.get("body"), "reason": "see above"}
+    first = classify_error(ErrorReport("x", case["status"], body=body))
+    assert classify_error(ErrorReport("x", case["status"], body=shuffled(body, chance))) == first
+
+
+PIECES = [
+    "a", "1", "1,", "1 ", "(", "<", "<a", "{", '{"error":', "[", "context ", "exceed ", "tokens ", "limit ", "1.",
+    "9" * 15 + " ", "prompt ", "max_tokens ", "https://", "input tokens (", "image ", "messages[", "try again in 1",
+    "データ", "\u00a0" + "1", "<script>", "requested ", "too ", "data:", "\ud800", "invalid ",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_a_long_text_takes_its_length(piece, grows_slowly):
+    """No text, however repetitive, takes the classifier more time than its length."""
+
+    def classifying(size):
+        report = ErrorReport("x", 400, message=piece * (size // len(piece)))
+        return lambda: classify_error(report)
+
+    grows_slowly(classifying, 50_000)
+
+
+def test_words_in_any_order_take_their_length(grows_slowly):
+    """The words that patterns look for, many times and mixed, take no more either."""
+    words = [word for case in TEXTS for word in case["message"].split()]
+
+    def classifying(size):
+        report = ErrorReport("x", 400, message=" ".join(random.Random(3).choices(words, k=size)))
+        return lambda: classify_error(report)
+
+    grows_slowly(classifying, 10_000)
+
+
+QUOTED = "prompt is too long: 210000 tokens > 200000 maximum"
+
+
+def test_what_a_request_said_is_not_read():
+    """Fields that quote the conversation (``input``, ``content``, ``choices``) say nothing about the error."""
+    detail = {"msg": "Field required", "loc": ["body"], "input": {"messages": [{"content": QUOTED}]}}
+    body = {"detail": [detail], "content": QUOTED}
+    assert classify_error(ErrorReport("x", 422, body=body)) == Verdict("invalid_request")
+    assert classify_error(ErrorReport("x", 200, body={"choices": [{"message": {"content": QUOTED}}]})).kind == "unknown"
+
+
+SUMMED = {"input_tokens": 0, "output_tokens": 0, "iterations": [{"type": "compaction", "input_tokens": 60_012}]}
+ANSWERS = [
+    ("model_context_window_exceeded", {}, None, None, Verdict("context_window")),
+    ("stop", {"input_tokens": 210_000}, None, 200_000, Verdict("silent_overflow", 200_000, 210_000)),
+    ("stop", {"input_tokens": 200_000}, None, 200_000, Verdict("content")),
+    ("length", {"prompt_tokens": 198_000}, None, 200_000, Verdict("silent_overflow", 200_000, 198_000)),
+    ("length", {"prompt_tokens": 197_999}, None, 200_000, Verdict("output_limit")),
+    ("length", {"prompt_tokens": 199_000, "completion_tokens": 9}, None, 200_000, Verdict("output_limit")),
+    ("stop", {"prompt_eval_count": 4_096}, 38_200, 32_768, Verdict("silent_truncation")),
+    ("stop", {"prompt_eval_count": 19_100}, 38_200, 32_768, Verdict("content")),
+    ("stop", {"prompt_eval_count": 100}, 900, None, Verdict("content")),
+    ("stop", {}, 38_200, 32_768, Verdict("content")),
+    ("SAFETY", {}, None, None, Verdict("content")),
+    ("error", {}, None, None, Verdict("unknown")),
+    ("end_turn", SUMMED, 60_000, 200_000, Verdict("content")),
+    (
+        "end_turn",
+        {"input_tokens": 190_000, "iterations": [{"input_tokens": 95_000}] * 2},
+        None,
+        180_000,
+        Verdict("content"),
+    ),
+    ("compaction", {"input_tokens": 0}, 60_000, 200_000, Verdict("content")),
+]
+
+
+@pytest.mark.parametrize(("reason", "usage", "estimate", "window", "verdict"), ANSWERS)
+def test_answers_without_an_error(reason, usage, estimate, window, verdict):
+    """Usage over the window, an answer cut at its first token, a prompt read in part: each is an overflow."""
+    assert classify_error(AnswerReport("any", reason, usage, estimate, window)) == verdict
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({"input_tokens": 5, "cache_read_input_tokens": 70, "cache_creation_input_tokens": 25}, 100),
+        ({"input_tokens": 100, "input_tokens_details": {"cached_tokens": 70}}, 100),
+        ({"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": 70}}, 100),
+        ({"promptTokenCount": 100, "cachedContentTokenCount": 70}, 100),
+        ({"input": 5, "cacheRead": 70, "cacheWrite": 25}, 100),
+        ({"output_tokens": 3}, None),
+        (SUMMED, 60_012),
+        (
+            {"input_tokens": 5, "iterations": [{"input_tokens": 1, "cache_read_input_tokens": 6}, {"input_tokens": 3}]},
+            7,
+        ),
+        ({"input_tokens": 5, "iterations": [None, {"type": "advisor"}]}, 5),
+    ],
+)
+def test_the_prompt_of_any_usage(usage, tokens):
+    """Cached tokens are counted once, whether the field of the prompt includes them or not."""
+    assert count_prompt_tokens(usage) == tokens
+
+
+@pytest.mark.parametrize(
+    ("headers", "text", "seconds"),
+    [
+        ({"Retry-After": "12"}, "try again in 3s", 12.0),
+        ({"retry-after-ms": "1500", "retry-after": "2"}, "", 1.5),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, "", None),
+        ({"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT", "Date": "Wed, 21 Oct 2026 07:27:30 GMT"}, "", 30.0),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT", "date": "Wed, 21 Oct 2026 09:28:00 +0200"}, "", None),
+        (
+            {"retry-after": "Wed, 21 Oct 2026 07:27:00 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"},
+            "try again in 3s",
+            3.0,
+        ),
+        ({"retry-after": "Wed Oct 21 07:28:00 2026", "date": "Wed, 21 Oct 2026 07:27:30 -0000"}, "", 30.0),
+        ({"retry-after": "Wed, 21 Oct 99999 07:28:00 GMT", "date": "today"}, "", None),
+        ({}, "Please try again in 1m2.5s", 62.5),
+        ({}, "Please try again in 120ms.", 0.12),
+        ({}, "Please retry after 12 seconds", 12.0),
+        ({}, "retry in 1h2m3s", 3_723.0),
+        ({}, "wait 2 minutes and 5 seconds", 125.0),
+        ({}, "Espere 2 minutos y 5 segundos", 125.0),
+        ({}, "Réessayez dans 2 heures", 7_200.0),
+        ({}, "Versuchen Sie es in 3 Stunden und 1 Minute erneut", 10_860.0),
+        ({}, "Attendi 1 ora e 30 secondi", 3_630.0),
+        ({"retry-after": "soon"}, "please try again later", None),
+    ],
+)
+def test_when_to_come_back(headers, text, seconds):
+    """Headers win over texts; a date says when by the response's own date, or by when that came."""
+    report = ErrorReport("x", 429, message=f"Rate limit reached. {text}", headers=headers)
+    found = classify_error(report)
+    assert found.kind == "rate_limit"
+    assert found.retry_after == pytest.approx(seconds)
+    came = 1_792_567_670.0  # ten seconds before 07:28
+    assert classify_error(replace(report, received_at=came)).retry_after == pytest.approx(
+        10.0 if _is_dated(headers) else seconds
+    )
+
+
+def _is_dated(headers):
+    return headers == {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}
+
+
+def test_every_rule_has_a_word_to_say():
+    """The rules stand in an order that is told, each with its sentence."""
+    assert [rule.__name__ for rule in ERROR_RULES[:3]] == [
+        "_detect_agent_guard",
+        "_detect_rate_ceiling",
+        "_detect_long_context_tier",
+    ]
+    assert all((rule.__doc__ or "").partition("\n")[0].endswith(".") for rule in ERROR_RULES)
+
+
+@pytest.mark.parametrize("name", [rule.__name__ for rule in ERROR_RULES])
+def test_no_rule_can_be_left_out(name, monkeypatch):
+    """Without any one of the rules some case is wrong."""
+    left = tuple(rule for rule in errors.ERROR_RULES if rule.__name__ != name)
+    assert len(left) == len(errors.ERROR_RULES) - 1
+    monkeypatch.setattr(errors, "ERROR_RULES", left)
+    found = [classify_error(report(case)) for case in CASES]
+    assert [(one.kind, one.limit, one.requested) for one in found] != [expected(case) for case in CASES]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "it gave no reason"),
+        ({"body": b" \n"}, "it gave no reason"),
+        ({"body": b"{}", "message": " "}, "it gave no reason"),
+        ({"body": None}, "it gave no reason"),
+        ({"body": {"error": "busy"}}, '{"error":"busy"}'),
+        ({"body": b"<h1>Bad\n gateway\xff</h1>"}, "<h1>Bad gateway\ufffd</h1>"),
+        ({"body": b"{}", "message": "try\nlater"}, "try later"),
+    ],
+)
+def test_a_refusal_has_words(given, told):
+    """What a provider said is told on one line, and that it said nothing where it did."""
+    assert ErrorReport(status=500, **given).message_line == told
+
+
+def test_classify_error_takes_the_text_or_the_body():
+    """A caller who has only the text, or the bytes of the body, gets the verdict of the whole report."""
+    text = "This model's maximum context length is 128000 tokens. However, your messages resulted in 130512 tokens."
+    body = json.dumps({"error": {"message": text, "code": "context_length_exceeded"}}).encode()
+    assert classify_error(text, status=400) == classify_error(ErrorReport(status=400, message=text))
+    assert classify_error(body, status=400) == classify_error(ErrorReport(status=400, body=body))
+    assert classify_error(text).limit == 128_000
+    assert classify_error("Too many requests", status=429).kind == "rate_limit"

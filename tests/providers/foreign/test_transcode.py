@@ -1,0 +1,225 @@
+"""Values that one API's reader made, planned for and written by another."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from itertools import permutations
+
+import msgspec
+import pytest
+import rule_cases
+from anthropic.types.beta.message_create_params import MessageCreateParams as Messages
+from google.genai import types
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis_strategies import conversation_strategy
+from openai.types.chat.completion_create_params import CompletionCreateParams as Chat
+from openai.types.responses.response_create_params import ResponseCreateParams as Responses
+from pydantic import TypeAdapter
+
+from holdfast import apply, plan
+from holdfast.config import get_target
+from holdfast.errors import FormatError
+from holdfast.messages.message import collect_media_in_messages, get_result_text
+from holdfast.providers.anthropic import messages as anthropic
+from holdfast.providers.foreign.convert import convert_request
+from holdfast.providers.foreign.transcode import drop_foreign_bytes
+from holdfast.providers.gemini import messages as gemini
+from holdfast.providers.message_dicts import decode_messages, encode_messages
+from holdfast.providers.openai_chat import messages as openai_chat
+from holdfast.providers.openai_responses import messages as openai_responses
+from holdfast.providers.registry import API_SPECS
+from holdfast.providers.rules.validate import validate_request
+from holdfast.testing.provider.client import STRICTEST_MODELS
+
+WIRE = {
+    "anthropic": anthropic,
+    "openai-chat": openai_chat,
+    "openai-responses": openai_responses,
+    "gemini": gemini,
+}
+PAIRS = list(permutations(WIRE, 2))
+
+
+def exchanges(messages):
+    """Return name and arguments of each call, with its result."""
+    results = {result.call_id: get_result_text(result) for message in messages for result in message.results}
+    calls = [call for message in messages for call in message.calls]
+    return [(call.name, json.loads(call.arguments), results.get(call.id)) for call in calls]
+
+
+@pytest.mark.parametrize(("of", "to"), PAIRS, ids=[" to ".join(pair) for pair in PAIRS])
+@given(data=st.data())
+def test_what_one_api_reads_another_writes(of, to, data):
+    """Calls, results, words and pictures that one API's reader read go out in the form of the other, and are valid."""
+    said = data.draw(conversation_strategy(turns=3, api=of, thinking=False, system=False))
+    read = decode_messages(of, encode_messages(of, said))
+    sent = encode_messages(to, apply(read, plan(read, get_target(to, STRICTEST_MODELS[to]))))
+    body = {"model": STRICTEST_MODELS[to], API_SPECS[to].messages_field: sent} | (
+        {"max_tokens": 900} if to == "anthropic" else {}
+    )
+    assert validate_request(msgspec.json.encode(body), to) == ()
+    back = decode_messages(to, sent)
+    for (name, arguments, told), (name_, arguments_, told_) in zip(exchanges(read), exchanges(back), strict=True):
+        assert (name, arguments) == (name_, arguments_)
+        assert all(line in told_ for line in told.splitlines())
+    words = "\n".join(message.text for message in back)
+    assert all(line in words for message in read for line in message.text.splitlines())
+    shown = [one for one in read if to != "openai-chat" or not one.results]  # whose results hold no pictures
+    assert {part.source for part in collect_media_in_messages(*shown)} <= {
+        part.source for part in collect_media_in_messages(*back)
+    }
+
+
+@pytest.mark.parametrize("api", WIRE)
+@given(data=st.data())
+def test_an_apis_own_bytes_stay(api, data):
+    """What was read by its own API is the same object."""
+    said = data.draw(conversation_strategy(turns=3, api=api))
+    for message in decode_messages(api, encode_messages(api, said)):
+        assert drop_foreign_bytes(message, api) is message
+
+
+# -- fields of one API in a body of another ----------------------------------------------------------------------------
+
+TYPES = {"anthropic": Messages, "openai-chat": Chat, "openai-responses": Responses, "gemini": types.Content}
+FREE = frozenset({"input", "args", "arguments", "response", "input_audio", "cache_control"})
+"""Fields in which anything may stand."""
+
+
+def known_fields(api):
+    """Return the fields that the provider's library knows by the type of their object, empty for one without."""
+    known = {}
+    waiting = [TypeAdapter(TYPES[api]).json_schema()]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            if isinstance(held := one.get("properties"), dict):
+                told = held.get("type") if isinstance(held.get("type"), dict) else {}
+                for type_ in told.get("enum") or [told.get("const", "")]:
+                    known.setdefault(type_, set()).update(held)
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+    return known
+
+
+KNOWN = {api: known_fields(api) for api in TYPES}
+KNOWN["openai-responses"]["input_audio"] = {"type", "input_audio"}  # as our rules take it
+
+
+def unknown(value, known):
+    """Yield the types, and the fields of objects, that are not ``known``."""
+    if isinstance(value, list):
+        for one in value:
+            yield from unknown(one, known)
+    if not isinstance(value, dict):
+        return
+    type_ = value.get("type", "")
+    if type_ not in known:
+        yield f"type {type_}"
+    for key, inner in value.items():
+        if key not in known.get(type_, {key}):
+            yield f"{type_}.{key}"
+        if key not in FREE:
+            yield from unknown(inner, known)
+
+
+CITED = {"citations": [{"type": "char_location", "cited_text": "q", "document_index": 0}]}
+MARK = {"cache_control": {"type": "ephemeral"}}
+RICH = {
+    "anthropic": [
+        {"role": "user", "content": [{"type": "text", "text": "q", **MARK}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "a", **CITED}]},
+        {"role": "assistant", "content": [{"type": "compaction", "content": "S", **MARK}]},
+        {"role": "user", "content": [{"type": "document", "title": "t", "context": "c", "source": {"type": "url"}}]},
+    ],
+    "openai-chat": [
+        {"role": "developer", "name": "bob", "content": "be brief"},
+        {"role": "assistant", "content": "a", "refusal": "no", "annotations": [], "audio": {"id": "x"}},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x", "detail": "low"}}]},
+    ],
+    "openai-responses": [
+        {"role": "assistant", "content": "a"},
+        {"type": "compaction", "encrypted_content": "x", "id": "cmp_1"},
+        {"role": "user", "content": [{"type": "input_image", "image_url": "https://x", "detail": "low"}]},
+    ],
+    "gemini": [
+        {"role": "model", "parts": [{"text": "a", "thoughtSignature": "QUJD", "thought": True}, {"text": "b"}]},
+        {"role": "user", "parts": [{"inlineData": {"mimeType": "image/png", "data": "QUJD", "displayName": "n"}}]},
+    ],
+}
+"""Messages with the fields beside their words that each API alone knows."""
+
+
+def lists(api):
+    """Return lists of messages that the rules of an API take: all its cases, and the rich ones."""
+    yield RICH[api]
+    for one in rule_cases.cases(api):
+        listed = (
+            json.loads(one["request"]).get(API_SPECS[api].messages_field)
+            if one["kept"] and len(one["request"]) < 10_000
+            else 0
+        )
+        if isinstance(listed, list):
+            yield listed
+
+
+@pytest.mark.parametrize(("of", "to"), PAIRS, ids=[" to ".join(pair) for pair in PAIRS])
+def test_no_field_of_one_api_reaches_another(of, to):
+    """``encode_messages`` for one API writes only fields and types that its provider knows, whoever read the list.
+
+    What no reader could take apart stays as it came, and a breakpoint on words where nothing tells whose they are.
+    """
+    for listed in lists(of):
+        read = decode_messages(of, listed)
+        if any(part.kind == "message" for one in read for part in one.parts if hasattr(part, "kind")):
+            continue
+        found = {*unknown(encode_messages(to, read), KNOWN[to])}
+        assert found <= {"text.cache_control"}, (listed, found)
+    assert not {*unknown(encode_messages(to, decode_messages(of, RICH[of])), KNOWN[to])}
+
+
+@pytest.mark.parametrize(("of", "to"), PAIRS, ids=[" to ".join(pair) for pair in PAIRS])
+def test_no_field_of_one_api_is_left_in_what_is_converted(of, to):
+    """A whole body made one of another API has no field or type in its messages that its provider does not know."""
+    for listed in lists(of):
+        body = json.dumps({"model": "m", API_SPECS[of].messages_field: listed}).encode()
+        with suppress(FormatError):  # a part of the history lies with the provider
+            sent = json.loads(convert_request(body, to, api=of)[0])[API_SPECS[to].messages_field]
+            assert not {*unknown(sent, KNOWN[to])}, listed
+
+
+@pytest.mark.parametrize("api", WIRE)
+def test_every_case_of_an_api_is_written_by_it_as_it_came(api):
+    """Its own fields stay, whatever they are called."""
+    for listed in lists(api):
+        for message in decode_messages(api, listed):
+            assert drop_foreign_bytes(message, api) is message
+
+
+def test_a_breakpoint_stays_where_a_router_takes_it():
+    """Chat: words that are marked for the cache keep the mark, unless they came with what only another API has."""
+    marked = [{"role": "user", "content": [{"type": "text", "text": "q", **MARK}]}]
+    assert encode_messages("openai-chat", decode_messages("openai-chat", marked)) == marked
+    call = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]}
+    sent = encode_messages("openai-chat", decode_messages("anthropic", [*marked, call]))
+    assert sent[0] == {"role": "user", "content": "q"}
+
+
+def test_a_word_is_no_field():
+    """Chat: words that are, or end with, the name of another API's field keep what stands beside them."""
+    for word in ("citations", 'it says "citations"', "cache_control"):
+        marked = [{"role": "user", "content": [{"type": "text", "text": word, **MARK}]}]
+        assert encode_messages("openai-chat", decode_messages("openai-chat", marked)) == marked
+
+
+@pytest.mark.parametrize("to", ["anthropic", "gemini", "openai-responses"])
+def test_a_refusal_is_words_elsewhere(to):
+    """What a model refused in Chat, beside the content or in it, is said in every other API."""
+    beside = {"role": "assistant", "content": None, "refusal": "I will not."}
+    inside = {"role": "assistant", "content": [{"type": "refusal", "refusal": "I will not."}]}
+    for one in (beside, inside):
+        assert "I will not." in json.dumps(encode_messages(to, decode_messages("openai-chat", [one])))

@@ -1,0 +1,486 @@
+"""Gemini contents to values and back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis_strategies import conversation_strategy, wild_history_strategy
+from msgspec import Raw
+from msgspec.structs import replace
+
+from holdfast.errors import FormatError
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Media, Opaque, Part, ProviderSignature, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.providers.gemini import messages as gemini
+from holdfast.providers.message_dicts import decode_messages, encode_messages
+
+CALL = {"functionCall": {"name": "ls", "args": {"p": 1}}}
+ANSWER = {"functionResponse": {"name": "ls", "response": {"output": "a.py"}}}
+
+
+def decode(wire: Any) -> Message:
+    return gemini.decode_message(json.dumps(wire).encode())
+
+
+def encode(message: Message, base: Any = None) -> list[Any]:
+    raw = None if base is None else Raw(json.dumps(base).encode())
+    return [json.loads(one) for one in gemini.encode_message(message, raw)]
+
+
+def user(*parts: Any) -> dict[str, Any]:
+    return {"role": "user", "parts": list(parts)}
+
+
+def model(*parts: Any) -> dict[str, Any]:
+    return {"role": "model", "parts": list(parts)}
+
+
+def part(wire: Any) -> Part:
+    """Return the one part of a content, without its bytes."""
+    (found,) = decode(model(wire)).parts
+    return replace(found, raw=None)
+
+
+# -- roles -------------------------------------------------------------------------------------------------------------
+
+
+def test_roles() -> None:
+    """The model is the assistant, nobody is the user, and responses alone are a tool message."""
+    assert decode(model({"text": "a"})).role == "assistant"
+    assert decode({"parts": [{"text": "a"}]}).role == "user"
+    assert decode({"role": "", "parts": [{"text": "a"}]}).role == "user"
+    assert decode(user(ANSWER, ANSWER)).role == "tool"
+    assert decode(user(ANSWER, {"text": "a"})).role == "user"
+
+
+def test_an_unknown_role_goes_out_as_it_came() -> None:
+    """A content of a role that this API does not have starts no turn and keeps its bytes."""
+    raw = b'{"role": "assistant",\n "parts": [{"text": "a"}]}'
+    message = gemini.decode_message(raw)
+    assert message == Message("system", (Opaque("message", Raw(raw)),))
+    assert gemini.encode_message(message) == [raw]
+
+
+def test_an_absent_role_stays_absent() -> None:
+    """A content without a role gets none when one of its parts is edited."""
+    base = {"parts": [{"text": "a"}, {"text": "b"}]}
+    first, _ = decode(base).parts
+    assert encode(Message("user", (first, Text("c"))), base) == [{"parts": [{"text": "a"}, {"text": "c"}]}]
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wire", "value"),
+    [
+        ({"text": "a"}, Text("a")),
+        ({"text": "a", "thoughtSignature": "s"}, Text("a", ProviderSignature("gemini", "", "s"))),
+        ({"text": "a", "thought": True}, Thinking("a", ProviderSignature("gemini", "", ""))),
+        ({"text": "a", "thought": True, "thought_signature": "s"}, Thinking("a", ProviderSignature("gemini", "", "s"))),
+        ({"text": "", "thoughtSignature": "s"}, Thinking("", ProviderSignature("gemini", "", "s"))),
+        ({"thoughtSignature": "s"}, Thinking("", ProviderSignature("gemini", "", "s"))),
+        ({"text": ""}, Text("")),
+        ({}, Text("")),
+        ({"thought": True}, Text("")),
+        (CALL, ToolCall("ls#1", "ls", '{"p": 1}')),
+        ({"function_call": {"id": "7", "name": "ls"}}, ToolCall("7", "ls", "{}")),
+        (
+            {"functionCall": {"name": "ls", "args": None}, "thoughtSignature": "s"},
+            ToolCall("ls#1", "ls", "{}", ProviderSignature("gemini", "", "s")),
+        ),
+        ({"functionCall": {"name": "ls"}, "text": None}, ToolCall("ls#1", "ls")),
+        (
+            {"inlineData": {"mimeType": "image/png", "data": "__-7"}},
+            Media("image", "image/png", 3, "", "//+7"),
+        ),
+        (
+            {"inline_data": {"mime_type": "application/pdf", "display_name": "a.pdf", "data": "QUJDRA=="}},
+            Media("document", "application/pdf", 4, "a.pdf", "QUJDRA=="),
+        ),
+        (
+            {"file_data": {"file_uri": "gs://b/a.mp4", "mime_type": "video/mp4"}},
+            Media("video", "video/mp4", 0, "", "gs://b/a.mp4"),
+        ),
+        ({"fileData": {"fileUri": "https://e.org/a"}}, Media("document", "", 0, "", "https://e.org/a")),
+        ({"executableCode": {"code": "1"}}, Opaque("executableCode")),
+        (
+            {"partMetadata": {"a": 1}, "code_execution_result": {"output": "1"}, "thoughtSignature": "s"},
+            Opaque("codeExecutionResult", None, ProviderSignature("gemini", "", "s")),
+        ),
+        ({"videoMetadata": {"fps": 1}, "toolCall": {"id": "1"}}, Opaque("toolCall")),
+        ({"text": "a", **CALL}, Opaque("unknown")),
+        ({"text": 5}, Opaque("unknown")),
+        ("just words", Opaque("unknown")),
+    ],
+)
+def test_what_a_part_says(wire: Any, value: Part) -> None:
+    """Each kind of part, in both spellings of its fields; what carries a signature is sealed with it."""
+    assert part(wire) == value
+
+
+@pytest.mark.parametrize(
+    ("response", "said", "failed"),
+    [
+        ({"output": "ok"}, ["ok"], False),
+        ({"result": "ok"}, ["ok"], False),
+        ({"output": {"a": 1}}, ['{"a":1}'], False),
+        ({"output": " \n"}, [], False),
+        ({}, [], False),
+        ({"error": "no"}, ["no"], True),
+        ({"output": "ok", "error": None}, ["ok"], False),
+        ({"output": "some", "error": "no"}, ['{"output":"some","error":"no"}'], True),
+        ({"a": 1, "b": "x"}, ['{"a":1,"b":"x"}'], False),
+    ],
+)
+def test_what_a_response_says(response: Any, said: list[str], failed: bool) -> None:
+    """The words of a response are its output or error alone, else all of it; blank words are none."""
+    result = part({"functionResponse": {"name": "ls", "response": response}})
+    assert result == ToolResult("ls#1", "ls", tuple(map(Text, said)), failed)
+
+
+@pytest.mark.parametrize("response", ["ok", ["ok"], None, 5])
+def test_a_response_that_is_no_object_is_written_as_one(response: Any) -> None:
+    """Beside the words of a response that is refused stands what is wrong; written anew it is an object."""
+    base = user({"functionResponse": {"name": "ls", "response": response}})
+    (result,) = decode(base).results
+    *words, wrong = result.content
+    assert wrong == Opaque("functionResponse", Raw(json.dumps(response).encode()))
+    (out,) = encode(Message("tool", (replace(result, content=tuple(words), raw=None),)), base)
+    said = "" if response is None else response if response == "ok" else json.dumps(response)
+    assert encode(Message("tool", (replace(result, raw=None),))) == [out]
+    assert out == user({"functionResponse": {"name": "ls", "response": {"output": said}}})
+
+
+def test_media_in_a_response() -> None:
+    """Media inside a response are media of the result, and go out there again."""
+    image = {"inlineData": {"mimeType": "image/png", "data": "QUJDRA=="}}
+    wire = user({"functionResponse": {"name": "shot", "response": {"output": "here"}, "parts": [image, {"x": 1}]}})
+    (result,) = decode(wire).results
+    shown, other = result.content[1:]
+    assert (shown, other) == (Media("image", "image/png", 4, "", "QUJDRA==", shown.raw), Opaque("x", other.raw))
+    assert encode(Message("tool", (replace(result, raw=None),))) == [wire]
+
+
+# -- ids ---------------------------------------------------------------------------------------------------------------
+
+
+def test_parts_without_ids_are_numbered() -> None:
+    """Calls and responses without an id are named by function and occurrence, and go out without an id."""
+    other = {"functionCall": {"name": "cat", "args": {}}}
+    wire = model(CALL, other, {"functionCall": {"id": "own", "name": "ls", "args": {}}}, CALL)
+    message = decode(wire)
+    assert [call.id for call in message.calls] == ["ls#1", "cat#1", "own", "ls#2"]
+    assert encode(Message("assistant", tuple(replace(call, raw=None) for call in message.calls))) == [wire]
+
+
+def test_an_id_of_ones_own_is_written() -> None:
+    """Only an id that was made up for the very function is left out."""
+    (out,) = encode(Message("assistant", (ToolCall("cat#1", "ls"), ToolCall("ls#x", "ls"))))
+    assert [one["functionCall"].get("id") for one in out["parts"]] == ["cat#1", "ls#x"]
+
+
+def response(name: str, said: str, id_: str | None = None) -> dict[str, Any]:
+    return {"functionResponse": ({"id": id_} if id_ else {}) | {"name": name, "response": {"output": said}}}
+
+
+def call(name: str, id_: str | None = None) -> dict[str, Any]:
+    return {"functionCall": ({"id": id_} if id_ else {}) | {"name": name, "args": {}}}
+
+
+@pytest.mark.parametrize(
+    ("calls", "contents", "answers"),
+    [
+        ([call("a", "x"), call("b", "y")], [[response("b", "2"), response("a", "1")]], ["y", "x"]),
+        ([call("a"), call("a")], [[response("a", "1", "p"), response("a", "2", "q")]], ["a#1", "a#2"]),
+        ([call("a", "x"), call("a", "y")], [[response("a", "2", "y"), response("a", "1")]], ["y", "x"]),
+        ([call("a"), call("a")], [[response("a", "1")], [response("a", "2")]], ["a#1", "a#2"]),
+        ([call("a", "x")], [[response("a", "1", "z")]], ["z"]),
+        ([call("a", "x")], [[response("b", "1")]], ["b#1"]),
+        ([call("a", "x")], [[response("a", "1"), response("a", "2")]], ["x", "a#2"]),
+    ],
+)
+def test_responses_answer_by_id_else_by_name_and_order(calls: Any, contents: Any, answers: list[str]) -> None:
+    """A response without an id belongs to the first open call of its name; strange ids belong to nobody."""
+    wire = [user({"text": "go"}), model(*calls), *(user(*parts) for parts in contents)]
+    found = decode_messages("gemini", wire)
+    assert [result.call_id for message in found for result in message.results] == answers
+    assert encode_messages("gemini", found) == wire
+
+
+def test_results_learn_the_names_of_their_calls() -> None:
+    """A result that came without a name, as other APIs leave them, is written with the one of its call."""
+    values = [
+        Message("assistant", (ToolCall("c1", "ls"), ToolCall("c2", "cat"))),
+        Message("tool", (ToolResult("c2", content=(Text("2"),)), ToolResult("c1", content=(Text("1"),)))),
+    ]
+    out = encode_messages("gemini", values)[1]["parts"]
+    assert [(one["functionResponse"]["id"], one["functionResponse"]["name"]) for one in out] == [
+        ("c2", "cat"),
+        ("c1", "ls"),
+    ]
+
+
+def test_linking_what_is_linked_changes_nothing() -> None:
+    """Messages in which every result knows its call come back as the same objects."""
+    found = decode_messages(
+        "gemini", [user({"text": "go"}), model(call("a"), call("b", "x")), user(ANSWER, response("b", "1"))]
+    )
+    assert all(new is old for new, old in zip(gemini.link_results_to_calls(found), found, strict=True))
+
+
+def test_a_made_up_id_that_fits_is_taken() -> None:
+    """Results whose made-up ids are those of the calls keep them, in whatever order they stand."""
+    calls = Message("assistant", (ToolCall("a#1", "a"), ToolCall("a#2", "a")))
+    results = Message("tool", (ToolResult("a#2", "a"), ToolResult("a#1", "a")))
+    assert gemini.link_results_to_calls([calls, results])[1] is results
+
+
+# -- edited parts ------------------------------------------------------------------------------------------------------
+
+
+def test_neighbours_of_an_edit_keep_their_bytes() -> None:
+    """Of a content with one edited part every other part is written as it came, to the byte."""
+    kept = [b'{ "text" : "\\u4f60" }', b'{"functionCall":{"args":{"n":1e400,"big":12345678901234567890},"name":"ls"}}']
+    raw = Raw(b'{"parts": [' + kept[0] + b', {"text": "b"}, ' + kept[1] + b'], "x": [ 1 ], "role": "model"}')
+    first, _, last = gemini.decode_message(raw).parts
+    (out,) = gemini.encode_message(Message("assistant", (first, Text("c"), last)), raw)
+    assert out == b'{"parts":[' + kept[0] + b',{"text":"c"},' + kept[1] + b'],"x":[ 1 ],"role":"model"}'
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "out"),
+    [
+        (
+            {"function_call": {"id": "7", "name": "ls", "args": {"a": 1}}, "thought_signature": "s"},
+            ToolCall("8", "ls", "{}", ProviderSignature("gemini", "", "t")),
+            {"function_call": {"id": "8", "name": "ls", "args": {}}, "thought_signature": "t"},
+        ),
+        (
+            {"functionCall": {"name": "ls", "args": {"a": 1}}, "thoughtSignature": "s", "partMetadata": {"k": 1}},
+            ToolCall("ls#1", "ls", '{"a": 2}'),
+            {"functionCall": {"name": "ls", "args": {"a": 2}}, "partMetadata": {"k": 1}},
+        ),
+        (
+            {"function_response": {"name": "ls", "response": {"result": "long"}, "will_continue": False}},
+            ToolResult("ls#1", "ls", (Text("short"),)),
+            {"function_response": {"name": "ls", "response": {"result": "short"}, "will_continue": False}},
+        ),
+        (
+            {"functionResponse": {"id": "7", "name": "ls", "response": {"output": "long"}, "scheduling": "SILENT"}},
+            ToolResult("7", "", (Text("no"),), is_error=True),
+            {"functionResponse": {"id": "7", "name": "ls", "response": {"error": "no"}, "scheduling": "SILENT"}},
+        ),
+        (
+            {"functionResponse": {"id": "7", "name": "ls", "response": {"a": 1, "b": [2]}}},
+            ToolResult("8", "ls", (Text('{"a":1,"b":[2]}'),)),
+            {"functionResponse": {"id": "8", "name": "ls", "response": {"a": 1, "b": [2]}}},
+        ),
+        (
+            {"inline_data": {"mime_type": "image/png", "data": "QUJDRA==", "display_name": "a"}, "videoMetadata": {}},
+            Media("image", "image/jpeg", 3, "", "QUJD"),
+            {"inline_data": {"mime_type": "image/jpeg", "data": "QUJD"}},
+        ),
+        ({"text": "a", "thoughtSignature": "s"}, Text("b"), {"text": "b"}),
+        ({"text": "a", "thought": True}, Text("b"), {"text": "b"}),
+    ],
+)
+def test_an_edited_part_keeps_what_it_does_not_say(base: Any, new: Part, out: Any) -> None:
+    """A part written anew keeps spelling and other fields of the one in its place; its old signature goes."""
+    assert encode(Message("assistant", (new,)), user(base)) == [model(out)]
+
+
+def test_an_edited_part_is_found_by_its_id() -> None:
+    """Where parts went, the old one of a call or response is the one of the same id."""
+    base = model({"text": "a"}, CALL, {"function_call": {"name": "ls", "args": {}, "willContinue": True}})
+    (out,) = encode(Message("assistant", (ToolCall("ls#2", "ls", '{"q": 2}'),)), base)
+    assert out == model({"function_call": {"name": "ls", "args": {"q": 2}, "willContinue": True}})
+
+
+# -- from values of other APIs -----------------------------------------------------------------------------------------
+
+
+def test_values_without_a_form_here() -> None:
+    """Thinking of others is left out; media that cannot be shown are named."""
+    foreign = Thinking("hm", ProviderSignature("anthropic", "", "s"))
+    assert encode(Message("assistant", (foreign,))) == []
+    assert encode(Message("user", (Media("image", "image/png", 0, "a.png", "file_1"), Opaque("x")))) == [
+        user({"text": "[Attached image/png: a.png]"})
+    ]
+    (out,) = encode(Message("tool", (ToolResult("c", "ls", (Text("see"), Media("image", "", 4, "", "QUJDRA=="))),)))
+    assert out["parts"][0]["functionResponse"]["response"] == {"output": "see\n[Attached image]"}
+
+
+def test_a_signature_without_words_is_no_thought() -> None:
+    """A signature that came on an empty text goes back on one."""
+    (out,) = encode(Message("assistant", (Thinking("", ProviderSignature("gemini", "", "s")),)))
+    assert out == model({"text": "", "thoughtSignature": "s"})
+
+
+def test_arguments_become_an_object() -> None:
+    """Arguments that are text or no object are written as an object, the only form there is."""
+    for arguments in ('"{\\"a\\": 1}"', '{"a": 1}'):
+        assert encode(Message("assistant", (ToolCall("c", "ls", arguments),)))[0]["parts"][0]["functionCall"] == {
+            "id": "c",
+            "name": "ls",
+            "args": {"a": 1},
+        }
+
+
+def test_contents_without_parts() -> None:
+    """A content may be empty or have no parts at all: nothing is made up, nothing is lost."""
+    for wire in ({"role": "user", "parts": []}, {"role": "model"}, {}):
+        message = decode(wire)
+        assert message.parts == ()
+        assert encode(message, wire) == [wire]
+    assert encode(Message("user")) == [user()]
+
+
+@pytest.mark.parametrize("raw", [b"", b"[]", b"5", b'"hi"', b'{"parts": {"text": "a"}}', b'{"role": 5}', b"{"])
+def test_what_is_no_content(raw: bytes) -> None:
+    """A content that is no object, or whose parts are no list, is an error that says so."""
+    with pytest.raises(FormatError, match="the content cannot be read"):
+        gemini.decode_message(raw)
+
+
+def test_bytes_that_are_no_text() -> None:
+    """Bytes that are not UTF-8 stay where they are."""
+    raw = b'{"parts":[{"functionCall":{"name":"a","args":{"x":"\xff"}}},{"text":"\xff"},{"functionResponse":"\xff"}]}'
+    try:
+        message = gemini.decode_message(raw)
+    except FormatError:
+        return
+    assert [type(one) for one in message.parts] == [Opaque] * 3
+
+
+# -- laws --------------------------------------------------------------------------------------------------------------
+
+
+def bare(message: Message) -> Message:
+    """Return a message without the bytes that its parts came with."""
+    parts = []
+    for one in message.parts:
+        content = tuple(replace(inner, raw=None) for inner in one.content) if isinstance(one, ToolResult) else ()
+        parts.append(replace(one, raw=None, **({"content": content} if isinstance(one, ToolResult) else {})))
+    return Message(message.role, tuple(parts))
+
+
+_NAMES = st.sampled_from(["ls", "cat"])
+_IDS = st.sampled_from([{}, {"id": "x"}, {"id": "y"}])
+_SEALS = st.sampled_from([{}, {"thoughtSignature": "c2ln"}, {"thought_signature": "c2ln"}])
+_OBJECTS = st.dictionaries(st.sampled_from(["output", "error", "result", "a"]), st.text(max_size=3) | st.none())
+_BLOBS = st.sampled_from(
+    [
+        {"inlineData": {"mimeType": "image/png", "data": "QUJDRA=="}},
+        {"file_data": {"file_uri": "gs://b/a.pdf", "mime_type": "application/pdf"}},
+    ]
+)
+
+
+def _called(spelt: str, name: str, id_: dict[str, str], args: Any) -> dict[str, Any]:
+    return {spelt: {**id_, "name": name, "args": args}}
+
+
+def _answered(spelt: str, name: str, id_: dict[str, str], said: Any, shown: list[Any]) -> dict[str, Any]:
+    return {spelt: {**id_, "name": name, "response": said, **({"parts": shown} if shown else {})}}
+
+
+_DATA = st.one_of(
+    st.builds(
+        lambda text, thought: {"text": text, **thought}, st.text(max_size=4), st.sampled_from([{}, {"thought": True}])
+    ),
+    st.builds(_called, st.sampled_from(["functionCall", "function_call"]), _NAMES, _IDS, _OBJECTS),
+    st.builds(
+        _answered,
+        st.sampled_from(["functionResponse", "function_response"]),
+        _NAMES,
+        _IDS,
+        _OBJECTS,
+        st.lists(_BLOBS, max_size=1),
+    ),
+    _BLOBS,
+    st.sampled_from([{}, {"executableCode": {"code": "1"}}, {"text": "a", "functionCall": {"name": "b"}}, "words", 5]),
+)
+_PARTS = st.builds(lambda data, seal: {**data, **seal} if isinstance(data, dict) else data, _DATA, _SEALS)
+_CONTENTS = st.builds(
+    lambda role, parts, more: {**role, "parts": parts, **more},
+    st.sampled_from([{}, {"role": "user"}, {"role": "model"}]),
+    st.lists(_PARTS, max_size=4),
+    st.sampled_from([{}, {"x": 1}]),
+)
+
+
+@given(st.lists(_CONTENTS, max_size=5))
+def test_contents_come_back(wire: list[dict[str, Any]]) -> None:
+    """Any list of contents is the same again behind values, other fields of contents aside."""
+    shown = [{"role": "user"} | {key: one[key] for key in ("role", "parts") if key in one} for one in wire]
+    assert encode_messages("gemini", decode_messages("gemini", wire)) == shown
+
+
+@given(_CONTENTS)
+def test_an_unedited_content_with_its_base_is_the_same(wire: dict[str, Any]) -> None:
+    """Encoded over the content it came from, a message is that content."""
+    assert encode(decode(wire), wire) == [wire]
+
+
+@given(_CONTENTS)
+def test_a_content_written_anew_says_the_same(wire: dict[str, Any]) -> None:
+    """Without the bytes of its parts a message is written so that it reads as before."""
+    known = tuple(one for one in decode(wire).parts if not isinstance(one, Opaque))
+    message = bare(Message(decode(wire).role, known))
+    again = [bare(gemini.decode_message(one)) for one in gemini.encode_message(message)]
+    assert [one.parts for one in again] == [message.parts]
+
+
+@given(st.lists(_PARTS, min_size=1, max_size=4), st.data())
+def test_one_edit_leaves_the_others(parts: list[Any], data: st.DataObject) -> None:
+    """With one part edited, the bytes of every other part are in the content as they were."""
+    wires = [json.dumps(one, indent=1).encode() for one in parts]
+    raw = Raw(b'{"role":"model","parts":[' + b",".join(wires) + b"]}")
+    message = gemini.decode_message(raw)
+    place = data.draw(st.integers(0, len(parts) - 1))
+    edited = (*message.parts[:place], Text("new"), *message.parts[place + 1 :])
+    (out,) = gemini.encode_message(Message(message.role, edited), raw)
+    before, after = wires[:place], wires[place + 1 :]
+    assert out.startswith(b'{"role":"model","parts":[' + b",".join([*before, b'{"text":"new"']))
+    assert out.endswith(b",".join([b"}", *after]) + b"]}")
+
+
+@given(conversation_strategy(api="gemini"))
+def test_conversations_survive(said: list[Message]) -> None:
+    """A conversation of this API says the same after a trip over the wire."""
+    words = [one for one in said if one.role != "system"]
+    back = decode_messages("gemini", encode_messages("gemini", words))
+    assert [one.role for one in back] == [one.role for one in words]
+    assert [[c.id for c in one.calls] for one in back] == [[c.id for c in one.calls] for one in words]
+    assert [[r.call_id for r in one.results] for one in back] == [[r.call_id for r in one.results] for one in words]
+    assert [one.text for one in back] == [one.text for one in words]
+
+
+@given(wild_history_strategy())
+def test_nobody_falls_over_any_message(said: list[Message]) -> None:
+    """Whatever a message holds, it is written as contents that can be read again."""
+    wires = [wire for message in gemini.link_results_to_calls(said) for wire in gemini.encode_message(message)]
+    assert all(gemini.encode_message(gemini.decode_message(wire), Raw(wire)) for wire in wires)
+
+
+def test_numbers_without_a_value() -> None:
+    """A number that Python cannot hold keeps its digits on the wire; as dicts it is a typed error."""
+    message = Message("assistant", (ToolCall("c", "ls", '{"a": 1e999}'),))
+    assert b"1e999" in gemini.encode_message(message)[0]
+    with pytest.raises(FormatError, match="Number out of range"):
+        encode_messages("gemini", [message])
+
+
+def test_a_response_is_the_same_however_it_is_spaced():
+    """One library writes the same conversation compactly and with spaces, as it streams or not: it is one."""
+    one = b'{"role":"user","parts":[{"functionResponse":{"name":"run","response":{"content":"a b","n":[1,2]}}}]}'
+    spaced = json.dumps(json.loads(one), indent=2).encode()
+    first, other = build_sized_message(gemini.decode_message(one)), build_sized_message(gemini.decode_message(spaced))
+    assert first.digest == other.digest
+    assert first.message.results[0].content == other.message.results[0].content

@@ -1,0 +1,69 @@
+"""Every rule of every API, with worked requests that keep it and that break it."""
+
+from __future__ import annotations
+
+import pytest
+import rule_cases
+
+from holdfast.providers.rules.validate import ALL_RULES
+
+FOUND = {api: [(one, rule_cases.judged(one)) for one in rule_cases.cases(api)] for api in rule_cases.APIS}
+"""Each case with what the validator says."""
+
+
+def of_rule(name):
+    return [(one, found) for one, found in FOUND[name.partition(".")[0]] if one["rule"] == name]
+
+
+NAMES = [rule.name for rule in ALL_RULES]
+
+
+def test_cases_are_of_rules_that_there_are():
+    """No case is left behind by a rule that is gone, and ids of cases are unique."""
+    for listed in FOUND.values():
+        assert {one["rule"] for one, _ in listed} <= set(NAMES)
+        assert len({one["id"] for one, _ in listed}) == len(listed)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_request_that_keeps_the_rule_is_taken(name):
+    """Kept examples break no rule at all, and there is one at least."""
+    kept = [found for one, found in of_rule(name) if one["kept"]]
+    assert kept
+    assert [found for found in kept if found] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_request_that_breaks_the_rule_is_found(name):
+    """Broken examples are found under the rule's name, with its level, a path, and one thing to do."""
+    for one, found in of_rule(name):
+        hits = [hit for hit in found if hit.rule == name]
+        assert bool(hits) is not one["kept"], one["id"]
+        for hit in hits:
+            assert hit.level == rule_cases.LEVELS[name]
+            assert hit.path.startswith("$")
+            assert "; " in hit.message
+            assert "None" not in hit.message
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_rule_is_needed(name):
+    """Some broken request is caught by this rule alone."""
+    assert any({hit.rule for hit in found} == {name} for one, found in of_rule(name) if not one["kept"])
+
+
+@pytest.mark.long
+def test_deleting_any_rule_is_noticed():
+    """With any one rule deleted, some case is judged wrong; with all of them, none."""
+    assert [one["id"] for listed in FOUND.values() for one, found in listed
+            if rule_cases.verdict(found) != rule_cases.wanted(one)] == []  # fmt: skip
+    assert [name for name, count in rule_cases.table().items() if not count] == []
+
+
+def test_every_rule_explains_itself():
+    """A rule has a sentence, evidence and a source; one that is only inferred warns, all others refuse."""
+    assert len(set(NAMES)) == len(ALL_RULES)
+    for rule in ALL_RULES:
+        assert rule.text.endswith(".")
+        assert rule.source
+        assert rule.level == ("warning" if rule.evidence == "inferred" else "error")

@@ -1,0 +1,97 @@
+"""Bodies that grew: what is not read again is what it would be."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis_strategies import conversation_strategy
+
+from holdfast.errors import FormatError
+from holdfast.messages.message import Message
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.providers.incremental import count_shared_prefix_bytes, index_request, parse_appended_request
+from holdfast.providers.registry import API_NAMES
+from holdfast.providers.request_body import build_request_body, measure_parsed_request, parse_request
+from holdfast.testing.provider.client import STRICTEST_MODELS
+
+
+def written(api, messages: list[Message]) -> bytes:
+    """Return a request that says ``messages``."""
+    return build_request_body(
+        api, STRICTEST_MODELS[api], [build_sized_message(one) for one in messages], setup_fields={"temperature": 1}
+    )
+
+
+@pytest.mark.parametrize("api", API_NAMES)
+@given(data=st.data())
+def test_what_grew_is_what_it_would_be_if_it_were_read_whole(api, data):
+    """Law: whatever was added, cut, changed in between or spaced otherwise, the lens is the same, or none is made."""
+    said = data.draw(conversation_strategy())
+    before = json.loads(written(api, said)) | data.draw(st.sampled_from([{}, {"tools": [{"name": "read"}]}]))
+    field = {"openai-responses": "input", "gemini": "contents"}.get(api, "messages")
+    after = dict(before)
+    listed = list(before[field])
+    kind = data.draw(st.sampled_from(["more", "fewer", "other", "same", "frame"]))
+    if kind == "more":
+        listed += json.loads(written(api, data.draw(conversation_strategy())))[field]
+    elif kind == "fewer":
+        listed = listed[: data.draw(st.integers(0, len(listed)))]
+    elif kind == "other" and listed:
+        at = data.draw(st.integers(0, len(listed) - 1))
+        listed[at] = {"role": "user", "content": "otherwise", "parts": [{"text": "otherwise"}]}
+    elif kind == "frame":
+        after |= data.draw(st.sampled_from([{"temperature": 0}, {"tools": [{"name": "write"}]}]))
+    indent = data.draw(st.sampled_from([None, 1]))
+    one = json.dumps(before, indent=indent).encode()
+    other = json.dumps({**after, field: listed}, indent=indent).encode()
+    first = index_request(measure_parsed_request(parse_request(one, api)))
+    if first is None:
+        return
+    try:
+        whole = measure_parsed_request(parse_request(other, api))
+    except FormatError:
+        return
+    found = parse_appended_request(other, api, first)
+    if found is None:
+        return
+    lens, same = found
+    assert lens == whole
+    assert lens.messages[:same] == first.request.messages[:same]
+    assert index_request(lens, first, same) == index_request(whole)
+
+
+@pytest.mark.parametrize("api", API_NAMES)
+def test_one_turn_more_is_read_alone(api):
+    """What was known is not read again: its slots are the very objects."""
+    said = [Message.from_text("user" if at % 2 == 0 else "assistant", f"words {at}") for at in range(41)]
+    more = [*said, Message.from_text("assistant", "an answer"), Message.from_text("user", "and now?")]
+    first = index_request(measure_parsed_request(parse_request(written(api, said), api)))
+    lens, same = parse_appended_request(written(api, more), api, first)
+    assert same >= 38
+    assert all(a is b for a, b in zip(lens.messages[:same], first.request.messages[:same], strict=True))
+
+
+def test_a_list_that_stands_twice_is_refused_as_ever():
+    """What is wrong of the whole is wrong of what it grew by."""
+    one = b'{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}'
+    other = one[:-1] + b',"messages":[{"role":"user","content":"c"}]}'
+    for read in (
+        parse_request,
+        lambda body, api: parse_appended_request(
+            body, api, index_request(measure_parsed_request(parse_request(one, api)))
+        ),
+    ):
+        with pytest.raises(FormatError, match="twice"):
+            read(other, "openai-chat")
+
+
+@given(st.binary(max_size=40), st.binary(max_size=40), st.binary(max_size=40), st.integers(0, 3))
+def test_shared_is_the_longest_common_beginning(same, one, other, blocks):
+    """Also over the blocks in which it is compared."""
+    same = same + b"x" * (blocks * 65_536)
+    found = count_shared_prefix_bytes(same + one, same + other)
+    assert (same + one)[:found] == (same + other)[:found]
+    assert found == min(len(same + one), len(same + other)) or (same + one)[found] != (same + other)[found]

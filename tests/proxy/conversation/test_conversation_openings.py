@@ -1,0 +1,140 @@
+"""Conversations that open alike, or with a system message that is another each turn: each is one branch, and short."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import example_counts
+import pytest
+
+from holdfast.engine.log.journal import Journal
+from holdfast.store.memory import MemoryStore
+
+WORDS = "kelp on the rock, and the tide comes in. " * 110
+
+
+def run(function):
+    """Return what the coroutine function returns."""
+    return anyio.run(function)
+
+
+def clocked(api, number, more=""):
+    """Return a system message of an API that has them in the conversation, other words each time."""
+    role = "developer" if api == "openai-responses" else "system"
+    return {"role": role, "content": f"You read the tide. It is 12:00:{number:02}.{more}"}
+
+
+async def told_the_time(client, talk, turns, more=lambda _: ""):
+    """Have a conversation whose system message at the front tells the time."""
+    talk.said = talk.said or [clocked(talk.api, 0)]
+    for number in turns:
+        talk.said[0] = clocked(talk.api, number, more(number))
+        reply = await talk.turn(client, f"Note {number}: {WORDS}")
+        assert reply.status_code == 200, reply.text
+
+
+@pytest.mark.uncounted
+@pytest.mark.parametrize("more", ["", " Notes so far." + " kelp" * 400], ids=["clock", "grows and shrinks"])
+@pytest.mark.parametrize("api", example_counts.spare(["openai-chat", "openai-responses"], keep=1))
+def test_a_system_message_that_tells_the_time_is_no_other_conversation(api, more, proxied, strict):
+    """What opens a conversation is its frame: one branch, no compaction more, and the newest words go up.
+
+    So it is behind a restart before each request, byte for byte.
+    """
+    through, _, talking = proxied
+    plain, one, other = strict(16_000), strict(16_000), strict(16_000)
+    store, again = MemoryStore(), MemoryStore()
+    field = "input" if api == "openai-responses" else "messages"
+
+    def grows(number):
+        return more * (number % 7 > 3)
+
+    async def go():
+        async with through(plain, window=16_000) as client:
+            await told_the_time(client, talking(api), [0] * 30)
+            usual = (await client.web.get("/stats")).json()["compactions"]["compacted"]
+        async with through(one, store, window=16_000) as client:
+            await told_the_time(client, talking(api), range(30), grows)
+            told = (await client.web.get("/stats")).json()["compactions"]["compacted"]
+        talk = talking(api)
+        for number in range(30):
+            async with through(other, again, window=16_000) as client:
+                await told_the_time(client, talk, [number], grows)
+        return usual, told
+
+    usual, told = run(go)
+    (session,) = store.list_sessions()
+    assert len(store.read_tips(session.key)) == 1
+    assert len(store.read_entries(session.key, "message")) == 61
+    assert told <= usual + 2 * bool(more)
+    answered = [json.loads(body)[field][0] for body in one.bodies]
+    assert [dict(said) for said in answered] == [clocked(api, number, grows(number)) for number in range(30)]
+    assert other.bodies == one.bodies
+
+
+@pytest.mark.parametrize("place", [-1, None], ids=["before the words", "behind them"])
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses"])
+def test_the_time_told_beside_the_newest_words_costs_what_is_new(api, place, proxied, strict):
+    """A system message that moves along parts the conversation at its end alone: what was decided stands."""
+    through, _, talking = proxied
+    upstream, talk, store = strict(16_000), talking(api), MemoryStore()
+
+    async def go():
+        async with through(upstream, store, window=16_000) as client:
+            for number in range(30):
+                talk.say(f"Note {number}: {WORDS}")
+                whole = list(talk.said)
+                talk.said.insert(len(whole) if place is None else place, clocked(api, number))
+                reply = await client.post(talk.path, talk.body())
+                assert reply.status_code == 200, reply.text
+                talk.said = whole
+                talk.hear(reply.content)
+            return (await client.web.get("/stats")).json()["compactions"]["compacted"]
+
+    assert run(go) <= 6
+    (session,) = store.list_sessions()
+    assert len(store.read_entries(session.key, "message")) <= 5 * 30
+
+
+def test_many_conversations_that_begin_alike_stay_as_short_as_they_are(proxied, strict):
+    """A branch from where many others part carries what that place taught, and not once for each of them."""
+    through, _, talking = proxied
+    upstream, store = strict(), MemoryStore()
+
+    async def go():
+        async with through(upstream, store) as client:
+            for number in range(12):
+                talk = talking("openai-chat")
+                talk.say("Is this kind?")
+                talk.said.append({"role": "assistant", "content": "Yes."})
+                assert (await talk.turn(client, f"And this, number {number}?")).status_code == 200
+
+    run(go)
+    (session,) = store.list_sessions()
+    lengths = [len(store.read_path(session.key, leaf.id)) for leaf in store.read_tips(session.key)]
+    assert len(lengths) == 12
+    assert lengths[-1] == lengths[1] <= lengths[0] + 1
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses"])
+def test_nobody_else_s_instructions_go_up_whoever_writes_behind_the_log(api, proxied, strict):
+    """Two that begin alike have instructions of their own, and keep them behind what others undo or note."""
+    through, _, talking = proxied
+    upstream, store, field = strict(60_000), MemoryStore(), "input" if api == "openai-responses" else "messages"
+    talks = [talking(api), talking(api)]
+    for talk, whose in zip(talks, "ab", strict=True):
+        talk.said = [{"role": "system", "content": f"You work for {whose}."}]
+
+    async def go():
+        async with through(upstream, store, window=60_000) as client:
+            for talk in (*talks, *talks):
+                assert (await talk.turn(client, WORDS)).status_code == 200
+        async with through(upstream, store, window=60_000) as client:
+            for _ in range(3):
+                assert (await talks[1].turn(client, WORDS)).status_code == 200
+                assert json.loads(upstream.bodies[-1])[field][0]["content"] == "You work for b."
+                (session,) = store.list_sessions()
+                Journal.open(store, session.key).record_failure("somebody else's")
+
+    run(go)

@@ -1,0 +1,99 @@
+"""Signs of life: the official clients of every API read over them."""
+
+from __future__ import annotations
+
+import anyio
+import httpx2
+import pytest
+
+from holdfast.engine.upstream.upstream import UpstreamRequest
+from holdfast.providers.registry import API_NAMES
+from holdfast.proxy.http.client_response import get_keep_alive_bytes
+from holdfast.testing.provider.client import STRICTEST_MODELS
+from holdfast.testing.provider.provider import Provider
+from holdfast.testing.upstream import ProviderUpstream
+
+SIGN = b": keep-alive\n\n"
+
+
+def test_every_api_has_a_sign_for_streams_alone():
+    """An answer in one piece has none: nothing may stand in it."""
+    assert all(get_keep_alive_bytes(api, stream=True) for api in API_NAMES)
+    assert not any(get_keep_alive_bytes(api, stream=False) for api in (*API_NAMES, ""))
+    assert get_keep_alive_bytes("", stream=True) == b""
+
+
+def signed(api, sign):
+    """Return connections on which every answer of a strict provider has signs of life before it."""
+    upstream = ProviderUpstream(Provider())
+
+    async def answer(sent):
+        async with upstream.send(sent) as reply:
+            return await reply.read_body()
+
+    def respond(request):
+        body = anyio.run(answer, UpstreamRequest(api, request.content, STRICTEST_MODELS[api], stream=True))
+        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=sign * 2 + body)
+
+    return httpx2.Client(transport=httpx2.MockTransport(respond))
+
+
+def by_anthropic(http):
+    from anthropic import Anthropic
+
+    with Anthropic(api_key="any", http_client=http) as client:
+        asked = {
+            "model": STRICTEST_MODELS["anthropic"],
+            "max_tokens": 50,
+            "messages": [{"role": "user", "content": "hello"}],
+        }
+        with client.messages.stream(**asked) as stream:
+            return stream.get_final_text()
+
+
+def by_chat(http):
+    from openai import OpenAI
+
+    with OpenAI(api_key="any", http_client=http) as client:
+        asked = {
+            "model": STRICTEST_MODELS["openai-chat"],
+            "messages": [{"role": "user", "content": "hello"}],
+            "stream": True,
+        }
+        chunks = list(client.chat.completions.create(**asked))
+        return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+
+
+def by_responses(http):
+    from openai import OpenAI
+
+    with (
+        OpenAI(api_key="any", http_client=http) as client,
+        client.responses.stream(model=STRICTEST_MODELS["openai-responses"], input="hello") as stream,
+    ):
+        return stream.get_final_response().output_text
+
+
+def by_gemini(http):
+    from google import genai
+
+    with genai.Client(api_key="any", http_options=genai.types.HttpOptions(httpx_client=http)) as client:
+        chunks = client.models.generate_content_stream(model=STRICTEST_MODELS["gemini"], contents="hello")
+        return "".join(chunk.text or "" for chunk in chunks)
+
+
+BY = {"anthropic": by_anthropic, "openai-chat": by_chat, "openai-responses": by_responses, "gemini": by_gemini}
+
+
+@pytest.mark.parametrize("api", API_NAMES)
+def test_the_official_clients_read_over_them(api):
+    """Each vendor's own SDK says the same of an answer with signs of life before it as of one without."""
+    plain, kept = BY[api](signed(api, b"")), BY[api](signed(api, get_keep_alive_bytes(api, stream=True)))
+    assert plain == kept
+    assert kept.startswith("ok")
+
+
+def test_a_comment_is_nothing_for_googles_client():
+    """Why Gemini's sign is a blank line: its SDK takes a comment for broken JSON. If this fails, it can be one."""
+    with pytest.raises(Exception, match="keep-alive"):
+        by_gemini(signed("gemini", SIGN))

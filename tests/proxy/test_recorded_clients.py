@@ -1,0 +1,97 @@
+"""What real clients and libraries send, through the proxy as it came.
+
+``tests/clients/client_request_recorder.py`` recorded it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import anyio
+import pytest
+
+SHAPES = sorted(Path(__file__).with_name("shapes").glob("*.jsonl"))
+CONVERSATIONS = [file for file in SHAPES if not file.stem.startswith("sdk-")]
+MENDED = "gemini-tools"
+"""Gemini CLI repeats a tool's response when it resumes, which Gemini refuses."""
+TURNS = 3
+BINDING = "claude-fable-5-1"
+"""A model that binds its thinking to what stands before it, and takes system messages among the others."""
+THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "c2lnbmVk"}
+STATE, SESSION = "x-holdfast-state", "x-holdfast-session"
+
+
+def lines(file):
+    """Return the requests of a file that have a body."""
+    told = [json.loads(line) for line in file.read_text().splitlines()]
+    return [line for line in told if "body" in line]
+
+
+def data(line):
+    """Return a body in the client's own spelling."""
+    return json.dumps(line["body"], separators=None if line.get("spaced") else (",", ":"), ensure_ascii=False).encode()
+
+
+def sent(file, upstream, through, **given):
+    """Return the answers to the requests of a file."""
+
+    async def go():
+        async with through(upstream, **given) as client:
+            return [await client.post(line["path"], data(line), line["headers"].items()) for line in lines(file)]
+
+    return anyio.run(go)
+
+
+@pytest.mark.parametrize("file", [file for file in SHAPES if file.stem != MENDED], ids=lambda file: file.stem)
+def test_every_recorded_request_goes_up_byte_for_byte(file, proxied, strict):
+    """With nothing to reduce, the provider gets the client's own bytes and the client the provider's."""
+    upstream = strict(200_000, accepted_seals="any", binds_thinking="never")
+    replies = sent(file, upstream, proxied[0])
+    assert upstream.bodies == [data(line) for line in lines(file)]
+    assert [reply.content for reply in replies] == upstream.answers
+
+
+def thinking(line):
+    """Return a request to the Messages API as one to a model that binds, each answer with thinking before it."""
+    body = json.loads(json.dumps(line["body"] | {"model": BINDING}))
+    for said in body["messages"]:
+        if said["role"] == "assistant" and isinstance(said["content"], list):
+            said["content"].insert(0, THOUGHT)
+    return data(line | {"body": body})
+
+
+@pytest.mark.parametrize(
+    "file", [file for file in CONVERSATIONS if lines(file)[-1]["path"] == "/v1/messages"], ids=lambda file: file.stem
+)
+def test_a_recorded_conversation_comes_in_the_middle_with_its_thinking(file, proxied, strict):
+    """Begun without the proxy, it goes up byte for byte from its first request here on, nothing of it unbound."""
+    upstream, later = strict(200_000, accepted_seals="any"), lines(file)[-TURNS:]
+    bodies = [thinking(line) for line in later]
+
+    async def go():
+        async with proxied[0](upstream) as client:
+            for line, body in zip(later, bodies, strict=True):
+                await client.post(line["path"], body, line["headers"].items())
+
+    anyio.run(go)
+    assert upstream.bodies == bodies
+    assert bodies[0].count(THOUGHT["signature"].encode()) >= TURNS - 1
+
+
+@pytest.mark.parametrize("file", CONVERSATIONS, ids=lambda file: file.stem)
+def test_a_recorded_conversation_is_one_session(file, proxied, strict):
+    """However a client spells and marks its requests, one conversation is one session, and every turn is managed."""
+    replies = sent(file, strict(200_000, accepted_seals="any", binds_thinking="never"), proxied[0])
+    managed = [reply for reply in replies if reply.headers[STATE] == "managed"]
+    assert len(managed) >= TURNS
+    assert len({reply.headers[SESSION] for reply in managed}) == 1
+
+
+def test_what_a_client_gets_wrong_is_mended(proxied, strict, tmp_path):
+    """A request that the provider refuses as the client wrote it is answered through the proxy."""
+    file = next(file for file in SHAPES if file.stem == MENDED)
+    bare, mended = strict(200_000, accepted_seals="any"), strict(200_000, accepted_seals="any")
+    refused = sent(file, bare, proxied[0], bypass=tmp_path)
+    assert [reply.status_code for reply in refused][-1] == 400
+    assert [reply.status_code for reply in sent(file, mended, proxied[0])] == [200] * len(refused)

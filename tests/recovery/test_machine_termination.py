@@ -1,0 +1,279 @@
+"""Recovery cannot loop: whatever is refused, in whatever order, the run ends, and within its bound of requests."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from holdfast.events import COMPACTION_OUTCOMES
+from holdfast.messages.message import Message
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.planning.presets.registry import PRESETS
+from holdfast.planning.settings import CompactionSettings, RecoverySettings, RetrySettings, Settings
+from holdfast.providers.errors import OVERFLOW_KINDS, VERDICT_KINDS
+from holdfast.recovery.error_texts import format_stop_message
+from holdfast.recovery.machine import (
+    FIRST_STEP_BY_KIND,
+    OVERFLOW_STEPS,
+    TRANSIENT_KINDS,
+    DropSignatures,
+    NoProgress,
+    ProviderRefusal,
+    Retry,
+    Shrink,
+    Stop,
+    compute_max_requests,
+    compute_termination_rank,
+    decide_next_action,
+    is_transient_refusal,
+    start_recovery,
+    subtract_used_steps,
+)
+from holdfast.state.conversation_state import ConversationState
+from holdfast.state.edits import Edit, Span
+from holdfast.state.entries import (
+    FAILURE_OVERFLOW,
+    AnswerEntry,
+    CompactionEntry,
+    DecisionEntry,
+    Entry,
+    FailureEntry,
+    MessageEntry,
+)
+from holdfast.state.fold.apply import apply_entry
+
+OURS = Settings()
+numbers = st.none() | st.integers(-5, 10**7)
+refusals = st.builds(
+    lambda kind, overflow, **more: ProviderRefusal(
+        kind, overflow if overflow is not None else kind in OVERFLOW_KINDS, **more
+    ),
+    st.sampled_from(VERDICT_KINDS) | st.text(max_size=8),
+    st.sampled_from([None, None, None, True, False]),
+    retry_after=st.none() | st.floats(),
+    token_limit=numbers,
+    counted_tokens=numbers,
+    estimated_tokens=st.integers(0, 10**7),
+    has_answer_started=st.sampled_from([False] * 9 + [True]),
+    status=st.none() | st.integers(0, 999),
+    is_signature_error=st.sampled_from([False] * 4 + [True]),
+)
+events = refusals | st.builds(NoProgress, st.sampled_from(COMPACTION_OUTCOMES) | st.text(max_size=8))
+passing = st.builds(ProviderRefusal, st.sampled_from(sorted(TRANSIENT_KINDS)))
+rules = st.builds(
+    Settings,
+    compaction=st.builds(CompactionSettings, max_per_answer=st.integers(0, 6)),
+    recovery=st.builds(
+        RecoverySettings,
+        enabled=st.sampled_from([True, True, True, False]),
+        max_compactions=st.integers(0, 6),
+        steps=st.permutations(OVERFLOW_STEPS).flatmap(lambda all_: st.integers(0, 4).map(lambda n: tuple(all_[:n]))),
+        stops_at_rate_ceiling=st.booleans(),
+    ),
+    retry=st.builds(RetrySettings, max_retries=st.integers(0, 12), max_wait_seconds=st.floats(0, 600)),
+) | st.sampled_from([preset.settings for preset in PRESETS.values()])
+COMPACTED = CompactionEntry(1, Message.from_text("user", "what was"))
+CUT = DecisionEntry((Edit(Span(0, 1), (), "truncate"),))
+bodies = st.sampled_from(
+    [
+        COMPACTED,
+        CUT,
+        AnswerEntry(""),
+        FailureEntry("not_smaller"),
+        FailureEntry(FAILURE_OVERFLOW),
+        MessageEntry(build_sized_message(Message.from_text("user", "u"))),
+    ]
+)
+logs = st.lists(bodies, max_size=12).map(
+    lambda told: ConversationState.from_entries(
+        Entry(str(at), None, body)
+        for at, body in enumerate([MessageEntry(build_sized_message(Message.from_text("user", "go"))), *told])
+    )
+)
+
+
+@given(logs, rules, st.lists(events, min_size=1, max_size=80))
+def test_the_rank_falls_with_every_event_until_the_run_ends(branch, settings, told):
+    """Lexicographically, and no part of it ever rises; behind the end nothing moves."""
+    state = start_recovery(branch, settings)
+    for event in told:
+        before, (state, action) = state, decide_next_action(state, event)
+        if before.stop is not None:
+            assert (state, action) == (before, before.stop)
+            continue
+        assert compute_termination_rank(state) < compute_termination_rank(before)
+        assert all(
+            new <= old
+            for new, old in zip(compute_termination_rank(state), compute_termination_rank(before), strict=True)
+        )
+        assert min(compute_termination_rank(state)) >= 0
+        assert (action == state.stop) == isinstance(action, Stop)
+
+
+@given(logs, rules, st.data())
+def test_every_run_ends_within_its_bound_of_requests(branch, settings, data):
+    """However unlucky: the first request, and one for each action that sends one, are never more than
+    ``compute_max_requests``.
+    """
+    state, requests, action = start_recovery(branch, settings), 1, None
+    while not isinstance(action, Stop):
+        event = data.draw(events)
+        state, action = decide_next_action(state, event)
+        if isinstance(action, Retry) or (isinstance(action, Shrink | DropSignatures) and data.draw(st.booleans())):
+            requests += 1  # a press that was useless sends nothing
+        assert requests <= compute_max_requests(settings)
+
+
+@given(logs, rules, st.lists(events, max_size=30) | st.lists(st.nothing()), refusals | passing)
+def test_what_is_refused_for_good_is_never_sent_again(branch, settings, told, event):
+    """retries-shrink: the same bytes go out again for what may pass, and a smaller request for what was too large, or
+    never.
+    """
+    state = start_recovery(branch, settings)
+    for one in told:
+        state, _ = decide_next_action(state, one)
+    _, action = decide_next_action(state, event)
+    if isinstance(action, Retry):
+        assert is_transient_refusal(event)
+        assert not event.is_overflow
+        assert not event.has_answer_started
+        assert 0 <= action.seconds <= max(settings.retry.max_wait_seconds, settings.retry.cap_seconds)
+    if isinstance(action, Shrink):
+        assert event.is_overflow or event.kind in FIRST_STEP_BY_KIND
+    if isinstance(action, Shrink | DropSignatures):
+        assert settings.recovery.enabled
+        assert not event.has_answer_started
+    assert event.is_signature_error or not isinstance(action, DropSignatures)
+
+
+@given(logs, rules, st.lists(events, max_size=30))
+def test_what_is_sealed_is_left_out_once(branch, settings, told):
+    """The same refusal again, with nothing sealed any more, is refused for good."""
+    state, actions = start_recovery(branch, settings), []
+    for event in told:
+        state, action = decide_next_action(state, event)
+        actions.append(action)
+    assert actions.count(DropSignatures()) <= (settings.recovery.enabled and settings.recovery.steps != ())
+
+
+@given(logs, rules, st.lists(events, max_size=30))
+def test_no_overflow_step_is_pressed_more_often_than_it_may(branch, settings, told):
+    """bounded-attempts, with what the log had used up before."""
+    state, pressed = start_recovery(branch, settings), []
+    for event in told:
+        state, action = decide_next_action(state, event)
+        pressed += [action.step] if isinstance(action, Shrink) else []
+    most = min(settings.compaction.max_per_answer, settings.recovery.max_compactions)
+    assert pressed.count("compact") <= max(0, most - branch.counters.compactions_since_answer)
+    assert pressed.count("truncate") <= max(0, 1 - branch.counters.truncations_since_answer)
+    assert all(pressed.count(step) <= 1 for step in ("output", "media", "fallback"))
+    assert {*pressed} <= {*settings.recovery.steps, "output"}
+
+
+@given(logs, rules, st.lists(events, max_size=10))
+def test_a_useless_compaction_is_the_last_one(branch, settings, told):
+    """What did not get smaller is not summarised once more, however many compactions there might be."""
+    state, useless = start_recovery(branch, settings), 0
+    for event in (ProviderRefusal("context_window", is_overflow=True), *told):
+        state, action = decide_next_action(state, event)
+        while action == Shrink("compact"):
+            useless += 1
+            state, action = decide_next_action(state, NoProgress("not_smaller"))
+    assert useless <= 1
+
+
+@given(rules, refusals, st.integers(0, 10**6), st.integers(0, 10**6), st.text(max_size=2_000))
+def test_every_end_can_be_told(settings, event, window, floor, said):
+    """Whatever the numbers and the provider's words are, there is a text, of bounded length."""
+    _, action = decide_next_action(start_recovery(ConversationState(), settings), event)
+    if isinstance(action, Stop):
+        assert len(format_stop_message(action, event, window=window, min_tokens=floor, provider_message=said)) < 1_200
+
+
+class Run(RuleBasedStateMachine):
+    """A log and a run over it: the planner compacts of its own accord, answers come, the process starts again."""
+
+    def __init__(self):
+        super().__init__()
+        self.branch = self._said(ConversationState(), Message.from_text("user", "go"))
+        self.state = start_recovery(self.branch, OURS)
+        self.pressed, self.requests, self.since = "", 1, 1
+
+    @staticmethod
+    def _said(branch, message):
+        return apply_entry(branch, Entry("", None, MessageEntry(build_sized_message(message))))
+
+    def _put(self, body):
+        self.branch = apply_entry(self.branch, Entry("", None, body))
+        self.state = subtract_used_steps(self.state, self.branch)
+
+    @property
+    def alive(self):
+        return self.state.stop is None
+
+    @precondition(lambda self: self.alive)
+    @rule(event=refusals)
+    def refuse(self, event):
+        before = compute_termination_rank(self.state)
+        self.state, action = decide_next_action(self.state, event)
+        assert compute_termination_rank(self.state) < before
+        self.pressed = action.step if isinstance(action, Shrink) else ""
+        self.requests += not isinstance(action, Stop)
+
+    @precondition(lambda self: self.alive and self.pressed)
+    @rule(outcome=st.sampled_from(COMPACTION_OUTCOMES))
+    def press_in_vain(self, outcome):
+        self.state, action = decide_next_action(self.state, NoProgress(outcome))
+        self.requests -= isinstance(action, Stop)
+        self.pressed = action.step if isinstance(action, Shrink) else ""
+
+    @precondition(lambda self: self.alive and self.pressed in ("compact", "fallback"))
+    @rule()
+    def compact(self):
+        self._put(COMPACTED)
+        self.pressed = ""
+
+    @precondition(lambda self: self.alive and self.branch.counters.compactions_since_answer < 2)
+    @rule()
+    def compact_unasked(self):
+        self._put(COMPACTED)
+
+    @precondition(lambda self: self.alive and self.pressed == "truncate")
+    @rule()
+    def cut(self):
+        self._put(CUT)
+        self.pressed = ""
+
+    @rule()
+    def answer(self):
+        self.branch = self._said(self.branch, Message.from_text("assistant", "well"))
+        self._put(AnswerEntry(""))
+        self.state, self.requests, self.since, self.pressed = start_recovery(self.branch, OURS), 1, 1, ""
+
+    @rule()
+    def start_again(self):
+        """A new process folds the same log: what the log counts is not given back."""
+        fresh = start_recovery(self.branch, OURS)
+        assert fresh.compact <= max(0, 2 - self.branch.counters.compactions_since_answer)
+        assert fresh.truncate <= max(0, 1 - self.branch.counters.truncations_since_answer)
+        self.state, self.requests, self.pressed = fresh, 1, ""
+
+    @invariant()
+    def no_more_than_the_bound(self):
+        assert self.requests <= compute_max_requests(OURS)
+
+    @invariant()
+    def no_more_than_the_log_allows(self):
+        assert self.state.compact <= max(0, 2 - self.branch.counters.compactions_since_answer)
+        assert self.state.truncate <= max(0, 1 - self.branch.counters.truncations_since_answer)
+
+
+TestRun = Run.TestCase
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_every_preset_has_a_bound_that_can_be_waited_for(name):
+    """retries-shrink and bounded-attempts are relaxed by no preset as far as to have no bound."""
+    assert 1 < compute_max_requests(PRESETS[name].settings) < 64

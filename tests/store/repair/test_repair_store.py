@@ -1,0 +1,752 @@
+"""A damaged store is put right: what can be read stays, what cannot is put aside, and nothing is hung elsewhere."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+
+import hypothesis_strategies
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import Raw
+from msgspec.structs import replace
+from sample_entries import (
+    SAMPLE_KEY,
+    drop_sequence_numbers,
+    is_same_request,
+    list_ids,
+    make_long_session,
+    make_message_chain,
+)
+
+from holdfast.errors import StoreCorrupt, StoreLocked, StoreReplaced
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolResult
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.state.conversation_state import ConversationState
+from holdfast.state.edits import Edit, Span
+from holdfast.state.entries import DecisionEntry, Entry, MessageEntry, NoteEntry
+from holdfast.store import open_store
+from holdfast.store.repair import STAND_IN_TEXT, StoreRepairReport, repair_store
+from holdfast.store.repair.pages import SqlitePages
+from holdfast.store.repair.salvage import _iter_readable_rows
+from holdfast.store.sqlite import SqliteStore
+from holdfast.store.tree.tree import MIN_OUTLINE_ENTRIES
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Return a store with two sessions, one of them with compactions, decisions and branches."""
+    path = tmp_path / "agent.db"
+    with open_store(path) as store:
+        store.import_entries(SAMPLE_KEY, make_long_session())
+        store.append_entries(
+            SAMPLE_KEY, [Entry("x", "m2", MessageEntry(build_sized_message(Message.from_text("user", "another way"))))]
+        )
+        store.label_entry(SAMPLE_KEY, "m2", "here")
+        store.import_entries("other", make_message_chain("abcdef"))
+    return path
+
+
+def edit(path: Path, query: str, *values: object) -> None:
+    """Change the file behind the store's back."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA foreign_keys = OFF")
+        db.execute(query, values)
+
+
+def rows(path: Path, query: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(path)) as db:
+        return db.execute(query).fetchall()
+
+
+def kinds(found: StoreRepairReport) -> list[str]:
+    return [one.kind for one in found.findings]
+
+
+def mended(path: Path) -> StoreRepairReport:
+    """Repair a store; the second repair finds nothing, and every session can be read."""
+    bytes_before = path.read_bytes()
+    tried = repair_store(path, dry_run=True)
+    assert path.read_bytes() == bytes_before
+    found = repair_store(path)
+    assert [one.problem for one in tried.findings] == [one.problem for one in found.findings]
+    assert repair_store(path).is_undamaged
+    with open_store(path, readonly=True) as store:
+        for info in store.list_sessions():
+            assert store.find_damage(info.key) == []
+            assert len(store.read_entries(info.key)) == info.entry_count
+            is_same_request(store.open_state(info.key), ConversationState.from_entries(store.read_path(info.key)))
+    return found
+
+
+def test_a_sound_store_is_not_touched(file: Path) -> None:
+    """Where nothing is wrong nothing is written, and nothing lies beside the file."""
+    before, beside = file.read_bytes(), sorted(file.parent.iterdir())
+    found = repair_store(file)
+    assert found.is_undamaged
+    assert found.entry_count == len(make_long_session()) + 8
+    assert file.read_bytes() == before
+    assert sorted(file.parent.iterdir()) == beside
+
+
+def test_no_store_is_fine(tmp_path: Path) -> None:
+    """A file that is not there needs no repair and is not made."""
+    assert repair_store(tmp_path / "none.db").is_undamaged
+    assert not (tmp_path / "none.db").exists()
+
+
+@settings(max_examples=12)
+@given(st.lists(hypothesis_strategies.log_strategy(), min_size=1, max_size=3))
+def test_whatever_was_stored_is_sound(tmp_path_factory: pytest.TempPathFactory, logs: list[list[Entry]]) -> None:
+    """No log that a store takes is taken for damaged."""
+    path = tmp_path_factory.mktemp("store") / "agent.db"
+    with open_store(path) as store:
+        for number, log in enumerate(logs):
+            store.import_entries(f"s{number}", log)
+    assert repair_store(path).is_undamaged
+
+
+# -- one session, without loss -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry", [entry.id for entry in make_long_session()])
+def test_a_session_repaired_without_loss_puts_no_row_aside(file: Path, entry: str) -> None:
+    """A row whose bytes changed stays as it is: no stand-in takes its place, and nothing is in quarantine."""
+    edit(file, "UPDATE entries SET identity = x'00' WHERE id = ? AND session = 1", entry)
+    before = rows(file, "SELECT * FROM entries")
+    with open_store(file) as store:
+        assert store.repair_damage(SAMPLE_KEY) == []
+        with pytest.raises(StoreCorrupt, match=entry):
+            store.read_entries(SAMPLE_KEY)
+    assert rows(file, "SELECT * FROM entries") == before
+    assert rows(file, "SELECT name FROM sqlite_master WHERE name = 'quarantine'") == []
+
+
+def test_a_session_is_repaired_beside_what_cannot_be(file: Path) -> None:
+    """What can be put right is, in that session alone; a row whose parent is gone, and another session, stay."""
+    edit(file, "UPDATE entries SET identity = x'00' WHERE id = 'x' AND session = 1")
+    edit(file, "UPDATE entries SET parent = parent - 1 WHERE id = 'm3' AND session = 1")
+    edit(file, "UPDATE entries SET parent = parent - 1 WHERE id = 'd' AND session = 2")
+    others = rows(file, "SELECT * FROM entries WHERE session = 2")
+    with open_store(file) as store:
+        with pytest.raises(StoreCorrupt):
+            store.read_path(SAMPLE_KEY)
+        assert [line.startswith("entry m3: ") for line in store.repair_damage(SAMPLE_KEY)] == [True]
+        assert drop_sequence_numbers(store.read_path(SAMPLE_KEY)) == make_long_session()
+        is_same_request(store.open_state(SAMPLE_KEY), ConversationState.from_entries(store.read_path(SAMPLE_KEY)))
+        assert len(store.find_damage(SAMPLE_KEY)) == 1
+    assert rows(file, "SELECT * FROM entries WHERE session = 2") == others
+    assert not list(file.parent.glob("*.bak*"))
+
+
+def test_a_store_that_is_only_read_is_not_repaired(file: Path) -> None:
+    """Nobody who opened a store to read writes it."""
+    edit(file, "UPDATE entries SET parent = parent - 1 WHERE id = 'm3' AND session = 1")
+    before = file.read_bytes()
+    with open_store(file, readonly=True) as store:
+        assert store.repair_damage(SAMPLE_KEY) == []
+    assert file.read_bytes() == before
+
+
+# -- rows whose bytes changed ------------------------------------------------------------------------------------------
+
+
+def test_a_changed_message_gives_way_to_a_stand_in(file: Path) -> None:
+    """nothing-lost: a message whose bytes changed is put aside with the reason; all else stays, in its place and its
+    words.
+    """
+    edit(file, "UPDATE entries SET body = ? WHERE id = 'c' AND session = 2", b'{"type":"message"}')
+    found = mended(file)
+    assert kinds(found) == ["entry"]
+    assert (found.findings[0].session_key, found.findings[0].entry_id) == ("other", "c")
+    with open_store(file) as store:
+        path = store.read_path("other")
+        assert list_ids(path) == list("abcdef")
+        assert drop_sequence_numbers(path)[:2] == make_message_chain("abcdef")[:2]
+        assert drop_sequence_numbers(path)[3:] == make_message_chain("abcdef")[3:]
+        assert isinstance(path[2].body, MessageEntry)
+        assert path[2].body.sized_message.message.text == STAND_IN_TEXT
+    assert rows(file, "SELECT reason, session, id, body FROM quarantine") == [
+        ("its bytes are not those that were stored", "other", "c", b'{"type":"message"}')
+    ]
+    assert rows(Path(found.backup), "SELECT count(*) FROM entries") == rows(file, "SELECT count(*) FROM entries")
+
+
+@pytest.mark.parametrize("entry", [entry.id for entry in make_long_session()])
+def test_any_row_may_be_damaged(file: Path, entry: str) -> None:
+    """parent-first: whatever row is damaged, every other entry keeps its parent and its words, and slots keep their
+    numbers.
+    """
+    edit(file, "UPDATE entries SET identity = x'00' WHERE id = ? AND session = 1", entry)
+    found = mended(file)
+    assert [one.entry_id for one in found.findings if one.kind == "entry"] == [entry]
+    with open_store(file) as store:
+        path, whole = store.read_path(SAMPLE_KEY), make_long_session()
+        assert list_ids(path) == list_ids(whole)
+        others = [one for one in drop_sequence_numbers(path) if one.id != entry]
+        assert others == [one for one in whole if one.id != entry]
+        slots = [isinstance(one.body, MessageEntry) for one in path]
+        assert slots == [isinstance(one.body, MessageEntry) for one in whole]
+
+
+def test_an_answer_is_replaced_by_an_answer(file: Path) -> None:
+    """Behind a request stands what a model said, so the stand-in is the model's too: roles still take turns."""
+    with open_store(file) as store:
+        said = store.get_entry(SAMPLE_KEY, "m2").body
+        assert isinstance(said, MessageEntry)
+        assert said.sized_message.message.role == "assistant"
+    edit(file, "UPDATE entries SET identity = x'00' WHERE id = 'm2'")
+    mended(file)
+    with open_store(file) as store:
+        body = store.get_entry(SAMPLE_KEY, "m2").body
+        assert isinstance(body, MessageEntry)
+        assert (body.sized_message.message.role, body.sized_message.message.text) == ("assistant", STAND_IN_TEXT)
+
+
+def test_a_damaged_label_goes(file: Path) -> None:
+    """Nothing hangs on a label, so it needs no stand-in; it is in quarantine."""
+    edit(file, "UPDATE entries SET body = x'00' WHERE kind = 'label'")
+    assert kinds(mended(file)) == ["entry"]
+    assert rows(file, "SELECT kind FROM quarantine") == [("label",)]
+    with open_store(file) as store:
+        assert store.read_labels(SAMPLE_KEY) == {}
+
+
+def test_a_form_of_another_version_is_no_damage(file: Path) -> None:
+    """Bytes that are as they were stored are left, though this version cannot read them."""
+    edit(file, "UPDATE entries SET api = 'martian' WHERE id = 'c' AND session = 2")
+    assert repair_store(file).is_undamaged
+
+
+# -- places ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_digest_tells_the_parent(file: Path) -> None:
+    """A parent that was overwritten is found again: the digest of an entry covers where it hangs."""
+    (first,) = rows(file, "SELECT seq FROM entries WHERE id = 'a' AND session = 2")
+    edit(file, "UPDATE entries SET parent = ? WHERE id = 'd' AND session = 2", *first)
+    found = mended(file)
+    assert kinds(found) == ["parent"]
+    assert rows(file, "SELECT 1 FROM sqlite_schema WHERE name = 'quarantine'") == []
+    with open_store(file) as store:
+        assert drop_sequence_numbers(store.read_path("other")) == make_message_chain("abcdef")
+
+
+@pytest.mark.parametrize("gone", [["c"], ["b", "c"], ["a"], ["a", "b", "c", "d"]])
+def test_what_hangs_on_lost_rows_stays_reachable(file: Path, gone: list[str]) -> None:
+    """Where rows are gone stand-ins take their places, as many messages as are missing; what follows is all there."""
+    marks = ", ".join("?" * len(gone))
+    edit(file, f"DELETE FROM entries WHERE session = 2 AND id IN ({marks})", *gone)
+    found = mended(file)
+    assert "parent" in kinds(found)
+    with open_store(file) as store:
+        path = store.read_path("other")
+        assert len(path) == 6
+        assert [one.id for one in path if not one.id.startswith("lost")] == [id_ for id_ in "abcdef" if id_ not in gone]
+        words = [one.body.sized_message.message.text for one in path if isinstance(one.body, MessageEntry)]
+        assert words.count(STAND_IN_TEXT) == len(gone)
+
+
+def test_all_that_hung_on_one_lost_row_stays_together(file: Path) -> None:
+    """Two branches that parted at a row that is gone part at its stand-in."""
+    with open_store(file) as store:
+        words = Entry("y", "c", MessageEntry(build_sized_message(Message.from_text("user", "else"))))
+        store.append_entries("other", [words])
+    edit(file, "DELETE FROM entries WHERE session = 2 AND id = 'c'")
+    mended(file)
+    with open_store(file) as store:
+        one, other = store.read_path("other", "f"), store.read_path("other", "y")
+        assert one[:3] == other[:3]
+        assert (one[3].body, other[3].body) == (make_message_chain("abcdef")[3].body, words.body)
+
+
+def test_depth_and_base_are_counted_anew(file: Path) -> None:
+    """Columns that follow from the tree are put right by it."""
+    edit(file, "UPDATE entries SET depth = 99, base = 7 WHERE id = 'e' AND session = 2")
+    assert kinds(mended(file)) == ["index"]
+
+
+_WOUNDS = (
+    "DELETE FROM entries WHERE seq = ?",
+    "UPDATE entries SET body = x'7b7d', raw = x'7b7d' WHERE seq = ?",
+    "UPDATE entries SET identity = x'' WHERE seq = ?",
+    "UPDATE entries SET kind = 'martian' WHERE seq = ?",
+    "UPDATE entries SET parent = NULL WHERE seq = ?",
+    "UPDATE entries SET parent = 99 WHERE seq = ?",
+    "UPDATE entries SET parent = seq WHERE seq = ?",
+    "UPDATE entries SET parent = seq + 1 WHERE seq = ?",
+    "UPDATE entries SET depth = 0, base = seq WHERE seq = ?",
+    "UPDATE entries SET session = 2 WHERE seq = ?",
+    "UPDATE sessions SET leaf = 'x', entries = 7 WHERE session <> ?",
+    "DELETE FROM sessions WHERE session <> ?",
+)
+
+
+@settings(max_examples=20)
+@given(
+    hypothesis_strategies.log_strategy(),
+    st.lists(st.tuples(st.sampled_from(_WOUNDS), st.integers(1, 30)), min_size=1, max_size=4),
+)
+def test_whatever_is_damaged_is_mended_for_good(
+    tmp_path_factory: pytest.TempPathFactory, log: list[Entry], wounds: list[tuple[str, int]]
+) -> None:
+    """nothing-lost, parent-first: however rows are damaged, those that are not are all there, reachable, and the next
+    repair is idle.
+    """
+    path = tmp_path_factory.mktemp("store") / "agent.db"
+    with open_store(path) as store:
+        store.import_entries(SAMPLE_KEY, log)
+    for query, number in wounds:
+        edit(path, query, number)
+    touched = {number for _, number in wounds}
+    repair_store(path)
+    assert repair_store(path).is_undamaged
+    with open_store(path, readonly=True) as store:
+        found = {}
+        for info in store.list_sessions():
+            assert store.find_damage(info.key) == []
+            for entry in store.read_entries(info.key):
+                found[entry.id] = entry.body
+                assert store.read_path(info.key, entry.id)[-1] == entry
+    for number, entry in enumerate(log, 1):
+        if number not in touched:
+            assert found[entry.id] == entry.body
+
+
+# -- what is derived ---------------------------------------------------------------------------------------------------
+
+
+def test_sessions_say_what_is_so(file: Path) -> None:
+    """The list of sessions is counted anew; a leaf that is nowhere gives way to the last entry."""
+    edit(file, "UPDATE sessions SET entries = 3, leaf = 'nowhere' WHERE key = 'other'")
+    assert kinds(mended(file)) == ["session"]
+    with open_store(file) as store:
+        assert (store.get_session("other").leaf_id, store.get_session("other").entry_count) == ("f", 6)
+
+
+def test_entries_without_a_session_get_one(file: Path) -> None:
+    """Entries whose session is gone from the list are listed again."""
+    edit(file, "DELETE FROM sessions WHERE key = 'other'")
+    assert "session" in kinds(mended(file))
+    with open_store(file) as store:
+        assert drop_sequence_numbers(store.read_path("lost-2")) == make_message_chain("abcdef")
+
+
+@pytest.mark.parametrize("few", [0, MIN_OUTLINE_ENTRIES])
+def test_checkpoints_are_made_anew(file: Path, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    """A checkpoint that cannot be read is made again, the same; so is what stands beside the leaf of an import."""
+    monkeypatch.setattr("holdfast.store.tree.tree.MIN_OUTLINE_ENTRIES", few)
+    with open_store(file) as store:
+        for info in store.list_sessions():
+            store.import_entries(info.key, store.read_entries(info.key))
+    before = rows(file, "SELECT seq, state FROM checkpoints ORDER BY seq")
+    edit(file, "UPDATE checkpoints SET state = x'c0ffee'")
+    assert kinds(mended(file)) == ["index"] * (1 if few else 2)
+    assert rows(file, "SELECT seq, state FROM checkpoints ORDER BY seq") == before
+
+
+def test_indexes_are_made_anew(file: Path) -> None:
+    """An index of SQLite's that differs from its table, and the index of words, are derived: they are made again."""
+    with open_store(file) as store:
+        assert store.search_session(SAMPLE_KEY, "result")
+    edit(file, "UPDATE words_data SET block = zeroblob(40) WHERE id > 10")
+    assert kinds(mended(file)) == ["index"]
+    with open_store(file) as store:
+        assert store.search_session(SAMPLE_KEY, "result")
+
+
+def test_a_text_that_the_log_still_says_is_stored_again(file: Path) -> None:
+    """A blob that is gone is made again from the message it was taken from; one that nothing says is told as lost."""
+    text = "long output " * 50
+    result = ToolResult("c", "bash", (Text(text),))
+    with open_store(file) as store:
+        hash_ = store.blobs.store_content(text)
+        short = Edit(Span(6, 7, 0), (replace(result, content=(Text("short"),)),), "spill", blob_hash=hash_)
+        lost = [Edit(Span(6, 7, 0), (), "spill", blob_hash=name) for name in ("0" * 64, "no hash")]
+        store.append_entries("other", [Entry("r", "f", MessageEntry(build_sized_message(Message("tool", (result,)))))])
+        store.append_entries("other", [Entry("s", "r", DecisionEntry((short, *lost)))])
+        store.blobs.remove_blob(hash_)
+    tried = repair_store(file, dry_run=True)
+    assert kinds(tried) == ["blob"] * 3
+    repair_store(file)
+    with open_store(file) as store:
+        assert store.blobs.read_text(hash_) == text
+    assert ["lost" in one.action for one in repair_store(file).findings] == [True, True]
+
+
+# -- files that SQLite cannot read -------------------------------------------------------------------------------------
+
+
+def test_numbers_out_of_order_are_no_circle(tmp_path: Path) -> None:
+    """A row whose number was overwritten by a smaller one does not lead back for ever; the rows behind it are read."""
+    path = tmp_path / "some.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE some (number INTEGER PRIMARY KEY, word TEXT)")
+        db.executemany("INSERT INTO some VALUES (?, ?)", [(n, f"word{n}") for n in range(1, 10)])
+        db.commit()
+    whole = bytearray(path.read_bytes())
+    at = whole.index(b"word6") - 4
+    assert whole[at] == 6
+    whole[at] = 2
+    path.write_bytes(whole)
+    with closing(sqlite3.connect(path)) as db:
+        read = list(islice(_iter_readable_rows(db, "some", "number", ["word"]), 100))
+    assert read == [(f"word{n}",) for n in (1, 2, 3, 4, 5, 7, 8, 9)]
+
+
+def test_what_can_be_read_is_saved(tmp_path: Path) -> None:
+    """damage-is-an-error: pages that are overwritten take what lies on them; all else is in a new file, the old one
+    beside it.
+    """
+    path, entries = tmp_path / "agent.db", make_message_chain([f"e{n}" for n in range(400)])
+    with open_store(path) as store:
+        store.import_entries(SAMPLE_KEY, entries)
+    whole = path.read_bytes()
+    page = [at for at in range(8192, len(whole), 8192) if whole[at] == 0x0D and b"text of" in whole[at : at + 8192]][3]
+    path.write_bytes(whole[:page] + b"\xa5" * 8192 + whole[page + 8192 :])
+    broken = path.read_bytes()
+    tried = repair_store(path, dry_run=True)
+    assert tried.findings[0].kind == "file"
+    assert path.read_bytes() == broken
+    found = repair_store(path)
+    assert found.findings[0].kind == "file"
+    assert Path(found.backup).read_bytes() == broken
+    assert repair_store(path).is_undamaged
+    with open_store(path) as store:
+        saved = {entry.id: entry.body for entry in store.read_path(SAMPLE_KEY)}
+    there = [entry for entry in entries if saved.get(entry.id) == entry.body]
+    assert len(entries) > len(there) > 200
+    assert len(saved) == 400
+    assert (path.stat().st_mode & 0o777) == 0o600
+
+
+def test_any_page_may_be_damaged(tmp_path: Path) -> None:
+    """damage-is-an-error: whatever page is overwritten, the header too: all that lies on other pages is read, and
+    nothing else.
+    """
+    path, entries = tmp_path / "agent.db", make_message_chain([f"e{n}" for n in range(120)])
+    with open_store(path) as store:
+        store.import_entries(SAMPLE_KEY, entries)
+        assert store.search_session(SAMPLE_KEY, "text")
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 8192):
+        for file in tmp_path.iterdir():
+            file.unlink()
+        path.write_bytes(whole[:at] + b"\xa5" * 8192 + whole[at + 8192 :])
+        assert not repair_store(path).is_undamaged
+        with open_store(path) as store:
+            (info,) = store.list_sessions()
+            assert store.find_damage(info.key) == []
+            saved = {entry.id: entry.body for entry in store.read_entries(info.key)}
+        there = [entry for entry in entries if saved.get(entry.id) == entry.body]
+        assert len(there) == 120 - whole[at : at + 8192].count(b"text of e")
+
+
+def test_long_messages_and_the_log_are_read_page_by_page(tmp_path: Path) -> None:
+    """Messages that lie on many pages, and pages that are in the write-ahead log alone, are found without a header."""
+    path = tmp_path / "agent.db"
+    long = [Entry("long", "e9", MessageEntry(build_sized_message(Message.from_text("user", "é" * 60_000))))]
+    with open_store(path) as store:
+        store.import_entries(SAMPLE_KEY, make_message_chain([f"e{n}" for n in range(10)]))
+        store.import_entries("second", make_message_chain([f"x{n}" for n in range(200)]))
+    with open_store(path) as store:
+        store.remove_session("second")
+    with open_store(path, readonly=True) as reader:
+        assert reader.list_sessions()
+        with open_store(path) as store:
+            store.append_entries(SAMPLE_KEY, long)
+            found = {values[5] for _, values in SqlitePages(path).iter_rows() if len(values) == 16}
+    assert found == {*(f"e{n}" for n in range(10)), "long"}
+    with open_store(path) as store:
+        entry = store.get_entry(SAMPLE_KEY, "long")
+    edit(path, "PRAGMA wal_checkpoint (TRUNCATE)")
+    path.write_bytes(b"\x00" * 100 + path.read_bytes()[100:])
+    assert repair_store(path).findings[0].kind == "file"
+    with open_store(path) as store:
+        assert [info.key for info in store.list_sessions()] == [SAMPLE_KEY]
+        assert store.read_path(SAMPLE_KEY)[-1] == entry
+
+
+def test_what_was_deleted_stays_deleted(tmp_path: Path) -> None:
+    """Pages that are free still hold rows where SQLite does not wipe them; those are not read."""
+    path = tmp_path / "agent.db"
+    with open_store(path) as store:
+        store.import_entries(SAMPLE_KEY, make_message_chain([f"e{n}" for n in range(600)]))
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA secure_delete = OFF")
+        db.execute("DELETE FROM entries WHERE seq > 10")
+    assert len([number for number, values in SqlitePages(path).iter_rows() if len(values) == 16]) == 10
+
+
+def test_where_nothing_can_be_read_nothing_is_replaced(tmp_path: Path) -> None:
+    """A file of which nothing is left is not replaced by an empty one."""
+    path = tmp_path / "agent.db"
+    with open_store(path) as store:
+        store.import_entries(SAMPLE_KEY, make_message_chain("abc"))
+    path.write_bytes(path.read_bytes()[:8192])
+    before = path.read_bytes()
+    with pytest.raises(StoreCorrupt, match="not one entry"):
+        repair_store(path)
+    assert path.read_bytes() == before
+    assert not [one for one in tmp_path.iterdir() if "new" in one.name or "bak" in one.name]
+
+
+@pytest.mark.parametrize(
+    "content", [b"x" * 4096, b"short", *(b"SQLite format 3\x00" + end for end in (b"", b"\xff" * 5000))]
+)
+def test_what_is_no_store_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    """A file that is none of ours is an error and stays as it is."""
+    path = tmp_path / "agent.db"
+    path.write_bytes(content)
+    for dry_run in (True, False):
+        with pytest.raises(StoreCorrupt):
+            repair_store(path, dry_run=dry_run)
+    assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_another_program_is_left_alone(tmp_path: Path) -> None:
+    """A database of another program, or of a newer version, is not touched."""
+    path = tmp_path / "agent.db"
+    edit(path, "CREATE TABLE theirs (x)")
+    before = path.read_bytes()
+    with pytest.raises(StoreCorrupt, match="another program"):
+        repair_store(path)
+    assert path.read_bytes() == before
+
+
+def test_a_store_in_use_is_mended_too(file: Path) -> None:
+    """Somebody who has the store open goes on with it as it is afterwards."""
+    with open_store(file) as store:
+        assert store.read_path("other")
+        edit(file, "UPDATE entries SET identity = x'00' WHERE id = 'c' AND session = 2")
+        assert kinds(repair_store(file)) == ["entry"]
+        assert len(store.read_path("other")) == 6
+        store.append_entries(
+            "other", [Entry("g", "f", MessageEntry(build_sized_message(Message.from_text("user", "go on"))))]
+        )
+    assert repair_store(file).is_undamaged
+
+
+# -- programs that have it open ----------------------------------------------------------------------------------------
+
+HOLDING = """
+import sys
+from holdfast.store import open_store
+with open_store(sys.argv[1]) as store:
+    store.label_entry("session", "e1", "held")
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+WATCHED = """
+import os, sys
+from holdfast.store.repair import repair_store
+there = []
+sys.addaudithook(lambda event, _: event in ("os.rename", "os.remove", "os.link") and there.append(os.path.exists(path)))
+path = sys.argv[1]
+assert repair_store(path).findings[0].kind == "file"
+assert there and all(there), there
+"""
+
+
+def broken(path: Path) -> list[Entry]:
+    """Make a store with a page that SQLite cannot read; return what was in it."""
+    entries = make_message_chain([f"e{n}" for n in range(400)])
+    with open_store(path) as store:
+        store.import_entries(SAMPLE_KEY, entries)
+    spoil(path)
+    return entries
+
+
+def spoil(path: Path) -> None:
+    """Overwrite a page of entries in the middle of a store, for those who have it open too."""
+    whole = path.read_bytes()
+    page = [at for at in range(8192, len(whole), 8192) if whole[at] == 0x0D and b"text of" in whole[at : at + 8192]][3]
+    with path.open("r+b") as file:
+        file.seek(page)
+        file.write(b"\xa5" * 8192)
+
+
+def names(path: Path) -> list[str]:
+    return sorted(one.name for one in path.parent.iterdir() if one.is_file())
+
+
+def test_a_store_that_another_program_has_open_gets_no_new_file(tmp_path: Path) -> None:
+    """Words said to a program that writes on into the old file would be lost: it is named, and nothing is changed."""
+    path = tmp_path / "agent.db"
+    with open_store(path) as store:
+        store.import_entries("session", make_message_chain([f"e{n}" for n in range(400)]))
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDING, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "open\n"
+        edit(path, "PRAGMA wal_checkpoint (TRUNCATE)")
+        spoil(path)
+        before = path.read_bytes()
+        assert repair_store(path, dry_run=True).findings[0].kind == "file"
+        with pytest.raises(StoreLocked, match="another program has the old one open"):
+            repair_store(path)
+        assert path.read_bytes() == before
+        assert names(path) == ["agent.db", "agent.db-shm", "agent.db-wal"]
+        child.communicate("")
+    found = repair_store(path)
+    assert found.findings[0].kind == "file"
+    assert names(path) == ["agent.db", Path(found.backup).name]
+
+
+def test_nothing_is_written_into_a_file_that_was_replaced(tmp_path: Path) -> None:
+    """A store that is still open when a new file takes its place acknowledges nothing more, and loses nothing."""
+    path = tmp_path / "agent.db"
+    broken(path)
+    with open_store(path) as store:
+        store.label_entry(SAMPLE_KEY, "e1", "before")
+        repair_store(path)
+        with pytest.raises(StoreCorrupt, match="replaced or taken away since it was opened"):
+            store.label_entry(SAMPLE_KEY, "e1", "after")
+    assert repair_store(path).is_undamaged
+    with open_store(path) as store:
+        store.label_entry(SAMPLE_KEY, "e1", "after")
+        assert store.read_path(SAMPLE_KEY)
+
+
+@pytest.mark.parametrize("also", ["-wal", "-shm"])
+def test_nothing_is_written_where_the_next_reader_does_not_look(also: str, tmp_path: Path) -> None:
+    """Without its ``-wal`` what is written is nowhere; what was acknowledged is in the file once that is closed."""
+    file = tmp_path / "store.db"
+    with SqliteStore(file) as store:
+        store.create_session("k")
+        store.append_entries("k", [Entry("a", None, NoteEntry("before"))])
+        for ending in {"-wal", also}:
+            file.with_name(file.name + ending).unlink()
+        with pytest.raises(StoreReplaced, match=r"store\.db-wal was replaced or taken away since it was opened"):
+            store.append_entries("k", [Entry("b", "a", NoteEntry("after"))])
+    with SqliteStore(file) as store:
+        assert [entry.id for entry in store.read_entries("k")] == ["a"]
+        store.append_entries("k", [Entry("b", "a", NoteEntry("after"))])
+
+
+@pytest.mark.parametrize("is_there", [False, True], ids=["gone", "replaced"])
+def test_what_was_only_read_is_known_to_be_gone_too(tmp_path: Path, *, is_there: bool) -> None:
+    """Who read a store may not go on in another one, which knows nothing of what was read; nothing is made."""
+    path, copy = tmp_path / "agent.db", tmp_path / "copy.db"
+    for one in (path, copy):
+        broken(one)
+    with open_store(path) as store:
+        assert list(store.list_sessions())
+        for file in (path, path.with_name("agent.db-wal"), path.with_name("agent.db-shm")):
+            file.unlink(missing_ok=True)
+        if is_there:
+            copy.rename(path)
+        for write in (lambda: store.label_entry(SAMPLE_KEY, "e1", "after"), lambda: store.hold_lease(SAMPLE_KEY)):
+            with pytest.raises(StoreReplaced, match="replaced or taken away since it was opened"):
+                write()
+    assert path.exists() == is_there
+
+
+def test_a_store_is_at_its_path_all_the_while(tmp_path: Path) -> None:
+    """The new file takes the place of the old one by one rename, and neither leaves anything of SQLite's behind."""
+    path = tmp_path / "agent.db"
+    broken(path)
+    subprocess.run([sys.executable, "-c", WATCHED, path], check=True)
+    assert len(names(path)) == 2
+    assert repair_store(path).is_undamaged
+
+
+def test_a_write_ahead_log_goes_with_the_old_file(tmp_path: Path) -> None:
+    """Where SQLite cannot open the file its log is read, kept with it, and not found by the new one; a link stays."""
+    path, link = tmp_path / "agent.db", tmp_path / "link.db"
+    link.symlink_to(path)
+    with open_store(path) as store:
+        store.import_entries(SAMPLE_KEY, make_message_chain([f"e{n}" for n in range(400)]))
+    with open_store(path, readonly=True) as reader:
+        assert reader.list_sessions()
+        with open_store(path) as store:
+            store.append_entries(
+                SAMPLE_KEY,
+                [
+                    Entry(
+                        "late", "e399", MessageEntry(build_sized_message(Message.from_text("user", "in the log alone")))
+                    )
+                ],
+            )
+        log = path.with_name("agent.db-wal").read_bytes()
+    assert log
+    path.write_bytes(b"\x00" * 100 + path.read_bytes()[100:])
+    path.with_name("agent.db-wal").write_bytes(log)
+    found = repair_store(link)
+    assert found.findings[0].kind == "file"
+    backup = Path(found.backup)
+    assert backup.with_name(f"{backup.name}-wal").read_bytes() == log
+    assert len(names(path)) == 4
+    assert link.is_symlink()
+    with open_store(path) as store:
+        assert "late" in list_ids(store.read_path(SAMPLE_KEY))
+
+
+def test_an_entry_whose_number_became_nought_is_gone_on_from(tmp_path: Path) -> None:
+    """damage-is-an-error: a flipped bit can make number 1 the number 0, and nothing else is wrong then: what follows
+    hangs on it.
+    """
+    with open_store(tmp_path / "agent.db") as store:
+        store.import_entries(SAMPLE_KEY, make_message_chain("a"))
+    edit(tmp_path / "agent.db", "UPDATE entries SET seq = 0")
+    assert repair_store(tmp_path / "agent.db").is_undamaged
+    with open_store(tmp_path / "agent.db") as store:
+        store.append_entries(SAMPLE_KEY, make_message_chain("b", "a"))
+        assert list_ids(store.read_path(SAMPLE_KEY)) == ["a", "b"]
+
+
+def test_a_value_that_cannot_be_read_beside_its_bytes(tmp_path: Path) -> None:
+    """What a message came in is proven by its digest: where what was read of it is damaged, it is read again."""
+    came = Raw(b'{"role":"tool","tool_call_id":"c","content":"what it found"}')
+    found = Message("tool", (ToolResult("c", "read", (Text("what it found"),)),))
+    said = MessageEntry(replace(build_sized_message(found), api="openai-chat", raw=came))
+    with open_store(tmp_path / "agent.db") as store:
+        store.import_entries(
+            SAMPLE_KEY, [*make_message_chain("a"), Entry("b", "a", said), *make_message_chain("c", "b")]
+        )
+    edit(tmp_path / "agent.db", "UPDATE entries SET body = x'c1' WHERE id = 'b'")
+    assert kinds(mended(tmp_path / "agent.db")) == ["entry"]
+    with open_store(tmp_path / "agent.db", readonly=True) as store:
+        assert list_ids(store.read_path(SAMPLE_KEY)) == ["a", "b", "c"]
+        assert store.read_path(SAMPLE_KEY)[1].body.sized_message.message.parts[0].content == (Text("what it found"),)
+    assert rows(tmp_path / "agent.db", "SELECT id, body FROM quarantine") == [("b", b"\xc1")]
+
+
+@pytest.mark.parametrize(
+    ("sound", "damaged"),
+    [(b"model TEXT NOT NULL", b"mo\xe4el TEXT NOT NULL"), (b"CREATE INDEX entries_s", b"CRE\xc1TE INDEX entries_s")],
+)
+def test_a_schema_that_is_no_text_is_gone_round(file: Path, sound: bytes, damaged: bytes) -> None:
+    """damage-is-an-error: a column that is called otherwise, and words of SQLite that are no text: told, and nothing is
+    lost.
+    """
+    with open_store(file) as store:
+        before = {info.key: drop_sequence_numbers(store.read_entries(info.key)) for info in store.list_sessions()}
+    file.write_bytes(file.read_bytes().replace(sound, damaged, 1))
+    with open_store(file) as store, pytest.raises(StoreCorrupt, match=r"`holdfast repair` saves what can be read"):
+        store.list_sessions()
+    assert "file" in kinds(mended(file))
+    with open_store(file, readonly=True) as store:
+        assert {
+            info.key: drop_sequence_numbers(store.read_entries(info.key)) for info in store.list_sessions()
+        } == before
+
+
+def test_a_kind_that_is_no_text_is_put_aside(file: Path) -> None:
+    """damage-is-an-error: bytes of a row that are no text where one should be are damage of that row alone."""
+    edit(file, "UPDATE entries SET kind = CAST(x'6de9' AS TEXT) WHERE id = 'm2'")
+    with open_store(file) as store, pytest.raises(StoreCorrupt, match=r"`holdfast repair` saves what can be read"):
+        store.read_entries(SAMPLE_KEY)
+    assert "entry" in kinds(mended(file))
+    with open_store(file, readonly=True) as store:
+        path = store.read_path(SAMPLE_KEY)
+        assert [entry.id for entry in path if STAND_IN_TEXT in str(entry.body)] == ["m2"]
+        assert len(store.read_path("other")) == 6

@@ -1,0 +1,61 @@
+"""A store and a dumped state that the code wrote before its fields were renamed (commit 817d23a)."""
+
+import lzma
+from pathlib import Path
+
+import pytest
+from sample_entries import is_same_request, make_all_entry_bodies, make_message_chain
+
+from holdfast.state.conversation_state import ConversationState
+from holdfast.state.view import build_projection, compute_prefix_digest
+from holdfast.store import open_store
+from holdfast.store.base import SessionStore
+
+WRITTEN = Path(__file__).parent / "older_version"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SessionStore:
+    """The store as it was, in a place of its own."""
+    path = tmp_path / "store.db"
+    path.write_bytes(lzma.decompress((WRITTEN / "store-817d23a.db.xz").read_bytes()))
+    return open_store(path)
+
+
+def test_old_store_holds_every_kind_of_entry(store):
+    """Entries are JSON by the names that fields had then; each reads as the value that was written."""
+    assert [entry.body for entry in store.read_entries("every-kind")] == make_all_entry_bodies()
+
+
+def test_old_store_opens_to_the_same_state(store):
+    """Its checkpoint is of an older fold, so the state is folded anew, and shows what was shown."""
+    state = store.open_state("long")
+    shown = [(slot.message.role, slot.message.text) for slot in build_projection(state)]
+    assert shown == [
+        ("system", "Be brief."),
+        ("user", "second"),
+        ("assistant", "answer 8"),
+        ("tool", ""),
+        ("assistant", "answer 10"),
+        ("tool", ""),
+    ]
+    assert compute_prefix_digest(state) == "ffbae60902004e497db3dc732b4ef87c"
+    assert (state.view.shown_tokens, state.counters.requests_since_break, state.last_request.seen_count) == (848, 1, 10)
+
+
+def test_old_store_goes_on(store, tmp_path):
+    """What is appended now stands behind what was written then, also after the file is opened again."""
+    leaf = store.get_session("long").leaf_id
+    store.append_entries("long", make_message_chain(["new"], leaf))
+    store.close()
+    again = open_store(tmp_path / "store.db")
+    state = again.open_state("long")
+    assert build_projection(state)[-1].message.text == "text of new"
+    assert is_same_request(state, ConversationState.from_entries(again.read_path("long")))
+
+
+def test_old_dump_loads_to_the_same_state(store):
+    """A dump of a state is somebody's own row in a database: it is read for ever."""
+    loaded = ConversationState.load(lzma.decompress((WRITTEN / "state-817d23a.dump.xz").read_bytes()))
+    assert is_same_request(loaded, ConversationState.from_entries(store.read_path("long")))
+    assert is_same_request(ConversationState.load(loaded.dump()), loaded)

@@ -1,0 +1,276 @@
+"""Any sequence of operations on a store agrees with a model of a few lines."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from sample_entries import SAMPLE_KEY, drop_sequence_numbers, is_same_request, list_ids
+
+from holdfast.errors import LogConflict
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolCall, ToolResult
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.state.conversation_state import ConversationState
+from holdfast.state.edits import Edit, Span
+from holdfast.state.entries import (
+    AnswerEntry,
+    CompactionEntry,
+    DecisionEntry,
+    Entry,
+    EntryBody,
+    FailureEntry,
+    MessageEntry,
+    RequestEntry,
+    RequestSetup,
+    RevokeEntry,
+    Usage,
+)
+from holdfast.store import open_store
+from holdfast.store.base import SessionStore
+from holdfast.store.search.search import get_searchable_text, lower_keeping_length, parse_search_terms
+from holdfast.store.sql.rows import compute_entry_identity
+from holdfast.store.tree.outline import reduce_to_sizes
+
+STEPS = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
+)
+picks = st.integers(0, 2**16)
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""A place that waits for no disk: what is tested here is not durability."""
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Appends, forks, decides, compacts, revokes, copies, searches, reopens; the model is a dict of entries."""
+
+    where = ":memory:"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = tempfile.TemporaryDirectory(dir=MEMORY)
+        self.store: SessionStore = self.opened()
+        self.model: dict[str, Entry] = {}
+        self.leaf: str | None = None
+        self.said: Counter[bytes] = Counter()
+
+    def opened(self) -> SessionStore:
+        """Return the store, opened."""
+        return open_store(self.where if self.where == ":memory:" else Path(self.place.name) / self.where)
+
+    def teardown(self) -> None:
+        """Close and delete the store."""
+        self.store.close()
+        self.place.cleanup()
+
+    @initialize()
+    def begin(self) -> None:
+        """Start with an empty session."""
+        self.store.create_session(SAMPLE_KEY)
+
+    def path(self, leaf: str | None) -> list[Entry]:
+        """Return the model's path to ``leaf``."""
+        entries = []
+        while leaf is not None:
+            entries.append(self.model[leaf])
+            leaf = self.model[leaf].parent
+        return entries[::-1]
+
+    def pick(self, number: int) -> str | None:
+        """Return an entry of the model; often the leaf."""
+        names = [*self.model, *[self.leaf] * (len(self.model) + 1)]
+        return names[number % len(names)]
+
+    def add(self, parent: str | None, body: EntryBody) -> None:
+        """Append ``body`` to the store and the model."""
+        entry = Entry(f"e{len(self.model)}", parent, body, time_ms=len(self.model))
+        made = self.store.append_entries(SAMPLE_KEY, [entry])
+        assert made.is_leaf_moved == (parent == self.leaf)
+        self.model[entry.id] = entry
+        self.said[compute_entry_identity(entry)] += 1
+        if made.is_leaf_moved:
+            self.leaf = entry.id
+
+    @rule(where=picks, kind=st.sampled_from(["system", "user", "assistant", "tool"]), text=st.text(max_size=40))
+    def say(self, where: int, kind: str, text: str) -> None:
+        """Somebody says something, at the leaf or elsewhere."""
+        call = f"c{where % 3}"
+        parts = {"assistant": (Text(text), ToolCall(call, "read")), "tool": (ToolResult(call, content=(Text(text),)),)}
+        message = Message(kind, parts.get(kind, (Text(text),)))  # type: ignore[arg-type]
+        self.add(self.pick(where), MessageEntry(build_sized_message(message)))
+
+    @rule(where=picks, tokens=st.integers(1, 3_000))
+    def ask(self, where: int, tokens: int) -> None:
+        """A request is sent and answered with its usage."""
+        parent = self.pick(where)
+        self.add(parent, RequestEntry(f"b{where}", self.slots(parent), "model"))
+        self.add(f"e{len(self.model) - 1}", AnswerEntry(f"b{where}", Usage(tokens)))
+
+    @rule(where=picks, other=st.sampled_from([RequestSetup("f", 90), RequestSetup("g", 7), FailureEntry("timed_out")]))
+    def note(self, where: int, other: EntryBody) -> None:
+        """Something that is no message happens."""
+        self.add(self.pick(where), other)
+
+    @rule(where=picks, at=picks)
+    def decide(self, where: int, at: int) -> None:
+        """A part of a slot is replaced."""
+        parent = self.pick(where)
+        if count := self.slots(parent):
+            span = Span(at % count, at % count + 1, 0)
+            self.add(parent, DecisionEntry((Edit(span, (Text(f"cut {at}"),), "prune", saves=at % 5),)))
+
+    @rule(where=picks, at=picks)
+    def compact(self, where: int, at: int) -> None:
+        """Older turns give way to a summary."""
+        parent = self.pick(where)
+        branch = ConversationState.from_entries(self.path(parent))
+        keep = branch.view.pinned_count + at % (len(branch.history.sized_messages) - branch.view.pinned_count + 1)
+        self.add(parent, CompactionEntry(keep, Message.from_text("user", f"summary {at}") if at % 4 else None, at % 50))
+
+    @rule(where=picks, at=picks)
+    def revoke(self, where: int, at: int) -> None:
+        """A decision or a compaction is taken back."""
+        parent = self.pick(where)
+        laws = [entry.id for entry in self.path(parent) if isinstance(entry.body, DecisionEntry | CompactionEntry)]
+        if laws:
+            self.add(parent, RevokeEntry(laws[at % len(laws)]))
+
+    @rule(where=picks)
+    def move(self, where: int) -> None:
+        """The leaf is put elsewhere."""
+        leaf = self.pick(where)
+        if leaf is not None:
+            self.leaf = self.store.set_leaf(SAMPLE_KEY, leaf)
+
+    @rule(where=picks, at=picks, text=st.text(max_size=9))
+    def say_again(self, where: int, at: int, text: str) -> None:
+        """A branch is said again with another message in it: the old one stays, the new one is whole."""
+        leaf = self.pick(where)
+        said = [entry for entry in self.path(leaf) if isinstance(entry.body, MessageEntry)]
+        if not said:
+            return
+        old = said[at % len(said)]
+        before = ConversationState.from_entries(self.path(leaf))
+        other = Message(old.body.sized_message.message.role, (Text(text),))  # type: ignore[union-attr]
+        new = self.store.copy_branch(SAMPLE_KEY, {old.id: other}, leaf)
+        for entry in drop_sequence_numbers(self.store.read_entries(SAMPLE_KEY)[len(self.model) :]):
+            self.model[entry.id] = entry
+            self.said[compute_entry_identity(entry)] += 1
+        self.leaf = new
+        after = ConversationState.from_entries(self.path(new))
+        assert [m for m in after.history.messages if m != other] == [
+            m for n, m in enumerate(before.history.messages) if n != said.index(old) and m != other
+        ]
+        assert (
+            after.last_request.seen_count,
+            after.view.compaction is None,
+            after.counters.failed_compactions,
+            after.counters.compactions_since_answer,
+        ) == (
+            before.last_request.seen_count,
+            before.view.compaction is None,
+            before.counters.failed_compactions,
+            before.counters.compactions_since_answer,
+        )
+        assert len(after.view.active_decisions) <= len(before.view.active_decisions)
+
+    @rule(where=picks, length=st.integers(1, 9))
+    def search(self, where: int, length: int) -> None:
+        """The beginning of what somebody said is found, wherever it was said and nowhere else."""
+        leaf = self.pick(where)
+        wanted = parse_search_terms(get_searchable_text(self.model[leaf])[:length]) if leaf is not None else ()
+        texts = {
+            id_: lower_keeping_length(get_searchable_text(entry))
+            for id_, entry in self.model.items()
+            if isinstance(entry.body, MessageEntry)
+        }
+        held = {text for text in texts.values() if wanted and all(term in text for term in wanted)}
+        query = get_searchable_text(self.model[leaf])[:length] if leaf is not None else ""
+        found = self.store.search_session(SAMPLE_KEY, query, 10**6)
+        assert {texts[one.entry_id] for one in found} == held
+
+    @rule()
+    def refuse(self) -> None:
+        """What would break the log is refused and changes nothing."""
+        for bad in (Entry("x", "nowhere", FailureEntry("x")), Entry("e0", None, FailureEntry("x"))):
+            if bad.id != "e0" or self.model:
+                try:
+                    self.store.append_entries(SAMPLE_KEY, [Entry("y", self.leaf, FailureEntry("y")), bad])
+                except LogConflict:
+                    continue
+                raise AssertionError(bad)
+
+    @rule()
+    def put_again(self) -> None:
+        """Importing everything there is changes nothing."""
+        assert self.store.import_entries(SAMPLE_KEY, self.model.values(), leaf=self.leaf).is_unchanged
+
+    @rule()
+    def reopen(self) -> None:
+        """Another process opens the store."""
+        if self.where != ":memory:":
+            self.store.close()
+            self.store = self.opened()
+
+    @rule(where=picks)
+    def open_branch(self, where: int) -> None:
+        """opening-costs-one-branch: any branch opened from its active part makes the request that
+        the whole path makes.
+        """
+        leaf = self.pick(where)
+        whole = ConversationState.from_entries(self.store.read_path(SAMPLE_KEY, leaf))
+        assert is_same_request(self.store.open_state(SAMPLE_KEY, leaf), whole)
+
+    @rule()
+    def size(self) -> None:
+        """What is told at the leaf without its words is what the whole path tells."""
+        assert self.store.open_size_state(SAMPLE_KEY) == reduce_to_sizes(
+            ConversationState.from_entries(self.store.read_path(SAMPLE_KEY))
+        )
+
+    def slots(self, leaf: str | None) -> int:
+        """Return how many messages the model's path has."""
+        return sum(isinstance(entry.body, MessageEntry) for entry in self.path(leaf))
+
+    @invariant()
+    def nothing_said_is_lost(self) -> None:
+        """nothing-lost: every payload whose append returned is in the log, as often as it was said."""
+        if self.model:
+            stored = Counter(compute_entry_identity(entry) for entry in self.store.read_entries(SAMPLE_KEY))
+            assert stored == self.said
+
+    @invariant()
+    def paths_agree(self) -> None:
+        """parent-first: the leaf and its path are the model's, numbered upwards."""
+        if self.model:
+            found = self.store.read_path(SAMPLE_KEY)
+            assert drop_sequence_numbers(found) == self.path(self.leaf)
+            assert [entry.seq for entry in found] == sorted({entry.seq for entry in found})
+            assert self.store.get_session(SAMPLE_KEY).entry_count == len(self.model)
+            parents = {entry.parent for entry in self.model.values()}
+            assert list_ids(self.store.read_tips(SAMPLE_KEY)) == [id_ for id_ in self.model if id_ not in parents]
+
+
+class SqliteMachine(StoreMachine):
+    """The same on disk."""
+
+    where = "agent.db"
+
+
+def test_memory_agrees_with_the_model() -> None:
+    """nothing-lost, parent-first, one-writer, opening-costs-one-branch hold in memory after every
+    step of any sequence.
+    """
+    run_state_machine_as_test(StoreMachine, settings=STEPS)
+
+
+def test_sqlite_agrees_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """nothing-lost, parent-first, one-writer, opening-costs-one-branch hold on disk after every
+    step of any sequence.
+    """
+    monkeypatch.setattr("holdfast.store.tree.tree.MIN_OUTLINE_ENTRIES", 0)
+    run_state_machine_as_test(SqliteMachine, settings=STEPS)

@@ -1,0 +1,52 @@
+"""What is to go onward is not written beside what somebody else said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sample_entries import SAMPLE_KEY, list_ids, make_message_chain
+
+from holdfast.engine.log.journal import Journal
+from holdfast.messages.message import Message
+from holdfast.state.entries import DecisionEntry, Entry, MessageEntry
+from holdfast.store import open_store
+from holdfast.store.base import SessionStore
+
+
+@pytest.fixture(params=["disk", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> SessionStore:
+    """Return an empty store of either kind."""
+    return open_store(tmp_path / "agent.db" if request.param == "disk" else ":memory:")
+
+
+def test_what_goes_onward_is_written_behind_the_leaf_alone(store: SessionStore) -> None:
+    """Behind the session's leaf it is appended as ever; anywhere else nothing is written, and the answer says so."""
+    with store:
+        store.create_session(SAMPLE_KEY)
+        assert store.append_entries(SAMPLE_KEY, make_message_chain("ab"), onward=True).is_leaf_moved
+        before = store.get_session(SAMPLE_KEY)
+        told = store.append_entries(SAMPLE_KEY, make_message_chain("xy", "a"), onward=True)
+        assert (told.is_leaf_moved, told.seq, told.leaf) == (False, 0, "b")
+        assert store.get_session(SAMPLE_KEY) == before
+        assert list_ids(store.read_entries(SAMPLE_KEY)) == ["a", "b"]
+        assert store.append_entries(SAMPLE_KEY, make_message_chain("c", "b"), onward=True).is_leaf_moved
+        assert list_ids(store.read_path(SAMPLE_KEY)) == ["a", "b", "c"]
+
+
+def test_a_journal_finds_what_others_did_when_it_writes(store: SessionStore) -> None:
+    """What was decided behind its leaf counts in it, and what was said there makes it a branch, at the next verb."""
+    with store:
+        journal = Journal.open(store, SAMPLE_KEY)
+        journal.append(Message.from_text("user", "one"))
+        decided = Entry("d", journal.leaf, DecisionEntry(()))
+        store.append_entries(SAMPLE_KEY, [decided])
+        (two,) = journal.append(Message.from_text("user", "two"))
+        assert store.get_entry(SAMPLE_KEY, two).parent == "d"
+        assert [id_ for id_, _ in journal.state.view.active_decisions] == ["d"]
+        said = store.read_path(SAMPLE_KEY)[-1].body
+        assert isinstance(said, MessageEntry)
+        store.append_entries(SAMPLE_KEY, [Entry("s", two, said)])
+        (three,) = journal.append(Message.from_text("user", "three"))
+        assert (store.get_entry(SAMPLE_KEY, three).parent, store.get_session(SAMPLE_KEY).leaf_id) == (two, "s")
+        assert [message.text for message in journal.state.history.messages] == ["one", "two", "three"]

@@ -1,0 +1,433 @@
+"""Rules of a session store that are not about one log read back: copied branches, search and quotas.
+
+``SessionStoreRules`` has them all.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from sample_entries import (
+    ODD_TEXT,
+    SAMPLE_KEY,
+    is_same_request,
+    list_ids,
+    make_long_session,
+    make_message_chain,
+    make_message_entry_body,
+)
+
+from holdfast.errors import LogConflict, QuotaExceeded, UnknownId
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Media, ProviderSignature, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.state.conversation_state import ConversationState
+from holdfast.state.edits import Edit, Span
+from holdfast.state.entries import (
+    AnswerEntry,
+    BranchSummaryEntry,
+    CompactionEntry,
+    DecisionEntry,
+    Entry,
+    MessageEntry,
+    NoteEntry,
+    RequestEntry,
+    RequestSetup,
+    RevokeEntry,
+    Usage,
+)
+from holdfast.store.base import ImportResult, Quota, SessionStore
+
+LONG_RECORDING = 250
+"""Entries of a recording that is not written at once."""
+
+
+class StoreOpening:
+    """How the store under test is opened."""
+
+    is_durable = True
+    """Whether opening the same place again finds what was stored."""
+
+    def open(self, folder: Path) -> SessionStore:
+        """Return the store at ``folder``."""
+        raise NotImplementedError
+
+    def reopen(self, store: SessionStore, folder: Path) -> SessionStore:
+        """Return the store as a new process would find it."""
+        if not self.is_durable:
+            return store
+        store.close()
+        return self.open(folder)
+
+    def open_limited(self, folder: Path, quota: Quota) -> SessionStore | None:
+        """Return the store at ``folder`` with a quota, or nothing if this store has none."""
+        return None
+
+
+class CopyRules(StoreOpening):
+    """A branch said again with other messages."""
+
+    def test_a_branch_is_said_again_with_another_message(self, tmp_path: Path) -> None:
+        """``branch_with`` copies from the first replaced entry on; the old branch stays, the session goes on anew."""
+        with self.open(tmp_path) as store:
+            store.import_entries(SAMPLE_KEY, make_long_session())
+            old = store.read_path(SAMPLE_KEY)
+            short_message = Message("tool", (ToolResult("call4", content=(Text("short"),)),))
+            leaf = store.copy_branch(SAMPLE_KEY, {"m5": short_message})
+            new = store.read_path(SAMPLE_KEY)
+            assert leaf == store.get_session(SAMPLE_KEY).leaf_id == new[-1].id
+            assert store.read_path(SAMPLE_KEY, old[-1].id) == old
+            first = list_ids(old).index("m5")
+            assert new[:first] == old[:first]
+            assert not set(list_ids(new[first:])) & set(list_ids(old))
+            old_messages, new_messages = (
+                ConversationState.from_entries(old).history.messages,
+                ConversationState.from_entries(new).history.messages,
+            )
+            assert new_messages[5] == short_message
+            assert new_messages.slice(0, 5) + new_messages.slice(6) == old_messages.slice(0, 5) + old_messages.slice(6)
+            assert store.get_session(SAMPLE_KEY).entry_count == len(old) + len(new) - first
+            assert is_same_request(store.open_state(SAMPLE_KEY), ConversationState.from_entries(new))
+            assert store.append_entries(SAMPLE_KEY, make_message_chain("z", leaf)).is_leaf_moved
+
+    def test_what_names_entries_names_the_copies(self, tmp_path: Path) -> None:
+        """Revocations, labels, notes and summaries of branches follow to the new ids; older ids stay what they are."""
+        entries = [
+            *make_message_chain("ab"),
+            Entry("d", "b", DecisionEntry((Edit(Span(0, 1, 0), (Text("cut"),), "prune"),))),
+            Entry("e", "d", DecisionEntry((Edit(Span(0, 1, 0), (Text("cut again"),), "prune"),))),
+            Entry("r", "e", RevokeEntry("e")),
+            Entry("n", "r", NoteEntry("about", data={"of": ["b", {"deep": "d"}], "b": "a", "n": 3})),
+            Entry("s", "n", BranchSummaryEntry(build_sized_message(Message.from_text("user", "told")), "b")),
+        ]
+        with self.open(tmp_path) as store:
+            store.import_entries(SAMPLE_KEY, entries)
+            store.label_entry(SAMPLE_KEY, "b", "here")
+            store.label_entry(SAMPLE_KEY, "a", "before")
+            store.copy_branch(SAMPLE_KEY, {"b": Message.from_text("assistant", "other")})
+            a, b, d, e, r, n, s = store.read_path(SAMPLE_KEY)
+            assert a.id == "a"
+            assert r.body == RevokeEntry(e.id)
+            assert n.body == NoteEntry("about", data={"of": [b.id, {"deep": d.id}], "b": "a", "n": 3})
+            assert isinstance(s.body, BranchSummaryEntry)
+            assert s.body.source_id == b.id
+            assert store.read_labels(SAMPLE_KEY) == {"a": "before", "b": "here", b.id: "here"}
+            assert [law for law, _ in store.open_state(SAMPLE_KEY).view.active_decisions] == [d.id]
+            assert set(list_ids(store.read_tips(SAMPLE_KEY))) == {"s", s.id}
+
+    def test_edits_on_a_replaced_message_are_left_out(self, tmp_path: Path) -> None:
+        """An edit that no longer fits goes, the others of its decision stay, and a decision left empty goes whole."""
+        edits = [Edit(Span(slot, slot + 1, 0), (Text(f"cut {slot}"),), "prune") for slot in range(3)]
+        entries = [
+            *make_message_chain("abc"),
+            Entry("d", "c", DecisionEntry((edits[0], edits[1]))),
+            Entry("e", "d", DecisionEntry((edits[1],))),
+            Entry("r", "e", RevokeEntry("e")),
+            Entry("k", "r", CompactionEntry(1, Message.from_text("user", "summary"), 3, (edits[1], edits[2]))),
+        ]
+        with self.open(tmp_path) as store:
+            store.import_entries(SAMPLE_KEY, entries)
+            store.copy_branch(SAMPLE_KEY, {"b": Message.from_text("assistant", "other")})
+            *_, d, k = store.read_path(SAMPLE_KEY)
+            assert d.body == DecisionEntry((edits[0],))
+            assert k.body == CompactionEntry(1, Message.from_text("user", "summary"), 3, (edits[2],))
+            assert len(store.read_path(SAMPLE_KEY)) == 5
+
+    def test_a_copied_branch_counts_no_usage_twice(self, tmp_path: Path) -> None:
+        """Answers are copied without what they cost, and thinking of the old branch is bound to nothing on the new."""
+        thought = Message("assistant", (Thinking("hm", ProviderSignature("a", "m", "s")), Text("yes")))
+        entries = [
+            *make_message_chain("a"),
+            Entry("f", "a", RequestSetup("frame", 10)),
+            Entry("q", "f", RequestEntry("basis", 1, "m")),
+            Entry("w", "q", AnswerEntry("basis", Usage(900, 20), "end_turn")),
+            Entry("b", "w", MessageEntry(build_sized_message(thought))),
+        ]
+        with self.open(tmp_path) as store:
+            store.import_entries(SAMPLE_KEY, entries)
+            store.copy_branch(SAMPLE_KEY, {"a": Message.from_text("user", "less")})
+            answers = [entry.body for entry in store.read_path(SAMPLE_KEY) if isinstance(entry.body, AnswerEntry)]
+            assert answers == [AnswerEntry("basis", Usage(), "end_turn")]
+            branch = store.open_state(SAMPLE_KEY)
+            assert branch.setup == RequestSetup("frame", 10)
+            assert branch.setup_changed_at == len(branch.history.sized_messages) == 2
+            assert branch.last_request.seen_count == 1
+
+    def test_nothing_to_replace_changes_nothing(self, tmp_path: Path) -> None:
+        """Ids that are no message of the branch leave the session as it was."""
+        with self.open(tmp_path) as store:
+            store.import_entries(SAMPLE_KEY, make_long_session())
+            store.append_entries(SAMPLE_KEY, make_message_chain("x", "m5"), expected_leaf="m5")
+            before = (store.list_sessions(), store.read_entries(SAMPLE_KEY))
+            for id_ in ("c1", "nowhere", "x"):
+                assert store.copy_branch(SAMPLE_KEY, {id_: Message.from_text("user", "other")}) is None
+            assert store.copy_branch(SAMPLE_KEY, {}) is None
+            assert (store.list_sessions(), store.read_entries(SAMPLE_KEY)) == before
+            store.create_session("empty")
+            assert store.copy_branch("empty", {"a": Message.from_text("user", "other")}) is None
+            assert (
+                store.copy_branch(SAMPLE_KEY, {"x": Message.from_text("user", "other")}, "x")
+                == store.get_session(SAMPLE_KEY).leaf_id
+            )
+
+
+class ImportRules(StoreOpening):
+    """A recording that is larger than what is written at once."""
+
+    def test_a_long_recording_is_imported_whole(self, tmp_path: Path) -> None:
+        """However many entries: each is there once, the leaf is the last, and the branch is that of the entries."""
+        entries = make_message_chain([f"e{number}" for number in range(LONG_RECORDING)])
+        with self.open(tmp_path) as store:
+            assert store.import_entries(SAMPLE_KEY, entries).added_count == LONG_RECORDING
+            assert (
+                store.import_entries(SAMPLE_KEY, [*entries, *make_message_chain("z", entries[-1].id)]).added_count == 1
+            )
+            assert list_ids(store.read_entries(SAMPLE_KEY)) == [*list_ids(entries), "z"]
+            assert store.get_session(SAMPLE_KEY).leaf_id == "z"
+            assert is_same_request(
+                store.open_state(SAMPLE_KEY), ConversationState.from_entries(store.read_entries(SAMPLE_KEY))
+            )
+            assert store.open_size_state(SAMPLE_KEY).view.shown_tokens == store.open_state(SAMPLE_KEY).view.shown_tokens
+
+    def test_an_id_that_comes_again_much_later_is_one_entry(self, tmp_path: Path) -> None:
+        """The same entry twice in a recording is one; another one of the same id undoes the whole import."""
+        entries = make_message_chain([f"e{number}" for number in range(LONG_RECORDING)])
+        with self.open(tmp_path) as store:
+            assert store.import_entries(SAMPLE_KEY, [*entries, entries[0]]) == ImportResult(
+                LONG_RECORDING, 1, entries[0].id
+            )
+            conflicting_entry = replace(entries[0], body=NoteEntry("another"))
+            with pytest.raises(LogConflict, match="'e0' is in session 'other' with other content"):
+                store.import_entries("other", [*entries, conflicting_entry])
+            assert [info.key for info in store.list_sessions()] == [SAMPLE_KEY]
+
+    def test_what_a_compaction_edits_is_counted(self, tmp_path: Path) -> None:
+        """An image that gave way together with a head is not among those that the session shows."""
+        picture = Media("image", "image/png", 3, source="QUJD")
+        shows = MessageEntry(build_sized_message(Message("user", (Text("look"), picture, Text("what is it?")))))
+        edit = Edit(Span(LONG_RECORDING, LONG_RECORDING + 1, 1), (Text("an image"),), saves=1)
+        entries = make_message_chain([f"e{number}" for number in range(LONG_RECORDING)])
+        entries.append(Entry("shows", entries[-1].id, shows))
+        entries.append(
+            Entry(
+                "compaction",
+                "shows",
+                CompactionEntry(LONG_RECORDING, Message.from_text("user", "all that"), 3, (edit,)),
+            )
+        )
+        with self.open(tmp_path) as store:
+            store.import_entries(SAMPLE_KEY, [*entries, *make_message_chain("z", "compaction")])
+            assert (
+                store.open_size_state(SAMPLE_KEY).view.media_count == store.open_state(SAMPLE_KEY).view.media_count == 0
+            )
+
+    def test_entries_can_be_read_one_by_one(self, tmp_path: Path) -> None:
+        """``lazy_entries`` are ``entries``, in order and by their place, and of an unknown session there are none."""
+        entries = [
+            replace(entry, time_ms=at)
+            for at, entry in enumerate(make_message_chain([f"e{number}" for number in range(LONG_RECORDING)]))
+        ]
+        with self.open(tmp_path) as store:
+            store.import_entries(SAMPLE_KEY, entries)
+            lazily = store.read_lazy_entries(SAMPLE_KEY)
+            assert list(lazily) == store.read_entries(SAMPLE_KEY)
+            assert (len(lazily), lazily[LONG_RECORDING - 1]) == (LONG_RECORDING, store.read_entries(SAMPLE_KEY)[-1])
+            with pytest.raises(UnknownId):
+                store.read_lazy_entries("nobody")
+
+
+class SearchRules(StoreOpening):
+    """Words found again."""
+
+    def test_words_are_found_in_whatever_was_said(self, tmp_path: Path) -> None:
+        """nothing-lost: text, thinking, calls and results are found on every branch, the newest first, with who said
+        them.
+        """
+        call = ToolCall("c", "grep_files", '{"pattern":"Na\\u00efve"}')
+        thought = Message("assistant", (Thinking("a parseHTTPHeader idea"), call))
+        result = Message("tool", (ToolResult("c", content=(Text("src/x.py: def parse_http_header():\n  pass"),)),))
+        entries = [
+            Entry("u", None, make_message_entry_body("Please mend parse_http_header, \u89e3\u6790\u5668\u574f\u4e86")),
+            Entry("t", "u", MessageEntry(build_sized_message(thought)), time_ms=7),
+            Entry("r", "t", MessageEntry(build_sized_message(result))),
+            *make_message_chain(["other"], "u"),
+        ]
+        first = self.open(tmp_path)
+        first.import_entries(SAMPLE_KEY, entries)
+        with self.reopen(first, tmp_path) as store:
+            for query, entry_ids in (
+                ("PARSE_http_header", "ru"),
+                ("parsehttpheader", "t"),
+                ("grep_files", "t"),
+                ("na\u00efve", "t"),
+                ("\u6790\u5668\u574f", "u"),
+                ("\u574f", "u"),
+                ("header mend", "u"),
+                ('"def parse"', "r"),
+                ('"header def"', ""),
+                ("py", "r"),
+                ("text of other", ["other"]),
+            ):
+                assert [hit.entry_id for hit in store.search_session(SAMPLE_KEY, query)] == list(entry_ids), query
+            hit = store.search_session(SAMPLE_KEY, "http_header")[0]
+            assert (hit.role, hit.time_ms, hit.blob_hash) == ("tool", None, "")
+            assert hit.snippet == "src/x.py: def parse_\u00abhttp_header\u00bb(): pass"
+            assert hit.seq == store.get_entry(SAMPLE_KEY, "r").seq
+            assert [any_hit.entry_id for any_hit in store.search_session(SAMPLE_KEY, "header", 1)] == ["r"]
+
+    def test_a_query_is_words_and_no_language(self, tmp_path: Path) -> None:
+        """Whatever stands in a query is looked for as it is; nothing in it is an error, and nothing matches nothing."""
+        odd = [
+            'a"b',
+            "x AND",
+            "NEAR(",
+            "col:",
+            "*",
+            "^q",
+            "-w",
+            "(",
+            '""',
+            "\x00z",
+            "\ud83d half",
+            "'; DROP",
+            "%_\\",
+            ODD_TEXT,
+        ]
+        with self.open(tmp_path) as store:
+            store.import_entries(
+                SAMPLE_KEY, [Entry(f"e{n}", None, make_message_entry_body(f"<{text}>")) for n, text in enumerate(odd)]
+            )
+            for n, text in enumerate(odd):
+                if '"' not in text:
+                    assert f"e{n}" in [hit.entry_id for hit in store.search_session(SAMPLE_KEY, text)], text
+            for query in ("", " \n ", '"', '"a', '" "', "x" * 10_000, "\ud83d" * 5, *odd):
+                store.search_session(SAMPLE_KEY, query)
+            assert (
+                store.search_session(SAMPLE_KEY, "")
+                == store.search_session(SAMPLE_KEY, '" "')
+                == store.search_session(SAMPLE_KEY, "<", 0)
+                == []
+            )
+            assert (
+                store.search_session(SAMPLE_KEY, "<", -1)
+                == store.search_session(SAMPLE_KEY, "nowhere to be found")
+                == []
+            )
+            with pytest.raises(UnknownId, match="gone"):
+                store.search_session("gone", "x")
+
+    def test_a_search_finds_what_was_said_since(self, tmp_path: Path) -> None:
+        """Searching again finds new words, in this session alone, and nothing of a session that was removed."""
+        with self.open(tmp_path) as store:
+            store.import_entries(SAMPLE_KEY, make_message_chain(["one", "two"]))
+            store.import_entries("other", make_message_chain(["one"]))
+            assert [hit.entry_id for hit in store.search_session(SAMPLE_KEY, "text of")] == ["two", "one"]
+            store.append_entries(SAMPLE_KEY, make_message_chain(["three"], "two"))
+            assert [hit.entry_id for hit in store.search_session(SAMPLE_KEY, "text of")] == ["three", "two", "one"]
+            assert [hit.entry_id for hit in store.search_session("other", "text of")] == ["one"]
+            store.remove_session(SAMPLE_KEY)
+            with pytest.raises(UnknownId):
+                store.search_session(SAMPLE_KEY, "text of")
+            store.import_entries(SAMPLE_KEY, [Entry("new", None, make_message_entry_body("nothing alike"))])
+            assert store.search_session(SAMPLE_KEY, "text of") == []
+            assert [hit.entry_id for hit in store.search_session("other", "text of")] == ["one"]
+
+    def test_a_copied_branch_is_found_once(self, tmp_path: Path) -> None:
+        """What ``branch_with`` says again is found where it was said last; what it replaced is found too."""
+        with self.open(tmp_path) as store:
+            store.import_entries(
+                SAMPLE_KEY, [replace(entry, time_ms=n) for n, entry in enumerate(make_message_chain("abc"))]
+            )
+            store.copy_branch(SAMPLE_KEY, {"b": Message.from_text("assistant", "text of another")})
+            hit_ids = [hit.entry_id for hit in store.search_session(SAMPLE_KEY, "text of")]
+            assert hit_ids == [*reversed(list_ids(store.read_path(SAMPLE_KEY))[1:]), "b", "a"]
+
+    def test_a_summary_that_somebody_wrote_is_found(self, tmp_path: Path) -> None:
+        """What a model wrote for a summary stands nowhere else; an extract says what messages say already."""
+        with self.open(tmp_path) as store:
+            wrote = CompactionEntry(1, Message.from_text("user", "Kelp was counted."), 4, author="model")
+            extract = CompactionEntry(1, Message.from_text("user", "Kelp was drawn."), 4)
+            store.import_entries(
+                SAMPLE_KEY,
+                [
+                    *make_message_chain("a"),
+                    Entry("w", "a", wrote),
+                    Entry("x", "w", extract),
+                    *make_message_chain("b", "x"),
+                ],
+            )
+            (hit,) = store.search_session(SAMPLE_KEY, "kelp")
+            assert (hit.entry_id, hit.role, hit.snippet) == ("w", "user", "\u00abKelp\u00bb was counted.")
+            store.copy_branch(SAMPLE_KEY, {"a": Message.from_text("user", "text of another")})
+            assert len(store.search_session(SAMPLE_KEY, "kelp")) == 1
+
+    def test_what_was_capped_is_found(self, tmp_path: Path) -> None:
+        """A text that was too long for its message is searched, and its blob named; one that is gone is no error."""
+        with self.open(tmp_path) as store:
+            blob = store.blobs.store_content("x" * 3_000_000 + " the Needle in it " + "y" * 100)
+            note = NoteEntry("capped", data={"blobs": [blob, "0" * 64, 7]})
+            store.import_entries(
+                SAMPLE_KEY,
+                [
+                    *make_message_chain("a"),
+                    Entry("n", "a", note),
+                    *make_message_chain("b", "n"),
+                    Entry("m", "b", NoteEntry("needle")),
+                ],
+            )
+            hit = store.search_session(SAMPLE_KEY, "needle the")[0]
+            assert (hit.entry_id, hit.blob_hash, hit.role) == ("n", blob, "")
+            assert "the \u00abNeedle\u00bb in it" in hit.snippet
+            assert [any_hit.entry_id for any_hit in store.search_session(SAMPLE_KEY, "needle")] == ["n"]
+            store.blobs.remove_blob(blob)
+            assert store.search_session(SAMPLE_KEY, "needle the") == []
+
+
+class QuotaRules(StoreOpening):
+    """Writes refused before they begin."""
+
+    def test_a_session_over_its_quota_is_refused(self, tmp_path: Path) -> None:
+        """A write that would not fit changes nothing and tells the numbers; what fits goes on, other sessions too."""
+        store = self.open_limited(tmp_path, Quota(session_bytes=4_000))
+        if store is None:
+            pytest.skip("this store has no quota")
+        with store:
+            store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
+            before = (store.list_sessions(), store.read_entries(SAMPLE_KEY))
+            big = [*make_message_chain("c", "b"), Entry("d", "c", make_message_entry_body("x" * 4_000))]
+            for verb in (lambda: store.append_entries(SAMPLE_KEY, big), lambda: store.import_entries(SAMPLE_KEY, big)):
+                with pytest.raises(QuotaExceeded, match="4,000; nothing was written"):
+                    verb()
+            with pytest.raises(QuotaExceeded):
+                store.import_entries("other", [Entry("d", None, make_message_entry_body("x" * 4_000))])
+            with pytest.raises(QuotaExceeded):
+                store.copy_branch(SAMPLE_KEY, {"b": Message.from_text("assistant", "x" * 4_000)})
+            assert (store.list_sessions(), store.read_entries(SAMPLE_KEY)) == before
+            assert store.append_entries(SAMPLE_KEY, make_message_chain("c", "b")).is_leaf_moved
+            with pytest.raises(QuotaExceeded):
+                _append_endlessly(store)
+            store.remove_session(SAMPLE_KEY)
+            assert store.import_entries(SAMPLE_KEY, make_message_chain("ab")).added_count == 2
+
+    def test_blobs_over_their_quota_are_refused(self, tmp_path: Path) -> None:
+        """A blob that would not fit is not stored; one that is there may be stored again; room that is made is used."""
+        store = self.open_limited(tmp_path, Quota(blob_bytes=100))
+        if store is None:
+            pytest.skip("this store has no quota")
+        with store:
+            first = store.blobs.store_content("x" * 60)
+            with pytest.raises(QuotaExceeded, match="110 bytes, 50 of them new, and the quota is 100"):
+                store.blobs.store_content("y" * 50)
+            assert store.blobs.store_content("x" * 60) == first
+            assert len(list(store.blobs.iter_hashes())) == 1
+            store.blobs.store_content("z" * 40)
+            store.blobs.remove_blob(first)
+            assert store.blobs.store_content("y" * 50)
+
+
+def _append_endlessly(store: SessionStore) -> None:
+    """Append small entries without end."""
+    for n in range(10_000):
+        store.append_entries(SAMPLE_KEY, [Entry(f"e{n}", "c", NoteEntry("x" * 100))])
