@@ -44,7 +44,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.log.journal import Journal
 from holdfast.engine.upstream.upstream import Reply, UpstreamRequest
 from holdfast.messages.message import Message
-from holdfast.providers.message_dicts import decode_messages
+from holdfast.providers.requests.message_dicts import decode_messages
 from holdfast.state.entries import RequestSetup
 from holdfast.state.target import Target
 from holdfast.store import open_store

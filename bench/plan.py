@@ -33,7 +33,7 @@ from holdfast import ConversationState, Message, Plan, plan
 from holdfast.config import get_target
 from holdfast.messages import references
 from holdfast.planning.extract import salience
-from holdfast.providers.message_dicts import decode_messages
+from holdfast.providers.requests.message_dicts import decode_messages
 from holdfast.state.entries import RequestSetup
 
 SIZES = (100, 1_000, 10_000)

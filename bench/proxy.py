@@ -51,8 +51,8 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import ToolCall
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.fix import fix_request
-from holdfast.providers.message_dicts import decode_messages
-from holdfast.providers.request_body import build_request_body
+from holdfast.providers.requests.message_dicts import decode_messages
+from holdfast.providers.requests.request_body import build_request_body
 
 MESSAGES, LENGTH = 1_000, 880
 """Messages of a long request, and the characters of each that make it 1 MB."""

@@ -33,9 +33,9 @@ from holdfast.messages.parts import Text
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.normalize import normalize_history
 from holdfast.providers.fix import fix_request
-from holdfast.providers.message_dicts import decode_messages
 from holdfast.providers.registry import API_NAMES, get_api_dialect
-from holdfast.providers.request_body import build_request_body, parse_request, render_request
+from holdfast.providers.requests.message_dicts import decode_messages
+from holdfast.providers.requests.request_body import build_request_body, parse_request, render_request
 from holdfast.providers.rules.validate import validate_request
 
 BYTES = 10_000_000

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.planning.stages.order import Stage
     from holdfast.providers.errors import classify_error
     from holdfast.providers.fix import fix_request as fix
-    from holdfast.providers.message_dicts import decode_messages, encode_messages
+    from holdfast.providers.requests.message_dicts import decode_messages, encode_messages
     from holdfast.providers.rules.validate import validate_request as lint
     from holdfast.state.conversation_state import ConversationState
     from holdfast.state.entries import Usage
@@ -89,8 +89,8 @@ _HOMES = {
     "Usage": "state.entries:Usage",
     "apply": "planning.plan:apply",
     "classify_error": "providers.errors:classify_error",
-    "decode_messages": "providers.message_dicts:decode_messages",
-    "encode_messages": "providers.message_dicts:encode_messages",
+    "decode_messages": "providers.requests.message_dicts:decode_messages",
+    "encode_messages": "providers.requests.message_dicts:encode_messages",
     "fix": "providers.fix:fix_request",
     "get_target": "config.files:get_target",
     "lint": "providers.rules.validate:validate_request",

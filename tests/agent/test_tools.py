@@ -20,7 +20,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import ToolCall
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.providers.registry import API_NAMES
-from holdfast.providers.request_body import build_request_body
+from holdfast.providers.requests.request_body import build_request_body
 from holdfast.providers.rules.validate import validate_request
 
 

@@ -9,7 +9,7 @@ from msgspec import Raw
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.strip_foreign import strip_foreign_content
-from holdfast.providers.message_dicts import decode_messages, encode_messages
+from holdfast.providers.requests.message_dicts import decode_messages, encode_messages
 
 RAW = Raw(b'{"of":"the other API"}')
 

@@ -22,7 +22,7 @@ from holdfast.normalize.fast_path import is_normalized_inside
 from holdfast.normalize.ids import encode_wire_id, has_only_valid_ids
 from holdfast.normalize.parts import clean_message, clean_part
 from holdfast.normalize.projection import build_messages_to_send
-from holdfast.providers.request_body import build_request_body
+from holdfast.providers.requests.request_body import build_request_body
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.dialect import Dialect
 

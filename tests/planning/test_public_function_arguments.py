@@ -19,7 +19,7 @@ from holdfast.providers.fix import fix_request
 from holdfast.providers.foreign.convert import convert_request
 from holdfast.providers.native_compaction import build_server_compaction_fields
 from holdfast.providers.registry import get_api_spec
-from holdfast.providers.request_body import parse_request
+from holdfast.providers.requests.request_body import parse_request
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.target import ModelLimits
 from holdfast.testing.provider import Provider, ProviderSettings

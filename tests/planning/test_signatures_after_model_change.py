@@ -10,8 +10,8 @@ from holdfast import ConversationState, Message, Plan, Target, apply, plan
 from holdfast.config import get_target
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.gemini import messages as gemini
-from holdfast.providers.message_dicts import decode_messages, encode_messages
 from holdfast.providers.openai_responses import messages as openai_responses
+from holdfast.providers.requests.message_dicts import decode_messages, encode_messages
 
 WIRES: dict[str, Any] = {"anthropic": anthropic, "gemini": gemini, "openai-responses": openai_responses}
 MODELS = {

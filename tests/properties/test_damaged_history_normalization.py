@@ -27,7 +27,7 @@ from holdfast.planning.pipeline import plan_request
 from holdfast.planning.plan import plan
 from holdfast.providers.fix import fix_request
 from holdfast.providers.registry import API_NAMES
-from holdfast.providers.request_body import build_request_body
+from holdfast.providers.requests.request_body import build_request_body
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span

@@ -17,7 +17,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.pipeline import plan_request
-from holdfast.providers.request_body import build_request_body
+from holdfast.providers.requests.request_body import build_request_body
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.state.entries import AnswerEntry, CompactionEntry, Entry, MessageEntry, RequestSetup, Usage
 from holdfast.state.fold.apply import apply_entry

@@ -23,7 +23,7 @@ from holdfast.messages.parts import Media, Opaque, ProviderSignature, Text, Tool
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.pipeline import plan_request
-from holdfast.providers.request_body import build_request_body
+from holdfast.providers.requests.request_body import build_request_body
 from holdfast.state.entries import Entry, MessageEntry
 from holdfast.state.fold.apply import apply_entry
 

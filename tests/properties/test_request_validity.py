@@ -29,8 +29,13 @@ from holdfast.normalize.pairing import ORPHAN_RESULT_LABEL
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.pipeline import plan_request
 from holdfast.planning.presets.registry import PRESETS
-from holdfast.providers.message_dicts import decode_messages, encode_messages
-from holdfast.providers.request_body import build_request_body, measure_parsed_request, parse_request, render_request
+from holdfast.providers.requests.message_dicts import decode_messages, encode_messages
+from holdfast.providers.requests.request_body import (
+    build_request_body,
+    measure_parsed_request,
+    parse_request,
+    render_request,
+)
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.entries import Entry, MessageEntry, RequestSetup
 from holdfast.state.fold.apply import apply_entry

@@ -38,7 +38,7 @@ from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.pipeline import plan_request
 from holdfast.planning.stages.truncate import ResultLimits, truncate_entry_messages
 from holdfast.providers.registry import get_api_spec
-from holdfast.providers.request_body import build_request_body
+from holdfast.providers.requests.request_body import build_request_body
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import (

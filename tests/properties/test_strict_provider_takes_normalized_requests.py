@@ -15,7 +15,7 @@ from holdfast.normalize import normalize_history
 from holdfast.normalize.parts import has_nonblank_content
 from holdfast.providers.anthropic.models import get_claude_traits
 from holdfast.providers.registry import API_NAMES
-from holdfast.providers.request_body import build_request_body
+from holdfast.providers.requests.request_body import build_request_body
 from holdfast.state.view import apply_normalization
 from holdfast.testing.provider import Provider, ProviderSettings, RefusalReply
 from holdfast.testing.provider.server.local_server import serve_provider

@@ -18,11 +18,11 @@ from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.errors import Verdict, classify_error
 from holdfast.providers.errors.render import render_error_response
 from holdfast.providers.foreign.convert import convert_request
-from holdfast.providers.message_dicts import decode_messages, encode_messages
 from holdfast.providers.openai_chat.models import build_dialect
 from holdfast.providers.openai_chat.spec import OPENAI_CHAT_SPEC
 from holdfast.providers.registry import API_SPECS
-from holdfast.providers.request_body import parse_request
+from holdfast.providers.requests.message_dicts import decode_messages, encode_messages
+from holdfast.providers.requests.request_body import parse_request
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.dialect import Dialect
 

@@ -31,7 +31,7 @@ from holdfast.normalize import SYNTHETIC_RESULT_TEXT, normalize_history
 from holdfast.normalize.parts import has_nonblank_content
 from holdfast.normalize.projection import normalize_projection
 from holdfast.providers.registry import API_NAMES
-from holdfast.providers.request_body import build_request_body, parse_request, render_request
+from holdfast.providers.requests.request_body import build_request_body, parse_request, render_request
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import Entry, MessageEntry

@@ -12,7 +12,7 @@ from holdfast.messages.size.tokens import build_sized_message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.pipeline import Policy, plan_request
-from holdfast.providers.request_body import build_request_body
+from holdfast.providers.requests.request_body import build_request_body
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import AnswerEntry, DecisionEntry, Entry, EntryBody, MessageEntry, RequestEntry, Usage
 from holdfast.state.fold.apply import apply_entry

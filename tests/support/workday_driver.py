@@ -18,7 +18,7 @@ from holdfast.providers.answers.answer_stream import parse_answer
 from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.errors import ErrorReport
 from holdfast.providers.registry import get_api_spec
-from holdfast.providers.request_body import encode_sized_messages
+from holdfast.providers.requests.request_body import encode_sized_messages
 from holdfast.state.entries import Usage
 from holdfast.state.target import PlanInputs, Target
 from holdfast.testing.provider import Provider

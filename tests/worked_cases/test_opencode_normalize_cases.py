@@ -13,7 +13,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, Thinking, ToolCall, ToolResult
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.normalize.roles import ACKNOWLEDGEMENT_TEXT
-from holdfast.providers.request_body import build_request_body
+from holdfast.providers.requests.request_body import build_request_body
 
 _FILE = Path(__file__).parents[3] / "shared" / "cases" / "pi-opencode.json"
 

@@ -15,11 +15,11 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.foreign.convert import convert_request
 from holdfast.providers.gemini import messages as gemini
-from holdfast.providers.message_dicts import decode_messages
 from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses
 from holdfast.providers.registry import API_NAMES, API_SPECS
-from holdfast.providers.request_body import parse_request, render_request
+from holdfast.providers.requests.message_dicts import decode_messages
+from holdfast.providers.requests.request_body import parse_request, render_request
 
 FILES = sorted((Path(__file__).parents[3] / "shared" / "shapes").glob("req-*.jsonl"))
 LINES = Decoder(dict[str, Raw])

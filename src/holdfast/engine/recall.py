@@ -22,8 +22,8 @@ from holdfast.messages.text.scan import make_text_reader, measure_extent
 from holdfast.messages.text.text_cuts import replace_surrogates_in_text
 from holdfast.planning.extract.constants import HANDLE_CHARS
 from holdfast.providers.common.portable_options import FunctionTool, PortableOptions
-from holdfast.providers.options import write_request_options
 from holdfast.providers.registry import API_SPECS
+from holdfast.providers.requests.options import write_request_options
 from holdfast.state.codec.reading import convert_value
 from holdfast.store.base import SearchHit, SessionStore
 

@@ -20,9 +20,9 @@ from holdfast.providers.common.compaction import add_beta_header
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.providers.native_compaction import find_required_betas
-from holdfast.providers.recognize import recognize_expected_api
 from holdfast.providers.registry import get_api_spec
-from holdfast.providers.request_body import (
+from holdfast.providers.requests.recognize import recognize_expected_api
+from holdfast.providers.requests.request_body import (
     ParsedRequest,
     build_request_body,
     measure_body_as_setup,

@@ -46,7 +46,7 @@ from holdfast.errors import (
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.providers.common.json.surrogates import replace_surrogates_in_bytes
 from holdfast.providers.registry import API_SPECS
-from holdfast.providers.request_body import ParsedRequest, render_request
+from holdfast.providers.requests.request_body import ParsedRequest, render_request
 from holdfast.proxy.conversation.body_cache import BodyCache
 from holdfast.proxy.conversation.clients import ToolClients, classify_purpose, identify_client
 from holdfast.proxy.conversation.identity import make_session_key

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from holdfast.engine.compaction.summarizer import SummaryWriter
 from holdfast.providers.registry import API_SPECS
-from holdfast.providers.request_body import ParsedRequest
+from holdfast.providers.requests.request_body import ParsedRequest
 from holdfast.proxy.http.client_request import ClientRequest
 from holdfast.proxy.http.client_response import ClientResponse
 from holdfast.proxy.http.headers import RequestState

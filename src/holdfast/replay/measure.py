@@ -17,7 +17,7 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.planning.extract.constants import HANDLE_CHARS
 from holdfast.planning.pipeline import Policy
 from holdfast.providers.registry import get_api_spec
-from holdfast.providers.request_body import build_request_body
+from holdfast.providers.requests.request_body import build_request_body
 from holdfast.providers.rules.validate import validate_request
 from holdfast.replay.cache import (
     SETUP_BREAKPOINT,

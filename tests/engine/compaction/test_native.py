@@ -37,7 +37,7 @@ from holdfast.providers.native_compaction import (
     find_required_betas,
 )
 from holdfast.providers.registry import get_api_spec
-from holdfast.providers.request_body import build_request_body
+from holdfast.providers.requests.request_body import build_request_body
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import CompactionEntry

@@ -27,8 +27,8 @@ from holdfast.messages.strip_foreign import strip_foreign_content
 from holdfast.planning.pipeline import Policy
 from holdfast.providers.answers.answer_stream import parse_answer as read
 from holdfast.providers.foreign.convert import convert_request
-from holdfast.providers.message_dicts import encode_messages
-from holdfast.providers.request_body import parse_request
+from holdfast.providers.requests.message_dicts import encode_messages
+from holdfast.providers.requests.request_body import parse_request
 from holdfast.state.entries import MessageEntry
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider, ProviderSettings

@@ -16,7 +16,7 @@ from holdfast.errors import LogConflict, StoreLocked, StoreReadOnly, UnknownId, 
 from holdfast.messages.message import Message, collect_media_in_messages, get_result_text
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.providers.request_body import build_request_body
+from holdfast.providers.requests.request_body import build_request_body
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import (
     AnswerEntry,

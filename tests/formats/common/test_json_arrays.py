@@ -14,10 +14,10 @@ from holdfast.errors import UnrecognizedContent
 from holdfast.formats import read_recording
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.gemini import messages as gemini
-from holdfast.providers.message_dicts import encode_messages
 from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses
 from holdfast.providers.registry import API_SPECS
+from holdfast.providers.requests.message_dicts import encode_messages
 from holdfast.state.entries import MessageEntry
 
 APIS = {wire.API_NAME: wire for wire in (anthropic, openai_chat, openai_responses, gemini)}

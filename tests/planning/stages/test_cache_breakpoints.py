@@ -20,7 +20,7 @@ from holdfast.messages.size.tokens import build_sized_message
 from holdfast.normalize import SYNTHETIC_RESULT_TEXT
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.stages.cache_breakpoints import choose_cache_breakpoints
-from holdfast.providers.request_body import build_request_body
+from holdfast.providers.requests.request_body import build_request_body
 from holdfast.replay.cache import SETUP_BREAKPOINT, SimulatedCache, make_cache_blocks
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span

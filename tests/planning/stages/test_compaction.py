@@ -19,7 +19,7 @@ from holdfast.planning.extract.constants import MAX_SCANNED_TOKENS
 from holdfast.planning.extract.summary_builder import find_updatable_summary
 from holdfast.planning.pipeline import plan_request
 from holdfast.planning.plan import reconcile_messages
-from holdfast.providers.request_body import build_request_body
+from holdfast.providers.requests.request_body import build_request_body
 from holdfast.state.entries import FAILURE_OVERFLOW, CompactionEntry, Entry, FailureEntry, RevokeEntry
 from holdfast.state.fold.apply import apply_entry
 from holdfast.state.plan import SummaryRequest

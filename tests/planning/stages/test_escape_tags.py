@@ -25,7 +25,7 @@ from holdfast.planning.stages.escape_tags import (
     escape_tags_across_texts,
     find_look_alike_brackets,
 )
-from holdfast.providers.request_body import build_request_body
+from holdfast.providers.requests.request_body import build_request_body
 from holdfast.state.view import build_projection
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=200_000)

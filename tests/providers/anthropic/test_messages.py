@@ -12,7 +12,7 @@ from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.providers.anthropic import messages as anthropic
-from holdfast.providers.message_dicts import decode_messages, encode_messages
+from holdfast.providers.requests.message_dicts import decode_messages, encode_messages
 
 
 def decode(wire):

@@ -16,8 +16,8 @@ from holdfast.messages.parts import Opaque, ProviderSignature, ToolCall
 from holdfast.providers.common.json.json_path import JsonTree, replace_json_at_paths, set_body_model
 from holdfast.providers.fix import fix_request
 from holdfast.providers.fix.word_guard import count_user_texts
-from holdfast.providers.message_dicts import decode_messages
 from holdfast.providers.registry import API_NAMES, API_SPECS
+from holdfast.providers.requests.message_dicts import decode_messages
 
 MODELS = {"anthropic": "claude-sonnet-4-5", "openai-chat": "gpt-5", "openai-responses": "gpt-5.5", "gemini": "g"}
 

@@ -15,9 +15,9 @@ from holdfast.errors import FormatError
 from holdfast.messages.parts import ToolCall
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.gemini import messages as gemini
-from holdfast.providers.message_dicts import decode_messages, encode_messages
 from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses
+from holdfast.providers.requests.message_dicts import decode_messages, encode_messages
 
 READERS = {
     "anthropic": anthropic,

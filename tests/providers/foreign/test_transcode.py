@@ -26,10 +26,10 @@ from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.foreign.convert import convert_request
 from holdfast.providers.foreign.transcode import drop_foreign_bytes
 from holdfast.providers.gemini import messages as gemini
-from holdfast.providers.message_dicts import decode_messages, encode_messages
 from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses
 from holdfast.providers.registry import API_SPECS
+from holdfast.providers.requests.message_dicts import decode_messages, encode_messages
 from holdfast.providers.rules.validate import validate_request
 from holdfast.testing.provider.client import STRICTEST_MODELS
 

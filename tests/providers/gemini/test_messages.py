@@ -17,7 +17,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, Part, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.providers.gemini import messages as gemini
-from holdfast.providers.message_dicts import decode_messages, encode_messages
+from holdfast.providers.requests.message_dicts import decode_messages, encode_messages
 
 CALL = {"functionCall": {"name": "ls", "args": {"p": 1}}}
 ANSWER = {"functionResponse": {"name": "ls", "response": {"output": "a.py"}}}

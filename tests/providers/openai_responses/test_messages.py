@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, ProviderSignature, Text, Thinking, ToolCall, ToolResult
-from holdfast.providers.message_dicts import decode_messages, encode_messages
 from holdfast.providers.openai_responses.items import decode_item, find_message_spans
 from holdfast.providers.openai_responses.messages import (
     API_NAME,
@@ -23,6 +22,7 @@ from holdfast.providers.openai_responses.messages import (
     group_items_by_message,
     strip_list_brackets,
 )
+from holdfast.providers.requests.message_dicts import decode_messages, encode_messages
 
 USER = b'{"role": "user",  "content": "h\\u0069"}'
 THOUGHT = (

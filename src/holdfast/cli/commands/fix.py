@@ -23,8 +23,8 @@ from holdfast.errors import FormatError, HoldfastError
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.fix import FixResult, RequestFix, fix_lone_surrogates, fix_request
 from holdfast.providers.foreign.convert import convert_request
-from holdfast.providers.recognize import recognize_api
 from holdfast.providers.registry import API_NAMES
+from holdfast.providers.requests.recognize import recognize_api
 
 EXAMPLES = """\
 \b

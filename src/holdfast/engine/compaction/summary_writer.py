@@ -23,9 +23,9 @@ from holdfast.planning.summary.prompts import SUMMARIZER_INSTRUCTIONS
 from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.common.shared_options import TEXT_FORMAT
 from holdfast.providers.errors import OVERFLOW_KINDS, Verdict, classify_error
-from holdfast.providers.options import read_request_options
 from holdfast.providers.registry import get_api_spec
-from holdfast.providers.request_body import build_request_body, parse_request, render_request
+from holdfast.providers.requests.options import read_request_options
+from holdfast.providers.requests.request_body import build_request_body, parse_request, render_request
 from holdfast.recovery.retry import compute_summary_retry_delay
 from holdfast.state.calibration.token_estimate import UNSEEN_MARGIN
 from holdfast.state.costs import SummaryCall

@@ -30,9 +30,9 @@ from holdfast.messages.text.token_excerpts import clip_text_with_notice
 from holdfast.planning.extract.restored_plan import render_restored_todos
 from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.common.portable_options import FunctionTool, PortableOptions
-from holdfast.providers.options import write_request_options
 from holdfast.providers.registry import get_api_spec
-from holdfast.providers.request_body import build_system_field
+from holdfast.providers.requests.options import write_request_options
+from holdfast.providers.requests.request_body import build_system_field
 
 __all__ = ["Environment", "FunctionTool", "RulesFile", "Skill", "load_environment"]
 

@@ -21,7 +21,7 @@ from holdfast.errors import ContextOverflow, InvalidRequest, UpstreamError
 from holdfast.planning.budget import compute_effective_target
 from holdfast.planning.stages.smallest_request import estimate_irreducible_tokens
 from holdfast.providers.errors import Verdict
-from holdfast.providers.request_body import parse_request
+from holdfast.providers.requests.request_body import parse_request
 from holdfast.recovery.error_texts import format_stop_message
 from holdfast.recovery.machine import (
     CONTEXT_OVERFLOW_KIND,

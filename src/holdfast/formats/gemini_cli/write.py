@@ -29,7 +29,7 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.common.json.raw_json import encode_json as to_json
 from holdfast.providers.common.json.raw_json import wrap_call_arguments
 from holdfast.providers.gemini import messages as gemini
-from holdfast.providers.message_dicts import encode_messages
+from holdfast.providers.requests.message_dicts import encode_messages
 from holdfast.state.entries import BranchSummaryEntry, CompactionEntry, Entry, MessageEntry, NoteEntry, Usage
 
 

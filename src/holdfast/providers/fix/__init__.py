@@ -26,8 +26,8 @@ from holdfast.providers.fix.options import fix_options_greedily
 from holdfast.providers.fix.output_limit import add_missing_max_tokens
 from holdfast.providers.fix.tools import translate_foreign_tools
 from holdfast.providers.fix.word_guard import count_user_texts, has_lost_text
-from holdfast.providers.recognize import recognize_api
 from holdfast.providers.registry import get_api_dialect, get_api_spec
+from holdfast.providers.requests.recognize import recognize_api
 from holdfast.providers.rules.rule import Finding
 from holdfast.state.dialect import Dialect
 

@@ -22,7 +22,7 @@ from holdfast.providers.fix.mixed_messages import TranslatedMessage, split_resul
 from holdfast.providers.foreign.convert import describe_unshown_media, move_result_media
 from holdfast.providers.foreign.foreign_blocks import ForeignBlock, find_foreign_blocks
 from holdfast.providers.gemini import messages as gemini
-from holdfast.providers.request_body import encode_sized_messages
+from holdfast.providers.requests.request_body import encode_sized_messages
 from holdfast.providers.rules.rule import Finding
 
 _RULE_NAME = "foreign-form"

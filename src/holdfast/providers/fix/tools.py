@@ -14,8 +14,8 @@ from holdfast.providers.common.json.raw_json import decode_json_value, encode_js
 from holdfast.providers.common.portable_options import FunctionTool, PortableOptions
 from holdfast.providers.fix.fix_context import FixContext, RequestFix
 from holdfast.providers.foreign.foreign_blocks import classify_tool_declaration
-from holdfast.providers.options import read_request_options, write_request_options
 from holdfast.providers.registry import API_SPECS
+from holdfast.providers.requests.options import read_request_options, write_request_options
 from holdfast.providers.rules.rule import Finding
 
 _TOOLS_FIELD = "tools"

@@ -21,10 +21,10 @@ from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.raw_json import encode_json, replace_json_fields
 from holdfast.providers.common.portable_options import PortableOptions
 from holdfast.providers.common.tool_names import map_invalid_tool_names, rename_message_tools
-from holdfast.providers.options import read_request_options, write_request_options
-from holdfast.providers.recognize import recognize_api
 from holdfast.providers.registry import get_api_dialect, get_api_spec, have_one_provider
-from holdfast.providers.request_body import ParsedRequest, build_request_body, parse_request
+from holdfast.providers.requests.options import read_request_options, write_request_options
+from holdfast.providers.requests.recognize import recognize_api
+from holdfast.providers.requests.request_body import ParsedRequest, build_request_body, parse_request
 from holdfast.state.codec.reading import get_decoder
 
 

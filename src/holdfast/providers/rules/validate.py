@@ -11,8 +11,8 @@ from msgspec import Raw
 from holdfast.errors import FormatError, UnrecognizedContent
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.surrogates import find_lone_surrogate_path
-from holdfast.providers.recognize import recognize_api
 from holdfast.providers.registry import API_SPECS
+from holdfast.providers.requests.recognize import recognize_api
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.foreign import explain_foreign_findings
 from holdfast.providers.rules.rule import Finding, Rule, collect_findings

@@ -9,8 +9,8 @@ from typing import TypeAlias, TypeVar, TypeVarTuple
 from anyio import CapacityLimiter, to_thread
 
 from holdfast.engine.requests import parse_and_measure_body
-from holdfast.providers.incremental import IndexedRequest, index_request, parse_appended_request
-from holdfast.providers.request_body import ParsedRequest
+from holdfast.providers.requests.incremental import IndexedRequest, index_request, parse_appended_request
+from holdfast.providers.requests.request_body import ParsedRequest
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")

@@ -17,7 +17,7 @@ from msgspec.json import Decoder
 
 from holdfast.messages.parts import Opaque, Text
 from holdfast.providers.registry import get_api_spec
-from holdfast.providers.request_body import ParsedRequest
+from holdfast.providers.requests.request_body import ParsedRequest
 
 Value = TypeVar("Value")
 RequestPurpose = Literal["turn", "side", "compaction"]

@@ -13,7 +13,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Part, Text, Thinking
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.providers.request_body import ParsedRequest
+from holdfast.providers.requests.request_body import ParsedRequest
 from holdfast.proxy.conversation.clients import AGENTS, ClientIdentity
 
 SELF_IDENTIFYING_FAMILIES = AGENTS | {"aider"}

@@ -12,7 +12,7 @@ from holdfast.messages.message import Message, collect_media_in_messages
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.presets.common.overflow_replay import CONTINUE_INSTRUCTION
-from holdfast.providers.request_body import build_request_body
+from holdfast.providers.requests.request_body import build_request_body
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.entries import FAILURE_OVERFLOW, TRIGGER_REPLAY, Entry, FailureEntry, RequestSetup
 from holdfast.state.fold.apply import apply_entry

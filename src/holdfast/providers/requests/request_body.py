@@ -36,8 +36,8 @@ from holdfast.providers.common.json.raw_json import (
     replace_json_fields,
 )
 from holdfast.providers.foreign.transcode import drop_foreign_bytes
-from holdfast.providers.recognize import recognize_api
 from holdfast.providers.registry import API_SPECS, get_api_spec
+from holdfast.providers.requests.recognize import recognize_api
 from holdfast.state.entries import RequestSetup
 from holdfast.state.plan import PlanOptions
 from holdfast.state.sequence import count_shared_prefix_items

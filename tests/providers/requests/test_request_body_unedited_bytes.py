@@ -17,7 +17,7 @@ from holdfast.messages.parts import Opaque, Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.registry import API_NAMES, API_SPECS
-from holdfast.providers.request_body import (
+from holdfast.providers.requests.request_body import (
     build_request_body,
     measure_body_as_setup,
     measure_parsed_request,
@@ -29,9 +29,7 @@ from holdfast.state.plan import PlanOptions
 ODD = rb"""{"u": "\u4f60\/\n",  "n": [12345678901234567890123, 1e5, -0.0, 1E+2 ],
   "x_new" : {"b":1,"a":{"c" : [ ]}} , "d":null}"""
 """JSON that no writer would make again: escapes, spaces, order, numbers."""
-CORPUS = {
-    api: (Path(__file__).parent / "request_bodies" / f"{api}.txt").read_bytes().replace(b"@", ODD) for api in API_NAMES
-}
+CORPUS = {api: (Path(__file__).parent / "bodies" / f"{api}.txt").read_bytes().replace(b"@", ODD) for api in API_NAMES}
 """A body for each API, with odd JSON wherever the file has an ``@``."""
 
 

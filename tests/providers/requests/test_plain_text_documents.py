@@ -21,11 +21,11 @@ from holdfast.messages.size.tokens import DOCUMENT_TOKENS, estimate_media_tokens
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.common.media import decode_text_document
 from holdfast.providers.gemini import messages as gemini
-from holdfast.providers.message_dicts import decode_messages, encode_messages
 from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses
 from holdfast.providers.registry import API_SPECS, get_api_spec
-from holdfast.providers.request_body import measure_parsed_request, parse_request, render_request
+from holdfast.providers.requests.message_dicts import decode_messages, encode_messages
+from holdfast.providers.requests.request_body import measure_parsed_request, parse_request, render_request
 from holdfast.providers.rules.validate import validate_request
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider.client import STRICTEST_MODELS

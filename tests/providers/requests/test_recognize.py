@@ -9,8 +9,8 @@ import pytest
 from holdfast.errors import FormatError, UnrecognizedContent
 from holdfast.providers.anthropic.models import get_claude_traits
 from holdfast.providers.common.json.body_fields import parse_body_fields
-from holdfast.providers.recognize import recognize_api, recognize_expected_api
 from holdfast.providers.registry import get_api_dialect
+from holdfast.providers.requests.recognize import recognize_api, recognize_expected_api
 
 USER = {"role": "user", "content": "hi"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}

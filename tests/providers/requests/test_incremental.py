@@ -12,9 +12,9 @@ from hypothesis_strategies import conversation_strategy
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.providers.incremental import count_shared_prefix_bytes, index_request, parse_appended_request
 from holdfast.providers.registry import API_NAMES
-from holdfast.providers.request_body import build_request_body, measure_parsed_request, parse_request
+from holdfast.providers.requests.incremental import count_shared_prefix_bytes, index_request, parse_appended_request
+from holdfast.providers.requests.request_body import build_request_body, measure_parsed_request, parse_request
 from holdfast.testing.provider.client import STRICTEST_MODELS
 
 

@@ -12,7 +12,7 @@ from openai.types.chat import ChatCompletionMessage
 
 from holdfast.errors import FormatError
 from holdfast.messages.parts import Text, ToolCall
-from holdfast.providers.message_dicts import decode_messages, encode_messages
+from holdfast.providers.requests.message_dicts import decode_messages, encode_messages
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "sh", "arguments": '{"c":"ls"}'}}
 
