@@ -335,7 +335,7 @@ def test_an_extract_is_always_the_same(messages, budget):
 
 SCRIPT = """
 from holdfast.planning.extract.extract import build_extract
-from histories import build_conversation
+from sample_conversations import build_conversation
 from holdfast.messages.size.tokens import build_sized_message
 turns = [(n, 200, [(3, n, 3_000, 1), (2, n + 5, 900, 0)], True) for n in range(12)]
 slots = [build_sized_message(message) for message in build_conversation(turns)]

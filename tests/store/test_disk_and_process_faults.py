@@ -33,7 +33,7 @@ SUPPORT = Path(__file__).parents[1] / "support"
 APPENDS = """
 import sys
 from holdfast.store import open_store
-from samples import SAMPLE_KEY, make_message_chain
+from sample_entries import SAMPLE_KEY, make_message_chain
 with open_store(sys.argv[1]) as store:
     store.create_session(SAMPLE_KEY)
     for entry in make_message_chain(f"e{n:06}" for n in range(100_000)):
@@ -42,7 +42,7 @@ with open_store(sys.argv[1]) as store:
 IMPORTS = """
 import sys
 from holdfast.store import open_store
-from samples import SAMPLE_KEY, make_message_chain
+from sample_entries import SAMPLE_KEY, make_message_chain
 entries = make_message_chain(f"e{n}" for n in range(3_000))
 print("ready", flush=True)
 sys.stdin.readline()
@@ -53,7 +53,7 @@ with open_store(sys.argv[1]) as store:
 HOLDS = """
 import os, sys, time
 from holdfast.store import open_store
-from samples import SAMPLE_KEY
+from sample_entries import SAMPLE_KEY
 with open_store(sys.argv[1]) as store, store.hold_lease(SAMPLE_KEY):
     child = os.fork() if "fork" in sys.argv else 1
     os.write(1, str(child or os.getpid()).encode() + os.linesep.encode())
@@ -62,7 +62,7 @@ with open_store(sys.argv[1]) as store, store.hold_lease(SAMPLE_KEY):
 BUSY = """
 import sys, time
 from holdfast.store import open_store
-from samples import SAMPLE_KEY
+from sample_entries import SAMPLE_KEY
 with open_store(sys.argv[1]) as store:
     print("busy", flush=True)
     while True:
