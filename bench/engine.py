@@ -47,7 +47,7 @@ from holdfast.messages.message import Message
 from holdfast.providers.requests.message_dicts import decode_messages
 from holdfast.state.entries import RequestSetup
 from holdfast.state.target import Target
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 
 LENGTH, WINDOW, NEVER = 10_000, 200_000, 100_000_000
 PLACES = {1_000: (500, 1_500), 10_000: (9_000, LENGTH)}

@@ -50,7 +50,7 @@ from transcript import transcript
 from holdfast.messages.message import Message
 from holdfast.messages.parts import ToolCall
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.providers.fix import fix_request
+from holdfast.providers.fix.fix_request import fix_request
 from holdfast.providers.requests.message_dicts import decode_messages
 from holdfast.providers.requests.request_body import build_request_body
 

@@ -36,8 +36,9 @@ from holdfast.errors import HoldfastError
 from holdfast.providers.answers.answer_stream import AnswerStream, parse_answer
 from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.common.sse import SseReader
-from holdfast.providers.errors import ErrorReport, classify_error
-from holdfast.store import open_store
+from holdfast.providers.errors.classify_error import classify_error
+from holdfast.providers.errors.report import ErrorReport
+from holdfast.store.open_store import open_store
 from holdfast.testing.provider import Provider, ProviderSettings
 from holdfast.testing.provider.calls import IncomingRequest, ProviderReply, RefusalReply, ScriptedAnswer
 from holdfast.testing.provider.client import STRICTEST_MODELS

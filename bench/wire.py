@@ -31,8 +31,8 @@ from transcript import transcript
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.normalize import normalize_history
-from holdfast.providers.fix import fix_request
+from holdfast.normalize.normalize_history import normalize_history
+from holdfast.providers.fix.fix_request import fix_request
 from holdfast.providers.registry import API_NAMES, get_api_dialect
 from holdfast.providers.requests.message_dicts import decode_messages
 from holdfast.providers.requests.request_body import build_request_body, parse_request, render_request

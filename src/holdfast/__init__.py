@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from holdfast.planning.pipeline import Policy
     from holdfast.planning.plan import apply, plan
     from holdfast.planning.stages.order import Stage
-    from holdfast.providers.errors import classify_error
-    from holdfast.providers.fix import fix_request as fix
+    from holdfast.providers.errors.classify_error import classify_error
+    from holdfast.providers.fix.fix_request import fix_request as fix
     from holdfast.providers.requests.message_dicts import decode_messages, encode_messages
     from holdfast.providers.rules.validate import validate_request as lint
     from holdfast.state.conversation_state import ConversationState
     from holdfast.state.entries import Usage
     from holdfast.state.plan import Plan, SummaryRequest
     from holdfast.state.target import PlanInputs, SummaryResult, Target
-    from holdfast.store import open_store
+    from holdfast.store.open_store import open_store
 
 __version__ = "0.1.0"
 __all__ = [
@@ -88,13 +88,13 @@ _HOMES = {
     "ToolResult": "messages.parts:ToolResult",
     "Usage": "state.entries:Usage",
     "apply": "planning.plan:apply",
-    "classify_error": "providers.errors:classify_error",
+    "classify_error": "providers.errors.classify_error:classify_error",
     "decode_messages": "providers.requests.message_dicts:decode_messages",
     "encode_messages": "providers.requests.message_dicts:encode_messages",
-    "fix": "providers.fix:fix_request",
+    "fix": "providers.fix.fix_request:fix_request",
     "get_target": "config.files:get_target",
     "lint": "providers.rules.validate:validate_request",
-    "open_store": "store:open_store",
+    "open_store": "store.open_store:open_store",
     "plan": "planning.plan:plan",
 }
 """Where each public name is defined: the module, and its name there."""

@@ -10,6 +10,24 @@ from typing import Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
+__all__ = [
+    "COMPACTION_OUTCOMES",
+    "AnswerRecorded",
+    "CompactionEnded",
+    "CompactionOutcome",
+    "CompactionStarted",
+    "EditsDecided",
+    "Event",
+    "EventListener",
+    "HookFailed",
+    "NoticeGiven",
+    "RequestRefused",
+    "RequestStarted",
+    "RetryScheduled",
+    "SessionEvent",
+    "ShrinkStarted",
+]
+
 CompactionOutcome: TypeAlias = Literal[
     "compacted", "nothing_to_compact", "not_smaller", "summary_rejected", "timed_out", "cancelled", "provider_error"
 ]

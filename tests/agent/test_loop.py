@@ -28,7 +28,7 @@ from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.state import entries
 from holdfast.state.conversation_state import ConversationState
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 from holdfast.testing.provider import Fault, ModelAnswer, Provider, ProviderSettings, ScriptedAnswer
 from holdfast.testing.provider.client import STRICTEST_MODELS
 from holdfast.testing.upstream import ProviderUpstream

@@ -19,8 +19,8 @@ from holdfast.messages.size.tokens import build_sized_message
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry
-from holdfast.store import open_store
 from holdfast.store.base import SessionStore
+from holdfast.store.open_store import open_store
 
 Run = Callable[..., Result]
 

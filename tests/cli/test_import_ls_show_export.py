@@ -18,7 +18,7 @@ from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, MessageEntry, NoteEntry
 from holdfast.state.view import build_projection
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 
 KEY = "5e551011-aaaa"
 

@@ -226,7 +226,7 @@ def test_the_catalogue_is_read_from_the_same_file(files):
 
 def test_replay_uses_them(tmp_path, monkeypatch):
     """The policies of a replay are those in force."""
-    from holdfast.cli.replay import ReplayOptions, _make_replay_setup
+    from holdfast.cli.commands.replay import ReplayOptions, _make_replay_setup
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

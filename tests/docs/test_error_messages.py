@@ -14,7 +14,7 @@ from anyio import create_task_group, sleep, to_thread
 
 from holdfast import Engine, Message, Policy, config, errors, open_store, plan
 from holdfast.engine.compaction.summarizer import SummaryWriter, write_summary
-from holdfast.engine.concurrency.lanes import Lanes
+from holdfast.engine.concurrency.lanes_and_permits import Lanes
 from holdfast.engine.upstream.upstream import Upstream
 from holdfast.formats import read_recording
 from holdfast.messages.parts import ToolCall

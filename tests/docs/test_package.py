@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import entry_points, requires
 from importlib.resources import files
+from typing import get_args, get_type_hints
 
 import pytest
 
 import holdfast
+from holdfast import types
 
 HEAVY = ("sqlite3", "click", "rich", "platformdirs", "httpx2", "starlette", "prometheus_client", "anyio", "asyncio")
 """What ``import holdfast`` must not load: databases, terminals, networks."""
@@ -58,6 +62,51 @@ def test_public_names():
         "open_store",
         "plan",
     ]
+
+
+PUBLIC_MODULES = ("holdfast", "holdfast.agent", "holdfast.errors", "holdfast.events", "holdfast.hooks", "holdfast.sync")
+INNER_TYPES = {"CompactionTracker", "EngineResources", "Journal"}
+"""What a session is made of; its attributes that hold these are no part of what is promised."""
+
+
+def iter_holdfast_types(annotation: object) -> Iterator[type]:
+    """Yield the classes of ours that an annotation names, however deep."""
+    if isinstance(annotation, type) and annotation.__module__.startswith("holdfast."):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from iter_holdfast_types(argument)
+
+
+def iter_signatures(value: object) -> Iterator[object]:
+    """Yield what has annotations in a public name: a function, or a class with its fields and public methods."""
+    yield value
+    if not isinstance(value, type):
+        return
+    for name, member in vars(value).items():
+        if name.startswith("_"):
+            continue
+        if isinstance(member, classmethod | staticmethod):
+            yield member.__func__
+        elif isinstance(member, property):
+            yield member.fget
+        elif callable(member):
+            yield member
+
+
+def test_types_in_public_signatures_are_public():
+    """Whoever annotates his own code finds each type that a public name takes or gives in a public module."""
+    modules = [import_module(name) for name in PUBLIC_MODULES]
+    public = {name: getattr(module, name) for module in modules for name in getattr(module, "__all__", ())}
+    exported = {*public.values(), *(getattr(types, name) for name in types.__all__)}
+    seen = set()
+    for name, value in public.items():
+        for signature in iter_signatures(value):
+            for annotation in get_type_hints(signature, localns={"Durability": str, **vars(types)}).values():
+                for kind in iter_holdfast_types(annotation):
+                    seen.add(kind)
+                    is_public = kind in exported or kind.__module__ in ("holdfast.errors", "holdfast.events")
+                    assert is_public or kind.__name__ in INNER_TYPES, f"{name}: {kind.__module__}.{kind.__name__}"
+    assert {getattr(types, name) for name in ("Run", "Verdict", "PlanBuilder", "SessionStore")} <= seen
 
 
 def test_public_names_are_there():

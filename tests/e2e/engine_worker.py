@@ -24,11 +24,12 @@ from sample_entries import SAMPLE_KEY
 from holdfast.config import get_target
 from holdfast.engine.compaction.summarizer import SummaryWriter
 from holdfast.engine.engine import Engine
-from holdfast.engine.log.queue import NOTE_QUEUED
+from holdfast.engine.log.queued_messages import NOTE_QUEUED
 from holdfast.engine.session import Session
 from holdfast.messages.parts import ToolCall
 from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
-from holdfast.providers.errors import ErrorReport, classify_error
+from holdfast.providers.errors.classify_error import classify_error
+from holdfast.providers.errors.report import ErrorReport
 from holdfast.state.entries import MessageEntry, NoteEntry
 from holdfast.store.base import SessionStore
 from holdfast.testing.provider import Provider, ProviderSettings

@@ -14,10 +14,11 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.planning.settings import Settings as Numbers
 from holdfast.providers.answers.answer_stream import AnswerStream
-from holdfast.providers.errors import VERDICT_KINDS, ErrorReport, classify_error
+from holdfast.providers.errors.classify_error import classify_error
+from holdfast.providers.errors.report import VERDICT_KINDS, ErrorReport
 from holdfast.recovery.machine import compute_max_requests
 from holdfast.state.entries import TRIGGER_FALLBACK, CompactionEntry, DecisionEntry, MessageEntry
-from holdfast.state.fold.apply import TRUNCATE_RULE
+from holdfast.state.fold.fold_entries import TRUNCATE_RULE
 from holdfast.state.view import build_projection
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider, ProviderSettings

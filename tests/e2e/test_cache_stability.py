@@ -20,7 +20,7 @@ from workday_driver import WholeReply, drive_workday, find_prefix_breaks, make_d
 from holdfast import Policy
 from holdfast.config import get_target
 from holdfast.engine.log.journal import Journal
-from holdfast.engine.requests import add_setup_to_target
+from holdfast.engine.request_template import add_setup_to_target
 from holdfast.engine.upstream.upstream import HttpUpstream, UpstreamRequest
 from holdfast.messages.parts import Thinking
 from holdfast.planning.settings import Settings as Numbers

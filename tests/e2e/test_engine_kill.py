@@ -22,7 +22,7 @@ import example_counts
 import pytest
 from sample_entries import SAMPLE_KEY, is_same_request
 
-from holdfast.engine.log.queue import read_queued_messages
+from holdfast.engine.log.queued_messages import read_queued_messages
 from holdfast.messages.message import Message
 from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
 from holdfast.state.codec.packing import unpack_value

@@ -21,7 +21,7 @@ import pytest
 from sample_entries import SAMPLE_KEY, is_same_request
 
 from holdfast.engine.log.journal import Journal
-from holdfast.engine.requests import render_prepared_request
+from holdfast.engine.request_template import render_prepared_request
 from holdfast.state.conversation_state import ConversationState
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore

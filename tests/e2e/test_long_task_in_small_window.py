@@ -21,7 +21,8 @@ from holdfast.engine.engine import Engine
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.planning.settings import Settings as Numbers
-from holdfast.providers.errors import ErrorReport, classify_error
+from holdfast.providers.errors.classify_error import classify_error
+from holdfast.providers.errors.report import ErrorReport
 from holdfast.recovery.machine import compute_max_requests
 from holdfast.state.entries import AnswerEntry, CompactionEntry, MessageEntry
 from holdfast.store.memory import MemoryStore

@@ -19,7 +19,8 @@ from holdfast.config import get_target
 from holdfast.engine.engine import Engine
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
-from holdfast.providers.errors import ErrorReport, classify_error
+from holdfast.providers.errors.classify_error import classify_error
+from holdfast.providers.errors.report import ErrorReport
 from holdfast.state.calibration.token_estimate import get_calibrated_ratio
 from holdfast.state.entries import CompactionEntry, MessageEntry
 from holdfast.state.view import decode_native_summary

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import fields
 
 from holdfast.config import get_target
-from holdfast.engine.concurrency.lanes import Lanes
+from holdfast.engine.concurrency.lanes_and_permits import Lanes
 from holdfast.engine.engine import Engine
 from holdfast.engine.hooks import BeforeCompactionResult, Hooks, run_hook
 from holdfast.errors import ConfigError

@@ -38,8 +38,8 @@ from holdfast.providers.registry import API_NAMES
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, MessageEntry, NoteEntry
-from holdfast.store import open_store
 from holdfast.store.memory import MemoryStore
+from holdfast.store.open_store import open_store
 
 LOG = "\n".join(f"{n:05} step {n} {'FAILED' if n % 500 == 0 else 'ok'}" for n in range(6_000))
 """A result that is too long for a request."""

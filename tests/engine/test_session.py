@@ -16,8 +16,8 @@ from holdfast import events
 from holdfast.config import get_target
 from holdfast.engine.engine import Engine
 from holdfast.engine.log.journal import Journal
-from holdfast.engine.log.queue import NOTE_QUEUED, read_queued_messages
-from holdfast.engine.requests import build_template_from_fields, render_prepared_request
+from holdfast.engine.log.queued_messages import NOTE_QUEUED, read_queued_messages
+from holdfast.engine.request_template import build_template_from_fields, render_prepared_request
 from holdfast.engine.upstream.replies import ask_upstream
 from holdfast.engine.upstream.upstream import HttpUpstream, UpstreamRequest
 from holdfast.errors import (
@@ -32,7 +32,7 @@ from holdfast.errors import (
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
 from holdfast.providers.answers.parsed_answer import ParsedAnswer as WireAnswer
-from holdfast.providers.errors import ErrorReport
+from holdfast.providers.errors.report import ErrorReport
 from holdfast.state.entries import FAILURE_OVERFLOW, AnswerEntry, FailureEntry, NoteEntry, RequestEntry, Usage
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run_on_fake_clock

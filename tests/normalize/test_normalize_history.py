@@ -17,9 +17,10 @@ from holdfast import normalize as hygiene
 from holdfast.config import get_target
 from holdfast.messages.message import Message, collect_media_in_messages, get_result_text
 from holdfast.messages.parts import Media, Opaque, ProviderSignature, Text, Thinking, ToolCall, ToolResult
-from holdfast.normalize import SYNTHETIC_RESULT_TEXT, normalize_history
 from holdfast.normalize.fast_path import is_normalized_inside
 from holdfast.normalize.ids import encode_wire_id, has_only_valid_ids
+from holdfast.normalize.normalize_history import normalize_history
+from holdfast.normalize.pairing import SYNTHETIC_RESULT_TEXT
 from holdfast.normalize.parts import clean_message, clean_part
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.providers.requests.request_body import build_request_body

@@ -9,7 +9,7 @@ import pytest
 from holdfast.config import get_target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.normalize import normalize_history
+from holdfast.normalize.normalize_history import normalize_history
 
 MODELS = {
     "anthropic": "claude-sonnet-4-5",

@@ -14,12 +14,12 @@ from holdfast.messages.cut_points import find_cut_points
 from holdfast.messages.message import Message
 from holdfast.messages.parts import ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.normalize import SIGNED
 from holdfast.normalize.projection import _find_last_independent_cut, normalize_projection
+from holdfast.normalize.signatures import SIGNATURE_RULE as SIGNED
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Entry, MessageEntry, RequestSetup
-from holdfast.state.fold.apply import apply_entries, apply_entry
+from holdfast.state.fold.fold_entries import apply_entries, apply_entry
 from holdfast.state.fold.rewind import replace_raw_bytes
 
 ROLES = ("user", "assistant", "user", "assistant", "user")

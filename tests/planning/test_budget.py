@@ -29,7 +29,7 @@ from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings import Settings, WindowSettings
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import AnswerEntry, CompactionEntry, Entry, MessageEntry, RequestEntry, RequestSetup, Usage
-from holdfast.state.fold.apply import apply_entries
+from holdfast.state.fold.fold_entries import apply_entries
 from holdfast.state.target import ModelLimits, Target
 from holdfast.state.view import compute_prefix_digest, get_valid_measured_request
 

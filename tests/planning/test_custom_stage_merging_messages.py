@@ -22,7 +22,7 @@ from holdfast.planning.stages.tail_selection import measure_tail
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import Entry, MessageEntry, RequestSetup
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.view import build_projection, count_leading_messages, list_shown_sized_messages_at
 
 FOLDED = Message.from_text("user", "What stood here was folded into this. " * 100)

@@ -13,10 +13,11 @@ from holdfast.messages.parts import ProviderSignature, Text, Thinking, ToolCall
 from holdfast.planning.builder import PlanBuilder
 from holdfast.providers.answers.answer_stream import AnswerStream
 from holdfast.providers.anthropic.compaction import merge_context_edits
-from holdfast.providers.errors import Verdict, classify_error
+from holdfast.providers.errors.classify_error import classify_error
 from holdfast.providers.errors.render import render_error_response
-from holdfast.providers.fix import fix_request
-from holdfast.providers.foreign.convert import convert_request
+from holdfast.providers.errors.report import Verdict
+from holdfast.providers.fix.fix_request import fix_request
+from holdfast.providers.foreign.convert_request import convert_request
 from holdfast.providers.native_compaction import build_server_compaction_fields
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.requests.request_body import parse_request

@@ -13,7 +13,7 @@ from holdfast.messages.size.tokens import build_sized_message
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.pipeline import plan_request
 from holdfast.state.entries import CompactionEntry, Entry, MessageEntry, RequestEntry, RequestSetup
-from holdfast.state.fold.apply import apply_entries
+from holdfast.state.fold.fold_entries import apply_entries
 from holdfast.state.fold.rewind import rewind_state
 from holdfast.store.memory import MemoryStore
 

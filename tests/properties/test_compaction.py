@@ -30,7 +30,7 @@ from holdfast.planning.pipeline import plan_request
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings import Settings
 from holdfast.state.entries import AnswerEntry, Entry, FailureEntry, MessageEntry, RequestSetup, Usage
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.target import ModelLimits
 from holdfast.state.view import build_projection
 

@@ -20,19 +20,20 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.normalize import SYNTHETIC_RESULT_TEXT, normalize_history
+from holdfast.normalize.normalize_history import normalize_history
+from holdfast.normalize.pairing import SYNTHETIC_RESULT_TEXT
 from holdfast.normalize.parts import has_nonblank_content
 from holdfast.normalize.projection import build_messages_to_send, normalize_projection
 from holdfast.planning.pipeline import plan_request
 from holdfast.planning.plan import plan
-from holdfast.providers.fix import fix_request
+from holdfast.providers.fix.fix_request import fix_request
 from holdfast.providers.registry import API_NAMES
 from holdfast.providers.requests.request_body import build_request_body
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import AnswerEntry, DecisionEntry, Entry, MessageEntry, RequestSetup
-from holdfast.state.fold.apply import apply_entries, apply_entry
+from holdfast.state.fold.fold_entries import apply_entries, apply_entry
 
 FAMILIES = [(api, model) for api in API_NAMES for model in MANGLE_MODELS[api]]
 COUNT = example_counts.choose(quick=60, ci=182, thorough=2_000)

@@ -20,7 +20,7 @@ from holdfast.planning.pipeline import plan_request
 from holdfast.providers.requests.request_body import build_request_body
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.state.entries import AnswerEntry, CompactionEntry, Entry, MessageEntry, RequestSetup, Usage
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.view import build_projection, build_summary_message, get_valid_measured_request
 
 FRAME = RequestSetup("f", 500, is_exact=True)

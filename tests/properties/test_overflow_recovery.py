@@ -34,7 +34,7 @@ from holdfast.state.entries import (
     RequestSetup,
     Usage,
 )
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 
 OURS = Policy()
 talks = conversation_strategy(turns=4, steps=5, longest=9_000)

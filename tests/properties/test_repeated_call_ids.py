@@ -25,7 +25,7 @@ from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.pipeline import plan_request
 from holdfast.providers.requests.request_body import build_request_body
 from holdfast.state.entries import Entry, MessageEntry
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 
 MODELS = [
     ("anthropic", "claude-sonnet-4-5"),

@@ -23,9 +23,9 @@ from holdfast.config import get_target
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.normalize import SYNTHETIC_RESULT_TEXT, normalize_history
 from holdfast.normalize.ids import encode_wire_id
-from holdfast.normalize.pairing import ORPHAN_RESULT_LABEL
+from holdfast.normalize.normalize_history import normalize_history
+from holdfast.normalize.pairing import ORPHAN_RESULT_LABEL, SYNTHETIC_RESULT_TEXT
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.pipeline import plan_request
 from holdfast.planning.presets.registry import PRESETS
@@ -38,7 +38,7 @@ from holdfast.providers.requests.request_body import (
 )
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.entries import Entry, MessageEntry, RequestSetup
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 
 KNOWN = [
     ("anthropic", "claude-3-5-sonnet-20241022"),

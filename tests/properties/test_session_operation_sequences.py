@@ -51,13 +51,13 @@ from holdfast.state.entries import (
     RevokeEntry,
     Usage,
 )
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.plan import Plan
 from holdfast.state.target import Target
 from holdfast.state.view import build_projection
-from holdfast.store import open_store
 from holdfast.store.base import SessionStore
 from holdfast.store.blobs.blob_names import NOTE_CAPPED
+from holdfast.store.open_store import open_store
 
 STEPS = settings(
     max_examples=example_counts.choose(quick=4, ci=20, thorough=200),

@@ -11,7 +11,7 @@ from history_fuzzer import MANGLE_MODELS, mangle_conversation
 
 from holdfast.config import get_target
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.normalize import normalize_history
+from holdfast.normalize.normalize_history import normalize_history
 from holdfast.normalize.parts import has_nonblank_content
 from holdfast.providers.anthropic.models import get_claude_traits
 from holdfast.providers.registry import API_NAMES

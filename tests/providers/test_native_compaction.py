@@ -17,7 +17,8 @@ from holdfast.providers.answers.answer_stream import AnswerStream, parse_answer
 from holdfast.providers.anthropic.compaction import build_result_clearing_fields, merge_context_edits
 from holdfast.providers.common.compaction import add_beta_header
 from holdfast.providers.common.sse import SseReader, StreamEvent
-from holdfast.providers.errors import ErrorReport, classify_error
+from holdfast.providers.errors.classify_error import classify_error
+from holdfast.providers.errors.report import ErrorReport
 from holdfast.providers.native_compaction import (
     NativeCompactionFailure,
     NativeCompactionResult,

@@ -15,9 +15,10 @@ from holdfast.messages.message import Message
 from holdfast.planning.plan import apply, plan
 from holdfast.providers.answers.answer_stream import parse_answer
 from holdfast.providers.api_spec import ApiSpec
-from holdfast.providers.errors import Verdict, classify_error
+from holdfast.providers.errors.classify_error import classify_error
 from holdfast.providers.errors.render import render_error_response
-from holdfast.providers.foreign.convert import convert_request
+from holdfast.providers.errors.report import Verdict
+from holdfast.providers.foreign.convert_request import convert_request
 from holdfast.providers.openai_chat.models import build_dialect
 from holdfast.providers.openai_chat.spec import OPENAI_CHAT_SPEC
 from holdfast.providers.registry import API_SPECS

@@ -18,7 +18,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from holdfast.messages.parts import Text
 from holdfast.proxy.server import serve_proxy
 from holdfast.proxy.settings import Settings
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 from holdfast.testing.provider.apis.encode_reply import ApiCall, encode_reply
 from holdfast.testing.provider.calls import IncomingRequest, ModelAnswer, TokenUse
 from holdfast.testing.provider.client import STRICTEST_MODELS

@@ -10,9 +10,10 @@ import pytest
 
 from holdfast.engine.log.journal import Journal
 from holdfast.errors import StoreReadOnly
-from holdfast.providers.errors import ErrorReport, classify_error
-from holdfast.store import open_store
+from holdfast.providers.errors.classify_error import classify_error
+from holdfast.providers.errors.report import ErrorReport
 from holdfast.store.memory import MemoryStore
+from holdfast.store.open_store import open_store
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider import ProviderSettings as Strict
 from holdfast.testing.provider.client import STRICTEST_MODELS

@@ -7,7 +7,8 @@ import json
 import anyio
 import pytest
 
-from holdfast.providers.errors import ErrorReport, classify_error
+from holdfast.providers.errors.classify_error import classify_error
+from holdfast.providers.errors.report import ErrorReport
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider import ProviderSettings as Strict

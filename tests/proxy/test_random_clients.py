@@ -23,7 +23,7 @@ import pytest
 from holdfast.messages.parts import ToolCall
 from holdfast.providers.answers.answer_stream import AnswerStream, parse_answer
 from holdfast.providers.common.sse import SseReader
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider import ProviderSettings as Strict
 from holdfast.testing.provider.calls import ScriptedAnswer

@@ -11,8 +11,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.presets.openclaw.rules import OPENCLAW_2026_9
 from holdfast.planning.settings import Settings
-from holdfast.providers.errors import OVERFLOW_KINDS, VERDICT_KINDS
-from holdfast.recovery.error_texts import format_stop_message
+from holdfast.providers.errors.report import OVERFLOW_KINDS, VERDICT_KINDS
 from holdfast.recovery.machine import (
     CONTEXT_OVERFLOW_KIND,
     FIRST_STEP_BY_KIND,
@@ -30,6 +29,7 @@ from holdfast.recovery.machine import (
     subtract_used_steps,
 )
 from holdfast.recovery.retry import compute_retry_delay, compute_summary_retry_delay
+from holdfast.recovery.stop_message import format_stop_message
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
@@ -41,7 +41,7 @@ from holdfast.state.entries import (
     FailureEntry,
     MessageEntry,
 )
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 
 OURS = Settings()
 TRANSIENT = {"network", "rate_limit", "overloaded", "server", "unknown"}

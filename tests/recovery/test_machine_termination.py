@@ -12,8 +12,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings import CompactionSettings, RecoverySettings, RetrySettings, Settings
-from holdfast.providers.errors import OVERFLOW_KINDS, VERDICT_KINDS
-from holdfast.recovery.error_texts import format_stop_message
+from holdfast.providers.errors.report import OVERFLOW_KINDS, VERDICT_KINDS
 from holdfast.recovery.machine import (
     FIRST_STEP_BY_KIND,
     OVERFLOW_STEPS,
@@ -31,6 +30,7 @@ from holdfast.recovery.machine import (
     start_recovery,
     subtract_used_steps,
 )
+from holdfast.recovery.stop_message import format_stop_message
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
@@ -42,7 +42,7 @@ from holdfast.state.entries import (
     FailureEntry,
     MessageEntry,
 )
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 
 OURS = Settings()
 numbers = st.none() | st.integers(-5, 10**7)

@@ -14,8 +14,8 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import ToolCall
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.state.entries import Entry, MessageEntry
-from holdfast.state.fold.apply import apply_entries
-from holdfast.state.sequence import PersistentSequence
+from holdfast.state.fold.fold_entries import apply_entries
+from holdfast.state.persistent_sequence import PersistentSequence
 
 
 @pytest.mark.uncounted

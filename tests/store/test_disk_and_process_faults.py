@@ -21,9 +21,9 @@ from sample_entries import SAMPLE_KEY, drop_sequence_numbers, list_ids, make_mes
 
 from holdfast.errors import StoreError, StoreLocked, StoreReadOnly
 from holdfast.state.entries import Entry, NoteEntry
-from holdfast.store import open_store
 from holdfast.store.base import Quota
 from holdfast.store.blobs.blobs import FileBlobStore
+from holdfast.store.open_store import open_store
 
 NOBODY = 65_534
 """A user without rights, for tests that run as root: root may write everywhere."""

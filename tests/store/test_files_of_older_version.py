@@ -8,8 +8,8 @@ from sample_entries import is_same_request, make_all_entry_bodies, make_message_
 
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.view import build_projection, compute_prefix_digest
-from holdfast.store import open_store
 from holdfast.store.base import SessionStore
+from holdfast.store.open_store import open_store
 
 WRITTEN = Path(__file__).parent / "older_version"
 

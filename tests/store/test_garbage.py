@@ -16,10 +16,10 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, NoteEntry, RevokeEntry
-from holdfast.store import open_store
 from holdfast.store.base import SessionStore
 from holdfast.store.blobs.blob_names import collect_named_blobs, read_session_blobs
 from holdfast.store.garbage import GRACE_SECONDS, find_unused_blobs, preview_removal, remove_unused_blobs
+from holdfast.store.open_store import open_store
 
 LATER = 4_000_000_000.0
 """A time when everything here is old."""

@@ -12,10 +12,10 @@ from store_conformance import BlobStoreRules, SessionStoreRules
 
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import Entry
-from holdfast.store import open_store
 from holdfast.store.base import BlobStore, Quota, SessionInfo, SessionStore
 from holdfast.store.blobs.blobs import MemoryBlobStore
 from holdfast.store.memory import MemoryStore
+from holdfast.store.open_store import open_store
 
 
 @pytest.mark.usefixtures("impatient")

@@ -8,8 +8,8 @@ import pytest
 from sample_entries import SAMPLE_KEY, make_message_chain
 
 from holdfast.errors import ConfigError
-from holdfast.store import open_store
 from holdfast.store.memory import MemoryStore
+from holdfast.store.open_store import open_store
 
 
 def test_memory_has_three_names() -> None:

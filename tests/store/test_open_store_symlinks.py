@@ -8,7 +8,7 @@ import pytest
 from sample_entries import SAMPLE_KEY, make_message_chain
 
 from holdfast.errors import StoreLocked
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 
 
 @pytest.mark.usefixtures("impatient")

@@ -35,9 +35,10 @@ from holdfast.messages.parts import Text, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import BranchSummaryEntry, CompactionEntry, Entry, MessageEntry, NoteEntry
-from holdfast.store import open_store, sqlite
+from holdfast.store import sqlite
 from holdfast.store.base import Quota, SessionStore
-from holdfast.store.repair import repair_store
+from holdfast.store.open_store import open_store
+from holdfast.store.repair.repair_store import repair_store
 from holdfast.store.sql.database import SqliteFile
 from holdfast.store.sql.migrations import MIGRATIONS
 from holdfast.store.sqlite import ROWS_AT_ONCE, SqliteStore, build_kind_condition

@@ -31,8 +31,8 @@ from holdfast.state.entries import (
     RevokeEntry,
     Usage,
 )
-from holdfast.store import open_store
 from holdfast.store.base import SessionStore
+from holdfast.store.open_store import open_store
 from holdfast.store.search.search import get_searchable_text, lower_keeping_length, parse_search_terms
 from holdfast.store.sql.rows import compute_entry_identity
 from holdfast.store.tree.outline import reduce_to_sizes

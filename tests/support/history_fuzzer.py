@@ -27,7 +27,8 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Part, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.strip_foreign import strip_foreign_content
-from holdfast.normalize import SYNTHETIC_RESULT_TEXT, normalize_history
+from holdfast.normalize.normalize_history import normalize_history
+from holdfast.normalize.pairing import SYNTHETIC_RESULT_TEXT
 from holdfast.normalize.parts import has_nonblank_content
 from holdfast.normalize.projection import normalize_projection
 from holdfast.providers.registry import API_NAMES

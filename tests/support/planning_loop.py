@@ -15,7 +15,7 @@ from holdfast.planning.pipeline import Policy, plan_request
 from holdfast.providers.requests.request_body import build_request_body
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import AnswerEntry, DecisionEntry, Entry, EntryBody, MessageEntry, RequestEntry, Usage
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.plan import Plan
 from holdfast.state.target import PlanInputs, Target
 from holdfast.state.view import build_projection

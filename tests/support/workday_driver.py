@@ -10,13 +10,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.engine.log.journal import Journal, PreparedRequest
-from holdfast.engine.requests import add_setup_to_target, render_prepared_request
+from holdfast.engine.request_template import add_setup_to_target, render_prepared_request
 from holdfast.engine.upstream.replies import convert_answer_for_log
 from holdfast.errors import FormatError, UpstreamError
 from holdfast.messages.message import Message
 from holdfast.providers.answers.answer_stream import parse_answer
 from holdfast.providers.answers.parsed_answer import ParsedAnswer
-from holdfast.providers.errors import ErrorReport
+from holdfast.providers.errors.report import ErrorReport
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.requests.request_body import encode_sized_messages
 from holdfast.state.entries import Usage

@@ -20,7 +20,7 @@ from anyio.lowlevel import checkpoint
 from holdfast.config import get_target
 from holdfast.engine.compaction.inflight import CompactionTracker, extend_deadline, is_compaction_timeout
 from holdfast.engine.compaction.summarizer import SummaryWriter
-from holdfast.engine.concurrency.lanes import Lanes, Permits
+from holdfast.engine.concurrency.lanes_and_permits import Lanes, Permits
 from holdfast.engine.engine import Engine
 from holdfast.errors import OperationAborted
 from holdfast.messages.message import Message

@@ -13,7 +13,7 @@ from holdfast.errors import FormatError
 from holdfast.formats import request_bodies as bodies
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.anthropic import messages as anthropic
-from holdfast.providers.foreign.convert import convert_request
+from holdfast.providers.foreign.convert_request import convert_request
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses

@@ -28,7 +28,7 @@ from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.presets.openclaw.rules import OPENCLAW_2026_9
 from holdfast.state.entries import CompactionEntry, Entry, FailureEntry, MessageEntry, RequestSetup
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.view import build_projection
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run_on_fake_clock as on_fake_clock

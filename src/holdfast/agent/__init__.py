@@ -4,7 +4,15 @@ The names in ``__all__`` are what a program that runs the agent needs; ``docs/ag
 """
 
 from holdfast.agent.agent import load_agent_environment, make_session_workspace
-from holdfast.agent.loop import ToolFinished, run_agent
-from holdfast.agent.workspace import allow_command
+from holdfast.agent.loop import TaskOutcome, ToolFinished, run_agent
+from holdfast.agent.workspace import Workspace, allow_command
 
-__all__ = ["ToolFinished", "allow_command", "load_agent_environment", "make_session_workspace", "run_agent"]
+__all__ = [
+    "TaskOutcome",
+    "ToolFinished",
+    "Workspace",
+    "allow_command",
+    "load_agent_environment",
+    "make_session_workspace",
+    "run_agent",
+]

@@ -43,8 +43,6 @@ COMMAND_HELP = {
     "doctor": "Check this installation: store, configuration, tools found.",
 }
 """The commands with their one-line help, in the order of the help page."""
-_COMMAND_MODULES = {"import": "commands.import_", "agent": "agent", "demo": "demo", "replay": "replay"}
-"""The modules of commands that are not called ``commands.NAME``: a keyword of Python, and folders."""
 
 HELP_EPILOG = """\
 First things to do:
@@ -59,7 +57,8 @@ First things to do:
 
 def get_command_module(name: str) -> str:
     """Return the module of the command called ``name``."""
-    return f"holdfast.cli.{_COMMAND_MODULES.get(name, f'commands.{name}')}"
+    module_name = "import_" if name == "import" else name  # ``import`` is a keyword of Python
+    return f"holdfast.cli.commands.{module_name}"
 
 
 class LazyCommandGroup(click.Group):

@@ -25,7 +25,7 @@ from holdfast.planning.pipeline import Policy
 from holdfast.proxy.modes import get_proxy_mode
 from holdfast.proxy.settings import TOKEN_VARIABLE, Settings, adapt_policy_to_proxy, load_proxy_settings
 from holdfast.state.target import ModelLimits, Target
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 
 if TYPE_CHECKING:
     from holdfast.cli.reports.dry_run import PolicyForecast

@@ -17,7 +17,7 @@ from anyio import CancelScope
 from holdfast.config import Catalog, load_configuration
 from holdfast.config import get_target as known_target
 from holdfast.engine.compaction.summarizer import SummaryWriter
-from holdfast.engine.concurrency.lanes import DEFAULT_PERMITS, Permits
+from holdfast.engine.concurrency.lanes_and_permits import DEFAULT_PERMITS, Permits
 from holdfast.engine.engine_resources import EngineResources
 from holdfast.engine.environment.environment import Environment
 from holdfast.engine.hooks import Hooks
@@ -30,8 +30,8 @@ from holdfast.events import EventListener
 from holdfast.planning.pipeline import Policy
 from holdfast.providers.registry import get_api_spec
 from holdfast.state.target import Target
-from holdfast.store import open_store
 from holdfast.store.base import SessionStore
+from holdfast.store.open_store import open_store
 
 CLOSE_TIMEOUT = 60.0
 """Seconds that runs have to end when the engine closes. [O]"""

@@ -12,8 +12,8 @@ from weakref import WeakSet
 from holdfast.config import Catalog, get_target, load_shipped_catalog
 from holdfast.engine.compaction.inflight import CompactionTracker
 from holdfast.engine.compaction.summarizer import SummaryWriter
-from holdfast.engine.concurrency.lanes import Lanes, Permits
-from holdfast.engine.concurrency.owner import EngineOwner
+from holdfast.engine.concurrency.engine_owner import EngineOwner
+from holdfast.engine.concurrency.lanes_and_permits import Lanes, Permits
 from holdfast.engine.concurrency.worker import WorkerThread
 from holdfast.engine.environment.environment import Environment
 from holdfast.engine.hooks import Hooks

@@ -17,7 +17,7 @@ from holdfast.engine.engine_resources import EngineResources
 from holdfast.engine.log.journal import Journal, PreparedRequest
 from holdfast.engine.log.shortening import ShorteningOutcome, shorten_long_results
 from holdfast.engine.recall import RecallAnswer
-from holdfast.engine.requests import (
+from holdfast.engine.request_template import (
     RequestInput,
     RequestOptions,
     build_template_from_fields,
@@ -39,7 +39,8 @@ from holdfast.planning.budget import compute_budget, compute_effective_target
 from holdfast.planning.settings import Settings
 from holdfast.providers.answers.answer_stream import parse_answer
 from holdfast.providers.answers.parsed_answer import ParsedAnswer
-from holdfast.providers.errors import ErrorReport, classify_error
+from holdfast.providers.errors.classify_error import classify_error
+from holdfast.providers.errors.report import ErrorReport
 from holdfast.providers.errors.signature_errors import is_signature_error
 from holdfast.recovery.machine import can_recover_from_refusals
 from holdfast.state.calibration.token_estimate import estimate_request_tokens

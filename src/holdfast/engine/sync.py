@@ -32,7 +32,7 @@ from anyio import BrokenResourceError, CancelScope, ClosedResourceError, EndOfSt
 from anyio.from_thread import BlockingPortal
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from holdfast.engine.concurrency.owner import make_forked_error
+from holdfast.engine.concurrency.engine_owner import make_forked_error
 from holdfast.engine.engine import Engine
 from holdfast.engine.run.run import Run
 from holdfast.engine.session import Session

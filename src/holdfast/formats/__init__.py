@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.formats.apply_decisions import apply_decisions_to_messages
 from holdfast.formats.base import (
     RecordedModelCall,
     Recording,
@@ -15,7 +16,6 @@ from holdfast.formats.base import (
 from holdfast.formats.export import EXPORT_FORMATS, ExportResult, export_bytes, export_with_loss_notes
 from holdfast.formats.losses import describe_losses
 from holdfast.formats.recognize import RECORDING_READERS, read_recording, read_recording_lazily
-from holdfast.formats.reduced import apply_decisions_to_messages
 from holdfast.formats.reimport import select_new_entries
 
 __all__ = [

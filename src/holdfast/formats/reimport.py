@@ -13,9 +13,9 @@ from hashlib import blake2b
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.formats.apply_decisions import QUOTING_NOTES
 from holdfast.formats.base import Recording
 from holdfast.formats.common.log import make_short_digest
-from holdfast.formats.reduced import QUOTING_NOTES
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.state.entries import (
     AnswerEntry,

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Part, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.text_runs import merge_adjacent_texts
+from holdfast.messages.text.text_runs import merge_adjacent_texts
 
 Reference: TypeAlias = tuple[str, str]
 """Kind and key: ``("path", "src/main.py")``."""

@@ -17,7 +17,7 @@ from holdfast.messages.message import (
 )
 from holdfast.messages.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.size.image_size import is_oversized_image
-from holdfast.normalize.items import TrackedMessage
+from holdfast.normalize.tracked_messages import TrackedMessage
 from holdfast.state.dialect import NO_LIMIT, Dialect
 
 BODY_SIZE_SAFETY_FACTOR = 8

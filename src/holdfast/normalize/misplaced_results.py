@@ -14,7 +14,6 @@ from math import inf
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, ToolCall, ToolResult
 from holdfast.normalize.ids import is_wire_id, mint_call_id
-from holdfast.normalize.items import TrackedMessage, create_inserted_message
 from holdfast.normalize.pairing import (
     ResultsByAnswer,
     WireNames,
@@ -24,6 +23,7 @@ from holdfast.normalize.pairing import (
     is_synthetic_result,
 )
 from holdfast.normalize.parts import PartIndexes, drop_tracked_parts
+from holdfast.normalize.tracked_messages import TrackedMessage, create_inserted_message
 from holdfast.state.dialect import Dialect
 
 ResultPosition = tuple[int, int]

@@ -18,8 +18,8 @@ from holdfast.messages.message import Message, format_part_placeholder, get_resu
 from holdfast.messages.parts import Media, Opaque, Part, Text, ToolCall, ToolResult
 from holdfast.messages.strip_foreign import get_opaque_text
 from holdfast.normalize.ids import NO_CALL_IDS, assign_wire_ids, get_assistant_calls, is_server_tool_call, is_wire_id
-from holdfast.normalize.items import TrackedMessage, create_inserted_message
 from holdfast.normalize.parts import clean_message, drop_parts_with_thinking, has_incomplete_arguments
+from holdfast.normalize.tracked_messages import TrackedMessage, create_inserted_message
 from holdfast.state.dialect import Dialect
 
 SYNTHETIC_RESULT_TEXT = "[No result was recorded for this call: it was interrupted or its output was lost.]"

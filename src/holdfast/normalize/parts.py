@@ -15,7 +15,7 @@ from holdfast.messages.equality import MESSAGE_FIELD_PREFIX, is_message_field
 from holdfast.messages.message import Message, format_part_placeholder
 from holdfast.messages.parts import Media, Opaque, Part, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.references import encode_call_arguments
-from holdfast.normalize.items import TrackedMessage
+from holdfast.normalize.tracked_messages import TrackedMessage
 from holdfast.state.dialect import Dialect
 
 _CONTENT_FIELD_KINDS = frozenset({"message.refusal", "message.audio", "message.function_call"})

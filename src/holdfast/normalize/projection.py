@@ -11,10 +11,11 @@ from holdfast.messages.parts import Thinking
 from holdfast.messages.size.image_size import is_oversized_image
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.strip_foreign import can_contain_thinking, strip_foreign_content
-from holdfast.normalize import DROPPED_THINKING_RULES, SIGNED, SINGLE_MESSAGE_RULES, find_orphan_ids, normalize_history
 from holdfast.normalize.ids import get_assistant_calls, is_wire_id, list_server_call_ids
-from holdfast.normalize.items import split_edit_rules
-from holdfast.normalize.pairing import CALL_ID_RULE
+from holdfast.normalize.normalize_history import DROPPED_THINKING_RULES, SINGLE_MESSAGE_RULES, normalize_history
+from holdfast.normalize.pairing import CALL_ID_RULE, find_orphan_ids
+from holdfast.normalize.signatures import SIGNATURE_RULE as SIGNED
+from holdfast.normalize.tracked_messages import split_edit_rules
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.dialect import Dialect
 from holdfast.state.edits import Edit, NormalizedPrefix

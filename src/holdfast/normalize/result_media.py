@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from holdfast.messages.message import Message, collect_media_in_messages, format_part_placeholder, replace_all_parts
 from holdfast.messages.parts import Media, Part, Text, ToolResult
-from holdfast.normalize.items import TrackedMessage, create_inserted_message
 from holdfast.normalize.pairing import find_early_orphan_results, find_results_of_calls
 from holdfast.normalize.parts import PartIndexes, can_role_hold_media
+from holdfast.normalize.tracked_messages import TrackedMessage, create_inserted_message
 from holdfast.state.dialect import Dialect
 
 MediaFilter: TypeAlias = Callable[[Media], bool]

@@ -9,9 +9,14 @@ from msgspec.structs import replace
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, Text, ToolResult
-from holdfast.normalize.items import TrackedMessage, create_inserted_message, get_wire_role, merge_tracked_messages
 from holdfast.normalize.parts import clean_message
 from holdfast.normalize.server_tools import is_paused_answer
+from holdfast.normalize.tracked_messages import (
+    TrackedMessage,
+    create_inserted_message,
+    get_wire_role,
+    merge_tracked_messages,
+)
 from holdfast.state.dialect import Dialect
 
 OPENING_TEXT = "(the conversation so far)"

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Part, ToolCall, ToolResult
 from holdfast.normalize.ids import NO_CALL_IDS, is_server_tool_call
-from holdfast.normalize.items import TrackedMessage
 from holdfast.normalize.parts import PartIndexes, drop_tracked_parts
+from holdfast.normalize.tracked_messages import TrackedMessage
 from holdfast.state.dialect import Dialect
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Part, ProviderSignature, ToolCall
-from holdfast.normalize.items import TrackedMessage
+from holdfast.normalize.tracked_messages import TrackedMessage
 from holdfast.state.dialect import Dialect
 
 DUMMY_SIGNATURE = "skip_thought_signature_validator"

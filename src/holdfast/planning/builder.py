@@ -15,7 +15,7 @@ from holdfast.state.calibration.token_estimate import estimate_request_tokens, g
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Blob, Edit
 from holdfast.state.entries import FAILURE_OVERFLOW, TRIGGER_AUTO, CompactionEntry, DecisionEntry, Entry
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.plan import Notice, SummaryRequest
 from holdfast.state.target import PlanInputs, Target
 from holdfast.state.view import get_valid_measured_request

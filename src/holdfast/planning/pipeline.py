@@ -21,7 +21,7 @@ from holdfast.planning.stages.order import OWN_STAGES, NamedStages, Stage
 from holdfast.planning.stages.smallest_request import estimate_irreducible_tokens
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import DecisionEntry, Entry, RequestEntry
-from holdfast.state.fold.apply import apply_entry, restore_coverage_before_retry
+from holdfast.state.fold.fold_entries import apply_entry, restore_coverage_before_retry
 from holdfast.state.plan import Notice, Plan
 from holdfast.state.target import PlanInputs, Target
 from holdfast.state.view import compute_prefix_digest

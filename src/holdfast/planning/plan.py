@@ -14,7 +14,7 @@ from holdfast.planning.pipeline import Policy, plan_request
 from holdfast.state.codec.packing import describe_type_mismatch
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import Entry, MessageEntry
-from holdfast.state.fold.apply import apply_entries
+from holdfast.state.fold.fold_entries import apply_entries
 from holdfast.state.fold.rewind import replace_raw_bytes, rewind_state
 from holdfast.state.plan import Plan
 from holdfast.state.target import PlanInputs, Target

@@ -19,7 +19,8 @@ from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.api_spec import CompactionFormat
 from holdfast.providers.common.compaction import COMPACTION_KIND, JsonObject, NativeCompactionRequest
 from holdfast.providers.common.json.raw_json import count_base64_bytes, decode_json_fields, encode_json
-from holdfast.providers.errors import ErrorReport, classify_error
+from holdfast.providers.errors.classify_error import classify_error
+from holdfast.providers.errors.report import ErrorReport
 from holdfast.providers.registry import API_SPECS
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import TRANSIENT_ERROR_KINDS, CompactionEntry

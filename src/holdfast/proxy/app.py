@@ -32,7 +32,7 @@ from holdfast.config.addresses import is_url_of_server
 from holdfast.engine.compaction.summarizer import SummaryWriter
 from holdfast.engine.engine_resources import EngineResources
 from holdfast.engine.log.conversation_diff import plan_with_existing_decisions
-from holdfast.engine.requests import build_template_from_body
+from holdfast.engine.request_template import build_template_from_body
 from holdfast.errors import (
     FormatError,
     HoldfastError,

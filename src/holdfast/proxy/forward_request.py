@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 from functools import partial
 
 from holdfast.errors import UpstreamError
-from holdfast.providers.errors import Verdict
 from holdfast.providers.errors.render import render_error_event
+from holdfast.providers.errors.report import Verdict
 from holdfast.proxy.exchange import Exchange
 from holdfast.proxy.http.client_request import (
     ClientLeft,

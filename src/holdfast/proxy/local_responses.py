@@ -8,8 +8,8 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.providers.errors import VERDICT_KINDS, Verdict, VerdictKind
 from holdfast.providers.errors.render import render_error_response
+from holdfast.providers.errors.report import VERDICT_KINDS, Verdict, VerdictKind
 from holdfast.providers.registry import DEFAULT_API
 from holdfast.proxy.http.client_response import ClientResponse
 from holdfast.proxy.http.decompress import BadBody

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from msgspec.structs import replace
 
 from holdfast.engine.log.conversation_diff import add_system_messages_to_setup
-from holdfast.engine.requests import build_template_from_body
+from holdfast.engine.request_template import build_template_from_body
 from holdfast.engine.run.attempt import Attempt
 from holdfast.engine.run.record import BYTE_OVERFLOWS
 from holdfast.engine.run.recover import can_recover
@@ -23,8 +23,9 @@ from holdfast.planning.budget import (
     compute_budget,
     compute_effective_target,
 )
-from holdfast.providers.errors import ErrorReport, Verdict, classify_error
+from holdfast.providers.errors.classify_error import classify_error
 from holdfast.providers.errors.render import render_error_event
+from holdfast.providers.errors.report import ErrorReport, Verdict
 from holdfast.providers.registry import API_SPECS
 from holdfast.proxy.exchange import ConversationRequest
 from holdfast.proxy.http.client_response import EVENT_STREAM_HEADER
@@ -35,7 +36,7 @@ from holdfast.proxy.metrics.health import RequestOutcome
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import Entry, RequestSetup
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.target import Target
 
 SAFE_SHARE = 0.5

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from holdfast.proxy.settings import Settings
-from holdfast.store import expand_home
+from holdfast.store.open_store import expand_home
 
 Mode: TypeAlias = Literal["manage", "observe", "bypass"]
 BYPASS_FILENAME = "bypass"

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from uvicorn import Config, Server
 
 from holdfast.config import Configuration, load_configuration
-from holdfast.engine.concurrency.lanes import Permits
+from holdfast.engine.concurrency.lanes_and_permits import Permits
 from holdfast.engine.engine_resources import EngineResources
 from holdfast.engine.upstream.connections import FullDuplexTransport
 from holdfast.engine.upstream.upstream import CONNECT_TIMEOUT, READ_TIMEOUT, Reply, UpstreamRequest
@@ -32,8 +32,8 @@ from holdfast.proxy.conversation.open_branches import BranchPool
 from holdfast.proxy.metrics.health import Health
 from holdfast.proxy.modes import get_bypass_file
 from holdfast.proxy.settings import Settings, adapt_policy_to_proxy
-from holdfast.store import open_store
 from holdfast.store.base import Quota, SessionStore
+from holdfast.store.open_store import open_store
 
 logging.getLogger("uvicorn").addHandler(logging.NullHandler())  # what goes wrong is told by ``health``
 SEND_ERROR_MESSAGE = "socket.send() raised exception."

@@ -17,7 +17,7 @@ from holdfast.planning.pipeline import Policy, plan_request
 from holdfast.replay.session import AnswerStep, ReplaySession
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import AnswerEntry, Entry, MessageEntry, Usage
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.plan import Plan
 from holdfast.state.target import PlanInputs, Target
 from holdfast.state.view import apply_normalization, build_projection

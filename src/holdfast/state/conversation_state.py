@@ -24,7 +24,7 @@ from holdfast.state.calibration.calibration import (
 from holdfast.state.edit_map import EditMap
 from holdfast.state.edits import NormalizedPrefix
 from holdfast.state.entries import AnswerEntry, CompactionEntry, DecisionEntry, Entry, RequestSetup, Usage
-from holdfast.state.sequence import PersistentSequence
+from holdfast.state.persistent_sequence import PersistentSequence
 
 
 class MessageHistory(Struct, frozen=True):
@@ -164,7 +164,7 @@ class ConversationState(Struct, frozen=True):
     @classmethod
     def from_entries(cls, entries: Iterable[Entry]) -> ConversationState:
         """Return the state after ``entries``, given in order from the root."""
-        from holdfast.state.fold.apply import apply_entries
+        from holdfast.state.fold.fold_entries import apply_entries
 
         return apply_entries(cls(), entries)
 
@@ -178,7 +178,7 @@ class ConversationState(Struct, frozen=True):
                 raise TypeError(
                     f"{name} is of type {type(token_count).__name__}; give the number that the provider reported"
                 )
-        from holdfast.state.fold.apply import apply_entry
+        from holdfast.state.fold.fold_entries import apply_entry
 
         usage = Usage(input_tokens, output_tokens)
         return apply_entry(self, Entry("", None, AnswerEntry(self.last_request.prefix_digest, usage)))

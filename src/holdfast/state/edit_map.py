@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
 from holdfast.state.edits import Edit
-from holdfast.state.sequence import PersistentSequence
+from holdfast.state.persistent_sequence import PersistentSequence
 
 T = TypeVar("T")
 

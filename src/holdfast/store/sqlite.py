@@ -146,7 +146,7 @@ class SqliteStore(TreeStore):
         """Put right what can be in the session without loss; return what was done, a line for each."""
         if self._readonly or key in self._not_repairable:
             return []
-        from holdfast.store.repair import repair_store_session
+        from holdfast.store.repair.repair_store import repair_store_session
 
         findings = repair_store_session(self._file.file, key)
         if not findings:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from holdfast.cli.commands.classify import _KIND_DESCRIPTIONS
-from holdfast.providers.errors import VERDICT_KINDS
+from holdfast.providers.errors.report import VERDICT_KINDS
 
 TOO_LONG = "prompt is too long: 207848 tokens > 200000 maximum"
 BODY = {"type": "error", "error": {"type": "invalid_request_error", "message": TOO_LONG}}

@@ -21,8 +21,8 @@ from holdfast.planning.pipeline import Policy
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.state.entries import AnswerEntry, Entry, MessageEntry, RequestEntry, Usage
 from holdfast.state.target import PlanInputs
-from holdfast.store import open_store
 from holdfast.store.base import Quota
+from holdfast.store.open_store import open_store
 
 SESSION = Path(__file__).parents[3] / "examples" / "long-session.jsonl"
 

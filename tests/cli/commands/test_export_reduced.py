@@ -12,7 +12,7 @@ from holdfast.messages.size.tokens import build_sized_message
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import CompactionEntry, Entry, MessageEntry
 from holdfast.state.view import build_projection
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 
 KEY = "10009-bbbb"
 FORMS = ["claude-code", "pi", "codex"]

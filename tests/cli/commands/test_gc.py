@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from holdfast.config import get_target
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 
 ROOT = Path(__file__).parents[3]
 LONG = "\n".join(f"line {n} of a long result" for n in range(9_000))

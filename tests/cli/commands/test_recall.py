@@ -15,7 +15,7 @@ from holdfast.messages.text.paging import read_text_page
 from holdfast.messages.text.scan import make_text_reader
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import DecisionEntry, Entry, MessageEntry
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 
 KEY = "5e551011-aaaa"
 LONG = "".join(f"line {n} of a result \ud83d\x1b[2J\n" for n in range(6_000))

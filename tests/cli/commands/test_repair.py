@@ -15,8 +15,8 @@ from sample_entries import make_message_chain
 from holdfast.cli.files import repair_session_file as session_file
 from holdfast.cli.files.repair_session_file import repair_file_on_disk
 from holdfast.errors import FormatError
-from holdfast.formats.repair import survey_session_file
-from holdfast.store import open_store
+from holdfast.formats.repair.survey import survey_session_file
+from holdfast.store.open_store import open_store
 
 ODD = {
     "empty": b"",

@@ -13,7 +13,7 @@ from sqlite3 import connect
 import pytest
 
 from holdfast.errors import UnknownId
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 
 
 def sessions(home):

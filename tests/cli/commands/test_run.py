@@ -18,7 +18,7 @@ import pytest
 from holdfast.cli.proxy_options import summarize_run
 from holdfast.config.providers import ADDRESS_VARIABLES
 from holdfast.proxy.metrics.health import Health
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 from holdfast.testing.provider import Provider, ProviderSettings
 from holdfast.testing.provider.server.local_server import serve_provider
 

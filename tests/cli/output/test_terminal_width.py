@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.cli.output.terminal import make_console, print_wrapped
 from holdfast.state.entries import AnswerEntry, Entry, RequestEntry, Usage
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 
 KEY = "0f8fad5b-d9cb-469f-a165-70867728950e"
 TWIN = "0f8fad5b-1111-469f-a165-70867728950e"

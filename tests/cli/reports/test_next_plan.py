@@ -16,8 +16,8 @@ from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, MessageEntry, NoteEntry, RequestEntry
-from holdfast.store import open_store
 from holdfast.store.blobs.blob_names import collect_named_blobs
+from holdfast.store.open_store import open_store
 
 KEY = "10009-bbbb"
 

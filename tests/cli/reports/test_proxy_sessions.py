@@ -18,8 +18,8 @@ from holdfast.messages.size.tokens import build_sized_message
 from holdfast.proxy.server import open_proxy
 from holdfast.proxy.settings import Settings
 from holdfast.state.entries import AnswerEntry, CompactionEntry, Entry, FailureEntry, MessageEntry, RequestEntry, Usage
-from holdfast.store import open_store
 from holdfast.store.base import SessionInfo
+from holdfast.store.open_store import open_store
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider import ProviderSettings as Strict
 from holdfast.testing.provider.server.app import make_provider_app

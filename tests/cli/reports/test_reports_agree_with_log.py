@@ -21,7 +21,7 @@ from holdfast.cli.reports.request_size import measure_session_request
 from holdfast.config import load_shipped_catalog
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, RevokeEntry
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.view import list_projection_origins
 from holdfast.store.base import SessionInfo
 

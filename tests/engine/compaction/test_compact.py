@@ -13,7 +13,7 @@ from holdfast.engine.compaction.compact import make_runtime_plan_inputs
 from holdfast.engine.engine import Engine
 from holdfast.engine.hooks import BeforeCompactionResult, Hooks
 from holdfast.engine.log.journal import Journal
-from holdfast.engine.requests import build_template_from_fields
+from holdfast.engine.request_template import build_template_from_fields
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
@@ -23,8 +23,8 @@ from holdfast.state.costs import compute_cost, read_summary_cost_note
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Usage
 from holdfast.state.plan import mark_compaction_manual
 from holdfast.state.target import PlanInputs
-from holdfast.store import open_store
 from holdfast.store.memory import MemoryStore
+from holdfast.store.open_store import open_store
 from holdfast.testing.clock import run_on_fake_clock
 from holdfast.testing.provider import Provider, ProviderSettings, ScriptedAnswer
 from holdfast.testing.upstream import ProviderUpstream

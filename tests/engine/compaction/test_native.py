@@ -19,7 +19,7 @@ from holdfast.engine.compaction.summary_writer import CompactionContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.environment.environment import load_environment
 from holdfast.engine.log.journal import Journal
-from holdfast.engine.requests import (
+from holdfast.engine.request_template import (
     RequestOptions,
     build_template_from_body,
     build_template_from_fields,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast import Policy
 from holdfast.config import get_target
 from holdfast.engine.compaction.summarizer import CachedRequest, CompactionContext, SummaryWriter, write_summary
-from holdfast.engine.concurrency.lanes import Permits
+from holdfast.engine.concurrency.lanes_and_permits import Permits
 from holdfast.errors import CompactionFailed, DeadlineExceeded, LaneClosed, UpstreamError
 from holdfast.events import NoticeGiven, RetryScheduled
 from holdfast.messages.message import Message

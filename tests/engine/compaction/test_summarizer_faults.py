@@ -10,7 +10,7 @@ from hypothesis_strategies import broken_history_strategy, conversation_strategy
 from holdfast import Policy
 from holdfast.config import get_target
 from holdfast.engine.compaction.summarizer import CompactionContext, SummaryWriter, write_summary
-from holdfast.engine.concurrency.lanes import Permits
+from holdfast.engine.concurrency.lanes_and_permits import Permits
 from holdfast.errors import CompactionFailed
 from holdfast.events import COMPACTION_OUTCOMES
 from holdfast.messages.message import Message

@@ -19,14 +19,14 @@ from sample_entries import SAMPLE_KEY
 
 from holdfast.config import get_target
 from holdfast.engine.engine import Engine
-from holdfast.engine.requests import parse_and_measure_body
+from holdfast.engine.request_template import parse_and_measure_body
 from holdfast.errors import UpstreamError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, Thinking, ToolResult
 from holdfast.messages.strip_foreign import strip_foreign_content
 from holdfast.planning.pipeline import Policy
 from holdfast.providers.answers.answer_stream import parse_answer as read
-from holdfast.providers.foreign.convert import convert_request
+from holdfast.providers.foreign.convert_request import convert_request
 from holdfast.providers.requests.message_dicts import encode_messages
 from holdfast.providers.requests.request_body import parse_request
 from holdfast.state.entries import MessageEntry

@@ -28,9 +28,9 @@ from holdfast.state.entries import (
     RequestEntry,
     RequestSetup,
 )
-from holdfast.state.fold.apply import apply_entries, apply_entry
+from holdfast.state.fold.fold_entries import apply_entries, apply_entry
 from holdfast.state.fold.rewind import replace_raw_bytes
-from holdfast.state.sequence import PersistentSequence, count_shared_prefix_items
+from holdfast.state.persistent_sequence import PersistentSequence, count_shared_prefix_items
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
 

@@ -8,7 +8,7 @@ from holdfast.config import get_target
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
 

@@ -11,7 +11,7 @@ from sample_entries import SAMPLE_KEY
 from holdfast import events
 from holdfast.config import get_target
 from holdfast.engine.engine import Engine
-from holdfast.engine.requests import render_prepared_request
+from holdfast.engine.request_template import render_prepared_request
 from holdfast.engine.upstream.upstream import UpstreamRequest
 from holdfast.errors import UpstreamError
 from holdfast.messages.message import Message

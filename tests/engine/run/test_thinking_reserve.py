@@ -9,7 +9,7 @@ from sample_entries import SAMPLE_KEY
 from holdfast import events
 from holdfast.config import get_target
 from holdfast.engine.engine import Engine
-from holdfast.engine.requests import add_setup_to_target
+from holdfast.engine.request_template import add_setup_to_target
 from holdfast.planning.budget import MIN_GUESSED_BUDGET, compute_budget
 from holdfast.planning.settings import Settings
 from holdfast.store.memory import MemoryStore

@@ -22,7 +22,7 @@ from holdfast.engine.upstream.sdk import wrap_upstream
 from holdfast.engine.upstream.upstream import HttpUpstream, UpstreamRequest
 from holdfast.errors import ConfigError, FormatError, UpstreamError
 from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
-from holdfast.providers.errors import classify_error
+from holdfast.providers.errors.classify_error import classify_error
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider.calls import ScriptedAnswer
 from holdfast.testing.provider.client import STRICTEST_MODELS

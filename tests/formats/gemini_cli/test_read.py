@@ -23,7 +23,7 @@ from holdfast.messages.message import get_result_text
 from holdfast.messages.parts import Media, Text
 from holdfast.providers.gemini import messages as gemini
 from holdfast.state.entries import AnswerEntry, MessageEntry, NoteEntry, Usage
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 
 TIME = "2026-11-21T01:15:00.939Z"
 HEADER = {"sessionId": "S", "projectHash": "h", "startTime": TIME, "lastUpdated": TIME, "kind": "main"}

@@ -30,8 +30,8 @@ from holdfast.planning.stages.prune.prunable_results import CLEARED_RESULT_TEXT
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import AnswerEntry, CompactionEntry, DecisionEntry, MessageEntry, NoteEntry, Usage
 from holdfast.state.view import build_projection
-from holdfast.store import open_store
 from holdfast.store.foreign.opencode import build_opencode_database
+from holdfast.store.open_store import open_store
 
 AT = 1_795_294_800_000
 COUNTS = {"input": 50, "output": 7, "reasoning": 3, "cache": {"read": 40, "write": 10}, "total": 110}

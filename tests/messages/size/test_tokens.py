@@ -36,7 +36,7 @@ from holdfast.state.calibration.token_estimate import (
 )
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import AnswerEntry, Entry, EntryBody, MessageEntry, RequestEntry, RequestSetup, Usage
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.target import Target
 from holdfast.state.view import compute_prefix_digest, get_valid_measured_request
 

@@ -16,7 +16,7 @@ from holdfast.planning.extract.carried_summary import render_previous_summary
 from holdfast.planning.extract.previous_summary import extract_client_summary, iter_user_texts
 from holdfast.planning.summary.must_keep import find_newest_user_text
 from holdfast.state.entries import CompactionEntry, Entry
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=32_000)
 CONSTRAINT = "The folder data is holy, hands off."

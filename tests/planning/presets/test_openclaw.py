@@ -19,7 +19,7 @@ from holdfast.planning.stages.append_limit import cap_message_texts
 from holdfast.planning.stages.prune.prunable_results import CLEARED_RESULT_TEXT
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import AnswerEntry, DecisionEntry, Entry, MessageEntry, RevokeEntry
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.view import build_projection
 
 OPENCLAW = Policy.preset("openclaw")

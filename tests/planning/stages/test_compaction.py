@@ -11,7 +11,7 @@ from holdfast.config import get_target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
-from holdfast.messages.user_text import has_user_content
+from holdfast.messages.text.user_text import has_user_content
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.budget import compute_budget
 from holdfast.planning.builder import PlanBuilder
@@ -21,7 +21,7 @@ from holdfast.planning.pipeline import plan_request
 from holdfast.planning.plan import reconcile_messages
 from holdfast.providers.requests.request_body import build_request_body
 from holdfast.state.entries import FAILURE_OVERFLOW, CompactionEntry, Entry, FailureEntry, RevokeEntry
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.plan import SummaryRequest
 from holdfast.state.target import SummaryResult
 from holdfast.state.view import build_projection, build_summary_message, compute_prefix_digest

@@ -21,7 +21,7 @@ from holdfast.recovery.signatures import drop_signed_parts
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import DecisionEntry, Entry, MessageEntry
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.target import PlanInputs
 from holdfast.state.view import build_projection
 

@@ -18,7 +18,7 @@ from holdfast.planning.presets.openclaw.rules import OPENCLAW_2026_9
 from holdfast.planning.stages.smallest_request import estimate_irreducible_tokens, find_open_call_group
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.state.entries import Entry, MessageEntry
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.turns import find_newest_user_index
 
 OURS = Policy()

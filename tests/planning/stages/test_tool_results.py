@@ -18,7 +18,7 @@ from holdfast.planning.stages import tool_results as stage
 from holdfast.planning.stages.tool_results import build_tool_name_lookup, strip_mcp_prefix
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import Entry, MessageEntry, RequestEntry
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=2_000_000)
 OURS = Policy()

@@ -41,7 +41,7 @@ from holdfast.planning.stages.truncate import (
 )
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import AnswerEntry, Entry, MessageEntry, Usage
-from holdfast.state.fold.apply import TRUNCATE_RULE, apply_entry
+from holdfast.state.fold.fold_entries import TRUNCATE_RULE, apply_entry
 from holdfast.store.memory import MemoryStore
 
 IMAGE = Media("image", "image/png", 3, source="AAAA")

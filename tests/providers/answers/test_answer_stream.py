@@ -11,7 +11,7 @@ from holdfast.messages.parts import Opaque, Text, Thinking, ToolCall
 from holdfast.providers.answers.answer_stream import AnswerStream, parse_answer
 from holdfast.providers.answers.usage import parse_billed_usage, parse_window_usage
 from holdfast.providers.common.sse import SseReader, StreamEvent
-from holdfast.providers.errors import classify_error
+from holdfast.providers.errors.classify_error import classify_error
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.entries import Usage
 

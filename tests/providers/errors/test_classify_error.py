@@ -11,17 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.providers.errors import (
-    OVERFLOW_KINDS,
-    VERDICT_KINDS,
-    AnswerReport,
-    ErrorReport,
-    Verdict,
-    classify_error,
-    count_prompt_tokens,
-)
 from holdfast.providers.errors import error_rules as errors
+from holdfast.providers.errors.answer_rules import count_prompt_tokens
+from holdfast.providers.errors.classify_error import classify_error
 from holdfast.providers.errors.error_rules import ERROR_RULES
+from holdfast.providers.errors.report import OVERFLOW_KINDS, VERDICT_KINDS, AnswerReport, ErrorReport, Verdict
 
 CASES = json.loads((Path(__file__).parent / "error_wordings.json").read_text(encoding="utf-8"))
 FIELDS = ("provider", "status", "code", "message", "body", "headers", "estimate", "window")

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import ResponseFailedEvent
 
-from holdfast.providers.errors import OVERFLOW_KINDS, VERDICT_KINDS, ErrorReport, Verdict, classify_error
+from holdfast.providers.errors.classify_error import classify_error
 from holdfast.providers.errors.render import map_to_client_error_kind, render_error_event, render_error_response
+from holdfast.providers.errors.report import OVERFLOW_KINDS, VERDICT_KINDS, ErrorReport, Verdict
 
 APIS = ("anthropic", "openai-chat", "openai-responses", "gemini")
 apis = st.sampled_from(APIS)

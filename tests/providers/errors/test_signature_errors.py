@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.providers.errors import ErrorReport, classify_error
+from holdfast.providers.errors.classify_error import classify_error
+from holdfast.providers.errors.report import ErrorReport
 from holdfast.providers.errors.signature_errors import is_signature_error
 
 SEALED = [

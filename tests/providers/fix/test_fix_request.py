@@ -14,8 +14,8 @@ from msgspec import Raw
 from holdfast.errors import FormatError, HoldfastError
 from holdfast.messages.parts import Opaque, ProviderSignature, ToolCall
 from holdfast.providers.common.json.json_path import JsonTree, replace_json_at_paths, set_body_model
-from holdfast.providers.fix import fix_request
-from holdfast.providers.fix.word_guard import count_user_texts
+from holdfast.providers.fix.fix_request import fix_request
+from holdfast.providers.fix.lost_text import count_user_texts
 from holdfast.providers.registry import API_NAMES, API_SPECS
 from holdfast.providers.requests.message_dicts import decode_messages
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from holdfast.errors import FormatError
-from holdfast.normalize import SYNTHETIC_RESULT_TEXT
-from holdfast.providers.fix import fix_request
+from holdfast.normalize.pairing import SYNTHETIC_RESULT_TEXT
+from holdfast.providers.fix.fix_request import fix_request
 from holdfast.providers.registry import API_SPECS
 
 MODELS = {"anthropic": "claude-sonnet-4-5", "openai-chat": "gpt-5", "openai-responses": "gpt-5.5", "gemini": "g"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.providers.fix import fix_request
+from holdfast.providers.fix.fix_request import fix_request
 from holdfast.providers.rules.validate import validate_request
 
 ASKED = [{"role": "user", "content": "x"}]

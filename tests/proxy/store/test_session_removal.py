@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from holdfast.state.entries import MessageEntry
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 from holdfast.testing.provider.client import STRICTEST_MODELS
 
 APIS = list(STRICTEST_MODELS)

@@ -12,7 +12,8 @@ import httpx2
 import pytest
 
 from holdfast.errors import QuotaExceeded, StoreCorrupt, StoreError, StoreLocked, StoreReadOnly
-from holdfast.providers.errors import ErrorReport, classify_error
+from holdfast.providers.errors.classify_error import classify_error
+from holdfast.providers.errors.report import ErrorReport
 from holdfast.proxy.server import open_proxy
 from holdfast.proxy.settings import Settings
 from holdfast.state.entries import AnswerEntry, FailureEntry, NoteEntry

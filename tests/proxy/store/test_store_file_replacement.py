@@ -17,8 +17,8 @@ from holdfast.proxy import app
 from holdfast.proxy.server import configure_proxy
 from holdfast.proxy.settings import Settings
 from holdfast.state.entries import MessageEntry
-from holdfast.store import open_store
 from holdfast.store.memory import MemoryStore
+from holdfast.store.open_store import open_store
 
 STATE, SESSION = "x-holdfast-state", "x-holdfast-session"
 ANSWER = socket_proxy.ANSWER

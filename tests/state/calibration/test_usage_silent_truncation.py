@@ -27,7 +27,7 @@ from holdfast.state.entries import (
     RequestSetup,
     Usage,
 )
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.view import compute_prefix_digest, get_valid_measured_request
 
 FRAME = 1_000

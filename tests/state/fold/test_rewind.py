@@ -25,7 +25,7 @@ from holdfast.state.entries import (
     RequestSetup,
     RevokeEntry,
 )
-from holdfast.state.fold.apply import TRUNCATE_RULE, apply_entries, apply_entry
+from holdfast.state.fold.fold_entries import TRUNCATE_RULE, apply_entries, apply_entry
 from holdfast.state.fold.rewind import rewind_state
 from holdfast.state.view import build_projection, compute_prefix_digest
 

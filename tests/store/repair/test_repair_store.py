@@ -31,10 +31,12 @@ from holdfast.messages.size.tokens import build_sized_message
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import DecisionEntry, Entry, MessageEntry, NoteEntry
-from holdfast.store import open_store
-from holdfast.store.repair import STAND_IN_TEXT, StoreRepairReport, repair_store
-from holdfast.store.repair.pages import SqlitePages
-from holdfast.store.repair.salvage import _iter_readable_rows
+from holdfast.store.open_store import open_store
+from holdfast.store.repair.findings import StoreRepairReport
+from holdfast.store.repair.repair_store import repair_store
+from holdfast.store.repair.salvage_rows import _iter_readable_rows
+from holdfast.store.repair.session_rows import STAND_IN_TEXT
+from holdfast.store.repair.sqlite_pages import SqlitePages
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.tree.tree import MIN_OUTLINE_ENTRIES
 

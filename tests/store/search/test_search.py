@@ -26,8 +26,8 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.state.entries import CompactionEntry, Entry, MessageEntry, NoteEntry
-from holdfast.store import open_store
 from holdfast.store.base import ProgressCallback
+from holdfast.store.open_store import open_store
 from holdfast.store.search import index as indexing
 from holdfast.store.search import search as searching
 from holdfast.store.search.search import is_searchable_entry, lower_keeping_length, parse_search_terms, search_entries

@@ -10,8 +10,8 @@ from sample_entries import SAMPLE_KEY, list_ids, make_message_chain
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
 from holdfast.state.entries import DecisionEntry, Entry, MessageEntry
-from holdfast.store import open_store
 from holdfast.store.base import SessionStore
+from holdfast.store.open_store import open_store
 
 
 @pytest.fixture(params=["disk", "memory"])

@@ -19,7 +19,8 @@ from holdfast.cli.output.terminal import (
     make_json_option,
     print_json,
 )
-from holdfast.providers.errors import AnswerReport, ErrorReport, ProviderReport, Verdict, classify_error
+from holdfast.providers.errors.classify_error import classify_error
+from holdfast.providers.errors.report import AnswerReport, ErrorReport, ProviderReport, Verdict
 
 EXAMPLES = """\
 \b

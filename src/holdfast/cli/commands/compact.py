@@ -33,7 +33,7 @@ from holdfast.planning.pipeline import Policy
 from holdfast.state.plan import Plan, mark_compaction_manual
 from holdfast.state.target import PlanInputs, Target
 from holdfast.store.base import SessionInfo, SessionStore
-from holdfast.store.repair_on_read import read_with_repair
+from holdfast.store.repair.repair_on_read import read_with_repair
 
 EXAMPLES = """\
 \b

@@ -55,8 +55,8 @@ from holdfast.errors import UnknownId
 from holdfast.planning.budget import DEFAULT_WINDOW
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.proxy.settings import Settings
-from holdfast.store import open_store
 from holdfast.store.base import SessionInfo, SessionStore
+from holdfast.store.open_store import open_store
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -21,8 +21,9 @@ from holdfast.cli.output.terminal import (
 )
 from holdfast.errors import FormatError, HoldfastError
 from holdfast.providers.common.json.body_fields import parse_body_fields
-from holdfast.providers.fix import FixResult, RequestFix, fix_lone_surrogates, fix_request
-from holdfast.providers.foreign.convert import convert_request
+from holdfast.providers.fix.fix_context import FixResult, RequestFix
+from holdfast.providers.fix.fix_request import fix_lone_surrogates, fix_request
+from holdfast.providers.foreign.convert_request import convert_request
 from holdfast.providers.registry import API_NAMES
 from holdfast.providers.requests.recognize import recognize_api
 

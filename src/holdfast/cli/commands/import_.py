@@ -17,7 +17,7 @@ from holdfast.cli.output.errors import EXPECTED_ERRORS, WRONG_USE, CommandError,
 from holdfast.cli.output.terminal import ProgressBar, clean_single_line, make_json_option, print_json
 from holdfast.errors import FormatError, UnknownId
 from holdfast.formats import Recording, RecordingProblem, select_new_entries
-from holdfast.messages.user_text import find_first_user_text
+from holdfast.messages.text.user_text import find_first_user_text
 from holdfast.state.entries import Entry, MessageEntry
 from holdfast.store.base import SessionInfo, SessionStore
 

@@ -23,8 +23,11 @@ from holdfast.cli.output.terminal import (
     print_json,
     print_wrapped,
 )
-from holdfast.formats.repair import NO_HEADER_REASON, REPAIR_TOOLS, RepairFinding
-from holdfast.store.repair import StoreRepairFinding, StoreRepairReport, repair_store
+from holdfast.formats.repair.findings import RepairFinding
+from holdfast.formats.repair.survey import NO_HEADER_REASON
+from holdfast.formats.repair.tools import REPAIR_TOOLS
+from holdfast.store.repair.findings import StoreRepairFinding, StoreRepairReport
+from holdfast.store.repair.repair_store import repair_store
 from holdfast.store.sql.migrations import MIGRATIONS
 
 EXAMPLES = """\

@@ -41,7 +41,7 @@ from holdfast.planning.settings import Settings
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, RevokeEntry
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.target import ModelLimits, Target
 from holdfast.state.view import (
     get_next_shown_index,

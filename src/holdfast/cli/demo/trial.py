@@ -29,7 +29,7 @@ from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.references import decode_call_arguments
 from holdfast.planning.pipeline import Policy
 from holdfast.providers.answers.parsed_answer import ParsedAnswer
-from holdfast.providers.errors import classify_error
+from holdfast.providers.errors.classify_error import classify_error
 from holdfast.replay.measure import RequestPoint
 from holdfast.state.target import Target
 from holdfast.store.base import SessionStore

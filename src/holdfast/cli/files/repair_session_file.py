@@ -18,17 +18,11 @@ from msgspec import Struct
 
 from holdfast.cli.files.input_files import PRIVATE_FILE
 from holdfast.errors import FormatError
-from holdfast.formats.repair import (
-    REPAIR_TOOLS,
-    DroppedBytes,
-    RepairFinding,
-    RepairSurvey,
-    make_clean_survey,
-    recognize_repair_tool,
-    rewrite_lines,
-    survey_session_file,
-)
-from holdfast.formats.repair.tools import RepairTool
+from holdfast.formats.repair.findings import DroppedBytes, RepairFinding, RepairSurvey
+from holdfast.formats.repair.repair_session import make_clean_survey, recognize_repair_tool
+from holdfast.formats.repair.rewrite import rewrite_lines
+from holdfast.formats.repair.survey import survey_session_file
+from holdfast.formats.repair.tools import REPAIR_TOOLS, RepairTool
 from holdfast.store.private_files import is_existing_path
 
 FILE_MISSING = "there is no such file; check the path"

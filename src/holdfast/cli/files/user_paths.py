@@ -13,8 +13,8 @@ import click
 from holdfast.cli.output.errors import EXPECTED_ERRORS, describe_error
 from holdfast.cli.output.terminal import clean_single_line
 from holdfast.errors import UnknownId
-from holdfast.store import expand_home, open_store
 from holdfast.store.base import Quota, SessionStore
+from holdfast.store.open_store import expand_home, open_store
 from holdfast.store.private_files import is_existing_path
 
 STORE_VARIABLE = "HOLDFAST_STORE"

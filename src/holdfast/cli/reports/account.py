@@ -44,7 +44,7 @@ from holdfast.state.entries import (
     RevokeEntry,
     Usage,
 )
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.target import Prices
 from holdfast.state.view import compute_prefix_digest_at, list_shown_sized_messages_at, measure_summary
 

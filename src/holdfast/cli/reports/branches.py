@@ -19,7 +19,7 @@ from holdfast.state.entries import (
     MessageEntry,
     RequestEntry,
 )
-from holdfast.state.fold.apply import apply_entries
+from holdfast.state.fold.fold_entries import apply_entries
 
 
 class BranchFold(Protocol):

@@ -13,7 +13,7 @@ from holdfast.cli.output.terminal import clean_single_line
 from holdfast.messages import parts
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.messages.text_runs import merge_adjacent_texts
+from holdfast.messages.text.text_runs import merge_adjacent_texts
 from holdfast.store.base import SessionInfo
 
 MIN_ID_LENGTH = 8

@@ -32,7 +32,7 @@ from holdfast.state.entries import (
     RevokeEntry,
     Usage,
 )
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.target import PlanInputs, Target
 from holdfast.state.view import get_valid_measured_request
 from holdfast.store.base import SessionInfo

@@ -26,7 +26,7 @@ from holdfast.state.entries import (
     RequestEntry,
     RevokeEntry,
 )
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.view import list_projection_origins, list_shown_sized_messages_at, measure_summary
 from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.store.blobs.blob_names import NOTE_CAPPED, iter_named_hashes

@@ -17,7 +17,7 @@ from holdfast.state.calibration.token_estimate import estimate_request_tokens, g
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edit_map import EditMap
 from holdfast.state.entries import AnswerEntry, CompactionEntry, DecisionEntry, Entry, FailureEntry, RequestEntry
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.target import Target
 from holdfast.state.view import build_projection, get_projection_digest_at, get_valid_measured_request
 from holdfast.store.base import SessionInfo

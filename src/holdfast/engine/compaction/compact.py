@@ -19,7 +19,7 @@ from holdfast.engine.compaction.summarizer import (
 )
 from holdfast.engine.hooks import BeforeCompactionResult
 from holdfast.engine.log.new_entries import is_replan_forced
-from holdfast.engine.requests import RequestTemplate
+from holdfast.engine.request_template import RequestTemplate
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.errors import CompactionFailed
 from holdfast.events import CompactionOutcome

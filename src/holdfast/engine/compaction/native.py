@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.engine.compaction.summary_writer import CompactionContext
 from holdfast.engine.log.journal import PreparedRequest
-from holdfast.engine.requests import RequestTemplate
+from holdfast.engine.request_template import RequestTemplate
 from holdfast.engine.upstream.replies import ask_upstream as asked
 from holdfast.engine.upstream.upstream import Upstream, UpstreamRequest
 from holdfast.errors import CompactionFailed, HoldfastError, UpstreamError

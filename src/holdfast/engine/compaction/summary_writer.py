@@ -22,7 +22,8 @@ from holdfast.planning.settings import Settings
 from holdfast.planning.summary.prompts import SUMMARIZER_INSTRUCTIONS
 from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.common.shared_options import TEXT_FORMAT
-from holdfast.providers.errors import OVERFLOW_KINDS, Verdict, classify_error
+from holdfast.providers.errors.classify_error import classify_error
+from holdfast.providers.errors.report import OVERFLOW_KINDS, Verdict
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.requests.options import read_request_options
 from holdfast.providers.requests.request_body import build_request_body, parse_request, render_request

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from itertools import takewhile
 
 from holdfast.engine.log.conversation_diff import replace_with_client_bytes
-from holdfast.engine.log.queue import is_queued_note
+from holdfast.engine.log.queued_messages import is_queued_note
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import AnswerEntry, BranchSummaryEntry, Entry, EntryBody, MessageEntry
-from holdfast.state.fold.apply import apply_entries
-from holdfast.state.sequence import PersistentSequence
+from holdfast.state.fold.fold_entries import apply_entries
+from holdfast.state.persistent_sequence import PersistentSequence
 from holdfast.store.base import MessageDecoder, SessionStore
-from holdfast.store.repair_on_read import read_with_repair
+from holdfast.store.repair.repair_on_read import read_with_repair
 
 _SPOKEN_ENTRIES = MessageEntry | BranchSummaryEntry | AnswerEntry
 """What is said, or was an answer to it."""

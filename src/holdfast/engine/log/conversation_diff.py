@@ -17,10 +17,10 @@ from holdfast.planning.settings import Settings
 from holdfast.planning.stages.append_limit import cap_message_texts
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import Entry, MessageEntry, RequestSetup
-from holdfast.state.fold.apply import apply_entries
+from holdfast.state.fold.fold_entries import apply_entries
 from holdfast.state.fold.rewind import replace_raw_bytes, rewind_state
+from holdfast.state.persistent_sequence import PersistentSequence, count_shared_prefix_items
 from holdfast.state.plan import Plan
-from holdfast.state.sequence import PersistentSequence, count_shared_prefix_items
 from holdfast.state.target import PlanInputs, Target
 
 

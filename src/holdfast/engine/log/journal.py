@@ -24,7 +24,7 @@ from holdfast.engine.log.new_entries import (
     make_plan_entry_bodies,
     resolve_decision_id,
 )
-from holdfast.engine.log.queue import (
+from holdfast.engine.log.queued_messages import (
     decode_queued_messages,
     is_queued_note,
     is_user_message,
@@ -37,7 +37,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.messages.sized_message import SizedMessage, bound_message_chars
 from holdfast.messages.text.text_cuts import flatten_to_line
-from holdfast.messages.user_text import find_first_user_text
+from holdfast.messages.text.user_text import find_first_user_text
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.budget import compute_effective_target
 from holdfast.planning.circuit_breaker import is_breaker_closed, is_breaker_tripped
@@ -68,7 +68,7 @@ from holdfast.state.target import PlanInputs, Target
 from holdfast.state.view import compute_prefix_digest
 from holdfast.store.base import MessageDecoder, SessionStore
 from holdfast.store.blobs.blob_names import NOTE_CAPPED
-from holdfast.store.repair_on_read import read_with_repair
+from holdfast.store.repair.repair_on_read import read_with_repair
 from holdfast.store.tree.active import GappedSequence
 from holdfast.store.tree.tree import get_time_ms, make_entry_ids
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast import events
 from holdfast.engine.compaction.summarizer import CachedRequest
 from holdfast.engine.log.journal import PreparedRequest
-from holdfast.engine.requests import RequestTemplate
+from holdfast.engine.request_template import RequestTemplate
 from holdfast.engine.run.check_request import check_request, is_already_checked, make_checked_request
 from holdfast.engine.run.silence import accept_empty_answer, classify_empty_answer, describe_silent_overflow
 from holdfast.engine.session_runtime import SessionRuntime
@@ -23,7 +23,8 @@ from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.common.sse import StreamEvent
-from holdfast.providers.errors import VERDICT_KINDS, ErrorReport, Verdict, VerdictKind, classify_error
+from holdfast.providers.errors.classify_error import classify_error
+from holdfast.providers.errors.report import VERDICT_KINDS, ErrorReport, Verdict, VerdictKind
 from holdfast.providers.errors.signature_errors import is_signature_error
 from holdfast.recovery.machine import ProviderRefusal, can_recover_from_refusals
 from holdfast.state.calibration.token_estimate import estimate_request_tokens

@@ -11,7 +11,7 @@ from holdfast.engine.upstream.upstream import UpstreamRequest
 from holdfast.errors import InvalidRequest
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.providers.fix import fix_request
+from holdfast.providers.fix.fix_request import fix_request
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.requests.request_body import ParsedRequest, render_request
 from holdfast.providers.rules.rule import Finding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.engine.compaction import compact as compacting
 from holdfast.engine.log.journal import PreparedRequest
-from holdfast.engine.requests import RequestTemplate
+from holdfast.engine.request_template import RequestTemplate
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.state.plan import Plan
 from holdfast.state.target import PlanInputs

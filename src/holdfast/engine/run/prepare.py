@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from holdfast.engine.compaction import compact as compacting
 from holdfast.engine.log.conversation_diff import add_system_messages_to_setup
 from holdfast.engine.log.journal import PreparedRequest
-from holdfast.engine.requests import (
+from holdfast.engine.request_template import (
     RequestInput,
     RequestOptions,
     RequestTemplate,

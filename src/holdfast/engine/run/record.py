@@ -19,8 +19,9 @@ from holdfast.normalize.roles import CONTINUE_TEXT
 from holdfast.planning.budget import compute_min_window
 from holdfast.planning.settings import Settings
 from holdfast.providers.answers.parsed_answer import ParsedAnswer
-from holdfast.providers.errors import ErrorReport, Verdict, classify_error
 from holdfast.providers.errors.answer_rules import UNREAD_PROMPT_SHARE
+from holdfast.providers.errors.classify_error import classify_error
+from holdfast.providers.errors.report import ErrorReport, Verdict
 from holdfast.state.calibration.calibration import (
     MIN_CALIBRATION_RATIO,
     MIN_COUNT_SHARE,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from holdfast import events
 from holdfast.engine.compaction import compact as compacting
 from holdfast.engine.log.journal import PreparedRequest
-from holdfast.engine.requests import RequestTemplate
+from holdfast.engine.request_template import RequestTemplate
 from holdfast.engine.run import drop_signatures as unsealing
 from holdfast.engine.run import record as recording
 from holdfast.engine.run.attempt import Attempt
@@ -20,9 +20,8 @@ from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.errors import ContextOverflow, InvalidRequest, UpstreamError
 from holdfast.planning.budget import compute_effective_target
 from holdfast.planning.stages.smallest_request import estimate_irreducible_tokens
-from holdfast.providers.errors import Verdict
+from holdfast.providers.errors.report import Verdict
 from holdfast.providers.requests.request_body import parse_request
-from holdfast.recovery.error_texts import format_stop_message
 from holdfast.recovery.machine import (
     CONTEXT_OVERFLOW_KIND,
     FIRST_STEP_BY_KIND,
@@ -36,6 +35,7 @@ from holdfast.recovery.machine import (
     decide_next_action,
     subtract_used_steps,
 )
+from holdfast.recovery.stop_message import format_stop_message
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.state.plan import PlanOptions
 from holdfast.state.target import PlanInputs

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, aclosing
 from typing import Self
 
 from holdfast.engine.log.journal import PreparedRequest
-from holdfast.engine.requests import RequestInput, RequestOptions, RequestTemplate
+from holdfast.engine.request_template import RequestInput, RequestOptions, RequestTemplate
 from holdfast.engine.run import record as recording
 from holdfast.engine.run.attempt import Attempt, prepare_attempt
 from holdfast.engine.run.prepare import parse_request_input, prepare_run

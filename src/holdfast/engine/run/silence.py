@@ -14,8 +14,8 @@ from holdfast import events
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.messages.parts import Text
 from holdfast.providers.answers.parsed_answer import ParsedAnswer
-from holdfast.providers.errors import Verdict
 from holdfast.providers.errors.answer_rules import MIN_COMPARED_TOKENS
+from holdfast.providers.errors.report import Verdict
 from holdfast.state.calibration.calibration import MAX_CALIBRATION_RATIO, MIN_CALIBRATION_RATIO
 from holdfast.state.calibration.usage import measure_new_content
 from holdfast.state.conversation_state import ConversationState

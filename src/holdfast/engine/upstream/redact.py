@@ -8,7 +8,7 @@ from urllib.parse import unquote_plus, urlsplit
 
 from msgspec.structs import replace
 
-from holdfast.providers.errors import ErrorReport
+from holdfast.providers.errors.report import ErrorReport
 
 SECRET_HEADER_PATTERN = re.compile(r"auth|key|token|secret|cookie|credential|password|signature|jwt", re.IGNORECASE)
 """What the names of headers hold whose values are secrets: every gateway has one of its own."""

@@ -18,7 +18,7 @@ from holdfast.messages.strip_foreign import strip_foreign_content
 from holdfast.providers.answers.answer_stream import AnswerStream, parse_answer
 from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.common.sse import JsonArrayReader, SseReader, StreamEvent
-from holdfast.providers.errors import ErrorReport
+from holdfast.providers.errors.report import ErrorReport
 from holdfast.providers.registry import API_SPECS
 from holdfast.state.entries import Usage
 

@@ -36,7 +36,7 @@ from holdfast.formats.opencode.read import (
 )
 from holdfast.messages.message import Message, format_part_placeholder, get_result_text
 from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.user_text import find_first_user_text
+from holdfast.messages.text.user_text import find_first_user_text
 from holdfast.providers.common.json.raw_json import encode_json as to_json
 from holdfast.providers.common.json.raw_json import wrap_call_arguments
 from holdfast.state.entries import (

@@ -19,7 +19,7 @@ from holdfast.messages.references import Reference, iter_part_texts
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.text.text_cuts import flatten_to_line
-from holdfast.messages.text_runs import merge_adjacent_texts
+from holdfast.messages.text.text_runs import merge_adjacent_texts
 from holdfast.planning.extract.constants import (
     MAX_SCANNED_TOKENS,
     RECALL_POINTER_CHARS,

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.messages.message import collect_media_in_messages
 from holdfast.messages.size.tokens import estimate_text_tokens
-from holdfast.messages.user_text import has_user_content
+from holdfast.messages.text.user_text import has_user_content
 from holdfast.planning.budget import TokenBudget
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.circuit_breaker import is_breaker_tripped
@@ -16,7 +16,6 @@ from holdfast.planning.extract.constants import MIN_SUMMARY_SHARE, SUMMARY_SLACK
 from holdfast.planning.extract.summary_builder import build_compaction, find_updatable_summary
 from holdfast.planning.settings import Settings
 from holdfast.planning.shown_messages import list_shown_messages_from
-from holdfast.planning.stages.pending_results import shorten_unread_results
 from holdfast.planning.stages.smallest_request import add_unread_notice
 from holdfast.planning.stages.spill import find_spillable_texts, spill_texts
 from holdfast.planning.stages.spill_largest import SPILL_LARGEST_RULE
@@ -26,6 +25,7 @@ from holdfast.planning.stages.tail_selection import (
     list_tail_starts,
     measure_tail,
 )
+from holdfast.planning.stages.unread_results import shorten_unread_results
 from holdfast.state.conversation_state import ConversationState, is_protected_part
 from holdfast.state.plan import SummaryRequest
 from holdfast.state.target import SummaryResult

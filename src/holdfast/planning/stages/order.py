@@ -11,7 +11,7 @@ from holdfast.planning.stages.escape_tags import escape_forged_tags
 from holdfast.planning.stages.history_limit import limit_history_turns
 from holdfast.planning.stages.media import limit_shown_media
 from holdfast.planning.stages.overflow_steps import apply_overflow_step
-from holdfast.planning.stages.prune.epoch import prune_at_epoch
+from holdfast.planning.stages.prune.prune_at_epoch import prune_at_epoch
 from holdfast.planning.stages.spill_largest import spill_largest_texts
 from holdfast.planning.stages.tool_results import spill_large_results
 

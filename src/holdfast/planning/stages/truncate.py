@@ -25,7 +25,7 @@ from holdfast.planning.shown_messages import map_shown_parts
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Blob, Edit, Span
 from holdfast.state.entries import BranchSummaryEntry, Entry, MessageEntry
-from holdfast.state.fold.apply import TRUNCATE_RULE
+from holdfast.state.fold.fold_entries import TRUNCATE_RULE
 from holdfast.state.turns import find_newest_answer_index
 from holdfast.state.view import build_projection, list_projection_origins, list_shown_indexes
 

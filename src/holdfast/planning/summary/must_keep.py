@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall
 from holdfast.messages.references import decode_call_arguments, iter_json_strings
-from holdfast.messages.text_runs import merge_adjacent_texts
+from holdfast.messages.text.text_runs import merge_adjacent_texts
 from holdfast.planning.extract.client_notes import split_client_notes
 from holdfast.planning.extract.previous_summary import iter_user_texts
 

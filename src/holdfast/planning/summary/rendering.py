@@ -19,7 +19,7 @@ from holdfast.messages.references import decode_call_arguments
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.strip_foreign import get_opaque_text
 from holdfast.messages.text.text_cuts import replace_surrogates_in_text
-from holdfast.messages.text_runs import merge_adjacent_texts
+from holdfast.messages.text.text_runs import merge_adjacent_texts
 from holdfast.planning.stages.truncate import has_important_end
 from holdfast.planning.summary.grapheme_cuts import take_both_grapheme_ends
 

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
-from holdfast.providers.answers.error_reports import parse_error_report
+from holdfast.providers.answers.answer_errors import parse_error_report
 from holdfast.providers.answers.parsed_answer import ParsedAnswer, StopReason
 from holdfast.providers.answers.usage_pair import UsageParser, read_usage_pair
 from holdfast.providers.common.json.lenient_json import read_json_text

@@ -8,7 +8,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.errors import FormatError, UnrecognizedContent
-from holdfast.providers.answers.error_reports import parse_error_report
+from holdfast.providers.answers.answer_errors import parse_error_report
 from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.api_spec import AnswerFormat
 from holdfast.providers.common.json.lenient_json import (

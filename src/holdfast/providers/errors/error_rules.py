@@ -15,14 +15,14 @@ from email.utils import parsedate_to_datetime
 from typing import TypeAlias
 
 from holdfast.providers.errors import patterns as words
-from holdfast.providers.errors.error_text import ErrorFacts, collect_error_facts
-from holdfast.providers.errors.numbers import parse_retry_delay
-from holdfast.providers.errors.other_causes import (
+from holdfast.providers.errors.error_facts import ErrorFacts, collect_error_facts
+from holdfast.providers.errors.non_size_causes import (
     NON_SIZE_CODES,
     PAYMENT_CODES,
     find_cause_by_code,
     find_non_size_cause,
 )
+from holdfast.providers.errors.number_text import parse_retry_delay
 from holdfast.providers.errors.report import OVERFLOW_KINDS, ErrorReport, Verdict, VerdictKind
 from holdfast.providers.errors.stated_sizes import (
     find_body_limit,

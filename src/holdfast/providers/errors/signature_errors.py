@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from holdfast.providers.errors.error_text import collect_error_facts
+from holdfast.providers.errors.error_facts import collect_error_facts
 from holdfast.providers.errors.report import ErrorReport, VerdictKind
 
 _POSSIBLE_KINDS = frozenset({"invalid_history", "invalid_request", "unknown"})

@@ -6,7 +6,7 @@ import re
 
 from msgspec import Struct
 
-from holdfast.providers.errors.error_text import ErrorFacts
+from holdfast.providers.errors.error_facts import ErrorFacts
 
 
 def _compile_each(*patterns: str) -> tuple[re.Pattern[str], ...]:

@@ -10,7 +10,7 @@ from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.common.json.json_path import get_json_first_char
 from holdfast.providers.common.json.lenient_json import read_json_items, read_json_text
 from holdfast.providers.common.json.raw_json import decode_json_fields, encode_json
-from holdfast.providers.fix.word_guard import TEXT_BLOCK_TYPES
+from holdfast.providers.fix.lost_text import TEXT_BLOCK_TYPES
 
 _RESULT_BLOCK_TYPES = frozenset(
     {"image", "document", "search_result", "image_url", "input_image", "input_file", "input_audio", "file",

@@ -11,7 +11,7 @@ from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Part, ToolResult
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.normalize import normalize_history
+from holdfast.normalize.normalize_history import normalize_history
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.fix.fix_context import FixContext, RequestFix
 from holdfast.providers.requests.request_body import parse_request, render_request

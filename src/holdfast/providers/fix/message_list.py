@@ -14,7 +14,7 @@ from holdfast.providers.common.json.lenient_json import read_json_items, read_js
 from holdfast.providers.common.json.raw_json import decode_json_fields, encode_json, replace_json_fields
 from holdfast.providers.fix.blocks import iter_replacement_blocks, wrap_in_list
 from holdfast.providers.fix.fix_context import FixContext, RequestFix, build_request_fix
-from holdfast.providers.fix.word_guard import SYSTEM_PROMPT_FIELDS
+from holdfast.providers.fix.lost_text import SYSTEM_PROMPT_FIELDS
 from holdfast.providers.rules.rule import Finding
 
 

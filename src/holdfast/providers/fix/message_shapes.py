@@ -32,7 +32,7 @@ from holdfast.providers.fix.blocks import (
     wrap_in_list,
 )
 from holdfast.providers.fix.fix_context import FixContext, RequestFix, build_request_fix
-from holdfast.providers.fix.word_guard import CONTENT_FIELDS, TEXT_BLOCK_TYPES, iter_block_texts
+from holdfast.providers.fix.lost_text import CONTENT_FIELDS, TEXT_BLOCK_TYPES, iter_block_texts
 from holdfast.providers.foreign.foreign_blocks import classify_foreign_block
 from holdfast.providers.registry import get_api_dialect
 from holdfast.providers.rules.rule import Finding

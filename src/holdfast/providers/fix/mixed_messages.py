@@ -25,9 +25,9 @@ from holdfast.providers.fix.blocks import (
     reshape_tool_output,
     wrap_in_list,
 )
+from holdfast.providers.fix.lost_text import CONTENT_FIELDS
 from holdfast.providers.fix.message_shapes import stringify_numeric_ids
-from holdfast.providers.fix.word_guard import CONTENT_FIELDS
-from holdfast.providers.foreign.convert import iter_part_losses
+from holdfast.providers.foreign.convert_request import iter_part_losses
 from holdfast.providers.foreign.foreign_blocks import BlockOrigin, ForeignBlock, classify_foreign_block
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.openai_chat.spec import OPENAI_CHAT_SPEC

@@ -18,8 +18,8 @@ from holdfast.errors import FormatError
 from holdfast.messages.parts import Opaque
 from holdfast.providers.common.json.json_path import JsonTree, PathSteps, replace_json_at_paths
 from holdfast.providers.fix.fix_context import FixContext, RequestFix, build_request_fix
+from holdfast.providers.fix.lost_text import count_user_texts, has_lost_text
 from holdfast.providers.fix.replacements import find_replacement, get_path_ranking
-from holdfast.providers.fix.word_guard import count_user_texts, has_lost_text
 from holdfast.providers.rules.rule import Finding
 
 _REQUIRED_FIELDS = frozenset({"model", "messages", "contents", "input", "tools", "anthropic_version"})

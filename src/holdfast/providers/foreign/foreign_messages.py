@@ -26,7 +26,7 @@ from holdfast.providers.foreign.foreign_blocks import (
     classify_any_block,
     find_foreign_blocks,
 )
-from holdfast.providers.foreign.transcode import drop_foreign_bytes_of_messages
+from holdfast.providers.foreign.foreign_bytes import drop_foreign_bytes_of_messages
 from holdfast.providers.openai_chat.spec import OPENAI_CHAT_SPEC
 from holdfast.providers.registry import API_SPECS
 from holdfast.state.codec.packing import describe_type_mismatch

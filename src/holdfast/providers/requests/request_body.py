@@ -35,12 +35,12 @@ from holdfast.providers.common.json.raw_json import (
     encode_json,
     replace_json_fields,
 )
-from holdfast.providers.foreign.transcode import drop_foreign_bytes
+from holdfast.providers.foreign.foreign_bytes import drop_foreign_bytes
 from holdfast.providers.registry import API_SPECS, get_api_spec
 from holdfast.providers.requests.recognize import recognize_api
 from holdfast.state.entries import RequestSetup
+from holdfast.state.persistent_sequence import count_shared_prefix_items
 from holdfast.state.plan import PlanOptions
-from holdfast.state.sequence import count_shared_prefix_items
 
 _RAW_LIST_DECODER = Decoder(list[Raw])
 _ELEMENT_GAP = re.compile(rb"[\s,\[]*")

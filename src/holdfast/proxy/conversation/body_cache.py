@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeVar, TypeVarTuple
 
 from anyio import CapacityLimiter, to_thread
 
-from holdfast.engine.requests import parse_and_measure_body
+from holdfast.engine.request_template import parse_and_measure_body
 from holdfast.providers.requests.incremental import IndexedRequest, index_request, parse_appended_request
 from holdfast.providers.requests.request_body import ParsedRequest
 

@@ -24,7 +24,7 @@ from holdfast.planning.settings import Settings
 from holdfast.planning.stages.append_limit import cap_message_texts
 from holdfast.state.entries import BranchSummaryEntry, Entry, LabelEntry, MessageEntry
 from holdfast.store.base import SessionInfo, SessionStore
-from holdfast.store.repair_on_read import read_with_repair
+from holdfast.store.repair.repair_on_read import read_with_repair
 
 MAX_INDEXED_ENTRIES = 50_000
 """[M] Entries of trees that are held, about 10 MB; the tree looked at last is held however large it is."""

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from holdfast import events
 from holdfast.events import Event
-from holdfast.providers.errors import OVERFLOW_KINDS
+from holdfast.providers.errors.report import OVERFLOW_KINDS
 from holdfast.state.costs import divide_or_zero
 
 MAX_SESSIONS = 4_096

@@ -20,7 +20,7 @@ from holdfast.state.conversation_state import ConversationState, flatten_state, 
 from holdfast.state.edit_map import EditMap
 from holdfast.state.edits import Edit, NormalizedPrefix
 from holdfast.state.entries import CompactionEntry, DecisionEntry, RequestSetup
-from holdfast.state.sequence import PersistentSequence
+from holdfast.state.persistent_sequence import PersistentSequence
 from holdfast.state.view import measure_native_summary
 
 

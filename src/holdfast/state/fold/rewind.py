@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, MessageEntry
-from holdfast.state.fold.apply import apply_entry
-from holdfast.state.sequence import PersistentSequence, count_shared_prefix_items
+from holdfast.state.fold.fold_entries import apply_entry
+from holdfast.state.persistent_sequence import PersistentSequence, count_shared_prefix_items
 
 
 def replace_raw_bytes(

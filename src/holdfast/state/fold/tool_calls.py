@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from holdfast.messages.message import Message
 from holdfast.messages.parts import ToolCall
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.state.sequence import PersistentSequence
+from holdfast.state.persistent_sequence import PersistentSequence
 
 
 def record_first_calls(

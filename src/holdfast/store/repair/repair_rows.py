@@ -15,7 +15,7 @@ from holdfast.state.entries import BranchSummaryEntry, CompactionEntry, Entry, M
 from holdfast.store.blobs.blob_names import iter_named_hashes
 from holdfast.store.blobs.blobs import FileBlobStore
 from holdfast.store.repair.findings import DamageKind, StoreRepairFinding
-from holdfast.store.repair.session import NOTE_LOST, IntactEntry, SessionRowRepairer
+from holdfast.store.repair.session_rows import NOTE_LOST, IntactEntry, SessionRowRepairer
 from holdfast.store.search import index as indexing
 from holdfast.store.sqlite import SqliteStore, build_kind_condition
 from holdfast.store.tree.active import FOLD_VERSION, Checkpoint, decode_checkpoint

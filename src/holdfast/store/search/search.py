@@ -16,7 +16,7 @@ from functools import partial
 from holdfast.errors import StoreError
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Part, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.text_runs import merge_adjacent_texts
+from holdfast.messages.text.text_runs import merge_adjacent_texts
 from holdfast.state.entries import BranchSummaryEntry, CompactionEntry, Entry, MessageEntry, NoteEntry
 from holdfast.store.base import BlobStore, SearchHit
 from holdfast.store.blobs.blob_names import NOTE_CAPPED, iter_named_hashes

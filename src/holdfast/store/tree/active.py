@@ -22,8 +22,8 @@ from holdfast.state.conversation_state import ConversationState, flatten_state, 
 from holdfast.state.edit_map import EditMap
 from holdfast.state.edits import Edit
 from holdfast.state.entries import BranchSummaryEntry, CompactionEntry, DecisionEntry, Entry, MessageEntry
-from holdfast.state.fold.apply import apply_entry
-from holdfast.state.sequence import PersistentSequence
+from holdfast.state.fold.fold_entries import apply_entry
+from holdfast.state.persistent_sequence import PersistentSequence
 from holdfast.store.base import ActiveEntries
 
 T = TypeVar("T")

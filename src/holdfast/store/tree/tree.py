@@ -20,7 +20,7 @@ from holdfast.errors import LogConflict, StoreCorrupt, UnknownId
 from holdfast.messages.message import Message
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, LabelEntry
-from holdfast.state.fold.apply import apply_entries
+from holdfast.state.fold.fold_entries import apply_entries
 from holdfast.state.lazy_entries import LazyEntry, get_entry_headers, get_entry_type, load_entry
 from holdfast.store.base import (
     ActiveEntries,

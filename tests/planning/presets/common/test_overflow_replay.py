@@ -10,7 +10,7 @@ from holdfast.messages.message import Message, format_part_placeholder, get_resu
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
 from holdfast.planning.presets.common.overflow_replay import CONTINUE_INSTRUCTION, MEDIA_REMOVED_TEXT
 from holdfast.state.entries import FAILURE_OVERFLOW, TRIGGER_REPLAY, Entry, FailureEntry, RequestSetup
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 
 WHERE = get_target("anthropic", "claude-sonnet-4-5", window=60_000, setup=RequestSetup("f", 100, is_exact=True))
 PRESETS = ("opencode", "claude-code")

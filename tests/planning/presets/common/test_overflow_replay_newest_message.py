@@ -15,7 +15,7 @@ from holdfast.planning.presets.common.overflow_replay import CONTINUE_INSTRUCTIO
 from holdfast.providers.requests.request_body import build_request_body
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.entries import FAILURE_OVERFLOW, TRIGGER_REPLAY, Entry, FailureEntry, RequestSetup
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 
 PICTURE = Media("image", "image/png", 68, "tide.png", "iVBORw0KGgo=")
 QUESTION = "What does the northern harbour look like at low tide?"

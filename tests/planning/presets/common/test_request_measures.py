@@ -45,7 +45,7 @@ from holdfast.state.entries import (
     RevokeEntry,
     Usage,
 )
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.target import ModelLimits
 from holdfast.state.view import build_projection, get_valid_measured_request
 

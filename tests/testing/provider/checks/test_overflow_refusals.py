@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.providers.errors import ErrorReport, classify_error
+from holdfast.providers.errors.classify_error import classify_error
+from holdfast.providers.errors.report import ErrorReport
 from holdfast.testing.provider.calls import IncomingRequest, ModelAnswer, RefusalReply, ScriptedAnswer
 from holdfast.testing.provider.checks.overflow_wordings import OVERFLOW_NAMES, OVERFLOW_WORDINGS
 from holdfast.testing.provider.client import STRICTEST_MODELS, ProviderClient

@@ -1,7 +1,8 @@
 """The rules of Anthropic Messages, as the validator proves them."""
 
-from holdfast.providers.anthropic.rules import blocks, calls, context, server_tools, shape, view
+from holdfast.providers.anthropic.rules import blocks, calls, context, server_tools, shape
 from holdfast.providers.anthropic.rules import options as option_rules
+from holdfast.providers.anthropic.rules import request_view as view
 from holdfast.providers.api_spec import RuleSet
 
 RULES = RuleSet(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.providers.anthropic.rules.view import AnthropicView, BlockView
+from holdfast.providers.anthropic.rules.request_view import AnthropicView, BlockView
 
 SERVER_CALL_KINDS = ("server_tool_use", "mcp_tool_use")
 THINKING_BLOCK_KINDS = ("thinking", "redacted_thinking")

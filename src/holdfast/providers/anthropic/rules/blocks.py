@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.messages.size.image_size import read_image_size
 from holdfast.providers.anthropic.models import MAX_LARGE_IMAGES, MAX_PIXELS_FEW_IMAGES, MAX_PIXELS_MANY_IMAGES
 from holdfast.providers.anthropic.rules.block_kinds import THINKING_BLOCK_KINDS, is_paused_turn
-from holdfast.providers.anthropic.rules.view import AnthropicView, BlockView
+from holdfast.providers.anthropic.rules.request_view import AnthropicView, BlockView
 from holdfast.providers.rules.rule import (
     ANTHROPIC_DOCS,
     PUBLIC_ERRORS,

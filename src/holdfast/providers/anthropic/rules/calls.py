@@ -11,7 +11,7 @@ from holdfast.providers.anthropic.rules.block_kinds import (
     THINKING_BLOCK_KINDS,
     get_block_id,
 )
-from holdfast.providers.anthropic.rules.view import AnthropicView, TurnView
+from holdfast.providers.anthropic.rules.request_view import AnthropicView, TurnView
 from holdfast.providers.rules.options import is_tool_name
 from holdfast.providers.rules.rule import (
     ANTHROPIC_DOCS,

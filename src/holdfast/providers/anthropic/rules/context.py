@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.providers.anthropic.rules.block_kinds import THINKING_BLOCK_KINDS, is_paused_turn
-from holdfast.providers.anthropic.rules.view import AnthropicView, BlockView
+from holdfast.providers.anthropic.rules.request_view import AnthropicView, BlockView
 from holdfast.providers.rules.rule import ANTHROPIC_DOCS, PUBLIC_ERRORS, Rule, Violations, format_json_value
 
 _MAX_CACHE_BREAKPOINTS = 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.providers.anthropic.rules.block_kinds import THINKING_BLOCK_KINDS, is_paused_turn
-from holdfast.providers.anthropic.rules.view import AnthropicView, TurnView
+from holdfast.providers.anthropic.rules.request_view import AnthropicView, TurnView
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.options import (
     check_foreign_fields,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.providers.anthropic.rules.block_kinds import SERVER_CALL_KINDS, SERVER_RESULT_KINDS, get_block_id
-from holdfast.providers.anthropic.rules.view import AnthropicView, BlockView, TurnView
+from holdfast.providers.anthropic.rules.request_view import AnthropicView, BlockView, TurnView
 from holdfast.providers.rules.rule import ANTHROPIC_DOCS, PUBLIC_ERRORS, Rule, Violations, format_json_value
 
 

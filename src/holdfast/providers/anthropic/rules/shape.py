@@ -11,7 +11,7 @@ from holdfast.providers.anthropic.rules.block_kinds import (
     SERVER_CALL_KINDS,
     SERVER_RESULT_KINDS,
 )
-from holdfast.providers.anthropic.rules.view import AnthropicView
+from holdfast.providers.anthropic.rules.request_view import AnthropicView
 from holdfast.providers.rules.rule import (
     ANTHROPIC_DOCS,
     UNVERIFIED_MEMORY,

@@ -1,8 +1,9 @@
 """The rules of generateContent, as the validator proves them."""
 
 from holdfast.providers.api_spec import RuleSet
-from holdfast.providers.gemini.rules import calls, contents, view
+from holdfast.providers.gemini.rules import calls, contents
 from holdfast.providers.gemini.rules import options as option_rules
+from holdfast.providers.gemini.rules import request_view as view
 
 RULES = RuleSet(view.build_gemini_view, (*contents.CONTENT_RULES, *calls.CALL_RULES, *option_rules.OPTION_RULES))
 """The model is in the address, so a whole request need not name it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from holdfast.providers.gemini.rules.view import ContentView, GeminiView, PartView, parse_gemini_version
+from holdfast.providers.gemini.rules.request_view import ContentView, GeminiView, PartView, parse_gemini_version
 from holdfast.providers.rules.options import is_gemini_function_name
 from holdfast.providers.rules.rule import (
     GEMINI_DOCS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.providers.gemini.rules.view import GeminiView, get_spelled_field, parse_gemini_version
+from holdfast.providers.gemini.rules.request_view import GeminiView, get_spelled_field, parse_gemini_version
 from holdfast.providers.rules.options import (
     check_foreign_fields,
     check_number_range,

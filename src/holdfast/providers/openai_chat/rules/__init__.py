@@ -1,8 +1,9 @@
 """The rules of Chat Completions, as the validator proves them."""
 
 from holdfast.providers.api_spec import RuleSet
-from holdfast.providers.openai_chat.rules import calls, content, view
+from holdfast.providers.openai_chat.rules import calls, content
 from holdfast.providers.openai_chat.rules import options as option_rules
+from holdfast.providers.openai_chat.rules import request_view as view
 
 RULES = RuleSet(
     view.build_chat_view,

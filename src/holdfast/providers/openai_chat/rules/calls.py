@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.providers.openai_chat.rules.view import ChatView, get_call_ids
+from holdfast.providers.openai_chat.rules.request_view import ChatView, get_call_ids
 from holdfast.providers.rules.options import is_tool_name
 from holdfast.providers.rules.rule import (
     OPENAI_DOCS,

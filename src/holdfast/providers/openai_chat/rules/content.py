@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from holdfast.providers.openai_chat.rules.view import ChatView
+from holdfast.providers.openai_chat.rules.request_view import ChatView
 from holdfast.providers.rules.rule import (
     OPENAI_DOCS,
     UNVERIFIED_MEMORY,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.providers.openai_chat.rules.view import ChatView
+from holdfast.providers.openai_chat.rules.request_view import ChatView
 from holdfast.providers.rules.options import (
     check_foreign_fields,
     check_model_named,

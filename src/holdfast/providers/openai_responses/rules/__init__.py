@@ -1,8 +1,9 @@
 """The rules of Responses, as the validator proves them."""
 
 from holdfast.providers.api_spec import RuleSet
-from holdfast.providers.openai_responses.rules import calls, items, view
+from holdfast.providers.openai_responses.rules import calls, items
 from holdfast.providers.openai_responses.rules import options as option_rules
+from holdfast.providers.openai_responses.rules import request_view as view
 
 RULES = RuleSet(
     view.build_responses_view,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.providers.openai_responses.rules.view import ItemView, ResponsesView
+from holdfast.providers.openai_responses.rules.request_view import ItemView, ResponsesView
 from holdfast.providers.rules.options import is_tool_name
 from holdfast.providers.rules.rule import (
     OPENAI_DOCS,

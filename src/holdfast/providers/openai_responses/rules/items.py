@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.providers.openai_responses.rules.view import CONTENT_FIELD_BY_KIND, ItemView, ResponsesView
+from holdfast.providers.openai_responses.rules.request_view import CONTENT_FIELD_BY_KIND, ItemView, ResponsesView
 from holdfast.providers.rules.rule import (
     OPENAI_DOCS,
     PUBLIC_ERRORS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.providers.openai_responses.rules.view import ResponsesView
+from holdfast.providers.openai_responses.rules.request_view import ResponsesView
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.options import (
     check_foreign_fields,

@@ -15,7 +15,7 @@ from holdfast.planning.pipeline import plan_request
 from holdfast.planning.stages.escape_tags import ESCAPE_RULE
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import AnswerEntry, Entry, MessageEntry, RequestSetup, RevokeEntry, Usage
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.target import Prices
 from holdfast.state.view import build_projection
 

@@ -24,7 +24,7 @@ from holdfast.state.entries import (
     RevokeEntry,
     Usage,
 )
-from holdfast.state.fold.apply import apply_entries, apply_entry
+from holdfast.state.fold.fold_entries import apply_entries, apply_entry
 from holdfast.state.view import (
     apply_normalization,
     apply_part_edits,

@@ -13,8 +13,8 @@ from hypothesis_strategies import conversation_strategy
 
 from holdfast.messages.message import collect_media_in_messages, get_result_text
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.providers.fix import fix_request
-from holdfast.providers.fix.word_guard import count_user_texts
+from holdfast.providers.fix.fix_request import fix_request
+from holdfast.providers.fix.lost_text import count_user_texts
 from holdfast.providers.registry import API_NAMES, API_SPECS
 from holdfast.providers.requests.request_body import encode_sized_messages, parse_request
 from holdfast.providers.rules.validate import validate_request

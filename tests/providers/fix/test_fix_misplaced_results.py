@@ -7,8 +7,8 @@ import json
 import msgspec
 import pytest
 
-from holdfast.normalize import SYNTHETIC_RESULT_TEXT
-from holdfast.providers.fix import fix_request
+from holdfast.normalize.pairing import SYNTHETIC_RESULT_TEXT
+from holdfast.providers.fix.fix_request import fix_request
 from holdfast.providers.rules.validate import validate_request
 
 FIELDS = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input", "gemini": "contents"}

@@ -33,8 +33,8 @@ from holdfast.state.entries import (
     RevokeEntry,
     Usage,
 )
-from holdfast.state.fold.apply import apply_entry
-from holdfast.state.sequence import PersistentSequence
+from holdfast.state.fold.fold_entries import apply_entry
+from holdfast.state.persistent_sequence import PersistentSequence
 from holdfast.state.target import Target
 from holdfast.state.view import (
     build_projection,

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.providers.errors.numbers import canonicalize_number_text
+from holdfast.providers.errors.number_text import canonicalize_number_text
 from holdfast.providers.errors.report import ErrorReport
 
 _MAX_TEXT_CHARS = 20_000

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 from holdfast.providers.errors import patterns as words
-from holdfast.providers.errors.error_text import ErrorFacts
-from holdfast.providers.errors.numbers import parse_retry_delay
+from holdfast.providers.errors.error_facts import ErrorFacts
+from holdfast.providers.errors.number_text import parse_retry_delay
 from holdfast.providers.errors.report import VerdictKind
 
 PAYMENT_CODES: tuple[tuple[re.Pattern[str], VerdictKind], ...] = (

@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from holdfast.store.repair.pages import RowValues, SqlitePages
-from holdfast.store.repair.session import CREATE_QUARANTINE, QUARANTINE_TABLE
+from holdfast.store.repair.session_rows import CREATE_QUARANTINE, QUARANTINE_TABLE
+from holdfast.store.repair.sqlite_pages import RowValues, SqlitePages
 from holdfast.store.tree.placing import ENTRY_KINDS
 
 SALVAGED_TABLES = {"sessions": "session", "entries": "seq", QUARANTINE_TABLE: "number"}

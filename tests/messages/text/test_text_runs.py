@@ -14,7 +14,7 @@ from holdfast.messages.parts import Text, ToolCall
 from holdfast.messages.references import iter_reference_texts
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.messages.text_runs import merge_adjacent_texts
+from holdfast.messages.text.text_runs import merge_adjacent_texts
 from holdfast.planning.extract.extract import build_extract
 from holdfast.planning.summary.must_keep import collect_newest_identifiers
 from holdfast.planning.summary.rendering import render_transcript

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from holdfast.errors import FormatError
 from holdfast.formats import export_bytes, read_recording
-from holdfast.formats.repair import NO_HEADER_REASON, repair_session_file
-from holdfast.formats.repair.survey import NOTHING_LEFT_REASON
+from holdfast.formats.repair.repair_session import repair_session_file
+from holdfast.formats.repair.survey import NO_HEADER_REASON, NOTHING_LEFT_REASON
 from holdfast.formats.repair.tools import MISSING_RESULT_TEXT
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult

@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 from anyio import to_thread
 
-from holdfast.engine.concurrency.lanes import Lanes, Permits
+from holdfast.engine.concurrency.lanes_and_permits import Lanes, Permits
 from holdfast.errors import DeadlineExceeded, HoldfastError, LaneCleared, LaneClosed
 from holdfast.testing.clock import run_on_fake_clock
 

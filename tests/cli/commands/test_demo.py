@@ -33,7 +33,7 @@ from holdfast.cli.demo.trial import RunProgress
 from holdfast.cli.demo.watcher import RunWatcher
 from holdfast.cli.output.errors import CommandError
 from holdfast.state.entries import AnswerEntry, CompactionEntry
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 from holdfast.testing.task.routes import ROUTES, SIGNATURE_LINE
 
 pytestmark = pytest.mark.long

@@ -25,7 +25,7 @@ from holdfast.state.entries import (
     RequestEntry,
     RevokeEntry,
 )
-from holdfast.state.fold.apply import apply_entry
+from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.target import Target
 
 SAID = [

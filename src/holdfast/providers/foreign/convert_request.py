@@ -13,9 +13,9 @@ from holdfast.messages.message import Message, collect_media_in_messages, format
 from holdfast.messages.parts import Media, Opaque, Part, Thinking, ToolResult
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.strip_foreign import get_opaque_text, is_message_or_field, strip_foreign_content
-from holdfast.normalize.items import TrackedMessage
 from holdfast.normalize.result_media import move_media_after_results
 from holdfast.normalize.roles import CONTINUE_TEXT
+from holdfast.normalize.tracked_messages import TrackedMessage
 from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.raw_json import encode_json, replace_json_fields

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from holdfast.engine.concurrency.lanes import Lanes, Permits
+from holdfast.engine.concurrency.lanes_and_permits import Lanes, Permits
 from holdfast.errors import LaneCleared, OperationAborted
 from holdfast.testing.clock import run_on_fake_clock
 

@@ -14,8 +14,8 @@ from sample_entries import SAMPLE_KEY
 from holdfast.config import get_target
 from holdfast.engine.engine import Engine
 from holdfast.errors import OperationAborted, StoreError
-from holdfast.store import open_store
 from holdfast.store.memory import MemoryStore
+from holdfast.store.open_store import open_store
 from holdfast.testing.upstream import ScriptedUpstream
 
 OPUS = get_target("anthropic", "claude-opus-5-5", window=32_000)

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
-from holdfast.messages.user_text import find_first_user_text
+from holdfast.messages.text.user_text import find_first_user_text
 
 
 def test_the_first_words_are_the_users_own():

@@ -19,7 +19,7 @@ from holdfast.providers.common.json.lenient_json import read_json_items
 from holdfast.providers.common.json.raw_json import decode_json_value, encode_json, replace_json_fields
 from holdfast.providers.fix.fix_context import FixContext, RequestFix
 from holdfast.providers.fix.mixed_messages import TranslatedMessage, split_results_from_answer, translate_message
-from holdfast.providers.foreign.convert import describe_unshown_media, move_result_media
+from holdfast.providers.foreign.convert_request import describe_unshown_media, move_result_media
 from holdfast.providers.foreign.foreign_blocks import ForeignBlock, find_foreign_blocks
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.requests.request_body import encode_sized_messages

@@ -25,7 +25,7 @@ from holdfast.state.costs import compute_cost
 from holdfast.state.entries import MessageEntry as SaidEntry
 from holdfast.state.entries import Usage
 from holdfast.state.target import Prices
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 from holdfast.testing.provider import Fault, ModelAnswer, Provider, ProviderSettings, ScriptedAnswer
 from holdfast.testing.provider.client import STRICTEST_MODELS
 from holdfast.testing.provider.server.local_server import serve_provider

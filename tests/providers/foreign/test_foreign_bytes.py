@@ -23,8 +23,8 @@ from holdfast.config import get_target
 from holdfast.errors import FormatError
 from holdfast.messages.message import collect_media_in_messages, get_result_text
 from holdfast.providers.anthropic import messages as anthropic
-from holdfast.providers.foreign.convert import convert_request
-from holdfast.providers.foreign.transcode import drop_foreign_bytes
+from holdfast.providers.foreign.convert_request import convert_request
+from holdfast.providers.foreign.foreign_bytes import drop_foreign_bytes
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses

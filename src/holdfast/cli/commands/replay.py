@@ -1,0 +1,337 @@
+"""``holdfast replay``: what policies would have made of a recorded session."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast import config
+from holdfast.cli.files.recordings import RecordingSource, iter_recordings
+from holdfast.cli.files.user_paths import (
+    get_modification_sort_key,
+    list_session_files,
+    list_session_tools,
+    suggest_export_for_session,
+)
+from holdfast.cli.output.errors import EXPECTED_ERRORS, CommandError, describe_error, prefix_file_name
+from holdfast.cli.output.ranges import IntegerParamType
+from holdfast.cli.output.terminal import (
+    ProgressBar,
+    clean_single_line,
+    has_colors,
+    make_console,
+    make_json_option,
+    print_json,
+    print_table,
+)
+from holdfast.cli.replay.dump import RequestDumpFolder
+from holdfast.cli.replay.session_report import (
+    DEFAULT_SETUP_TOKENS,
+    PolicyFailure,
+    ReplayJob,
+    ReplayReport,
+    check_replay_window,
+    replay_recording,
+)
+from holdfast.errors import UnknownPolicy
+from holdfast.planning.presets.registry import PRESETS
+from holdfast.providers.registry import API_NAMES
+
+DEFAULT_WINDOW = 64_000
+"""Tokens: small enough for most recorded sessions to outgrow it."""
+MAX_REPLAY_WINDOW = 1_000_000_000
+"""Tokens: a hundred times the largest window of any model; more is a slip of the finger."""
+EXAMPLES = """\
+\b
+The table, for each policy:
+  invalid        requests that break a rule of the provider
+  over window    requests larger than the usable part of the window
+  words lost     messages of the user that a request should have held and did not
+  cache hit      share of the input tokens read from the prompt cache
+  × append       cost, beside never taking anything away
+  fact recall    of what the model used again, the share still in its request
+  ms p95         what planning a request took, but for the slowest twentieth
+  noticed        what a policy told itself, by its own estimate of tokens
+
+\b
+Examples:
+  holdfast replay --latest
+  holdfast replay session.jsonl --window 96000 --policy holdfast,opencode
+  holdfast replay *.jsonl --json > figures.json
+  holdfast replay session.jsonl --dump requests/
+"""
+
+
+class ReplayOptions(Struct, frozen=True):
+    """The command line."""
+
+    files: tuple[str, ...]
+    latest: bool
+    all_sessions: bool
+    window: int
+    frame: int | None
+    policy: str
+    api: str | None
+    model: str
+    cuts: bool | None
+    show: str | None
+    dump: str | None
+    session: str
+    as_json: bool
+
+
+class ReplayFailure(Struct, frozen=True):
+    """A file that could not be replayed, and why."""
+
+    file: str
+    error: str
+
+
+@click.command("replay", epilog=EXAMPLES)
+@click.argument("files", nargs=-1, metavar="FILE...")
+@click.option("--latest", is_flag=True, help="Your newest session of Claude Code, Codex, opencode, Gemini CLI or pi.")
+@click.option("--all", "all_sessions", is_flag=True, help="All your sessions of these.")
+@click.option(
+    "--window",
+    type=IntegerParamType(max=MAX_REPLAY_WINDOW),
+    default=DEFAULT_WINDOW,
+    show_default=True,
+    help="The context window, in tokens.",
+)
+@click.option(
+    "--frame",
+    type=IntegerParamType(0),
+    help=f"Tokens of system prompt and tools. [default: as recorded, else {DEFAULT_SETUP_TOKENS}]",
+)
+@click.option("--policy", default="all", show_default=True, help="Policies, with commas between them.")
+@click.option("--api", type=click.Choice(API_NAMES), help="The API to make requests for. [default: the model's]")
+@click.option("--model", default=config.DEFAULT_MODEL, show_default=True, help="The model whose prices count.")
+@click.option("--cuts/--no-cuts", default=None, help="Recall at cuts: three more runs. [default: with --json only]")
+@click.option("--show", metavar="POLICY", help="The policy whose picture is shown. [default: holdfast]")
+@click.option("--dump", metavar="DIR", help="Write every request there: {file, policy, step, request} a line.")
+@click.option("--session", default="", metavar="ID", help="Of a database this session alone; the beginning is enough.")
+@make_json_option("an object for each file and policy, in one array,")
+def command(**given: Any) -> None:
+    """Run a recorded session through policies: cost, cache, recall.
+
+    Each answer in the record is asked for again, as each policy would have asked: its request is validated, measured
+    against the window, priced with a simulated prompt cache, and searched for what the model went on to use. Files are
+    sessions of Claude Code, Codex, Gemini CLI or pi, the database of opencode or what it exported, or request bodies.
+    Nothing leaves this machine.
+    """
+    options = ReplayOptions(**given)
+    replay_job = _make_replay_setup(options)
+    check_replay_window(replay_job)
+    dump = RequestDumpFolder(options.dump) if options.dump else None
+    with ProgressBar(is_wanted=not options.as_json) as waiting:
+        files = _list_files(options)
+        outcomes = (
+            outcome for file, session in files for outcome in _replay_file(file, session, replay_job, waiting, dump)
+        )
+        if options.as_json:
+            _print_reports_json(list(outcomes))
+        else:
+            _print_reports(options, replay_job, list(outcomes))
+
+
+def _make_replay_setup(options: ReplayOptions) -> ReplayJob:
+    names = list(dict.fromkeys(name for name in options.policy.replace(" ", "").split(",") if name))
+    if not names:
+        raise UnknownPolicy(f"--policy {options.policy!r} names none; there are all, {', '.join(PRESETS)}")
+    names = list(PRESETS) if names == ["all"] else names
+    configuration = config.load_configuration()
+    return ReplayJob(
+        policies=tuple(configuration.build_policy(name) for name in names),
+        window=options.window,
+        catalog=configuration.catalog,
+        model=options.model,
+        setup_tokens=options.frame,
+        api=options.api,
+        measures_cuts=options.as_json if options.cuts is None else options.cuts,
+        pictured_policy=None if options.as_json else _choose_pictured_policy(options, names),
+    )
+
+
+def _choose_pictured_policy(options: ReplayOptions, names: Sequence[str]) -> str:
+    """Return the policy whose picture is shown."""
+    if options.show is None:
+        return "holdfast" if "holdfast" in names else names[-1]
+    if options.show not in names:
+        raise UnknownPolicy(f"--show {options.show!r} is none of the policies of this run: {', '.join(names)}")
+    return options.show
+
+
+def _list_files(options: ReplayOptions) -> list[tuple[str, str]]:
+    """Return the files to replay, those given first, each with the session wanted of a database.
+
+    ``CommandError`` where there are none.
+    """
+    files = [(file, options.session) for file in options.files]
+    if options.latest or options.all_sessions:
+        places = list_session_tools()
+        paths = sorted(
+            (path for tool in places for path in list_session_files(tool)), key=get_modification_sort_key, reverse=True
+        )
+        if not paths:
+            folders = ", ".join(str(tool.folder) for tool in places)
+            raise CommandError(f"no recorded session was found; looked in {folders}. Give a file instead")
+        files += [(str(path), "") for path in paths] if options.all_sessions else [_find_newest_session(str(paths[0]))]
+    if not files:
+        raise CommandError("give a file to replay, or --latest for your newest session; see holdfast replay --help")
+    return files
+
+
+def _find_newest_session(file: str) -> tuple[str, str]:
+    """Return ``file`` and, where it is a database, the id of the session in it that began last."""
+    from holdfast.store.foreign import opencode as foreign
+
+    if not foreign.is_sqlite_file(Path(file)):
+        return file, ""
+    with foreign.open_opencode_database(Path(file)) as there:
+        return file, next((root.id for root in reversed(there.list_root_sessions())), "")
+
+
+def _replay_file(
+    file: str, session: str, replay_job: ReplayJob, waiting: ProgressBar, dump: RequestDumpFolder | None
+) -> Iterator[ReplayReport | ReplayFailure]:
+    """Yield what came of each session in a file."""
+    try:
+        for source in iter_recordings(file, session):
+            yield _replay_source(source, replay_job, waiting, dump)
+    except CommandError:
+        raise
+    except EXPECTED_ERRORS as error:
+        yield ReplayFailure(file, describe_error(error))
+
+
+def _replay_source(
+    source: RecordingSource, replay_job: ReplayJob, waiting: ProgressBar, dump: RequestDumpFolder | None
+) -> ReplayReport | ReplayFailure:
+    try:
+        return replay_recording(source, replay_job, waiting, dump)
+    except EXPECTED_ERRORS as error:
+        why = suggest_export_for_session(source.name) if isinstance(error, FileNotFoundError) else ""
+        return ReplayFailure(source.name, why or describe_error(error))
+
+
+def _print_reports_json(outcomes: Sequence[ReplayReport | ReplayFailure]) -> None:
+    from holdfast.replay.report import encode_policy_row
+
+    out: list[dict[str, Any]] = []
+    for outcome in outcomes:
+        if isinstance(outcome, ReplayFailure):
+            out.append({"file": outcome.file, "error": outcome.error})
+        else:
+            out += [encode_policy_row(outcome.subject, row) for row in outcome.rows]
+            out += [
+                {"file": outcome.subject.file, "policy": failure.policy, "error": failure.error}
+                for failure in outcome.failures
+            ]
+    print_json(out)
+
+
+def _print_reports(
+    options: ReplayOptions, replay_job: ReplayJob, outcomes: Sequence[ReplayReport | ReplayFailure]
+) -> None:
+    """Print a table and a picture for each file, and a table for all together; stop where no file could be read."""
+    reports = [outcome for outcome in outcomes if isinstance(outcome, ReplayReport)]
+    error_lines = [
+        clean_single_line(prefix_file_name(failure.file, failure.error))
+        for failure in outcomes
+        if isinstance(failure, ReplayFailure)
+    ]
+    if not reports and len(error_lines) == 1:
+        raise CommandError(error_lines[0])
+    for line in error_lines:
+        click.echo(line, err=True)
+    if not reports:
+        raise CommandError("no file could be replayed")
+    out = make_console()
+    wants_picture = len(reports) == 1 or options.show is not None
+    for number, report in enumerate(reports):
+        if number:
+            out.print()
+        _print_report(report, replay_job, out, wants_picture=wants_picture)
+    if len(reports) > 1:
+        _print_pool(reports, replay_job, out)
+
+
+def _print_report(report: ReplayReport, replay_job: ReplayJob, console: Any, *, wants_picture: bool) -> None:
+    from holdfast.replay.picture import draw_policy_picture
+    from holdfast.replay.report import (
+        make_cut_table,
+        make_policy_remarks,
+        make_policy_table,
+        make_policy_verdict,
+        make_session_heading,
+    )
+
+    subject, rows = replace(report.subject, file=clean_single_line(report.subject.file)), report.rows
+    parts: list[Any] = [
+        make_session_heading(subject),
+        make_policy_table(rows, console.width),
+        make_cut_table(rows, width=console.width),
+    ]
+    parts += [make_policy_remarks(rows), *map(_format_policy_failure, report.failures), make_policy_verdict(rows)]
+    measurement = next((row.figures for row in rows if row.figures.policy == replay_job.pictured_policy), None)
+    if wants_picture and measurement is not None:
+        letters = not has_colors(console)
+        parts.append(
+            draw_policy_picture(
+                measurement.policy, measurement.points, subject.window, subject.usable, console.width, letters=letters
+            )
+        )
+    _print_parts(console, parts)
+
+
+def _print_pool(reports: Sequence[ReplayReport], replay_job: ReplayJob, console: Any) -> None:
+    from holdfast.replay.report import (
+        HEADLINE_BUDGET,
+        make_cut_table,
+        make_policy_remarks,
+        make_policy_table,
+        make_policy_verdict,
+        make_pool_heading,
+        pool_policy_rows,
+    )
+
+    rows = pool_policy_rows([(report.subject, report.rows) for report in reports])
+    by_session: dict[str, list[tuple[int, int]]] = {}
+    for row in (row for report in reports for row in report.rows if replay_job.measures_cuts):
+        score = row.get_measured_cuts().get(HEADLINE_BUDGET)
+        if score is not None:
+            by_session.setdefault(row.figures.policy, []).append((score.kept_facts, score.dependencies))
+    parts: list[Any] = [make_pool_heading([report.subject for report in reports])]
+    if rows:
+        parts += [make_policy_table(rows, console.width), make_cut_table(rows, by_session, width=console.width)]
+        parts += [make_policy_remarks(rows), _format_pool_failures(reports), make_policy_verdict(rows)]
+    console.print()
+    _print_parts(console, parts)
+
+
+def _format_policy_failure(failure: PolicyFailure) -> str:
+    """Return why there is no row of a policy; the others of its session stand."""
+    return clean_single_line(f"{failure.policy} could not be replayed: {failure.error}")
+
+
+def _format_pool_failures(reports: Sequence[ReplayReport]) -> str:
+    """Return a line for each policy that misses sessions which others have; its figures are of the rest alone."""
+    failure_counts = Counter(failure.policy for report in reports for failure in report.failures)
+    return "\n".join(
+        f"{policy}: without {number} of {len(reports)} sessions" for policy, number in failure_counts.items()
+    )
+
+
+def _print_parts(console: Any, parts: Sequence[Any]) -> None:
+    """Print what there is, an empty line between two parts."""
+    visible_parts = [part for part in parts if part is not None and str(part)]
+    for number, part in enumerate(visible_parts):
+        if number:
+            console.print()
+        print_table(console, part)

@@ -1,0 +1,160 @@
+"""Hygiene: repairs that make a projection valid for its API. Recomputed for each request, never stored.
+
+Passes over *items*, messages that remember which slots they stand for: clean each message, put every result where its
+call wants it, place who speaks, join neighbours, close the ends. The edits are what differs when they are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Thinking
+from holdfast.normalize.dropped_calls import detach_dropped_call_results
+from holdfast.normalize.fast_path import is_normalized_inside
+from holdfast.normalize.ids import NO_CALL_IDS
+from holdfast.normalize.media_limit import replace_excess_media
+from holdfast.normalize.misplaced_results import (
+    assign_missing_call_ids,
+    drop_unanswered_computer_calls,
+    extract_misplaced_results,
+    link_results_without_id,
+)
+from holdfast.normalize.pairing import (
+    drop_unfinished_calls,
+    pair_calls_with_results,
+)
+from holdfast.normalize.parts import CLEANING_RULES, clean_messages, has_nonblank_content
+from holdfast.normalize.result_media import move_unsupported_result_media
+from holdfast.normalize.roles import (
+    ensure_valid_ends,
+    has_valid_end_roles,
+    insert_acknowledgements,
+    is_summary_merge_required,
+    merge_adjacent_messages,
+    place_system_messages,
+)
+from holdfast.normalize.server_tools import drop_unpaired_server_parts
+from holdfast.normalize.signatures import add_missing_signatures
+from holdfast.normalize.tracked_messages import (
+    EditReason,
+    TrackedMessage,
+    build_normalization_edits,
+    find_dropped_positions,
+)
+from holdfast.state.dialect import Dialect
+from holdfast.state.edits import Edit
+
+_NO_POSITIONS: frozenset[int] = frozenset()
+CHANGED_PREFIX_THINKING_RULE = "thinking-binding"
+"""Rule of the edits that leave out thinking whose signature no longer fits what stands before it."""
+DROPPED_THINKING_RULES = frozenset({CHANGED_PREFIX_THINKING_RULE, "thinking"})
+"""Rules of the edits that leave out thinking: that, and what another model or nobody has signed."""
+SINGLE_MESSAGE_RULES = CLEANING_RULES | DROPPED_THINKING_RULES
+"""Rules of the edits that are of one message: what stands around it changes nothing in them."""
+
+
+def normalize_history(
+    messages: Sequence[Message],
+    dialect: Dialect,
+    first_position: int = 0,
+    invalid_thinking: frozenset[int] = _NO_POSITIONS,
+    interrupted: frozenset[int] = _NO_POSITIONS,
+    *,
+    has_system_field: bool = True,
+    summary_position: int = -1,
+    earlier_ids: frozenset[str] = NO_CALL_IDS,
+) -> tuple[Edit, ...]:
+    """Return the edits that make ``messages`` valid, the last of which ends the request; spans count from
+    ``first_position``.
+
+    ``invalid_thinking`` are positions whose thinking no longer fits what stands before it, on a model that checks;
+    ``interrupted`` those of answers that failed or were interrupted. ``has_system_field`` is true where system messages
+    at the start go into a field of their own, as those of values do; in a body of an API that has such a field none may
+    stand among the messages. ``summary_position`` is the message that stands for older turns, if there is one. Calls
+    with the ids ``earlier_ids`` are sent in front of ``messages``.
+    """
+    has_content = not has_system_field or any(map(has_nonblank_content, messages))
+    has_system_field = has_system_field and first_position == 0
+    if (
+        not (invalid_thinking or interrupted or is_summary_merge_required(messages, dialect, summary_position))
+        and (dialect.keeps_client_content or has_valid_end_roles(messages, dialect, first_position))
+        and is_normalized_inside(messages, dialect, has_system_field=has_system_field, earlier_ids=earlier_ids)
+    ):
+        return ()
+    original_items = [
+        TrackedMessage(first_position + at, first_position + at + 1, message) for at, message in enumerate(messages)
+    ]
+    items = [_drop_invalid_thinking(item) if item.start in invalid_thinking else item for item in original_items]
+    drop_reasons: dict[int, EditReason] = {}
+    for step, reason in _list_passes(
+        dialect,
+        first_position,
+        interrupted,
+        first_position + summary_position,
+        earlier_ids,
+        has_system_field=has_system_field,
+        has_content=has_content,
+    ):
+        after = step(items, dialect)
+        drop_reasons |= find_dropped_positions(items, after, reason)
+        items = after
+    return build_normalization_edits(original_items, items, drop_reasons)
+
+
+def _list_passes(
+    dialect: Dialect,
+    first_position: int,
+    interrupted: frozenset[int],
+    summary_position: int,
+    earlier_ids: frozenset[str],
+    *,
+    has_system_field: bool,
+    has_content: bool,
+) -> tuple[tuple[Callable[[list[TrackedMessage], Dialect], list[TrackedMessage]], EditReason], ...]:
+    """Return the passes in their order, each with what is said of a message that it leaves out."""
+    if dialect.keeps_client_content:
+        return (
+            (clean_messages, ("empty", "another model sealed all that it held")),
+            (partial(merge_adjacent_messages, summary_position=summary_position), ("merge", "neighbours of one role")),
+            (replace_excess_media, ("drop", "")),
+        )
+    pair_server_calls = (
+        partial(drop_unpaired_server_parts, earlier_ids=earlier_ids),
+        ("server-pair", "half of a call that the server answered was all it held"),
+    )
+    return (
+        (extract_misplaced_results, ("drop", "")),
+        (link_results_without_id, ("drop", "")),
+        (assign_missing_call_ids, ("drop", "")),
+        (partial(detach_dropped_call_results, interrupted=interrupted), ("drop", "")),
+        (partial(drop_unfinished_calls, interrupted=interrupted), ("drop", "")),
+        (move_unsupported_result_media, ("drop", "")),
+        (drop_unanswered_computer_calls, ("pairing", "a call for a screenshot that never came was all it held")),
+        (clean_messages, ("empty", "nothing in it may be sent")),
+        (
+            partial(pair_calls_with_results, earlier_ids=earlier_ids),
+            ("pairing", "its results stand behind their calls, or answer none"),
+        ),
+        pair_server_calls,
+        (
+            partial(place_system_messages, has_system_field=has_system_field),
+            ("system", "no system message stands here, and it held nothing that others may say"),
+        ),
+        pair_server_calls,
+        (partial(merge_adjacent_messages, summary_position=summary_position), ("merge", "neighbours of one role")),
+        (insert_acknowledgements, ("drop", "")),
+        (add_missing_signatures, ("drop", "")),
+        (
+            partial(ensure_valid_ends, first_position=first_position, has_content=has_content),
+            ("end", "nothing is left of the last message"),
+        ),
+        (replace_excess_media, ("drop", "")),
+    )
+
+
+def _drop_invalid_thinking(item: TrackedMessage) -> TrackedMessage:
+    parts = tuple(part for part in item.message.parts if not isinstance(part, Thinking))
+    why = "it was signed over what stood before it, and that has changed"
+    return item.replace_message(Message(item.message.role, parts), CHANGED_PREFIX_THINKING_RULE, why)

@@ -1,0 +1,73 @@
+"""Effects, synchronous: where entries and blobs live."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.errors import ConfigError, raise_if_wrong_type
+
+if TYPE_CHECKING:
+    from holdfast.store.base import Quota, SessionStore
+    from holdfast.store.sql.database import Durability
+
+_DURABILITIES = ("process", "power")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+def open_store(
+    location: str | os.PathLike[str],
+    *,
+    durability: Durability = "process",
+    readonly: bool = False,
+    quota: Quota | None = None,
+) -> SessionStore:
+    """Return the store at ``location``: a path, ``sqlite:///path`` (four slashes = absolute) or ``:memory:``.
+
+    Nothing is created before the first write. ``durability="power"`` flushes the disk at each commit; ``readonly``
+    refuses every write; a write over the ``quota`` is refused with ``QuotaExceeded``. Another scheme, and any argument
+    that is none of these, is a ``ConfigError``.
+    """
+    from holdfast.store.base import Quota
+
+    if durability not in _DURABILITIES:
+        raise ConfigError(f"durability is {durability!r}; it is one of {', '.join(map(repr, _DURABILITIES))}")
+    raise_if_wrong_type(ConfigError, location=(location, str | os.PathLike), quota=(quota, Quota | None))
+    limits = quota or Quota()
+    place = os.fspath(location)
+    scheme = _SCHEME.match(place)
+    if scheme is not None:
+        place = _get_sqlite_path(scheme, place)
+    if place == ":memory:":
+        from holdfast.store.memory import MemoryStore
+
+        return MemoryStore(quota=limits)
+    if not place or "\0" in place:
+        msg = "the store's path is empty, or has a null character; give a file's path, sqlite:///path or :memory:"
+        raise ConfigError(msg)
+    from holdfast.store.sqlite import SqliteStore
+
+    return SqliteStore(expand_home(place), durability=durability, readonly=readonly, quota=limits)
+
+
+def expand_home(place: str) -> Path:
+    """Return ``place`` as a path, a home folder in the place of ``~``; ``ConfigError`` for one that nobody has."""
+    try:
+        return Path(place).expanduser()
+    except RuntimeError:
+        msg = f"{place}: nobody knows that home folder here; write the path out"
+        raise ConfigError(msg) from None
+
+
+def _get_sqlite_path(scheme: re.Match[str], place: str) -> str:
+    """Return the path in a URL of scheme ``sqlite``."""
+    name, remainder = scheme[1].lower(), place[scheme.end() :]
+    if name != "sqlite":
+        msg = f"stores at {name}:// are not there yet; give a file's path, sqlite:///path or :memory:"
+        raise ConfigError(msg)
+    if remainder and not remainder.startswith("/"):
+        msg = f"{place!r} names a host; write sqlite:///path with three slashes (four for an absolute path)"
+        raise ConfigError(msg)
+    return remainder[1:] or ":memory:"
