@@ -14,9 +14,9 @@ round, since a machine is not as fast in the next. Requests stream, as clients' 
 - *streams*: 200 such answers beside each other, ten events a second each, in sessions that grow, for a minute with
   ``--check``; ms an event. Nothing may fail, and memory may not grow after the second fifth.
 
-*bare* is ``children.py``: uvicorn and httpx2 with nothing between them, on the same event loop and parser of requests
+*bare* is ``child_processes.py``: uvicorn and httpx2 with nothing between them, on the same event loop and parser of requests
 as the proxy: uvloop and httptools where they are installed (the first line tells), asyncio and h11 elsewhere. *least*
-is ``least.py``: the same, which writes each message down and does nothing else. *litellm* routes to the same upstream
+is ``least_relay.py``: the same, which writes each message down and does nothing else. *litellm* routes to the same upstream
 with all off that can be, *litellm raw* is its pass-through, which neither reads nor routes. Both run on uvloop and ask
 with aiohttp, which are compiled, whatever the others run on.
 
@@ -44,7 +44,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import msgspec
-from children import PATHS, Child, asked, bare, canned, holdfast, least, litellm, said, stack, upstream
+from child_processes import PATHS, Child, asked, bare, canned, holdfast, least, litellm, said, stack, upstream
 from transcript import transcript
 
 from holdfast.messages.message import Message

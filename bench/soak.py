@@ -30,7 +30,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import msgspec
-from children import Child, Refused, asked, holdfast
+from child_processes import Child, Refused, asked, holdfast
 
 from holdfast.errors import HoldfastError
 from holdfast.providers.answers.answer_stream import AnswerStream, parse_answer

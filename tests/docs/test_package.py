@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from importlib.metadata import entry_points, requires
 from importlib.resources import files
+from types import FunctionType
 from typing import get_args, get_type_hints
 
 import pytest
@@ -79,7 +80,8 @@ def iter_holdfast_types(annotation: object) -> Iterator[type]:
 
 def iter_signatures(value: object) -> Iterator[object]:
     """Yield what has annotations in a public name: a function, or a class with its fields and public methods."""
-    yield value
+    if isinstance(value, FunctionType | type):
+        yield value
     if not isinstance(value, type):
         return
     for name, member in vars(value).items():

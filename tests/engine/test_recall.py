@@ -434,7 +434,7 @@ def test_two_ranges_are_refused(store, handle):
 CHILD = """
 import resource, sys
 from holdfast.engine.recall import recall_page
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 
 with open_store(sys.argv[1], readonly=True) as store:
     recall_page(store, "mine", sys.argv[2], lines="1-1")

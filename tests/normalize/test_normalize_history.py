@@ -13,10 +13,10 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast import apply, plan
-from holdfast import normalize as hygiene
 from holdfast.config import get_target
 from holdfast.messages.message import Message, collect_media_in_messages, get_result_text
 from holdfast.messages.parts import Media, Opaque, ProviderSignature, Text, Thinking, ToolCall, ToolResult
+from holdfast.normalize import normalize_history as normalization_module
 from holdfast.normalize.fast_path import is_normalized_inside
 from holdfast.normalize.ids import encode_wire_id, has_only_valid_ids
 from holdfast.normalize.normalize_history import normalize_history
@@ -86,7 +86,7 @@ def test_what_is_tidy_is_not_repaired(messages, dialect):
     """One look at each message says of no history that it is fine where the passes find something to repair."""
     quick = normalize_history(messages, dialect)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hygiene, "is_normalized_inside", lambda *_, **__: False)
+        patch.setattr(normalization_module, "is_normalized_inside", lambda *_, **__: False)
         assert normalize_history(messages, dialect) == quick
 
 

@@ -32,7 +32,7 @@ SUPPORT = Path(__file__).parents[1] / "support"
 """What the scripts import their entries from."""
 APPENDS = """
 import sys
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 from sample_entries import SAMPLE_KEY, make_message_chain
 with open_store(sys.argv[1]) as store:
     store.create_session(SAMPLE_KEY)
@@ -41,7 +41,7 @@ with open_store(sys.argv[1]) as store:
 """
 IMPORTS = """
 import sys
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 from sample_entries import SAMPLE_KEY, make_message_chain
 entries = make_message_chain(f"e{n}" for n in range(3_000))
 print("ready", flush=True)
@@ -52,7 +52,7 @@ with open_store(sys.argv[1]) as store:
 """
 HOLDS = """
 import os, sys, time
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 from sample_entries import SAMPLE_KEY
 with open_store(sys.argv[1]) as store, store.hold_lease(SAMPLE_KEY):
     child = os.fork() if "fork" in sys.argv else 1
@@ -61,7 +61,7 @@ with open_store(sys.argv[1]) as store, store.hold_lease(SAMPLE_KEY):
 """
 BUSY = """
 import sys, time
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 from sample_entries import SAMPLE_KEY
 with open_store(sys.argv[1]) as store:
     print("busy", flush=True)
@@ -105,7 +105,7 @@ os._exit(0)
 MAKES = """
 import fcntl, os, struct, sys
 from threading import Event, Thread
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 
 file, made, opened = sys.argv[1], Event(), Event()
 
@@ -139,7 +139,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 INHERITS = """
 import os, signal, sys, threading
 from holdfast.errors import StoreError
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 
 held, forked = threading.Event(), threading.Event()
 

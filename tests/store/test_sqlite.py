@@ -756,7 +756,7 @@ def test_an_interrupt_leaves_nothing_half_done(tmp_path: Path) -> None:
 def test_opening_loads_only_what_it_needs() -> None:
     """Importing ``holdfast.store`` loads no sqlite3; a store in memory needs none either."""
     script = (
-        "import sys, holdfast.store as s; s.open_store(':memory:').create_session('x'); "
+        "import sys, holdfast.store.open_store as s; s.open_store(':memory:').create_session('x'); "
         "sys.exit('sqlite3' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

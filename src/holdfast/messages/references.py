@@ -170,5 +170,5 @@ def iter_json_strings(value: Any, depth: int = 0) -> Iterator[str]:
 @cache
 def load_common_references() -> frozenset[str]:
     """Return the keys that belong to every project: language keywords, builtins, the commonest file names."""
-    text = files("holdfast.data").joinpath("background.txt").read_text("utf-8")
+    text = files("holdfast.data").joinpath("common_references.txt").read_text("utf-8")
     return frozenset(line for line in text.splitlines() if line and not line.startswith("#"))

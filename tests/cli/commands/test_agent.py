@@ -22,8 +22,7 @@ from holdfast.cli.agent.screen import AgentScreen
 from holdfast.config import get_target
 from holdfast.messages.message import get_result_text
 from holdfast.state.costs import compute_cost
-from holdfast.state.entries import MessageEntry as SaidEntry
-from holdfast.state.entries import Usage
+from holdfast.state.entries import MessageEntry, Usage
 from holdfast.state.target import Prices
 from holdfast.store.open_store import open_store
 from holdfast.testing.provider import Fault, ModelAnswer, Provider, ProviderSettings, ScriptedAnswer
@@ -53,7 +52,9 @@ def folder(home, monkeypatch):
 def results(home, key):
     """Return what every tool of a session said."""
     with open_store(str(home / "store" / "holdfast.db")) as store:
-        said = [entry.body.sized_message.message for entry in store.read_path(key) if isinstance(entry.body, SaidEntry)]
+        said = [
+            entry.body.sized_message.message for entry in store.read_path(key) if isinstance(entry.body, MessageEntry)
+        ]
     return [get_result_text(result) for message in said for result in message.results]
 
 
@@ -513,7 +514,7 @@ def test_two_interrupts_at_once(run, monkeypatch):
             raise KeyboardInterrupt
 
     monkeypatch.setattr("holdfast.engine.engine.CLOSE_TIMEOUT", 600)
-    monkeypatch.setattr("holdfast.cli.agent.AgentScreen", Hasty)
+    monkeypatch.setattr("holdfast.cli.commands.agent.AgentScreen", Hasty)
     with model(faults=[Fault("stall", "head", 0)]) as (_, options):
         assert run("agent", "Go.", *options).exit_code != 0
 
@@ -533,7 +534,7 @@ def test_an_interrupt_whenever_it_comes(run, monkeypatch, most):
             if self.left == 0:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr("holdfast.cli.agent.AgentScreen", Hasty)
+    monkeypatch.setattr("holdfast.cli.commands.agent.AgentScreen", Hasty)
     with model(LOOK, DONE) as (_, options):
         assert run("agent", "Go.", *options).exit_code in (0, 130)
 

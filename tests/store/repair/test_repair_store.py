@@ -540,7 +540,7 @@ def test_a_store_in_use_is_mended_too(file: Path) -> None:
 
 HOLDING = """
 import sys
-from holdfast.store import open_store
+from holdfast.store.open_store import open_store
 with open_store(sys.argv[1]) as store:
     store.label_entry("session", "e1", "held")
     print("open", flush=True)
@@ -548,7 +548,7 @@ with open_store(sys.argv[1]) as store:
 """
 WATCHED = """
 import os, sys
-from holdfast.store.repair import repair_store
+from holdfast.store.repair.repair_store import repair_store
 there = []
 sys.addaudithook(lambda event, _: event in ("os.rename", "os.remove", "os.link") and there.append(os.path.exists(path)))
 path = sys.argv[1]

@@ -1,8 +1,8 @@
 """The least that a proxy costs which writes down what passes: a bare relay and a table, nothing else.
 
-Usage: python bench/least.py URL FILE, which prints the port it listens on
+Usage: python bench/least_relay.py URL FILE, which prints the port it listens on
 
-It is what ``bench/proxy.py`` calls *least*: the relay of ``children.py``, a row for each message and each answer in
+It is what ``bench/proxy.py`` calls *least*: the relay of ``child_processes.py``, a row for each message and each answer in
 SQLite, a request in the log before it goes out and its answer behind it, both by a thread beside the loop. What a body
 repeats of the last one it does not read again. It knows of one session only, judges nothing, counts no tokens, plans
 nothing, and would send whatever it gets.
@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from os import urandom
 
-from children import Bare, listening
+from child_processes import Bare, listening
 from msgspec import Raw
 from msgspec.json import Decoder, decode
 

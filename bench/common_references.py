@@ -1,10 +1,10 @@
-"""Make ``src/holdfast/data/background.txt``: the references that belong to every project and count for nothing.
+"""Make ``src/holdfast/data/common_references.txt``: the references that belong to every project and count for nothing.
 
 Keywords and builtins of Python and JavaScript, the public names of Python's standard library (read from its modules,
 without the ones that act when imported), and the commonest file names of projects. Only keys that
 ``extract_references`` can yield are written. Run it with the oldest Python we support::
 
-    uv run python bench/background.py
+    uv run python bench/common_references.py
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from types import ModuleType
 
 from holdfast.messages.references import extract_references
 
-TARGET = Path(__file__).parent.parent / "src" / "holdfast" / "data" / "background.txt"
+TARGET = Path(__file__).parent.parent / "src" / "holdfast" / "data" / "common_references.txt"
 LARGEST = 300_000
 """Bytes that the list may have in the wheel."""
 
@@ -133,7 +133,7 @@ def keys() -> list[str]:
 def main() -> None:
     """Write the list, and say how long it is."""
     head = [
-        "# References that belong to every project; made by bench/background.py, one key a line.",
+        "# References that belong to every project; made by bench/common_references.py, one key a line.",
         f"# Python {platform.python_version()} and its standard library, ECMAScript, commonest file names.",
     ]
     text = "\n".join([*head, *keys()]) + "\n"
