@@ -1,6 +1,6 @@
 """Processes that the proxy's benchmarks start and watch: an upstream that answers at once, a bare relay, a proxy.
 
-Usage: python bench/child_processes.py upstream | python bench/children.py bare URL
+Usage: python bench/child_processes.py upstream | python bench/child_processes.py bare URL
 
 Both print the port they listen on. The upstream answers in canned bytes; the last words of a request say how:
 ``answer-EVENTS-PAUSE`` wants so many events with so many ms between them, 0 for all of them at once. The bare relay is

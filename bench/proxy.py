@@ -14,10 +14,10 @@ round, since a machine is not as fast in the next. Requests stream, as clients' 
 - *streams*: 200 such answers beside each other, ten events a second each, in sessions that grow, for a minute with
   ``--check``; ms an event. Nothing may fail, and memory may not grow after the second fifth.
 
-*bare* is ``child_processes.py``: uvicorn and httpx2 with nothing between them, on the same event loop and parser of requests
-as the proxy: uvloop and httptools where they are installed (the first line tells), asyncio and h11 elsewhere. *least*
-is ``least_relay.py``: the same, which writes each message down and does nothing else. *litellm* routes to the same upstream
-with all off that can be, *litellm raw* is its pass-through, which neither reads nor routes. Both run on uvloop and ask
+*bare* is ``child_processes.py``: uvicorn and httpx2 with nothing between them, on the same event loop and parser of
+requests as the proxy: uvloop and httptools where they are installed (the first line tells), asyncio and h11 elsewhere.
+*least* is ``least_relay.py``: the same, which writes each message down and does nothing else. *litellm* routes to the
+same upstream with all off that can be, *litellm raw* is its pass-through, which neither reads nor routes. Both run on uvloop and ask
 with aiohttp, which are compiled, whatever the others run on.
 
 The goals stand beside the ratios that they are for: what keeps a session is measured against the least that writes it

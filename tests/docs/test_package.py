@@ -141,7 +141,7 @@ def test_a_store_loads_the_database_only_when_asked():
 
 def test_the_package_is_whole():
     """The tables and the marker of types lie in the package, and the command is installed."""
-    for name in ("data/catalog.toml", "data/prices.toml", "data/background.txt", "py.typed"):
+    for name in ("data/catalog.toml", "data/prices.toml", "data/common_references.txt", "py.typed"):
         assert files("holdfast").joinpath(name).is_file(), name
     assert [one.value for one in entry_points(group="console_scripts", name="holdfast")] == ["holdfast.__main__:main"]
 

@@ -242,7 +242,7 @@ def test_background_could_be_found() -> None:
 
 def test_background_is_sorted_and_small() -> None:
     """The list is sorted, so that a new one is a readable change, and under 300 KB."""
-    text = files("holdfast.data").joinpath("background.txt").read_text("utf-8")
+    text = files("holdfast.data").joinpath("common_references.txt").read_text("utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert lines == sorted(set(lines))
     assert len(text) < 300_000
