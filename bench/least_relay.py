@@ -3,9 +3,9 @@
 Usage: python bench/least_relay.py URL FILE, which prints the port it listens on
 
 It is what ``bench/proxy.py`` calls *least*: the relay of ``child_processes.py``, a row for each message and each
-answer in SQLite, a request in the log before it goes out and its answer behind it, both by a thread beside the loop. What a body
-repeats of the last one it does not read again. It knows of one session only, judges nothing, counts no tokens, plans
-nothing, and would send whatever it gets.
+answer in SQLite, a request in the log before it goes out and its answer behind it, both by a thread beside the loop.
+What a body repeats of the last one it does not read again. It knows of one session only, judges nothing, counts no
+tokens, plans nothing, and would send whatever it gets.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ round, since a machine is not as fast in the next. Requests stream, as clients' 
 *bare* is ``child_processes.py``: uvicorn and httpx2 with nothing between them, on the same event loop and parser of
 requests as the proxy: uvloop and httptools where they are installed (the first line tells), asyncio and h11 elsewhere.
 *least* is ``least_relay.py``: the same, which writes each message down and does nothing else. *litellm* routes to the
-same upstream with all off that can be, *litellm raw* is its pass-through, which neither reads nor routes. Both run on uvloop and ask
-with aiohttp, which are compiled, whatever the others run on.
+same upstream with all off that can be, *litellm raw* is its pass-through, which neither reads nor routes. Both run on
+uvloop and ask with aiohttp, which are compiled, whatever the others run on.
 
 The goals stand beside the ratios that they are for: what keeps a session is measured against the least that writes it
 down, what only passes an answer on against LiteLLM's pass-through. ``--check`` judges ratios alone, never ms.
