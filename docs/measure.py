@@ -165,16 +165,16 @@ def written(example: Sequence[ReplayReport], others: Sequence[Sequence[ReplayRep
 
 def headline(by_setting: Sequence[Sequence[ReplayReport]]) -> str:
     """Return the table of the README: each policy over the pool of each setting."""
-    pools = [pool_policy_rows([(report.subject, report.rows) for report in reports]) for reports in by_setting]
-    head = [
-        "policy",
-        *(f"{window // 1000}k: {what}" for window, _ in SETTINGS for what in ("cost", "recall", "failed")),
-    ]
+    by_window = sorted(zip(SETTINGS, by_setting, strict=True), key=lambda setting: setting[0])
+    pools = [pool_policy_rows([(report.subject, report.rows) for report in reports]) for _, reports in by_window]
+    head = ["policy"]
+    for (window, _), _ in by_window:
+        head += [f"{window // 1000}k: {figure}" for figure in ("cost", "facts kept", "failed")]
     lines = []
     for rows in zip(*pools, strict=True):
-        cells = [rows[0].measured.policy]
+        cells = [rows[0].figures.policy]
         for row, others in zip(rows, pools, strict=True):
-            one, base = row.measured, next(other.figures for other in others if other.figures.policy == BASELINE_POLICY)
+            one, base = row.figures, next(other.figures for other in others if other.figures.policy == BASELINE_POLICY)
             failed = one.invalid_requests + one.over_window
             cells += [f"{one.usd / base.usd:.2f}", _share(one.online.fact_recall), f"{failed / one.requests:.1%}"]
         lines.append(_bold(cells, rows[0]))
