@@ -65,6 +65,8 @@ __all__ = [
     "plan",
 ]
 
+PUBLIC_MODULES = ("agent", "errors", "events", "hooks", "sync", "testing", "types")
+"""Modules for what not every program needs."""
 _HOMES = {
     "ConversationState": "state.conversation_state:ConversationState",
     "Engine": "engine.engine:Engine",
@@ -107,6 +109,8 @@ def __getattr__(name: str) -> object:
         value: object = getattr(import_module(f"holdfast.{module}"), own_name)
         globals()[name] = value
         return value
+    if not name.isidentifier():  # getattr(holdfast, "a.b") has no such attribute, and imports nothing
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
     try:
         return import_module(f"holdfast.{name}")
     except ModuleNotFoundError as error:
@@ -116,5 +120,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return what is there, whether it was asked for or not."""
-    return sorted({*globals(), *__all__})
+    """Return the public names and modules, also those that are not loaded yet."""
+    return sorted({*__all__, *PUBLIC_MODULES, "__all__", "__doc__", "__file__", "__name__", "__path__", "__version__"})

@@ -33,6 +33,31 @@ from __future__ import annotations
 from types import NoneType
 from typing import Any, get_args
 
+__all__ = [
+    "CompactionFailed",
+    "ConfigError",
+    "ContextOverflow",
+    "DeadlineExceeded",
+    "FormatError",
+    "HoldfastError",
+    "InvalidRequest",
+    "LaneCleared",
+    "LaneClosed",
+    "LogConflict",
+    "OperationAborted",
+    "QuotaExceeded",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreLocked",
+    "StoreReadOnly",
+    "StoreReplaced",
+    "UnknownId",
+    "UnknownPolicy",
+    "UnrecognizedContent",
+    "UpstreamError",
+    "WindowTooSmall",
+]
+
 
 class HoldfastError(Exception):
     """Root of all errors of this package."""
@@ -65,7 +90,7 @@ class InvalidRequest(HoldfastError, ValueError):
 class UpstreamError(HoldfastError):
     """A provider refused a request, or did not answer.
 
-    ``kind`` is a word of ``holdfast.providers.errors.VERDICT_KINDS``.
+    ``kind`` is a word of ``holdfast.types.VERDICT_KINDS``.
     """
 
     def __init__(self, text: str, kind: str = "unknown", retry_after: float | None = None) -> None:

@@ -60,7 +60,7 @@ class AnswerRecorded(SessionEvent, frozen=True, tag="answered"):
 
 
 class RequestRefused(SessionEvent, frozen=True, tag="refused"):
-    """The provider refused, or did not answer: ``kind`` is a word of ``holdfast.providers.errors.VERDICT_KINDS``."""
+    """The provider refused, or did not answer: ``kind`` is a word of ``holdfast.types.VERDICT_KINDS``."""
 
     kind: str = ""
     why: str = ""

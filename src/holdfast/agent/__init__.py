@@ -4,10 +4,13 @@ The names in ``__all__`` are what a program that runs the agent needs; ``docs/ag
 """
 
 from holdfast.agent.agent import load_agent_environment, make_session_workspace
-from holdfast.agent.loop import TaskOutcome, ToolFinished, run_agent
-from holdfast.agent.workspace import Workspace, allow_command
+from holdfast.agent.loop import AgentListener, AgentStopReason, TaskOutcome, ToolFinished, run_agent
+from holdfast.agent.workspace import PermissionCallback, Workspace, allow_command
 
 __all__ = [
+    "AgentListener",
+    "AgentStopReason",
+    "PermissionCallback",
     "TaskOutcome",
     "ToolFinished",
     "Workspace",

@@ -2,7 +2,7 @@
 
 ::
 
-    with open_engine("agent.db", upstream=Http(url, "anthropic", headers), api="anthropic", model=model) as engine:
+    with open_engine("agent.db", upstream=HttpUpstream(url, "anthropic", headers), model=model) as engine:
         session = engine.session("tide")
         print(session.ask("How high is it?").message.text)
 

@@ -69,7 +69,7 @@ class ProviderRefusal(Struct, frozen=True):
     """The newest request was refused or not answered: what the classifier says of it, as plain values."""
 
     kind: str
-    """A word of ``holdfast.providers.errors.VERDICT_KINDS``."""
+    """A word of ``holdfast.types.VERDICT_KINDS``."""
     is_overflow: bool = False
     retry_after: float | None = None
     """Seconds the provider wants to wait, where it said so."""

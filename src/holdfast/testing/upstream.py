@@ -1,6 +1,6 @@
 """Upstreams without sockets: the strict provider with every fault there is, and a script of given replies.
 
-Both send as ``holdfast.engine.upstream.upstream.HttpUpstream`` does, errors too, and wait with ``anyio.sleep``: on a
+Both send as ``holdfast.HttpUpstream`` does, errors too, and wait with ``anyio.sleep``: on a
 fake clock (``holdfast.testing.clock``) a stall of ten minutes costs nothing.
 """
 

@@ -335,7 +335,7 @@ def wrap_upstream(client: object, api: str = "") -> Upstream:
         return SdkUpstream(client, name, _check_api(name, apis, api), opening)
     raise ConfigError(
         f"{type(client).__module__}.{type(client).__qualname__} is no client known here; give one of"
-        f" {', '.join(_SDK_CLIENTS)}, or holdfast.engine.upstream.upstream.HttpUpstream(base_url, api)"
+        f" {', '.join(_SDK_CLIENTS)}, or holdfast.HttpUpstream(base_url, api)"
     )
 
 
