@@ -1,4 +1,9 @@
-"""The guard: how much room there is, and whether anything useful fits into it."""
+"""The token budget of a request: which window is in force, how it is divided, and whether it is usable at all.
+
+The window of a target passes through two steps before it is divided. ``apply_learned_limits`` lowers it to what
+overflow errors taught about the model, ``apply_window_cap`` to what the settings allow. ``compute_budget`` then takes
+the reserve for the answer and the setup (system prompt and tools) off; messages get the rest.
+"""
 
 from __future__ import annotations
 
@@ -29,191 +34,232 @@ from holdfast.state.plan import Notice
 from holdfast.state.target import Target
 
 DEFAULT_WINDOW = 200_000
-"""[O] Tokens assumed of a window that nobody knows, that of most current models or less: the guard is never off."""
+"""Window in tokens of a model that neither the user nor the catalog knows: that of most current models, or less. A
+default rather than "unknown" keeps the overflow guard on for every model (OpenClaw's choice)."""
 
 
 def choose_window(*candidates: tuple[str, float | None]) -> tuple[str, int]:
-    """Return who says the window and its tokens: the first of ``candidates``, names and sizes, that has a size to say.
+    """Return the origin and size in tokens of the first candidate that has a usable size.
 
-    What is no number, not finite or under 1 says nothing; where nobody does it is ``DEFAULT_WINDOW``.
+    ``candidates`` are pairs of origin and size, the most trusted first. A size that is missing, not finite or under 1
+    does not count. If no candidate has one, the result is ``("default", DEFAULT_WINDOW)``.
     """
-    return next(
-        ((name, size) for name, number in candidates if (size := _to_token_count(number))), ("default", DEFAULT_WINDOW)
-    )
+    for origin, size in candidates:
+        tokens = _to_token_count(size)
+        if tokens:
+            return origin, tokens
+    return "default", DEFAULT_WINDOW
 
 
 def _to_token_count(number: float | None) -> int:
-    """Return a told number as whole tokens; 0 where it is none."""
-    return int(number) if number is not None and math.isfinite(number) and number >= 1 else 0
+    """Return ``number`` as whole tokens, or 0 if it is missing, not finite or under 1."""
+    if number is None or not math.isfinite(number) or number < 1:
+        return 0
+    return int(number)
 
 
 class TokenBudget(Struct, frozen=True):
-    """The sizes every share is taken of, in tokens."""
+    """How the window of a request is divided, in tokens. Shares in the settings are shares of these."""
 
     window: int
     reserve: int
     """Kept free for the answer."""
     usable: int
-    """Window less reserve: what a request may hold."""
+    """Window less reserve, or the model's input limit if that is lower: the largest request."""
     setup_tokens: int
+    """System prompt and tools."""
     message_tokens: int
-    """Usable less frame: what messages may hold. ``M`` in the settings."""
+    """Usable less setup: what all messages may have together. ``M`` in the settings; negative if the setup is larger
+    than the window."""
 
     def compute_share(self, part: float) -> int:
-        """Return ``part`` of the room."""
+        """Return the share ``part`` (0 to 1) of the message budget, in tokens."""
         return int(self.message_tokens * part)
 
 
 MAX_FLOOR_SHARE = 0.25
-"""[H] The floor of the reserve takes at most this share of a window: 20,000 tokens would be more than a small one has,
-and a conversation in it would be compacted from its first request on."""
+"""Largest share of a window that the floor of the reserve takes. OpenClaw's floor of 20,000 tokens would be more than a
+small window has, and a conversation in it would be compacted from its first request on; a quarter is our choice."""
 
 
 def compute_reserve_floor(window: int, settings: Settings) -> int:
-    """Return the tokens that are held back of ``window`` at least, whatever reserve is configured; 0 where none is."""
+    """Return the smallest reserve in tokens that a ``window`` is planned with; 0 if the settings have no floor."""
     return min(settings.reserve.floor, int(window * MAX_FLOOR_SHARE))
 
 
 def compute_budget(target: Target, settings: Settings) -> TokenBudget:
-    """Return the sizes for requests to ``target``; nothing is judged yet."""
-    window = target.limits.window
-    frame = get_setup_tokens(target)
-    spare = window - frame - max(MIN_GUESSED_BUDGET, settings.window.min_budget)
-    # A reserve that was configured small may be what makes a small window usable: no floor takes that room away.
-    most_reserved = max(settings.reserve.max, min(compute_reserve_floor(window, settings), spare))
-    ceiling = max(settings.reserve.min, min(most_reserved, int(window * settings.reserve.max_share)))
-    output_tokens = target.limits.requested_output or most_reserved
-    reserve = min(ceiling, max(settings.reserve.min, output_tokens))
-    # An answer cannot be limited to less than its model may think in, so what the provider counts beside the prompt is
-    # kept free, also where that is most of the window: with less room free each request past it would be refused first.
-    reserve = max(reserve, min(target.limits.min_output, spare))
-    usable = min(window - reserve, target.limits.max_input or window)
-    return TokenBudget(window, reserve, usable, frame, usable - frame)
+    """Divide the window of ``target`` into reserve, setup and messages.
+
+    Nothing is checked here: ``check_budget`` refuses a budget that leaves too little for messages.
+    """
+    limits = target.limits
+    window = limits.window
+    setup_tokens = get_setup_tokens(target)
+    max_harmless_reserve = window - setup_tokens - max(MIN_GUESSED_BUDGET, settings.window.min_budget)
+    # The floor raises a reserve only as far as a usable conversation remains: somebody who configured a small reserve
+    # may have done so because it is what makes a small window usable.
+    floor = min(compute_reserve_floor(window, settings), max_harmless_reserve)
+    max_reserve = max(settings.reserve.max, floor)
+    ceiling = max(settings.reserve.min, min(max_reserve, int(window * settings.reserve.max_share)))
+    wanted_reserve = limits.requested_output or max_reserve
+    reserve = min(ceiling, max(settings.reserve.min, wanted_reserve))
+    # The answer of a thinking model cannot be limited to less than it may think in, and the provider counts that
+    # beside the prompt. It is kept free even where it is most of the window: with less, every request past it would be
+    # refused once before it is made smaller.
+    reserve = max(reserve, min(limits.min_output, max_harmless_reserve))
+    usable = min(window - reserve, limits.max_input or window)
+    return TokenBudget(window, reserve, usable, setup_tokens, usable - setup_tokens)
 
 
 def apply_window_cap(target: Target, settings: Settings) -> Target:
-    """Return ``target`` with the window in force as its own, for all that is measured by it."""
-    cap, max_input = _to_token_count(settings.window.cap), target.limits.max_input
-    if not 0 < cap < target.limits.window:
+    """Return ``target`` with its window lowered to ``window.cap``; the same object if the cap is off or not lower."""
+    cap = _to_token_count(settings.window.cap)
+    limits = target.limits
+    if not 0 < cap < limits.window:
         return target
-    max_input = min(max_input, cap) if max_input else max_input
-    return replace(target, limits=replace(target.limits, window=cap, max_input=max_input, window_source="cap"))
+    max_input = min(limits.max_input, cap) if limits.max_input else limits.max_input
+    return replace(target, limits=replace(limits, window=cap, max_input=max_input, window_source="cap"))
 
 
 def compute_effective_target(target: Target, state: ConversationState, settings: Settings) -> Target:
-    """Return ``target`` as requests of ``state`` are planned for it: with what was learned of it, in its window."""
+    """Return ``target`` with the limits learned in ``state`` applied, then the configured window cap."""
     return apply_window_cap(apply_learned_limits(target, state, settings), settings)
 
 
 REFUSED_WINDOW_SHARE = 0.8
-"""[H] Where a request was refused without any number the window counts as this much of it, as estimated."""
+"""After an overflow error without any number the window is taken for this share of the refused request, as we estimate
+it. All we know is that the window is smaller: a larger share risks another refusal, a smaller one compacts more than
+was needed. Chosen by judgement."""
 REFUSED_SIZE_SHARE = 0.95
-"""[H] Where a size was refused that no limit explains the window counts as this much of that size."""
+"""The same where the provider counted the refused request but named no limit: the count is exact, so the share can be
+closer to 1. Chosen by judgement."""
 MIN_GUESSED_BUDGET = 4_000
-"""[H] What nobody told leaves this room at least: no guess may end a session."""
+"""Tokens of messages that any guessed limit leaves: a task, one call and its result. A wrong guess may cost a
+compaction, but it may not end a session; the default of ``window.min_budget`` is the same number."""
 MIN_REPORTED_BUDGET = 500
-"""[H] Room enough in a window that a provider told of: who learns of it is under way, and what fits is answered. The
-proxy tries any window with so much: its client is under way too."""
+"""Tokens of messages that are enough in a window that a provider reported itself. The conversation is under way then
+and cannot choose another window, so a request that fits is sent, however short. The proxy tries any window with this
+much for the same reason: its client cannot choose either."""
 LEARNED_ORIGIN = "learned"
-"""Origin of a window that an overflow told."""
+"""``window_source`` of a window that an overflow error taught."""
 
 
 def apply_learned_limits(target: Target, state: ConversationState, settings: Settings = Settings()) -> Target:
-    """Return ``target`` with what this model taught ``state``: less room, more tokens for a text, its frame.
+    """Return ``target`` adjusted by what usage and overflow errors taught ``state`` about its model.
 
-    That is a smaller window, and fewer bytes of a body.
-
-    No window changes where there was no overflow of it, or where another window was configured for it since: then
-    somebody knows better.
+    That can be a smaller window, fewer bytes a body, more real tokens for an estimated one, and the size of the setup.
+    Only the setup is adjusted if no overflow is recorded for this model, or if another window was configured for it
+    since: then the configuration is newer than the evidence.
     """
     model_stats = get_model_stats(state, target.model)
     learned_limits = model_stats.learned_limits
-    if learned_limits == LearnedLimits() or 0 < model_stats.window != target.limits.window:
-        return replace(target, setup=_cap_setup_size(calibrate_setup(target, state), target, settings))
+    has_other_window_now = model_stats.window > 0 and model_stats.window != target.limits.window
+    if learned_limits == LearnedLimits() or has_other_window_now:
+        return _with_calibrated_setup(target, state, settings)
     if learned_limits.max_body_bytes:
-        target = replace(
-            target,
-            dialect=replace(target.dialect, max_bytes=min(target.dialect.max_bytes, learned_limits.max_body_bytes)),
-        )
+        max_bytes = min(target.dialect.max_bytes, learned_limits.max_body_bytes)
+        target = replace(target, dialect=replace(target.dialect, max_bytes=max_bytes))
+    # Each step uses the one before it: the setup is estimated with the learned ratio, and the window guesses below are
+    # bounded by the size of the setup.
     target = replace(target, prior_ratio=max(target.prior_ratio, learned_limits.min_ratio))
-    target = replace(target, setup=_cap_setup_size(calibrate_setup(target, state), target, settings))
-    window_guesses = (
-        [int(REFUSED_SIZE_SHARE * learned_limits.smallest_refused_tokens)]
-        if learned_limits.smallest_refused_tokens
-        else []
-    )
+    target = _with_calibrated_setup(target, state, settings)
+    return _lower_window(target, _compute_learned_window(target, state, learned_limits, settings))
+
+
+def _compute_learned_window(
+    target: Target, state: ConversationState, learned_limits: LearnedLimits, settings: Settings
+) -> int:
+    """Return the smallest window in tokens that an overflow of this model gives reason for, or the target's own."""
+    guesses: list[int] = []
+    if learned_limits.smallest_refused_tokens:
+        guesses.append(int(REFUSED_SIZE_SHARE * learned_limits.smallest_refused_tokens))
     if learned_limits.smallest_refused_estimate:
-        window_guesses.append(int(REFUSED_WINDOW_SHARE * estimate_smallest_refused_request(state, target)))
-    window_limits = [max(compute_min_window(target, settings), min(window_guesses))] if window_guesses else []
-    return _lower_window(
-        target,
-        min(
-            [*window_limits, *([learned_limits.window_limit] if learned_limits.window_limit else [])],
-            default=target.limits.window,
-        ),
-    )
+        guesses.append(int(REFUSED_WINDOW_SHARE * estimate_smallest_refused_request(state, target)))
+    windows = [target.limits.window]
+    if guesses:
+        # A guess stops at the smallest usable window; a limit that the provider stated itself, below, does not.
+        windows.append(max(compute_min_window(target, settings), min(guesses)))
+    if learned_limits.window_limit:
+        windows.append(learned_limits.window_limit)
+    return min(windows)
+
+
+def _with_calibrated_setup(target: Target, state: ConversationState, settings: Settings) -> Target:
+    """Return ``target`` with the size of its setup calibrated, but small enough to leave a conversation some room."""
+    setup = _cap_setup_size(calibrate_setup(target, state), target, settings)
+    return replace(target, setup=setup)
 
 
 def _cap_setup_size(setup: RequestSetup, target: Target, settings: Settings) -> RequestSetup:
-    """Return ``setup`` no larger than leaves room for a conversation: what an answer tells of it is a guess.
+    """Return ``setup``, no larger than leaves the minimum message budget, unless the target states its exact size.
 
-    Media that are counted higher than estimated would count as frame, and no guess may end a session.
+    A calibrated size is what usage reported beyond our count of the messages. Images that cost more than we count
+    would therefore appear as setup, and that error must not end a session.
     """
+    if target.setup.is_exact:
+        return setup
     budget = compute_budget(apply_window_cap(target, settings), settings)
     max_tokens = max(budget.setup_tokens, budget.usable - max(MIN_GUESSED_BUDGET, settings.window.min_budget))
-    return setup if target.setup.is_exact or setup.tokens <= max_tokens else replace(setup, tokens=max_tokens)
+    if setup.tokens <= max_tokens:
+        return setup
+    return replace(setup, tokens=max_tokens)
 
 
 def calibrate_setup(target: Target, state: ConversationState) -> RequestSetup:
-    """Return the frame of ``target`` in tokens of its model: what the last reported usage had beside its messages.
+    """Return the setup of ``target`` with its size in real tokens, as far as reported usage tells it.
 
-    That stands whatever became of them: behind a compaction it is nearer than the estimate. That one, by the ratio that
-    was reported so far, counts for another frame; where nothing was reported it stays what it is.
+    If the last measured request went to this model with this setup, the size is the reported tokens less our calibrated
+    count of that request's messages. That holds after a compaction too, where the messages are gone. For another setup
+    the estimate is multiplied by the calibrated ratio. Without any usage the setup is returned as it is.
     """
-    setup, scale = target.setup, get_calibrated_ratio(state, target)
-    measurement = state.usage.measured_request if is_last_model(state, target) and state.setup == setup else None
-    setup_tokens = (
-        measurement.reported_tokens - round(scale * measurement.shown_tokens) if measurement is not None else 0
-    )
+    setup = target.setup
+    ratio = get_calibrated_ratio(state, target)
+    measurement = None
+    measured_tokens = 0
+    if is_last_model(state, target) and state.setup == setup:
+        measurement = state.usage.measured_request
+    if measurement is not None:
+        measured_tokens = measurement.reported_tokens - round(ratio * measurement.shown_tokens)
+
     if setup == RequestSetup():
-        return RequestSetup("", setup_tokens, is_exact=True) if setup_tokens > 0 else setup
-    if (
-        setup.is_exact
-        or not setup.tokens
-        or not (measurement or get_model_stats(state, target.model).calibration.estimated_tokens)
-    ):
+        # The caller told us nothing of system prompt and tools. Usage reveals their size all the same.
+        return RequestSetup("", measured_tokens, is_exact=True) if measured_tokens > 0 else setup
+    has_usage = measurement is not None or get_model_stats(state, target.model).calibration.estimated_tokens > 0
+    if setup.is_exact or not setup.tokens or not has_usage:
         return setup
-    tokens = setup_tokens if measurement is not None else round(scale * setup.tokens)
-    return replace(
-        setup,
-        tokens=round(min(MAX_CALIBRATION_RATIO * setup.tokens, max(MIN_CALIBRATION_RATIO * setup.tokens, tokens))),
-        is_exact=True,
-    )
+    tokens = measured_tokens if measurement is not None else round(ratio * setup.tokens)
+    # The same bounds as for messages: one odd count must not make the setup vanish or swallow the window.
+    min_tokens = MIN_CALIBRATION_RATIO * setup.tokens
+    max_tokens = MAX_CALIBRATION_RATIO * setup.tokens
+    return replace(setup, tokens=round(min(max_tokens, max(min_tokens, tokens))), is_exact=True)
 
 
 def compute_min_window(target: Target, settings: Settings) -> int:
-    """Return the smallest window in which there is room for a conversation: no guess makes it smaller than that."""
+    """Return the smallest window in tokens that a guess may assume: one that still holds a conversation."""
     needed_tokens = get_setup_tokens(target) + max(MIN_GUESSED_BUDGET, settings.window.min_budget)
-    share = min(settings.reserve.max_share, 0.5)
-    return max(MIN_WINDOW_LIMIT, needed_tokens + settings.reserve.min, math.ceil(needed_tokens / (1 - share))) + 1
+    # The reserve takes its share of this window too, so the window must be larger than what is needed. The share is
+    # limited to a half here, since a setting near 1 would ask for an endless window.
+    reserve_share = min(settings.reserve.max_share, 0.5)
+    window_with_share = math.ceil(needed_tokens / (1 - reserve_share))
+    return max(MIN_WINDOW_LIMIT, needed_tokens + settings.reserve.min, window_with_share) + 1
 
 
 def _lower_window(target: Target, max_tokens: int) -> Target:
-    """Return ``target`` with a window of at most ``max_tokens`` tokens, as an overflow told it."""
+    """Return ``target`` with a learned window of ``max_tokens``; the same object if its window is not larger."""
     limits = target.limits
     if max_tokens >= limits.window:
         return target
-    prompt = min(limits.max_input, max_tokens) if limits.max_input else limits.max_input
-    return replace(target, limits=replace(limits, window=max_tokens, max_input=prompt, window_source=LEARNED_ORIGIN))
+    max_input = min(limits.max_input, max_tokens) if limits.max_input else limits.max_input
+    return replace(target, limits=replace(limits, window=max_tokens, max_input=max_input, window_source=LEARNED_ORIGIN))
 
 
 def check_budget(
     target: Target, settings: Settings, rules: PolicyRules = PolicyRules()
 ) -> tuple[TokenBudget, tuple[Notice, ...]]:
-    """Return the budget of requests to ``target``, with the warnings that the policy has about its window.
+    """Return the budget of requests to ``target``, and the warnings that the policy has about its window.
 
-    Raises ``WindowTooSmall`` before any call where the policy refuses the window, or it leaves less than the minimum
-    for messages.
+    Raises ``WindowTooSmall``, before any call, if the policy refuses the window or if it leaves less than
+    ``window.min_budget`` for messages.
     """
     capped_target = apply_window_cap(target, settings)
     notices = rules.check_window(target.limits, capped_target.limits)
@@ -228,25 +274,29 @@ def check_budget(
             f"{budget.setup_tokens} for system and tools leaves {budget.message_tokens} tokens; {min_tokens} are "
             "needed."
         )
-        anew = " Another window that you configure ends what was learned." if origin == LEARNED_ORIGIN else ""
-        raise WindowTooSmall(f"{msg} Use a larger window, a shorter system prompt or fewer tools.{anew}")
+        hint = " Another window that you configure ends what was learned." if origin == LEARNED_ORIGIN else ""
+        raise WindowTooSmall(f"{msg} Use a larger window, a shorter system prompt or fewer tools.{hint}")
     return budget, notices
 
 
 def describe_raised_reserves(
     settings: Settings, rules: PolicyRules, preset: tuple[Settings, PolicyRules], window: int | None = None
 ) -> tuple[str, ...]:
-    """Return a sentence for each reserve that was configured under the floor, and is raised in ``window``.
+    """Return a sentence for each reserve that the user configured below the floor, so that it is raised.
 
-    A reserve was configured where it differs from that of ``preset``, from which the policy was made. Without a window
-    the floor itself is what a reserve is compared with.
+    A reserve counts as configured if it differs from that of ``preset``, the settings and rules that the policy was
+    made from: nobody needs to hear about a preset's own numbers. Without a ``window`` reserves are compared with the
+    floor as configured, else with what it is in that window.
     """
     floor = settings.reserve.floor if window is None else compute_reserve_floor(window, settings)
     preset_settings, preset_rules = preset
     preset_reserves = preset_rules.list_reserves(preset_settings)
-    return tuple(
-        f"{name} = {tokens:,} is under reserve.floor = {settings.reserve.floor:,} and is raised to it,"
-        " at most to a quarter of the window; set reserve.floor too if you want less held back"
-        for name, tokens in rules.list_reserves(settings).items()
-        if tokens != preset_reserves.get(name) and tokens < floor
-    )
+    sentences: list[str] = []
+    for name, tokens in rules.list_reserves(settings).items():
+        is_configured = tokens != preset_reserves.get(name)
+        if is_configured and tokens < floor:
+            sentences.append(
+                f"{name} = {tokens:,} is under reserve.floor = {settings.reserve.floor:,} and is raised to it,"
+                " at most to a quarter of the window; set reserve.floor too if you want less held back"
+            )
+    return tuple(sentences)

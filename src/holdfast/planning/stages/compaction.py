@@ -1,8 +1,14 @@
-"""Compaction: when older turns give way to a summary, and whether it is worth it."""
+"""Compaction: replaces the older messages by a summary when the request is too large, if that is worth it.
+
+The stage tries the cut points of ``tail_selection`` in order and commits the first that makes the request small enough.
+If a model or a hook writes summaries, the plan then asks for one instead, and the caller plans again with the result;
+the extract made here only proves that a summary in its place would be committed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -17,7 +23,7 @@ from holdfast.planning.extract.summary_builder import build_compaction, find_upd
 from holdfast.planning.settings import Settings
 from holdfast.planning.shown_messages import list_shown_messages_from
 from holdfast.planning.stages.smallest_request import add_unread_notice
-from holdfast.planning.stages.spill import find_spillable_texts, spill_texts
+from holdfast.planning.stages.spill import SpillableText, find_spillable_texts, spill_texts
 from holdfast.planning.stages.spill_largest import SPILL_LARGEST_RULE
 from holdfast.planning.stages.tail_selection import (
     find_answer_with_unread_results,
@@ -33,38 +39,64 @@ from holdfast.state.turns import find_newest_answer_index
 from holdfast.state.view import get_shown_tokens, list_shown_indexes, measure_summary
 
 SMALL_BUDGET_TOKENS, LARGE_BUDGET_TOKENS = 14_000, 23_000
-"""[H] Message budgets between which the share of an extract falls evenly from the one below to ``summary.share``."""
+"""Message budgets in tokens between which the share of an extract falls linearly from ``SMALL_BUDGET_SUMMARY_SHARE`` to
+``summary.share``. Tuned by replay: what an agent needs again grows more slowly than its window, so a small budget gives
+a larger part of itself to the summary."""
 SMALL_BUDGET_SUMMARY_SHARE = 0.80
-"""[H] Share of an extract in a small budget, where next to nothing else fits: what is left out there is all lost."""
+"""Share of an extract in a budget of at most ``SMALL_BUDGET_TOKENS``. Next to no tail fits there, so what the extract
+leaves out is out of reach. Tuned by replay with the two budgets above."""
 EARLY_SUMMARY_GROWTH = 1.25
-"""How much longer than the summary that it brings up to date one may be, if somebody asks for it early. [H]"""
+"""How much longer than the summary it updates a new one may be where somebody asks for a compaction early. The cap
+follows the messages, and there may be few of them: without this room the update could only drop what the old summary
+holds. Chosen by judgement."""
+
+
+class _CompactionAttempt(NamedTuple):
+    """The builder after trying to compact, and whether the attempt stands.
+
+    If it does not, ``builder`` is the unchanged plan with a notice that says why.
+    """
+
+    builder: PlanBuilder
+    is_planned: bool
+    """The compaction is part of the plan, or the plan waits for the summary it will be made of."""
 
 
 def compact_conversation(builder: PlanBuilder) -> PlanBuilder:
-    """Return the draft with its head summarised, if the request is too big (or it was asked for) and it helps.
+    """Replace the older messages by a summary if the request is over its trigger, or if a compaction is requested.
 
-    Where somebody writes summaries the draft asks for one, if an extract in its place would be committed. What is asked
-    for before there is need is planned as if the room were full, so that it is worth having.
+    Without a summary writer the summary is an extract. With one, the plan gets a ``SummaryRequest``, but only if an
+    extract in that place would be committed. A compaction that cannot be made adds a notice instead.
     """
-    if not builder.inputs.is_compaction_requested or builder.state.usage.learned_limits.overflows_since_answer:
+    is_refused = builder.state.usage.learned_limits.overflows_since_answer > 0
+    if not builder.inputs.is_compaction_requested or is_refused:
         return _compact_if_due(builder)
-    return replace(
-        _compact_if_due(replace(builder, assumed_full_tokens=_count_message_tokens(builder))), assumed_full_tokens=0
-    )
+    # Somebody asks before there is need. With the shares of the real budget hardly anything would give way, so the
+    # messages that are there count as a full budget.
+    early_builder = replace(builder, assumed_full_tokens=_count_message_tokens(builder))
+    return replace(_compact_if_due(early_builder), assumed_full_tokens=0)
 
 
 def _count_message_tokens(builder: PlanBuilder) -> int:
-    """Return the tokens that messages take, and once more those of a summary among them, so that it may stay."""
+    """Return the real tokens of all shown messages, counting the summary in force twice.
+
+    Its share of a budget of this size then has room for the old summary and for what is new.
+    """
     compaction, target = builder.state.view.compaction, builder.target
-    earlier = measure_summary(compaction, target.model, target.api) if compaction is not None else 0
-    return int(builder.token_ratio * (get_shown_tokens(builder.state, target.model, target.api) + earlier))
+    summary_tokens = 0
+    if compaction is not None:
+        summary_tokens = measure_summary(compaction, target.model, target.api)
+    shown_tokens = get_shown_tokens(builder.state, target.model, target.api)
+    return int(builder.token_ratio * (shown_tokens + summary_tokens))
 
 
 def _compact_if_due(builder: PlanBuilder) -> PlanBuilder:
     if not _is_compaction_due(builder):
         return builder
-    if not builder.inputs.is_compaction_requested and (stop_reason := _explain_blocked_compaction(builder)):
-        return builder.add_notice("breaker", stop_reason)
+    if not builder.inputs.is_compaction_requested:
+        stop_reason = _explain_blocked_compaction(builder)
+        if stop_reason:
+            return builder.add_notice("breaker", stop_reason)
     if not _has_real_conversation(builder.state):
         return builder.add_notice(
             "nothing-to-compact", "nobody said anything yet: blanks and tool traffic are no conversation"
@@ -72,211 +104,228 @@ def _compact_if_due(builder: PlanBuilder) -> PlanBuilder:
     builder = _respill_restored_texts(builder)
     if not _is_compaction_due(builder):
         return builder
-    compacted_draft = _compact_at_first_useful_cut(builder, _list_allowed_tail_starts(builder))
-    if _has_compacted(builder, compacted_draft) or _is_within_budget(compacted_draft):
-        return compacted_draft
-    message_count = len(builder.state.history.sized_messages)
-    if builder.rules.keeps_unread_results and find_answer_with_unread_results(builder.state) < message_count:
+    attempt = _compact_at_first_useful_cut(builder, _list_allowed_tail_starts(builder))
+    if attempt.is_planned or _is_within_budget(attempt.builder):
+        return attempt.builder
+    # No summary of the older messages is enough. What is left is the newest answer with results that the model has not
+    # read; those are shortened before any of them is summarized.
+    has_unread_results = find_answer_with_unread_results(builder.state) < len(builder.state.history.sized_messages)
+    if builder.rules.keeps_unread_results and has_unread_results:
         return _compact_with_short_results(builder)
-    return compacted_draft
+    return attempt.builder
 
 
 def _compact_with_short_results(builder: PlanBuilder) -> PlanBuilder:
-    """Return the draft with the results that the model waits for cut short, so that a request can show them.
+    """Shorten the unread results so that a request can show them, then compact what stands before them.
 
-    Only where that is not enough they give way as well, and a notice says so.
+    Only if that is still too large are they summarized like the rest, with a notice that says so.
     """
-    budget = builder.budget
-    share = budget.compute_share(builder.settings.results.message_share or builder.settings.compaction.goal_share)
-    short = shorten_unread_results(
-        builder,
-        share,
-        builder.rules.compute_compaction_goal(builder)
-        - budget.compute_share(MIN_SUMMARY_SHARE + 2 * SUMMARY_SLACK_SHARE),
-    )
-    compacted_draft = (
-        _compact_at_first_useful_cut(short, _list_allowed_tail_starts(short)) if _is_compaction_due(short) else short
-    )
-    if _has_compacted(short, compacted_draft) or _is_within_budget(compacted_draft):
-        return compacted_draft
-    folded_draft = _compact_at_first_useful_cut(
-        builder,
-        [
-            keep
-            for keep in find_tail_cut_points(builder.state)[-1:]
-            if builder.state.view.first_kept < keep <= _find_latest_tail_start(builder)
-        ],
-    )
-    return add_unread_notice(builder, folded_draft) if _has_compacted(builder, folded_draft) else compacted_draft
+    budget, settings = builder.budget, builder.settings
+    results_budget = budget.compute_share(settings.results.message_share or settings.compaction.goal_share)
+    # The tail must leave the smallest summary that is worth having. Of the two slacks one is held back in _compact_at,
+    # the other is a margin.
+    summary_budget = budget.compute_share(MIN_SUMMARY_SHARE + 2 * SUMMARY_SLACK_SHARE)
+    tail_budget = builder.rules.compute_compaction_goal(builder) - summary_budget
+    shortened = shorten_unread_results(builder, results_budget, tail_budget)
+    attempt = _CompactionAttempt(shortened, is_planned=False)
+    if _is_compaction_due(shortened):
+        attempt = _compact_at_first_useful_cut(shortened, _list_allowed_tail_starts(shortened))
+    if attempt.is_planned or _is_within_budget(attempt.builder):
+        return attempt.builder
 
-
-def _has_compacted(old: PlanBuilder, new: PlanBuilder) -> bool:
-    """Return whether ``new`` compacts what ``old`` did not, or waits for the summary with which it will."""
-    return new.summary_request is not None or new.compaction is not old.compaction
+    # Back to the plan with whole results: there is no use in recording cuts of what disappears in the summary.
+    newest_cut = find_tail_cut_points(builder.state)[-1:]
+    latest = _find_latest_tail_start(builder)
+    allowed_cut = [keep for keep in newest_cut if builder.state.view.first_kept < keep <= latest]
+    summarized = _compact_at_first_useful_cut(builder, allowed_cut)
+    if not summarized.is_planned:
+        return attempt.builder
+    return add_unread_notice(builder, summarized.builder)
 
 
 def _is_within_budget(builder: PlanBuilder) -> bool:
     return builder.upper_estimate <= builder.budget.usable
 
 
-def _compact_at_first_useful_cut(builder: PlanBuilder, cut_points: Sequence[int]) -> PlanBuilder:
-    """Return the draft compacted at the first of ``cut_points`` where that helps; with a notice why not, if nowhere."""
+def _compact_at_first_useful_cut(builder: PlanBuilder, cut_points: Sequence[int]) -> _CompactionAttempt:
+    """Compact at the first of ``cut_points`` where that gains enough, or request the summary for it."""
     rule, why = "nothing-to-compact", "there is nothing before what is kept as it was said"
     if builder.state.view.compaction is not None:
         why = "everything that could be summarised already is"
-    written_summary = builder.inputs.summary
     for keep in cut_points:
-        candidate = _compact_at(builder, keep)
-        if candidate is None:
+        compacted = _compact_at(builder, keep)
+        if compacted is None:
             continue
-        why = _explain_insufficient_gain(builder, candidate)
-        why = why or builder.rules.explain_useless_cut(builder, candidate, cut_points)
+        why = _explain_insufficient_gain(builder, compacted)
         if not why:
-            ask = _build_summary_request(builder, keep)
-            waits = builder.inputs.can_summarize and ask.max_tokens and not _is_summary_for(written_summary, keep)
-            return builder.request_summary(ask) if waits else candidate
-        rule = "not-smaller"
-    return builder.add_notice(rule, why)
+            why = builder.rules.explain_useless_cut(builder, compacted, cut_points)
+        if why:
+            rule = "not-smaller"
+            continue
+        request = _build_summary_request(builder, keep)
+        is_written = _is_summary_for(builder.inputs.summary, keep)
+        # A cap of 0 tokens means that a model may write nothing: the extract stands at once.
+        if builder.inputs.can_summarize and request.max_tokens and not is_written:
+            return _CompactionAttempt(builder.request_summary(request), is_planned=True)
+        return _CompactionAttempt(compacted, is_planned=True)
+    return _CompactionAttempt(builder.add_notice(rule, why), is_planned=False)
 
 
 def _is_compaction_due(builder: PlanBuilder) -> bool:
-    """Return whether this policy compacts now; the smallest request there is has a compaction of its own."""
+    """Return whether a compaction is requested, or the request is over the trigger and may be compacted unasked.
+
+    The overflow step ``fallback`` builds the smallest request, which brings a compaction of its own.
+    """
     compaction, inputs = builder.settings.compaction, builder.inputs
     if not compaction.enabled or inputs.overflow_step == "fallback":
         return False
-    return inputs.is_compaction_requested or (compaction.auto and builder.rules.is_over_trigger(builder))
+    if inputs.is_compaction_requested:
+        return True
+    return compaction.auto and builder.rules.is_over_trigger(builder)
 
 
 def _has_real_conversation(state: ConversationState) -> bool:
-    """Return whether there is a real conversation, now or in what gave way before."""
+    """Return whether anybody said something, in the shown messages or in those already summarized."""
     return state.view.compaction is not None or has_user_content(state.history.messages.slice(state.view.pinned_count))
 
 
 def _respill_restored_texts(builder: PlanBuilder) -> PlanBuilder:
-    """Return the draft with texts that an undo brought back spilled again, where one alone is more than may be left."""
+    """Spill texts that an undo restored again if one alone is larger than the compaction's goal.
+
+    An undo protects what it restores from every other stage. A text like that would be in every tail, and no
+    compaction could reach its goal.
+    """
     state = builder.state
     if not (state.view.protected_parts and builder.settings.compaction.goal_share and builder.inputs.can_spill):
         return builder
-    visible_texts, max_tokens = (
-        find_spillable_texts(state, list_shown_indexes(state, state.view.first_kept)),
-        builder.to_estimator_tokens(builder.rules.compute_compaction_goal(replace(builder, assumed_full_tokens=0))),
-    )
-    big = [
-        text
-        for text in visible_texts
-        if text.tokens > max_tokens
-        and any(is_protected_part(state, text.message_index, at) for at in text.all_part_indexes)
-    ]
-    return spill_texts(builder, big, SPILL_LARGEST_RULE)
+    # The goal of the real budget, also where the messages count as a full one: a restored text that fits stays.
+    goal = builder.rules.compute_compaction_goal(replace(builder, assumed_full_tokens=0))
+    max_tokens = builder.to_estimator_tokens(goal)
+    oversized_texts: list[SpillableText] = []
+    for text in find_spillable_texts(state, list_shown_indexes(state, state.view.first_kept)):
+        if text.tokens <= max_tokens:
+            continue
+        if any(is_protected_part(state, text.message_index, part_index) for part_index in text.all_part_indexes):
+            oversized_texts.append(text)
+    return spill_texts(builder, oversized_texts, SPILL_LARGEST_RULE)
 
 
 def _list_allowed_tail_starts(builder: PlanBuilder) -> list[int]:
-    """Return where the kept tail may begin, best first: where it was written for, if it may begin there."""
-    state, written_summary = builder.state, builder.inputs.summary
-    if (
-        written_summary is not None
-        and state.view.first_kept < written_summary.stop
-        and written_summary.stop in find_tail_cut_points(state)
-    ):
-        return [written_summary.stop]
-    last = _find_latest_tail_start(builder)
-    return builder.rules.order_overflow_cuts(
-        builder, [keep for keep in list_tail_starts(builder) if state.view.first_kept < keep <= last]
-    )
+    """Return the message indexes at which the kept tail may begin, best first.
+
+    If a summary was already written and its place is still legal, that is the only one: messages may have arrived
+    meanwhile, and the summary still fits.
+    """
+    first_kept = builder.state.view.first_kept
+    summary = builder.inputs.summary
+    if summary is not None and first_kept < summary.stop and summary.stop in find_tail_cut_points(builder.state):
+        return [summary.stop]
+    latest = _find_latest_tail_start(builder)
+    tail_starts = [keep for keep in list_tail_starts(builder) if first_kept < keep <= latest]
+    return builder.rules.order_overflow_cuts(builder, tail_starts)
 
 
 def _find_latest_tail_start(builder: PlanBuilder) -> int:
-    """Return where the kept tail begins at the latest: at media of the user that were neither answered nor refused.
+    """Return the latest message index at which the kept tail may begin.
 
-    What an image takes is reckoned high; only the provider knows whether it is too much.
+    That is the first user message since the newest answer if media are among these new messages, else the end. We
+    count an image high, and only the provider knows its real size, so new media are not summarized away before the
+    provider has refused them.
     """
-    state, end = builder.state, len(builder.state.history.sized_messages)
-    new = find_newest_answer_index(state, state.view.first_kept) + 1
-    if state.usage.learned_limits.overflows_since_answer or not any(
-        collect_media_in_messages(message)
-        for message in list_shown_messages_from(state, max(new, state.view.first_kept))
-    ):
+    state = builder.state
+    end = len(state.history.sized_messages)
+    if state.usage.learned_limits.overflows_since_answer:
         return end
-    return next(
-        (at for at in range(max(new, state.view.first_kept), end) if state.history.messages[at].is_turn_start), end
-    )
+    first_new = max(find_newest_answer_index(state, state.view.first_kept) + 1, state.view.first_kept)
+    new_messages = list_shown_messages_from(state, first_new)
+    if not any(collect_media_in_messages(message) for message in new_messages):
+        return end
+    for index in range(first_new, end):
+        if state.history.messages[index].is_turn_start:
+            return index
+    return end
 
 
-def _is_summary_for(written_summary: SummaryResult | None, keep: int) -> bool:
-    return written_summary is not None and written_summary.stop == keep
+def _is_summary_for(summary: SummaryResult | None, keep: int) -> bool:
+    return summary is not None and summary.stop == keep
 
 
 def _build_summary_request(builder: PlanBuilder, keep: int) -> SummaryRequest:
-    """Return the request for a summary of all before ``keep`` that the one in force does not cover."""
-    settings, state, anchor = builder.settings, builder.state, find_updatable_summary(builder.state)
-    max_tokens = min(settings.summary.model_max_tokens, builder.budget.compute_share(settings.summary.model_max_share))
+    """Return the request for a summary of the messages before ``keep``.
+
+    If the summary in force can be updated, the request has its text and only the messages that it does not cover.
+    """
+    settings, state = builder.settings, builder.state
+    previous_summary = find_updatable_summary(state)
+    start = state.view.first_kept if previous_summary else state.view.pinned_count
+    model_share = builder.budget.compute_share(settings.summary.model_max_share)
+    max_tokens = min(settings.summary.model_max_tokens, model_share)
     if builder.assumed_full_tokens:
-        min_tokens = max(
-            3 * settings.summarizer.min_tokens,
-            int(builder.token_ratio * EARLY_SUMMARY_GROWTH * estimate_text_tokens(anchor)),
-        )
-        max_tokens = min(
-            max_tokens, max(min_tokens, builder.compute_compaction_share(settings.summary.model_total_share))
-        )
-    return SummaryRequest(
-        state.view.first_kept if anchor else state.view.pinned_count,
-        keep,
-        settings.summary.max_tokens or max_tokens,
-        anchor,
-        keep == builder.rules.find_replayed_message(builder),
-    )
+        # Asked for early, few messages may be there. The cap follows them, but leaves room for a summary that would be
+        # accepted (three times the least of one) and for the one that is updated.
+        grown_summary = builder.token_ratio * EARLY_SUMMARY_GROWTH * estimate_text_tokens(previous_summary)
+        min_tokens = max(3 * settings.summarizer.min_tokens, int(grown_summary))
+        share = builder.compute_compaction_share(settings.summary.model_total_share)
+        max_tokens = min(max_tokens, max(min_tokens, share))
+    is_replayed = keep == builder.rules.find_replayed_message(builder)
+    return SummaryRequest(start, keep, settings.summary.max_tokens or max_tokens, previous_summary, is_replayed)
 
 
 def _explain_blocked_compaction(builder: PlanBuilder) -> str:
-    """Return why no automatic compaction may run now, or nothing."""
-    settings, state = builder.settings, builder.state
-    has_failed_often = (
-        is_breaker_tripped(state.counters.failed_compactions, settings) and not builder.inputs.retry_compaction
-    )
+    """Return why no automatic compaction may run now, or an empty string if one may."""
+    settings, counters = builder.settings, builder.state.counters
     if not builder.inputs.is_breaker_closed:
         return "the request is over its trigger, but no compaction may run by itself now"
-    if has_failed_often:
+    if is_breaker_tripped(counters.failed_compactions, settings) and not builder.inputs.retry_compaction:
         return "the request is over its trigger, but compaction failed too often to try again"
-    if state.counters.compactions_since_answer >= settings.compaction.max_per_answer:
+    # bounded-attempts
+    if counters.compactions_since_answer >= settings.compaction.max_per_answer:
         return (
-            f"the request is over its trigger, but {state.counters.compactions_since_answer} compactions ran since the "
+            f"the request is over its trigger, but {counters.compactions_since_answer} compactions ran since the "
             "last answer"
         )
     return ""
 
 
 def _compact_at(builder: PlanBuilder, keep: int) -> PlanBuilder | None:
-    """Return the draft with everything before ``keep`` summarised; nothing when no summary would fit."""
-    settings, budget, written_summary = builder.settings, builder.budget, builder.inputs.summary
-    share = compute_summary_share(budget, settings)
+    """Return the builder with everything before ``keep`` summarized, or None if no useful summary would fit."""
+    settings = builder.settings
     if builder.has_summary_writer:
         share = settings.summary.model_total_share
-    cap = settings.summary.max_tokens or builder.compute_compaction_share(share)
+    else:
+        share = compute_summary_share(builder.budget, settings)
+    max_tokens = settings.summary.max_tokens or builder.compute_compaction_share(share)
     if settings.compaction.goal_share:
         goal = builder.rules.compute_compaction_goal(builder)
         tail = builder.token_ratio * measure_tail(builder.state, keep)
+        # An extract may miss its budget by a little; with that held back the compaction still reaches its goal.
         remaining = int(goal - tail - builder.compute_compaction_share(SUMMARY_SLACK_SHARE))
-        if remaining < min(cap, builder.compute_compaction_share(MIN_SUMMARY_SHARE)):
+        if remaining < min(max_tokens, builder.compute_compaction_share(MIN_SUMMARY_SHARE)):
             return None
-        cap = min(cap, remaining)
-    compaction = build_compaction(
-        builder, keep, cap, written_summary if _is_summary_for(written_summary, keep) else None
-    )
+        max_tokens = min(max_tokens, remaining)
+    summary = builder.inputs.summary
+    compaction = build_compaction(builder, keep, max_tokens, summary if _is_summary_for(summary, keep) else None)
     if compaction is None:
         return None
     compaction = builder.rules.finish_compaction(builder, compaction)
-    return builder.add_compaction(replace(compaction, tokens_after=builder.add_compaction(compaction).estimated_tokens))
+    # The entry records the size that it leads to, which is known only with the compaction applied.
+    tokens_after = builder.add_compaction(compaction).estimated_tokens
+    return builder.add_compaction(replace(compaction, tokens_after=tokens_after))
 
 
 def compute_summary_share(budget: TokenBudget, settings: Settings) -> float:
-    """Return the share of the budget an extract may take: what the agent needs grows more slowly than the budget."""
+    """Return the share of the message budget that an extract may take.
+
+    It falls linearly from ``SMALL_BUDGET_SUMMARY_SHARE`` to ``summary.share`` as the budget grows.
+    """
     position = (budget.message_tokens - SMALL_BUDGET_TOKENS) / (LARGE_BUDGET_TOKENS - SMALL_BUDGET_TOKENS)
     position = min(1.0, max(0.0, position))
     return SMALL_BUDGET_SUMMARY_SHARE + position * (settings.summary.share - SMALL_BUDGET_SUMMARY_SHARE)
 
 
 def _explain_insufficient_gain(before: PlanBuilder, after: PlanBuilder) -> str:
-    """Return why the compaction is not worth committing, or nothing."""
+    """Return why the compaction in ``after`` does not gain enough to be committed, or an empty string if it does."""
+    # compaction-must-gain
     settings, budget = before.settings.compaction, before.budget
     old, new = before.estimated_tokens, after.estimated_tokens
     if new >= old and (settings.goal_share or before.has_summary_writer):
@@ -286,10 +335,11 @@ def _explain_insufficient_gain(before: PlanBuilder, after: PlanBuilder) -> str:
     max_tokens = budget.setup_tokens + before.rules.compute_compaction_goal(before)
     if new > max_tokens:
         return f"{new:,} tokens would be left, over the goal of {max_tokens:,}"
-    gain = max(
-        settings.min_gain_share * (old - budget.setup_tokens),
-        min(settings.min_gain_tokens, budget.compute_share(settings.min_gain_share)),
-    )
-    if old - new < gain and old <= budget.usable and not before.inputs.is_compaction_requested:
-        return f"it would free {old - new} tokens; {int(gain)} are wanted"
+    gain_share = settings.min_gain_share * (old - budget.setup_tokens)
+    min_gain = max(gain_share, min(settings.min_gain_tokens, budget.compute_share(settings.min_gain_share)))
+    # A small gain is refused only if the request could go out as it is: when it does not fit, or somebody asked for
+    # the compaction, any gain is worth the broken cache.
+    can_stay = old <= budget.usable and not before.inputs.is_compaction_requested
+    if can_stay and old - new < min_gain:
+        return f"it would free {old - new} tokens; {int(min_gain)} are wanted"
     return ""

@@ -1,7 +1,12 @@
-"""Where the kept tail begins: our own rule, unless the policy has another; all cut at legal places only."""
+"""Where the tail that a compaction keeps may begin: by our own rule, or by the rule of the policy.
+
+A tail begins at a legal cut point only, so that no call is separated from its results and no open call is summarized
+(``calls-with-results``).
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from holdfast.messages.cut_points import find_cut_points
@@ -14,95 +19,125 @@ from holdfast.state.view import list_shown_indexes, list_shown_sized_messages_at
 
 
 def list_tail_starts(builder: PlanBuilder) -> list[int]:
-    """Return where the kept tail may begin, best first: slots of the branch, its end for no tail at all.
+    """Return the message indexes at which the kept tail may begin, best first.
 
-    Where a compaction has a goal, smaller tails follow the one of another rule than ours.
+    The index behind the last message stands for no tail at all. If the policy has a rule of its own and a compaction
+    must reach a goal, the smaller tails of our rule follow: one that is too large would otherwise leave no way to
+    compact.
     """
     state = builder.state
     messages = list_shown_messages_from(state, state.view.first_kept)
-    legal = find_cut_points(messages)
-    if not legal:
+    cut_points = find_cut_points(messages)
+    if not cut_points:
         return []
-    candidates = builder.rules.select_tail_starts(builder, messages, legal)
-    if candidates is None:
-        candidates = _select_by_share(builder, messages, legal)
-    elif candidates and builder.settings.compaction.goal_share:
-        smaller_tails = _select_by_share(builder, messages, legal)
-        candidates = [*candidates, *(offset for offset in smaller_tails if offset > candidates[-1])]
-    return [state.view.first_kept + offset for offset in candidates if offset in legal]
+    offsets = builder.rules.select_tail_starts(builder, messages, cut_points)
+    if offsets is None:
+        offsets = _select_by_share(builder, messages, cut_points)
+    elif offsets and builder.settings.compaction.goal_share:
+        smallest_tail = offsets[-1]
+        smaller_tails = [offset for offset in _select_by_share(builder, messages, cut_points) if offset > smallest_tail]
+        offsets = [*offsets, *smaller_tails]
+    return [state.view.first_kept + offset for offset in offsets if offset in cut_points]
 
 
 def find_tail_cut_points(state: ConversationState) -> list[int]:
-    """Return the slots at which a kept tail may begin, ascending; the end is one where no call is open."""
-    return [
-        state.view.first_kept + offset
-        for offset in find_cut_points(list_shown_messages_from(state, state.view.first_kept))
-    ]
+    """Return every message index at which a kept tail may begin, ascending.
+
+    The index behind the last message is among them unless a call is open.
+    """
+    first_kept = state.view.first_kept
+    return [first_kept + offset for offset in find_cut_points(list_shown_messages_from(state, first_kept))]
 
 
 def _select_by_share(builder: PlanBuilder, messages: list[Message], cut_points: list[int]) -> list[int]:
-    """Ours: the largest tail within its share of the room; else the newest group alone; else nothing.
+    """Return the offsets of our own rule, best first: the largest tail within its share, then smaller ones.
 
-    Results that the model waits for are kept with their calls wherever it begins.
+    The smaller ones are the newest call group alone, then nothing. No tail begins behind the newest answer while its
+    results are unread: they stay with their calls.
     """
+    first_kept = builder.state.view.first_kept
+    end = len(messages)
     budget = builder.to_estimator_tokens(builder.compute_compaction_share(builder.settings.compaction.tail_share))
-    best = _find_largest_tail(builder.state, cut_points, budget)
-    unseen = find_first_unseen_user_message(builder) - builder.state.view.first_kept
-    shown_first = [offset for offset in cut_points if offset <= min(best, unseen)][-1:] if unseen < best else []
-    newest = [offset for offset in cut_points if offset < len(messages)][-1:]
-    candidates = dict.fromkeys([*shown_first, *([best] if best < len(messages) else []), *newest, cut_points[-1]])
-    last = max(
-        (
-            offset
-            for offset in cut_points
-            if offset <= find_answer_with_unread_results(builder.state) - builder.state.view.first_kept
-        ),
-        default=cut_points[-1],
-    )
-    return list(dict.fromkeys([*(offset for offset in candidates if offset < last), last]))
+    largest = _find_largest_tail(builder.state, cut_points, budget)
+    first_unseen = find_first_unseen_user_message(builder) - first_kept
+
+    candidates: list[int | None] = []
+    if first_unseen < largest:
+        # newest-user-message: words that no request has shown yet are kept even where they are over the share.
+        candidates.append(_find_last_cut_point(cut_points, first_unseen))
+    if largest < end:
+        candidates.append(largest)
+    candidates.append(_find_last_cut_point(cut_points, end - 1))
+    candidates.append(cut_points[-1])
+
+    unread_answer = find_answer_with_unread_results(builder.state) - first_kept
+    latest = _find_last_cut_point(cut_points, unread_answer)
+    if latest is None:
+        latest = cut_points[-1]
+    earlier = [offset for offset in candidates if offset is not None and offset < latest]
+    return list(dict.fromkeys([*earlier, latest]))
+
+
+def _find_last_cut_point(cut_points: Sequence[int], limit: int) -> int | None:
+    """Return the last of the ascending ``cut_points`` that is at most ``limit``, or None if all are over it."""
+    count = bisect_right(cut_points, limit)
+    return cut_points[count - 1] if count else None
 
 
 def find_answer_with_unread_results(state: ConversationState) -> int:
-    """Return the slot of the newest answer, where results behind it wait to be read; the end where none do."""
-    newest = find_newest_answer_index(state, state.view.first_kept)
-    waits = newest >= 0 and any(message.results for message in state.history.messages.slice(newest + 1))
-    return newest if waits else len(state.history.sized_messages)
+    """Return the index of the newest answer if results of its calls wait to be read.
+
+    Otherwise return the number of messages, which is behind every message.
+    """
+    newest_answer = find_newest_answer_index(state, state.view.first_kept)
+    if newest_answer >= 0:
+        newer_messages = state.history.messages.slice(newest_answer + 1)
+        if any(message.results for message in newer_messages):
+            return newest_answer
+    return len(state.history.sized_messages)
 
 
 def find_first_unseen_user_message(builder: PlanBuilder) -> int:
-    """Return the slot of the first message of the user that no request has shown yet; the end if there is none."""
+    """Return the index of the first user message that no answered request has shown.
+
+    Otherwise return the number of messages, which is behind every message.
+    """
     state = builder.state
-    seen_count = (
-        state.last_request.previous_coverage[0]
-        if state.usage.learned_limits.overflows_since_answer
-        else state.last_request.seen_count
-    )  # what was refused nobody read
-    places = range(max(state.view.first_kept, seen_count), len(state.history.sized_messages))
-    return next(
-        (index for index in places if state.history.messages[index].is_turn_start), len(state.history.sized_messages)
-    )
+    seen_count = state.last_request.seen_count
+    if state.usage.learned_limits.overflows_since_answer:
+        # The newest request was refused, so the model has read only the messages of the one before it.
+        seen_count = state.last_request.previous_coverage[0]
+    end = len(state.history.sized_messages)
+    for index in range(max(state.view.first_kept, seen_count), end):
+        if state.history.messages[index].is_turn_start:
+            return index
+    return end
 
 
 def measure_tail(state: ConversationState, keep: int) -> int:
-    """Return the size of the slots from ``keep`` on as the projection shows them, in estimator tokens."""
-    return sum(
-        sized_message.tokens
-        for index in list_shown_indexes(state, keep)
-        for sized_message in list_shown_sized_messages_at(state, index)
-    )
+    """Return the size in estimator tokens of the messages from index ``keep`` on, as a request shows them."""
+    return sum(_measure_shown_message(state, index) for index in list_shown_indexes(state, keep))
 
 
-def _find_largest_tail(state: ConversationState, cut_points: Sequence[int], budget: int) -> int:
-    """Return the first legal place behind which no more than ``budget`` stands; looks no further back than that."""
-    places = set(cut_points)
-    stop = len(state.history.sized_messages) - state.view.first_kept
-    best, tail_tokens = stop, 0
-    for place in range(stop - 1, -1, -1):
-        tail_tokens += sum(
-            sized_message.tokens for sized_message in list_shown_sized_messages_at(state, state.view.first_kept + place)
-        )
-        if tail_tokens > budget:
+def _measure_shown_message(state: ConversationState, index: int) -> int:
+    return sum(sized_message.tokens for sized_message in list_shown_sized_messages_at(state, index))
+
+
+def _find_largest_tail(state: ConversationState, cut_points: Sequence[int], max_tokens: int) -> int:
+    """Return the offset of the first cut point with at most ``max_tokens`` behind it; the end if there is none.
+
+    The walk begins at the newest message and stops once the tail is too large, so it costs the size of the tail and not
+    that of the history.
+    """
+    legal_offsets = set(cut_points)
+    first_kept = state.view.first_kept
+    end = len(state.history.sized_messages) - first_kept
+    largest = end
+    tail_tokens = 0
+    for offset in range(end - 1, -1, -1):
+        tail_tokens += _measure_shown_message(state, first_kept + offset)
+        if tail_tokens > max_tokens:
             break
-        if place in places:
-            best = place
-    return best
+        if offset in legal_offsets:
+            largest = offset
+    return largest

@@ -1,22 +1,25 @@
-"""Results at creation: a big one is spilled, with a preview left behind; so are the biggest of a big message.
+"""Limits on new tool results: a large one is spilled with a preview, and so are the largest of many that are too much.
 
-Only *fresh* texts are candidates, those no request has shown. What the model has seen whole is *frozen*; what was
-replaced keeps its replacement byte for byte, because the decision is in the log (*mustReapply*).
+The state of a result follows Claude Code's scheme, so that replacing results never breaks the cached prefix:
+
+- *fresh*: no request has shown it; it may be replaced now;
+- *frozen*: the model has seen it whole; this stage never touches it, even if the message is over its budget;
+- *mustReapply*: it was replaced once; the recorded decision repeats the replacement byte for byte.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from itertools import accumulate
 from math import inf
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.messages.message import get_result_text
 from holdfast.messages.parts import ToolResult
+from holdfast.messages.size.weighted_chars import CHARS_PER_TOKEN
 from holdfast.messages.sized_message import bound_message_chars
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.settings import ResultSettings
@@ -30,195 +33,263 @@ OWN_SERVER_NAME = "holdfast"
 
 
 def spill_large_results(builder: PlanBuilder) -> PlanBuilder:
-    """Return the draft with every fresh result, and all that came between two answers, within their limits.
+    """Spill fresh results over their limit, then the largest fresh texts of a message that is over its budget.
 
-    Where texts cannot be stored away every result stays whole.
+    A message here is everything between two answers. Nothing is spilled if texts cannot be stored.
     """
-    settings, room = builder.settings.results, builder.budget
-    if not (settings.spill_chars or settings.spill_chars_by_tool) or not builder.inputs.can_spill:
+    settings, budget = builder.settings.results, builder.budget
+    is_enabled = bool(settings.spill_chars or settings.spill_chars_by_tool)
+    if not is_enabled or not builder.inputs.can_spill:
         return builder
-    max_tokens = builder.to_estimator_tokens(room.compute_share(settings.spill_share)) if settings.spill_share else 0
-    budget = (
-        builder.to_estimator_tokens(room.compute_share(settings.message_share))
-        if settings.message_share and settings.spill_chars
-        else 0
-    )
-    groups = list(_group_fresh_messages(builder.state, _compute_small_sizes(settings, max_tokens, budget)))
+    max_result_tokens = 0
+    if settings.spill_share:
+        max_result_tokens = builder.to_estimator_tokens(budget.compute_share(settings.spill_share))
+    max_message_tokens = 0
+    if settings.message_share and settings.spill_chars:
+        max_message_tokens = builder.to_estimator_tokens(budget.compute_share(settings.message_share))
+    small_sizes = _compute_small_sizes(settings, max_result_tokens, max_message_tokens)
+    groups = list(_group_fresh_messages(builder.state, small_sizes))
     if not groups:
         return builder
-    limit = _build_limit_lookup(builder.state, settings)
-    own = frozenset(list_shown_indexes(builder.state, builder.state.last_request.seen_count))
+    get_max_chars = _build_limit_lookup(builder.state, settings)
+    # Messages that an edit of a custom stage has folded away are not shown, so nothing of them is left to spill.
+    shown_indexes = frozenset(list_shown_indexes(builder.state, builder.state.last_request.seen_count))
     for group in groups:
-        big: list[SpillableText] = []
-        candidates: list[SpillableText] = []
-        for text in find_spillable_texts(builder.state, filter(own.__contains__, group)):
-            if is_capped_text(text.text):
-                continue
-            chars = limit(text)
-            if text.is_result and chars:
-                (big if _is_large_result(text, chars, max_tokens) else candidates).append(text)
-            elif budget and not text.is_result:
-                candidates.append(text)
-        extra_texts = _select_over_budget(builder, group, big, candidates, budget)
-        builder = spill_texts(
-            builder, [*big, *_assign_preview_tokens(builder, big, candidates, extra_texts, budget, max_tokens)], "spill"
+        texts = find_spillable_texts(builder.state, filter(shown_indexes.__contains__, group))
+        fresh_texts = _collect_fresh_texts(texts, get_max_chars, max_result_tokens, max_message_tokens)
+        extra_texts = _select_over_budget(builder, group, fresh_texts, max_message_tokens)
+        sized_extra_texts = _assign_preview_tokens(
+            builder, fresh_texts, extra_texts, max_message_tokens, max_result_tokens
         )
+        builder = spill_texts(builder, [*fresh_texts.large, *sized_extra_texts], "spill")
     return builder
 
 
+class _FreshTexts(NamedTuple):
+    """The fresh texts of one message that this stage may spill."""
+
+    large: Sequence[SpillableText]
+    """Results over their own limit: they are spilled in any case."""
+    candidates: Sequence[SpillableText]
+    """Smaller results and user texts: they are spilled only if the message is over its budget."""
+
+
+def _collect_fresh_texts(
+    texts: Iterable[SpillableText],
+    get_max_chars: Callable[[SpillableText], int],
+    max_result_tokens: int,
+    max_message_tokens: int,
+) -> _FreshTexts:
+    """Sort the texts of one message into results over their limit and candidates; exempt ones are left out."""
+    large: list[SpillableText] = []
+    candidates: list[SpillableText] = []
+    for text in texts:
+        if is_capped_text(text.text):
+            # It is short already and holds the only handle of the whole text.
+            continue
+        if not text.is_result:
+            if max_message_tokens:
+                candidates.append(text)
+            continue
+        max_chars = get_max_chars(text)
+        if not max_chars:
+            continue
+        if _is_large_result(text, max_chars, max_result_tokens):
+            large.append(text)
+        else:
+            candidates.append(text)
+    return _FreshTexts(large, candidates)
+
+
 class _SmallSizes(Struct, frozen=True):
-    """So few tokens and characters that they are within every limit, however they are counted."""
+    """Sizes so small that a message within them is within every limit, however its texts are counted."""
 
     tokens: float
     chars: float
 
 
-def _compute_small_sizes(settings: ResultSettings, *tokens: int) -> _SmallSizes:
-    """Return what is few beside the limits of ``tokens``, of one result and of all: sizes of parts are rounded."""
-    chars = (
-        settings.spill_chars,
-        *settings.spill_chars_by_tool.values(),
-        settings.message_chars,
-    )
-    return _SmallSizes(min(filter(None, tokens), default=inf) / 2, min(filter(None, chars), default=inf))
+def _compute_small_sizes(settings: ResultSettings, *token_limits: int) -> _SmallSizes:
+    """Return sizes that are below every limit of one result and of a message; 0 among the limits means no limit.
+
+    Of the token limits it is half: the parts of a message are rounded up one by one, so that together they may count
+    for more than the message.
+    """
+    char_limits = (settings.spill_chars, *settings.spill_chars_by_tool.values(), settings.message_chars)
+    min_token_limit = min(filter(None, token_limits), default=inf)
+    min_char_limit = min(filter(None, char_limits), default=inf)
+    return _SmallSizes(min_token_limit / 2, min_char_limit)
 
 
 def _build_limit_lookup(state: ConversationState, settings: ResultSettings) -> Callable[[SpillableText], int]:
-    """Return the question how many characters a result may have; 0 where it is never spilled."""
-    names = build_tool_name_lookup(state)
+    """Return a function that tells how many characters a result may have; 0 if it is never spilled."""
+    find_tool_name = build_tool_name_lookup(state)
 
-    def limit(text: SpillableText) -> int:
-        name = names(text.message_index, text.part) if isinstance(text.part, ToolResult) else ""
+    def get_max_chars(text: SpillableText) -> int:
+        name = ""
+        if isinstance(text.part, ToolResult):
+            name = find_tool_name(text.message_index, text.part)
         if strip_mcp_prefix(name) in settings.spill_exempt_tools or name in settings.spill_exempt_tools:
             return 0
         return settings.spill_chars_by_tool.get(name, settings.spill_chars)
 
-    return limit
+    return get_max_chars
 
 
 def strip_mcp_prefix(name: str) -> str:
-    """Return the name of a tool without that of our server, which MCP clients put before it."""
+    """Return the name of a tool without the prefix that MCP clients make of our server's name."""
     return name.rpartition(f"{OWN_SERVER_NAME}_")[2].lstrip("_")
 
 
-def _is_large_result(spillable: SpillableText, chars: int, tokens: int) -> bool:
-    return len(spillable.text) > chars or bool(tokens and spillable.tokens > tokens)
+def _is_large_result(spillable: SpillableText, max_chars: int, max_tokens: int) -> bool:
+    is_over_tokens = max_tokens > 0 and spillable.tokens > max_tokens
+    return len(spillable.text) > max_chars or is_over_tokens
 
 
 def _group_fresh_messages(state: ConversationState, small_sizes: _SmallSizes) -> Iterator[range]:
-    """Yield the fresh slots, those of one message to the API together: what stands between two answers.
+    """Yield the indexes of the fresh messages, grouped by what stands between two answers.
 
-    Those that hold so few, all together, that nobody need look at each of their texts are left out, where nothing in
-    their message was shown and nothing in them decided about.
+    Groups that are certainly within every limit are left out. Most are: without this shortcut each plan of a long new
+    conversation would count the tokens of every part once more.
     """
-    first, fresh, edits_by_message = (
-        state.last_request.seen_count,
-        state.history.sized_messages.slice(state.last_request.seen_count),
-        state.view.edits,
+    first_fresh = state.last_request.seen_count
+    # The first group may continue a message that was shown before. What was shown counts for its budget then, so its
+    # fresh part alone does not tell whether it is within.
+    begins_new_message = (
+        first_fresh <= state.view.first_kept or state.history.messages[first_fresh - 1].role == "assistant"
     )
-    begins = first <= state.view.first_kept or state.history.messages[first - 1].role == "assistant"
-    tokens = [0, *accumulate([sized_message.tokens for sized_message in fresh])]
-    chars = [0, *accumulate([bound_message_chars(sized_message) for sized_message in fresh])]
-    answers = [at for at, sized_message in enumerate(fresh) if sized_message.message.role == "assistant"]
-    for start, stop in zip([0, *[at + 1 for at in answers]], [*answers, len(fresh)], strict=True):
-        is_few = tokens[stop] - tokens[start] <= small_sizes.tokens and chars[stop] - chars[start] <= small_sizes.chars
-        is_new = (start or begins) and not any(at in edits_by_message for at in range(first + start, first + stop))
-        if start < stop and not (is_few and is_new):
-            yield range(first + start, first + stop)
+    for group in _split_at_answers(state, first_fresh):
+        is_whole_message = group.start > first_fresh or begins_new_message
+        has_edits = any(index in state.view.edits for index in group)
+        if has_edits or not is_whole_message or not _is_small_group(state, group, small_sizes):
+            yield group
+
+
+def _split_at_answers(state: ConversationState, start: int) -> Iterator[range]:
+    """Yield the index ranges of the messages from ``start`` on that stand between answers; none is empty."""
+    group_start = start
+    end = len(state.history.sized_messages)
+    for index, message in enumerate(state.history.messages.slice(start), start):
+        if message.role != "assistant":
+            continue
+        if group_start < index:
+            yield range(group_start, index)
+        group_start = index + 1
+    if group_start < end:
+        yield range(group_start, end)
+
+
+def _is_small_group(state: ConversationState, group: range, small_sizes: _SmallSizes) -> bool:
+    tokens = chars = 0
+    for sized_message in state.history.sized_messages.slice(group.start, group.stop):
+        tokens += sized_message.tokens
+        chars += bound_message_chars(sized_message)
+    return tokens <= small_sizes.tokens and chars <= small_sizes.chars
 
 
 ToolNameLookup: TypeAlias = Callable[[int, ToolResult], str]
-"""The name of the tool that gave a result, which stands in a slot."""
+"""Returns the name of the tool that gave a result in the message at an index; empty if the call is not known."""
 
 
 def build_tool_name_lookup(state: ConversationState) -> ToolNameLookup:
-    """Return what tells the tool of a result of ``state``, looked up at its call where the result does not say.
+    """Return a function that finds the tool of a result, by its call if the result has no name of its own.
 
-    Each message of calls is looked through once.
+    Each message with calls is searched once, however many results ask for it.
     """
 
     @cache
-    def called(home: int) -> dict[str, str]:
-        return {call.id: call.name for call in reversed(state.history.sized_messages[home].message.calls)}
+    def list_call_names(message_index: int) -> dict[str, str]:
+        calls = state.history.sized_messages[message_index].message.calls
+        # Reversed, so that of two calls with one id the first gives the name.
+        return {call.id: call.name for call in reversed(calls)}
 
-    def name(index: int, result: ToolResult) -> str:
-        home = index if result.name else state.history.first_index_by_call_id.get(result.call_id, index)
-        return called(home).get(result.call_id, "") if home < index else result.name
+    def find_tool_name(message_index: int, result: ToolResult) -> str:
+        if result.name:
+            return result.name
+        # The dictionary is shared with newer states: an index at or behind the result belongs to one of those.
+        call_index = state.history.first_index_by_call_id.get(result.call_id, message_index)
+        if call_index >= message_index:
+            return ""
+        return list_call_names(call_index).get(result.call_id, "")
 
-    return name
+    return find_tool_name
 
 
 def _select_over_budget(
-    builder: PlanBuilder,
-    group: range,
-    spilled: Sequence[SpillableText],
-    candidates: Sequence[SpillableText],
-    tokens: int,
+    builder: PlanBuilder, group: range, fresh_texts: _FreshTexts, max_tokens: int
 ) -> list[SpillableText]:
-    """Return the largest of ``candidates`` that must go too so that the message is within its budget.
+    """Return the candidates that must be spilled too so that the message is within its budget, the largest first.
 
-    Characters are of results alone, tokens of everything; the newest words of the user go last. The largest are those
-    of most tokens, or of most characters where only these have a budget.
+    The limit of characters counts results only, as in Claude Code; ``max_tokens`` counts everything, 0 for no limit.
+    User texts of the newest message come last: they are the task.
     """
+    large, candidates = fresh_texts
+    settings = builder.settings.results
+    max_chars = settings.message_chars if settings.spill_chars else 0
+    # Previews stay in the request, so every spilled text still counts for about this much.
+    preview_chars = estimate_preview_chars(builder)
+    preview_tokens = preview_chars // CHARS_PER_TOKEN
 
-    def size(text: SpillableText) -> int:
-        return text.tokens if tokens else len(text.text)
+    chars = preview_chars * len(large) + sum(len(text.text) for text in candidates if text.is_result)
+    if max_chars:
+        movable_parts = {(text.message_index, text.part_index) for text in (*large, *candidates)}
+        chars += _count_unmovable_chars(builder.state, group, movable_parts)
+    tokens = preview_tokens * len(large) + sum(text.tokens for text in candidates)
+    newest_user_index = max((text.message_index for text in candidates if not text.is_result), default=-1)
 
-    small = estimate_preview_chars(builder)
-    chars = builder.settings.results.message_chars if builder.settings.results.spill_chars else 0
-    held_chars = sum(len(text.text) for text in candidates if text.is_result) + small * len(spilled)
-    held_chars += (
-        _count_unmovable_chars(
-            builder.state, group, {(text.message_index, text.part_index) for text in (*spilled, *candidates)}
-        )
-        if chars
-        else 0
-    )
-    held_tokens = sum(text.tokens for text in candidates) + small // 4 * len(spilled)
-    newest = max((text.message_index for text in candidates if not text.is_result), default=-1)
-    extra_texts: list[SpillableText] = []
-    for text in sorted(
-        candidates, key=lambda text: (text.message_index == newest, -size(text), text.message_index, text.part_index)
-    ):
-        if (not chars or held_chars <= chars) and (not tokens or held_tokens <= tokens):
+    def rank(text: SpillableText) -> tuple[bool, int, int, int]:
+        # Only characters tell which is largest if only they have a limit.
+        size = text.tokens if max_tokens else len(text.text)
+        return text.message_index == newest_user_index, -size, text.message_index, text.part_index
+
+    selected: list[SpillableText] = []
+    for text in sorted(candidates, key=rank):
+        is_within_chars = not max_chars or chars <= max_chars
+        is_within_tokens = not max_tokens or tokens <= max_tokens
+        if is_within_chars and is_within_tokens:
             break
-        stays = small if len(text.text) > 2 * small else 0
-        extra_texts.append(text)
-        held_chars -= len(text.text) - stays if text.is_result else 0
-        held_tokens -= text.tokens - stays // 4
-    return extra_texts
+        selected.append(text)
+        # A text that is hardly longer than a preview leaves a single line, which is not worth counting.
+        leaves_preview = len(text.text) > 2 * preview_chars
+        if text.is_result:
+            chars -= len(text.text) - (preview_chars if leaves_preview else 0)
+        tokens -= text.tokens - (preview_tokens if leaves_preview else 0)
+    return selected
 
 
 def _assign_preview_tokens(
     builder: PlanBuilder,
-    spilled: Sequence[SpillableText],
-    candidates: Sequence[SpillableText],
+    fresh_texts: _FreshTexts,
     extra_texts: Sequence[SpillableText],
-    tokens: int,
-    max_tokens: int,
+    max_message_tokens: int,
+    max_result_tokens: int,
 ) -> list[SpillableText]:
-    """Return ``extra_texts`` of ``candidates``, the user's words with the room there is: a fair share of what all else
-    leaves.
+    """Return ``extra_texts`` with longer previews for the user texts among them.
 
-    That is at most as much as one result may have.
+    They share what the rest of the message leaves of its budget, each at most what one result may have. What a user
+    pasted is the task itself, so it should not shrink to the usual preview while there is room.
     """
-    words = [text for text in extra_texts if not text.is_result]
-    previews = estimate_preview_chars(builder) // 4 * (len(spilled) + len(extra_texts) - len(words))
-    stays = sum(text.tokens for text in candidates) - sum(text.tokens for text in extra_texts) + previews
-    tokens_per_text = min(max_tokens, (tokens - stays) // max(1, len(words)))
-    return [text if text.is_result else replace(text, preview_tokens=max(0, tokens_per_text)) for text in extra_texts]
+    user_texts = [text for text in extra_texts if not text.is_result]
+    spilled_results = len(fresh_texts.large) + len(extra_texts) - len(user_texts)
+    preview_tokens = estimate_preview_chars(builder) // CHARS_PER_TOKEN * spilled_results
+    candidate_tokens = sum(text.tokens for text in fresh_texts.candidates)
+    whole_tokens = candidate_tokens - sum(text.tokens for text in extra_texts)
+    remaining = max_message_tokens - (whole_tokens + preview_tokens)
+    tokens_per_text = max(0, min(max_result_tokens, remaining // max(1, len(user_texts))))
+    return [text if text.is_result else replace(text, preview_tokens=tokens_per_text) for text in extra_texts]
 
 
-def _count_unmovable_chars(state: ConversationState, group: range, candidate_parts: set[tuple[int, int]]) -> int:
-    """Return the characters of the results that count and cannot go: seen before, exempt, or too short to give way."""
+def _count_unmovable_chars(state: ConversationState, group: range, movable_parts: set[tuple[int, int]]) -> int:
+    """Return the characters of the results in a message that cannot be spilled: seen, exempt, or too short.
+
+    The message may begin before its fresh ``group``; what it showed earlier counts for the same budget.
+    """
     start = group.start
     while start > state.view.first_kept and state.history.messages[start - 1].role != "assistant":
         start -= 1
-    return sum(
-        len(get_result_text(part))
-        for index in range(start, group.stop)
-        for place, part in enumerate(
-            apply_edits_to_parts(state.history.messages[index], state.view.edits.get(index, ()))
-        )
-        if isinstance(part, ToolResult) and (index, place) not in candidate_parts
-    )
+    chars = 0
+    for index in range(start, group.stop):
+        parts = apply_edits_to_parts(state.history.messages[index], state.view.edits.get(index, ()))
+        for part_index, part in enumerate(parts):
+            if isinstance(part, ToolResult) and (index, part_index) not in movable_parts:
+                chars += len(get_result_text(part))
+    return chars
