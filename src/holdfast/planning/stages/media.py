@@ -1,19 +1,17 @@
-"""Media: images and documents over what the API is known to take, or over a policy's budget, give way to a line.
+"""Media: images and documents over the limits of the API or the policy are replaced by a line each, the oldest first.
 
-The oldest go first. What the user's newest message shows is never touched before the provider refused it, but for an
-image that no API of this kind takes, whatever stands beside it.
+Media that the user's newest message shows are not touched before the provider has refused them: the user may be asking
+about them. The exception is an image with more pixels than the API takes, which would be refused whatever stands beside
+it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from functools import reduce
-from operator import add, le, sub
 from typing import NamedTuple
 
 from msgspec import Struct
-from msgspec.structs import astuple
 
 from holdfast.messages.message import Message, collect_media_in_parts, format_part_placeholder, replace_media_with_text
 from holdfast.messages.parts import Media, Part
@@ -28,7 +26,7 @@ from holdfast.state.edits import Edit, Span
 from holdfast.state.turns import find_newest_answer_index, find_newest_user_index
 
 MEDIA_RULE = "media"
-"""Rule of the edits, and of the notice that tells of them."""
+"""Rule of the edits, and of the notice about them."""
 _SIZE_LABELS = {
     "attachments": "attachments",
     "images": "images",
@@ -38,7 +36,7 @@ _SIZE_LABELS = {
 
 
 class MediaSizes(NamedTuple):
-    """What is limited of media: ``images_with_large`` are the images again, where one of them is large."""
+    """The four sizes that limits exist for. ``images_with_large`` is the number of images if one of them is large."""
 
     attachments: int
     images: int
@@ -46,13 +44,13 @@ class MediaSizes(NamedTuple):
     images_with_large: int
 
     def describe_sizes(self, *, with_large: bool) -> str:
-        """Return the numbers in words, those of no limit left out."""
+        """Return the sizes in words, leaving out those without a limit."""
         sizes = self if with_large else self._replace(images_with_large=NO_LIMIT)
         return ", ".join(f"{size:,} {_SIZE_LABELS[name]}" for name, size in sizes._asdict().items() if size < NO_LIMIT)
 
 
 class MediaLoad(Struct, frozen=True):
-    """Media of a request: how many, how many of them images, their bytes, and how many of the images are large."""
+    """How many media there are, how many of them are images, their bytes, and how many of the images are large."""
 
     attachments: int = 0
     images: int = 0
@@ -60,25 +58,35 @@ class MediaLoad(Struct, frozen=True):
     large: int = 0
 
     def add_load(self, load: MediaLoad) -> MediaLoad:
-        """Return both together."""
-        return MediaLoad(*map(add, astuple(self), astuple(load)))
+        """Return the sum of both loads."""
+        return MediaLoad(
+            self.attachments + load.attachments,
+            self.images + load.images,
+            self.bytes + load.bytes,
+            self.large + load.large,
+        )
 
     def subtract_load(self, load: MediaLoad) -> MediaLoad:
-        """Return what is left when ``load`` goes."""
-        return MediaLoad(*map(sub, astuple(self), astuple(load)))
+        """Return this load without ``load``."""
+        return MediaLoad(
+            self.attachments - load.attachments,
+            self.images - load.images,
+            self.bytes - load.bytes,
+            self.large - load.large,
+        )
 
     @property
     def sizes(self) -> MediaSizes:
-        """What of it is limited."""
+        """The sizes to compare with limits."""
         return MediaSizes(self.attachments, self.images, self.bytes, self.images if self.large else 0)
 
     def __str__(self) -> str:
-        """Return its number, images and bytes in words."""
+        """Return number, images and bytes in words."""
         return self.sizes.describe_sizes(with_large=False)
 
 
 class MediaLimits(Struct, frozen=True):
-    """The most media that a request may hold; fewer images where one of them is large."""
+    """The most media that a request may hold. Some APIs take fewer images if one of them is large."""
 
     attachments: int
     images: int
@@ -87,34 +95,39 @@ class MediaLimits(Struct, frozen=True):
 
     @property
     def sizes(self) -> MediaSizes:
-        """Its numbers."""
-        return MediaSizes(*astuple(self))
+        """The limits as sizes."""
+        return MediaSizes(self.attachments, self.images, self.bytes, self.images_with_large)
 
     def can_hold(self, load: MediaLoad) -> bool:
-        """Return whether ``load`` is within this."""
-        return all(map(le, load.sizes, self.sizes))
+        """Return whether no size of ``load`` is over its limit."""
+        return all(size <= limit for size, limit in zip(load.sizes, self.sizes, strict=True))
 
     def tighten_by(self, limits: MediaLimits) -> MediaLimits:
-        """Return this, or ``limits`` where that is less."""
+        """Return the lower of both limits for each size."""
         return MediaLimits(*map(min, self.sizes, limits.sizes))
 
     def extend_by(self, load: MediaLoad) -> MediaLimits:
-        """Return this on top of ``load``."""
-        return MediaLimits(*map(add, self.sizes, (load.attachments, load.images, load.bytes, load.images)))
+        """Return limits that have room for ``load`` beside what these hold."""
+        return MediaLimits(
+            self.attachments + load.attachments,
+            self.images + load.images,
+            self.bytes + load.bytes,
+            self.images_with_large + load.images,
+        )
 
     def halve_exceeded(self, load: MediaLoad) -> MediaLimits:
-        """Return this, with half of what ``load`` has too much of."""
+        """Return these limits with half of each that ``load`` exceeds."""
         return MediaLimits(
-            *[limit // 2 if has > limit else limit for has, limit in zip(load.sizes, self.sizes, strict=True)]
+            *[limit // 2 if size > limit else limit for size, limit in zip(load.sizes, self.sizes, strict=True)]
         )
 
     def describe_limits(self, load: MediaLoad) -> str:
-        """Return the numbers that ``load`` is held to, in words."""
+        """Return in words the limits that count for ``load``."""
         return self.sizes.describe_sizes(with_large=bool(load.large))
 
 
 class ShownMedia(Struct, frozen=True):
-    """A part that shows media, with its place."""
+    """A part that shows media: where it is, and how much it holds."""
 
     message_index: int
     part_index: int
@@ -123,199 +136,225 @@ class ShownMedia(Struct, frozen=True):
 
 
 def limit_shown_media(builder: PlanBuilder) -> PlanBuilder:
-    """Return the draft with its oldest media replaced, if there are too many or they are too big.
+    """Replace the oldest media by a line each if there are too many or they are too large.
 
-    When over, half of the budget is made free in one step by media that were seen, so that the prefix does not break
-    at each new image. What nobody answered goes only as far as it must, the user's newest message is left alone.
-    What an undo brought back has no budget but the API's: it comes on top of the policy's.
+    Media that an undo restored do not count for the policy's limits, only for those of the API.
     """
     builder = _drop_oversized_images(builder)
-    state, limits = builder.state, compute_media_limits(builder)
-    if limits.can_hold(
-        MediaLoad(state.view.media_count, state.view.media_count, state.view.media_bytes, state.view.media_count)
-    ):
+    state = builder.state
+    limits = compute_media_limits(builder)
+    # The view knows how many media there are, but not of which kind. Most requests are within their limits even if
+    # every attachment counts as a large image, and end here without a look at the messages.
+    count, media_bytes = state.view.media_count, state.view.media_bytes
+    if limits.can_hold(MediaLoad(count, count, media_bytes, count)):
         return builder
-    holders, newest = list(_find_shown_media(builder)), find_newest_user_index(state, state.view.first_kept)
-    total_load, back = (
-        _sum_media_load(holders),
-        _sum_media_load(
-            holder for holder in holders if is_protected_part(state, holder.message_index, holder.part_index)
-        ),
-    )
-    api = _get_api_media_limits(builder)
-    limits = limits.extend_by(back).tighten_by(api)
+    shown_media = list(_find_shown_media(builder))
+    total_load = _sum_media_load(shown_media)
+    restored_load = _sum_media_load(media for media in shown_media if _is_restored(builder, media))
+    api_limits = _get_api_media_limits(builder)
+    limits = limits.extend_by(restored_load).tighten_by(api_limits)
     if limits.can_hold(total_load):
         return builder
-    own = _sum_media_load(holder for holder in holders if holder.message_index == newest)
-    if not api.can_hold(own):
-        limit_text = f"{api.describe_limits(own)} are known to be taken"
-        return builder.add_notice(MEDIA_RULE, f"the newest message shows {own}, and {limit_text}; it goes as it came")
-    goal, why = (
-        limits.halve_exceeded(total_load),
-        f"{total_load} are shown; at most {limits.describe_limits(total_load)} are sent",
-    )
+    newest_user = find_newest_user_index(state, state.view.first_kept)
+    newest_load = _sum_media_load(media for media in shown_media if media.message_index == newest_user)
+    if not api_limits.can_hold(newest_load):
+        # Replacing older media would not help. Only the provider knows whether it takes this message.
+        limit_text = f"{api_limits.describe_limits(newest_load)} are known to be taken"
+        return builder.add_notice(
+            MEDIA_RULE, f"the newest message shows {newest_load}, and {limit_text}; it goes as it came"
+        )
+
+    # Half of the limit is freed in one step, so that the prompt prefix does not break again at every new image. Only
+    # media that the model has answered give that much; others go only until the request is within its limits.
+    goal = limits.halve_exceeded(total_load)
+    why = f"{total_load} are shown; at most {limits.describe_limits(total_load)} are sent"
+    newest_answer = find_newest_answer_index(state, state.view.first_kept)
+
+    def rank(media: ShownMedia) -> tuple[bool, bool]:
+        is_unseen = media.message_index >= state.last_request.seen_count
+        is_unanswered = is_unseen or 0 <= newest_answer < media.message_index
+        return is_unanswered, _is_restored(builder, media)
+
     edits: list[Edit] = []
-
-    answer = find_newest_answer_index(state, state.view.first_kept)
-
-    def rank(holder: ShownMedia) -> tuple[bool, bool]:
-        waits = holder.message_index >= state.last_request.seen_count or 0 <= answer < holder.message_index
-        return waits, is_protected_part(state, holder.message_index, holder.part_index)
-
-    for holder in sorted([holder for holder in holders if holder.message_index != newest], key=rank):
-        if (limits if any(rank(holder)) else goal).can_hold(total_load):
+    replaceable_media = [media for media in shown_media if media.message_index != newest_user]
+    for media in sorted(replaceable_media, key=rank):
+        is_spared = any(rank(media))
+        applicable_limits = limits if is_spared else goal
+        if applicable_limits.can_hold(total_load):
             continue
-        edits.append(_build_placeholder_edit(holder, why))
-        total_load = total_load.subtract_load(holder.load)
-    return (
-        builder.add_edits(tuple(edits)).add_notice(MEDIA_RULE, f"{why}; {len(edits)} gave way to a line each")
-        if edits
-        else builder
-    )
+        edits.append(_build_placeholder_edit(media, why))
+        total_load = total_load.subtract_load(media.load)
+    if not edits:
+        return builder
+    return builder.add_edits(tuple(edits)).add_notice(MEDIA_RULE, f"{why}; {len(edits)} gave way to a line each")
+
+
+def _is_restored(builder: PlanBuilder, media: ShownMedia) -> bool:
+    """Return whether an undo brought these media back."""
+    return is_protected_part(builder.state, media.message_index, media.part_index)
 
 
 def _drop_oversized_images(builder: PlanBuilder) -> PlanBuilder:
-    """Return the draft without images of more pixels than the API takes, of those that its model was not shown yet."""
+    """Replace the images that have more pixels than the API takes, if this model has not been shown them yet.
+
+    One that the model has seen was taken by its API, and replacing it now would break the cached prefix.
+    """
     state = builder.state
-    first = state.last_request.seen_count if state.last_request.model == builder.target.model else state.view.first_kept
+    is_same_model = state.last_request.model == builder.target.model
+    first = state.last_request.seen_count if is_same_model else state.view.first_kept
     edits = tuple(_build_oversized_edits(builder, first))
-    return (
-        builder.add_edits(edits).add_notice(MEDIA_RULE, f"{edits[0].why}; {len(edits)} gave way to a line each")
-        if edits
-        else builder
-    )
+    if not edits:
+        return builder
+    notice = f"{edits[0].why}; {len(edits)} gave way to a line each"
+    return builder.add_edits(edits).add_notice(MEDIA_RULE, notice)
 
 
 def _build_oversized_edits(builder: PlanBuilder, first: int) -> Iterator[Edit]:
-    """Yield the edits that put a line in place of images of too many pixels from slot ``first`` on."""
+    """Yield the edits that replace images with too many pixels, in the messages from index ``first`` on."""
     max_pixels = builder.target.dialect.max_image_pixels
-    for holder in _find_shown_media(builder, first) if max_pixels < NO_LIMIT else ():
-        if any(is_oversized_image(media, max_pixels) for media in collect_media_in_parts(holder.part)):
-            yield _build_placeholder_edit(
-                holder, f"no image of more than {max_pixels:,} pixels a side is taken", max_pixels=max_pixels
-            )
+    if max_pixels >= NO_LIMIT:
+        return
+    why = f"no image of more than {max_pixels:,} pixels a side is taken"
+    for shown_media in _find_shown_media(builder, first):
+        if any(is_oversized_image(media, max_pixels) for media in collect_media_in_parts(shown_media.part)):
+            yield _build_placeholder_edit(shown_media, why, max_pixels=max_pixels)
 
 
 def drop_shown_media(builder: PlanBuilder) -> PlanBuilder:
-    """Return the draft with all media given way to words but those that wait for an answer; if need be those too.
+    """Replace media by a line each after the provider refused the request: the overflow step ``media``.
 
-    The user's newest message waits, and what tools gave since the newest answer. There is need where it is still too
-    big, or where no others gave way: then these were too much. Of more than the API is known to take only the oldest
-    go, and where images have more pixels than it takes only these.
+    Images with more pixels than the API takes go alone, as they are the likely reason. Otherwise all media go that the
+    model has answered. Those that wait for an answer (in the user's newest message, and in results since the newest
+    answer) go too if the request is still too large, or if no others were there: then these were too much. If they are
+    over a known limit of the API, only the oldest of them go, as many as it takes.
     """
-    size_edits = tuple(_build_oversized_edits(builder, builder.state.view.first_kept))
-    if size_edits:
-        return builder.add_edits(size_edits)
-    holders, state = list(_find_shown_media(builder)), builder.state
-    newest, answer = (
-        find_newest_user_index(state, state.view.first_kept),
-        find_newest_answer_index(state, state.view.first_kept),
-    )
+    state = builder.state
+    oversized_edits = tuple(_build_oversized_edits(builder, state.view.first_kept))
+    if oversized_edits:
+        return builder.add_edits(oversized_edits)
+    newest_user = find_newest_user_index(state, state.view.first_kept)
+    newest_answer = find_newest_answer_index(state, state.view.first_kept)
     why = "the provider refused the request as too large"
 
-    def waits(holder: ShownMedia) -> bool:
-        return holder.message_index == newest or 0 <= answer < holder.message_index
+    waiting: list[ShownMedia] = []
+    answered: list[ShownMedia] = []
+    for media in _find_shown_media(builder):
+        is_waiting = media.message_index == newest_user or 0 <= newest_answer < media.message_index
+        if is_waiting:
+            waiting.append(media)
+        else:
+            answered.append(media)
 
-    own = [holder for holder in holders if waits(holder)]
-    without = builder.add_edits(tuple(_build_placeholder_edit(holder, why) for holder in holders if not waits(holder)))
-    limits, total_load = compute_media_limits(without), _sum_media_load(own)
-    if not limits.can_hold(total_load):
-        return without.add_edits(
-            tuple(_build_placeholder_edit(holder, why) for holder in _take_surplus_media(own, total_load, limits))
-        )
-    has_media_edits = any(edit.rule == MEDIA_RULE for edit in without.record)
-    if not has_media_edits or without.upper_estimate > builder.budget.usable:
-        return without.add_edits(tuple(_build_placeholder_edit(holder, why) for holder in own))
-    return without
+    reduced = builder.add_edits(tuple(_build_placeholder_edit(media, why) for media in answered))
+    limits, waiting_load = compute_media_limits(reduced), _sum_media_load(waiting)
+    if not limits.can_hold(waiting_load):
+        surplus = _take_surplus_media(waiting, waiting_load, limits)
+        return reduced.add_edits(tuple(_build_placeholder_edit(media, why) for media in surplus))
+    has_media_edits = any(edit.rule == MEDIA_RULE for edit in reduced.record)
+    if not has_media_edits or reduced.upper_estimate > builder.budget.usable:
+        return reduced.add_edits(tuple(_build_placeholder_edit(media, why) for media in waiting))
+    return reduced
 
 
 def build_media_edits(builder: PlanBuilder, message_index: int, why: str) -> tuple[Edit, ...]:
-    """Return the edits that put a line in place of all media that slot ``message_index`` shows."""
-    return tuple(
-        _build_placeholder_edit(holder, why)
-        for holder in _find_shown_media(builder, message_index)
-        if holder.message_index == message_index
-    )
+    """Return the edits that replace all media of one message by a line each."""
+    edits: list[Edit] = []
+    for media in _find_shown_media(builder, message_index):
+        if media.message_index != message_index:
+            break
+        edits.append(_build_placeholder_edit(media, why))
+    return tuple(edits)
 
 
-def _take_surplus_media(holders: Iterable[ShownMedia], load: MediaLoad, limits: MediaLimits) -> Iterator[ShownMedia]:
-    """Yield the oldest holders, as many as it takes until the rest is within ``limits``."""
-    for holder in holders:
+def _take_surplus_media(
+    shown_media: Iterable[ShownMedia], load: MediaLoad, limits: MediaLimits
+) -> Iterator[ShownMedia]:
+    """Yield the oldest media, as many as must go so that the rest of ``load`` is within ``limits``."""
+    for media in shown_media:
         if limits.can_hold(load):
             return
-        yield holder
-        load = load.subtract_load(holder.load)
+        yield media
+        load = load.subtract_load(media.load)
 
 
 def compute_media_limits(builder: PlanBuilder) -> MediaLimits:
-    """Return the most media that a request may hold: the policy's numbers, or what the API is known to take if less."""
-    settings = builder.settings
-    own = MediaLimits(settings.media.max_count or NO_LIMIT, NO_LIMIT, settings.media.max_bytes or NO_LIMIT)
-    return own.tighten_by(_get_api_media_limits(builder))
+    """Return the most media that a request may hold: the lower of the policy's limits and those known of the API."""
+    settings = builder.settings.media
+    policy_limits = MediaLimits(settings.max_count or NO_LIMIT, NO_LIMIT, settings.max_bytes or NO_LIMIT)
+    return policy_limits.tighten_by(_get_api_media_limits(builder))
 
 
 def _get_api_media_limits(builder: PlanBuilder) -> MediaLimits:
-    """Return the most media that the API is known to take; base64 makes four bytes of three.
-
-    What else is said takes its part of a body, which is looked at where media have any large part of it.
-    """
+    """Return the most media that the API is known to take."""
     dialect, state = builder.target.dialect, builder.state
-    room = dialect.max_bytes
-    if state.view.media_bytes * BODY_SIZE_SAFETY_FACTOR > room:
-        room = max(0, room - sum_shown_messages(state, _count_non_media_bytes)) * 3 // 4
-    return MediaLimits(NO_LIMIT, dialect.max_images, room, dialect.max_images_with_large)
+    max_bytes = dialect.max_bytes
+    if state.view.media_bytes * BODY_SIZE_SAFETY_FACTOR > max_bytes:
+        # Media have a large part of the body, so it pays to measure what else is in it. Of the rest three quarters can
+        # be media, since base64 makes four bytes of three.
+        other_bytes = sum_shown_messages(state, _count_non_media_bytes)
+        max_bytes = max(0, max_bytes - other_bytes) * 3 // 4
+    return MediaLimits(NO_LIMIT, dialect.max_images, max_bytes, dialect.max_images_with_large)
 
 
 def _count_non_media_bytes(message: Message) -> int:
-    """Return the bytes of all in a message but the media."""
-    return sum(map(estimate_part_bytes, message.parts)) - sum(
-        len(medium.source) for medium in collect_media_in_parts(*message.parts)
-    )
+    """Return the estimated bytes of a message in a request body, without its media."""
+    total_bytes = sum(map(estimate_part_bytes, message.parts))
+    media_bytes = sum(len(medium.source) for medium in collect_media_in_parts(*message.parts))
+    return total_bytes - media_bytes
 
 
-def _sum_media_load(holders: Iterable[ShownMedia]) -> MediaLoad:
-    return reduce(MediaLoad.add_load, [holder.load for holder in holders], MediaLoad())
+def _sum_media_load(shown_media: Iterable[ShownMedia]) -> MediaLoad:
+    total_load = MediaLoad()
+    for media in shown_media:
+        total_load = total_load.add_load(media.load)
+    return total_load
 
 
 def _find_shown_media(builder: PlanBuilder, first: int = 0) -> Iterator[ShownMedia]:
-    """Yield what shows media from slot ``first`` on, oldest first, as it is shown now.
+    """Yield the parts that show media in the messages from index ``first`` on, oldest first, as they are shown now.
 
-    What stands for whole messages is left alone.
+    A replacement of whole messages, which only a custom stage makes, is left alone.
     """
     state, dialect = builder.state, builder.target.dialect
-    for index in state.view.media_indexes[bisect_left(state.view.media_indexes, first) :]:
+    first_position = bisect_left(state.view.media_indexes, first)
+    for index in state.view.media_indexes[first_position:]:
         replacements = {edit.span.part: edit.replacement for edit in state.view.edits.get(index, ())}
-        for place, original in enumerate(state.history.messages[index].parts if None not in replacements else ()):
-            for part in replacements.get(place, (original,)):
-                if not isinstance(part, Message) and (part_media := collect_media_in_parts(part)):
-                    yield ShownMedia(index, place, part, _measure_media_load(part_media, dialect))
+        if None in replacements:
+            continue
+        for part_index, original in enumerate(state.history.messages[index].parts):
+            for part in replacements.get(part_index, (original,)):
+                if isinstance(part, Message):
+                    continue
+                media = collect_media_in_parts(part)
+                if media:
+                    yield ShownMedia(index, part_index, part, _measure_media_load(media, dialect))
 
 
 def _measure_media_load(media: Sequence[Media], dialect: Dialect) -> MediaLoad:
     images = [medium for medium in media if medium.kind == "image"]
-    large = (
-        sum(is_oversized_image(medium, dialect.large_image_pixels) for medium in images)
-        if dialect.large_image_pixels < NO_LIMIT
-        else 0
-    )
+    large = 0
+    if dialect.large_image_pixels < NO_LIMIT:
+        large = sum(is_oversized_image(image, dialect.large_image_pixels) for image in images)
     return MediaLoad(len(media), len(images), sum(medium.size for medium in media), large)
 
 
 def _build_placeholder_edit(shown_media: ShownMedia, why: str, max_pixels: int = 0) -> Edit:
-    """Return the edit that puts a line in place of each medium of a part, or of those ``max_pixels`` so many pixels."""
+    """Return the edit that replaces the media of a part by a line each.
 
-    def words(media: Media) -> str:
-        return format_part_placeholder(media) if not max_pixels or is_oversized_image(media, max_pixels) else ""
+    With ``max_pixels`` only images of more pixels are replaced.
+    """
 
-    saves = sum(
-        estimate_media_tokens(media) - estimate_text_tokens(line)
-        for media in collect_media_in_parts(shown_media.part)
-        if (line := words(media))
-    )
-    return Edit(
-        Span(shown_media.message_index, shown_media.message_index + 1, shown_media.part_index),
-        (replace_media_with_text(shown_media.part, words),),
-        MEDIA_RULE,
-        why,
-        saves,
-    )
+    def get_placeholder(media: Media) -> str:
+        """Return the line for one medium; empty if it stays."""
+        if max_pixels and not is_oversized_image(media, max_pixels):
+            return ""
+        return format_part_placeholder(media)
+
+    saves = 0
+    for media in collect_media_in_parts(shown_media.part):
+        placeholder = get_placeholder(media)
+        if placeholder:
+            saves += estimate_media_tokens(media) - estimate_text_tokens(placeholder)
+    span = Span(shown_media.message_index, shown_media.message_index + 1, shown_media.part_index)
+    replacement = replace_media_with_text(shown_media.part, get_placeholder)
+    return Edit(span, (replacement,), MEDIA_RULE, why, saves)

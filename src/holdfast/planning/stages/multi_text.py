@@ -1,6 +1,7 @@
-"""A message of many texts gives way as a whole: those in its middle go together, and one line stands in their place.
+"""Messages of many small texts: the middle ones are replaced together, by one line.
 
-The first and the last stay, and of the others as many as there is room for: whole ones, each as it was said.
+Clients split a long prompt into dozens of text parts. A placeholder for each would be as long as the parts themselves,
+so the first and last texts stay whole, as many as fit, and one line with one handle stands for all between them.
 """
 
 from __future__ import annotations
@@ -17,73 +18,81 @@ from holdfast.planning.shown_messages import map_shown_parts
 from holdfast.state.edits import Blob, Edit, Span
 
 MAX_SEPARATE_TEXTS = 8
-"""[H] Texts up to which each of a message gives way alone: a line about each of more would fill the room."""
+"""Number of texts in a message up to which each is replaced alone. Each leaves a placeholder of some 40 tokens, so
+those of more texts would take as much room as a preview. Chosen by judgement."""
 
 
 def collect_small_texts(message: Message) -> dict[int, str]:
-    """Return by their places the texts of a message that give way together: the small ones, where they are many."""
-    texts = {place: part.text for place, part in enumerate(message.parts) if isinstance(part, Text)}
-    small = {place: text for place, text in texts.items() if len(text) <= MAX_SMALL_TEXT_CHARS}
-    return small if len(small) > MAX_SEPARATE_TEXTS else {}
+    """Return the small texts of a message by part index if there are enough to be replaced together, else nothing."""
+    small_texts: dict[int, str] = {}
+    for part_index, part in enumerate(message.parts):
+        if isinstance(part, Text) and len(part.text) <= MAX_SMALL_TEXT_CHARS:
+            small_texts[part_index] = part.text
+    return small_texts if len(small_texts) > MAX_SEPARATE_TEXTS else {}
 
 
-def select_middle_texts(number: int, size: Callable[[int], int], max_tokens: int, tail_share: float) -> range:
-    """Return which of ``number`` texts go so that about ``max_tokens`` tokens stay, the share ``tail_share`` of them at
-    the end.
+def select_middle_texts(number: int, measure_text: Callable[[int], int], max_tokens: int, end_share: float) -> range:
+    """Return the positions of the texts to leave out, so that about ``max_tokens`` tokens of the others stay.
 
-    ``size`` tells the tokens of one; those that go are not asked for.
+    There are ``number`` texts, and ``measure_text`` returns the tokens of one by its position. The texts at the end get
+    the share ``end_share`` of the tokens, those at the start the rest. The first and the last always stay. Texts in the
+    middle are not measured.
     """
-    head = _count_fitting(range(number - 1), size, max_tokens * (1 - tail_share))
-    return range(head, number - _count_fitting(range(number - 1, head - 1, -1), size, max_tokens * tail_share))
+    start_tokens = max_tokens * (1 - end_share)
+    start_count = _count_fitting(range(number - 1), measure_text, start_tokens)
+    end_count = _count_fitting(range(number - 1, start_count - 1, -1), measure_text, max_tokens * end_share)
+    return range(start_count, number - end_count)
 
 
-def _count_fitting(places: Iterable[int], size: Callable[[int], int], max_tokens: float) -> int:
-    """Return how many of ``places`` have at most so many tokens together; one at least, if there is one."""
-    reached_count, remaining = 0, max_tokens
-    for place in places:
-        remaining -= size(place)
-        if reached_count and remaining < 0:
+def _count_fitting(positions: Iterable[int], measure_text: Callable[[int], int], max_tokens: float) -> int:
+    """Return how many of the first ``positions`` have at most ``max_tokens`` together; at least 1 if there are any."""
+    count = 0
+    remaining = max_tokens
+    for position in positions:
+        remaining -= measure_text(position)
+        if count and remaining < 0:
             break
-        reached_count += 1
-    return reached_count
+        count += 1
+    return count
 
 
 def replace_parts_with_line(
     builder: PlanBuilder, message_index: int, part_indexes: Sequence[int], rule: str
 ) -> list[tuple[Edit, Blob | None]]:
-    """Return the edits that show one line in place of the parts of ``message_index`` at ``part_indexes``, and the text
-    behind it.
+    """Return the edits that show one line in place of the parts at ``part_indexes``, and the blob of their texts.
 
-    That holds what went before from between them, too. They save nothing, or less, where the line is not shorter.
+    The blob also holds the parts between them that were removed before, so that one handle reads back everything. The
+    edits may save nothing, or less, if the line is not shorter: callers check that.
     """
     if not part_indexes:
         return []
-    visible_parts, original_parts = (
-        map_shown_parts(builder.state, message_index),
-        builder.state.history.messages[message_index].parts,
-    )
-    removed_message = Message("user", tuple([visible_parts[place] for place in part_indexes]))
-    behind = [
-        place for place in range(part_indexes[0], part_indexes[-1] + 1) if place not in visible_parts
-    ]  # they went before
-    whole = "\n".join(
-        [get_part_text_or_placeholder(original_parts[place]) for place in sorted([*part_indexes, *behind])]
-    )
-    blob = Blob(hash_text(whole), whole) if builder.inputs.can_spill else None
-    how = f'recall(id="{blob.hash[:HANDLE_CHARS]}") returns them' if blob else "ask for a part to see them"
-    subject = f"{len(part_indexes) + len(behind):,} texts of this message, {len(whole):,} characters,"
-    line, why = f"[{subject} are left out here; {how}]", f"{subject} gave way to a line"
-    saves, hash_ = (
-        build_sized_message(removed_message).tokens - MESSAGE_OVERHEAD - estimate_text_tokens(line),
-        blob.hash if blob else "",
-    )
-    first = Edit(Span(message_index, message_index + 1, part_indexes[0]), (Text(line),), rule, why, saves, hash_)
-    empty_edits = [
-        Edit(Span(message_index, message_index + 1, place), (), rule, why, 0, hash_) for place in part_indexes[1:]
-    ]
-    return [(first, blob), *[(edit, None) for edit in empty_edits]]
+    first, last = part_indexes[0], part_indexes[-1]
+    shown_parts = map_shown_parts(builder.state, message_index)
+    original_parts = builder.state.history.messages[message_index].parts
+    removed_before = [part_index for part_index in range(first, last + 1) if part_index not in shown_parts]
+    covered_indexes = sorted([*part_indexes, *removed_before])
+    whole_text = "\n".join([get_part_text_or_placeholder(original_parts[index]) for index in covered_indexes])
+    blob = Blob(hash_text(whole_text), whole_text) if builder.inputs.can_spill else None
+    blob_hash = blob.hash if blob else ""
+
+    hint = f'recall(id="{blob_hash[:HANDLE_CHARS]}") returns them' if blob else "ask for a part to see them"
+    subject = f"{len(covered_indexes):,} texts of this message, {len(whole_text):,} characters,"
+    line = f"[{subject} are left out here; {hint}]"
+    why = f"{subject} gave way to a line"
+    # Only what is shown now is saved. Measured as one message, since the texts of a message are counted together.
+    shown_message = Message("user", tuple([shown_parts[part_index] for part_index in part_indexes]))
+    shown_tokens = build_sized_message(shown_message).tokens - MESSAGE_OVERHEAD
+    saves = shown_tokens - estimate_text_tokens(line)
+
+    # The first part becomes the line and has all the savings; the others disappear.
+    line_edit = Edit(Span(message_index, message_index + 1, first), (Text(line),), rule, why, saves, blob_hash)
+    pairs: list[tuple[Edit, Blob | None]] = [(line_edit, blob)]
+    for part_index in part_indexes[1:]:
+        span = Span(message_index, message_index + 1, part_index)
+        pairs.append((Edit(span, (), rule, why, 0, blob_hash), None))
+    return pairs
 
 
 def get_part_text_or_placeholder(part: Part) -> str:
-    """Return what a part says, of media the words that stand for it."""
+    """Return the text of a part, or for media the line that stands for it."""
     return format_part_placeholder(part) if isinstance(part, Media) else get_part_text(part)
