@@ -1,12 +1,13 @@
-"""The smallest request there is: a short extract, the newest words and the open calls, whatever else there was.
+"""The smallest request there is: a short extract, the newest user message and the open calls, all cut short.
 
-It needs no model and no store: where a text cannot be stored away it is cut, and read back from the log.
+It is the last step of recovery, so it must always be possible (``reduction-without-model``): it needs no model, and no
+store either. A text that cannot be stored is cut all the same and read back from the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -43,214 +44,240 @@ from holdfast.state.target import PlanInputs, Target
 from holdfast.state.turns import find_newest_answer_index, find_newest_user_index
 from holdfast.state.view import list_shown_indexes, list_shown_sized_messages_at
 
+
+class CutLevel(NamedTuple):
+    """The estimator tokens that texts keep in a smallest request."""
+
+    user_tokens: int
+    """Of each user text."""
+    result_tokens: int
+    """Of each tool result."""
+
+
 CUT_LEVELS = ((500, 500), (500, 100), (200, 40))
-"""[H] Estimator tokens that a text of the user keeps, and a result; the next ones where those are too many."""
+"""The ``CutLevel`` values that are tried in turn: estimator tokens of a user text and of a result. Results are cut
+first, since a user text is the task; 40 tokens are still a line of words and the handle. Chosen by judgement."""
 MODEST_TAIL_SHARE = 0.5
-"""[H] Of the room, for what is kept, before texts get shorter still."""
+"""Share of the message budget that the kept messages may take before a lower level is tried. With more the next answer
+and its results would not fit, and the request would overflow again at once. Chosen by judgement."""
 NOTICE_TOKENS = 40
-"""Estimator tokens of the line that says what is left out, about."""
+"""Estimator tokens of the line that says how much was left out and how to read it back, about."""
 SMALLEST_REQUEST_RULE = "fallback"
 """Rule of the edits of the smallest request."""
 UNREAD_RULE = "unread"
-"""Rule of the notice that results gave way before the model read them, and of the edits that cut them before that."""
+"""Rule of the notice that results were summarized before the model read them, and of edits that shorten them first."""
 _UNREAD_NOTICE_TEXT = "results give way to the summary before the model read them: cut short they are still too much"
 
 
 def build_smallest_request(builder: PlanBuilder) -> PlanBuilder:
-    """Return the draft as the smallest request that shows the user's newest words and the calls that are open.
+    """Reduce the request to the newest user message and the open calls: the overflow step ``fallback``.
 
-    Every medium is words, long texts are cut or spilled, all before the newest group is a short extract. It is as it
-    was where that would not be smaller.
+    All older messages become a short extract, media become a line each, and long texts are cut or spilled. The builder
+    is returned unchanged if the result would not be smaller.
     """
     best = builder
-    for keep, level in product(_list_fallback_cuts(builder), CUT_LEVELS):
-        candidate = _build_smallest_at(builder, keep, level)
-        if candidate.upper_estimate <= builder.budget.usable and _has_modest_tail(candidate):
-            return (
-                add_unread_notice(builder, candidate)
-                if candidate.estimated_tokens < builder.estimated_tokens
-                else builder
-            )
-        best = min(best, candidate, key=lambda request: request.estimated_tokens)
+    for keep in _list_fallback_cuts(builder):
+        for level in CUT_LEVELS:
+            candidate = _build_smallest_at(builder, keep, CutLevel(*level))
+            if candidate.upper_estimate <= builder.budget.usable and _has_modest_tail(candidate):
+                if candidate.estimated_tokens >= builder.estimated_tokens:
+                    return builder
+                return add_unread_notice(builder, candidate)
+            if candidate.estimated_tokens < best.estimated_tokens:
+                best = candidate
     return add_unread_notice(builder, best)
 
 
 def add_unread_notice(before: PlanBuilder, after: PlanBuilder) -> PlanBuilder:
-    """Return ``after`` with a notice where results gave way in it that the model waits for in ``before``."""
-    return (
-        after.add_notice(UNREAD_RULE, _UNREAD_NOTICE_TEXT)
-        if after.state.view.first_kept > find_answer_with_unread_results(before.state)
-        else after
-    )
+    """Return ``after`` with a notice if it summarizes results that the model has not read in ``before``."""
+    if after.state.view.first_kept <= find_answer_with_unread_results(before.state):
+        return after
+    return after.add_notice(UNREAD_RULE, _UNREAD_NOTICE_TEXT)
 
 
 def estimate_irreducible_tokens(state: ConversationState, target: Target, settings: Settings) -> int:
-    """Return the tokens of what can never be reduced: frame, the newest words cut short, the open calls cut short."""
+    """Return the tokens that no plan can remove: the setup, the newest user message and the open calls, cut short.
+
+    Pinned system messages count too. If this does not fit the window, no request can be sent.
+    """
     target = compute_effective_target(target, state, settings)
     budget = compute_budget(target, settings)
     builder = PlanBuilder(state, target, settings, PlanInputs(), budget)
-    kept_indexes = {
-        *list_shown_indexes(state, find_open_call_group(state)),
-        find_newest_user_index(state, state.view.first_kept),
-    } - {-1}
-    size = sum(sized_message.tokens for sized_message in state.history.sized_messages.slice(0, state.view.pinned_count))
-    size += sum(
-        _sum_shown_sizes(state, index) - _count_saved_tokens(builder, index, CUT_LEVELS[-1]) for index in kept_indexes
-    )
-    return budget.setup_tokens + round(builder.token_ratio * size)
+    kept_indexes = set(list_shown_indexes(state, find_open_call_group(state)))
+    newest_user = find_newest_user_index(state, state.view.first_kept)
+    if newest_user >= 0:
+        kept_indexes.add(newest_user)
+    pinned_messages = state.history.sized_messages.slice(0, state.view.pinned_count)
+    tokens = sum(sized_message.tokens for sized_message in pinned_messages)
+    lowest_level = CutLevel(*CUT_LEVELS[-1])
+    for index in kept_indexes:
+        shown_tokens = sum(sized_message.tokens for sized_message in list_shown_sized_messages_at(state, index))
+        saved_tokens = sum(edit.saves for edit, _ in _build_shortening_edits(builder, index, lowest_level))
+        tokens += shown_tokens - saved_tokens
+    return budget.setup_tokens + round(builder.token_ratio * tokens)
 
 
 def find_open_call_group(state: ConversationState) -> int:
-    """Return the slot of the message whose calls are not all answered; the end where there is none."""
-    newest, messages = (
-        find_newest_answer_index(state, state.view.first_kept),
-        state.history.messages.slice(state.view.first_kept),
-    )
-    is_open = newest >= 0 and find_call_group_ends(messages)[newest - state.view.first_kept] > len(messages)
-    return newest if is_open else len(state.history.sized_messages)
+    """Return the index of the newest answer if one of its calls has no result yet, else the number of messages."""
+    first_kept = state.view.first_kept
+    newest_answer = find_newest_answer_index(state, first_kept)
+    if newest_answer >= 0:
+        messages = state.history.messages.slice(first_kept)
+        group_end = find_call_group_ends(messages)[newest_answer - first_kept]
+        if group_end > len(messages):
+            return newest_answer
+    return len(state.history.sized_messages)
 
 
 def _list_fallback_cuts(builder: PlanBuilder) -> list[int]:
-    """Return where the kept tail may begin: at words no request has shown, at the newest group, nowhere."""
-    legal = find_tail_cut_points(builder.state)
-    if not legal:
-        return [builder.state.view.first_kept]
-    unseen = find_first_unseen_user_message(builder)
-    candidates = [
-        *[position for position in legal if position <= unseen][-1:],
-        *[position for position in legal if position < len(builder.state.history.sized_messages)][-1:],
-    ]
-    return sorted({*candidates, legal[-1]})
+    """Return the message indexes at which the kept tail may begin, the largest tail first.
 
-
-def _build_smallest_at(builder: PlanBuilder, keep: int, level: tuple[int, int]) -> PlanBuilder:
-    """Return the draft with all before ``keep`` in a short extract, and every text behind it short.
-
-    Where nothing was said before ``keep`` that an extract could tell, that stays, and is short as well.
+    These are the first unseen user message, the newest call group, and the end if no call is open.
     """
-    short = _shorten_texts_from(builder, keep, level)
+    cut_points = find_tail_cut_points(builder.state)
+    if not cut_points:
+        return [builder.state.view.first_kept]
+    first_unseen = find_first_unseen_user_message(builder)
+    end = len(builder.state.history.sized_messages)
+    before_unseen = [index for index in cut_points if index <= first_unseen][-1:]
+    newest_group = [index for index in cut_points if index < end][-1:]
+    return sorted({*before_unseen, *newest_group, cut_points[-1]})
+
+
+def _build_smallest_at(builder: PlanBuilder, keep: int, level: CutLevel) -> PlanBuilder:
+    """Return the builder with everything before ``keep`` in a short extract and every text from there on cut.
+
+    If nothing before ``keep`` gives an extract anything to say (pictures without a word), those messages stay and are
+    cut too.
+    """
+    shortened = _shorten_texts_from(builder, keep, level)
     if keep <= builder.state.view.pinned_count:
-        return short
-    alone = replace(short, restores_files=False, inputs=replace(builder.inputs, restored_texts=()))
-    compaction = build_compaction(alone, keep, builder.budget.compute_share(MIN_SUMMARY_SHARE))
+        return shortened
+    # Files, skills and rules are not repeated behind the extract here: nothing that can be left out stays.
+    bare = replace(shortened, restores_files=False, inputs=replace(builder.inputs, restored_texts=()))
+    compaction = build_compaction(bare, keep, builder.budget.compute_share(MIN_SUMMARY_SHARE))
     if compaction is None:
         return _shorten_texts_from(builder, builder.state.view.first_kept, level)
     compaction = replace(compaction, trigger=TRIGGER_FALLBACK)
-    return short.add_compaction(replace(compaction, tokens_after=short.add_compaction(compaction).estimated_tokens))
+    tokens_after = shortened.add_compaction(compaction).estimated_tokens
+    return shortened.add_compaction(replace(compaction, tokens_after=tokens_after))
 
 
-def _shorten_texts_from(builder: PlanBuilder, start: int, level: tuple[int, int]) -> PlanBuilder:
-    """Return the draft with every text from slot ``start`` on short, and the user's newest words wherever they are."""
+def _shorten_texts_from(builder: PlanBuilder, start: int, level: CutLevel) -> PlanBuilder:
+    """Cut every text in the messages from index ``start`` on, and the user's newest message wherever it is.
+
+    The newest user message may stand before ``start``. The extract then quotes it as it is shown, so it must be short
+    there too.
+    """
     state = builder.state
-    indexes = {*list_shown_indexes(state, start), find_newest_user_index(state, state.view.pinned_count)} - {-1}
-    return builder.replace_texts(
-        pair for index in sorted(indexes) for pair in _build_shortening_edits(builder, index, level)
-    )
+    indexes = set(list_shown_indexes(state, start))
+    newest_user = find_newest_user_index(state, state.view.pinned_count)
+    if newest_user >= 0:
+        indexes.add(newest_user)
+    pairs: list[tuple[Edit, Blob | None]] = []
+    for index in sorted(indexes):
+        pairs += _build_shortening_edits(builder, index, level)
+    return builder.replace_texts(pairs)
 
 
 def _has_modest_tail(builder: PlanBuilder) -> bool:
-    """Return whether what is kept leaves as much room for what comes."""
-    return builder.token_ratio * measure_tail(
-        builder.state, builder.state.view.first_kept
-    ) <= builder.budget.compute_share(MODEST_TAIL_SHARE)
+    """Return whether the kept messages leave enough of the budget to what comes next."""
+    tail_tokens = builder.token_ratio * measure_tail(builder.state, builder.state.view.first_kept)
+    return tail_tokens <= builder.budget.compute_share(MODEST_TAIL_SHARE)
 
 
-def _sum_shown_sizes(state: ConversationState, index: int) -> int:
-    return sum(sized_message.tokens for sized_message in list_shown_sized_messages_at(state, index))
+def _build_shortening_edits(builder: PlanBuilder, index: int, level: CutLevel) -> Iterator[tuple[Edit, Blob | None]]:
+    """Yield the edits that cut the texts of a message and replace its media, with the blobs to store.
 
-
-def _count_saved_tokens(builder: PlanBuilder, index: int, level: tuple[int, int]) -> int:
-    return sum(edit.saves for edit, _ in _build_shortening_edits(builder, index, level))
-
-
-def _build_shortening_edits(
-    builder: PlanBuilder, index: int, level: tuple[int, int]
-) -> Iterator[tuple[Edit, Blob | None]]:
-    """Yield the edits that make what a slot shows short, with the texts to be stored; of an answer only the media."""
-    message, visible_parts = builder.state.history.messages[index], map_shown_parts(builder.state, index)
-    if message.role == "assistant":
-        visible_parts = {place: part for place, part in visible_parts.items() if isinstance(part, Media)}
-    middle_places = _select_middle_parts(builder, visible_parts, level[0])
-    yield from replace_parts_with_line(builder, index, middle_places, SMALLEST_REQUEST_RULE)
-    for place in sorted(visible_parts.keys() - middle_places):
-        part = visible_parts[place]
-        replacement, blob = _shorten_part(builder, part, message.parts[place], level[isinstance(part, ToolResult)])
-        saves = _estimate_part_tokens(part) - _estimate_part_tokens(replacement)
-        if replacement is not part and saves > 0:
-            why = "nothing else made the request small enough"
-            yield (
-                Edit(
-                    Span(index, index + 1, place),
-                    (replacement,),
-                    SMALLEST_REQUEST_RULE,
-                    why,
-                    saves,
-                    blob.hash if blob else "",
-                ),
-                blob,
-            )
-
-
-def _select_middle_parts(builder: PlanBuilder, visible_parts: Mapping[int, Part], max_tokens: int) -> Sequence[int]:
-    """Return which of the texts and media of a message go together: more than ``MAX_SEPARATE_TEXTS`` are as large as
-    so many.
+    Of an answer only the media are replaced: its text and calls go back to the model as it gave them.
     """
-    places = [place for place, part in visible_parts.items() if isinstance(part, Text | Media)]
+    message = builder.state.history.messages[index]
+    shown_parts = map_shown_parts(builder.state, index)
+    if message.role == "assistant":
+        shown_parts = {part_index: part for part_index, part in shown_parts.items() if isinstance(part, Media)}
+    middle_parts = _select_middle_parts(builder, shown_parts, level.user_tokens)
+    yield from replace_parts_with_line(builder, index, middle_parts, SMALLEST_REQUEST_RULE)
+    for part_index in sorted(shown_parts.keys() - middle_parts):
+        part = shown_parts[part_index]
+        max_tokens = level.result_tokens if isinstance(part, ToolResult) else level.user_tokens
+        replacement, blob = _shorten_part(builder, part, message.parts[part_index], max_tokens)
+        saves = _estimate_part_tokens(part) - _estimate_part_tokens(replacement)
+        if replacement is part or saves <= 0:
+            continue
+        span = Span(index, index + 1, part_index)
+        why = "nothing else made the request small enough"
+        edit = Edit(span, (replacement,), SMALLEST_REQUEST_RULE, why, saves, blob.hash if blob else "")
+        yield edit, blob
 
-    def size(at: int) -> int:
-        return min(
-            estimate_text_tokens(get_part_text_or_placeholder(visible_parts[places[at]])), max_tokens + NOTICE_TOKENS
-        )
 
-    middle_range = (
-        select_middle_texts(
-            len(places), size, MAX_SEPARATE_TEXTS * max_tokens, builder.settings.results.preview_end_share
-        )
-        if len(places) > MAX_SEPARATE_TEXTS
-        else range(0)
-    )
-    return places[middle_range.start : middle_range.stop]
+def _select_middle_parts(builder: PlanBuilder, shown_parts: Mapping[int, Part], max_tokens: int) -> Sequence[int]:
+    """Return the indexes of the texts and media in the middle of a message that are replaced together by one line.
+
+    A message of more than ``MAX_SEPARATE_TEXTS`` texts keeps as much as so many of ``max_tokens`` tokens each; one of
+    fewer has no middle.
+    """
+    part_indexes = [part_index for part_index, part in shown_parts.items() if isinstance(part, Text | Media)]
+    if len(part_indexes) <= MAX_SEPARATE_TEXTS:
+        return []
+
+    def measure_text(position: int) -> int:
+        # A longer text will be cut, so it counts for what stays of it.
+        text = get_part_text_or_placeholder(shown_parts[part_indexes[position]])
+        return min(estimate_text_tokens(text), max_tokens + NOTICE_TOKENS)
+
+    end_share = builder.settings.results.preview_end_share
+    middle = select_middle_texts(len(part_indexes), measure_text, MAX_SEPARATE_TEXTS * max_tokens, end_share)
+    return part_indexes[middle.start : middle.stop]
 
 
-def _shorten_part(builder: PlanBuilder, part: Part, old: Part, max_tokens: int) -> tuple[Part, Blob | None]:
-    """Return what stands for ``part``, said as ``old``, in about ``max_tokens`` tokens, and the text to be stored
-    for it.
+def _shorten_part(builder: PlanBuilder, part: Part, original: Part, max_tokens: int) -> tuple[Part, Blob | None]:
+    """Return ``part`` in about ``max_tokens`` tokens, and the blob of the whole text if it was cut.
+
+    ``part`` is what the request shows of ``original``, the part in the log. Media become a line. Parts that are neither
+    text, result nor media are returned as they are.
     """
     if isinstance(part, Media):
         return Text(format_part_placeholder(part)), None
     if not isinstance(part, Text | ToolResult):
         return part, None
     text = get_part_text(part)
-    short, blob = clip_text_with_blob(
-        builder, text, get_part_text(old) if type(old) is type(part) else text, max_tokens
-    )
+    # The blob holds the original, also where the shown text was cut before: a handle always leads to the whole.
+    whole_text = get_part_text(original) if type(original) is type(part) else text
+    short_text, blob = clip_text_with_blob(builder, text, whole_text, max_tokens)
+    is_cut = short_text != text
     if isinstance(part, Text):
-        return (Text(short), blob) if short != text else (part, None)
-    media = [Text(format_part_placeholder(inner)) for inner in part.content if isinstance(inner, Media)]
-    if short == text and not media:
+        return (Text(short_text), blob) if is_cut else (part, None)
+    media_lines = [Text(format_part_placeholder(inner)) for inner in part.content if isinstance(inner, Media)]
+    if not is_cut and not media_lines:
         return part, None
-    return ToolResult(part.call_id, part.name, (Text(short), *media), part.is_error), blob
+    return ToolResult(part.call_id, part.name, (Text(short_text), *media_lines), part.is_error), blob
 
 
-def clip_text_with_blob(builder: PlanBuilder, text: str, whole: str, max_tokens: int) -> tuple[str, Blob | None]:
-    """Return ``text``, which shows ``whole``, in about ``max_tokens`` tokens, and the blob it points to where it is
-    cut.
+def clip_text_with_blob(builder: PlanBuilder, text: str, whole_text: str, max_tokens: int) -> tuple[str, Blob | None]:
+    """Return ``text`` in about ``max_tokens`` tokens, and the blob of ``whole_text`` if it is cut and can be stored.
+
+    ``text`` is what the request shows of ``whole_text``; the cut is made from the whole.
     """
     if estimate_text_tokens(text) <= max_tokens:
         return text, None
-    blob = Blob(hash_text(whole), whole) if builder.inputs.can_spill else None
-    chars = max_tokens * CHARS_PER_TOKEN
-    short = ""
-    while chars >= max_tokens // 4:
-        short = escape_look_alike_tags(truncate_text_to_weight(whole, chars, blob.hash[:HANDLE_CHARS] if blob else ""))
-        if estimate_text_tokens(short) <= max_tokens + NOTICE_TOKENS:
+    blob = Blob(hash_text(whole_text), whole_text) if builder.inputs.can_spill else None
+    handle = blob.hash[:HANDLE_CHARS] if blob else ""
+    # Dense text (base64, rare scripts) has far more tokens than its characters suggest, so the cut is halved until it
+    # fits. It stops at a sixteenth of the usual length: less says nothing, and the loop must end.
+    weight = max_tokens * CHARS_PER_TOKEN
+    min_weight = max_tokens // 4
+    short_text = ""
+    while weight >= min_weight:
+        # Escaped before it is measured: a cut text is an edit of ours, which the tag stage does not look at again.
+        short_text = escape_look_alike_tags(truncate_text_to_weight(whole_text, weight, handle))
+        if estimate_text_tokens(short_text) <= max_tokens + NOTICE_TOKENS:
             break
-        chars //= 2
-    return short, blob
+        weight //= 2
+    return short_text, blob
 
 
 def _estimate_part_tokens(part: Part) -> int:
-    """Return the tokens of a part, as the estimator counts them."""
+    """Return the estimator tokens of a text, a result or media; 0 for other parts, which are never replaced here."""
     if isinstance(part, Media):
         return estimate_media_tokens(part)
     if isinstance(part, ToolResult):

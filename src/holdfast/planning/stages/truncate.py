@@ -1,7 +1,10 @@
-"""Truncation: under pressure, results over their limit keep a head, an end that looks important, and a notice.
+"""Truncation: under pressure, results over their limit keep their start, an end that looks important, and a notice.
 
-All sizes are weighted characters. The limit of one result is a share of the window; all together have one too. What
-is decided is recorded; the messages in the log stay whole, and what was cut out is read back from there.
+All sizes are weighted characters, in which a limit means the same share of the window for every script. One result has
+a limit, and all of them together may have one. The decision is recorded; the log keeps every result whole.
+
+There are two scopes: in memory, a decision on the branch (``apply_result_limits``); and in a stored session, where a
+copied branch says the messages shorter (``truncate_entry_messages``).
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.messages.message import Message, get_part_text, get_result_text, replace_all_parts
-from holdfast.messages.parts import Text, ToolResult
+from holdfast.messages.parts import Part, Text, ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.size.weighted_chars import CHARS_PER_TOKEN, count_end_chars, count_start_chars, weigh_text
 from holdfast.messages.sized_message import SizedMessage
@@ -30,33 +33,42 @@ from holdfast.state.turns import find_newest_answer_index
 from holdfast.state.view import build_projection, list_projection_origins, list_shown_indexes
 
 MIN_RESULT_CHARS = 2_000
-"""[O] Characters that a result keeps at least, unless its budget is smaller."""
+"""Weighted characters that a result keeps at least, unless its limit is smaller (OpenClaw). Below that a result rarely
+answers the call, and the model makes it again."""
 MIN_OVERFLOW_RESULT_CHARS = 500
-"""[H] Characters that a result keeps after an overflow, however small the budget is: less than that says nothing."""
+"""Smallest limit of a result after an overflow, however small the message budget is: less says nothing beside the
+notice. Chosen by judgement."""
 MIN_OLD_RESULT_CHARS = 160
-"""[H] Where even that is too much for all results together, old ones keep this: a few words and the notice."""
+"""Where even ``MIN_RESULT_CHARS`` of each result is too much for all together, old ones keep this: a few words and the
+notice. Chosen by judgement."""
 END_SHARE, MAX_END_CHARS = 0.3, 4_000
-"""[O] An important end gets this share of the budget, and at most so many characters."""
+"""An end that looks important gets this share of the limit, and at most so many characters (OpenClaw): the rest is for
+the start, which says what the output is."""
 INSPECTED_END_CHARS = 2_000
-"""[O] Characters of the end that tell whether it is important."""
+"""Characters at the end of a text in which words of an outcome are looked for (OpenClaw)."""
 OMITTED_MIDDLE_TEXT = "\n\n[... the middle is left out ...]\n\n"
-"""What stands between a head and an end."""
+"""Stands between the start and the end of a cut text."""
 _OUTCOME_WORDS = re.compile(
     r"(errors?|exceptions?|\b(failed|fatal|traceback|panic|stack.?trace|errno|exit.?code"
     r"|total|summary|results?|complete|finished|done))\b",
     re.IGNORECASE,
 )
-"""[O] Words of an end that tells how it went."""
+"""Words by which an end tells how a command went (OpenClaw)."""
 
 
 def has_oversized_results(messages: Iterable[Message], limits: ResultLimits) -> bool:
-    """Return whether a result of ``messages``, or all of them together, are over their limit: a look at a snapshot."""
+    """Return whether one result of ``messages``, or all of them together, are over their limit.
+
+    A cheap test on a snapshot of the messages, without a plan.
+    """
     weights = [weigh_result_text(result) for message in messages for result in message.results]
-    return any(size > limits.per_result for size in weights) or bool(limits.total and sum(weights) > limits.total)
+    if any(weight > limits.per_result for weight in weights):
+        return True
+    return limits.total > 0 and sum(weights) > limits.total
 
 
 def weigh_result_text(result: ToolResult) -> int:
-    """Return the weighted characters of a result's words; images have limits of their own."""
+    """Return the weighted characters of the texts in a result. Media have limits of their own."""
     return sum(weigh_text(part.text) for part in result.content if isinstance(part, Text))
 
 
@@ -64,28 +76,26 @@ def weigh_result_text(result: ToolResult) -> int:
 
 
 def truncate_text_to_weight(text: str, max_weight: int, handle: str = "") -> str:
-    """Return ``text`` in at most ``max_weight`` weighted characters: its head, an important end, and a notice of the
-    rest.
+    """Return ``text`` in at most ``max_weight`` weighted characters: its start, an important end, and a notice.
 
-    ``handle`` names the whole text to whoever may read it back. A budget too small for a notice gets the head alone.
+    The notice names ``handle``, by which the whole text can be read back. If ``max_weight`` is too small for a notice,
+    only the start of the text is returned.
     """
     if weigh_text(text) <= max_weight:
         return text
-    room = max_weight - len(format_truncation_notice(len(text), handle))
-    if room <= 0:
+    remaining = max_weight - len(format_truncation_notice(len(text), handle))
+    if remaining <= 0:
         return text[: count_start_chars(text, max_weight)]
-    head, tail = _split_head_and_end(text, room)
-    return (
-        f"{head}"
-        f"{OMITTED_MIDDLE_TEXT if tail else ''}"
-        f"{tail}{format_truncation_notice(len(text) - len(head) - len(tail), handle)}"
-    )
+    head, tail = _split_head_and_end(text, remaining)
+    middle = OMITTED_MIDDLE_TEXT if tail else ""
+    notice = format_truncation_notice(len(text) - len(head) - len(tail), handle)
+    return f"{head}{middle}{tail}{notice}"
 
 
 def format_truncation_notice(omitted_chars: int, handle: str = "") -> str:
-    """Return the words behind a cut text: how much is gone, and how to get it."""
-    how = f'recall(id="{handle}") returns them' if handle else "ask for a part to see them"
-    return f"\n[... {omitted_chars:,} characters left out; {how}]"
+    """Return the line behind a cut text: how many characters are missing, and how to read them."""
+    hint = f'recall(id="{handle}") returns them' if handle else "ask for a part to see them"
+    return f"\n[... {omitted_chars:,} characters left out; {hint}]"
 
 
 def has_important_end(text: str) -> bool:
@@ -95,58 +105,64 @@ def has_important_end(text: str) -> bool:
 
 
 def _split_head_and_end(text: str, max_weight: int) -> tuple[str, str]:
-    """Return what stays of ``text`` at its start and at its end, cut at lines where they end close by."""
-    end = min(int(max_weight * END_SHARE), MAX_END_CHARS)
-    start = max_weight - end - len(OMITTED_MIDDLE_TEXT)
-    if max_weight <= 2 * MIN_RESULT_CHARS or start <= MIN_RESULT_CHARS or not has_important_end(text):
+    """Return the start of ``text`` and its end (empty if it is not kept), together at most ``max_weight``.
+
+    Both are cut at a line boundary if one is near.
+    """
+    end_weight = min(int(max_weight * END_SHARE), MAX_END_CHARS)
+    start_weight = max_weight - end_weight - len(OMITTED_MIDDLE_TEXT)
+    # Two ends need room for both: with less, each would be too short to be understood.
+    has_room_for_end = max_weight > 2 * MIN_RESULT_CHARS and start_weight > MIN_RESULT_CHARS
+    if not has_room_for_end or not has_important_end(text):
         return take_text_start(text, count_start_chars(text, max_weight)), ""
-    tail = take_text_end(text, count_end_chars(text, end))
-    return take_text_start(text[: len(text) - len(tail)], count_start_chars(text, start)), tail
+    tail = take_text_end(text, count_end_chars(text, end_weight))
+    before_tail = text[: len(text) - len(tail)]
+    return take_text_start(before_tail, count_start_chars(text, start_weight)), tail
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
 
 
 def truncate_result_to_weight(result: ToolResult, max_weight: int, handle: str = "") -> ToolResult:
-    """Return ``result`` with its texts in ``max_weight`` weighted characters, split among them by their share.
+    """Return ``result`` with its texts in ``max_weight`` weighted characters, divided by their sizes.
 
-    Images and what we do not know stay as they are; the same result comes back where nothing is over.
+    Media and parts of unknown kinds stay. The same object is returned if the result is within ``max_weight``.
     """
-    sizes = [weigh_text(part.text) if isinstance(part, Text) else 0 for part in result.content]
-    total = sum(sizes)
-    if total <= max_weight:
+    weights = [weigh_text(part.text) if isinstance(part, Text) else 0 for part in result.content]
+    total_weight = sum(weights)
+    if total_weight <= max_weight:
         return result
-    content = tuple(
-        Text(truncate_text_to_weight(part.text, max_weight * size // total, handle)) if isinstance(part, Text) else part
-        for part, size in zip(result.content, sizes, strict=True)
-    )
-    return replace(result, content=content, raw=None)
+    content = list(result.content)
+    for index, part in enumerate(result.content):
+        if isinstance(part, Text):
+            text_weight = max_weight * weights[index] // total_weight
+            content[index] = Text(truncate_text_to_weight(part.text, text_weight, handle))
+    # The wire bytes of the result are those of the whole texts.
+    return replace(result, content=tuple(content), raw=None)
 
 
 def allocate_result_weights(sizes: Sequence[int], limits: ResultLimits, unread_count: int = 0) -> dict[int, int]:
-    """Return for each result that must get shorter what it may keep; ``sizes`` are in order, the oldest first.
+    """Return the new size of each result that must be cut, by its position in ``sizes``, which begin with the oldest.
 
-    Those over the limit of one keep that. While all are too much together the oldest give more, first what is over
-    ``MIN_RESULT_CHARS``, then over ``MIN_OLD_RESULT_CHARS``; the newest ``unread_count`` ones answer calls that nobody
-    has read and give nothing more.
+    Each is cut to the limit of one result. While the total is over its limit, the oldest are cut further: first down
+    to ``MIN_RESULT_CHARS``, then to ``MIN_OLD_RESULT_CHARS``. The last ``unread_count`` results are spared that, since
+    the model has not read them; the total may stay over its limit.
     """
     new_sizes = [min(size, limits.per_result) for size in sizes]
-    over = sum(new_sizes) - limits.total if limits.total else 0
+    excess = sum(new_sizes) - limits.total if limits.total else 0
     for min_size in (MIN_RESULT_CHARS, MIN_OLD_RESULT_CHARS):
         for index in range(len(new_sizes) - unread_count):
-            gives = max(0, min(over, new_sizes[index] - min_size))
-            new_sizes[index] -= gives
-            over -= gives
-    return {
-        index: new_size for index, (new_size, size) in enumerate(zip(new_sizes, sizes, strict=True)) if new_size < size
-    }
+            removed = max(0, min(excess, new_sizes[index] - min_size))
+            new_sizes[index] -= removed
+            excess -= removed
+    return {index: new_size for index, new_size in enumerate(new_sizes) if new_size < sizes[index]}
 
 
 # -- in memory: a decision on the branch -------------------------------------------------------------------------------
 
 
 class WeighedResult(Struct, frozen=True):
-    """A result as the projection shows it, and where it stands."""
+    """A result as the request shows it, whole or cut, with its place and its weighted characters."""
 
     message_index: int
     part_index: int
@@ -155,17 +171,17 @@ class WeighedResult(Struct, frozen=True):
 
 
 def weigh_shown_results(state: ConversationState) -> Iterator[WeighedResult]:
-    """Yield the results that the projection shows, whole or cut, oldest first."""
+    """Yield the results that the next request shows, whole or cut, oldest first."""
     for index in list_shown_indexes(state, state.view.first_kept):
-        for place, part in map_shown_parts(state, index).items():
+        for part_index, part in map_shown_parts(state, index).items():
             if isinstance(part, ToolResult):
-                yield WeighedResult(index, place, part, weigh_result_text(part))
+                yield WeighedResult(index, part_index, part, weigh_result_text(part))
 
 
 def truncate_results_after_overflow(builder: PlanBuilder) -> PlanBuilder:
-    """Return the plan with every result within what it may have under pressure, unless that was done lately.
+    """Cut every result to its limit after the provider refused the request: the overflow step ``truncate``.
 
-    Where the policy has no limit of its own that is a share of the message budget.
+    If the policy has no limit of its own, it is the share ``recovery.result_share`` of the message budget.
     """
     limits = builder.rules.get_result_limits(builder.budget.window)
     if limits is None:
@@ -175,91 +191,112 @@ def truncate_results_after_overflow(builder: PlanBuilder) -> PlanBuilder:
 
 
 def apply_result_limits(builder: PlanBuilder, limits: ResultLimits) -> PlanBuilder:
-    """Return the draft with its results within ``limits``, unless results were cut since the last answer."""
+    """Cut the shown results to ``limits``, unless results were cut since the last answer."""
+    # bounded-attempts: one truncation between two answers. A second one would cut the same results again.
     if builder.state.counters.truncations_since_answer:
         return builder
     results = list(weigh_shown_results(builder.state))
-    result_budgets = _plan_result_cuts(builder, results, limits)
-    pairs = (_build_cut_edit(builder, results[index], max_weight) for index, max_weight in result_budgets.items())
-    return builder.replace_texts(pair for pair in pairs if pair is not None)
+    pairs: list[tuple[Edit, Blob | None]] = []
+    for position, max_weight in _plan_result_cuts(builder, results, limits).items():
+        pair = _build_cut_edit(builder, results[position], max_weight)
+        if pair is not None:
+            pairs.append(pair)
+    return builder.replace_texts(pairs)
 
 
 def count_reducible_chars(builder: PlanBuilder, limits: ResultLimits) -> int:
     """Return the weighted characters that ``apply_result_limits`` would free."""
     results = list(weigh_shown_results(builder.state))
-    return sum(
-        results[index].weight - max_weight for index, max_weight in _plan_result_cuts(builder, results, limits).items()
-    )
+    cuts = _plan_result_cuts(builder, results, limits)
+    return sum(results[position].weight - max_weight for position, max_weight in cuts.items())
 
 
 def _plan_result_cuts(builder: PlanBuilder, results: Sequence[WeighedResult], limits: ResultLimits) -> dict[int, int]:
-    """Return what results that must get shorter may keep; those behind the newest answer are fresh."""
-    newest = find_newest_answer_index(builder.state, builder.state.view.first_kept)
-    return allocate_result_weights(
-        [result.weight for result in results], limits, sum(result.message_index > newest for result in results)
-    )
+    """Return the new weight of each result that must be cut, by its position in ``results``."""
+    newest_answer = find_newest_answer_index(builder.state, builder.state.view.first_kept)
+    unread_count = sum(result.message_index > newest_answer for result in results)
+    return allocate_result_weights([result.weight for result in results], limits, unread_count)
 
 
 def _build_cut_edit(builder: PlanBuilder, weighed: WeighedResult, max_weight: int) -> tuple[Edit, Blob | None] | None:
-    """Return the edit that cuts one result, and its whole text where it can be stored away."""
-    whole = get_part_text(builder.state.history.messages[weighed.message_index].parts[weighed.part_index])
-    blob = Blob(hash_text(whole), whole) if builder.inputs.can_spill else None
-    short_result = truncate_result_to_weight(weighed.result, max_weight, blob.hash[:HANDLE_CHARS] if blob else "")
-    text, short = get_result_text(weighed.result), get_result_text(short_result)
-    saves = estimate_text_tokens(text) - estimate_text_tokens(short)
-    if short_result is weighed.result or saves <= 0 or len(short) >= len(text):
+    """Return the edit that cuts one result, and the blob of its whole text; None if the cut would not be shorter."""
+    message_index, part_index = weighed.message_index, weighed.part_index
+    whole_text = get_part_text(builder.state.history.messages[message_index].parts[part_index])
+    blob = Blob(hash_text(whole_text), whole_text) if builder.inputs.can_spill else None
+    handle = blob.hash[:HANDLE_CHARS] if blob else ""
+    short_result = truncate_result_to_weight(weighed.result, max_weight, handle)
+    text, short_text = get_result_text(weighed.result), get_result_text(short_result)
+    saves = estimate_text_tokens(text) - estimate_text_tokens(short_text)
+    # Fewer weighted characters may still be more tokens or characters, as the notice adds some.
+    if short_result is weighed.result or saves <= 0 or len(short_text) >= len(text):
         return None
-    why = f"{len(text):,} characters in a window of {builder.budget.window:,} tokens; {len(short):,} stay"
-    span = Span(weighed.message_index, weighed.message_index + 1, weighed.part_index)
+    why = f"{len(text):,} characters in a window of {builder.budget.window:,} tokens; {len(short_text):,} stay"
+    span = Span(message_index, message_index + 1, part_index)
     return Edit(span, (short_result,), TRUNCATE_RULE, why, saves, blob.hash if blob else ""), blob
 
 
-# -- in session: what a copied branch says instead ---------------------------------------------------------------------
+# -- in session: the messages of a copied branch -----------------------------------------------------------------------
 
 
 def map_shown_messages(state: ConversationState) -> dict[int, Message]:
-    """Return by slot the messages of which a request shows one, as it shows it; system messages are left out."""
-    every = zip(list_projection_origins(state), build_projection(state), strict=True)
-    replaced_indexes = {
-        index for index, edits in state.view.edits.items() if any(edit.span.part is None for edit in edits)
-    }
-    return {
-        index: sized_message.message
-        for index, sized_message in every
-        if index >= state.view.first_kept and index not in replaced_indexes
-    }
+    """Return by index the messages that a request shows one for one, as it shows them.
+
+    Pinned system messages, the summary, and messages that a custom stage replaced as a whole are left out.
+    """
+    replaced_indexes: set[int] = set()
+    for index, edits in state.view.edits.items():
+        if any(edit.span.part is None for edit in edits):
+            replaced_indexes.add(index)
+    messages: dict[int, Message] = {}
+    for index, sized_message in zip(list_projection_origins(state), build_projection(state), strict=True):
+        if index >= state.view.first_kept and index not in replaced_indexes:
+            messages[index] = sized_message.message
+    return messages
 
 
 def build_shown_entries(path: Iterable[Entry], state: ConversationState) -> Iterator[Entry]:
-    """Yield the entries of ``map_shown_messages``, each saying what is shown of it; ``path`` leads to ``state``."""
+    """Yield the message entries of ``path`` that a request shows, each with the message as it is shown.
+
+    ``path`` is the entries that lead to ``state``.
+    """
     messages = map_shown_messages(state)
-    for index, entry in enumerate(entry for entry in path if isinstance(entry.body, MessageEntry | BranchSummaryEntry)):
+    message_entries = (entry for entry in path if isinstance(entry.body, MessageEntry | BranchSummaryEntry))
+    for index, entry in enumerate(message_entries):
         if index in messages:
             yield replace(entry, body=MessageEntry(SizedMessage(messages[index])))
 
 
 def truncate_entry_messages(entries: Iterable[Entry], limits: ResultLimits) -> dict[str, Message]:
-    """Return by entry what each message with a result over its limit says instead, for ``copy_branch`` of a store."""
-    entry_messages = [
+    """Return by entry id the shortened messages of those entries that have results over ``limits``.
+
+    ``copy_branch`` of a store writes them to a new branch; the old one stays as it is.
+    """
+    messages_by_id = [
         (entry.id, entry.body.sized_message.message) for entry in entries if isinstance(entry.body, MessageEntry)
     ]
-    places = [
-        (id_, place, weigh_result_text(part))
-        for id_, message in entry_messages
-        for place, part in enumerate(message.parts)
-        if isinstance(part, ToolResult)
-    ]
-    result_budgets = allocate_result_weights([size for _, _, size in places], limits)
-    cuts = {places[index][:2]: max_weight for index, max_weight in result_budgets.items()}
-    short = {id_: _apply_cuts_to_message(id_, message, cuts) for id_, message in entry_messages}
-    return {id_: short[id_] for id_, message in entry_messages if short[id_] is not message}
+    places: list[tuple[str, int]] = []
+    weights: list[int] = []
+    for entry_id, message in messages_by_id:
+        for part_index, part in enumerate(message.parts):
+            if isinstance(part, ToolResult):
+                places.append((entry_id, part_index))
+                weights.append(weigh_result_text(part))
+    cuts = {places[position]: weight for position, weight in allocate_result_weights(weights, limits).items()}
+    shortened: dict[str, Message] = {}
+    for entry_id, message in messages_by_id:
+        short_message = _apply_cuts_to_message(entry_id, message, cuts)
+        if short_message is not message:
+            shortened[entry_id] = short_message
+    return shortened
 
 
-def _apply_cuts_to_message(id_: str, message: Message, cuts: dict[tuple[str, int], int]) -> Message:
-    parts = [
-        truncate_result_to_weight(part, cuts[id_, place])
-        if isinstance(part, ToolResult) and (id_, place) in cuts
-        else part
-        for place, part in enumerate(message.parts)
-    ]
+def _apply_cuts_to_message(entry_id: str, message: Message, cuts: dict[tuple[str, int], int]) -> Message:
+    """Return ``message`` with the results cut that ``cuts`` names by entry id and part; the same object if none."""
+    parts: list[Part] = []
+    for part_index, part in enumerate(message.parts):
+        max_weight = cuts.get((entry_id, part_index))
+        if isinstance(part, ToolResult) and max_weight is not None:
+            parts.append(truncate_result_to_weight(part, max_weight))
+        else:
+            parts.append(part)
     return replace_all_parts(message, parts)
