@@ -1,4 +1,8 @@
-"""The cap at append: a text too long for an entry of the log goes to a blob, and its ends are said in its place."""
+"""The limit at append: a text too long for an entry of the log is stored as a blob, and a cut text is appended.
+
+It bounds the log, not the request: without it one pasted dump would make an entry of a gigabyte, which every reader of
+the log would load.
+"""
 
 from __future__ import annotations
 
@@ -15,65 +19,80 @@ _NEWLINE = "\n"
 
 
 def cap_message_texts(message: Message, settings: Settings) -> tuple[Message, tuple[Blob, ...]]:
-    """Return ``message`` with no text over ``append_chars`` characters, and the whole texts, to be stored before it.
+    """Return ``message`` with no text over ``results.append_chars`` characters, and the blobs of the whole texts.
 
-    Words of users and results of tools are looked at. The same object comes back where none is too long.
+    The blobs must be stored before the message is appended. Only user texts and tool results are cut; an answer goes
+    back to the model as it gave it. The same object is returned if no text is too long.
     """
     results = settings.results
     max_chars = results.append_chars
     if not max_chars or message.role not in {"user", "tool"} or count_message_chars(message) <= max_chars:
         return message, ()
-    capped_parts = [_cap_part(part, results) for part in message.parts]
-    blobs = tuple(blob for _, blob in capped_parts if blob is not None)
-    return (Message(message.role, tuple(part for part, _ in capped_parts)), blobs) if blobs else (message, ())
+    parts: list[Part] = []
+    blobs: list[Blob] = []
+    for part in message.parts:
+        capped_part, blob = _cap_part(part, results)
+        parts.append(capped_part)
+        if blob is not None:
+            blobs.append(blob)
+    if not blobs:
+        return message, ()
+    return Message(message.role, tuple(parts)), tuple(blobs)
 
 
 def _cap_part(part: Part, settings: ResultSettings) -> tuple[Part, Blob | None]:
-    """Return ``part`` within the cap, and its text where that was over it and the ends with their notice are not."""
+    """Return ``part`` within the limit, and the blob of its text if it was cut.
+
+    A text just over a tiny limit stays: both ends with their notice would be longer.
+    """
     text = get_part_text(part)
     if len(text) <= settings.append_chars:
         return part, None
     blob = Blob(hash_text(text), text)
-    short = _render_capped_text(blob, settings)
-    if len(short) >= len(text):
+    short_text = _render_capped_text(blob, settings)
+    if len(short_text) >= len(text):
         return part, None
-    return replace_result_text(part, short) if isinstance(part, ToolResult) else Text(short), blob
+    if isinstance(part, ToolResult):
+        return replace_result_text(part, short_text), blob
+    return Text(short_text), blob
 
 
 def is_capped_text(text: str) -> bool:
-    """Return whether ``text`` is what the cap leaves where results are spilled: it names the whole text itself."""
+    """Return whether ``text`` was cut at append under a policy that spills results.
+
+    Such a text has the only handle of the whole text, so no later stage may replace it.
+    """
     return len(text) <= MAX_SMALL_TEXT_CHARS and _CAP_NOTICE_OPENING in text
 
 
 def _render_capped_text(blob: Blob, settings: ResultSettings) -> str:
-    """Return the ends of a text with a notice between them, within the cap unless the notice alone is longer.
+    """Return both ends of a text with a notice between them, within the limit unless the notice alone is longer.
 
-    Where the policy spills the ends are those of a preview, and the notice says which lines lie between: what is left
-    is never spilled itself, so that its length and handle are those of the whole text.
+    If the policy spills results, the ends are as short as those of a preview, and the notice names the lines between
+    them. The cut text is then short enough never to be spilled itself: a second handle would lead to the cut text and
+    hide the one that leads to the whole.
     """
     if not settings.spill_chars:
         notice = _format_cap_notice(blob, settings, f"{len(blob.text):,} characters", "")
-        head, tail = take_both_text_ends(
-            blob.text, max(0, settings.append_chars - len(notice) - 2), settings.preview_end_share
-        )
+        max_chars = settings.append_chars - len(notice) - len(_NEWLINE) * 2
+        head, tail = take_both_text_ends(blob.text, max(0, max_chars), settings.preview_end_share)
         return _join_nonempty_lines(head, notice, tail)
-    lines = blob.text.count("\n") + 1
-    size = f"{len(blob.text):,} characters in {lines:,} lines"
-    room = (
-        min(settings.append_chars, MAX_SMALL_TEXT_CHARS)
-        - len(_format_cap_notice(blob, settings, size, f"{lines}-{lines}"))
-        - 2
-    )
-    head, tail = take_both_text_ends(blob.text, max(0, min(room, settings.preview_chars)), settings.preview_end_share)
-    between = f"{head.count(_NEWLINE) + 1}-{lines - tail.count(_NEWLINE)}"
-    return _join_nonempty_lines(head, _format_cap_notice(blob, settings, size, between), tail)
+    line_count = blob.text.count(_NEWLINE) + 1
+    size = f"{len(blob.text):,} characters in {line_count:,} lines"
+    # The longest notice there can be; the real one has smaller line numbers.
+    longest_notice = _format_cap_notice(blob, settings, size, f"{line_count}-{line_count}")
+    max_chars = min(settings.append_chars, MAX_SMALL_TEXT_CHARS) - len(longest_notice) - len(_NEWLINE) * 2
+    max_chars = max(0, min(max_chars, settings.preview_chars))
+    head, tail = take_both_text_ends(blob.text, max_chars, settings.preview_end_share)
+    lines = f"{head.count(_NEWLINE) + 1}-{line_count - tail.count(_NEWLINE)}"
+    return _join_nonempty_lines(head, _format_cap_notice(blob, settings, size, lines), tail)
 
 
 def _format_cap_notice(blob: Blob, settings: ResultSettings, size: str, lines: str) -> str:
-    where = f', lines="{lines}"' if lines else ""
+    line_range = f', lines="{lines}"' if lines else ""
     return (
         f"{_CAP_NOTICE_OPENING}original exceeded size limit of {settings.append_chars:,} characters; "
-        f'{size}; recall(id="{blob.hash[:HANDLE_CHARS]}"{where}) returns them]'
+        f'{size}; recall(id="{blob.hash[:HANDLE_CHARS]}"{line_range}) returns them]'
     )
 
 

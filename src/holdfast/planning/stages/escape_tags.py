@@ -1,8 +1,9 @@
-"""Nothing forged: what looks like a tag of ours in somebody else's words is made harmless.
+"""Forged tags: text of users and tools that looks like a block of ours is escaped before the model sees it.
 
-A block of ours is true because a decision in the log put it there, never because of its look. So fresh words of users
-and tools that hold its tag, whole or broken or spread over parts, are shown with the tag escaped; the log keeps them as
-they were said.
+A model trusts a ``<persisted_tool_result>`` block, so a web page or a file that contains one could lead it to a text of
+the attacker's choice. A block is ours because a decision in the log put it there, never because of its look. So the tag
+is escaped in fresh texts of users and tools, also if it is disguised, incomplete or spread over several parts. The log
+keeps the texts as they were said.
 """
 
 from __future__ import annotations
@@ -22,154 +23,183 @@ from holdfast.state.edits import Edit, Span
 from holdfast.state.view import list_shown_indexes
 
 SPILL_TAG = "persisted_tool_result"
-"""The tag of the block that stands for a spilled text; no other tag is ours."""
+"""Tag of the block that stands for a spilled text; we have no other tag."""
 ESCAPE_RULE = "neutralise"
-"""Rule of the edits that escape look-alikes: a part that has such an edit is still shown whole."""
+"""Rule of the edits that escape look-alikes. A part with such an edit is still shown whole."""
 ESCAPED_BRACKET = "&lt;"
-"""What stands for the bracket of a look-alike."""
+"""Replaces the bracket of a look-alike."""
 _INVISIBLE_CHARS = (
     "\\x00-\\x1f\\x7f-\\x9f\\u00ad\\u034f\\u0600-\\u0605\\u061c\\u06dd\\u070f\\u0890\\u0891\\u08e2\\u115f\\u1160\\u17b4\\u17b5"
     "\\u180b-\\u180f\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\u3164\\ufe00-\\ufe0f\\ufeff\\uffa0\\ufff0-\\ufffb"
     "\\U000110bd\\U000110cd\\U00013430-\\U0001343f\\U0001bca0-\\U0001bca3\\U0001d173-\\U0001d17a\\U000e0000-\\U000e0fff"
 )
-"""What cannot be seen: controls, formats, selectors of variants, joiners and fillers."""
+"""Characters without a glyph: controls, formats, variation selectors, joiners and fillers. A tag with some of them
+between its letters looks the same, and a model reads it as the same."""
 _BRACKET_LOOK_ALIKES = "\\u02c2\\u1438\\u2039\\u2329\\u276e\\u27e8\\u3008\\ufe64\\uff1c"
-"""What looks like the bracket beyond ASCII."""
+"""Characters beyond ASCII that look like ``<``."""
 _NAME_SEPARATORS = rf"[\s_\-\u2010-\u2015\u2212\ufe58\ufe63\uff0d\uff3f{_INVISIBLE_CHARS}]*+"
 _BRACKET_GAP = rf"[\s/\\!?\[\-{_INVISIBLE_CHARS}]*+"
 _NAMESPACE_PREFIX = rf"(?:\w[\w.\-:{_INVISIBLE_CHARS}]*[:\[]{_BRACKET_GAP})?"
 _TAG_NAME_PATTERN = _NAME_SEPARATORS.join(f"[{_INVISIBLE_CHARS}]*+".join(word) for word in SPILL_TAG.split("_"))
 _TAG_NAME_AHEAD = f"(?={_BRACKET_GAP}{_NAMESPACE_PREFIX}(?i:{_TAG_NAME_PATTERN}))"
-"""Our tag's name behind its bracket: opening, closing or neither, also behind the name of a space or in a section."""
-_ASCII_BRACKET, _ANY_BRACKET = (
-    re.compile(f"<{_TAG_NAME_AHEAD}"),
-    re.compile(f"[<{_BRACKET_LOOK_ALIKES}]{_TAG_NAME_AHEAD}"),
-)
+"""The name of our tag behind a bracket, as a lookahead: in an opening or closing tag, with a namespace, in a comment or
+a CDATA section. Quantifiers are possessive (``*+``) where they can be, so that no text can be made to take long to
+search."""
+_ASCII_BRACKET = re.compile(f"<{_TAG_NAME_AHEAD}")
+_ANY_BRACKET = re.compile(f"[<{_BRACKET_LOOK_ALIKES}]{_TAG_NAME_AHEAD}")
 
 
 def find_look_alike_brackets(text: str) -> list[int]:
-    """Return where in ``text`` the brackets of look-alikes of our tag are."""
+    """Return the positions in ``text`` of the brackets that open a look-alike of our tag."""
     return [match.start() for match in _choose_bracket_pattern(text).finditer(text)]
 
 
 def _choose_bracket_pattern(text: str) -> re.Pattern[str]:
-    """Return what finds the brackets in ``text``: where all is ASCII there is one to look for, which is quick."""
+    """Return the pattern for the brackets in ``text``; ASCII text has one kind only, which is much quicker to find."""
     return _ASCII_BRACKET if text.isascii() else _ANY_BRACKET
 
 
 def escape_look_alike_tags(text: str) -> str:
-    """Return ``text`` with the bracket of every look-alike of our tag escaped; the same object where there is none."""
+    """Return ``text`` with the bracket of every look-alike of our tag escaped; the same object if there is none."""
     return escape_tags_across_texts((text,))[0]
 
 
 def escape_tags_across_texts(texts: Sequence[str], own_blocks: Iterable[str] = ()) -> list[str]:
-    """Return ``texts``, shown one behind the other, with the brackets of look-alikes escaped, in whichever they are.
+    """Return ``texts``, which are shown one after the other, with the brackets of look-alikes escaped.
 
-    Whether APIs put a line end between them or nothing makes no difference: a look-alike may have one anywhere.
-    ``own_blocks`` is what decisions put there: word for word it stays as it is.
+    A look-alike may begin in one text and end in another. It makes no difference whether an API puts a line break
+    between texts, since a look-alike may contain one. ``own_blocks`` are blocks that decisions put into the request;
+    where a text quotes one word for word, it stays. Texts without a look-alike are the same objects.
     """
-    bracket_positions = find_look_alike_brackets("".join(texts))
-    if not bracket_positions:
+    positions = find_look_alike_brackets("".join(texts))
+    if not positions:
         return list(texts)
     escaped_texts: list[str] = []
     start = 0
     for text in texts:
         stop = start + len(text)
-        text_positions = [
-            at - start
-            for at in bracket_positions[bisect_left(bracket_positions, start) : bisect_left(bracket_positions, stop)]
-        ]
-        escaped_texts.append(_escape_brackets(text, text_positions, own_blocks) if text_positions else text)
+        first, last = bisect_left(positions, start), bisect_left(positions, stop)
+        if first == last:
+            escaped_texts.append(text)
+        else:
+            own_positions = [position - start for position in positions[first:last]]
+            escaped_texts.append(_escape_brackets(text, own_positions, own_blocks))
         start = stop
     return escaped_texts
 
 
 def _escape_brackets(text: str, brackets: Iterable[int], own_blocks: Iterable[str]) -> str:
-    """Return ``text`` with its ``brackets`` escaped but those within what is ours; the same object where all are."""
-    spans = sorted(span for block in own_blocks for span in _find_block_spans(text, block))
+    """Return ``text`` with the ``brackets`` outside of our own blocks escaped; the same object if there are none."""
+    own_spans: list[tuple[int, int]] = []
+    for block in own_blocks:
+        own_spans += _find_block_spans(text, block)
+    own_spans.sort()
     pieces: list[str] = []
     start = 0
-    for at in brackets:
-        behind = bisect_right(spans, (at, len(text)))
-        if not behind or at >= spans[behind - 1][1]:
-            pieces += (text[start:at], ESCAPED_BRACKET)
-            start = at + 1
+    for position in brackets:
+        # The last span that begins at or before the bracket is the only one that it can be in.
+        spans_before = bisect_right(own_spans, (position, len(text)))
+        is_in_own_block = spans_before > 0 and position < own_spans[spans_before - 1][1]
+        if is_in_own_block:
+            continue
+        pieces += (text[start:position], ESCAPED_BRACKET)
+        start = position + 1
     return "".join([*pieces, text[start:]]) if pieces else text
 
 
 def _find_block_spans(text: str, block: str) -> Iterator[tuple[int, int]]:
-    """Yield where ``block`` stands in ``text``."""
-    at = text.find(block)
-    while at >= 0:
-        yield at, at + len(block)
-        at = text.find(block, at + len(block))
+    """Yield start and stop of every occurrence of ``block`` in ``text``."""
+    start = text.find(block)
+    while start >= 0:
+        stop = start + len(block)
+        yield start, stop
+        start = text.find(block, stop)
 
 
 def escape_forged_tags(builder: PlanBuilder) -> PlanBuilder:
-    """Return the draft with every look-alike of our tag escaped in what users and tools newly said.
+    """Escape every look-alike of our tag in the fresh texts of users and tools.
 
-    What was seen stays as it was seen, and so does what is word for word a block in force on this branch.
+    Texts that a request has shown stay as they were shown, and so does a word-for-word quotation of a block that is in
+    force on this branch.
     """
-    state, first = builder.state, max(builder.state.last_request.seen_count, builder.state.view.first_kept)
-    suspects = {first + at for at in _find_suspect_messages(state.history.messages.slice(first))}
-    if not suspects:
+    state = builder.state
+    first = max(state.last_request.seen_count, state.view.first_kept)
+    fresh_messages = state.history.messages.slice(first)
+    suspect_indexes = {first + position for position in _find_suspect_messages(fresh_messages)}
+    if not suspect_indexes:
         return builder
-    own_blocks, visible_indexes = list_decision_blocks(state), list_shown_indexes(state, first)
-    return builder.add_edits(
-        tuple([edit for at in visible_indexes if at in suspects for edit in _build_escape_edits(state, at, own_blocks)])
-    )
+    own_blocks = list_decision_blocks(state)
+    edits: list[Edit] = []
+    for index in list_shown_indexes(state, first):
+        if index in suspect_indexes:
+            edits += _build_escape_edits(state, index, own_blocks)
+    return builder.add_edits(tuple(edits))
 
 
 def escape_summary_look_alikes(texts: Sequence[str], state: ConversationState) -> list[str]:
-    """Return the texts of a summary of ``state`` with look-alikes escaped; blocks in force may be quoted from."""
+    """Return the texts of a summary with look-alikes escaped; blocks in force, and their first lines, may be quoted."""
     if not _has_look_alike("".join(texts)):
         return list(texts)
     own_blocks = list_decision_blocks(state)
-    return escape_tags_across_texts(texts, (*own_blocks, *(block.partition("\n")[0] for block in own_blocks)))
+    opening_lines = [block.partition("\n")[0] for block in own_blocks]
+    return escape_tags_across_texts(texts, (*own_blocks, *opening_lines))
 
 
 def list_decision_blocks(state: ConversationState) -> tuple[str, ...]:
-    """Return the blocks that decisions in force show, word for word."""
-    words = [
-        get_part_text(part)
-        for edits in state.view.edits.values()
-        for edit in edits
-        for part in edit.replacement
-        if edit.rule != ESCAPE_RULE and not isinstance(part, Message)
-    ]
-    return tuple([text for text in words if text.startswith(f"<{SPILL_TAG} ") and text.endswith(f"</{SPILL_TAG}>")])
+    """Return the blocks with our tag that the decisions in force show, word for word."""
+    blocks: list[str] = []
+    for edits in state.view.edits.values():
+        for edit in edits:
+            # An escaped text is somebody else's, whatever it contains.
+            if edit.rule == ESCAPE_RULE:
+                continue
+            for part in edit.replacement:
+                text = "" if isinstance(part, Message) else get_part_text(part)
+                if text.startswith(f"<{SPILL_TAG} ") and text.endswith(f"</{SPILL_TAG}>"):
+                    blocks.append(text)
+    return tuple(blocks)
 
 
 _UNTRUSTED_ROLES = frozenset({"user", "tool"})
-"""Who may say what is not ours."""
+"""Roles whose messages may hold text from outside. Answers and system prompts go out as they are."""
 
 
 def _find_suspect_messages(messages: Sequence[Message]) -> list[int]:
-    """Return which messages hold a look-alike, of those who may say what is not ours.
+    """Return the positions of the messages that contain a look-alike.
 
-    Where all is ASCII and no bracket is, none is looked for.
+    Most messages need no search: an ASCII text without ``<`` cannot contain one.
     """
-    looked_at = {
-        at: message
-        for at, message in enumerate(messages)
-        if message.role in _UNTRUSTED_ROLES
-        for part in message.parts
-        for inner in (part.content if type(part) is ToolResult else (part,))
-        if type(inner) is Text and ("<" in inner.text or not inner.text.isascii())
-    }
-    return [at for at, message in looked_at.items() if _has_forged_tag(message)]
+    suspects: list[int] = []
+    for position, message in enumerate(messages):
+        if message.role not in _UNTRUSTED_ROLES:
+            continue
+        if _has_possible_bracket(message) and _has_forged_tag(message):
+            suspects.append(position)
+    return suspects
+
+
+def _has_possible_bracket(message: Message) -> bool:
+    """Return whether a text of a message contains ``<`` or a character beyond ASCII."""
+    for part in message.parts:
+        for inner in part.content if type(part) is ToolResult else (part,):
+            if type(inner) is Text and ("<" in inner.text or not inner.text.isascii()):
+                return True
+    return False
 
 
 def _has_forged_tag(message: Message) -> bool:
-    """Return whether a message as it was said holds a look-alike, be it spread over its parts."""
-    texts = []
+    """Return whether a message contains a look-alike, in one text or spread over several.
+
+    The texts of each result are joined apart from those of the message.
+    """
+    texts: list[str] = []
     for part in message.parts:
         if type(part) is Text:
             texts.append(part.text)
-        elif type(part) is ToolResult and _has_look_alike(
-            "".join([inner.text for inner in part.content if type(inner) is Text])
-        ):
-            return True
+        elif type(part) is ToolResult:
+            result_texts = [inner.text for inner in part.content if type(inner) is Text]
+            if _has_look_alike("".join(result_texts)):
+                return True
     return _has_look_alike("".join(texts))
 
 
@@ -178,50 +208,52 @@ def _has_look_alike(text: str) -> bool:
 
 
 def _build_escape_edits(state: ConversationState, index: int, own_blocks: tuple[str, ...]) -> Iterator[Edit]:
-    """Yield the edits that escape the look-alikes in what a slot shows as it was said; none where every one is ours."""
-    edited_places = {edit.span.part for edit in state.view.edits.get(index, ())}
-    parts = {
-        place: part for place, part in enumerate(state.history.messages[index].parts) if place not in edited_places
-    }
-    if None in edited_places:
+    """Yield the edits that escape the look-alikes in the parts of a message that are still shown as they were said."""
+    edited_parts = {edit.span.part for edit in state.view.edits.get(index, ())}
+    if None in edited_parts:
         return
-    for place, new in zip(parts, _escape_parts(tuple(parts.values()), own_blocks), strict=True):
-        if new is not parts[place]:
-            old, words = get_part_text(parts[place]), get_part_text(new)
-            number = (len(words) - len(old)) // (len(ESCAPED_BRACKET) - 1)
-            why = f"{number} look-alikes of <{SPILL_TAG}> escaped: no decision put them there"
-            yield Edit(
-                Span(index, index + 1, place),
-                (new,),
-                ESCAPE_RULE,
-                why,
-                estimate_text_tokens(old) - estimate_text_tokens(words),
-            )
+    message = state.history.messages[index]
+    parts = {part_index: part for part_index, part in enumerate(message.parts) if part_index not in edited_parts}
+    escaped_parts = _escape_parts(tuple(parts.values()), own_blocks)
+    for (part_index, part), escaped_part in zip(parts.items(), escaped_parts, strict=True):
+        if escaped_part is part:
+            continue
+        text, escaped_text = get_part_text(part), get_part_text(escaped_part)
+        count = (len(escaped_text) - len(text)) // (len(ESCAPED_BRACKET) - 1)
+        why = f"{count} look-alikes of <{SPILL_TAG}> escaped: no decision put them there"
+        saves = estimate_text_tokens(text) - estimate_text_tokens(escaped_text)
+        yield Edit(Span(index, index + 1, part_index), (escaped_part,), ESCAPE_RULE, why, saves)
 
 
 def _escape_parts(parts: Sequence[Part], own_blocks: tuple[str, ...]) -> list[Part]:
-    """Return ``parts`` with look-alikes in their texts, and in those of each result, escaped; others are the same."""
+    """Return ``parts`` with look-alikes in texts and results escaped; unchanged parts are the same objects."""
     escaped_texts = iter(_escape_text_parts(_select_text_parts(parts), own_blocks))
-    return [next(escaped_texts) if isinstance(part, Text) else _escape_result(part, own_blocks) for part in parts]
+    escaped_parts: list[Part] = []
+    for part in parts:
+        if isinstance(part, Text):
+            escaped_parts.append(next(escaped_texts))
+        else:
+            escaped_parts.append(_escape_result(part, own_blocks))
+    return escaped_parts
 
 
 def _escape_result(part: Part, own_blocks: tuple[str, ...]) -> Part:
-    """Return a result with the look-alikes in its texts escaped; the same where there is none, as of any other part."""
+    """Return a result with the look-alikes in its texts escaped; the same object for any other part."""
     if not isinstance(part, ToolResult):
         return part
-    old = _select_text_parts(part.content)
-    new = _escape_text_parts(old, own_blocks)
-    if all(text is was for text, was in zip(new, old, strict=True)):
+    texts = _select_text_parts(part.content)
+    escaped_texts = _escape_text_parts(texts, own_blocks)
+    if all(escaped is text for escaped, text in zip(escaped_texts, texts, strict=True)):
         return part
-    escaped_texts = iter(new)
-    content = tuple([next(escaped_texts) if isinstance(inner, Text) else inner for inner in part.content])
+    remaining = iter(escaped_texts)
+    content = tuple([next(remaining) if isinstance(inner, Text) else inner for inner in part.content])
     return replace(part, content=content, raw=None)
 
 
 def _escape_text_parts(texts: Sequence[Text], own_blocks: tuple[str, ...]) -> list[Text]:
-    """Return ``texts``, shown one behind the other, with look-alikes escaped; those without one are the same."""
+    """Return ``texts``, which are shown one after the other, with look-alikes escaped; the others are the same."""
     escaped_texts = escape_tags_across_texts([text.text for text in texts], own_blocks)
-    return [text if new is text.text else Text(new) for text, new in zip(texts, escaped_texts, strict=True)]
+    return [text if escaped is text.text else Text(escaped) for text, escaped in zip(texts, escaped_texts, strict=True)]
 
 
 def _select_text_parts(parts: Sequence[Part]) -> list[Text]:
