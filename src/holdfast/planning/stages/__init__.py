@@ -1,1 +1,1 @@
-"""The stages of a plan, one file each: what each of them takes out of the next request, and when."""
+"""The stages of planning, one file each, and beside them what several stages share; ``order.py`` lists them."""

@@ -1,10 +1,13 @@
-"""Cache breakpoints: where a request tells the provider to remember its prefix."""
+"""Cache breakpoints: the places at which a request tells the provider to remember its prefix.
+
+Without explicit breakpoints Anthropic's API caches nothing. It looks for a cached prefix at each breakpoint and up to
+20 blocks before it, so breakpoints must stand where an earlier request had one, or near to it.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from itertools import chain
 
 from holdfast.planning.settings import Settings
 from holdfast.planning.stages.escape_tags import ESCAPE_RULE
@@ -15,65 +18,97 @@ from holdfast.state.target import Target
 from holdfast.state.view import count_leading_messages, list_projection_origins, map_normalized_position
 
 CREATION_RULES = frozenset({"spill", "lines", ESCAPE_RULE})
-"""Rules of edits on what no request had shown: what stands before them was never read otherwise."""
+"""Rules of edits on content that no request had shown. They do not change the cached prefix, since it never held what
+they replace."""
 
 
 def choose_cache_breakpoints(
     state: ConversationState, normalization: tuple[Edit, ...], target: Target, settings: Settings
 ) -> PlanOptions:
-    """Return the options with markers on the tail, where the last request still stands, the frontier, and between.
+    """Return the plan's options with its cache breakpoints; without any if the API has no explicit ones.
 
-    ``state`` is as it was before this request. The marker where the last one still stands (its tail, as a
-    rule) hits the cache however many blocks were added since; the ones at the end of the frame and at the frontier
-    survive the next change behind them. Most important first; none where the API has no explicit ones.
+    ``state`` is as it was before this request. The breakpoints count positions in the request, after ``normalization``.
     """
-    max_markers = target.dialect.max_cache_breakpoints
-    place = _build_position_lookup(state)
-    tail = place(len(state.history.sized_messages) - 1)
-    message_count = tail + 1 + sum(len(edit.replacement) - (edit.span.stop - edit.span.start) for edit in normalization)
-    if max_markers == 0 or message_count <= 0 or settings.cache.breakpoints == "none":
+    max_breakpoints = target.dialect.max_cache_breakpoints
+    get_position = _build_position_lookup(state)
+    tail = get_position(len(state.history.sized_messages) - 1)
+    message_count = tail + 1
+    for edit in normalization:
+        message_count += len(edit.replacement) - (edit.span.stop - edit.span.start)
+    if max_breakpoints == 0 or message_count <= 0 or settings.cache.breakpoints == "none":
         return PlanOptions()
     if settings.cache.breakpoints == "tail":
         return PlanOptions(cache_breakpoints=(map_normalized_position(tail, normalization),))
-    every = settings.cache.breakpoint_interval_blocks if target.cache_rules.lookback is not None else 0
-    other_indexes = (max(state.last_request.unchanged_until, state.view.first_kept) - 1, _find_mutation_frontier(state))
-    candidates = chain((tail,), map(place, other_indexes), map(place, _find_intermediate_indexes(state, every)))
-    chosen: dict[int, None] = {}
-    while len(chosen) < max(1, max_markers - 1) and (position := next(candidates, None)) is not None:
+    # One of the API's breakpoints is left to the setup.
+    max_message_breakpoints = max(1, max_breakpoints - 1)
+    breakpoints: dict[int, None] = {}
+    for position in _list_candidate_positions(state, target, settings, get_position):
+        # A breakpoint on a pinned system message would cost one for what the one on the setup covers already.
         if position >= state.view.pinned_count or position == tail:
-            chosen[map_normalized_position(position, normalization)] = None
-    return PlanOptions(cache_breakpoints=tuple(chosen), setup_breakpoint=max_markers > 1)
+            breakpoints[map_normalized_position(position, normalization)] = None
+        if len(breakpoints) == max_message_breakpoints:
+            break
+    return PlanOptions(cache_breakpoints=tuple(breakpoints), setup_breakpoint=max_breakpoints > 1)
+
+
+def _list_candidate_positions(
+    state: ConversationState, target: Target, settings: Settings, get_position: Callable[[int], int]
+) -> Iterator[int]:
+    """Yield the positions of the request that may have a breakpoint, the most important first."""
+    view = state.view
+    # The tail, so that the next request can read all of this one.
+    yield get_position(len(state.history.sized_messages) - 1)
+    # The end of what the last request showed and nothing has changed since, its tail as a rule. It has an entry in the
+    # cache, and is found there however many blocks were added.
+    yield get_position(max(state.last_request.unchanged_until, view.first_kept) - 1)
+    # The mutation frontier: what stands before it survives the next change. In replays a rolling mask of old results
+    # cost a quarter with a breakpoint here of what it cost with one at the tail alone.
+    yield get_position(_find_mutation_frontier(state))
+    # Places in between, for a fork or a retry that begins in the middle of new content.
+    if target.cache_rules.lookback is not None and settings.cache.breakpoint_interval_blocks:
+        for index in _find_intermediate_indexes(state, settings.cache.breakpoint_interval_blocks):
+            yield get_position(index)
 
 
 def _build_position_lookup(state: ConversationState) -> Callable[[int], int]:
-    """Return what tells where in the projection the last of what stands for a slot, or before it, is."""
-    lead = count_leading_messages(state)
-    if not any(
-        edit.span.part is None for _, edits in state.view.edits.iter_from(state.view.first_kept) for edit in edits
-    ):
-        return lambda index: lead + max(index, state.view.first_kept - 1) - state.view.first_kept
-    homes = list_projection_origins(state)[lead:]
-    return lambda index: lead + bisect_right(homes, index) - 1
+    """Return a function that maps a message index to the last position of the request that shows it.
+
+    For a message that is not shown it is the position before it.
+    """
+    view = state.view
+    leading_count = count_leading_messages(state)
+    if not _has_whole_message_edits(state):
+        # Every kept message stands for itself, so positions need no list of the whole request.
+        return lambda index: leading_count + max(index, view.first_kept - 1) - view.first_kept
+    origins = list_projection_origins(state)[leading_count:]
+    return lambda index: leading_count + bisect_right(origins, index) - 1
+
+
+def _has_whole_message_edits(state: ConversationState) -> bool:
+    """Return whether a custom stage replaced whole messages."""
+    for _, edits in state.view.edits.iter_from(state.view.first_kept):
+        if any(edit.span.part is None for edit in edits):
+            return True
+    return False
 
 
 def _find_mutation_frontier(state: ConversationState) -> int:
-    """Return the last slot in which something that had been shown was replaced, or the one before the kept ones."""
-    changed_indexes = (
-        index
-        for index, edits in state.view.edits.iter_from(state.view.first_kept)
-        if any(edit.rule not in CREATION_RULES for edit in edits)
-    )
-    return max(changed_indexes, default=state.view.first_kept - 1)
+    """Return the index of the last message in which something that had been shown was replaced.
+
+    Without any it is the index before the first kept message: there the summary stands.
+    """
+    frontier = state.view.first_kept - 1
+    for index, edits in state.view.edits.iter_from(state.view.first_kept):
+        if any(edit.rule not in CREATION_RULES for edit in edits):
+            frontier = max(frontier, index)
+    return frontier
 
 
 def _find_intermediate_indexes(state: ConversationState, interval: int) -> Iterator[int]:
-    """Yield slots from the newest back to what was seen, with at least so many blocks behind each; 0 is none."""
+    """Yield message indexes in the new content, newest first, each with at least ``interval`` blocks after it."""
+    first_new = max(state.last_request.seen_count, state.view.first_kept)
     blocks = 0
-    for index in (
-        range(len(state.history.sized_messages) - 1, max(state.last_request.seen_count, state.view.first_kept) - 1, -1)
-        if interval
-        else ()
-    ):
+    for index in range(len(state.history.sized_messages) - 1, first_new - 1, -1):
         if blocks >= interval:
             blocks = 0
             yield index

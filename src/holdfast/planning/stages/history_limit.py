@@ -1,4 +1,4 @@
-"""History limit: only the last user turns are shown, so many as the session's key says."""
+"""History limit: only the last user turns are shown, as many as the settings or the session's channel allow."""
 
 from __future__ import annotations
 
@@ -12,63 +12,73 @@ from holdfast.state.entries import TRIGGER_HISTORY, CompactionEntry
 from holdfast.state.turns import find_turn_starts
 
 _THREAD_SUFFIX = re.compile(r":(?:thread|topic):[0-9]+$", re.IGNORECASE)
-"""What the key of a thread adds to that of the conversation it hangs on."""
+"""End of a session key that names a thread. A thread has the limit of the user it belongs to."""
 
 
 def get_history_limit(key: str, channels: Mapping[str, ChannelLimits]) -> int | None:
-    """Return how many user turns the session called ``key`` shows; 0 is all of them, nothing is no limit.
+    """Return how many user turns the session called ``key`` shows: 0 for all of them, None if no limit is set.
 
-    A key is ``[agent:<id>:]<channel>:<kind>:<user>[:thread|topic:<n>]``. A user's own limit, 0 too, comes before the
-    channel's for direct messages; channels and groups have one; other kinds and unknown channels have none.
+    A key is ``[agent:<id>:]<channel>:<kind>:<user>[:thread|topic:<n>]`` (OpenClaw's form). In direct messages a user's
+    own limit, also 0, counts before that of the channel. Channels and groups have the limit of their channel; other
+    kinds and unknown channels have none.
     """
-    parts = [part for part in key.split(":") if part]
-    if len(parts) > 2 and parts[0] == "agent":
-        parts = parts[2:]
-    channel = next(
-        (candidate for name, candidate in channels.items() if parts and name.lower() == parts[0].lower()), None
-    )
-    if channel is None or len(parts) < 2:
+    fields = [field for field in key.split(":") if field]
+    if len(fields) > 2 and fields[0] == "agent":
+        fields = fields[2:]
+    if len(fields) < 2:
         return None
-    kind = parts[1].lower()
+    channel = _find_channel(fields[0], channels)
+    if channel is None:
+        return None
+    kind = fields[1].lower()
     if kind in {"dm", "direct"}:
-        own = channel.dms.get(_THREAD_SUFFIX.sub("", ":".join(parts[2:])))
-        return channel.dm_history_limit if own is None or own.history_limit is None else own.history_limit
+        user = _THREAD_SUFFIX.sub("", ":".join(fields[2:]))
+        user_limits = channel.dms.get(user)
+        if user_limits is not None and user_limits.history_limit is not None:
+            return user_limits.history_limit
+        return channel.dm_history_limit
     return channel.history_limit if kind in {"channel", "group"} else None
 
 
-def limit_history_turns(builder: PlanBuilder) -> PlanBuilder:
-    """Return the draft with all but the last turns out of sight, if there are more than the policy shows.
+def _find_channel(name: str, channels: Mapping[str, ChannelLimits]) -> ChannelLimits | None:
+    """Return the limits of the channel called ``name``, in upper or lower case, or None if it has none."""
+    for channel_name, limits in channels.items():
+        if channel_name.lower() == name.lower():
+            return limits
+    return None
 
-    Where such a cut was undone only the turns since count: what came back stays until there are too many of those.
+
+def limit_history_turns(builder: PlanBuilder) -> PlanBuilder:
+    """Hide all but the last user turns if there are more than ``history.max_turns``.
+
+    With hysteresis half of the limit is kept, so that the prompt prefix stays the same until that many turns have been
+    added. If the user undid such a cut, only turns since then count: what came back stays until there are too many
+    newer ones.
     """
     max_turns = builder.settings.history.max_turns
     if max_turns <= 0:
         return builder
-    state = builder.state
-    messages = state.history.messages.slice(state.view.first_kept)
-    cuts = find_cut_points(messages)
-    can_begin = set(cuts)
+    view = builder.state.view
+    messages = builder.state.history.messages.slice(view.first_kept)
     # Words said between a call and its result belong to the turn of that call: a cut there would lose them.
-    starts = [
+    legal_cuts = set(find_cut_points(messages))
+    turn_starts = [
         start
         for start in find_turn_starts(messages)
-        if start in can_begin and state.view.first_kept + start >= state.view.turn_limit_start
+        if start in legal_cuts and view.first_kept + start >= view.turn_limit_start
     ]
-    if len(starts) <= max_turns:
+    if len(turn_starts) <= max_turns:
         return builder
-    turns_to_keep = max(1, max_turns // 2) if builder.settings.history.hysteresis else max_turns
-    cut_offset = next((cut_offset for cut_offset in cuts if cut_offset >= starts[-turns_to_keep]), 0)
-    if not 0 < cut_offset < len(messages):
-        return builder
-    old = state.view.compaction
-    keep = state.view.first_kept + cut_offset
-    compaction = old or CompactionEntry(keep)
+    kept_turns = max(1, max_turns // 2) if builder.settings.history.hysteresis else max_turns
+    first_kept = view.first_kept + turn_starts[-kept_turns]
+    # The summary in force stays: it stands for messages that are hidden by this cut as well.
+    previous = view.compaction or CompactionEntry(first_kept)
     compaction = CompactionEntry(
-        keep,
-        compaction.summary,
-        compaction.head_tokens,
+        first_kept,
+        previous.summary,
+        previous.head_tokens,
         trigger=TRIGGER_HISTORY,
-        native=compaction.native,
-        readable_tokens=compaction.readable_tokens,
+        native=previous.native,
+        readable_tokens=previous.readable_tokens,
     )
     return builder.add_compaction(compaction)

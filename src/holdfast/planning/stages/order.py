@@ -16,9 +16,12 @@ from holdfast.planning.stages.spill_largest import spill_largest_texts
 from holdfast.planning.stages.tool_results import spill_large_results
 
 Stage: TypeAlias = Callable[[PlanBuilder], PlanBuilder]
-"""A pure step of planning: takes a plan under construction and returns it with decisions added (``add_edits``, …)."""
+"""A pure step of planning: takes the builder of a plan and returns it with decisions added (``add_edits``, …)."""
 NamedStages: TypeAlias = tuple[tuple[str, Stage], ...]
 
+# New content is reduced first: what is spilled at once never was in the cached prefix, and its tags are escaped before
+# any request shows them. Then old content gives way, the cheapest first: media, old results when the prefix breaks
+# anyway, and a compaction only if that was not enough. The last stage makes the request fit at any cost.
 OWN_STAGES: NamedStages = (
     ("history", limit_history_turns),
     ("results", spill_large_results),
@@ -29,16 +32,15 @@ OWN_STAGES: NamedStages = (
     ("compaction", compact_conversation),
     ("largest", spill_largest_texts),
 )
-"""New content is reduced before old: what is spilled at once never was in the cached prefix. A compaction comes after
-what is cheaper, and what must fit whatever it costs comes last."""
+"""The stages of our own policy by name, in the order in which they run."""
 
 
 def insert_stages(stages: NamedStages, name: str, *new: tuple[str, Stage]) -> NamedStages:
-    """Return ``stages`` with ``new`` before the one called ``name``."""
-    at = [stage_name for stage_name, _ in stages].index(name)
-    return (*stages[:at], *new, *stages[at:])
+    """Return ``stages`` with the ``new`` ones inserted before the one called ``name``."""
+    position = [stage_name for stage_name, _ in stages].index(name)
+    return (*stages[:position], *new, *stages[position:])
 
 
 def replace_stages(stages: NamedStages, **new: Stage) -> NamedStages:
-    """Return ``stages`` with others of the same names in their places."""
+    """Return ``stages`` with those replaced that ``new`` names."""
     return tuple((name, new.get(name, stage)) for name, stage in stages)

@@ -1,4 +1,7 @@
-"""Overflow steps: what recovery asks for beside a compaction, whatever the policy's own triggers say."""
+"""Overflow steps: reductions that recovery asks for after the provider refused a request as too large.
+
+They run whatever the triggers of the policy say. The step ``compact`` is not among them: the compaction stage does it.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,16 @@ from holdfast.planning.stages.truncate import truncate_results_after_overflow
 
 
 def apply_overflow_step(builder: PlanBuilder) -> PlanBuilder:
-    """Return the draft made smaller as ``PlanInputs.overflow_step`` says; where that decides nothing, a notice says
-    so.
-    """
-    step = _STEP_STAGES.get(builder.inputs.overflow_step)
-    if step is None:
+    """Reduce the request as ``PlanInputs.overflow_step`` says, or add a notice if that step can reduce nothing."""
+    step = builder.inputs.overflow_step
+    reduce_request = _STEP_STAGES.get(step)
+    if reduce_request is None:
         return builder
-    smaller_draft = step(builder)
-    if smaller_draft is builder:
-        return builder.add_notice("not-smaller", _NO_EFFECT_REASONS[builder.inputs.overflow_step])
-    return smaller_draft
+    reduced = reduce_request(builder)
+    # A step that decides nothing returns the very same builder.
+    if reduced is builder:
+        return builder.add_notice("not-smaller", _NO_EFFECT_REASONS[step])
+    return reduced
 
 
 _STEP_STAGES: dict[str, Callable[[PlanBuilder], PlanBuilder]] = {
@@ -33,4 +36,4 @@ _NO_EFFECT_REASONS = {
     "media": "no images or documents are shown",
     "fallback": "this is the smallest request there is",
 }
-"""Why an overflow step decides nothing."""
+"""Text of the notice that a step reduced nothing."""

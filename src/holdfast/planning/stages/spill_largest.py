@@ -1,6 +1,6 @@
-"""If a request is still too big, the largest texts are spilled, one after the other, whether seen or not.
+"""The last stage: if the request is still too large, the largest texts are spilled one by one, seen or not.
 
-This is the last stage of planning: it needs no model, breaks the cached prefix, and leaves a handle for every text.
+It breaks the cached prefix, which the stages before it avoid, but it needs no model and leaves a handle for every text.
 """
 
 from __future__ import annotations
@@ -11,24 +11,25 @@ from holdfast.state.edits import Blob, Edit
 from holdfast.state.view import list_shown_indexes
 
 SPILL_LARGEST_RULE = "largest"
-"""Rule of the edits that spill what must fit."""
+"""Rule of the edits of this stage."""
 
 
 def spill_largest_texts(builder: PlanBuilder) -> PlanBuilder:
-    """Return the draft with the largest texts spilled until the request is usable, or nothing is left to spill.
+    """Spill the largest texts until the request fits the usable window, or none are left.
 
-    Where texts cannot be stored away every text stays whole, and so it does where nothing is to be done unasked.
+    Nothing is spilled if texts cannot be stored, if nothing may be reduced unasked, or if compactions have no goal: the
+    policies of other tools, which have none, know no such stage.
     """
-    if not (builder.settings.compaction.goal_share and builder.inputs.can_spill and builder.can_reduce):
+    has_goal = builder.settings.compaction.goal_share > 0
+    if not (has_goal and builder.inputs.can_spill and builder.can_reduce):
         return builder
     if builder.upper_estimate <= builder.budget.usable:
         return builder
     excess = builder.to_estimator_tokens(builder.upper_estimate - builder.budget.usable) + 1
+    shown_indexes = list_shown_indexes(builder.state, builder.state.view.first_kept)
+    texts = find_spillable_texts(builder.state, shown_indexes)
     pairs: list[tuple[Edit, Blob | None]] = []
-    visible_texts = find_spillable_texts(
-        builder.state, list_shown_indexes(builder.state, builder.state.view.first_kept)
-    )
-    for text in sorted(visible_texts, key=lambda text: (-text.tokens, text.message_index, text.part_index)):
+    for text in sorted(texts, key=lambda text: (-text.tokens, text.message_index, text.part_index)):
         if excess <= 0:
             break
         text_pairs = build_text_replacement(builder, text, SPILL_LARGEST_RULE)

@@ -1,1 +1,1 @@
-"""Old tool results give way to a line; ``epoch.py`` is our own rule, the policies of other tools have theirs."""
+"""Pruning: old tool results become a one-line placeholder. ``prune_at_epoch`` is the rule of our own policy."""

@@ -1,4 +1,5 @@
-"""What may be pruned: the results that are shown whole, and the edit that clears one."""
+"""What the prune rules of several policies share: the shown results, the tools that count, and how to clear a
+result."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from holdfast.state.edits import Edit, Span
 from holdfast.state.view import apply_edits_to_parts, list_shown_indexes
 
 CLEARED_RESULT_TEXT = "[Old tool result content cleared]"
-"""What opencode and Claude Code show in place of a cleared result."""
+"""Placeholder that opencode and Claude Code show for a cleared result, word for word."""
 
 
 class ShownResult(Struct, frozen=True):
-    """A result that is shown now, where it stands, and its words."""
+    """A result as the next request shows it, its place and its text."""
 
     message_index: int
     part_index: int
@@ -30,38 +31,44 @@ class ShownResult(Struct, frozen=True):
 
 
 def build_prune_filter(settings: PruneSettings) -> Callable[[str], bool]:
-    """Return whether results of a tool are pruned, by its name: patterns, upper and lower case alike."""
+    """Return a function that tells by the name of a tool whether its results may be pruned.
 
-    def named(tool: str, patterns: tuple[str, ...]) -> bool:
+    ``prune.tools`` and ``prune.exempt_tools`` are shell patterns, in upper or lower case.
+    """
+
+    def matches_any(tool: str, patterns: tuple[str, ...]) -> bool:
         return any(fnmatchcase(tool.lower(), pattern.lower()) for pattern in patterns)
 
-    stays, goes = settings.exempt_tools, settings.tools
-    return lambda tool: not named(tool, stays) and (not goes or named(tool, goes))
+    def is_prunable(tool: str) -> bool:
+        if matches_any(tool, settings.exempt_tools):
+            return False
+        return not settings.tools or matches_any(tool, settings.tools)
+
+    return is_prunable
 
 
 def find_shown_results(state: ConversationState) -> Iterator[ShownResult]:
-    """Yield the results as the projection shows them, shortened ones too, newest first; none that an undo brought."""
+    """Yield the results that the next request shows, newest first, also those that were shortened.
+
+    Results that an undo restored are left out: they would be taken away again at once.
+    """
     for index in reversed(list_shown_indexes(state, state.view.first_kept)):
         message = state.history.messages[index]
         if not message.results or None in get_edited_parts(state, index):
             continue
         parts = apply_edits_to_parts(message, state.view.edits.get(index, ()))
-        for place in range(len(parts) - 1, -1, -1):
-            part = parts[place]
-            if isinstance(part, ToolResult) and not is_protected_part(state, index, place):
-                yield ShownResult(index, place, part, get_result_text(part))
+        for part_index in range(len(parts) - 1, -1, -1):
+            part = parts[part_index]
+            if isinstance(part, ToolResult) and not is_protected_part(state, index, part_index):
+                yield ShownResult(index, part_index, part, get_result_text(part))
 
 
 def build_clear_edit(shown_result: ShownResult) -> Edit | None:
-    """Return the edit that puts a short line in place of a result, or nothing where that frees nothing."""
+    """Return the edit that puts ``CLEARED_RESULT_TEXT`` in place of a result, or None if that frees nothing."""
+    text_chars, placeholder_chars = len(shown_result.text), len(CLEARED_RESULT_TEXT)
     saves = estimate_text_tokens(shown_result.text) - estimate_text_tokens(CLEARED_RESULT_TEXT)
-    if saves <= 0 or len(CLEARED_RESULT_TEXT) >= len(shown_result.text):
+    if saves <= 0 or placeholder_chars >= text_chars:
         return None
-    why = f"an old result of {len(shown_result.text):,} characters, {len(CLEARED_RESULT_TEXT):,} stay"
-    return Edit(
-        Span(shown_result.message_index, shown_result.message_index + 1, shown_result.part_index),
-        (replace_result_text(shown_result.result, CLEARED_RESULT_TEXT),),
-        "prune",
-        why,
-        saves,
-    )
+    why = f"an old result of {text_chars:,} characters, {placeholder_chars:,} stay"
+    span = Span(shown_result.message_index, shown_result.message_index + 1, shown_result.part_index)
+    return Edit(span, (replace_result_text(shown_result.result, CLEARED_RESULT_TEXT),), "prune", why, saves)

@@ -1,12 +1,12 @@
-"""Ours: old results go where the prefix breaks anyway, where space is needed, or where it pays.
+"""The prune rule of our own policy: old results go when the cached prefix breaks anyway, so that it costs nothing.
 
-What goes leaves a line with a handle, through which it is read back; where texts cannot be stored away nothing goes.
+Two more reasons can be switched on, a lack of space and a favourable price; in replays they cost more and lost more
+facts (docs/policies.md). A pruned result leaves a line with a handle. If texts cannot be stored, nothing is pruned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 
 from holdfast.messages.parts import ToolResult
 from holdfast.messages.text.text_cuts import hash_text
@@ -23,25 +23,32 @@ from holdfast.state.turns import find_newest_answer_index
 from holdfast.state.view import list_shown_indexes
 
 MIN_REQUESTS_TO_COME = 10
-"""[H] Requests that a price is reckoned for at least: an agent that has just begun will go on for more."""
+"""Smallest number of coming requests over which the reason ``price`` counts what pruning saves. After that the requests
+since the last break of the prefix are the forecast; an agent that has just begun has none, but goes on for more than a
+few. Chosen by judgement."""
 
 
 def prune_at_epoch(builder: PlanBuilder) -> PlanBuilder:
-    """Return the draft with its old results given way to a line each, if ``prune.when`` names a reason that holds.
+    """Replace old results by a line each, if ``prune.when`` names a reason that holds now.
 
-    Old are those behind the newest share of results; they go together, if that frees enough. Where the price is the
-    only reason, those stay that have too much behind them.
+    Old are the results before the newest share that is kept. They go together, and only if that frees enough. If price
+    is the only reason, those results stay behind which so much is cached that replacing them does not pay.
     """
     settings, budget = builder.settings.prune, builder.budget
+    # Whether the price is right is known only once the edits are.
     reasons = set(settings.when) & {"price", *_find_prune_reasons(builder)}
     if not reasons or not builder.inputs.can_spill:
         return builder
-    keep = builder.to_estimator_tokens(settings.keep_tokens or budget.compute_share(settings.keep_share))
+    kept_tokens = builder.to_estimator_tokens(settings.keep_tokens or budget.compute_share(settings.keep_share))
     min_tokens = builder.to_estimator_tokens(min(settings.min_tokens, budget.compute_share(settings.min_share)))
-    old = list(_find_old_results(builder, keep))
-    if sum(result.tokens for result in old) <= min_tokens:
+    old_results = list(_find_old_results(builder, kept_tokens))
+    if sum(result.tokens for result in old_results) <= min_tokens:
         return builder
-    pairs = [pair for pair in map(_clear_with_handle, old) if pair[0].saves > 0]
+    pairs: list[tuple[Edit, Blob]] = []
+    for result in old_results:
+        edit, blob = _clear_with_handle(result)
+        if edit.saves > 0:
+            pairs.append((edit, blob))
     if reasons == {"price"}:
         pairs = pairs[: _count_paying_edits(builder, [edit for edit, _ in pairs])]
     if sum(edit.saves for edit, _ in pairs) <= min_tokens:
@@ -50,57 +57,65 @@ def prune_at_epoch(builder: PlanBuilder) -> PlanBuilder:
 
 
 def _find_prune_reasons(builder: PlanBuilder) -> Iterator[str]:
-    """Yield why this is a moment at which old results may go, whatever that does to the cached prefix."""
+    """Yield the reasons that hold now, other than the price."""
     state, target = builder.state, builder.target
     if builder.inputs.cache_state == "cold":
         yield "cold"
-    if state.last_request.seen_count and (_is_prefix_broken(builder) or state.last_request.model != target.model):
+    is_other_model = state.last_request.model != target.model
+    if state.last_request.seen_count and (_is_prefix_broken(builder) or is_other_model):
         yield "broken"
     if builder.settings.compaction.auto and builder.rules.is_over_trigger(builder):
         yield "space"
 
 
 def _is_prefix_broken(builder: PlanBuilder) -> bool:
-    """Return whether the prefix breaks by a decision of this draft or by another frame.
+    """Return whether the cached prefix breaks in this request, by a decision of this plan or by another setup.
 
-    That an undo breaks it too is no reason: what the user just brought back is not taken away again at once.
+    An undo breaks it too, but is no reason: the user would lose again at once what was just restored.
     """
     state = builder.state
-    has_changed_prefix = builder.compaction is not None or any(
-        edit.span.start < state.last_request.seen_count for edit in builder.record
-    )
-    return has_changed_prefix or (
-        state.counters.requests_since_break == 0 and state.setup_changed_at == len(state.history.sized_messages)
-    )
+    if builder.compaction is not None:
+        return True
+    if any(edit.span.start < state.last_request.seen_count for edit in builder.record):
+        return True
+    has_new_setup = state.setup_changed_at == len(state.history.sized_messages)
+    return has_new_setup and state.counters.requests_since_break == 0
 
 
-def _find_old_results(builder: PlanBuilder, keep_tokens: int) -> Iterator[SpillableText]:
-    """Yield the answered results behind the newest ``keep_tokens`` tokens of results, newest first; no message is
-    split.
+def _find_old_results(builder: PlanBuilder, kept_tokens: int) -> Iterator[SpillableText]:
+    """Yield the results to prune, newest first: those before the newest ``kept_tokens`` estimator tokens of results.
 
-    What an undo brought back is not among them, nor what stays for good: results of exempt tools, and those that hold
-    the only handle of a longer text. A breakpoint behind the last message of which results went stands on what no
-    later prune changes.
+    Results that the model has not answered, that an undo restored, of exempt tools, or with the only handle of a longer
+    text are left out.
     """
-    state, result_tokens, edge = builder.state, 0, len(builder.state.history.sized_messages)
-    names, goes = build_tool_name_lookup(state), build_prune_filter(builder.settings.prune)
-    newest = find_newest_answer_index(state, state.view.first_kept)
-    answered_indexes = (index for index in list_shown_indexes(state, state.view.first_kept) if index < newest)
+    state = builder.state
+    find_tool_name = build_tool_name_lookup(state)
+    is_prunable = build_prune_filter(builder.settings.prune)
+    newest_answer = find_newest_answer_index(state, state.view.first_kept)
+    shown_indexes = list_shown_indexes(state, state.view.first_kept)
+    answered_indexes = (index for index in shown_indexes if index < newest_answer)
+
+    result_tokens = 0
+    first_kept_message = len(state.history.sized_messages)
     for result in reversed(list(find_spillable_texts(state, answered_indexes))):
-        if (
-            isinstance(result.part, ToolResult)
-            and goes(names(result.message_index, result.part))
-            and not is_capped_text(result.text)
-        ):
-            result_tokens += result.tokens
-            if result_tokens <= keep_tokens:
-                edge = result.message_index
-            elif result.message_index < edge and not is_protected_part(state, result.message_index, result.part_index):
-                yield result
+        if not isinstance(result.part, ToolResult):
+            continue
+        tool_name = find_tool_name(result.message_index, result.part)
+        if not is_prunable(tool_name) or is_capped_text(result.text):
+            continue
+        result_tokens += result.tokens
+        if result_tokens <= kept_tokens:
+            first_kept_message = result.message_index
+            continue
+        # The results of one message go or stay together. A breakpoint behind the last message whose results went then
+        # marks a prefix that no later prune changes.
+        is_in_kept_message = result.message_index >= first_kept_message
+        if not is_in_kept_message and not is_protected_part(state, result.message_index, result.part_index):
+            yield result
 
 
 def _clear_with_handle(spillable: SpillableText) -> tuple[Edit, Blob]:
-    """Return the edit that leaves a line of a result, and its text to be stored."""
+    """Return the edit that puts a line with a handle in place of a result, and the blob of its text."""
     blob = Blob(hash_text(spillable.text), spillable.text)
     line = (
         f'[Old result of {len(spillable.text):,} characters cleared; recall(id="{blob.hash[:HANDLE_CHARS]}") '
@@ -111,29 +126,34 @@ def _clear_with_handle(spillable: SpillableText) -> tuple[Edit, Blob]:
 
 
 def _count_paying_edits(builder: PlanBuilder, edits: Sequence[Edit]) -> int:
-    """Return how many of ``edits``, newest first, pay most; 0 is none.
+    """Return how many of ``edits``, from the newest on, gain the most money; 0 if none pays.
 
-    They pay where ``saved x requests to come x read > suffix x (write - read)``, by the prices of the target.
+    They gain ``saved tokens × coming requests × price of reading`` and cost ``tokens behind × (price of writing − price
+    of reading)``, since everything behind the oldest edit is written to the cache again.
     """
-    prices, behind = builder.target.prices, _sum_tokens_after(builder.state)
-    again = compute_cache_break_cost(prices, is_hour=builder.state.usage.learned_limits.uses_hour_cache)
-    requests = max(MIN_REQUESTS_TO_COME, builder.state.counters.requests_since_break)
-    best_gain, best, saved_tokens = 0.0, 0, 0
-    for number, edit in enumerate(edits, 1):
+    prices = builder.target.prices
+    tokens_from = _sum_tokens_from(builder.state)
+    break_cost = compute_cache_break_cost(prices, is_hour=builder.state.usage.learned_limits.uses_hour_cache)
+    coming_requests = max(MIN_REQUESTS_TO_COME, builder.state.counters.requests_since_break)
+    best_gain, best_count, saved_tokens = 0.0, 0, 0
+    for count, edit in enumerate(edits, 1):
         saved_tokens += edit.saves
-        suffix = behind[edit.span.start - builder.state.view.first_kept] - saved_tokens
-        gain = saved_tokens * requests * prices.cache_read - suffix * again
+        rewritten_tokens = tokens_from[edit.span.start - builder.state.view.first_kept] - saved_tokens
+        gain = saved_tokens * coming_requests * prices.cache_read - rewritten_tokens * break_cost
         if gain > best_gain:
-            best_gain, best = gain, number
-    return best
+            best_gain, best_count = gain, count
+    return best_count
 
 
-def _sum_tokens_after(state: ConversationState) -> list[int]:
-    """Return, for each slot from the first kept one on, the tokens of it and of what is shown behind it."""
-    sizes = [
-        sized_message.tokens - sum(edit.saves for edit in state.view.edits.get(index, ()))
-        for index, sized_message in enumerate(
-            state.history.sized_messages.slice(state.view.first_kept), state.view.first_kept
-        )
-    ]
-    return list(accumulate(reversed(sizes)))[::-1]
+def _sum_tokens_from(state: ConversationState) -> list[int]:
+    """Return for each message, from the first kept one on, the estimator tokens shown from it to the end."""
+    first_kept = state.view.first_kept
+    totals: list[int] = []
+    total = 0
+    kept_messages = state.history.sized_messages.slice(first_kept)
+    for offset in range(len(kept_messages) - 1, -1, -1):
+        saved_tokens = sum(edit.saves for edit in state.view.edits.get(first_kept + offset, ()))
+        total += kept_messages[offset].tokens - saved_tokens
+        totals.append(total)
+    totals.reverse()
+    return totals
