@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from holdfast.messages.message import Message, get_part_text
 from holdfast.messages.parts import Part, Text, ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
-from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.builder import PlanBuilder, build_part_edit
 from holdfast.state.conversation_state import ConversationState
-from holdfast.state.edits import Edit, Span
+from holdfast.state.edits import Edit
 from holdfast.state.view import list_shown_indexes
 
 SPILL_TAG = "persisted_tool_result"
@@ -154,7 +154,9 @@ def list_decision_blocks(state: ConversationState) -> tuple[str, ...]:
             if edit.rule == ESCAPE_RULE:
                 continue
             for part in edit.replacement:
-                text = "" if isinstance(part, Message) else get_part_text(part)
+                if isinstance(part, Message):
+                    continue
+                text = get_part_text(part)
                 if text.startswith(f"<{SPILL_TAG} ") and text.endswith(f"</{SPILL_TAG}>"):
                     blocks.append(text)
     return tuple(blocks)
@@ -222,7 +224,7 @@ def _build_escape_edits(state: ConversationState, index: int, own_blocks: tuple[
         count = (len(escaped_text) - len(text)) // (len(ESCAPED_BRACKET) - 1)
         why = f"{count} look-alikes of <{SPILL_TAG}> escaped: no decision put them there"
         saves = estimate_text_tokens(text) - estimate_text_tokens(escaped_text)
-        yield Edit(Span(index, index + 1, part_index), (escaped_part,), ESCAPE_RULE, why, saves)
+        yield build_part_edit(index, part_index, escaped_part, ESCAPE_RULE, why, saves)
 
 
 def _escape_parts(parts: Sequence[Part], own_blocks: tuple[str, ...]) -> list[Part]:

@@ -18,11 +18,11 @@ from holdfast.messages.parts import Media, Part
 from holdfast.messages.size.image_size import is_oversized_image
 from holdfast.messages.size.tokens import estimate_media_tokens, estimate_text_tokens
 from holdfast.normalize.media_limit import BODY_SIZE_SAFETY_FACTOR, estimate_part_bytes
-from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.builder import PlanBuilder, build_part_edit
 from holdfast.planning.shown_messages import sum_shown_messages
 from holdfast.state.conversation_state import is_protected_part
 from holdfast.state.dialect import NO_LIMIT, Dialect
-from holdfast.state.edits import Edit, Span
+from holdfast.state.edits import Edit
 from holdfast.state.turns import find_newest_answer_index, find_newest_user_index
 
 MEDIA_RULE = "media"
@@ -245,15 +245,19 @@ def drop_shown_media(builder: PlanBuilder) -> PlanBuilder:
         else:
             answered.append(media)
 
-    reduced = builder.add_edits(tuple(_build_placeholder_edit(media, why) for media in answered))
+    reduced = _replace_media(builder, answered, why)
     limits, waiting_load = compute_media_limits(reduced), _sum_media_load(waiting)
     if not limits.can_hold(waiting_load):
         surplus = _take_surplus_media(waiting, waiting_load, limits)
-        return reduced.add_edits(tuple(_build_placeholder_edit(media, why) for media in surplus))
+        return _replace_media(reduced, surplus, why)
     has_media_edits = any(edit.rule == MEDIA_RULE for edit in reduced.record)
     if not has_media_edits or reduced.upper_estimate > builder.budget.usable:
-        return reduced.add_edits(tuple(_build_placeholder_edit(media, why) for media in waiting))
+        return _replace_media(reduced, waiting, why)
     return reduced
+
+
+def _replace_media(builder: PlanBuilder, shown_media: Iterable[ShownMedia], why: str) -> PlanBuilder:
+    return builder.add_edits(tuple([_build_placeholder_edit(media, why) for media in shown_media]))
 
 
 def build_media_edits(builder: PlanBuilder, message_index: int, why: str) -> tuple[Edit, ...]:
@@ -355,6 +359,5 @@ def _build_placeholder_edit(shown_media: ShownMedia, why: str, max_pixels: int =
         placeholder = get_placeholder(media)
         if placeholder:
             saves += estimate_media_tokens(media) - estimate_text_tokens(placeholder)
-    span = Span(shown_media.message_index, shown_media.message_index + 1, shown_media.part_index)
     replacement = replace_media_with_text(shown_media.part, get_placeholder)
-    return Edit(span, (replacement,), MEDIA_RULE, why, saves)
+    return build_part_edit(shown_media.message_index, shown_media.part_index, replacement, MEDIA_RULE, why, saves)

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from holdfast.messages.message import Message, format_part_placeholder, get_part_text
 from holdfast.messages.parts import Media, Part, Text
 from holdfast.messages.size.tokens import MESSAGE_OVERHEAD, build_sized_message, estimate_text_tokens
-from holdfast.messages.text.text_cuts import hash_text
-from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.builder import PlanBuilder, build_part_edit
 from holdfast.planning.extract.constants import HANDLE_CHARS, MAX_SMALL_TEXT_CHARS
 from holdfast.planning.shown_messages import map_shown_parts
-from holdfast.state.edits import Blob, Edit, Span
+from holdfast.state.edits import Blob, Edit
 
 MAX_SEPARATE_TEXTS = 8
 """Number of texts in a message up to which each is replaced alone. Each leaves a placeholder of some 40 tokens, so
@@ -72,10 +71,12 @@ def replace_parts_with_line(
     removed_before = [part_index for part_index in range(first, last + 1) if part_index not in shown_parts]
     covered_indexes = sorted([*part_indexes, *removed_before])
     whole_text = "\n".join([get_part_text_or_placeholder(original_parts[index]) for index in covered_indexes])
-    blob = Blob(hash_text(whole_text), whole_text) if builder.inputs.can_spill else None
-    blob_hash = blob.hash if blob else ""
-
-    hint = f'recall(id="{blob_hash[:HANDLE_CHARS]}") returns them' if blob else "ask for a part to see them"
+    blob = builder.make_blob(whole_text)
+    blob_hash = ""
+    hint = "ask for a part to see them"
+    if blob is not None:
+        blob_hash = blob.hash
+        hint = f'recall(id="{blob_hash[:HANDLE_CHARS]}") returns them'
     subject = f"{len(covered_indexes):,} texts of this message, {len(whole_text):,} characters,"
     line = f"[{subject} are left out here; {hint}]"
     why = f"{subject} gave way to a line"
@@ -85,11 +86,11 @@ def replace_parts_with_line(
     saves = shown_tokens - estimate_text_tokens(line)
 
     # The first part becomes the line and has all the savings; the others disappear.
-    line_edit = Edit(Span(message_index, message_index + 1, first), (Text(line),), rule, why, saves, blob_hash)
+    line_edit = build_part_edit(message_index, first, Text(line), rule, why, saves, blob_hash)
     pairs: list[tuple[Edit, Blob | None]] = [(line_edit, blob)]
     for part_index in part_indexes[1:]:
-        span = Span(message_index, message_index + 1, part_index)
-        pairs.append((Edit(span, (), rule, why, 0, blob_hash), None))
+        removal = build_part_edit(message_index, part_index, None, rule, why, 0, blob_hash)
+        pairs.append((removal, None))
     return pairs
 
 

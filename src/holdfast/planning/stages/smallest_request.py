@@ -16,9 +16,8 @@ from holdfast.messages.message import format_part_placeholder, get_part_text
 from holdfast.messages.parts import Media, Part, Text, ToolResult
 from holdfast.messages.size.tokens import estimate_media_tokens, estimate_text_tokens
 from holdfast.messages.size.weighted_chars import CHARS_PER_TOKEN
-from holdfast.messages.text.text_cuts import hash_text
 from holdfast.planning.budget import compute_budget, compute_effective_target
-from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.builder import PlanBuilder, build_part_edit, sum_saved_tokens
 from holdfast.planning.extract.constants import HANDLE_CHARS, MIN_SUMMARY_SHARE
 from holdfast.planning.extract.summary_builder import build_compaction
 from holdfast.planning.settings import Settings
@@ -33,16 +32,18 @@ from holdfast.planning.stages.multi_text import (
 from holdfast.planning.stages.tail_selection import (
     find_answer_with_unread_results,
     find_first_unseen_user_message,
+    find_last_cut_point,
     find_tail_cut_points,
+    measure_shown_message,
     measure_tail,
 )
 from holdfast.planning.stages.truncate import truncate_text_to_weight
 from holdfast.state.conversation_state import ConversationState
-from holdfast.state.edits import Blob, Edit, Span
+from holdfast.state.edits import Blob, Edit
 from holdfast.state.entries import TRIGGER_FALLBACK
 from holdfast.state.target import PlanInputs, Target
 from holdfast.state.turns import find_newest_answer_index, find_newest_user_index
-from holdfast.state.view import list_shown_indexes, list_shown_sized_messages_at
+from holdfast.state.view import list_shown_indexes
 
 
 class CutLevel(NamedTuple):
@@ -111,9 +112,8 @@ def estimate_irreducible_tokens(state: ConversationState, target: Target, settin
     tokens = sum(sized_message.tokens for sized_message in pinned_messages)
     lowest_level = CutLevel(*CUT_LEVELS[-1])
     for index in kept_indexes:
-        shown_tokens = sum(sized_message.tokens for sized_message in list_shown_sized_messages_at(state, index))
-        saved_tokens = sum(edit.saves for edit, _ in _build_shortening_edits(builder, index, lowest_level))
-        tokens += shown_tokens - saved_tokens
+        saved_tokens = sum_saved_tokens(_build_shortening_edits(builder, index, lowest_level))
+        tokens += measure_shown_message(state, index) - saved_tokens
     return budget.setup_tokens + round(builder.token_ratio * tokens)
 
 
@@ -139,9 +139,12 @@ def _list_fallback_cuts(builder: PlanBuilder) -> list[int]:
         return [builder.state.view.first_kept]
     first_unseen = find_first_unseen_user_message(builder)
     end = len(builder.state.history.sized_messages)
-    before_unseen = [index for index in cut_points if index <= first_unseen][-1:]
-    newest_group = [index for index in cut_points if index < end][-1:]
-    return sorted({*before_unseen, *newest_group, cut_points[-1]})
+    cuts = {cut_points[-1]}
+    for limit in (first_unseen, end - 1):
+        cut = find_last_cut_point(cut_points, limit)
+        if cut is not None:
+            cuts.add(cut)
+    return sorted(cuts)
 
 
 def _build_smallest_at(builder: PlanBuilder, keep: int, level: CutLevel) -> PlanBuilder:
@@ -204,10 +207,9 @@ def _build_shortening_edits(builder: PlanBuilder, index: int, level: CutLevel) -
         saves = _estimate_part_tokens(part) - _estimate_part_tokens(replacement)
         if replacement is part or saves <= 0:
             continue
-        span = Span(index, index + 1, part_index)
         why = "nothing else made the request small enough"
-        edit = Edit(span, (replacement,), SMALLEST_REQUEST_RULE, why, saves, blob.hash if blob else "")
-        yield edit, blob
+        blob_hash = "" if blob is None else blob.hash
+        yield build_part_edit(index, part_index, replacement, SMALLEST_REQUEST_RULE, why, saves, blob_hash), blob
 
 
 def _select_middle_parts(builder: PlanBuilder, shown_parts: Mapping[int, Part], max_tokens: int) -> Sequence[int]:
@@ -260,8 +262,8 @@ def clip_text_with_blob(builder: PlanBuilder, text: str, whole_text: str, max_to
     """
     if estimate_text_tokens(text) <= max_tokens:
         return text, None
-    blob = Blob(hash_text(whole_text), whole_text) if builder.inputs.can_spill else None
-    handle = blob.hash[:HANDLE_CHARS] if blob else ""
+    blob = builder.make_blob(whole_text)
+    handle = "" if blob is None else blob.hash[:HANDLE_CHARS]
     # Dense text (base64, rare scripts) has far more tokens than its characters suggest, so the cut is halved until it
     # fits. It stops at a sixteenth of the usual length: less says nothing, and the loop must end.
     weight = max_tokens * CHARS_PER_TOKEN

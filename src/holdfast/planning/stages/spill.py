@@ -17,7 +17,7 @@ from holdfast.messages.parts import Media, Opaque, Part, Text, ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.size.weighted_chars import CHARS_PER_TOKEN
 from holdfast.messages.text.text_cuts import hash_text, take_both_text_ends
-from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.builder import PlanBuilder, build_part_edit, sum_saved_tokens
 from holdfast.planning.extract.constants import (
     HANDLE_CHARS,
     MAX_JSON_CHARS,
@@ -29,7 +29,7 @@ from holdfast.planning.extract.outline import build_text_outline
 from holdfast.planning.stages.escape_tags import ESCAPE_RULE, SPILL_TAG, escape_look_alike_tags
 from holdfast.planning.stages.multi_text import collect_small_texts, replace_parts_with_line, select_middle_texts
 from holdfast.state.conversation_state import ConversationState
-from holdfast.state.edits import Blob, Edit, Span
+from holdfast.state.edits import Blob, Edit
 
 
 class SpillableText(Struct, frozen=True):
@@ -127,8 +127,7 @@ def build_text_replacement(builder: PlanBuilder, spillable: SpillableText, rule:
         pairs = _drop_middle_texts(builder, spillable, rule)
     else:
         pairs = [build_spill_edit(builder, spillable, rule)]
-    saved_tokens = sum(edit.saves for edit, _ in pairs)
-    return pairs if saved_tokens > 0 else []
+    return pairs if sum_saved_tokens(pairs) > 0 else []
 
 
 def _drop_middle_texts(builder: PlanBuilder, spillable: SpillableText, rule: str) -> list[tuple[Edit, Blob | None]]:
@@ -169,9 +168,10 @@ def build_text_edit(spillable: SpillableText, short: str, blob: Blob, rule: str,
     replacement: Part = Text(short)
     if isinstance(spillable.part, ToolResult):
         replacement = replace_result_text(spillable.part, short)
-    saves = estimate_text_tokens(spillable.text) - spillable.escape_savings - estimate_text_tokens(short)
-    span = Span(spillable.message_index, spillable.message_index + 1, spillable.part_index)
-    return Edit(span, (replacement,), rule, why, saves, blob.hash)
+    shown_tokens = estimate_text_tokens(spillable.text) - spillable.escape_savings
+    saves = shown_tokens - estimate_text_tokens(short)
+    message_index, part_index = spillable.message_index, spillable.part_index
+    return build_part_edit(message_index, part_index, replacement, rule, why, saves, blob.hash)
 
 
 def _find_useful_preview(spillable: SpillableText, blob: Blob, builder: PlanBuilder) -> str | None:

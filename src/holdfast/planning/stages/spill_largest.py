@@ -5,7 +5,7 @@ It breaks the cached prefix, which the stages before it avoid, but it needs no m
 
 from __future__ import annotations
 
-from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.builder import PlanBuilder, sum_saved_tokens
 from holdfast.planning.stages.spill import build_text_replacement, find_spillable_texts
 from holdfast.state.edits import Blob, Edit
 from holdfast.state.view import list_shown_indexes
@@ -34,5 +34,5 @@ def spill_largest_texts(builder: PlanBuilder) -> PlanBuilder:
             break
         text_pairs = build_text_replacement(builder, text, SPILL_LARGEST_RULE)
         pairs += text_pairs
-        excess -= sum(edit.saves for edit, _ in text_pairs)
+        excess -= sum_saved_tokens(text_pairs)
     return builder.replace_texts(pairs)

@@ -64,21 +64,21 @@ def _select_by_share(builder: PlanBuilder, messages: list[Message], cut_points: 
     candidates: list[int | None] = []
     if first_unseen < largest:
         # newest-user-message: words that no request has shown yet are kept even where they are over the share.
-        candidates.append(_find_last_cut_point(cut_points, first_unseen))
+        candidates.append(find_last_cut_point(cut_points, first_unseen))
     if largest < end:
         candidates.append(largest)
-    candidates.append(_find_last_cut_point(cut_points, end - 1))
+    candidates.append(find_last_cut_point(cut_points, end - 1))
     candidates.append(cut_points[-1])
 
     unread_answer = find_answer_with_unread_results(builder.state) - first_kept
-    latest = _find_last_cut_point(cut_points, unread_answer)
+    latest = find_last_cut_point(cut_points, unread_answer)
     if latest is None:
         latest = cut_points[-1]
     earlier = [offset for offset in candidates if offset is not None and offset < latest]
     return list(dict.fromkeys([*earlier, latest]))
 
 
-def _find_last_cut_point(cut_points: Sequence[int], limit: int) -> int | None:
+def find_last_cut_point(cut_points: Sequence[int], limit: int) -> int | None:
     """Return the last of the ascending ``cut_points`` that is at most ``limit``, or None if all are over it."""
     count = bisect_right(cut_points, limit)
     return cut_points[count - 1] if count else None
@@ -116,10 +116,11 @@ def find_first_unseen_user_message(builder: PlanBuilder) -> int:
 
 def measure_tail(state: ConversationState, keep: int) -> int:
     """Return the size in estimator tokens of the messages from index ``keep`` on, as a request shows them."""
-    return sum(_measure_shown_message(state, index) for index in list_shown_indexes(state, keep))
+    return sum(measure_shown_message(state, index) for index in list_shown_indexes(state, keep))
 
 
-def _measure_shown_message(state: ConversationState, index: int) -> int:
+def measure_shown_message(state: ConversationState, index: int) -> int:
+    """Return the size in estimator tokens of one message as a request shows it."""
     return sum(sized_message.tokens for sized_message in list_shown_sized_messages_at(state, index))
 
 
@@ -135,7 +136,7 @@ def _find_largest_tail(state: ConversationState, cut_points: Sequence[int], max_
     largest = end
     tail_tokens = 0
     for offset in range(end - 1, -1, -1):
-        tail_tokens += _measure_shown_message(state, first_kept + offset)
+        tail_tokens += measure_shown_message(state, first_kept + offset)
         if tail_tokens > max_tokens:
             break
         if offset in legal_offsets:

@@ -20,13 +20,13 @@ from holdfast.messages.parts import Part, Text, ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.size.weighted_chars import CHARS_PER_TOKEN, count_end_chars, count_start_chars, weigh_text
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.messages.text.text_cuts import hash_text, take_text_end, take_text_start
-from holdfast.planning.builder import PlanBuilder
+from holdfast.messages.text.text_cuts import take_text_end, take_text_start
+from holdfast.planning.builder import PlanBuilder, build_part_edit
 from holdfast.planning.extract.constants import HANDLE_CHARS
 from holdfast.planning.policy_rules import ResultLimits
 from holdfast.planning.shown_messages import map_shown_parts
 from holdfast.state.conversation_state import ConversationState
-from holdfast.state.edits import Blob, Edit, Span
+from holdfast.state.edits import Blob, Edit
 from holdfast.state.entries import BranchSummaryEntry, Entry, MessageEntry
 from holdfast.state.fold.fold_entries import TRUNCATE_RULE
 from holdfast.state.turns import find_newest_answer_index
@@ -61,10 +61,14 @@ def has_oversized_results(messages: Iterable[Message], limits: ResultLimits) -> 
 
     A cheap test on a snapshot of the messages, without a plan.
     """
-    weights = [weigh_result_text(result) for message in messages for result in message.results]
-    if any(weight > limits.per_result for weight in weights):
-        return True
-    return limits.total > 0 and sum(weights) > limits.total
+    total_weight = 0
+    for message in messages:
+        for result in message.results:
+            weight = weigh_result_text(result)
+            if weight > limits.per_result:
+                return True
+            total_weight += weight
+    return 0 < limits.total < total_weight
 
 
 def weigh_result_text(result: ToolResult) -> int:
@@ -128,14 +132,13 @@ def truncate_result_to_weight(result: ToolResult, max_weight: int, handle: str =
 
     Media and parts of unknown kinds stay. The same object is returned if the result is within ``max_weight``.
     """
-    weights = [weigh_text(part.text) if isinstance(part, Text) else 0 for part in result.content]
-    total_weight = sum(weights)
+    total_weight = weigh_result_text(result)
     if total_weight <= max_weight:
         return result
     content = list(result.content)
     for index, part in enumerate(result.content):
         if isinstance(part, Text):
-            text_weight = max_weight * weights[index] // total_weight
+            text_weight = max_weight * weigh_text(part.text) // total_weight
             content[index] = Text(truncate_text_to_weight(part.text, text_weight, handle))
     # The wire bytes of the result are those of the whole texts.
     return replace(result, content=tuple(content), raw=None)
@@ -222,17 +225,17 @@ def _build_cut_edit(builder: PlanBuilder, weighed: WeighedResult, max_weight: in
     """Return the edit that cuts one result, and the blob of its whole text; None if the cut would not be shorter."""
     message_index, part_index = weighed.message_index, weighed.part_index
     whole_text = get_part_text(builder.state.history.messages[message_index].parts[part_index])
-    blob = Blob(hash_text(whole_text), whole_text) if builder.inputs.can_spill else None
-    handle = blob.hash[:HANDLE_CHARS] if blob else ""
-    short_result = truncate_result_to_weight(weighed.result, max_weight, handle)
+    blob = builder.make_blob(whole_text)
+    blob_hash = "" if blob is None else blob.hash
+    short_result = truncate_result_to_weight(weighed.result, max_weight, blob_hash[:HANDLE_CHARS])
     text, short_text = get_result_text(weighed.result), get_result_text(short_result)
     saves = estimate_text_tokens(text) - estimate_text_tokens(short_text)
     # Fewer weighted characters may still be more tokens or characters, as the notice adds some.
     if short_result is weighed.result or saves <= 0 or len(short_text) >= len(text):
         return None
     why = f"{len(text):,} characters in a window of {builder.budget.window:,} tokens; {len(short_text):,} stay"
-    span = Span(message_index, message_index + 1, part_index)
-    return Edit(span, (short_result,), TRUNCATE_RULE, why, saves, blob.hash if blob else ""), blob
+    edit = build_part_edit(message_index, part_index, short_result, TRUNCATE_RULE, why, saves, blob_hash)
+    return edit, blob
 
 
 # -- in session: the messages of a copied branch -----------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from holdfast.messages.message import get_part_text, get_result_text
 from holdfast.messages.parts import ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
-from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.builder import PlanBuilder, build_part_edit
 from holdfast.planning.shown_messages import map_shown_parts
 from holdfast.planning.stages.smallest_request import (
     CUT_LEVELS,
@@ -23,7 +23,7 @@ from holdfast.planning.stages.smallest_request import (
 )
 from holdfast.planning.stages.spill import replace_result_text
 from holdfast.planning.stages.tail_selection import find_answer_with_unread_results, measure_tail
-from holdfast.state.edits import Blob, Edit, Span
+from holdfast.state.edits import Blob, Edit
 from holdfast.state.view import list_shown_indexes
 
 
@@ -89,6 +89,6 @@ def _cut_unread_result(
     if saves <= 0:
         return
     why = f"{len(text):,} characters shown, {len(short_text):,} stay: all that the model waits for must fit together"
-    span = Span(message_index, message_index + 1, part_index)
-    replacement = (replace_result_text(result, short_text),)
-    yield Edit(span, replacement, UNREAD_RULE, why, saves, blob.hash if blob else ""), blob
+    replacement = replace_result_text(result, short_text)
+    blob_hash = "" if blob is None else blob.hash
+    yield build_part_edit(message_index, part_index, replacement, UNREAD_RULE, why, saves, blob_hash), blob

@@ -1,5 +1,4 @@
-"""What the prune rules of several policies share: the shown results, the tools that count, and how to clear a
-result."""
+"""What the prune rules of several policies share: the shown results, the tools that count, the edit that clears one."""
 
 from __future__ import annotations
 
@@ -11,10 +10,11 @@ from msgspec import Struct
 from holdfast.messages.message import get_result_text
 from holdfast.messages.parts import ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.planning.builder import build_part_edit
 from holdfast.planning.settings import PruneSettings
 from holdfast.planning.stages.spill import get_edited_parts, replace_result_text
 from holdfast.state.conversation_state import ConversationState, is_protected_part
-from holdfast.state.edits import Edit, Span
+from holdfast.state.edits import Edit
 from holdfast.state.view import apply_edits_to_parts, list_shown_indexes
 
 CLEARED_RESULT_TEXT = "[Old tool result content cleared]"
@@ -70,5 +70,5 @@ def build_clear_edit(shown_result: ShownResult) -> Edit | None:
     if saves <= 0 or placeholder_chars >= text_chars:
         return None
     why = f"an old result of {text_chars:,} characters, {placeholder_chars:,} stay"
-    span = Span(shown_result.message_index, shown_result.message_index + 1, shown_result.part_index)
-    return Edit(span, (replace_result_text(shown_result.result, CLEARED_RESULT_TEXT),), "prune", why, saves)
+    replacement = replace_result_text(shown_result.result, CLEARED_RESULT_TEXT)
+    return build_part_edit(shown_result.message_index, shown_result.part_index, replacement, "prune", why, saves)

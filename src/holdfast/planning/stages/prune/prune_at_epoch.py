@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.messages.parts import ToolResult
 from holdfast.messages.text.text_cuts import hash_text
-from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.builder import PlanBuilder, sum_saved_tokens
 from holdfast.planning.extract.constants import HANDLE_CHARS
 from holdfast.planning.stages.append_limit import is_capped_text
 from holdfast.planning.stages.prune.prunable_results import build_prune_filter
@@ -51,7 +51,7 @@ def prune_at_epoch(builder: PlanBuilder) -> PlanBuilder:
             pairs.append((edit, blob))
     if reasons == {"price"}:
         pairs = pairs[: _count_paying_edits(builder, [edit for edit, _ in pairs])]
-    if sum(edit.saves for edit, _ in pairs) <= min_tokens:
+    if sum_saved_tokens(pairs) <= min_tokens:
         return builder
     return builder.replace_texts(pairs)
 
