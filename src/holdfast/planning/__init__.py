@@ -1,1 +1,1 @@
-"""Pure decisions: what a request should hold."""
+"""Planning: pure functions that decide what the next request shows, without I/O, waiting or a clock."""

@@ -1,4 +1,4 @@
-"""Planning over plain messages: the pure door for authors of agent loops."""
+"""``plan`` and ``apply``: planning over plain messages, for authors of agent loops. No I/O."""
 
 from __future__ import annotations
 
@@ -30,104 +30,115 @@ def plan(
 ) -> Plan:
     """Return what to do before the next request over ``messages``; nothing is sent, stored or waited for.
 
-    ``messages`` is the whole conversation, oldest first. Pass ``plan.state`` of the call before as ``state``: then
-    only what is new is looked at. Raises ``WindowTooSmall`` where the window cannot hold what must be sent, and
-    ``TypeError`` for what is none of these, ``ValueError`` for a number in them that cannot be.
+    ``messages`` is the whole conversation, oldest first. Pass ``plan.state`` of the previous call as ``state``: then
+    only new messages are looked at. Raises ``WindowTooSmall`` if the window cannot hold what must be sent,
+    ``TypeError`` for an argument of another type, and ``ValueError`` for an impossible number in one.
     """
     raise_if_wrong_type(TypeError, messages=(messages, Sequence), state=(state, ConversationState | None))
     raise_if_wrong_type(TypeError, target=(target, Target), policy=(policy, Policy), inputs=(inputs, PlanInputs))
-    if fault := target.validation_problem or inputs.validation_problem:
-        raise fault.error(fault.why)
-    return plan_request(
-        _attribute_signatures(reconcile_messages(state or ConversationState(), messages), target.model),
-        target,
-        policy,
-        inputs,
-    )
+    problem = target.validation_problem or inputs.validation_problem
+    if problem:
+        raise problem.error(problem.why)
+    reconciled_state = reconcile_messages(state or ConversationState(), messages)
+    return plan_request(_attribute_signatures(reconciled_state, target.model), target, policy, inputs)
 
 
 def apply(messages: Sequence[Message], plan: Plan) -> list[Message]:
     """Return the messages to send for ``messages``: the plan's decisions and repairs applied.
 
-    Raises ``ValueError`` where the plan was made for another number of messages.
+    Raises ``ValueError`` if the plan was made for another number of messages.
     """
     raise_if_wrong_type(TypeError, messages=(messages, Sequence), plan=(plan, Plan))
-    if len(messages) != len(plan.state.history.sized_messages):
+    planned_count = len(plan.state.history.sized_messages)
+    if len(messages) != planned_count:
         raise ValueError(
-            f"the plan was made for {len(plan.state.history.sized_messages)} messages and {len(messages)} were given; "
+            f"the plan was made for {planned_count} messages and {len(messages)} were given; "
             "apply it to the list that was planned"
         )
     return [sized_message.message for sized_message in build_messages_to_send(plan)]
 
 
 def reconcile_messages(state: ConversationState, messages: Sequence[Message]) -> ConversationState:
-    """Return ``state`` grown to ``messages``.
+    """Return ``state`` with its history made equal to ``messages``.
 
-    Where they part, the past was edited: the branch goes on from there, with the decisions about what stands. The same
-    words in other bytes (a cache marker that moved on) are no edit.
+    Usually ``messages`` only has new ones at its end. If it differs earlier, the past was edited: the state is cut back
+    to the common prefix, with the decisions about it, and continues from there. The same content in other bytes (a
+    cache marker that moved, for example) is no edit.
     """
-    messages, count = _restore_signatures(state, messages), len(state.history.sized_messages)
-    if count > len(messages) or not state.history.messages.has_same_start(messages, count):
+    messages = _restore_signatures(state, messages)
+    known_count = len(state.history.sized_messages)
+    is_extended = known_count <= len(messages) and state.history.messages.has_same_start(messages, known_count)
+    if not is_extended:
         common_messages = _match_common_prefix(state, messages)
-        state = replace_raw_bytes(rewind_state(state, len(common_messages)), common_messages)
-        count = len(common_messages)
-    return apply_entries(
-        state,
-        [Entry("", None, MessageEntry(sized_message)) for sized_message in _measure_messages(messages[count:], count)],
-    )
+        known_count = len(common_messages)
+        state = replace_raw_bytes(rewind_state(state, known_count), common_messages)
+    new_messages = _measure_messages(messages[known_count:], known_count)
+    return apply_entries(state, [Entry("", None, MessageEntry(sized_message)) for sized_message in new_messages])
 
 
 def _attribute_signatures(state: ConversationState, model: str) -> ConversationState:
-    """Return ``state`` as it goes to ``model``: where another was asked until now, what is sealed is known as its."""
-    if model == state.last_request.model or not state.last_request.model:
+    """Return ``state`` for a request to ``model``.
+
+    If another model was asked until now, the signed parts are marked as that model's. ``model`` cannot verify them, and
+    without the mark nothing in them tells who signed them.
+    """
+    last_model = state.last_request.model
+    if not last_model or model == last_model:
         return state
-    return replace_raw_bytes(
-        state,
-        [
-            set_sized_signing_model(sized_message, state.last_request.model)
-            for sized_message in state.history.sized_messages
-        ],
-    )
+    marked_messages = [
+        set_sized_signing_model(sized_message, last_model) for sized_message in state.history.sized_messages
+    ]
+    return replace_raw_bytes(state, marked_messages)
 
 
 def _restore_signatures(state: ConversationState, messages: Sequence[Message]) -> Sequence[Message]:
-    """Return ``messages`` with what ``state`` knows of whose seals are in them: their bytes do not say it."""
+    """Return ``messages`` with the models that signed their parts, as ``state`` knows them.
+
+    The caller's messages were decoded anew from bytes that do not name the model.
+    """
     if not state.history.messages.sum_from(has_known_signer):
         return messages
-    previous_messages = state.history.messages.slice(0, len(messages))
+    known_messages = state.history.messages.slice(0, len(messages))
+    signed_messages: list[Message] = []
     try:
-        signed_messages = [
-            copy_signing_models(*pair) if has_known_signer(pair[1]) else pair[0]
-            for pair in zip(messages, previous_messages, strict=False)
-        ]
+        for message, known_message in zip(messages, known_messages, strict=False):
+            if has_known_signer(known_message):
+                signed_messages.append(copy_signing_models(message, known_message))
+            else:
+                signed_messages.append(message)
     except (TypeError, AttributeError):
-        return messages  # one is no message; it is named where it is measured
+        # An item is not a Message; _measure_messages will name it.
+        return messages
     return [*signed_messages, *messages[len(signed_messages) :]]
 
 
 def _measure_messages(messages: Sequence[Message], first_index: int) -> list[SizedMessage]:
-    """Return ``messages``, numbered from ``first_index``, weighed together; ``TypeError`` names the first that is
-    none.
+    """Return ``messages`` with their sizes and digests; they stand from ``first_index`` on in the caller's list.
+
+    Raises ``TypeError`` that names the first item that is not a valid message.
     """
+    # All at once, since short messages are counted together much faster than one by one.
     try:
         if all(map(_is_valid_message, messages)):
             pairs = zip(messages, measure_messages(messages), strict=True)
             return [SizedMessage(message, *measures) for message, measures in pairs]
     except (KeyError, TypeError, AttributeError):
-        pass  # it is named below
+        pass  # one of them is not valid; the loop below names it
     return [_measure_message(message, index) for index, message in enumerate(messages, first_index)]
 
 
 def _is_valid_message(message: Message) -> bool:
-    """Return whether this may be a message: its parts are not looked into, but for the arguments of calls."""
-    return (
-        isinstance(message, Message)
-        and message.role in ROLES
-        and all(type(call.arguments) is str for call in message.calls)
-    )
+    """Return whether ``message`` looks valid: its type, its role, and the arguments of its calls.
+
+    Other parts are not looked into: counting them fails by itself if they are of a wrong type.
+    """
+    if not isinstance(message, Message) or message.role not in ROLES:
+        return False
+    return all(type(call.arguments) is str for call in message.calls)
 
 
 def _measure_message(message: Message, index: int) -> SizedMessage:
+    """Return ``message`` with its size and digest; raises ``TypeError`` that says why it is not valid."""
     if not isinstance(message, Message):
         raise TypeError(
             f"messages[{index}] is a {type(message).__name__}; plan takes Message values, "
@@ -145,11 +156,14 @@ def _measure_message(message: Message, index: int) -> SizedMessage:
 
 
 def _match_common_prefix(state: ConversationState, messages: Sequence[Message]) -> list[SizedMessage]:
-    """Return the slots of what the branch and ``messages`` have in common from the start, in the newer bytes."""
+    """Return the messages that ``state`` and ``messages`` share from the start, with the bytes of ``messages``."""
     common_messages: list[SizedMessage] = []
-    for index, (sized_message, message) in enumerate(zip(state.history.sized_messages, messages, strict=False)):
-        new = sized_message if sized_message.message is message else _measure_message(message, index)
-        if new.digest != sized_message.digest:
+    for index, (known_message, message) in enumerate(zip(state.history.sized_messages, messages, strict=False)):
+        if known_message.message is message:
+            common_messages.append(known_message)
+            continue
+        sized_message = _measure_message(message, index)
+        if sized_message.digest != known_message.digest:
             break
-        common_messages.append(new)
+        common_messages.append(sized_message)
     return common_messages

@@ -1,4 +1,7 @@
-"""What a request shows of each message, and how large that is by any measure of a message."""
+"""What the next request shows of each message, and sums of any measure over it.
+
+The sums cost what is new or edited, not the whole history: they are asked for by every plan.
+"""
 
 from __future__ import annotations
 
@@ -11,44 +14,61 @@ from holdfast.state.view import get_next_shown_index, list_shown_messages_at
 
 
 def list_shown_messages_from(state: ConversationState, start: int) -> list[Message]:
-    """Return the messages from slot ``start`` on as the projection shows them, one for each slot."""
+    """Return the messages from index ``start`` on as a request shows them, exactly one for each.
+
+    A message that a custom stage replaced by several or by none is returned as it was said, so that offsets into the
+    list are offsets into the history.
+    """
+    messages = state.history.messages.slice(start)
     if not state.view.edits:
-        return state.history.messages.slice(start)
-    slots = [(index, list_shown_messages_at(state, index)) for index in range(start, len(state.history.sized_messages))]
-    return [
-        visible_messages[0] if len(visible_messages) == 1 else state.history.messages[index]
-        for index, visible_messages in slots
-    ]
+        return messages
+    for index in range(start, len(state.history.sized_messages)):
+        shown = list_shown_messages_at(state, index)
+        if len(shown) == 1:
+            messages[index - start] = shown[0]
+    return messages
 
 
 def map_shown_parts(state: ConversationState, index: int) -> dict[int, Part]:
-    """Return by its place what is shown of each part of a slot; nothing of those for which not one other stands."""
+    """Return by part index what a request shows of each part of a message.
+
+    Parts that are replaced by several, by none or by whole messages are left out; the dictionary is empty if the
+    message itself is replaced.
+    """
     replacements = {edit.span.part: edit.replacement for edit in state.view.edits.get(index, ())}
-    parts = enumerate(state.history.messages[index].parts if None not in replacements else ())
-    parts_by_place = {place: replacements.get(place, (part,)) for place, part in parts}
-    return {
-        place: new_parts[0]
-        for place, new_parts in parts_by_place.items()
-        if len(new_parts) == 1 and not isinstance(new_parts[0], Message)
-    }
+    shown_parts: dict[int, Part] = {}
+    if None in replacements:
+        return shown_parts
+    for part_index, part in enumerate(state.history.messages[index].parts):
+        replacement = replacements.get(part_index, (part,))
+        if len(replacement) == 1 and not isinstance(replacement[0], Message):
+            shown_parts[part_index] = replacement[0]
+    return shown_parts
 
 
 def sum_shown_messages(state: ConversationState, measure: Callable[[Message], int]) -> int:
-    """Return the sum of ``measure``, as ``PersistentSequence.sum_from`` takes it, over the messages of the
-    projection.
+    """Return the sum of ``measure`` over all messages that a request shows, the pinned ones and the summary included.
+
+    ``measure`` must be the same function at each call: ``PersistentSequence.sum_from`` remembers its results by it.
     """
-    summary = state.view.compaction.summary if state.view.compaction is not None else None
-    first = [*state.history.messages.slice(0, state.view.pinned_count), *([] if summary is None else [summary])]
-    return sum(map(measure, first)) + sum_shown_messages_from(state, state.view.first_kept, measure)
+    leading_messages = state.history.messages.slice(0, state.view.pinned_count)
+    if state.view.compaction is not None and state.view.compaction.summary is not None:
+        leading_messages.append(state.view.compaction.summary)
+    return sum(map(measure, leading_messages)) + sum_shown_messages_from(state, state.view.first_kept, measure)
 
 
 def sum_shown_messages_from(state: ConversationState, start: int, measure: Callable[[Message], int]) -> int:
-    """Return the same of what stands for the slots from ``start`` on; only what is new or edited is measured."""
+    """Return the sum of ``measure`` over what a request shows of the messages from index ``start`` on.
+
+    The remembered sum of the messages as they were said is corrected for those that are edited.
+    """
     total = state.history.messages.sum_from(measure, start)
-    after = start
+    next_shown = start
     for index, _ in state.view.edits.iter_from(start):
-        if index >= after:
-            after = get_next_shown_index(state, index)
-            total += sum(map(measure, list_shown_messages_at(state, index)))
-            total -= sum(map(measure, state.history.messages.slice(index, after)))
+        if index < next_shown:
+            # An edit before it took this message along.
+            continue
+        next_shown = get_next_shown_index(state, index)
+        total += sum(map(measure, list_shown_messages_at(state, index)))
+        total -= sum(map(measure, state.history.messages.slice(index, next_shown)))
     return total
