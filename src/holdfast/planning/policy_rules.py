@@ -1,7 +1,8 @@
-"""Where a policy may decide otherwise inside a stage that all policies share: a handful of questions with our answers.
+"""Decisions inside shared stages that policies of other tools make differently, as methods with our own answers.
 
-The policy of another tool answers some of them in its own way; its fields are then the settings that only it has. A
-policy and the plan under construction carry these rules beside the settings.
+The policy of another tool is a subclass of ``PolicyRules`` that overrides some of them. Its fields are the settings
+that only this policy has. Without this seam every stage would need to know the tools by name. A policy and the plan
+under construction carry the rules beside the settings.
 """
 
 from __future__ import annotations
@@ -24,35 +25,36 @@ if TYPE_CHECKING:
 
 
 class ResultLimits(Struct, frozen=True):
-    """Weighted characters that one result may have, and all results together (0 = as many as there are)."""
+    """Limits of tool results under pressure, in weighted characters."""
 
     per_result: int
     total: int = 0
+    """Of all results together; 0 for no limit."""
 
 
 class PolicyRules(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Our own answers; the policy of another tool is a subclass. All methods are pure."""
+    """The rules of our own policy, and the base class of others. All methods are pure."""
 
     keeps_unread_results: ClassVar[bool] = True
-    """Whether results that the model has not read are cut short before any of them is summarized."""
+    """Whether results that the model has not read are shortened before any of them is summarized."""
     model_writes_summaries: ClassVar[bool] = False
-    """Whether a model always writes the summaries, so that a replay, which calls none, charges for the call."""
+    """Whether a model always writes the summaries. A replay calls no model, but charges for the call then."""
     unused_settings: ClassVar[frozenset[str]] = frozenset()
-    """Settings by their dotted names, or whole groups, that this policy does not read."""
+    """Dotted names of settings, or names of whole groups, that this policy does not read."""
 
     def list_ordered_settings(self) -> tuple[tuple[str, str, str], ...]:
-        """Return pairs of settings of this policy, the first of which must not be over the second unless that is 0.
+        """Return pairs of settings of which the first must not be larger than the second, unless that is 0.
 
-        Each is two dotted names and the reason; settings that the policy does not read now are left out.
+        Each item is two dotted names and the reason. Settings that other settings switch off are left out.
         """
         return ()
 
     # -- the window ----------------------------------------------------------------------------------------------------
 
     def check_window(self, configured: ModelLimits, limits: ModelLimits) -> tuple[Notice, ...]:
-        """Return warnings about the window; raises ``WindowTooSmall`` where nothing is to be sent to it.
+        """Return warnings about the window; raises ``WindowTooSmall`` if this policy sends nothing to a window like it.
 
-        ``limits`` are those in force, ``configured`` those before the cap of the settings.
+        ``limits`` are those in force, ``configured`` those before ``window.cap`` was applied.
         """
         return ()
 
@@ -61,30 +63,40 @@ class PolicyRules(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
         return self
 
     def list_reserves(self, settings: Settings) -> Mapping[str, int]:
-        """Return the configured reserves in tokens by the names of their settings; the floor may raise each."""
+        """Return the configured reserves in tokens by the dotted names of their settings.
+
+        Each may be raised to ``reserve.floor``.
+        """
         return {"reserve.max": settings.reserve.max}
 
     # -- when to compact, and what for ---------------------------------------------------------------------------------
 
     def measure_request(self, builder: PlanBuilder) -> int:
-        """Return the size in tokens of the request as planned, to compare with the trigger; -1 where it is unknown."""
+        """Return the size in tokens that is compared with the trigger, or -1 if it is not known.
+
+        Ours is the estimate of the request itself; some tools look at the last answer's usage only.
+        """
         return builder.upper_estimate
 
     def compute_trigger_size(self, builder: PlanBuilder) -> int:
         """Return the size in tokens above which a request is compacted."""
         compaction = builder.settings.compaction
-        is_cold = builder.inputs.cache_state == "cold"
-        share = compaction.cold_trigger_share if is_cold else compaction.trigger_share
+        share = compaction.trigger_share
+        if builder.inputs.cache_state == "cold":
+            # The whole prefix is written to the cache anyway, so a shorter one costs nothing extra.
+            share = compaction.cold_trigger_share
         return builder.budget.setup_tokens + builder.budget.compute_share(_limit_trigger_share(builder, share))
 
     def is_over_trigger(self, builder: PlanBuilder) -> bool:
-        """Return whether the request as planned is so large that it is compacted unasked."""
+        """Return whether the request as planned is large enough to be compacted unasked."""
         return self.measure_request(builder) > self.compute_trigger_size(builder)
 
     def compute_compaction_goal(self, builder: PlanBuilder) -> int:
-        """Return the tokens of messages that a compaction may leave: with its margin that is under the trigger."""
+        """Return the most tokens of messages that a compaction may leave."""
         settings = builder.settings
         trigger_share = _limit_trigger_share(builder, settings.compaction.trigger_share)
+        # The trigger compares the estimate with its margin on top. Without the margin here, a compaction that just
+        # reaches its goal would be followed by the next one at once.
         trigger_share /= 1 + settings.window.estimate_margin_share
         return builder.compute_compaction_share(min(settings.compaction.goal_share, trigger_share))
 
@@ -93,65 +105,79 @@ class PolicyRules(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     def select_tail_starts(
         self, builder: PlanBuilder, messages: list[Message], cut_points: list[int]
     ) -> list[int] | None:
-        """Return where the kept tail may begin, best first, as offsets into ``messages``; None for our own choice.
+        """Return the offsets into ``messages`` at which the kept tail may begin, best first, or None for our own rule.
 
-        ``messages`` are those that are shown and no compaction covers, ``cut_points`` the places that split no call
-        from its result. No place at all keeps everything.
+        ``messages`` are those behind the summary in force, as a request shows them; ``cut_points`` are the offsets that
+        separate no call from its results. An empty list keeps everything.
         """
         return None
 
     def get_min_tail_tokens(self) -> int:
-        """Return the tokens that a kept tail has at least; 0 where it may be empty."""
+        """Return the smallest size in tokens of a kept tail; 0 if it may be empty."""
         return 0
 
     def order_overflow_cuts(self, builder: PlanBuilder, cut_points: Sequence[int]) -> list[int]:
-        """Return ``cut_points``, places where the kept tail may begin, in the order to try them after an overflow."""
+        """Return the message indexes at which the kept tail may begin, in the order to try them after an overflow."""
         return list(cut_points)
 
     def explain_useless_cut(self, before: PlanBuilder, after: PlanBuilder, cut_points: Sequence[int]) -> str:
-        """Return why the compaction that ``after`` has, at one of ``cut_points``, is not made; empty if it may be."""
+        """Return why the compaction in ``after`` is not made, or an empty string if it may be.
+
+        It was tried at one of ``cut_points``, the message indexes at which the tail may begin.
+        """
         return ""
 
     def find_replayed_message(self, builder: PlanBuilder) -> int | None:
-        """Return the index of a user message that the compaction repeats as its first kept one, or None."""
+        """Return the index of a user message that the compaction repeats as its first kept message, or None."""
         return None
 
     def finish_compaction(self, builder: PlanBuilder, compaction: CompactionEntry) -> CompactionEntry:
-        """Return ``compaction`` with the edits that belong to it."""
+        """Return ``compaction`` with the edits that belong to the same entry."""
         return compaction
 
     # -- what stands behind a summary ----------------------------------------------------------------------------------
 
     def list_restored_files(self, builder: PlanBuilder, head: Sequence[SizedMessage]) -> tuple[str, ...]:
-        """Return the texts of files of the summarized ``head`` that are shown again behind the summary."""
+        """Return the texts of files that the summarized messages ``head`` touched, to show again behind the summary."""
         return ()
 
     def build_continue_text(self, builder: PlanBuilder, keep: int) -> str:
-        """Return the sentence that tells the model to go on behind a summary of all before ``keep``; empty for none."""
+        """Return the sentence that tells the model to continue its turn, which stands last in a summary of a cut turn.
+
+        ``keep`` is the index of the first kept message. An empty string adds no sentence.
+        """
         return ""
 
     def has_continue_text(self, compaction: CompactionEntry) -> bool:
-        """Return whether the summary of ``compaction`` ends with such a sentence."""
+        """Return whether the summary of ``compaction`` ends with a sentence of ``build_continue_text``."""
         return False
 
     # -- results under pressure ----------------------------------------------------------------------------------------
 
     def get_result_limits(self, window: int) -> ResultLimits | None:
-        """Return the limits of results in a ``window`` of tokens; None where only an overflow limits them."""
+        """Return the limits of results in a ``window`` of tokens, or None if only an overflow limits them."""
         return None
 
 
 def _limit_trigger_share(builder: PlanBuilder, share: float) -> float:
-    """Return ``share``, the trigger's, or that of written summaries where it is less and somebody writes them."""
+    """Return the trigger's ``share``, lowered to ``model_trigger_share`` if a model or a hook writes the summary.
+
+    That takes time and may be rejected, so it must begin before the window is full.
+    """
     model_share = builder.settings.compaction.model_trigger_share
-    return min(share, model_share) if model_share and builder.has_summary_writer else share
+    if model_share and builder.has_summary_writer:
+        return min(share, model_share)
+    return share
 
 
 Rules = TypeVar("Rules", bound=PolicyRules)
 
 
 def require_rules(builder: PlanBuilder, kind: type[Rules]) -> Rules:
-    """Return the rules of the plan for a stage that needs those of one policy; raises ``ConfigError`` for others."""
+    """Return the rules of the plan as those of one policy, for a stage that needs its settings.
+
+    Raises ``ConfigError`` if the plan has other rules: somebody put the stage into another policy.
+    """
     if isinstance(builder.rules, kind):
         return builder.rules
     raise ConfigError(

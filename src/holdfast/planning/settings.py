@@ -1,9 +1,9 @@
-"""The settings of a policy: those that our own policy reads, in groups, each with its origin and a reason.
+"""The settings of our own policy in groups, each with the origin of its default and a reason.
 
-The defaults are Holdfast's own policy. What only the policy of another tool needs stands with that policy in
-``presets/``. ``M`` is the message budget: the window less the reserve less system prompt and tools. A description
-begins with the origin of its number: ``[O]`` OpenClaw, ``[P]`` pi, ``[C]`` opencode, ``[K]`` Claude Code, ``[A]`` the
-pattern they have in common, ``[H]`` ours, tuned by replay.
+The descriptions are data: docs/generate.py and ``holdfast policy show`` print them. Settings that only the policy of
+another tool has stand with that policy in ``presets/``. ``M`` is the message budget: the window less the reserve less
+system prompt and tools. A description begins with the origin of its number: ``[O]`` OpenClaw, ``[P]`` pi, ``[C]``
+opencode, ``[K]`` Claude Code, ``[A]`` the pattern they have in common, ``[H]`` ours, tuned by replay.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 MAX_SETTING_VALUE = 1_000_000_000_000
-"""[H] No setting counts further: a million times the largest window."""
+"""Largest value of any setting: a million times the largest window, so a larger one is a mistake."""
 
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
-"""A part of something."""
+"""A share of something, from 0 to 1."""
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_SETTING_VALUE)]
 Tokens: TypeAlias = Count
 Chars: TypeAlias = Count
@@ -26,7 +26,7 @@ Name: TypeAlias = Annotated[str, Meta(min_length=1)]
 
 
 def describe(text: str) -> Meta:
-    """Return the annotation that tells the origin of a setting's default, what it does, and why it is so."""
+    """Return the annotation that describes a setting: the origin of its default, its meaning and the reason."""
     return Meta(description=text)
 
 
@@ -37,7 +37,7 @@ class UserLimits(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
 
 
 class ChannelLimits(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """User turns that sessions of one channel show, by kind of session; 0 is all of them, None is no limit."""
+    """Limits of user turns for the sessions of one channel, by kind of session; 0 shows all, None sets no limit."""
 
     history_limit: Count | None = None
     """In channels and groups."""
@@ -68,6 +68,8 @@ class WindowSettings(SettingsGroup, frozen=True):
             "not fit, and every step would compact."
         ),
     ] = 4_000
+    # Measured by bench/estimator.py: the error of the estimator has a mean of 2.9 % over fifteen classes of content,
+    # and a 95th percentile of 3 to 10 %.
     estimate_margin_share: Annotated[
         Share,
         describe(
@@ -194,6 +196,8 @@ class MediaSettings(SettingsGroup, frozen=True):
 class PruneSettings(SettingsGroup, frozen=True):
     """When an old tool result becomes a one-line placeholder."""
 
+    # docs/policies.md has the figures: with ``price`` cost .386 and recall .990, with ``space`` .392 and .978, against
+    # .379 and .993 without both.
     when: Annotated[
         tuple[Literal["cold", "broken", "space", "price"], ...],
         describe(
@@ -225,6 +229,9 @@ class PruneSettings(SettingsGroup, frozen=True):
 
 class CompactionSettings(SettingsGroup, frozen=True):
     """When older turns give way to a summary, how small the request must get, and what stays."""
+
+    # ``goal_share`` must stay below ``trigger_share``, or a compaction that just reaches its goal triggers the next one
+    # (settings_check). Minimum gain and goal together are invariant compaction-must-gain.
 
     enabled: Annotated[
         bool, describe("[H] Compact at all, also where it is asked for. Off: a request that is too big is refused.")
@@ -269,6 +276,8 @@ class CompactionSettings(SettingsGroup, frozen=True):
     min_gain_tokens: Annotated[
         Tokens, describe("[H] And by this many tokens, or that share of M where it is less.")
     ] = 2_000
+    # A small tail with a large extract (``summary.share``) beats the reverse at every window. In replays of seven real
+    # sessions at 64,000 tokens recall was .998 against .961, at the same cost.
     tail_share: Annotated[
         Share,
         describe(

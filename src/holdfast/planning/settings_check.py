@@ -1,6 +1,6 @@
-"""The settings of a policy by their dotted names: what each may be, how some are changed, and what contradicts what.
+"""Settings by their dotted names: which values each may have, changes of some, and contradictions between them.
 
-A dotted name is ``compaction.trigger_share``, or ``preset.tail_tokens`` for a setting that only one policy has: those
+A dotted name is ``compaction.trigger_share``, or ``preset.tail_tokens`` for a setting that only one policy has. Those
 are the fields of its rules.
 """
 
@@ -27,13 +27,14 @@ from holdfast.planning.settings import Settings
 from holdfast.state.codec.reading import convert_value
 
 PRESET_GROUP = "preset"
-"""Group of the settings that only one policy has."""
+"""Name of the group of settings that only one policy has."""
 _MIN_SIMILARITY = 0.7
-"""How alike a name must be to be suggested in another group: less alike ones are no help there."""
+"""Similarity (0 to 1, by ``difflib``) from which a setting of another group is suggested for a misspelt name. Less
+similar names, which its default of 0.6 would suggest, are no help there. Chosen by judgement."""
 
 
 class SettingsProblem(Struct, frozen=True):
-    """A contradiction, and the settings by their dotted names that are part of it."""
+    """A contradiction between settings, by their dotted names, and its explanation."""
 
     settings: tuple[str, ...]
     why: str
@@ -44,15 +45,21 @@ class SettingsProblem(Struct, frozen=True):
 
 @cache
 def list_setting_groups(rules_type: type[PolicyRules] = PolicyRules) -> dict[str, tuple[str, ...]]:
-    """Return the names of the settings in each group, in order; the group ``preset`` only where there are any."""
-    groups = {group: kind.__struct_fields__ for group, kind in _get_group_types(rules_type).items()}
-    return {group: names for group, names in groups.items() if names}
+    """Return the names of the settings in each group, in order; the group ``preset`` only if it has any."""
+    groups: dict[str, tuple[str, ...]] = {}
+    for group, kind in _get_group_types(rules_type).items():
+        if kind.__struct_fields__:
+            groups[group] = kind.__struct_fields__
+    return groups
 
 
 @cache
 def list_setting_names(rules_type: type[PolicyRules] = PolicyRules) -> tuple[str, ...]:
-    """Return the dotted names of all settings of a policy with such rules."""
-    return tuple(f"{group}.{name}" for group, names in list_setting_groups(rules_type).items() for name in names)
+    """Return the dotted names of all settings of a policy with rules of this type."""
+    names: list[str] = []
+    for group, fields in list_setting_groups(rules_type).items():
+        names += [f"{group}.{field}" for field in fields]
+    return tuple(names)
 
 
 def get_setting(name: str, settings: Settings, rules: PolicyRules) -> Any:
@@ -62,21 +69,25 @@ def get_setting(name: str, settings: Settings, rules: PolicyRules) -> Any:
 
 
 def get_setting_origin(name: str, rules_type: type[PolicyRules] = PolicyRules) -> str:
-    """Return the description of a setting: the origin of its default, what it does, and why."""
-    metas = getattr(_get_setting_type(name, rules_type), "__metadata__", ())
-    return next((meta.description for meta in metas if isinstance(meta, Meta) and meta.description), "")
+    """Return the description of a setting: origin of its default, meaning and reason; empty if it has none."""
+    for meta in _list_metas(_get_setting_type(name, rules_type)):
+        if meta.description:
+            return meta.description
+    return ""
 
 
 def describe_unknown_setting(name: str, rules_type: type[PolicyRules] = PolicyRules) -> str:
-    """Return what was probably meant by ``name``, which no setting is called, as the end of an error."""
+    """Return a hint for the error about ``name``, which is no setting: similar names, else those of its group."""
     names = list_setting_names(rules_type)
     group, _, field = name.rpartition(".")
-    near = get_close_matches(name, names)
-    if not near:
-        fields = {known.partition(".")[2]: known for known in names}
-        near = [fields[match] for match in get_close_matches(field, fields, cutoff=_MIN_SIMILARITY)]
-    if near:
-        return f"did you mean {' or '.join(near)}?"
+    similar_names = get_close_matches(name, names)
+    if not similar_names:
+        # The right name in a wrong group, or without one.
+        names_by_field = {known.partition(".")[2]: known for known in names}
+        similar_fields = get_close_matches(field, names_by_field, cutoff=_MIN_SIMILARITY)
+        similar_names = [names_by_field[similar] for similar in similar_fields]
+    if similar_names:
+        return f"did you mean {' or '.join(similar_names)}?"
     groups = list_setting_groups(rules_type)
     if group in groups:
         return f"the group has: {', '.join(groups[group])}"
@@ -102,7 +113,7 @@ def _get_setting_type(name: str, rules_type: type[PolicyRules]) -> Any:
 
 
 def convert_setting_value(name: str, value: object, rules_type: type[PolicyRules] = PolicyRules) -> Any:
-    """Return ``value`` as the setting with the dotted ``name`` holds it; ``ValueError`` says what is wrong with it."""
+    """Return ``value`` converted to the type of the setting ``name``; raises ``ValueError`` if it is not allowed."""
     try:
         return convert_value(value, _get_setting_type(name, rules_type))
     except msgspec.ValidationError as error:
@@ -110,39 +121,53 @@ def convert_setting_value(name: str, value: object, rules_type: type[PolicyRules
 
 
 def describe_allowed_values(name: str, rules_type: type[PolicyRules] = PolicyRules) -> str:
-    """Return which values a setting may have, and its description."""
+    """Return in words the values that a setting may have, with its description."""
     return f"{_describe_type(_get_setting_type(name, rules_type))} ({get_setting_origin(name, rules_type)})"
 
 
 def change_settings(
     settings: Settings, rules: PolicyRules, changes: Mapping[str, object]
 ) -> tuple[Settings, PolicyRules]:
-    """Return ``settings`` and ``rules`` with ``changes``, values by dotted names; ``ConfigError`` for a wrong one."""
-    by_group: dict[str, dict[str, Any]] = {}
+    """Return ``settings`` and ``rules`` with ``changes``, values by dotted names.
+
+    Raises ``ConfigError`` for an unknown name or a value that is not allowed. Contradictions are not looked for:
+    ``check_settings`` does that.
+    """
+    values_by_group: dict[str, dict[str, Any]] = {}
     for name, value in changes.items():
         group, _, field = name.partition(".")
-        by_group.setdefault(group, {})[field] = _convert_known_setting(name, value, type(rules))
-    if preset_changes := by_group.pop(PRESET_GROUP, None):
-        rules = replace(rules, **preset_changes)
-    groups = {group: replace(getattr(settings, group), **values) for group, values in by_group.items()}
+        values_by_group.setdefault(group, {})[field] = _convert_known_setting(name, value, type(rules))
+    preset_values = values_by_group.pop(PRESET_GROUP, None)
+    if preset_values:
+        rules = replace(rules, **preset_values)
+    groups = {group: replace(getattr(settings, group), **values) for group, values in values_by_group.items()}
     return replace(settings, **groups), rules
 
 
 def convert_all_settings(settings: Settings, rules: PolicyRules) -> tuple[Settings, PolicyRules]:
-    """Return both, which somebody may have made by hand, with each value as it is held."""
-    chosen: dict[str, object] = {}
-    for group, fields in list_setting_groups(type(rules)).items():
-        held, kind = _get_group(group, settings, rules), _get_group_types(type(rules))[group]
-        default = _get_group(group, _DEFAULT_SETTINGS, _get_default_rules(type(rules)))
-        if held is default:
+    """Return ``settings`` and ``rules`` with every value checked and converted to the type of its setting.
+
+    They may have been constructed by hand, and a ``Struct`` does not check its fields. Raises ``ConfigError`` for a
+    value or a group of a wrong type.
+    """
+    rules_type = type(rules)
+    custom_values: dict[str, object] = {}
+    for group, fields in list_setting_groups(rules_type).items():
+        values = _get_group(group, settings, rules)
+        defaults = _get_group(group, _DEFAULT_SETTINGS, _get_default_rules(rules_type))
+        # Groups and values that are the very defaults need no conversion, so policies are cheap to make.
+        if values is defaults:
             continue
-        if not isinstance(held, kind):
-            raise ConfigError(f"settings.{group} is of type {type(held).__name__}; give {kind.__name__}")
+        kind = _get_group_types(rules_type)[group]
+        if not isinstance(values, kind):
+            raise ConfigError(f"settings.{group} is of type {type(values).__name__}; give {kind.__name__}")
         for field in fields:
-            value = getattr(held, field)
-            if value is not getattr(default, field):
-                chosen[f"{group}.{field}"] = value
-    return change_settings(settings, rules, chosen) if chosen else (settings, rules)
+            value = getattr(values, field)
+            if value is not getattr(defaults, field):
+                custom_values[f"{group}.{field}"] = value
+    if not custom_values:
+        return settings, rules
+    return change_settings(settings, rules, custom_values)
 
 
 _DEFAULT_SETTINGS = Settings()
@@ -158,7 +183,10 @@ def _get_group(group: str, settings: Settings, rules: PolicyRules) -> Any:
 
 
 def flatten_changes(changes: Mapping[str, object]) -> dict[str, object]:
-    """Return settings by group as settings by their dotted names; ``ConfigError`` for what is no table of settings."""
+    """Return settings given by group as settings by dotted names.
+
+    Raises ``ConfigError`` for an unknown group and for a group that is not a mapping.
+    """
     flat: dict[str, object] = {}
     for group, values in changes.items():
         if group not in (*Settings.__struct_fields__, PRESET_GROUP):
@@ -180,9 +208,10 @@ def _convert_known_setting(name: str, value: object, rules_type: type[PolicyRule
 
 
 def _describe_type(kind: Any) -> str:
-    """Return in words which values a type takes."""
-    metas = [meta for meta in getattr(kind, "__metadata__", ()) if isinstance(meta, Meta)]
-    kind = kind.__origin__ if metas else kind
+    """Return in words the values that the type of a setting allows."""
+    metas = _list_metas(kind)
+    if metas:
+        kind = kind.__origin__
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(repr, get_args(kind)))}"
     if get_origin(kind) is tuple:
@@ -194,12 +223,20 @@ def _describe_type(kind: Any) -> str:
     return "a name" if kind is str else "a table"
 
 
+def _list_metas(kind: Any) -> list[Meta]:
+    """Return the annotations of a type that msgspec reads: bounds and descriptions."""
+    return [meta for meta in getattr(kind, "__metadata__", ()) if isinstance(meta, Meta)]
+
+
 def _describe_number_type(kind: type, metas: list[Meta]) -> str:
-    low = next((meta.ge for meta in metas if meta.ge is not None), 0)
-    high = next((meta.le for meta in metas if meta.le is not None), None)
-    if high == 1:
-        return f"a number from {low} to 1"
-    return f"a whole number, {low} or more" if kind is int else f"a number, {low} or more"
+    minimums = [meta.ge for meta in metas if meta.ge is not None]
+    maximums = [meta.le for meta in metas if meta.le is not None]
+    minimum = minimums[0] if minimums else 0
+    # Other maximums are so large that nobody needs to be told.
+    if maximums and maximums[0] == 1:
+        return f"a number from {minimum} to 1"
+    noun = "a whole number" if kind is int else "a number"
+    return f"{noun}, {minimum} or more"
 
 
 def _describe_list_type(inner: tuple[Any, ...]) -> str:
@@ -209,29 +246,33 @@ def _describe_list_type(inner: tuple[Any, ...]) -> str:
     return "a list of names" if item == "a name" else f"a list, of which each is {item}"
 
 
-# -- what contradicts what ---------------------------------------------------------------------------------------------
+# -- contradictions ----------------------------------------------------------------------------------------------------
 
 
 def check_settings(settings: Settings, rules: PolicyRules = PolicyRules()) -> tuple[SettingsProblem, ...]:
-    """Return what contradicts what in the settings of a policy, each of which is possible alone."""
+    """Return the contradictions between settings that are each allowed alone."""
     return tuple(_find_contradictions(settings, rules))
 
 
 def _find_contradictions(settings: Settings, rules: PolicyRules) -> Iterator[SettingsProblem]:
-    own_pair = ("reserve.min", "reserve.max", "the reserve lies between them")
-    for low, high, why in (own_pair, *rules.list_ordered_settings()):
-        low_value, high_value = get_setting(low, settings, rules), get_setting(high, settings, rules)
-        if low_value > high_value > 0:
-            yield SettingsProblem(
-                (low, high), f"{low} {low_value:,} is over {high} {high_value:,}: {why}; lower the first"
-            )
+    reserve_pair = ("reserve.min", "reserve.max", "the reserve lies between them")
+    for low, high, reason in (reserve_pair, *rules.list_ordered_settings()):
+        low_value = get_setting(low, settings, rules)
+        high_value = get_setting(high, settings, rules)
+        # A maximum of 0 means no maximum.
+        if high_value > 0 and low_value > high_value:
+            why = f"{low} {low_value:,} is over {high} {high_value:,}: {reason}; lower the first"
+            yield SettingsProblem((low, high), why)
     if settings.compaction.enabled and settings.compaction.goal_share:
         yield from _check_compaction_goal(settings, rules)
     yield from _check_summary_shares(settings)
 
 
 def _check_compaction_goal(settings: Settings, rules: PolicyRules) -> Iterator[SettingsProblem]:
-    """Yield what no compaction could meet, of the settings that the policy reads."""
+    """Yield a problem for each setting that makes the goal of a compaction useless or out of reach.
+
+    Settings that the policy does not read contradict nothing.
+    """
     compaction = settings.compaction
     trigger, goal = compaction.trigger_share, compaction.goal_share
     trigger_name, goal_name, tail_name = "compaction.trigger_share", "compaction.goal_share", "compaction.tail_share"
@@ -246,7 +287,7 @@ def _check_compaction_goal(settings: Settings, rules: PolicyRules) -> Iterator[S
 
 
 def _check_summary_shares(settings: Settings) -> Iterator[SettingsProblem]:
-    """Yield a problem where the user's words leave no room for the other parts of an extract."""
+    """Yield a problem if the user's words leave no room for the other parts of an extract."""
     together = settings.summary.user_share + SUMMARY_LEDGER_SHARE + SUMMARY_DECISION_SHARE + SUMMARY_POINTER_SHARE
     if together > 1:
         why = f"the parts of the summary are {together:.2f} of it together"
