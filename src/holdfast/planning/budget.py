@@ -145,7 +145,7 @@ LEARNED_ORIGIN = "learned"
 
 
 def apply_learned_limits(target: Target, state: ConversationState, settings: Settings = Settings()) -> Target:
-    """Return ``target`` adjusted by what usage and overflow errors taught ``state`` about its model.
+    """Return ``target`` adjusted by the usage and the overflow errors of its model in ``state``.
 
     That can be a smaller window, fewer bytes a body, more real tokens for an estimated one, and the size of the setup.
     Only the setup is adjusted if no overflow is recorded for this model, or if another window was configured for it
@@ -193,7 +193,7 @@ def _with_calibrated_setup(target: Target, state: ConversationState, settings: S
 def _cap_setup_size(setup: RequestSetup, target: Target, settings: Settings) -> RequestSetup:
     """Return ``setup``, no larger than leaves the minimum message budget, unless the target states its exact size.
 
-    A calibrated size is what usage reported beyond our count of the messages. Images that cost more than we count
+    A calibrated size is the reported usage less our count of the messages. Images that cost more than we count
     would therefore appear as setup, and that error must not end a session.
     """
     if target.setup.is_exact:
@@ -286,7 +286,7 @@ def describe_raised_reserves(
 
     A reserve counts as configured if it differs from that of ``preset``, the settings and rules that the policy was
     made from: nobody needs to hear about a preset's own numbers. Without a ``window`` reserves are compared with the
-    floor as configured, else with what it is in that window.
+    floor as configured, else with its size in that window.
     """
     floor = settings.reserve.floor if window is None else compute_reserve_floor(window, settings)
     preset_settings, preset_rules = preset

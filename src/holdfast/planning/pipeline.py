@@ -63,7 +63,7 @@ class Policy(Struct, frozen=True):
 
     @classmethod
     def preset(cls, name: str) -> Policy:
-        """Return the policy called ``name``; raises ``UnknownPolicy``, which lists the names, if there is none."""
+        """Return the policy called ``name``; raises ``UnknownPolicy``, which lists the names, for any other."""
         raise_if_wrong_type(UnknownPolicy, name=(name, str))
         preset = PRESETS.get(name)
         if preset is None:
@@ -116,7 +116,7 @@ class Policy(Struct, frozen=True):
         return describe_raised_reserves(self.settings, self.rules, (preset.settings, preset.rules), window)
 
     def _find_stage(self, name: str) -> int:
-        """Return the position of the stage called ``name``; raises ``UnknownPolicy`` if there is none."""
+        """Return the position of the stage called ``name``; raises ``UnknownPolicy`` for any other name."""
         names = [stage_name for stage_name, _ in self.stages]
         if name not in names:
             raise UnknownPolicy(f"policy {self.name!r} has no stage {name!r}; it has: {', '.join(names)}")
@@ -131,7 +131,7 @@ def plan_request(
 ) -> Plan:
     """Return the plan of the next request of ``state``.
 
-    The cost grows with what is new since the last request, not with the history. Raises ``WindowTooSmall`` if the
+    The cost grows with the new messages since the last request, not with the history. Raises ``WindowTooSmall`` if the
     window cannot hold what must be sent.
     """
     staged = _run_stages(state, target, policy, inputs)
@@ -155,8 +155,8 @@ def plan_without_normalization(
 ) -> Plan:
     """Return the plan of the next request without normalization, cache breakpoints and output limit.
 
-    It answers what would be reduced and how much would be left, for requests that are never sent. That is half of the
-    work of a plan.
+    For requests that are never sent: it tells which content would be reduced and how much would be left. That is half
+    of the work of a plan.
     """
     return _run_stages(state, target, policy, inputs).plan
 
@@ -242,8 +242,8 @@ def _check_fit(builder: PlanBuilder) -> PlanBuilder:
 def compute_output_limit(builder: PlanBuilder) -> int | None:
     """Return the most tokens that the answer may have, or None if the caller's own limit can stay.
 
-    It is the lowest of the caller's limit, the model's, and what the request leaves of the window; but never less than
-    ``reserve.min``: a shorter answer is of no use.
+    It is the lowest of the caller's limit, the model's, and the room that the request leaves in the window; but never
+    less than ``reserve.min``: a shorter answer is of no use.
     """
     limits = builder.target.limits
     requested_tokens = limits.requested_output

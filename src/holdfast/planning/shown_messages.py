@@ -5,11 +5,12 @@ The sums cost what is new or edited, not the whole history: they are asked for b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Part
 from holdfast.state.conversation_state import ConversationState
+from holdfast.state.edits import Edit
 from holdfast.state.view import get_next_shown_index, list_shown_messages_at
 
 
@@ -29,8 +30,13 @@ def list_shown_messages_from(state: ConversationState, start: int) -> list[Messa
     return messages
 
 
+def has_whole_message_edit(edits: Iterable[Edit]) -> bool:
+    """Return whether one of ``edits`` replaces whole messages, as only a custom stage does, and not a part."""
+    return any(edit.span.part is None for edit in edits)
+
+
 def map_shown_parts(state: ConversationState, index: int) -> dict[int, Part]:
-    """Return by part index what a request shows of each part of a message.
+    """Return the parts of a message as a request shows them, by part index.
 
     Parts that are replaced by several, by none or by whole messages are left out; the dictionary is empty if the
     message itself is replaced.
@@ -58,7 +64,7 @@ def sum_shown_messages(state: ConversationState, measure: Callable[[Message], in
 
 
 def sum_shown_messages_from(state: ConversationState, start: int, measure: Callable[[Message], int]) -> int:
-    """Return the sum of ``measure`` over what a request shows of the messages from index ``start`` on.
+    """Return the sum of ``measure`` over the messages from index ``start`` on, as a request shows them.
 
     The remembered sum of the messages as they were said is corrected for those that are edited.
     """

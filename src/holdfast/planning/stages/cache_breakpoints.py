@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 
 from holdfast.planning.settings import Settings
+from holdfast.planning.shown_messages import has_whole_message_edit
 from holdfast.planning.stages.escape_tags import ESCAPE_RULE
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit
@@ -85,11 +86,9 @@ def _build_position_lookup(state: ConversationState) -> Callable[[int], int]:
 
 
 def _has_whole_message_edits(state: ConversationState) -> bool:
-    """Return whether a custom stage replaced whole messages."""
-    for _, edits in state.view.edits.iter_from(state.view.first_kept):
-        if any(edit.span.part is None for edit in edits):
-            return True
-    return False
+    """Return whether a custom stage replaced kept messages as a whole."""
+    edits_by_message = state.view.edits.iter_from(state.view.first_kept)
+    return any(has_whole_message_edit(edits) for _, edits in edits_by_message)
 
 
 def _find_mutation_frontier(state: ConversationState) -> int:

@@ -80,7 +80,7 @@ def compact_conversation(builder: PlanBuilder) -> PlanBuilder:
 def _count_message_tokens(builder: PlanBuilder) -> int:
     """Return the real tokens of all shown messages, counting the summary in force twice.
 
-    Its share of a budget of this size then has room for the old summary and for what is new.
+    Its share of a budget of this size then has room for the old summary and for the new messages.
     """
     compaction, target = builder.state.view.compaction, builder.target
     summary_tokens = 0
@@ -116,7 +116,7 @@ def _compact_if_due(builder: PlanBuilder) -> PlanBuilder:
 
 
 def _compact_with_short_results(builder: PlanBuilder) -> PlanBuilder:
-    """Shorten the unread results so that a request can show them, then compact what stands before them.
+    """Shorten the unread results so that a request can show them, then compact the messages before them.
 
     Only if that is still too large are they summarized like the rest, with a notice that says so.
     """
@@ -192,7 +192,7 @@ def _has_real_conversation(state: ConversationState) -> bool:
 def _respill_restored_texts(builder: PlanBuilder) -> PlanBuilder:
     """Spill texts that an undo restored again if one alone is larger than the compaction's goal.
 
-    An undo protects what it restores from every other stage. A text like that would be in every tail, and no
+    An undo protects restored texts from every other stage. A text like that would be in every tail, and no
     compaction could reach its goal.
     """
     state = builder.state

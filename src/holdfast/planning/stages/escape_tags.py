@@ -60,7 +60,7 @@ def _choose_bracket_pattern(text: str) -> re.Pattern[str]:
 
 
 def escape_look_alike_tags(text: str) -> str:
-    """Return ``text`` with the bracket of every look-alike of our tag escaped; the same object if there is none."""
+    """Return ``text`` with the bracket of every look-alike of our tag escaped, or the same object without one."""
     return escape_tags_across_texts((text,))[0]
 
 
@@ -89,7 +89,7 @@ def escape_tags_across_texts(texts: Sequence[str], own_blocks: Iterable[str] = (
 
 
 def _escape_brackets(text: str, brackets: Iterable[int], own_blocks: Iterable[str]) -> str:
-    """Return ``text`` with the ``brackets`` outside of our own blocks escaped; the same object if there are none."""
+    """Return ``text`` with the ``brackets`` outside of our own blocks escaped, or the same object without any."""
     own_spans: list[tuple[int, int]] = []
     for block in own_blocks:
         own_spans += _find_block_spans(text, block)

@@ -52,8 +52,8 @@ def limit_history_turns(builder: PlanBuilder) -> PlanBuilder:
     """Hide all but the last user turns if there are more than ``history.max_turns``.
 
     With hysteresis half of the limit is kept, so that the prompt prefix stays the same until that many turns have been
-    added. If the user undid such a cut, only turns since then count: what came back stays until there are too many
-    newer ones.
+    added. If the user undid such a cut, only turns since then count: the restored ones stay until there are too
+    many newer ones.
     """
     max_turns = builder.settings.history.max_turns
     if max_turns <= 0:

@@ -107,7 +107,7 @@ class MediaLimits(Struct, frozen=True):
         return MediaLimits(*map(min, self.sizes, limits.sizes))
 
     def extend_by(self, load: MediaLoad) -> MediaLimits:
-        """Return limits that have room for ``load`` beside what these hold."""
+        """Return limits with room for ``load`` on top of these."""
         return MediaLimits(
             self.attachments + load.attachments,
             self.images + load.images,
@@ -149,14 +149,18 @@ def limit_shown_media(builder: PlanBuilder) -> PlanBuilder:
     if limits.can_hold(MediaLoad(count, count, media_bytes, count)):
         return builder
     shown_media = list(_find_shown_media(builder))
-    total_load = _sum_media_load(shown_media)
-    restored_load = _sum_media_load(media for media in shown_media if _is_restored(builder, media))
+    newest_user = find_newest_user_index(state, state.view.first_kept)
+    total_load = restored_load = newest_load = MediaLoad()
+    for media in shown_media:
+        total_load = total_load.add_load(media.load)
+        if _is_restored(builder, media):
+            restored_load = restored_load.add_load(media.load)
+        if media.message_index == newest_user:
+            newest_load = newest_load.add_load(media.load)
     api_limits = _get_api_media_limits(builder)
     limits = limits.extend_by(restored_load).tighten_by(api_limits)
     if limits.can_hold(total_load):
         return builder
-    newest_user = find_newest_user_index(state, state.view.first_kept)
-    newest_load = _sum_media_load(media for media in shown_media if media.message_index == newest_user)
     if not api_limits.can_hold(newest_load):
         # Replacing older media would not help. Only the provider knows whether it takes this message.
         limit_text = f"{api_limits.describe_limits(newest_load)} are known to be taken"
@@ -164,10 +168,25 @@ def limit_shown_media(builder: PlanBuilder) -> PlanBuilder:
             MEDIA_RULE, f"the newest message shows {newest_load}, and {limit_text}; it goes as it came"
         )
 
+    why = f"{total_load} are shown; at most {limits.describe_limits(total_load)} are sent"
+    replaceable_media = [media for media in shown_media if media.message_index != newest_user]
+    edits = _build_limit_edits(builder, replaceable_media, total_load, limits, why)
+    if not edits:
+        return builder
+    return builder.add_edits(tuple(edits)).add_notice(MEDIA_RULE, f"{why}; {len(edits)} gave way to a line each")
+
+
+def _build_limit_edits(
+    builder: PlanBuilder, shown_media: Iterable[ShownMedia], total_load: MediaLoad, limits: MediaLimits, why: str
+) -> list[Edit]:
+    """Return the edits that replace the oldest of ``shown_media`` until ``total_load`` is within ``limits``.
+
+    Media that the model has answered go first, then unanswered ones, and among each the restored ones last.
+    """
+    state = builder.state
     # Half of the limit is freed in one step, so that the prompt prefix does not break again at every new image. Only
     # media that the model has answered give that much; others go only until the request is within its limits.
     goal = limits.halve_exceeded(total_load)
-    why = f"{total_load} are shown; at most {limits.describe_limits(total_load)} are sent"
     newest_answer = find_newest_answer_index(state, state.view.first_kept)
 
     def rank(media: ShownMedia) -> tuple[bool, bool]:
@@ -176,17 +195,13 @@ def limit_shown_media(builder: PlanBuilder) -> PlanBuilder:
         return is_unanswered, _is_restored(builder, media)
 
     edits: list[Edit] = []
-    replaceable_media = [media for media in shown_media if media.message_index != newest_user]
-    for media in sorted(replaceable_media, key=rank):
+    for media in sorted(shown_media, key=rank):
         is_spared = any(rank(media))
         applicable_limits = limits if is_spared else goal
-        if applicable_limits.can_hold(total_load):
-            continue
-        edits.append(_build_placeholder_edit(media, why))
-        total_load = total_load.subtract_load(media.load)
-    if not edits:
-        return builder
-    return builder.add_edits(tuple(edits)).add_notice(MEDIA_RULE, f"{why}; {len(edits)} gave way to a line each")
+        if not applicable_limits.can_hold(total_load):
+            edits.append(_build_placeholder_edit(media, why))
+            total_load = total_load.subtract_load(media.load)
+    return edits
 
 
 def _is_restored(builder: PlanBuilder, media: ShownMedia) -> bool:
@@ -246,7 +261,8 @@ def drop_shown_media(builder: PlanBuilder) -> PlanBuilder:
             answered.append(media)
 
     reduced = _replace_media(builder, answered, why)
-    limits, waiting_load = compute_media_limits(reduced), _sum_media_load(waiting)
+    limits = compute_media_limits(reduced)
+    waiting_load = _sum_media_load(waiting)
     if not limits.can_hold(waiting_load):
         surplus = _take_surplus_media(waiting, waiting_load, limits)
         return _replace_media(reduced, surplus, why)
@@ -335,11 +351,16 @@ def _find_shown_media(builder: PlanBuilder, first: int = 0) -> Iterator[ShownMed
 
 
 def _measure_media_load(media: Sequence[Media], dialect: Dialect) -> MediaLoad:
-    images = [medium for medium in media if medium.kind == "image"]
-    large = 0
-    if dialect.large_image_pixels < NO_LIMIT:
-        large = sum(is_oversized_image(image, dialect.large_image_pixels) for image in images)
-    return MediaLoad(len(media), len(images), sum(medium.size for medium in media), large)
+    # To tell the size of an image its beginning must be decoded, so only an API with such a limit makes us look.
+    has_large_limit = dialect.large_image_pixels < NO_LIMIT
+    images = large = media_bytes = 0
+    for medium in media:
+        media_bytes += medium.size
+        if medium.kind == "image":
+            images += 1
+            if has_large_limit and is_oversized_image(medium, dialect.large_image_pixels):
+                large += 1
+    return MediaLoad(len(media), images, media_bytes, large)
 
 
 def _build_placeholder_edit(shown_media: ShownMedia, why: str, max_pixels: int = 0) -> Edit:

@@ -184,7 +184,7 @@ def _shorten_texts_from(builder: PlanBuilder, start: int, level: CutLevel) -> Pl
 
 
 def _has_modest_tail(builder: PlanBuilder) -> bool:
-    """Return whether the kept messages leave enough of the budget to what comes next."""
+    """Return whether the kept messages leave enough of the budget to the next answer and its results."""
     tail_tokens = builder.token_ratio * measure_tail(builder.state, builder.state.view.first_kept)
     return tail_tokens <= builder.budget.compute_share(MODEST_TAIL_SHARE)
 
@@ -235,8 +235,8 @@ def _select_middle_parts(builder: PlanBuilder, shown_parts: Mapping[int, Part], 
 def _shorten_part(builder: PlanBuilder, part: Part, original: Part, max_tokens: int) -> tuple[Part, Blob | None]:
     """Return ``part`` in about ``max_tokens`` tokens, and the blob of the whole text if it was cut.
 
-    ``part`` is what the request shows of ``original``, the part in the log. Media become a line. Parts that are neither
-    text, result nor media are returned as they are.
+    ``part`` is ``original``, the part in the log, as the request shows it now. Media become a line. Parts that are
+    neither text, result nor media are returned as they are.
     """
     if isinstance(part, Media):
         return Text(format_part_placeholder(part)), None
@@ -258,7 +258,7 @@ def _shorten_part(builder: PlanBuilder, part: Part, original: Part, max_tokens: 
 def clip_text_with_blob(builder: PlanBuilder, text: str, whole_text: str, max_tokens: int) -> tuple[str, Blob | None]:
     """Return ``text`` in about ``max_tokens`` tokens, and the blob of ``whole_text`` if it is cut and can be stored.
 
-    ``text`` is what the request shows of ``whole_text``; the cut is made from the whole.
+    ``text`` is ``whole_text`` as the request shows it now; the cut is made from the whole.
     """
     if estimate_text_tokens(text) <= max_tokens:
         return text, None

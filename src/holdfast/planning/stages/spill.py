@@ -175,7 +175,7 @@ def build_text_edit(spillable: SpillableText, short: str, blob: Blob, rule: str,
 
 
 def _find_useful_preview(spillable: SpillableText, blob: Blob, builder: PlanBuilder) -> str | None:
-    """Return the longest preview that is clearly shorter than its text, or None if there is none."""
+    """Return the longest preview that is clearly shorter than its text, or None if no preview is."""
     text = spillable.text
     if len(text) <= MAX_SMALL_TEXT_CHARS:
         return None

@@ -15,7 +15,7 @@ SPILL_LARGEST_RULE = "largest"
 
 
 def spill_largest_texts(builder: PlanBuilder) -> PlanBuilder:
-    """Spill the largest texts until the request fits the usable window, or none are left.
+    """Spill the largest texts until the request fits the usable window, or no more can be spilled.
 
     Nothing is spilled if texts cannot be stored, if nothing may be reduced unasked, or if compactions have no goal: the
     policies of other tools, which have none, know no such stage.

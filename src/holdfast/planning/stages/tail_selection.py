@@ -125,7 +125,7 @@ def measure_shown_message(state: ConversationState, index: int) -> int:
 
 
 def _find_largest_tail(state: ConversationState, cut_points: Sequence[int], max_tokens: int) -> int:
-    """Return the offset of the first cut point with at most ``max_tokens`` behind it; the end if there is none.
+    """Return the offset of the first cut point with at most ``max_tokens`` behind it, or the end.
 
     The walk begins at the newest message and stops once the tail is too large, so it costs the size of the tail and not
     that of the history.

@@ -35,7 +35,7 @@ OWN_SERVER_NAME = "holdfast"
 def spill_large_results(builder: PlanBuilder) -> PlanBuilder:
     """Spill fresh results over their limit, then the largest fresh texts of a message that is over its budget.
 
-    A message here is everything between two answers. Nothing is spilled if texts cannot be stored.
+    A message here is everything that stands between two answers. Nothing is spilled if texts cannot be stored.
     """
     settings, budget = builder.settings.results, builder.budget
     is_enabled = bool(settings.spill_chars or settings.spill_chars_by_tool)
@@ -146,7 +146,7 @@ def _is_large_result(spillable: SpillableText, max_chars: int, max_tokens: int) 
 
 
 def _group_fresh_messages(state: ConversationState, small_sizes: _SmallSizes) -> Iterator[range]:
-    """Yield the indexes of the fresh messages, grouped by what stands between two answers.
+    """Yield the indexes of the fresh messages in groups: those that stand between two answers.
 
     Groups that are certainly within every limit are left out. Most are: without this shortcut each plan of a long new
     conversation would count the tokens of every part once more.
@@ -229,12 +229,18 @@ def _select_over_budget(
     preview_chars = estimate_preview_chars(builder)
     preview_tokens = preview_chars // CHARS_PER_TOKEN
 
-    chars = preview_chars * len(large) + sum(len(text.text) for text in candidates if text.is_result)
+    chars = preview_chars * len(large)
+    tokens = preview_tokens * len(large)
+    newest_user_index = -1
+    for text in candidates:
+        tokens += text.tokens
+        if text.is_result:
+            chars += len(text.text)
+        else:
+            newest_user_index = max(newest_user_index, text.message_index)
     if max_chars:
         movable_parts = {(text.message_index, text.part_index) for text in (*large, *candidates)}
         chars += _count_unmovable_chars(builder.state, group, movable_parts)
-    tokens = preview_tokens * len(large) + sum(text.tokens for text in candidates)
-    newest_user_index = max((text.message_index for text in candidates if not text.is_result), default=-1)
 
     def rank(text: SpillableText) -> tuple[bool, int, int, int]:
         # Only characters tell which is largest if only they have a limit.
@@ -248,11 +254,14 @@ def _select_over_budget(
         if is_within_chars and is_within_tokens:
             break
         selected.append(text)
-        # A text that is hardly longer than a preview leaves a single line, which is not worth counting.
-        leaves_preview = len(text.text) > 2 * preview_chars
+        tokens -= text.tokens
         if text.is_result:
-            chars -= len(text.text) - (preview_chars if leaves_preview else 0)
-        tokens -= text.tokens - (preview_tokens if leaves_preview else 0)
+            chars -= len(text.text)
+        # A text that is hardly longer than a preview leaves a single line, which is not worth counting.
+        if len(text.text) > 2 * preview_chars:
+            tokens += preview_tokens
+            if text.is_result:
+                chars += preview_chars
     return selected
 
 
@@ -265,23 +274,26 @@ def _assign_preview_tokens(
 ) -> list[SpillableText]:
     """Return ``extra_texts`` with longer previews for the user texts among them.
 
-    They share what the rest of the message leaves of its budget, each at most what one result may have. What a user
-    pasted is the task itself, so it should not shrink to the usual preview while there is room.
+    These share the part of the message's budget that the rest leaves, each at most as much as one result may have. A
+    text that the user pasted is the task itself, so it should not shrink to the usual preview while there is room.
     """
-    user_texts = [text for text in extra_texts if not text.is_result]
-    spilled_results = len(fresh_texts.large) + len(extra_texts) - len(user_texts)
-    preview_tokens = estimate_preview_chars(builder) // CHARS_PER_TOKEN * spilled_results
-    candidate_tokens = sum(text.tokens for text in fresh_texts.candidates)
-    whole_tokens = candidate_tokens - sum(text.tokens for text in extra_texts)
+    user_text_count = sum(not text.is_result for text in extra_texts)
+    spilled_result_count = len(fresh_texts.large) + len(extra_texts) - user_text_count
+    preview_tokens = estimate_preview_chars(builder) // CHARS_PER_TOKEN * spilled_result_count
+    whole_tokens = _sum_text_tokens(fresh_texts.candidates) - _sum_text_tokens(extra_texts)
     remaining = max_message_tokens - (whole_tokens + preview_tokens)
-    tokens_per_text = max(0, min(max_result_tokens, remaining // max(1, len(user_texts))))
+    tokens_per_text = max(0, min(max_result_tokens, remaining // max(1, user_text_count)))
     return [text if text.is_result else replace(text, preview_tokens=tokens_per_text) for text in extra_texts]
+
+
+def _sum_text_tokens(texts: Iterable[SpillableText]) -> int:
+    return sum(text.tokens for text in texts)
 
 
 def _count_unmovable_chars(state: ConversationState, group: range, movable_parts: set[tuple[int, int]]) -> int:
     """Return the characters of the results in a message that cannot be spilled: seen, exempt, or too short.
 
-    The message may begin before its fresh ``group``; what it showed earlier counts for the same budget.
+    The message may begin before its fresh ``group``; the results that were shown earlier count for the same budget.
     """
     start = group.start
     while start > state.view.first_kept and state.history.messages[start - 1].role != "assistant":

@@ -24,7 +24,7 @@ from holdfast.messages.text.text_cuts import take_text_end, take_text_start
 from holdfast.planning.builder import PlanBuilder, build_part_edit
 from holdfast.planning.extract.constants import HANDLE_CHARS
 from holdfast.planning.policy_rules import ResultLimits
-from holdfast.planning.shown_messages import map_shown_parts
+from holdfast.planning.shown_messages import has_whole_message_edit, map_shown_parts
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Blob, Edit
 from holdfast.state.entries import BranchSummaryEntry, Entry, MessageEntry
@@ -210,15 +210,21 @@ def apply_result_limits(builder: PlanBuilder, limits: ResultLimits) -> PlanBuild
 def count_reducible_chars(builder: PlanBuilder, limits: ResultLimits) -> int:
     """Return the weighted characters that ``apply_result_limits`` would free."""
     results = list(weigh_shown_results(builder.state))
-    cuts = _plan_result_cuts(builder, results, limits)
-    return sum(results[position].weight - max_weight for position, max_weight in cuts.items())
+    freed_weight = 0
+    for position, max_weight in _plan_result_cuts(builder, results, limits).items():
+        freed_weight += results[position].weight - max_weight
+    return freed_weight
 
 
 def _plan_result_cuts(builder: PlanBuilder, results: Sequence[WeighedResult], limits: ResultLimits) -> dict[int, int]:
     """Return the new weight of each result that must be cut, by its position in ``results``."""
     newest_answer = find_newest_answer_index(builder.state, builder.state.view.first_kept)
-    unread_count = sum(result.message_index > newest_answer for result in results)
-    return allocate_result_weights([result.weight for result in results], limits, unread_count)
+    weights: list[int] = []
+    unread_count = 0
+    for result in results:
+        weights.append(result.weight)
+        unread_count += result.message_index > newest_answer
+    return allocate_result_weights(weights, limits, unread_count)
 
 
 def _build_cut_edit(builder: PlanBuilder, weighed: WeighedResult, max_weight: int) -> tuple[Edit, Blob | None] | None:
@@ -246,10 +252,7 @@ def map_shown_messages(state: ConversationState) -> dict[int, Message]:
 
     Pinned system messages, the summary, and messages that a custom stage replaced as a whole are left out.
     """
-    replaced_indexes: set[int] = set()
-    for index, edits in state.view.edits.items():
-        if any(edit.span.part is None for edit in edits):
-            replaced_indexes.add(index)
+    replaced_indexes = {index for index, edits in state.view.edits.items() if has_whole_message_edit(edits)}
     messages: dict[int, Message] = {}
     for index, sized_message in zip(list_projection_origins(state), build_projection(state), strict=True):
         if index >= state.view.first_kept and index not in replaced_indexes:
@@ -274,19 +277,23 @@ def truncate_entry_messages(entries: Iterable[Entry], limits: ResultLimits) -> d
 
     ``copy_branch`` of a store writes them to a new branch; the old one stays as it is.
     """
-    messages_by_id = [
-        (entry.id, entry.body.sized_message.message) for entry in entries if isinstance(entry.body, MessageEntry)
-    ]
+    messages_by_id: dict[str, Message] = {}
     places: list[tuple[str, int]] = []
     weights: list[int] = []
-    for entry_id, message in messages_by_id:
+    for entry in entries:
+        if not isinstance(entry.body, MessageEntry):
+            continue
+        message = entry.body.sized_message.message
+        messages_by_id[entry.id] = message
         for part_index, part in enumerate(message.parts):
             if isinstance(part, ToolResult):
-                places.append((entry_id, part_index))
+                places.append((entry.id, part_index))
                 weights.append(weigh_result_text(part))
-    cuts = {places[position]: weight for position, weight in allocate_result_weights(weights, limits).items()}
+    cuts: dict[tuple[str, int], int] = {}
+    for position, max_weight in allocate_result_weights(weights, limits).items():
+        cuts[places[position]] = max_weight
     shortened: dict[str, Message] = {}
-    for entry_id, message in messages_by_id:
+    for entry_id, message in messages_by_id.items():
         short_message = _apply_cuts_to_message(entry_id, message, cuts)
         if short_message is not message:
             shortened[entry_id] = short_message

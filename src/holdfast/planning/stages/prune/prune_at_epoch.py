@@ -71,7 +71,7 @@ def _find_prune_reasons(builder: PlanBuilder) -> Iterator[str]:
 def _is_prefix_broken(builder: PlanBuilder) -> bool:
     """Return whether the cached prefix breaks in this request, by a decision of this plan or by another setup.
 
-    An undo breaks it too, but is no reason: the user would lose again at once what was just restored.
+    An undo breaks it too, but is no reason: the user would lose the restored content again at once.
     """
     state = builder.state
     if builder.compaction is not None:
