@@ -78,8 +78,9 @@ class TokenBudget(Struct, frozen=True):
 
 
 MAX_FLOOR_SHARE = 0.25
-"""Largest share of a window that the floor of the reserve takes. OpenClaw's floor of 20,000 tokens would be more than a
-small window has, and a conversation in it would be compacted from its first request on; a quarter is our choice."""
+"""Largest share of a window that the floor of the reserve takes. A small window may have less than the 20,000 tokens of
+the floor, and a conversation in it would be compacted from its first request on. A quarter, as in
+``reserve.max_share``, is chosen by judgement."""
 
 
 def compute_reserve_floor(window: int, settings: Settings) -> int:
