@@ -62,7 +62,8 @@ class PlanBuilder(Struct, frozen=True, dict=True):
         if not edits:
             return self
         state = apply_entry(self.state, Entry("", None, DecisionEntry(edits)))
-        return replace(self, state=state, record=(*self.record, *edits), blobs=(*self.blobs, *blobs))
+        record = (*self.record, *edits)
+        return replace(self, state=state, record=record, blobs=(*self.blobs, *blobs))
 
     def replace_texts(self, pairs: Iterable[tuple[Edit, Blob | None]]) -> PlanBuilder:
         """Return the builder with edits decided that replace texts, each with the blob of its text if it is stored."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from holdfast.messages.message import Message, get_part_text
-from holdfast.messages.parts import Part, Text, ToolResult
+from holdfast.messages.parts import Media, Opaque, Part, Text, ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.builder import PlanBuilder, build_part_edit
 from holdfast.state.conversation_state import ConversationState
@@ -248,14 +248,26 @@ def _escape_result(part: Part, own_blocks: tuple[str, ...]) -> Part:
     if all(escaped is text for escaped, text in zip(escaped_texts, texts, strict=True)):
         return part
     remaining = iter(escaped_texts)
-    content = tuple([next(remaining) if isinstance(inner, Text) else inner for inner in part.content])
-    return replace(part, content=content, raw=None)
+    content: list[Text | Media | Opaque] = []
+    for inner in part.content:
+        if isinstance(inner, Text):
+            content.append(next(remaining))
+        else:
+            content.append(inner)
+    # The wire bytes of the result hold the texts before they were escaped.
+    return replace(part, content=tuple(content), raw=None)
 
 
 def _escape_text_parts(texts: Sequence[Text], own_blocks: tuple[str, ...]) -> list[Text]:
     """Return ``texts``, which are shown one after the other, with look-alikes escaped; the others are the same."""
     escaped_texts = escape_tags_across_texts([text.text for text in texts], own_blocks)
-    return [text if escaped is text.text else Text(escaped) for text, escaped in zip(texts, escaped_texts, strict=True)]
+    parts: list[Text] = []
+    for text, escaped in zip(texts, escaped_texts, strict=True):
+        if escaped is text.text:
+            parts.append(text)
+        else:
+            parts.append(Text(escaped))
+    return parts
 
 
 def _select_text_parts(parts: Sequence[Part]) -> list[Text]:

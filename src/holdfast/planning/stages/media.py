@@ -117,9 +117,10 @@ class MediaLimits(Struct, frozen=True):
 
     def halve_exceeded(self, load: MediaLoad) -> MediaLimits:
         """Return these limits with half of each that ``load`` exceeds."""
-        return MediaLimits(
-            *[limit // 2 if size > limit else limit for size, limit in zip(load.sizes, self.sizes, strict=True)]
-        )
+        new_limits: list[int] = []
+        for size, limit in zip(load.sizes, self.sizes, strict=True):
+            new_limits.append(limit // 2 if size > limit else limit)
+        return MediaLimits(*new_limits)
 
     def describe_limits(self, load: MediaLoad) -> str:
         """Return in words the limits that count for ``load``."""

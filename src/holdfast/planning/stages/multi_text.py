@@ -81,9 +81,9 @@ def replace_parts_with_line(
     line = f"[{subject} are left out here; {hint}]"
     why = f"{subject} gave way to a line"
     # Only what is shown now is saved. Measured as one message, since the texts of a message are counted together.
-    shown_message = Message("user", tuple([shown_parts[part_index] for part_index in part_indexes]))
-    shown_tokens = build_sized_message(shown_message).tokens - MESSAGE_OVERHEAD
-    saves = shown_tokens - estimate_text_tokens(line)
+    removed_parts = [shown_parts[part_index] for part_index in part_indexes]
+    removed_message = build_sized_message(Message("user", tuple(removed_parts)))
+    saves = removed_message.tokens - MESSAGE_OVERHEAD - estimate_text_tokens(line)
 
     # The first part becomes the line and has all the savings; the others disappear.
     line_edit = build_part_edit(message_index, first, Text(line), rule, why, saves, blob_hash)

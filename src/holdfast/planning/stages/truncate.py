@@ -230,14 +230,17 @@ def _plan_result_cuts(builder: PlanBuilder, results: Sequence[WeighedResult], li
 def _build_cut_edit(builder: PlanBuilder, weighed: WeighedResult, max_weight: int) -> tuple[Edit, Blob | None] | None:
     """Return the edit that cuts one result, and the blob of its whole text; None if the cut would not be shorter."""
     message_index, part_index = weighed.message_index, weighed.part_index
-    whole_text = get_part_text(builder.state.history.messages[message_index].parts[part_index])
+    message = builder.state.history.messages[message_index]
+    whole_text = get_part_text(message.parts[part_index])
     blob = builder.make_blob(whole_text)
     blob_hash = "" if blob is None else blob.hash
     short_result = truncate_result_to_weight(weighed.result, max_weight, blob_hash[:HANDLE_CHARS])
-    text, short_text = get_result_text(weighed.result), get_result_text(short_result)
+    text = get_result_text(weighed.result)
+    short_text = get_result_text(short_result)
     saves = estimate_text_tokens(text) - estimate_text_tokens(short_text)
     # Fewer weighted characters may still be more tokens or characters, as the notice adds some.
-    if short_result is weighed.result or saves <= 0 or len(short_text) >= len(text):
+    is_shorter = saves > 0 and len(short_text) < len(text)
+    if short_result is weighed.result or not is_shorter:
         return None
     why = f"{len(text):,} characters in a window of {builder.budget.window:,} tokens; {len(short_text):,} stay"
     edit = build_part_edit(message_index, part_index, short_result, TRUNCATE_RULE, why, saves, blob_hash)

@@ -83,7 +83,8 @@ def _cut_unread_result(
     """Yield the edit that shows a result in about ``max_tokens`` tokens, with its blob, if that is shorter."""
     message_index, part_index, result = unread
     text = get_result_text(result)
-    whole_text = get_part_text(builder.state.history.messages[message_index].parts[part_index])
+    message = builder.state.history.messages[message_index]
+    whole_text = get_part_text(message.parts[part_index])
     short_text, blob = clip_text_with_blob(builder, text, whole_text, max_tokens)
     saves = estimate_text_tokens(text) - estimate_text_tokens(short_text)
     if saves <= 0:
