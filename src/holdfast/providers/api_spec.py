@@ -1,6 +1,6 @@
-"""What Holdfast knows of an API: one ``ApiSpec`` says all of it, built in the folder of the API.
+"""Everything that Holdfast knows of an API, as one ``ApiSpec`` value; each API's folder builds its own.
 
-Everything that differs from API to API is a field here, so that shared code asks the spec and never the name.
+Everything that differs between APIs is a field here, so that shared code asks the spec and never compares API names.
 """
 
 from __future__ import annotations
@@ -29,93 +29,94 @@ if TYPE_CHECKING:
     from holdfast.providers.rules.rule import Rule
 
 FieldPath: TypeAlias = tuple[str, ...]
-"""Where a field stands, from the top of a body."""
+"""The keys that lead from the top of a body to a field."""
 MessageGroup: TypeAlias = tuple[int, int, Message]
-"""Where a message begins in the list, where it ends, and what it says."""
+"""A message with the start and stop index of its elements in the list."""
 
 
 class AnswerFormat(Struct, frozen=True):
-    """How an API answers, in one body and as a stream."""
+    """How an API writes answers, as one body and as a stream."""
 
     parse_body: Callable[[Mapping[str, Raw]], ParsedAnswer]
-    """Reads the fields of a whole body."""
+    """Parses the fields of a whole body."""
     new_accumulator: Callable[[], StreamAccumulator]
-    """Puts the events of a stream together."""
+    """Creates an accumulator that puts the events of one stream together."""
     parse_usage: UsageParser
     iter_event_text: Callable[[dict[str, Any]], Iterator[str]]
-    """Yields the words of the answer in one event; no thinking, no calls."""
+    """Yields the text of the answer in one decoded event, without thinking and calls."""
     keep_alive: bytes
-    """What its clients read over while they wait for the first event of a stream."""
+    """Bytes that clients of this API skip while they wait for the first event of a stream."""
     streams_json_array: bool = False
-    """A stream may come as one JSON array too, not only as server-sent events."""
+    """A stream may also come as one JSON array in place of server-sent events."""
 
 
 class OptionFormat(Struct, frozen=True):
-    """How an API says what a request asks for beside its messages."""
+    """How an API writes the options of a request, everything beside its messages."""
 
     read: Callable[[dict[str, Any]], PortableOptions]
     write: Callable[[PortableOptions], OptionFields]
     shared: SharedOptionForm
     is_own_tool_choice: Callable[[Any], bool]
-    """Whether the value of ``tool_choice`` is said as this API says it."""
+    """Whether a ``tool_choice`` value has this API's form."""
     tool_choice_fields: tuple[str, ...] = ("tool_choice",)
-    """Fields that say which tools may or must be called."""
+    """Fields that choose among the tools."""
     stream_fields: Mapping[str, Any] = {}
-    """Fields that ask for events, and for the usage at their end."""
+    """Fields that ask for a stream, and for usage at its end."""
     requires_max_tokens: bool = False
-    """A request must say how long an answer may be."""
+    """A request without an output limit is refused."""
     instructions_field: str = ""
-    """The field of a system prompt that is a plain text, where messages may say one too."""
+    """The field of a plain-text system prompt, for an API that also accepts system messages."""
     stored_history_fields: tuple[str, ...] = ()
-    """Fields by which a body refers to history that its provider holds."""
+    """Fields that refer to a history stored by the provider. Such a request cannot be converted: its messages are
+    missing."""
     stored_prompt_fields: tuple[str, ...] = ()
-    """Fields that refer to stored messages where the body has none of its own."""
+    """Fields that refer to stored messages, in a body without messages of its own."""
     reference_item_types: tuple[str, ...] = ()
-    """Types of elements that stand for one that the provider holds."""
+    """Types of list elements that refer to one stored by the provider."""
 
 
 class RuleSet(Struct, frozen=True):
-    """What the validator judges a request by."""
+    """The rules by which the validator judges a request."""
 
     build_view: Callable[[RequestView], RequestView]
-    """Reads a request as the rules look at it."""
+    """Builds the view of a request that the rules read."""
     rules: tuple[Rule, ...]
     required: tuple[Rule, ...] = ()
-    """What a whole request names beside its messages; parts of one, as tests and replays judge them, need not."""
+    """Rules about fields that a whole request must have; fragments, as tests and replays judge them, need not."""
 
 
 class Endpoints(Struct, frozen=True):
-    """Where an API is reached, and how its requests are told by their address.
+    """Addresses of an API, and signs by which its requests are recognized.
 
-    Paths begin with the version; ``{model}`` stands for the model where the address names it.
+    Paths begin with the version; ``{model}`` stands for the model if the address names it.
     """
 
     provider: str
-    """Whose API it is: the name under which addresses, keys and prices are kept."""
+    """The name under which addresses, keys and prices of its provider are kept."""
     generate: str
-    """Where an answer is asked for."""
+    """Path of a request for an answer."""
     stream: str = ""
-    """Where an answer that streams is asked for, if the address says it and not the body."""
+    """Path of a request for a streamed answer, if the address says so instead of the body."""
     count: str = ""
-    """Where tokens are counted; empty where the API cannot."""
+    """Path of a token count; empty if the API has no such request."""
     compact: str = ""
-    """Where a compaction is asked for; empty where the API has no address for it."""
+    """Path of a compaction; empty if the API has no such request."""
     sdk_base: str = ""
-    """How much of a path its SDK's base address has already."""
+    """The beginning of the paths that is already part of its SDK's base URL."""
     default_headers: Mapping[str, str] = {}
-    """Headers that the API wants of every request, as it is spoken here."""
+    """Headers that every request needs."""
     offers_websocket: bool = False
-    """Clients may ask for a WebSocket at ``generate``."""
+    """Clients may try to open a WebSocket at ``generate`` first."""
     count_wrapper_field: str = ""
-    """The field of a count that may hold a whole request."""
+    """The field of a token count that may hold a whole request."""
     captured_path: str = ""
-    """A pattern that is found in the path of a recorded request; its group is the model."""
+    """A pattern to search for in the path of a recorded request; its group is the model."""
     relayed_path: str = ""
-    """A pattern of how the other paths of its provider begin; empty where no path is known to be its own."""
+    """A pattern for the beginning of other paths of its provider; empty if no path is known to be its own."""
     client_headers: frozenset[str] = frozenset()
-    """Headers, in lower case, that only its clients send."""
+    """Headers, in lower case, that only clients of this API send."""
     client_programs: tuple[str, ...] = ()
-    """How the ``user-agent`` of its clients begins, in lower case."""
+    """Beginnings of the ``user-agent`` of its clients, in lower case."""
 
     @property
     def names_model(self) -> bool:
@@ -128,33 +129,34 @@ class Endpoints(Struct, frozen=True):
         return "/" + self.generate.split("/", 2)[1]
 
     def get_path(self, endpoint: str, *, stream: bool = False) -> str:
-        """Return the path of ``generate``, ``count`` or ``compact``; empty where there is none."""
+        """Return the path of ``generate``, ``count`` or ``compact``; empty if the API has no such request."""
         if stream and endpoint == "generate" and self.stream:
             return self.stream
-        return {"generate": self.generate, "count": self.count, "compact": self.compact}.get(endpoint, "")
+        paths = {"generate": self.generate, "count": self.count, "compact": self.compact}
+        return paths.get(endpoint, "")
 
 
 class ListSigns(Struct, frozen=True):
-    """By what a list of messages without a body around it is known to be this API's."""
+    """Signs that a bare list of messages, without a body around it, is this API's."""
 
     roles: frozenset[str] = frozenset()
-    """Roles of messages that only it writes."""
+    """Message roles that no other API has."""
     has_tool_calls: bool = False
-    """Calls stand in a list ``tool_calls`` of a message."""
+    """Calls are in a list ``tool_calls`` of a message."""
     block_types: frozenset[str] = frozenset()
-    """Types of blocks that only it writes."""
+    """Block types that no other API has."""
     sourced_block_types: frozenset[str] = frozenset()
-    """Types of blocks that are its where they have a ``source``."""
+    """Block types that are its own if the block has a ``source``."""
     likely_block_types: frozenset[str] = frozenset()
-    """Types of blocks that are most likely its, though routers take them elsewhere too."""
+    """Block types that are most likely its own, though routers accept them elsewhere too."""
     item_types: frozenset[str] = frozenset()
-    """Types of elements without a role."""
+    """Types of list elements without a role."""
     item_type_ends: tuple[str, ...] = ()
-    """How other such types end."""
+    """Endings of further such types."""
     likely_message_types: frozenset[str] = frozenset()
-    """Types that messages with a role have."""
+    """Types that elements with a role have."""
     has_parts: bool = False
-    """What a message says stands in a list ``parts``."""
+    """The content of a message is in a list ``parts``."""
     has_breakpoints: bool = False
     """Blocks may carry ``cache_control``."""
 
@@ -164,142 +166,144 @@ class ListSigns(Struct, frozen=True):
 
 
 class BodySigns(Struct, frozen=True):
-    """By what a request body is known to be this API's."""
+    """Signs that a request body is this API's."""
 
     lone_fields: frozenset[str] = frozenset()
-    """Top-level fields that tell it without a list of messages."""
+    """Top-level fields that identify it even without a list of messages."""
     other_call_fields: frozenset[str] = frozenset()
-    """Fields of other calls of its provider that have the same fields."""
+    """Fields of unrelated calls of its provider that share some of these fields."""
     typical_fields: frozenset[str] = frozenset()
-    """Top-level fields that it has and others with a list of the same name have not."""
+    """Top-level fields that it has and APIs with a message list of the same name have not."""
     exclusive_fields: frozenset[str] = frozenset()
-    """Those of them that no server takes for another API; gateways pass some on."""
+    """Those typical fields that no server accepts for another API; gateways pass some of the others on."""
     tool_fields: tuple[str, ...] = ()
-    """Fields of a tool that only this API has."""
+    """Fields of a tool that no other API has."""
     tool_types: tuple[bytes, ...] = ()
-    """Types of a tool that only this API has, as JSON."""
+    """Tool types that no other API has, as JSON."""
     roles: frozenset[str] = frozenset()
-    """Roles of messages that only it has."""
+    """Message roles that no other API has."""
     certain_roles: frozenset[str] = frozenset()
-    """Those of them that nobody writes by mistake."""
+    """Those of the roles that are never written by mistake."""
     has_tool_calls: bool = False
-    """Calls stand in a list ``tool_calls`` of a message."""
+    """Calls are in a list ``tool_calls`` of a message."""
     block_types: frozenset[str] = frozenset()
-    """Types of blocks that only it has."""
+    """Block types that no other API has."""
     block_type_ends: tuple[str, ...] = ()
-    """How other such types end."""
+    """Endings of further such types."""
     certain_block_types: frozenset[str] = frozenset()
-    """Types of blocks that an answer has in no other API."""
+    """Block types that answers of no other API contain."""
     starts_with_system: bool = False
-    """A system message may stand first."""
+    """A system message may come first."""
     listed: ListSigns = ListSigns()
     model_name: bytes = b""
-    """What the names of its models have in them, in lower case."""
+    """A part of its models' names, in lower case."""
 
 
 class MessageShape(Struct, frozen=True):
-    """How a message of the list looks, for what puts damaged ones right."""
+    """The shape of a message, for the repair of damaged ones."""
 
     roles: tuple[str, ...]
-    """Roles that a message may have; an empty one where it may have none."""
+    """Valid roles; among them an empty one if the role may be left out."""
     assistant_role: str = "assistant"
     content_field: str = "content"
-    """The field that holds what a message says."""
+    """The field with the content of a message."""
     text_types: tuple[str, str] = ("text", "text")
-    """The type of a block of words of the user's and of the assistant's; empty where blocks have no type."""
+    """Types of a text block of the user and of the assistant; empty if blocks have no type."""
     foreign_call_types: frozenset[str] = frozenset()
-    """Types of calls and results of other APIs, which a block of this one cannot be."""
+    """Types of calls and results in other APIs, never a block of this one."""
     results_hold_media: bool = True
-    """A result may hold more than words."""
+    """A result may hold media beside text."""
     can_show_media: Callable[[Media], bool] | None = None
-    """Whether a user can show such media; all of them where nothing says it."""
+    """Whether a user message can show a medium; None if it can show all."""
     has_error_flag: bool = True
-    """A result has a mark that it is an error."""
+    """A result can be flagged as an error."""
     image_url_is_object: bool = False
-    """The address of an image stands in an object."""
+    """The address of an image is in an object."""
 
 
 class BlockForms(Struct, frozen=True):
-    """How the pieces of a message are known to be written for this API, among those of others."""
+    """How this API writes the pieces of a message, to tell them from those of other APIs."""
 
     parsed_kinds: tuple[str, ...]
-    """Kinds that its module makes parts of; one that stayed opaque did not have the shape it should."""
+    """Kinds that its decoder understands; a part of such a kind that stayed opaque is malformed."""
     telling_kinds: tuple[str, ...]
-    """Kinds by which its parts are known among those of another, which a converter may have left behind."""
+    """Kinds that reveal a part of this API among those of another, such as a converter may leave behind."""
     more_refused_kinds: tuple[str, ...] = ()
-    """Kinds of opaque parts that it refuses beside those and the ones of other APIs."""
+    """Further kinds of opaque parts that it refuses, beside malformed ones and those of other APIs."""
     kinds_by_type: Mapping[str, str] = {}
-    """What an element of such a type is."""
+    """Kind of content by type of the element."""
     later_kinds_by_type: Mapping[str, str] = {}
-    """The same, of types that another API has too and reads better."""
+    """The same, for types that another API has too and converts better; consulted after every ``kinds_by_type``."""
     kinds_by_type_and_field: Mapping[tuple[str, str], str] = {}
-    """The same, of types that others have too, by the field by which this one is known."""
+    """The same, for types that others have too, with the field that is this API's own."""
     kinds_by_field: Mapping[str, str] = {}
-    """What an element without a type is, by the field that holds an object."""
+    """Kind of content of an element without a type, by the field that holds an object."""
     built_in_type_ends: tuple[str, ...] = ()
-    """How the types of the calls of built-in tools end, and of what came of them."""
+    """Endings of the types of calls and results of built-in tools."""
     compaction_field: str = ""
-    """The field by which a compaction is known to be its."""
+    """The field that identifies a compaction as its own."""
     call_fields: Mapping[str, type] = {}
-    """Fields of an answer that hold calls beside its content, and what they are: a list or a mapping."""
+    """Fields of an answer that hold calls beside its content, and their type: a list or a mapping."""
     result_roles: tuple[str, ...] = ()
     """Roles of messages that are results."""
     own_message_fields: frozenset[str] = frozenset()
-    """Fields beside the content that say something here, and nowhere else."""
+    """Fields beside the content that only this API reads."""
     own_roles: tuple[str, ...] = ()
-    """Roles that not every API knows."""
+    """Roles that some other APIs do not know."""
     takes_any_role: bool = False
-    """A message is told by the field of its content, whatever its role."""
+    """A message is recognized by its content field, whatever its role."""
     writes_block_types: tuple[str, ...] = ()
-    """Types of words and calls that tell of bytes alone who wrote them."""
+    """Types of text and calls that reveal the API from the bytes of a block alone."""
     own_forms: Mapping[str, str] = {}
-    """What it has for each kind of thing, in words."""
+    """Its form of each kind of content, in words for messages to users."""
     is_own_tool: Callable[[Mapping[str, Any]], bool] = lambda _tool: False
-    """Whether a function of the client's is offered in its form."""
+    """Whether a function is declared in this API's form."""
 
 
 class CompactionFormat(Struct, frozen=True):
     """How the provider of an API compacts a conversation itself."""
 
     min_threshold_tokens: int
-    """Input tokens under which it refuses a threshold."""
+    """The lowest threshold that the provider accepts, in input tokens."""
     build_threshold_fields: Callable[[int, str, bool], JsonObject]
-    """The fields with which it compacts by itself above some input tokens, from those, the instructions for it, and
-    whether it is to stop behind the compaction."""
+    """Builds the fields for automatic compaction above a number of input tokens, from that number, instructions, and
+    whether to stop after the compaction."""
     build_request: Callable[[Mapping[str, Raw], str, bool], NativeCompactionRequest]
-    """A request for nothing but a compaction, from the fields of a body, instructions, and whether it is asked for
-    among the messages where there is an address too."""
+    """Builds a request for a compaction alone, from the fields of a body, instructions, and whether to ask with a last
+    message instead of at the compaction endpoint, where both exist."""
     wrap_block: Callable[[Raw], Raw]
-    """A compaction as an element of the list of messages."""
+    """Wraps a compaction as an element of the list of messages."""
     find_betas: Callable[[bytes], tuple[str, ...]] | None = None
-    """The beta features that a body needs for what stands in it."""
+    """Finds the beta features that the content of a body needs."""
     returns_history: bool = False
-    """On demand the next list of messages comes back, with the user's among them, and not the compaction alone."""
+    """A compaction on demand returns the next list of messages, user messages included, and not one block."""
 
 
 class ApiSpec(Struct, frozen=True):
-    """What is known of an API."""
+    """Everything that is known of an API."""
 
     api: str
     display_name: str
-    """What its provider calls it."""
+    """Its name as its provider writes it."""
     messages_field: str
-    """The list of messages in a body."""
+    """The field with the list of messages."""
     decode_message: Callable[[JsonBytes], Message]
-    """One element of the list, or one run of them, as a message."""
+    """Decodes one element of the list, or one run of elements that form a message."""
     encode_message: Callable[[Message, Raw | None], list[bytes]]
-    """A message as elements of the list, over what stood there."""
+    """Encodes a message as elements of the list; the second argument is the message it was edited from, if any."""
     setup_fields: tuple[str, ...]
-    """Fields that stand before the messages in the prompt, in the order the provider renders them."""
+    """Fields that precede the messages in the prompt, in the order in which the provider renders them."""
     max_tokens_paths: tuple[FieldPath, ...]
-    """Where the asked output stands; the first is used when a body has none."""
+    """Fields of the output limit; the first is used for a body without a limit."""
     build_dialect: Callable[[str, str], Dialect]
-    """The rules for a model at a provider, empty where its name is to tell; without ``refused_kinds``, which come from
-    all APIs together."""
+    """Builds the rules for a model at a provider; an empty provider means that the model's name decides.
+
+    ``refused_kinds`` stays empty, since it depends on all APIs; the registry adds it.
+    """
     answers_module: str
-    """The module in which ``ANSWERS`` says how it answers; loaded when first asked, see ``answers``."""
+    """The module with ``ANSWERS``, loaded on first use of ``answers``."""
     rules_module: str
-    """The module in which ``RULES`` says what a request is judged by; loaded when first asked, see ``rules``."""
+    """The module with ``RULES``, loaded on first use of ``rules``."""
     options: OptionFormat
     errors: ErrorFormat
     endpoints: Endpoints
@@ -307,41 +311,45 @@ class ApiSpec(Struct, frozen=True):
     shape: MessageShape
     blocks: BlockForms
     relax_dialect: Callable[[Dialect], Dialect] | None = None
-    """The rules for what a client wrote for a server of its own, of which nothing is known here."""
+    """Relaxes the rules for a message list that a client wrote for a server unknown to Holdfast."""
     system_fields: tuple[str, ...] = ()
-    """The field of the system prompt and its other spellings, where it is no message."""
+    """The field of the system prompt and its other spellings, if it is not a message."""
     group_items: Callable[[Sequence[Raw]], list[MessageGroup]] | None = None
-    """Reads all elements, where neighbours may make one message."""
+    """Decodes the whole list, if several elements may form one message."""
     to_list_bytes: Callable[[Raw], JsonBytes] | None = None
-    """The bytes of a message as they stand between the brackets of the list."""
+    """Returns the bytes of a message as elements of the list."""
     link_results: Callable[[Sequence[Message]], list[Message]] | None = None
-    """Ties results to calls by their order, where ids are optional."""
+    """Links results to calls by their order, if ids are optional."""
     adapt_outputs: Callable[[list[list[JsonBytes]]], list[list[JsonBytes]]] | None = None
-    """Fits new elements to each other, where one depends on another."""
+    """Adapts newly encoded elements to each other, if the form of one depends on another."""
     compaction: CompactionFormat | None = None
-    """How its provider compacts, where it does."""
+    """How its provider compacts; None if it does not."""
     signed_part_types: tuple[type, ...] = ()
-    """The kinds of parts that its provider signs; elsewhere a signature is only the name of a field."""
+    """Types of parts that its provider signs; on other parts a signature is only the name of a field."""
     sealed_history_kinds: frozenset[str] = frozenset()
-    """Kinds of opaque parts in which it gives back a whole past that only it can read."""
+    """Kinds of opaque parts that hold a whole past in encrypted form."""
     element_name: str = "the message"
-    """What errors call an element of the list."""
+    """The name of a list element in error messages."""
     accepts_plain_text: bool = False
-    """The list may be a plain string."""
+    """The list may be replaced by a plain string."""
     has_model_field: bool = True
     """The body names its model."""
     supports_cache_control: bool = False
-    """Explicit cache breakpoints (``cache_control``) may be set."""
+    """The client may set explicit cache breakpoints (``cache_control``)."""
 
     @property
     def answers(self) -> AnswerFormat:
-        """How it answers. Planning needs none of it, and reading errors takes longer to load than all else here."""
+        """The format of its answers.
+
+        Loaded on first use: planning needs none of it, and the error rules behind it take longer to load than
+        everything else here.
+        """
         answers: AnswerFormat = _load_value(self.answers_module, "ANSWERS")
         return answers
 
     @property
     def rules(self) -> RuleSet:
-        """What the validator judges a request by, which is for ``lint``, ``fix`` and tests alone."""
+        """The rules of the validator, loaded on first use since only ``lint``, ``fix`` and tests need them."""
         rules: RuleSet = _load_value(self.rules_module, "RULES")
         return rules
 

@@ -1,12 +1,14 @@
-"""Compactions that a provider makes itself: how one is asked for, and what comes back, as the log takes it.
+"""Ask a provider to compact a conversation itself, and take over the result in the form of a log entry.
 
-At a threshold the provider compacts by itself while it answers; on demand it is asked for nothing else.
+Above a threshold a provider compacts on its own while it answers; on demand it is asked for a compaction and nothing
+else.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import msgspec
 from msgspec import Raw, Struct
@@ -27,32 +29,33 @@ from holdfast.state.entries import TRANSIENT_ERROR_KINDS, CompactionEntry
 from holdfast.state.target import Target
 
 NATIVE_RULE = "native"
-"""Rule of the edits, and trigger of the compaction, by which the log takes over what a provider compacted by itself."""
+"""Rule of the edits, and trigger of the compaction, by which the log takes over a compaction that the provider made."""
 
 
 def can_compact_natively(target: Target) -> bool:
-    """Return whether the provider of ``target`` compacts a conversation when it is asked to."""
+    """Return whether the provider of ``target`` compacts a conversation on demand."""
     return _get_compaction_format(target.api) is not None and target.dialect.supports_compaction
 
 
 def returns_user_words(api: str) -> bool:
-    """Return whether the user's messages stand in what comes back of a compaction on demand."""
+    """Return whether a compaction on demand returns the user's messages beside the compaction."""
     compaction = _get_compaction_format(api)
     return compaction is not None and compaction.returns_history
 
 
 def _get_compaction_format(api: str) -> CompactionFormat | None:
-    return API_SPECS[api].compaction if api in API_SPECS else None
+    spec = API_SPECS.get(api)
+    return None if spec is None else spec.compaction
 
 
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
 def build_server_compaction_fields(api: str, tokens: int, *, instructions: str = "", pause: bool = False) -> JsonObject:
-    """Return the fields with which the provider compacts by itself above ``tokens`` input tokens.
+    """Return the fields that make the provider compact on its own above ``tokens`` input tokens.
 
-    ``pause`` lets it stop behind the compaction (Anthropic alone); ``instructions`` take the place of its own prompt
-    there. ``ConfigError`` for an API that cannot, and for a threshold that its provider refuses.
+    On Anthropic, ``pause`` makes it stop after the compaction, and ``instructions`` replace its own prompt. Raises
+    ``ConfigError`` for an API without such a threshold, and for a threshold that its provider refuses.
     """
     raise_if_wrong_type(ConfigError, api=(api, str), tokens=(tokens, int))
     compaction = _get_compaction_format(api)
@@ -69,10 +72,10 @@ def build_server_compaction_fields(api: str, tokens: int, *, instructions: str =
 def build_native_compaction_request(
     api: str, body: bytes, *, instructions: str = "", in_band: bool = False
 ) -> NativeCompactionRequest:
-    """Return the request that asks for a compaction of all messages in ``body``, which is left as it is.
+    """Build the request that asks for a compaction of all messages in ``body``, which is not changed.
 
-    ``instructions`` say what counts above all. ``in_band`` asks by a last input item instead of at the address that
-    Responses has for it. ``ConfigError`` for an API without compaction.
+    ``instructions`` tell what matters most. With ``in_band``, Responses is asked by a last input item instead of at its
+    compaction endpoint. Raises ``ConfigError`` for an API without compaction.
     """
     raw_fields = decode_json_fields(body, "the body")
     compaction = _get_compaction_format(api)
@@ -82,43 +85,45 @@ def build_native_compaction_request(
 
 
 def find_required_betas(api: str, body: bytes) -> tuple[str, ...]:
-    """Return the beta features that a body of ``api`` needs for what stands in it."""
+    """Return the beta features that the content of ``body`` needs."""
     compaction = _get_compaction_format(api)
-    return () if compaction is None or compaction.find_betas is None else compaction.find_betas(body)
+    if compaction is None or compaction.find_betas is None:
+        return ()
+    return compaction.find_betas(body)
 
 
 # -- what comes back ---------------------------------------------------------------------------------------------------
 
 
 class NativeCompactionResult(Struct, frozen=True):
-    """A compaction: ``items`` as the next list of messages takes them, and about how many tokens they are there."""
+    """A compaction: ``items`` to send as the next list of messages, and about how many tokens they take."""
 
     items: tuple[Raw, ...]
     tokens: int = 0
 
     def append_user_texts(self, api: str, texts: Sequence[str]) -> NativeCompactionResult:
-        """Return it with ``texts`` behind it, as the user's."""
+        """Return this compaction with a user message of ``texts`` behind it."""
         if not texts:
             return self
-        user_items = API_SPECS[api].encode_message(Message("user", tuple(map(Text, texts))), None)
-        return NativeCompactionResult(
-            (*self.items, *map(Raw, user_items)), self.tokens + sum(map(estimate_text_tokens, texts))
-        )
+        message = Message("user", tuple(map(Text, texts)))
+        user_items = API_SPECS[api].encode_message(message, None)
+        tokens = self.tokens + sum(map(estimate_text_tokens, texts))
+        return NativeCompactionResult((*self.items, *map(Raw, user_items)), tokens)
 
     def to_stored_json(self, api: str, model: str) -> Raw:
-        """Return it as ``CompactionEntry.native``."""
+        """Return this compaction in the form of ``CompactionEntry.native``."""
         return Raw(encode_json({"api": api, "model": model, "items": self.items, "tokens": self.tokens}))
 
 
 class NativeCompactionFailure(Struct, frozen=True):
-    """Why there is no compaction: ``outcome`` is a word of the events; the history stays as it is."""
+    """Why there is no compaction; the history stays as it is. ``outcome`` is one of the outcomes that events report."""
 
     outcome: str
     reason: str
     is_retryable: bool = False
     """Whether the same request may succeed a little later."""
     retry_after: float | None = None
-    """Seconds after which the provider wants to be asked again, where it said so."""
+    """Seconds to wait before a retry, if the provider said so."""
 
 
 _NOTHING_TO_SUMMARIZE_CODE = "compaction_nothing_to_summarize"
@@ -127,9 +132,7 @@ _ERROR_CODE = re.compile(rb'"error_code"\s*:\s*"(\w+)"')
 
 
 def parse_native_compaction(api: str, answer: ParsedAnswer) -> NativeCompactionResult | NativeCompactionFailure:
-    """Return the compaction in ``answer``, the answer to a request of ``build_native_compaction_request``, or why
-    there is none in it.
-    """
+    """Return the compaction in the answer to ``build_native_compaction_request``, or the reason why there is none."""
     if answer.error is not None:
         return _explain_refusal(answer.error)
     if answer.is_damaged:
@@ -147,40 +150,53 @@ def parse_native_compaction(api: str, answer: ParsedAnswer) -> NativeCompactionR
         )
     compaction = _get_compaction_format(api)
     block_tokens = _estimate_compaction_tokens(block)
+    output_tokens = _get_output_tokens(answer)
     if compaction is not None and not compaction.returns_history:
-        return NativeCompactionResult(
-            (compaction.wrap_block(block.raw),), max(_get_output_tokens(answer), block_tokens)
-        )
+        # The larger of two guesses, since the encrypted part cannot be counted and a compaction that turns out larger
+        # than planned overflows the next request.
+        return NativeCompactionResult((compaction.wrap_block(block.raw),), max(output_tokens, block_tokens))
     items = tuple(map(Raw, answer.history_elements))
-    user_tokens = sum(_estimate_user_item_tokens(raw) for raw in items)
-    return NativeCompactionResult(items, (_get_output_tokens(answer) or block_tokens) + user_tokens)
+    user_tokens = sum(map(_estimate_user_item_tokens, items))
+    return NativeCompactionResult(items, (output_tokens or block_tokens) + user_tokens)
 
 
 def _explain_refusal(error: ErrorReport) -> NativeCompactionFailure:
     verdict = classify_error(error)
     body = error.body if isinstance(error.body, bytes) else encode_json(error.body)
-    code = match[1].decode() if (match := _ERROR_CODE.search(body)) else ""
+    match = _ERROR_CODE.search(body)
+    code = "" if match is None else match[1].decode()
     status = f"HTTP {error.status}, " if error.status else ""
     why = f"the provider did not compact ({status}{code or verdict.kind}): {error.message_line[:_MAX_QUOTED_CHARS]}"
     if code == _NOTHING_TO_SUMMARIZE_CODE:
         return NativeCompactionFailure("nothing_to_compact", why)
-    again = code == _UNAVAILABLE_CODE or (verdict.kind in TRANSIENT_ERROR_KINDS and not code.startswith("compaction_"))
-    return NativeCompactionFailure("provider_error", why, again, verdict.retry_after)
+    # Anthropic documents ``compaction_unavailable`` as passing, and all other ``compaction_…`` codes as faults of the
+    # request, which fails the same way again.
+    is_transient_kind = verdict.kind in TRANSIENT_ERROR_KINDS and not code.startswith("compaction_")
+    is_retryable = code == _UNAVAILABLE_CODE or is_transient_kind
+    return NativeCompactionFailure("provider_error", why, is_retryable, verdict.retry_after)
 
 
 _MAX_QUOTED_CHARS = 300
-"""Characters of a provider's words that are repeated."""
+"""Characters quoted from a provider's error. Chosen by judgement: enough for a sentence or two, short enough for a line
+of the log."""
 
 
 def _find_newest_compaction(message: Message) -> Opaque | None:
-    blocks = [part for part in message.parts if isinstance(part, Opaque) and part.kind == COMPACTION_KIND]
-    return blocks[-1] if blocks else None
+    for part in reversed(message.parts):
+        if _is_compaction(part):
+            return part
+    return None
+
+
+def _is_compaction(part: Part) -> TypeGuard[Opaque]:
+    return isinstance(part, Opaque) and part.kind == COMPACTION_KIND
 
 
 def _has_compaction_content(block: Opaque) -> bool:
-    """Return whether a block, or item, says anything; null is a compaction that failed."""
-    block_fields = _decode_compaction(block)
-    return any(isinstance(block_fields.get(key), str) and block_fields[key] for key in ("content", "encrypted_content"))
+    """Return whether a compaction has any text, readable or encrypted; one with null content failed."""
+    fields = _decode_compaction(block)
+    texts = (fields.get("content"), fields.get("encrypted_content"))
+    return any(isinstance(text, str) and text for text in texts)
 
 
 def _decode_compaction(block: Opaque) -> JsonObject:
@@ -188,80 +204,83 @@ def _decode_compaction(block: Opaque) -> JsonObject:
 
 
 def _get_output_tokens(answer: ParsedAnswer) -> int:
-    """Return the tokens that the compaction cost to write; a hidden text is about as long."""
-    return answer.billed_usage.output if answer.billed_usage is not None else 0
+    """Return the output tokens billed for a compaction: the best guess at the length of text that is encrypted."""
+    return 0 if answer.billed_usage is None else answer.billed_usage.output
 
 
 def _estimate_compaction_tokens(block: Opaque) -> int:
-    """Return about how many tokens a compaction is: as its words have, or a sealed text as long as its seal."""
-    block_fields = _decode_compaction(block)
-    words = block_fields.get("content")
-    return (
-        estimate_text_tokens(words)
-        if isinstance(words, str)
-        else count_base64_bytes(str(block_fields.get("encrypted_content"))) // _CHARS_PER_TOKEN
-    )
+    """Estimate the tokens of a compaction from its text, or from the length of its encrypted content."""
+    fields = _decode_compaction(block)
+    text = fields.get("content")
+    if isinstance(text, str):
+        return estimate_text_tokens(text)
+    return count_base64_bytes(str(fields.get("encrypted_content"))) // _CHARS_PER_TOKEN
 
 
 _CHARS_PER_TOKEN = 4
-"""Characters for one token of a text that nobody can see."""
+"""Characters a token of encrypted text, which no tokenizer can read: the usual rule of thumb for English prose."""
 
 
 def _estimate_user_item_tokens(raw: Raw) -> int:
-    """Return the estimated tokens of a user's message beside a compaction, which nobody can read."""
+    """Estimate the tokens of a user message that came back beside a compaction; 0 for other items."""
     item = msgspec.json.decode(raw)
     content = item.get("content") if isinstance(item, dict) else None
     if isinstance(content, str):
         return estimate_text_tokens(content)
-    texts = [piece.get("text") for piece in content or () if isinstance(piece, dict)]
-    return sum(estimate_text_tokens(text) for text in texts if isinstance(text, str))
+    tokens = 0
+    for piece in content or ():
+        text = piece.get("text") if isinstance(piece, dict) else None
+        if isinstance(text, str):
+            tokens += estimate_text_tokens(text)
+    return tokens
 
 
 # -- an answer that compacted by itself --------------------------------------------------------------------------------
 
 
 def count_parts_before_compaction(answer: Message) -> int:
-    """Return how many parts of an answer its newest compaction ends; 0 where the provider compacted nothing."""
-    blocks = [
-        (at, part) for at, part in enumerate(answer.parts) if isinstance(part, Opaque) and part.kind == COMPACTION_KIND
-    ]
-    places = [at for at, block in blocks if _has_compaction_content(block)]
-    return places[-1] + 1 if places else 0
+    """Count the parts of an answer up to its newest compaction, that one included; 0 without a compaction."""
+    for index in reversed(range(len(answer.parts))):
+        part = answer.parts[index]
+        if _is_compaction(part) and _has_compaction_content(part):
+            return index + 1
+    return 0
 
 
 def build_compaction_from_answer(
     api: str, model: str, answer: Message, index: int, readable_summary: Message
 ) -> CompactionEntry | None:
-    """Return the compaction that ``answer``, slot ``index`` of the log, brought along; nothing where it has none.
+    """Build the log's compaction from one that the provider made within ``answer``; None if the answer has none.
 
-    All before the newest compaction in the answer gives way to it: the slots before ``index``, and the answer's own
-    parts up to it. ``readable_summary`` says the former to those who cannot read it: other providers, other models,
-    people.
+    ``index`` is the position of the answer in the log. The compaction replaces all messages before it, and the parts of
+    the answer up to the compaction. ``readable_summary`` covers the same messages for readers that cannot decrypt it:
+    other providers, other models, people.
     """
     stop = count_parts_before_compaction(answer)
     block = answer.parts[stop - 1] if stop else None
     if not isinstance(block, Opaque) or block.raw is None:
         return None
-    texts = [Text(part.text) for part in answer.parts[:stop] if isinstance(part, Text)]
-    summary = Message(readable_summary.role, (*readable_summary.parts, *texts))
+    replaced_parts = answer.parts[:stop]
+    replaced_texts = [Text(part.text) for part in replaced_parts if isinstance(part, Text)]
+    summary = Message(readable_summary.role, (*readable_summary.parts, *replaced_texts))
     compaction = _get_compaction_format(api)
-    items = (block.raw if compaction is None else compaction.wrap_block(block.raw),)
+    item = block.raw if compaction is None else compaction.wrap_block(block.raw)
     return CompactionEntry(
         index,
         summary,
         _estimate_compaction_tokens(block),
-        edits=tuple([_build_removal_edit(index, at, part) for at, part in enumerate(answer.parts[:stop])]),
+        edits=tuple([_build_removal_edit(index, place, part) for place, part in enumerate(replaced_parts)]),
         trigger=NATIVE_RULE,
         author=NATIVE_RULE,
-        native=NativeCompactionResult(items).to_stored_json(api, model),
+        native=NativeCompactionResult((item,)).to_stored_json(api, model),
         readable_tokens=build_sized_message(summary).tokens,
     )
 
 
-def _build_removal_edit(index: int, at: int, part: Part) -> Edit:
-    """Return the edit that leaves out part ``at`` of slot ``index``."""
-    size = build_sized_message(Message("assistant", (part,))).tokens - MESSAGE_OVERHEAD
-    return Edit(Span(index, index + 1, at), rule=NATIVE_RULE, why=_REPLACED_REASON, saves=size)
+def _build_removal_edit(index: int, place: int, part: Part) -> Edit:
+    """Build the edit that removes part ``place`` of message ``index``."""
+    tokens = build_sized_message(Message("assistant", (part,))).tokens - MESSAGE_OVERHEAD
+    return Edit(Span(index, index + 1, place), rule=NATIVE_RULE, why=_REPLACED_REASON, saves=tokens)
 
 
 _REPLACED_REASON = "the provider compacted here, and that stands at the front now"

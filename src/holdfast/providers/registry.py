@@ -1,4 +1,4 @@
-"""The APIs: one row each. What is known of one is in its folder; an API is added with a folder and a row."""
+"""The registered APIs, one row each. To add an API, write its folder and add a row."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ API_SPECS: dict[str, ApiSpec] = {
 }
 API_NAMES = tuple(API_SPECS)
 DEFAULT_API = OPENAI_CHAT_SPEC.api
-"""What is spoken where nothing says which API it is: most servers take this one."""
+"""The API that is assumed if nothing identifies it: most servers accept this one."""
 _CONVERTER_KINDS = ("toolResult",)
-"""Kinds of parts of programs that write requests, which they may have left behind (pi)."""
+"""Kinds of parts internal to programs that write requests (pi), which they may leave behind in a body."""
 
 
 def get_api_spec(api: str) -> ApiSpec:
-    """Return the form of ``api``; ``UnrecognizedContent`` names those there are."""
+    """Return the spec of ``api``; raises ``UnrecognizedContent`` with the list of known APIs for any other name."""
     if not isinstance(api, str) or api not in API_SPECS:
         raise UnrecognizedContent(f"no module speaks {api!r}; the APIs are {', '.join(API_NAMES)}")
     return API_SPECS[api]
 
 
 def have_one_provider(api: str, other_api: str) -> bool:
-    """Return whether both APIs are of one provider, who knows the same files by the same ids."""
+    """Return whether both APIs belong to one provider, so that uploaded files have the same ids in both."""
     return get_api_spec(api).endpoints.provider == get_api_spec(other_api).endpoints.provider
 
 
 def get_api_dialect(api: str, model: str, provider: str = "") -> Dialect:
-    """Return the rules of ``api`` for ``model``, catalogue aside; the strictest ones for an API that nobody speaks.
+    """Return the rules of ``api`` for ``model``, without the catalog's limits; the strictest rules for an unknown API.
 
-    ``provider`` says whose server it is where the model's name does not.
+    ``provider`` names the server if the model's name does not.
     """
     spec = API_SPECS.get(api)
     if spec is None:
@@ -53,20 +53,22 @@ def get_api_dialect(api: str, model: str, provider: str = "") -> Dialect:
 
 
 def _list_refused_kinds(spec: ApiSpec) -> tuple[str, ...]:
-    """Return the kinds of opaque parts that an API never takes: malformed ones of its own, and those of others."""
-    telling_kinds = [kind for other in API_SPECS.values() for kind in other.blocks.telling_kinds]
-    foreign_kinds = [kind for kind in telling_kinds if kind not in spec.blocks.telling_kinds]
+    """List the kinds of opaque parts that an API never accepts: malformed ones of its own, and those of other APIs."""
+    foreign_kinds = []
+    for other in API_SPECS.values():
+        foreign_kinds += [kind for kind in other.blocks.telling_kinds if kind not in spec.blocks.telling_kinds]
     kinds = (*spec.blocks.parsed_kinds, "unknown", *foreign_kinds, *_CONVERTER_KINDS, *spec.blocks.more_refused_kinds)
     return tuple(dict.fromkeys(kinds))
 
 
 def relax_for_unknown_server(dialect: Dialect) -> Dialect:
-    """Return the rules for what a client wrote for a server of its own, where ``dialect`` knows nothing of that server.
+    """Return the rules for messages that a client wrote for a server that ``dialect`` knows nothing about.
 
-    The client knows it, so what it wrote stays as it is, and no limit is taken for granted; what stands for older turns
-    is joined to the user's words behind it, since many a server's template wants turns in turn.
+    The client knows the server, so its messages stay as written and no limit is assumed. Only a summary is merged with
+    the user's message behind it, since many chat templates require alternating turns.
     """
     spec = API_SPECS.get(dialect.api)
     if spec is not None:
         return dialect if spec.relax_dialect is None else spec.relax_dialect(dialect)
+    # An API that is not registered either: the strictest dialect is the one that merges neighbours of one role.
     return lift_known_limits(relax_turn_order(dialect)) if dialect.merges_same_role else dialect

@@ -1,4 +1,4 @@
-"""Which block of an old message a part stands for that is written anew."""
+"""Find the old block that a rewritten part replaces, so that it keeps the block's other fields."""
 
 from __future__ import annotations
 
@@ -12,24 +12,33 @@ from holdfast.messages.parts import Part, ToolCall, ToolResult
 def align_parts_with_blocks(
     parts: Sequence[Part], old: Sequence[Raw], decode_blocks: Callable[[Sequence[Raw]], Iterable[Part]]
 ) -> dict[int, Raw]:
-    """Return, for each part without bytes of its own, the old block it stands for: same place, or same id.
+    """Map the index of each part without bytes of its own to the old block it replaces.
 
-    ``decode_blocks`` returns blocks as parts, where their ids must be known.
+    With as many blocks as parts, that is the block at the same place; else the block of the same call or result.
+    ``decode_blocks`` decodes the old blocks, and is only called if their ids are needed.
     """
-    bare = [index for index, part in enumerate(parts) if part.raw is None]
-    if not bare:
+    bare_indexes = [index for index, part in enumerate(parts) if part.raw is None]
+    if not bare_indexes:
         return {}
     if len(old) == len(parts):
-        return {index: old[index] for index in bare if bytes(old[index]).startswith(b"{")}
-    old_by_id = {
-        part_id: raw for part, raw in zip(decode_blocks(old), old, strict=True) if (part_id := get_call_identity(part))
-    }
-    ids_by_index = {index: get_call_identity(parts[index]) for index in bare}
-    return {index: old_by_id[part_id] for index, part_id in ids_by_index.items() if part_id in old_by_id}
+        return {index: old[index] for index in bare_indexes if bytes(old[index]).startswith(b"{")}
+    old_by_identity: dict[tuple[type, str], Raw] = {}
+    for old_part, raw in zip(decode_blocks(old), old, strict=True):
+        identity = get_call_identity(old_part)
+        if identity is not None:
+            old_by_identity[identity] = raw
+    blocks_by_index: dict[int, Raw] = {}
+    for index in bare_indexes:
+        identity = get_call_identity(parts[index])
+        if identity is not None and identity in old_by_identity:
+            blocks_by_index[index] = old_by_identity[identity]
+    return blocks_by_index
 
 
 def get_call_identity(part: Part) -> tuple[type, str] | None:
-    """Return which call a part makes or answers; nothing for other parts."""
+    """Return type and id of a call, or of the call that a result answers; None for other parts."""
     if type(part) is ToolCall:
         return ToolCall, part.id
-    return (ToolResult, part.call_id) if type(part) is ToolResult else None
+    if type(part) is ToolResult:
+        return ToolResult, part.call_id
+    return None

@@ -1,4 +1,4 @@
-"""What an element of a message may be, whichever API it is written for; the words are those of findings and notes."""
+"""Kinds of content that a message may hold in any API, in the words that findings and notes use for them."""
 
 CALL_KIND, RESULT_KIND, THINKING_KIND = "call of a tool", "result of a tool", "thinking"
 TEXT_KIND, BUILT_IN_CALL_KIND = "text", "call of a built-in tool"

@@ -1,4 +1,4 @@
-"""How the errors of an API look: its statuses, its names for them, and the body and the event around them."""
+"""How an API writes its errors: statuses, error types, and the body and stream event around them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 
 class ErrorForm(Struct, frozen=True):
-    """How an API says one kind: the status, the names that go with it, and a text when none is given."""
+    """How an API writes one kind of error: status, type, code, and a default text."""
 
     status: int
     type: str
@@ -19,33 +19,35 @@ class ErrorForm(Struct, frozen=True):
 
 
 def encode_error_json(value: Any) -> bytes:
-    """Return ``value`` as compact JSON in UTF-8; half characters are written with a backslash."""
+    """Encode ``value`` as compact UTF-8 JSON. Lone surrogates are escaped with a backslash."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
 def render_data_event(body: dict[str, Any], _sequence_number: int) -> bytes:
-    """Return the body of an error as a server-sent event without a name."""
+    """Render the body of an error as a server-sent event without a name."""
     return b"data: " + encode_error_json(body) + b"\n\n"
 
 
 class ErrorFormat(Struct, frozen=True):
-    """How an API says errors."""
+    """How an API writes errors."""
 
     forms: Mapping[str, ErrorForm]
-    """Statuses and names by kind of error, as the documentation of the API has them."""
+    """Forms by kind of error, with statuses and types from the API's documentation."""
     word_overflow: Callable[[str, int | None, int | None, int | None], str]
-    """What is said of a prompt that does not fit, from the kind, the limit, the tokens requested and the output asked
-    for; a number that is not known is None."""
+    """Words an overflow, from its kind, the limit, the requested tokens and the requested output; numbers may be None.
+
+    Clients parse these texts and act on them (compaction, retry with less), so they follow the provider's own wording.
+    """
     build_body: Callable[[ErrorForm, str, bool], dict[str, Any]]
-    """The body of a response from a form, the text, and whether the prompt does not fit."""
+    """Builds the response body from a form, the text, and whether the error is an overflow."""
     render_event: Callable[[dict[str, Any], int], bytes] = render_data_event
-    """The last event of a stream that ends with the error in this body, and the number of the event."""
+    """Renders that body as the last event of a stream; the number is the event's sequence number."""
     sends_overflow_as_event: bool = False
-    """Whether clients understand an overflow from the events of a stream alone, where they asked for one."""
+    """Whether clients that asked for a stream only understand an overflow as a stream event, after HTTP 200."""
 
 
 def format_token_sum(limit: int | None, requested_tokens: int | None, output: int | None) -> str:
-    """Return the sum as far as it is known."""
+    """Format "requested + output > limit", or as much of it as is known."""
     if limit is not None and requested_tokens is not None:
         return f"{requested_tokens} + {'max_tokens' if output is None else output} > {limit}"
     if limit is not None:

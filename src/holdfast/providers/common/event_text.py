@@ -1,4 +1,4 @@
-"""Texts out of the objects of an event, whatever else stands there."""
+"""Read texts out of decoded stream events, whatever shape they have."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Any
 
 
 def as_object(value: Any) -> dict[str, Any]:
-    """Return ``value`` where it is an object; an empty one for anything else."""
+    """Return ``value`` if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def get_first_object(value: Any) -> dict[str, Any]:
-    """Return the first element of a list where it is an object; an empty one for anything else."""
+    """Return the first element of a list if it is an object, else an empty one."""
     return as_object(value[0]) if isinstance(value, list) and value else {}
 
 
 def get_text_at(value: dict[str, Any], *path: str) -> str:
-    """Return the text at the end of ``path``; empty where none stands there."""
+    """Return the text at ``path``, or an empty one if there is no text at that path."""
     for name in path[:-1]:
         value = as_object(value.get(name))
     text = value.get(path[-1])

@@ -1,7 +1,7 @@
-"""What a request asks for beside its messages, as every API has it, and small readers of bodies that say it.
+"""The options of a request in a form that all APIs share, and small readers of decoded bodies.
 
-Tools that the client runs, which of them may be called, the longest answer, where to stop, and how to sample. What the
-provider runs itself, and every other field, has no form elsewhere.
+Covered are the functions that the client runs, the choice among them, the longest answer, stop sequences and sampling.
+Tools that the provider runs, and every other field, have no form in another API.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from msgspec import Struct
 from holdfast.providers.common.shared_options import SharedOption, list_unread_nested_fields
 
 OptionFields: TypeAlias = tuple[dict[str, Any], tuple[str, ...]]
-"""Fields of a body, and what of the options has no form there."""
+"""Fields of a body, and notes on the options that have no form there."""
 EMPTY_SCHEMA = {"type": "object", "properties": {}}
-"""The arguments of a function that takes none."""
+"""The schema of a function without arguments."""
 
 
 class FunctionTool(Struct, frozen=True):
-    """A function that the client runs."""
+    """A function that the client runs for the model."""
 
     name: str
     description: str = ""
     schema: Any = None
-    """Its arguments as JSON Schema."""
+    """JSON Schema of its arguments."""
     strict: bool = False
 
 
 class PortableOptions(Struct, frozen=True):
-    """What a request asks for; nothing = it does not say."""
+    """The options of a request. None or empty means that the request does not set the option."""
 
     system: tuple[str, ...] = ()
     tools: tuple[FunctionTool, ...] = ()
     other_tools: tuple[str, ...] = ()
-    """Tools that are no functions of the client's, by their types."""
+    """Types of the tools that are not functions of the client."""
     tool_choice: str = ""
-    """``auto``, ``none``, ``any``, or ``tool`` for the one named ``chosen_tool``."""
+    """``auto``, ``none``, ``any``, or ``tool`` for the function named by ``chosen_tool``."""
     chosen_tool: str = ""
     allowed_tools: tuple[str, ...] = ()
-    """The only ones that may be called, where that is said of several."""
+    """The only functions that may be called, if the request names several."""
     parallel_calls: bool | None = None
     max_tokens: int | None = None
     stop_sequences: tuple[str, ...] = ()
@@ -49,41 +49,43 @@ class PortableOptions(Struct, frozen=True):
     top_k: float | None = None
     stream: bool | None = None
     shared_options: tuple[SharedOption, ...] = ()
-    """What is asked for that other APIs have under other names."""
+    """Options that some other APIs have too, under names and at places of their own."""
     unread_fields: tuple[str, ...] = ()
-    """Fields that are not read here."""
+    """Fields that no reader here understands, to be reported as left out."""
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
 def as_dict(value: Any) -> dict[str, Any]:
-    """Return ``value`` where it is an object; an empty one for anything else."""
+    """Return ``value`` if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def as_dict_list(value: Any) -> list[dict[str, Any]]:
-    """Return the objects in a list; none for anything else."""
-    return [element for element in value if isinstance(element, dict)] if isinstance(value, list) else []
+    """Return the objects in a list; empty for anything else."""
+    if not isinstance(value, list):
+        return []
+    return [element for element in value if isinstance(element, dict)]
 
 
 def as_text(value: Any) -> str:
-    """Return ``value`` where it is a text; an empty one for anything else."""
+    """Return ``value`` if it is a text, else an empty one."""
     return value if isinstance(value, str) else ""
 
 
 def as_number(value: Any) -> Any:
-    """Return ``value`` where it is a number; None for anything else."""
+    """Return ``value`` if it is a number, else None."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def as_int(value: Any) -> int | None:
-    """Return ``value`` where it is a whole number; None for anything else."""
+    """Return ``value`` if it is a whole number, else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def as_texts(value: Any) -> tuple[str, ...]:
-    """Return the words of a prompt or the marks of a stop: a string, or a list of strings or of texts."""
+    """Return a prompt or stop sequences, given as a string, a list of strings or a list of text blocks."""
     if isinstance(value, str):
         return (value,)
     elements = value if isinstance(value, list) else ()
@@ -91,25 +93,28 @@ def as_texts(value: Any) -> tuple[str, ...]:
 
 
 def as_bool(value: Any) -> bool | None:
-    """Return ``value`` where it is true or false; None for anything else."""
+    """Return ``value`` if it is true or false, else None."""
     return value if isinstance(value, bool) else None
 
 
 def list_unread_fields(
     body: Mapping[str, Any], field_names: str, options: tuple[SharedOption, ...] = (), nests: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
-    """Return the fields that are read neither here nor as one of ``options``; of ``nests``, those inside."""
+    """List the fields of ``body`` that are neither in ``field_names`` nor the source of one of ``options``.
+
+    ``nests`` are fields that hold options of their own: for these, list the unread fields inside.
+    """
     read_paths = {*field_names.split(), *nests, *(option.source_field for option in options)}
     return (*sorted(body.keys() - read_paths), *list_unread_nested_fields(options, body, nests))
 
 
 def read_sampling(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how a body asks to sample, by the names that most APIs have."""
+    """Read the sampling options that most APIs have under the same names."""
     return {key: as_number(body.get(key)) for key in ("temperature", "top_p", "top_k")}
 
 
 def read_tool(tool: Mapping[str, Any], schema: str) -> FunctionTool:
-    """Return a function with its arguments in the field ``schema``."""
+    """Read a function with its argument schema in the field ``schema``."""
     strict = bool(tool.get("strict"))
     return FunctionTool(as_text(tool.get("name")), as_text(tool.get("description")), tool.get(schema), strict)
 
@@ -118,12 +123,15 @@ def read_tool(tool: Mapping[str, Any], schema: str) -> FunctionTool:
 
 
 def describe_lost_options(options: PortableOptions, *names: str) -> Iterator[str]:
-    """Yield the options of ``names`` that are asked for, by the words for them."""
+    """Yield a note for each option of ``names`` that is set, since it has no form in the other API."""
     for name in names:
         if getattr(options, name) not in (None, (), ""):
             yield f"{name} has no form there"
 
 
 def write_tool_name(tool: FunctionTool) -> dict[str, Any]:
-    """Return the fields that name a function and say what it does."""
-    return {"name": tool.name} | ({"description": tool.description} if tool.description else {})
+    """Return the fields with name and description of a function."""
+    fields = {"name": tool.name}
+    if tool.description:
+        fields["description"] = tool.description
+    return fields

@@ -1,16 +1,15 @@
-"""The bytes of a streamed answer as events: server-sent events, and Gemini's JSON array. No I/O, any chunking.
+"""Split the bytes of a streamed answer into events: server-sent events, or Gemini's JSON array. No I/O, any chunking.
 
-``SseReader`` follows the HTML standard (a line ends with LF, CR or CRLF; a blank line ends an event; a comment is a
-line that begins with a colon). Each byte that comes in leaves in the ``raw`` of exactly one event, in order, so a relay
-that writes every ``raw`` has forwarded the stream unchanged. Events that say nothing (blank lines, comments) have no
-data.
+``SseReader`` follows the HTML standard: a line ends with LF, CR or CRLF, a blank line ends an event, a line that begins
+with a colon is a comment. Each byte that comes in leaves in the ``raw`` of exactly one event, in order, so a relay that
+writes every ``raw`` has forwarded the stream unchanged. Events without content (blank lines, comments) have no data.
 
-Law: any chunking gives the same events, and their ``raw`` together are the input. To keep it, an event whose blank
-line ends with CR is over there and then, and an LF behind that CR is an event of its own that says nothing. Time is
+Law: any chunking gives the same events, and their ``raw`` joined is the input. To keep it, an event that ends with the
+CR of a blank line is complete at once, and an LF behind that CR becomes an event of its own without data. Time is
 linear in the bytes, however they are cut.
 
-httpx-sse and the SDKs' readers pull decoded lines from a response and drop their bytes. A relay needs each event's own
-bytes, pushed in as they arrive, so the reader is written here.
+httpx-sse and the SDKs' readers pull decoded lines from a response and drop their bytes. A relay needs the bytes of each
+event, pushed in as they arrive, so the reader is written here.
 """
 
 from __future__ import annotations
@@ -24,31 +23,34 @@ from msgspec import Struct
 from holdfast.errors import FormatError
 
 MAX_EVENT_BYTES = 64 * 1024 * 1024
-"""Bytes an event may have. The largest that an API sends are whole answers with media in them: twice the 32 MB that
-the Messages API takes as a request."""
+"""The largest event that is buffered, in bytes. The largest that an API sends are whole answers with media in them;
+this is twice the 32 MB that the Messages API accepts as a request. Without a limit, a broken server could fill the
+memory."""
 DONE_DATA = b"[DONE]"
-"""What OpenAI's streams end with."""
+"""The data of the event that ends OpenAI's streams."""
 
 
 class StreamEvent(Struct, frozen=True):
-    """One event. ``data`` is its data lines, joined by LF; empty when it says nothing (a keep-alive, a blank line)."""
+    """One event. ``data`` is its data lines joined by LF, empty for a keep-alive or a blank line."""
 
     data: bytes = b""
     event: str = ""
-    """Its name, or empty."""
+    """Its name; empty without one."""
     id: str = ""
     retry: int | None = None
-    """Milliseconds."""
+    """Reconnection time in milliseconds."""
     raw: bytes = b""
-    """Exactly the bytes it came as, with the blank line."""
+    """Exactly the bytes it arrived as, with the blank line."""
     is_complete: bool = True
-    """Whether its end was seen. What is left when a stream closes has no blank line: a browser would drop it, but
-    some servers end like that, so it is given, and JSON that was cut does not decode."""
+    """Whether the end of the event was seen. Bytes left when a stream closes have no blank line behind them. A browser
+    drops them, but some servers end their streams like that, so they are passed on; JSON that was cut does not decode.
+    """
 
 
 class _EventReader(ABC):
-    """Bytes that came and are no event yet. After a ``FormatError`` it stays broken; ``unread_bytes`` holds what is
-    left.
+    """A buffer of bytes that are not an event yet.
+
+    After a ``FormatError`` a reader stays broken; ``unread_bytes`` holds the rest.
     """
 
     def __init__(self, limit: int = MAX_EVENT_BYTES) -> None:
@@ -62,13 +64,16 @@ class _EventReader(ABC):
 
     @property
     def unread_bytes(self) -> bytes:
-        """The bytes that came and were not given in an event; a relay that gives up reading sends them as they are."""
+        """The bytes that arrived and were not given out in an event; a relay that stops reading forwards them as they
+        are.
+        """
         return bytes(self._buffer)
 
     def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """Return the events that ``chunk`` completes; ``FormatError`` when one is over the limit or cannot be read.
+        """Return the events that ``chunk`` completes.
 
-        Events before the bad one are still given; the error then comes with the next call.
+        Raises ``FormatError`` if an event exceeds the limit or cannot be read. Events before the bad one are returned
+        first; the error is raised by the next call.
         """
         self._raise_if_failed()
         self._buffer += chunk
@@ -80,7 +85,7 @@ class _EventReader(ABC):
         return events
 
     def close(self) -> list[StreamEvent]:
-        """Return what is left when no more bytes come: nothing, or a last event that was not ended."""
+        """Return the rest of a stream that has ended: nothing, or a last event without its end."""
         self._raise_if_failed()
         events = list(self._take_remainder())
         self._raise_if_failed()
@@ -98,7 +103,7 @@ class _EventReader(ABC):
             self._fail(f"an event has more than {self._limit:,} bytes")
 
     def _take_bytes(self, end: int) -> bytes:
-        """Return the buffer's first ``end`` bytes and let them go."""
+        """Remove the first ``end`` bytes from the buffer and return them."""
         raw = bytes(self._buffer[:end])
         del self._buffer[:end]
         self._taken += end
@@ -107,7 +112,10 @@ class _EventReader(ABC):
 
     def _take_events(self) -> list[StreamEvent]:
         events = list[StreamEvent]()
-        while self._buffer and not self._fault and (end := self._find_event_end()):
+        while self._buffer and not self._fault:
+            end = self._find_event_end()
+            if not end:
+                break
             if end > self._limit:
                 self._fail_oversized()
                 break
@@ -116,26 +124,26 @@ class _EventReader(ABC):
 
     @abstractmethod
     def _find_event_end(self) -> int:
-        """Return where the first event in the buffer ends; 0 when it is not all there."""
+        """Return the position where the first event in the buffer ends, or 0 if it is not complete."""
 
     @abstractmethod
     def _take_event(self, end: int, *, is_complete: bool = True) -> StreamEvent:
-        """Return the first ``end`` bytes of the buffer as an event."""
+        """Remove the first ``end`` bytes from the buffer and return them as an event."""
 
     @abstractmethod
     def _take_remainder(self) -> Iterator[StreamEvent]:
-        """Yield what is left."""
+        """Yield the bytes left in the buffer as an event without its end."""
 
 
 # -- server-sent events ------------------------------------------------------------------------------------------------
 
 _LINE_BREAK_BYTE = re.compile(rb"[\r\n]")
-"""The end of a line, or the second half of one."""
+"""The end of a line, or the second byte of one that is a CRLF."""
 _CR, _LF = b"\r"[0], b"\n"[0]
 _LINE_BREAK = re.compile(rb"\r\n|\r|\n")
 _BOM = b"\xef\xbb\xbf"
 _NON_FIELD_STARTS = b"\n:" + _BOM[:1]
-"""How a line begins that may be no field: a blank line, a comment, a byte order mark."""
+"""First bytes of lines that may not be fields: blank lines, comments, the byte order mark."""
 
 
 class SseReader(_EventReader):
@@ -149,15 +157,17 @@ class SseReader(_EventReader):
         """Whether a CR came, so that lines may end in any way."""
 
     def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """Return the events that ``chunk`` completes; see ``_EventReader``."""
+        """Return the events that ``chunk`` completes; see ``_EventReader.feed``."""
         self._has_cr = self._has_cr or b"\r" in chunk
-        if self._taken and not (self._buffer or self._fault or self._has_cr) and self._is_single_event(chunk):
+        # Providers flush after every event, so most chunks are one event. They are parsed without passing the buffer.
+        is_between_events = bool(self._taken) and not self._buffer
+        if is_between_events and not self._fault and not self._has_cr and self._is_single_event(chunk):
             self._taken += len(chunk)
             return [_parse_sse_event(bytes(chunk), chunk.split(b"\n"), is_complete=True)]
         return super().feed(chunk)
 
     def _is_single_event(self, chunk: bytes) -> bool:
-        """Return whether ``chunk`` is one event and no more, as most come: fields, of which each line ends with LF."""
+        """Return whether ``chunk`` is exactly one event that begins with a field and has LF line ends."""
         return (
             2 < len(chunk) <= self._limit
             and chunk[0] not in _NON_FIELD_STARTS
@@ -165,41 +175,48 @@ class SseReader(_EventReader):
         )
 
     def _find_event_end(self) -> int:
-        """Return where a blank line, or a comment before any field, ends."""
+        """Return the position behind the first blank line, or behind a comment that precedes any field; 0 without
+        one.
+        """
         if not (self._scanned or self._has_cr or self._buffer[0] in _NON_FIELD_STARTS):
-            end = self._buffer.find(b"\n\n")  # as in most: an event begins with a field, and its lines end with LF
+            # The usual case: the event begins with a field and its lines end with LF, so a blank line is two LFs.
+            end = self._buffer.find(b"\n\n")
             if end > 0:
                 return end + 2
         while (match := _LINE_BREAK_BYTE.search(self._buffer, self._scanned)) is not None:
-            whole = not self._is_crlf_tail(match.start()) and self._is_event_end(match.start())
+            is_end = not self._is_crlf_tail(match.start()) and self._is_event_end(match.start())
             self._line = self._scanned = match.end()
-            if whole:
+            if is_end:
                 return match.end()
         self._scanned = len(self._buffer)
         return 0
 
     def _is_crlf_tail(self, at: int) -> bool:
-        """Return whether the line's end at ``at`` is the LF of a CRLF, whose CR has ended the line."""
+        """Return whether the line break at ``at`` is the LF of a CRLF, so that the line has already ended with the
+        CR.
+        """
         return 0 < at == self._line and self._buffer[at] == _LF and self._buffer[at - 1] == _CR
 
     def _is_event_end(self, stop: int) -> bool:
-        """Return whether the unfinished line, if it stops here, ends an event: it is blank, or a lone comment."""
+        """Return whether the unfinished line, if it stops here, ends an event: a blank line, or a comment on its
+        own.
+        """
         line = self._line
         first = line + self._count_bom_bytes(line)
         return stop == first or (line == 0 and self._buffer.startswith(b":", first))
 
     def _count_bom_bytes(self, line: int) -> int:
-        """Return how many bytes a byte order mark takes at the beginning of this line: only the first may have one."""
+        """Return the length of the byte order mark at the beginning of this line; only the first line may have one."""
         first = self._taken == 0 and line == 0
         return len(_BOM) if first and self._buffer.startswith(_BOM) else 0
 
     def _take_event(self, end: int, *, is_complete: bool = True) -> StreamEvent:
         skip = 0 if self._taken else self._count_bom_bytes(0)
-        raw, self._line = self._take_bytes(end), 0
+        raw = self._take_bytes(end)
+        self._line = 0
         event_bytes = raw[skip:]
-        return _parse_sse_event(
-            raw, _LINE_BREAK.split(event_bytes) if self._has_cr else event_bytes.split(b"\n"), is_complete=is_complete
-        )
+        lines = _LINE_BREAK.split(event_bytes) if self._has_cr else event_bytes.split(b"\n")
+        return _parse_sse_event(raw, lines, is_complete=is_complete)
 
     def _take_remainder(self) -> Iterator[StreamEvent]:
         if self._buffer:
@@ -207,7 +224,7 @@ class SseReader(_EventReader):
 
 
 def _parse_sse_event(raw: bytes, lines: list[bytes], *, is_complete: bool) -> StreamEvent:
-    """Return the event that ``lines`` say; fields nobody knows are ignored, as the standard has it."""
+    """Return the event that ``lines`` describe. Unknown fields are ignored, as the standard demands."""
     data: list[bytes] = []
     name, identity, retry = "", "", None
     for line in lines:
@@ -227,7 +244,7 @@ def _parse_sse_event(raw: bytes, lines: list[bytes], *, is_complete: bool) -> St
 # -- a JSON array ------------------------------------------------------------------------------------------------------
 
 _ELEMENT_START = re.compile(rb"[^\s,\[\]]")
-"""What begins an element of the array; all else between elements is skipped."""
+"""The first byte of an array element; whitespace, commas and brackets between elements are skipped."""
 _BRACE_OR_QUOTE = re.compile(rb'[{}"]')
 _QUOTE_OR_ESCAPE = re.compile(rb'["\\]')
 
@@ -236,7 +253,7 @@ class JsonArrayReader(_EventReader):
     """An incremental reader of an array of JSON objects, as Gemini streams it without ``alt=sse``.
 
     Each object is one event; the brackets, commas and spaces before it are in its ``raw``. A bare object (an error) is
-    one event too. Whether the objects themselves are valid JSON is for the one who decodes them.
+    one event too. Only braces and quotes are looked at: whoever decodes an object finds out whether it is valid JSON.
     """
 
     def __init__(self, limit: int = MAX_EVENT_BYTES) -> None:
@@ -257,7 +274,7 @@ class JsonArrayReader(_EventReader):
         return 0
 
     def _find_object_start(self) -> bool:
-        """Return whether an object begins in the buffer."""
+        """Find the beginning of an object in the buffer, and return whether there is one."""
         match = _ELEMENT_START.search(self._buffer, self._scanned)
         if match is None:
             self._scanned = len(self._buffer)
@@ -269,22 +286,26 @@ class JsonArrayReader(_EventReader):
         return True
 
     def _find_structural_byte(self) -> re.Match[bytes] | None:
-        """Return the next byte that matters for where the object ends."""
-        match = (_QUOTE_OR_ESCAPE if self._quoted else _BRACE_OR_QUOTE).search(self._buffer, self._scanned)
+        """Return the next brace or quote, or inside a string the next quote or backslash; None if more bytes are
+        needed.
+        """
+        pattern = _QUOTE_OR_ESCAPE if self._quoted else _BRACE_OR_QUOTE
+        match = pattern.search(self._buffer, self._scanned)
         if match is None:
             self._scanned = max(self._scanned, len(self._buffer))
         return match
 
     def _track_nesting(self, byte: bytes) -> None:
         if byte == b"\\":
-            self._scanned += 1
+            self._scanned += 1  # the escaped byte; it may not have arrived yet, so this may point behind the buffer
         elif byte == b'"':
             self._quoted = not self._quoted
         else:
             self._depth += 1 if byte == b"{" else -1
 
     def _take_event(self, end: int, *, is_complete: bool = True) -> StreamEvent:
-        start, self._start = self._start, -1
+        start = self._start
+        self._start = -1
         raw = self._take_bytes(end)
         return StreamEvent(raw[start:], raw=raw, is_complete=is_complete)
 

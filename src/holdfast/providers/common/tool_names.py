@@ -1,4 +1,4 @@
-"""Names of tools on their way to an API that takes fewer: no two become one, and every place says the same."""
+"""Map tool names that an API does not accept to names it does, the same way in every place and without collisions."""
 
 from __future__ import annotations
 
@@ -14,27 +14,31 @@ from holdfast.state.dialect import Dialect
 
 
 def map_invalid_tool_names(names: Iterable[str], dialect: Dialect) -> dict[str, str]:
-    """Return, for each name that ``dialect`` does not take, one that it takes and that no other tool has."""
+    """Map each name that ``dialect`` does not accept to one that it accepts and that no other tool has."""
     unique_names = [name for name in dict.fromkeys(names) if name]
     used_names = {name for name in unique_names if encode_wire_tool_name(name, dialect) == name}
-    out: dict[str, str] = {}
+    new_names: dict[str, str] = {}
     for name in unique_names:
-        if name not in used_names:
-            out[name] = _make_unique_name(name, used_names | set(out.values()), dialect)
-    return out
+        if name in used_names:
+            continue
+        new_names[name] = _make_unique_name(name, used_names.union(new_names.values()), dialect)
+    return new_names
 
 
 def _make_unique_name(name: str, used_names: set[str], dialect: Dialect) -> str:
-    """Return the nearest name that is free: as it is written there, or with a digest of the whole name behind it."""
-    new = encode_wire_tool_name(name, dialect)
-    while new in used_names:
-        mark = blake2b(f"{new} {name}".encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
-        new = f"{encode_wire_tool_name(name, dialect)[: dialect.name_max - 9]}_{mark}"
-    return new
+    """Return the nearest free name: ``name`` in the API's alphabet, with a digest of ``name`` appended if taken.
+
+    The digest depends on the name alone, so requests that list the tools in another order map them the same way.
+    """
+    new_name = encode_wire_tool_name(name, dialect)
+    while new_name in used_names:
+        digest = blake2b(f"{new_name} {name}".encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+        new_name = f"{encode_wire_tool_name(name, dialect)[: dialect.name_max - 9]}_{digest}"
+    return new_name
 
 
 def rename_message_tools(message: Message, names: Mapping[str, str]) -> Message:
-    """Return the message with its calls and results under the new names; the same object when none has one."""
+    """Return ``message`` with calls and results under their new names; the same object if no name changes."""
     return replace_all_parts(message, [_rename_part_tool(part, names) for part in message.parts])
 
 

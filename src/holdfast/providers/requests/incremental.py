@@ -1,7 +1,8 @@
-"""A body that grew out of one that is known: what both begin with is not read again.
+"""Parse a body that extends an earlier one, reading only the part that is new.
 
-A client sends the whole conversation each time, and most of it in the bytes of last time. What stands in those bytes
-is what it was, so only the rest is opened: as a body of its own, with nothing but the new messages in it.
+A client sends the whole conversation with every request, most of it in the same bytes as the last time. Messages in
+shared bytes are taken from the earlier parse; only the rest is parsed, as a short body that holds nothing but the new
+messages. Without this, the work of a conversation grows with the square of its length.
 """
 
 from __future__ import annotations
@@ -28,87 +29,94 @@ from holdfast.providers.requests.request_body import (
 
 _MESSAGE_GAP = re.compile(rb"[\s,]*")
 _COMPACT_MESSAGE_START = b",{"
-"""What stands between messages in bodies without white space, as most clients write them, and how the next begins."""
+"""The separator and the first byte of the next message in a body without whitespace, as most clients write them."""
 
 
 class IndexedRequest(Struct, frozen=True):
-    """An opened body, and where its messages stand in it."""
+    """A parsed body and the positions of its messages, in bytes from the start of the body."""
 
     request: ParsedRequest
     list_start: int
-    """Where the list of messages begins."""
+    """Position of the bracket that opens the list of messages."""
     message_ends: tuple[int, ...]
-    """Where each message ends."""
+    """Position behind each message."""
 
 
 def index_request(
     parsed_request: ParsedRequest, previous: IndexedRequest | None = None, shared_messages: int = 0
 ) -> IndexedRequest | None:
-    """Return ``parsed_request`` with the places of its messages; the first ``shared_messages`` are those of
-    ``previous``.
+    """Index the positions of the messages in a parsed body, or return None if its messages are not a list.
 
-    Nothing for a body whose messages are no list.
+    The first ``shared_messages`` positions are taken from ``previous``.
     """
     start = _find_list_start(parsed_request) if previous is None else previous.list_start
     if start is None:
         return None
-    ends, new = previous.message_ends[:shared_messages] if previous is not None else (), list[int]()
-    position = ends[-1] if ends else start + 1
-    for sized_message in parsed_request.messages[len(ends) :]:
+    shared_ends = () if previous is None else previous.message_ends[:shared_messages]
+    new_ends = list[int]()
+    position = shared_ends[-1] if shared_ends else start + 1
+    for sized_message in parsed_request.messages[len(shared_ends) :]:
         position = _skip_message_gap(parsed_request.body, position) + len(sized_message.raw or b"")
-        new.append(position)
-    return IndexedRequest(parsed_request, start, ends + tuple(new))
+        new_ends.append(position)
+    return IndexedRequest(parsed_request, start, shared_ends + tuple(new_ends))
 
 
 def parse_appended_request(body: bytes, api: str, previous: IndexedRequest) -> tuple[ParsedRequest, int] | None:
-    """Return the lens of ``body``, measured, and how many of its slots are those of ``previous``; nothing where none
-    is.
+    """Parse and measure ``body``, reusing the messages it shares with ``previous``.
 
-    The lens is the one that ``parse_request`` gives. Raises as that does.
+    Return the same as ``parse_request``, measured, and the number of messages reused; None if no message is shared.
+    Raises the same errors as ``parse_request``.
     """
-    spec, old = get_api_spec(api), previous.request
+    spec = get_api_spec(api)
+    old = previous.request
     if old.api != api:
         return None
-    is_longer = bool(previous.message_ends) and body.startswith(memoryview(old.body)[: previous.message_ends[-1]])
-    shared_messages = (
-        len(previous.message_ends)
-        if is_longer
-        else bisect_right(previous.message_ends, count_shared_prefix_bytes(body, old.body))
-    )
-    shared_messages = _count_settled_messages(spec, old.messages, shared_messages)
+    shared_messages = _count_settled_messages(spec, old.messages, _count_shared_messages(body, previous))
     if not shared_messages:
         return None
+    # A short body: all of the new one but the shared messages. What it costs to parse depends on what is new.
     tail_start = _skip_message_gap(body, previous.message_ends[shared_messages - 1])
     short_body = body[: previous.list_start + 1] + body[tail_start:]
     fields = parse_body_fields(short_body)
     raw_list = fields.get(spec.messages_field)
     size = 0 if raw_list is None else memoryview(raw_list).nbytes
     if raw_list is None or short_body[previous.list_start : previous.list_start + size] != bytes(raw_list):
-        return None  # the field stands there twice
-    is_framed = all(fields.get(name) == old.fields.get(name) for name in spec.setup_fields)
-    new = parse_message_list(
-        spec, Raw(bytes(raw_list))
-    )  # read from a list of their own: none holds on to the body around it
-    whole = Raw(memoryview(body)[previous.list_start : tail_start + size - 1])
-    tail = build_parsed_request(spec, body, {**fields, spec.messages_field: whole}, new)
-    tail = measure_parsed_request(replace(tail, measured_setup=old.measured_setup if is_framed else None))
+        return None  # the list is not the one at the old position: the body has the field twice
+    has_same_setup = all(fields.get(name) == old.fields.get(name) for name in spec.setup_fields)
+    # Copied, so that the new messages keep their own list alive and not the whole body around it.
+    new_messages = parse_message_list(spec, Raw(bytes(raw_list)))
+    whole_list = Raw(memoryview(body)[previous.list_start : tail_start + size - 1])
+    tail = build_parsed_request(spec, body, {**fields, spec.messages_field: whole_list}, new_messages)
+    tail = measure_parsed_request(replace(tail, measured_setup=old.measured_setup if has_same_setup else None))
     return replace(tail, messages=old.messages[:shared_messages] + tail.messages), shared_messages
 
 
+def _count_shared_messages(body: bytes, previous: IndexedRequest) -> int:
+    """Count the messages of ``previous`` that ``body`` begins with, byte for byte."""
+    ends = previous.message_ends
+    old_body = previous.request.body
+    if ends and body.startswith(memoryview(old_body)[: ends[-1]]):
+        return len(ends)
+    return bisect_right(ends, count_shared_prefix_bytes(body, old_body))
+
+
 def _find_list_start(parsed_request: ParsedRequest) -> int | None:
-    """Return where the list of messages begins; nothing where they are no list."""
+    """Return the position of the list of messages in the body, or None if the messages are not a list."""
+    messages_field = get_api_spec(parsed_request.api).messages_field
     try:
-        start = find_field_spans(parsed_request.body, parsed_request.fields)[
-            get_api_spec(parsed_request.api).messages_field
-        ][0]
+        start, _ = find_field_spans(parsed_request.body, parsed_request.fields)[messages_field]
     except (FormatError, KeyError):
         return None
     return start if parsed_request.body.startswith(b"[", start) else None
 
 
 def count_shared_prefix_bytes(first: bytes, second: bytes) -> int:
-    """Return how many bytes both begin with."""
-    view, max_length, at = memoryview(second), min(len(first), len(second)), 0
+    """Count the bytes that both begin with."""
+    # Compare ever smaller blocks with ``startswith``: a loop over single bytes in Python would take seconds for a body
+    # of some megabytes.
+    view = memoryview(second)
+    max_length = min(len(first), len(second))
+    at = 0
     step = 1 << max_length.bit_length()
     while at < max_length and step:
         end = min(at + step, max_length)
@@ -120,7 +128,7 @@ def count_shared_prefix_bytes(first: bytes, second: bytes) -> int:
 
 
 def _skip_message_gap(body: bytes, position: int) -> int:
-    """Return where the next message begins, or the list ends."""
+    """Return the position where the next message begins, or where the list ends."""
     if body.startswith(_COMPACT_MESSAGE_START, position):
         return position + 1
     match = _MESSAGE_GAP.match(body, position)
@@ -128,9 +136,10 @@ def _skip_message_gap(body: bytes, position: int) -> int:
 
 
 def _count_settled_messages(spec: ApiSpec, sized_messages: Sequence[SizedMessage], count: int) -> int:
-    """Return how many of the first ``count`` messages say the same whatever follows them.
+    """Count the messages, of the first ``count``, that mean the same whatever follows them.
 
-    Elements may join the message before them, and results are tied to calls by what stands between.
+    Where neighbouring elements form one message (Responses), the next element may still join the last one. Where
+    results are linked to calls by order (Gemini), an answer and all the results behind it are read together.
     """
     if spec.group_items is not None:
         count -= 1
@@ -138,5 +147,13 @@ def _count_settled_messages(spec: ApiSpec, sized_messages: Sequence[SizedMessage
         while 0 < count < len(sized_messages) and sized_messages[count].message.role != "assistant":
             count -= 1
         if count == len(sized_messages):
-            count = next((at for at in reversed(range(count)) if sized_messages[at].message.role == "assistant"), 0)
+            count = _find_last_answer(sized_messages)
     return max(count, 0)
+
+
+def _find_last_answer(sized_messages: Sequence[SizedMessage]) -> int:
+    """Return the index of the last assistant message, or 0 without one."""
+    for index in reversed(range(len(sized_messages))):
+        if sized_messages[index].message.role == "assistant":
+            return index
+    return 0

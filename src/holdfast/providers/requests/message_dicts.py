@@ -1,4 +1,4 @@
-"""Messages as callers and SDKs hold them, as dicts or objects of an SDK, to values and back."""
+"""Convert between messages as callers hold them, dicts or objects of an SDK, and values."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _ELEMENT_DECODER = Decoder(dict[str, Any])
 
 
 def decode_messages(api: str, dicts: str | Sequence[Any]) -> list[Message]:
-    """Return the messages of a request to ``api``, which are dicts or objects of its SDK, as values.
+    """Decode the messages of a request to ``api``, given as dicts or as objects of its SDK.
 
     ``api`` is ``anthropic``, ``openai-chat``, ``openai-responses`` or ``gemini``; others raise ``UnrecognizedContent``.
-    Raises ``FormatError`` with the JSON path of what cannot be read or belongs to another API.
+    Raises ``FormatError`` with the JSON path of anything that cannot be read or belongs to another API.
     """
     spec = get_api_spec(api)
     if spec.accepts_plain_text and isinstance(dicts, str):
@@ -37,16 +37,17 @@ def decode_messages(api: str, dicts: str | Sequence[Any]) -> list[Message]:
 
 
 def encode_messages(api: str, messages: Sequence[Message]) -> list[Any]:
-    """Return ``messages`` as the list of dicts that a request to ``api`` holds.
+    """Encode ``messages`` as the list of dicts that a request to ``api`` holds.
 
-    Raises ``UnrecognizedContent`` for an unknown API, ``TypeError`` for what is no message, and ``FormatError`` where a
-    message holds a number that Python has no value for (``1e999``).
+    Raises ``UnrecognizedContent`` for an unknown API, ``TypeError`` for values that are not messages, and
+    ``FormatError`` if a message holds a number that Python cannot represent (``1e999``).
     """
     spec = get_api_spec(api)
     own_messages = check_messages_to_encode(messages, api)
     if spec.link_results is not None:
         own_messages = spec.link_results(own_messages)
     groups: list[list[JsonBytes]] = [[*spec.encode_message(message, None)] for message in own_messages]
+    # Only with all messages encoded is it known which kind of call each output answers (Responses).
     if spec.adapt_outputs is not None:
         groups = spec.adapt_outputs(groups)
     return [decode_json(_ELEMENT_DECODER, element, spec.element_name) for group in groups for element in group]

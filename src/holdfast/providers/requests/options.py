@@ -1,4 +1,4 @@
-"""What a request asks for beside its messages, read from a body of one API and written for another."""
+"""Convert the options of a request, everything beside its messages, from one API to another."""
 
 from __future__ import annotations
 
@@ -15,23 +15,35 @@ from holdfast.providers.registry import API_SPECS
 
 
 def read_request_options(api: str, fields: Mapping[str, Raw], messages_field: str) -> PortableOptions:
-    """Return what the fields of a body ask for; ``messages_field`` is the field of its messages."""
-    plain = {key: _decode_option(raw, key) for key, raw in fields.items() if key not in (messages_field, "model")}
-    return API_SPECS[api].options.read({key: value for key, value in plain.items() if value is not None})
+    """Read the options in the fields of a body; ``messages_field`` is the field with its messages."""
+    values: dict[str, Any] = {}
+    for key, raw in fields.items():
+        if key in (messages_field, "model"):
+            continue
+        value = _decode_option(raw, key)
+        if value is not None:
+            values[key] = value
+    return API_SPECS[api].options.read(values)
 
 
 def write_request_options(api: str, options: PortableOptions) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the fields of a body that asks for the same, and what of it has no form there; the system goes apart."""
-    form = API_SPECS[api].options
-    body, notes = form.write(options)
-    option_fields, dropped_fields = write_shared_options(form.shared, options.shared_options)
-    for key, value in option_fields.items():
+    """Return the fields that ask ``api`` for ``options``, and a note for each option that it has no form for.
+
+    The system prompt is not among them: depending on the API it is a message.
+    """
+    option_format = API_SPECS[api].options
+    body, notes = option_format.write(options)
+    shared_fields, dropped_fields = write_shared_options(option_format.shared, options.shared_options)
+    for key, value in shared_fields.items():
         old_value = body.get(key)
         body[key] = old_value | value if isinstance(old_value, dict) else value
     fields = {key: value for key, value in body.items() if value not in (None, [], ())}
-    tool_names = ", ".join(map(repr, options.allowed_tools))
-    choice_notes = (f"that only {tool_names} of the tools may be called has no form there",) if tool_names else ()
-    return fields, (*notes, *choice_notes, *(f"the field {name}: left out" for name in dropped_fields))
+    all_notes = list(notes)
+    if options.allowed_tools:
+        tool_names = ", ".join(map(repr, options.allowed_tools))
+        all_notes.append(f"that only {tool_names} of the tools may be called has no form there")
+    all_notes += [f"the field {name}: left out" for name in dropped_fields]
+    return fields, tuple(all_notes)
 
 
 def _decode_option(raw: Raw, key: str) -> Any:

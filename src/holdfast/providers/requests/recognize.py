@@ -1,4 +1,4 @@
-"""Which API a request body speaks, told from its keys."""
+"""Recognize the API of a request body by its fields, its tools and its messages."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ class _BlockType(Struct):
 
 
 class _MessagePeek(Struct):
+    """The parts of a message that tell APIs apart."""
+
     role: str = ""
     content: Raw = Raw(b"")
     tool_calls: Raw = Raw(b"")
@@ -29,7 +31,7 @@ _BLOCK_TYPES_DECODER = Decoder(list[_BlockType])
 
 
 def recognize_api(fields: Mapping[str, Raw]) -> str:
-    """Return the API of a body with these top-level fields; it need not name its messages if another field tells.
+    """Return the API of a body with these top-level fields, which may lack messages if another field gives it away.
 
     Raises ``UnrecognizedContent`` for anything else.
     """
@@ -37,6 +39,8 @@ def recognize_api(fields: Mapping[str, Raw]) -> str:
     candidates = [spec for spec in listed if spec.messages_field == listed[0].messages_field]
     if len(candidates) > 1:
         return _choose_among_candidates(fields, candidates)
+    # The last row first: Gemini's fields are more specific than those of Responses (``instructions``), which other
+    # calls of OpenAI have too.
     for spec in reversed(API_SPECS.values()):
         signs = spec.signs
         is_named = spec.messages_field in fields or not signs.lone_fields.isdisjoint(fields)
@@ -48,11 +52,12 @@ def recognize_api(fields: Mapping[str, Raw]) -> str:
 
 
 def recognize_expected_api(fields: Mapping[str, Raw], expected: str) -> str:
-    """Return the API of a body with these top-level fields that is most likely one of ``expected``.
+    """Return ``expected`` unless the body with these top-level fields is surely for another API.
 
-    It is another where ``expected`` has no list of messages of that name, or where what only the other API with such a
-    list has stands in the body, and nothing of its own does. A role or a picture of the other's may have slipped in:
-    that is mended. Raises ``UnrecognizedContent`` for what is no body.
+    That is so if ``expected`` has no list of messages by that name, or if the body has something that only the other
+    API with such a list has and nothing that only ``expected`` has. A stray role or picture of another API does not
+    count: converters leave them behind, and ``fix`` repairs them. Raises ``UnrecognizedContent`` if the body is not a
+    request at all.
     """
     if get_api_spec(expected).messages_field not in fields:
         return recognize_api(fields)
@@ -69,7 +74,9 @@ def recognize_expected_api(fields: Mapping[str, Raw], expected: str) -> str:
 
 
 def _iter_certain_api_signs(fields: Mapping[str, Raw], candidates: Sequence[ApiSpec]) -> Iterator[str]:
-    """Yield whose a body is, by fields that only one of ``candidates`` has, and by how it calls tools."""
+    """Yield the API of each certain sign: fields that only one of ``candidates`` has, and how tools are offered and
+    called.
+    """
     for spec in candidates:
         if not spec.signs.exclusive_fields.isdisjoint(fields):
             yield spec.api
@@ -86,7 +93,7 @@ def _iter_certain_api_signs(fields: Mapping[str, Raw], candidates: Sequence[ApiS
 
 
 def _iter_tool_api_signs(fields: Mapping[str, Raw], candidates: Sequence[ApiSpec]) -> Iterator[str]:
-    """Yield in whose form tools are offered."""
+    """Yield the candidates that write tools in the form of the offered ones."""
     try:
         tools = _TOOL_LIST_DECODER.decode(fields.get("tools", b"[]"))
     except msgspec.DecodeError:
@@ -101,19 +108,23 @@ def _is_tool_of(tool: Mapping[str, Raw], signs: BodySigns) -> bool:
 
 
 def _choose_among_candidates(fields: Mapping[str, Raw], candidates: Sequence[ApiSpec]) -> str:
-    """Return which of ``candidates``, whose lists have one name, a body is most likely for."""
+    """Return the most likely API of a body among ``candidates``, which use the same field for messages."""
+    # From the surest sign to the weakest: fields of the body, then tools and messages, then the name of the model,
+    # which says little since gateways serve any model over any API.
     for spec in candidates:
         if not spec.signs.typical_fields.isdisjoint(fields):
             return spec.api
     for api in _iter_likely_api_signs(fields, candidates):
         return api
     model = bytes(fields.get("model", Raw(b""))).lower()
-    named = [spec.api for spec in candidates if spec.signs.model_name and spec.signs.model_name in model]
-    return named[0] if named else DEFAULT_API
+    for spec in candidates:
+        if spec.signs.model_name and spec.signs.model_name in model:
+            return spec.api
+    return DEFAULT_API
 
 
 def _iter_likely_api_signs(fields: Mapping[str, Raw], candidates: Sequence[ApiSpec]) -> Iterator[str]:
-    """Yield what tools and messages say about the API."""
+    """Yield the API of each likely sign in the tools and messages, the most telling first."""
     yield from _iter_tool_api_signs(fields, candidates)
     peeks = _peek_messages(fields, candidates)
     for peek in peeks:
@@ -121,12 +132,15 @@ def _iter_likely_api_signs(fields: Mapping[str, Raw], candidates: Sequence[ApiSp
         for spec in candidates:
             if peek.role in spec.signs.roles or (spec.signs.has_tool_calls and has_tool_calls):
                 yield spec.api
-        kinds = _get_block_types(peek.content)
+        block_types = _get_block_types(peek.content)
         for spec in candidates:
-            if kinds & spec.signs.block_types or any(kind.endswith(spec.signs.block_type_ends) for kind in kinds):
+            has_own_type = not block_types.isdisjoint(spec.signs.block_types)
+            if has_own_type or any(type_.endswith(spec.signs.block_type_ends) for type_ in block_types):
                 yield spec.api
     if peeks and peeks[0].role == "system":
-        yield from [spec.api for spec in candidates if spec.signs.starts_with_system]
+        for spec in candidates:
+            if spec.signs.starts_with_system:
+                yield spec.api
 
 
 def _peek_messages(fields: Mapping[str, Raw], candidates: Sequence[ApiSpec]) -> list[_MessagePeek]:
@@ -137,7 +151,7 @@ def _peek_messages(fields: Mapping[str, Raw], candidates: Sequence[ApiSpec]) -> 
 
 
 def _get_block_types(content: Raw) -> frozenset[str]:
-    """Return the types of the blocks of a content; nothing where it is no list of such."""
+    """Return the types of the blocks in a content; empty if it is not a list of blocks."""
     try:
         return frozenset(block.type for block in _BLOCK_TYPES_DECODER.decode(content))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,8 +1,8 @@
-"""The lens: a request body as slots, and slots as a request body, losing nothing in between.
+"""Parse a request body into sized messages, and render sized messages back into a body, without losing a byte.
 
-What no edit touched keeps its bytes: the fields beside the messages, every slot with bytes of its own, and inside an
-edited message every other part. Without an edit the very body object comes back. Opening a body reads it and nothing
-more; ``measure_parsed_request`` counts its tokens.
+Bytes that no edit touched are kept: the fields beside the messages, every sized message with bytes of its own, and
+inside an edited message every other part. Without an edit the very same body object comes back. Parsing only reads the
+body; ``measure_parsed_request`` counts its tokens.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ from holdfast.state.persistent_sequence import count_shared_prefix_items
 from holdfast.state.plan import PlanOptions
 
 _RAW_LIST_DECODER = Decoder(list[Raw])
+# Whitespace, the comma between two elements of a list, and the bracket that opens it.
 _ELEMENT_GAP = re.compile(rb"[\s,\[]*")
 
 
 class ParsedRequest(Struct, frozen=True):
-    """A request body, opened: ``messages`` are its messages; ``fields`` all its top-level fields."""
+    """A parsed request body: its top-level ``fields`` in their order, and its ``messages``."""
 
     api: str
     model: str
@@ -55,48 +56,64 @@ class ParsedRequest(Struct, frozen=True):
     fields: dict[str, Raw]
     messages: tuple[SizedMessage, ...]
     requested_max_tokens: int | None = None
-    """The most output tokens the caller asked for."""
+    """The output limit that the caller set, in tokens."""
     measured_setup: RequestSetup | None = None
-    """The frame, where it was measured."""
+    """Digest and size of the setup, once ``measure_parsed_request`` has computed them."""
 
     @property
     def setup(self) -> RequestSetup:
-        """Digest and estimated tokens of what stands before the messages, cache breakpoints aside."""
-        return measure_request_setup(self.api, self.fields) if self.measured_setup is None else self.measured_setup
+        """Digest and estimated tokens of the fields that precede the messages; cache breakpoints do not count."""
+        if self.measured_setup is not None:
+            return self.measured_setup
+        return measure_request_setup(self.api, self.fields)
 
     @property
     def min_output_tokens(self) -> int:
-        """The least that an answer may be limited to: more than its model may think in, where the API is told that."""
-        thought = _parse_raw_int(_get_raw_at_path(self.fields, ("thinking", "budget_tokens")))
-        return min(thought + 1, self.requested_max_tokens or thought + 1) if thought else 0
+        """The smallest output limit this request may be given; 0 unless it sets a thinking budget.
+
+        The Messages API answers 400 unless ``max_tokens`` is above ``thinking.budget_tokens``. A caller that set a
+        lower limit keeps it: the mistake is the caller's, and the provider should report it.
+        """
+        thinking_budget = _parse_raw_int(_get_raw_at_path(self.fields, ("thinking", "budget_tokens")))
+        if not thinking_budget:
+            return 0
+        above_budget = thinking_budget + 1
+        return min(above_budget, self.requested_max_tokens or above_budget)
 
     @property
     def is_streaming(self) -> bool:
-        """Whether the body asks for events; where the address says that (Gemini), no body does."""
+        """Whether the body asks for a stream. Always false for Gemini, where the address says it."""
         return bytes(self.fields.get("stream", b"")) == b"true"
 
     @property
     def decode_message(self) -> Callable[[bytes], Message] | None:
-        """What made each message of its own bytes; nothing where others had a say."""
+        """The function that decodes each message from its own bytes alone.
+
+        None for APIs where neighbouring elements matter too: items grouped into one message (Responses), results linked
+        to calls by order (Gemini).
+        """
         spec = API_SPECS[self.api]
-        return spec.decode_message if spec.group_items is None and spec.link_results is None else None
+        if spec.group_items is not None or spec.link_results is not None:
+            return None
+        return spec.decode_message
 
 
 def measure_body_as_setup(parsed_request: ParsedRequest) -> RequestSetup:
-    """Return digest and tokens of all that a body holds, where other messages go behind its own."""
+    """Measure a whole body as setup, its messages included, for requests that append their messages to these."""
     setup = parsed_request.setup
     if not parsed_request.messages:
         return setup
-    sized_messages = [build_sized_message(sized_message.message) for sized_message in parsed_request.messages]
-    digest = blake2b(
-        b"\x00".join([setup.digest.encode(), *(sized_message.digest for sized_message in sized_messages)]),
-        digest_size=16,
-    ).hexdigest()
-    return RequestSetup(digest, setup.tokens + sum(sized_message.tokens for sized_message in sized_messages))
+    digests = [setup.digest.encode()]
+    tokens = setup.tokens
+    for parsed_message in parsed_request.messages:
+        sized_message = build_sized_message(parsed_message.message)
+        digests.append(sized_message.digest)
+        tokens += sized_message.tokens
+    return RequestSetup(blake2b(b"\x00".join(digests), digest_size=16).hexdigest(), tokens)
 
 
 def parse_request(body: bytes, api: str | None = None) -> ParsedRequest:
-    """Return the lens of a request body; the API is told from its keys when it is not given.
+    """Parse a request body. Without ``api``, recognize the API by the fields of the body.
 
     Raises ``UnrecognizedContent`` for a body of another API and ``FormatError`` for one that does not decode.
     """
@@ -108,7 +125,7 @@ def parse_request(body: bytes, api: str | None = None) -> ParsedRequest:
 def build_parsed_request(
     spec: ApiSpec, body: bytes, fields: dict[str, Raw], sized_messages: tuple[SizedMessage, ...]
 ) -> ParsedRequest:
-    """Return the lens of a body that has these fields, and among them these messages."""
+    """Build the parsed form of ``body`` from fields and messages that the caller has already read."""
     return ParsedRequest(
         spec.api,
         _parse_raw_string(fields.get("model")),
@@ -120,35 +137,35 @@ def build_parsed_request(
 
 
 def parse_message_list(spec: ApiSpec, raw_list: Raw | None) -> tuple[SizedMessage, ...]:
-    """Return the messages of a list; ``FormatError`` for one that does not decode."""
+    """Parse a list of messages, without measuring them. Raises ``FormatError`` if it does not decode."""
     messages, raws = _decode_message_list(spec, raw_list)
     if spec.link_results is not None:
         messages = spec.link_results(messages)
-    return tuple([SizedMessage(message, 0, b"", spec.api, raw) for message, raw in zip(messages, raws, strict=True)])
+    sized_messages = []
+    for message, raw in zip(messages, raws, strict=True):
+        sized_messages.append(SizedMessage(message, 0, b"", spec.api, raw))
+    return tuple(sized_messages)
 
 
 def measure_parsed_request(parsed_request: ParsedRequest) -> ParsedRequest:
-    """Return ``parsed_request`` with the size and the digest of every slot, and of its frame."""
-    pairs = zip(
-        parsed_request.messages,
-        measure_messages([sized_message.message for sized_message in parsed_request.messages]),
-        strict=True,
-    )
-    sized_messages = [
-        SizedMessage(sized_message.message, size, digest, sized_message.api, sized_message.raw)
-        for sized_message, (size, digest) in pairs
-    ]
+    """Return ``parsed_request`` with tokens and digest of every message and of the setup filled in."""
+    measures = measure_messages([sized_message.message for sized_message in parsed_request.messages])
+    sized_messages = []
+    for sized_message, (tokens, digest) in zip(parsed_request.messages, measures, strict=True):
+        message, api, raw = sized_message.message, sized_message.api, sized_message.raw
+        sized_messages.append(SizedMessage(message, tokens, digest, api, raw))
     return replace(parsed_request, messages=tuple(sized_messages), measured_setup=parsed_request.setup)
 
 
 def render_request(
     parsed_request: ParsedRequest, sized_messages: Sequence[SizedMessage], options: PlanOptions = PlanOptions()
 ) -> bytes:
-    """Return the request body that shows ``sized_messages`` in place of the lens's own.
+    """Render ``parsed_request`` with ``sized_messages`` in place of its own messages.
 
-    The same body object comes back when they are its own and ``options`` change nothing. ``options.markers`` are
-    positions in ``sized_messages``; where there is no room for all beside those that stand, the first ones go first. Of
-    those that other slots than the lens's own bring along, the newest stay that there is room for.
+    The same body object comes back if they are the request's own messages and ``options`` change nothing.
+    ``options.cache_breakpoints`` are positions in ``sized_messages``; if they and the breakpoints already there are
+    more than the API allows, the first positions win. Of breakpoints that replaced messages carry, the newest that fit
+    stay.
     """
     return _render_body(parsed_request, sized_messages, options)
 
@@ -159,55 +176,42 @@ def _render_body(
     options: PlanOptions,
     unmarked_from: int | None = None,
 ) -> bytes:
-    """Return the body that shows ``sized_messages``, which bring no breakpoints along from the one at
-    ``unmarked_from`` on.
-    """
-    own = _has_same_bytes(sized_messages, parsed_request.messages)
-    if own and options == PlanOptions():
-        return parsed_request.body
+    """Render the body with ``sized_messages``; those from ``unmarked_from`` on lose the breakpoints they carry."""
     spec = API_SPECS[parsed_request.api]
-    new_fields = _build_max_tokens_field(parsed_request, options)
-    if own and not (spec.supports_cache_control and (options.cache_breakpoints or options.setup_breakpoint)):
-        return (
-            replace_json_fields(parsed_request.body, parsed_request.fields, new_fields)
-            if new_fields
-            else parsed_request.body
-        )
-    encoded_groups = encode_sized_messages(spec, sized_messages)
-    if spec.supports_cache_control and not own:
-        max_breakpoints = (
-            breakpoints.MAX_BREAKPOINTS - len(breakpoints.list_setup_breakpoint_ttls(parsed_request.fields))
-            if unmarked_from is None
-            else 0
-        )
-        encoded_groups[unmarked_from or 0 :] = breakpoints.keep_newest_breakpoints(
-            encoded_groups[unmarked_from or 0 :], max_breakpoints
-        )
-    if spec.supports_cache_control and (options.cache_breakpoints or options.setup_breakpoint):
-        new_fields |= _set_cache_breakpoints(parsed_request, encoded_groups, options)
-        if (
-            own
-            and not new_fields
-            and all(
-                wire == bytes(sized_message.raw or b"")
-                for sized_message, wire in _pair_with_encoded_bytes(sized_messages, encoded_groups)
-            )
-        ):
+    is_unchanged = _has_same_bytes(sized_messages, parsed_request.messages)
+    if is_unchanged and options == PlanOptions():
+        return parsed_request.body
+    sets_breakpoints = spec.supports_cache_control and (bool(options.cache_breakpoints) or options.setup_breakpoint)
+    new_fields: dict[str, bytes] = _build_max_tokens_field(parsed_request, options)
+    if is_unchanged and not sets_breakpoints:
+        if not new_fields:
             return parsed_request.body
-    flat = [wire for group in encoded_groups for wire in group]
+        return replace_json_fields(parsed_request.body, parsed_request.fields, new_fields)
+    encoded_groups = encode_sized_messages(spec, sized_messages)
+    if spec.supports_cache_control and not is_unchanged:
+        # Stored messages still carry the breakpoints of the requests they were first sent in. Together they soon exceed
+        # the four that the API takes, so old ones go before new ones are placed.
+        first = unmarked_from or 0
+        setup_count = len(breakpoints.list_setup_breakpoint_ttls(parsed_request.fields))
+        max_breakpoints = breakpoints.MAX_BREAKPOINTS - setup_count if unmarked_from is None else 0
+        encoded_groups[first:] = breakpoints.keep_newest_breakpoints(encoded_groups[first:], max_breakpoints)
+    if sets_breakpoints:
+        new_fields |= _set_cache_breakpoints(parsed_request, encoded_groups, options)
+        if is_unchanged and not new_fields and _matches_own_bytes(sized_messages, encoded_groups):
+            return parsed_request.body
+    elements = [element for group in encoded_groups for element in group]
+    new_list = _join_list_elements(spec, parsed_request, elements)
     return replace_json_fields(
-        parsed_request.body,
-        parsed_request.fields,
-        {**new_fields, spec.messages_field: _join_list_elements(spec, parsed_request, flat)},
+        parsed_request.body, parsed_request.fields, {**new_fields, spec.messages_field: new_list}
     )
 
 
-def _pair_with_encoded_bytes(
-    sized_messages: Sequence[SizedMessage], encoded: Sequence[Sequence[JsonBytes]]
-) -> Iterator[tuple[SizedMessage, bytes]]:
-    """Yield each slot with what is shown of it."""
-    for sized_message, group in zip(sized_messages, encoded, strict=True):
-        yield sized_message, b",".join(group)
+def _matches_own_bytes(sized_messages: Sequence[SizedMessage], encoded_groups: Sequence[Sequence[JsonBytes]]) -> bool:
+    """Return whether every message was encoded as the bytes it already has, so that no breakpoint was added."""
+    for sized_message, group in zip(sized_messages, encoded_groups, strict=True):
+        if b",".join(group) != bytes(sized_message.raw or b""):
+            return False
+    return True
 
 
 def build_request_body(
@@ -218,54 +222,52 @@ def build_request_body(
     setup_fields: Mapping[str, Any] = MappingProxyType({}),
     options: PlanOptions = PlanOptions(),
 ) -> bytes:
-    """Return a request body made from ``sized_messages`` without one to start from; ``setup_fields`` are its other
-    fields.
+    """Build a request body from ``sized_messages`` alone, with ``setup_fields`` as its other fields.
 
-    Messages among these stand before all others: the system prompt of an API that has no field for it. Breakpoints that
-    ``sized_messages`` bring along are those of other requests, and go.
+    Messages in ``setup_fields`` precede all others: the system prompt of an API that has no field for it. For an API
+    that has one, leading system messages become that field unless ``setup_fields`` fill it. Breakpoints that
+    ``sized_messages`` carry belong to other requests and are dropped.
     """
     spec = get_api_spec(api)
-    lead = (
-        _count_leading_system_messages(spec, sized_messages)
-        if spec.system_fields and not setup_fields.keys() & set(spec.system_fields)
-        else 0
-    )
-    words = [
-        sized_message.message.text for sized_message in sized_messages[:lead] if sized_message.message.text.strip()
-    ]
-    body_fields = {**build_system_field(spec, words), **setup_fields}
-    first = body_fields.pop(spec.messages_field, [])
+    lead = 0
+    if spec.system_fields and setup_fields.keys().isdisjoint(spec.system_fields):
+        lead = _count_leading_system_messages(spec, sized_messages)
+    lead_texts = [sized_message.message.text for sized_message in sized_messages[:lead]]
+    system_texts = [text for text in lead_texts if text.strip()]
+    body_fields = {**build_system_field(spec, system_texts), **setup_fields}
+    first_messages = body_fields.pop(spec.messages_field, [])
     model_fields = {"model": model} if spec.has_model_field else {}
-    base_request = parse_request(encode_json({**model_fields, **body_fields, spec.messages_field: first}), api)
-    further = len(base_request.messages) - lead
-    shifted_options = replace(
-        options, cache_breakpoints=tuple(place + further for place in options.cache_breakpoints if place >= lead)
-    )
+    base_body = encode_json({**model_fields, **body_fields, spec.messages_field: first_messages})
+    base_request = parse_request(base_body, api)
+    # Positions of breakpoints count in ``sized_messages``; in the body, ``lead`` of them are gone and the messages of
+    # ``setup_fields`` stand before the rest.
+    shift = len(base_request.messages) - lead
+    positions = tuple(place + shift for place in options.cache_breakpoints if place >= lead)
     return _render_body(
         base_request,
         [*base_request.messages, *sized_messages[lead:]],
-        shifted_options,
+        replace(options, cache_breakpoints=positions),
         unmarked_from=len(base_request.messages),
     )
 
 
 def build_system_field(spec: ApiSpec, words: Sequence[str]) -> dict[str, Any]:
-    """Return the field that holds ``words`` as the system prompt; nothing without words, or without such a field."""
+    """Return the field with ``words`` as the system prompt; empty without words, or if the API has no such field."""
     if not words or not spec.system_fields:
         return {}
-    texts = [{"text": text} for text in words]
-    return {
-        spec.system_fields[0]: [{"type": "text", **text} for text in texts]
-        if spec.supports_cache_control
-        else {"parts": texts}
-    }
+    field = spec.system_fields[0]
+    if spec.supports_cache_control:
+        return {field: [{"type": "text", "text": text} for text in words]}
+    return {field: {"parts": [{"text": text} for text in words]}}
 
 
 def _count_leading_system_messages(spec: ApiSpec, sized_messages: Sequence[SizedMessage]) -> int:
-    """Return how many system messages with words alone stand first: this API has a field of its own for them."""
+    """Count the system messages at the front that consist of text alone, and so fit the API's system field."""
     for index, sized_message in enumerate(sized_messages):
         message = _strip_foreign_data(spec, sized_message)
-        if message.role != "system" or any(not isinstance(part, Text) for part in message.parts):
+        if message.role != "system":
+            return index
+        if any(not isinstance(part, Text) for part in message.parts):
             return index
     return len(sized_messages)
 
@@ -274,21 +276,23 @@ def _count_leading_system_messages(spec: ApiSpec, sized_messages: Sequence[Sized
 
 
 def _decode_message_list(spec: ApiSpec, raw: Raw | None) -> tuple[list[Message], Sequence[Raw]]:
-    """Return the messages of the list, and of each the element, or the stretch from its first element to its last."""
+    """Decode a list of messages; return them with the bytes of each: an element, or a run of elements."""
     if raw is None:
         return [], []
     if spec.accepts_plain_text and bytes(memoryview(raw)[:1]) == b'"':
         return [spec.decode_message(raw)], [raw]
-    raws = decode_json(_RAW_LIST_DECODER, raw, f"$.{spec.messages_field}")
+    elements = decode_json(_RAW_LIST_DECODER, raw, f"$.{spec.messages_field}")
     if spec.group_items is None:
-        return _decode_elements(spec, raws), raws
-    groups = spec.group_items(raws)
-    stretches = raws if len(groups) == len(raws) else [*_slice_group_bytes(bytes(raw), raws, groups)]
-    return [group[2] for group in groups], stretches
+        return _decode_elements(spec, elements), elements
+    groups = spec.group_items(elements)
+    messages = [message for _, _, message in groups]
+    if len(groups) == len(elements):
+        return messages, elements
+    return messages, [*_slice_group_bytes(bytes(raw), elements, groups)]
 
 
 def _slice_group_bytes(data: bytes, raws: Sequence[Raw], groups: Sequence[MessageGroup]) -> Iterator[Raw]:
-    """Yield the bytes of each group of objects, with what stands between them."""
+    """Yield the bytes of each group of objects in ``data``, with the separators between its objects."""
     position = 0
     for start, stop, _ in groups:
         first = data.index(b"{", position)
@@ -312,27 +316,26 @@ def _decode_elements(spec: ApiSpec, raws: Sequence[Raw]) -> list[Message]:
 
 
 def _find_requested_max_tokens(spec: ApiSpec, fields: Mapping[str, Raw]) -> int | None:
-    """Return the first limit that a body sets."""
-    return next(
-        (
-            number
-            for path in spec.max_tokens_paths
-            if (number := _parse_raw_int(_get_raw_at_path(fields, path))) is not None
-        ),
-        None,
-    )
+    """Return the output limit of a body, from the first of the API's fields that holds a number."""
+    for path in spec.max_tokens_paths:
+        number = _parse_raw_int(_get_raw_at_path(fields, path))
+        if number is not None:
+            return number
+    return None
 
 
 def _get_raw_at_path(fields: Mapping[str, Raw], path: FieldPath) -> Raw | None:
-    """Return what stands at ``path``, if anything does."""
+    """Return the value at ``path``, or None if a step of it is missing."""
     raw = fields.get(path[0])
     if raw is None or len(path) == 1:
         return raw
-    return _get_raw_at_path(decode_json_fields(raw), path[1:]) if bytes(memoryview(raw)[:1]) == b"{" else None
+    is_object = bytes(memoryview(raw)[:1]) == b"{"
+    return _get_raw_at_path(decode_json_fields(raw), path[1:]) if is_object else None
 
 
 def _parse_raw_int(raw: Raw | None) -> int | None:
     text = b"" if raw is None else bytes(raw)
+    # 15 digits fit a 64-bit integer; a longer number is garbage, and int() of a huge one raises.
     return int(text) if text.isdigit() and len(text) < 16 else None
 
 
@@ -342,13 +345,22 @@ def _parse_raw_string(raw: Raw | None) -> str:
 
 
 def measure_request_setup(api: str, fields: Mapping[str, Raw]) -> RequestSetup:
-    """Return digest and estimated tokens of what stands before the messages, cache breakpoints aside."""
-    pieces = [(key, _strip_field_cache_control(fields[key])) for key in API_SPECS[api].setup_fields if key in fields]
-    pieces = [(key, data) for key, data in pieces if data not in (b"null", b"[]", b'""')]
+    """Measure the fields that precede the messages (tools, system prompt): digest and estimated tokens.
+
+    Cache breakpoints do not count, since clients move them and the prompt stays the same.
+    """
+    pieces: list[tuple[str, bytes]] = []
+    for key in API_SPECS[api].setup_fields:
+        if key not in fields:
+            continue
+        data = _strip_field_cache_control(fields[key])
+        if data not in (b"null", b"[]", b'""'):
+            pieces.append((key, data))
     if not pieces:
         return RequestSetup()
     digest = blake2b(b"\x00".join(key.encode() + data for key, data in pieces), digest_size=16).hexdigest()
-    return RequestSetup(digest, sum(estimate_byte_tokens(_unescape_json_bytes(data)) for _, data in pieces))
+    tokens = sum(estimate_byte_tokens(_unescape_json_bytes(data)) for _, data in pieces)
+    return RequestSetup(digest, tokens)
 
 
 def _strip_field_cache_control(raw: Raw) -> bytes:
@@ -360,161 +372,211 @@ def _strip_field_cache_control(raw: Raw) -> bytes:
         blocks = [decode_json_fields(block) for block in _RAW_LIST_DECODER.decode(data)]
     except (FormatError, msgspec.DecodeError):
         return data
-    return encode_json([{key: value for key, value in block.items() if key != "cache_control"} for block in blocks])
+    for block in blocks:
+        block.pop("cache_control", None)
+    return encode_json(blocks)
 
 
 def _unescape_json_bytes(data: bytes) -> bytes:
-    """Return JSON as about the text a model sees of it: without the escapes."""
-    return data.replace(b"\\n", b"\n").replace(b'\\"', b'"') if b"\\" in data else data
+    """Return JSON without its most frequent escapes, which is roughly the text that the model is charged for."""
+    if b"\\" not in data:
+        return data
+    return data.replace(b"\\n", b"\n").replace(b'\\"', b'"')
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
 def _has_same_bytes(sized_messages: Sequence[SizedMessage], parsed: Sequence[SizedMessage]) -> bool:
-    """Whether ``sized_messages`` are the very bytes of ``parsed``, of which one slot may hold several."""
+    """Return whether ``sized_messages`` are the bytes of ``parsed``; one of the former may hold several of the latter.
+
+    Messages that the planner left alone are the same objects, so the shared beginning costs no comparison of bytes.
+    """
     first = count_shared_prefix_items(sized_messages, parsed)
-    if len(sized_messages) != len(parsed):
-        remaining_slots = iter(parsed[first:])
-        return (
-            len(sized_messages) < len(parsed)
-            and all(_is_next_run(sized_message, remaining_slots) for sized_message in sized_messages[first:])
-            and not [*remaining_slots]
-        )
-    return all(
-        a is b or (a.raw is not None and a.api == b.api and a.raw == b.raw)
-        for a, b in zip(sized_messages[first:], parsed[first:], strict=True)
-    )
+    if len(sized_messages) > len(parsed):
+        return False
+    if len(sized_messages) < len(parsed):
+        remaining = iter(parsed[first:])
+        for sized_message in sized_messages[first:]:
+            if not _take_matching_run(sized_message, remaining):
+                return False
+        return next(remaining, None) is None
+    for left, right in zip(sized_messages[first:], parsed[first:], strict=True):
+        if left is right:
+            continue
+        if left.raw is None or left.api != right.api or left.raw != right.raw:
+            return False
+    return True
 
 
-def _is_next_run(sized_message: SizedMessage, parsed: Iterator[SizedMessage]) -> bool:
-    """Whether ``sized_message`` is the bytes of what comes next of ``parsed``, which is taken."""
-    candidate, expected_raw = next(parsed, None), sized_message.raw
+def _take_matching_run(sized_message: SizedMessage, remaining: Iterator[SizedMessage]) -> bool:
+    """Take messages from ``remaining`` and return whether they are, joined by commas, the bytes of ``sized_message``.
+
+    One stored message may hold several elements of the list, such as a provider's compaction and the message beside it.
+    """
+    candidate = next(remaining, None)
     if candidate is sized_message:
         return True
-    if expected_raw is None or candidate is None or candidate.raw is None or candidate.api != sized_message.api:
+    expected = sized_message.raw
+    if expected is None or candidate is None or candidate.raw is None or candidate.api != sized_message.api:
         return False
-    joined_raw = candidate.raw
-    while (
-        len(joined_raw) < len(expected_raw)
-        and (candidate := next(parsed, None)) is not None
-        and candidate.raw is not None
-    ):
-        joined_raw = Raw(b"%b,%b" % (joined_raw, candidate.raw))
-    return joined_raw == expected_raw
+    joined = candidate.raw
+    while len(joined) < len(expected):
+        candidate = next(remaining, None)
+        if candidate is None or candidate.raw is None:
+            break
+        joined = Raw(b"%b,%b" % (joined, candidate.raw))
+    return joined == expected
 
 
 def encode_sized_messages(spec: ApiSpec, sized_messages: Sequence[SizedMessage]) -> list[list[JsonBytes]]:
-    """Return the elements of each slot: its own bytes, or its value written anew."""
+    """Encode each message as elements of the API's list: its own bytes if it has any, else its value written anew."""
+    fresh = [message for message in sized_messages if not _has_bytes_of(spec, message)]
     messages: Sequence[Message | None] = [None] * len(sized_messages)
-    fresh = [
-        sized_message for sized_message in sized_messages if sized_message.raw is None or sized_message.api != spec.api
-    ]
+    # Where ids are optional (Gemini), a result that is written anew needs the id and name of its call, which may be in
+    # any message before it, so all of them are linked together.
     if spec.link_results is not None and any(sized_message.message.results for sized_message in fresh):
         messages = spec.link_results([_strip_foreign_data(spec, sized_message) for sized_message in sized_messages])
-    out = [
-        _encode_sized_message(spec, sized_message, message)
-        for sized_message, message in zip(sized_messages, messages, strict=True)
-    ]
-    return out if spec.adapt_outputs is None or not fresh else spec.adapt_outputs(out)
+    encoded_groups = []
+    for sized_message, message in zip(sized_messages, messages, strict=True):
+        encoded_groups.append(_encode_sized_message(spec, sized_message, message))
+    if spec.adapt_outputs is None or not fresh:
+        return encoded_groups
+    return spec.adapt_outputs(encoded_groups)
+
+
+def _has_bytes_of(spec: ApiSpec, sized_message: SizedMessage) -> bool:
+    """Return whether a message has bytes of its own in the form of this API."""
+    return sized_message.raw is not None and sized_message.api == spec.api
 
 
 def _encode_sized_message(spec: ApiSpec, sized_message: SizedMessage, message: Message | None) -> list[JsonBytes]:
-    if sized_message.raw is not None and sized_message.api == spec.api:
-        return [sized_message.raw if spec.to_list_bytes is None else spec.to_list_bytes(sized_message.raw)]
-    message = _strip_foreign_data(spec, sized_message) if message is None else message
-    if sized_message.api in ("", spec.api):
-        return [*spec.encode_message(*_drop_parts_client_omits(spec, message, sized_message.base_raw))]
-    return [*spec.encode_message(message, None)] if message.parts else []
+    """Encode one message; ``message`` is its value if results were linked, else None."""
+    raw = sized_message.raw
+    if raw is not None and sized_message.api == spec.api:
+        return [raw if spec.to_list_bytes is None else spec.to_list_bytes(raw)]
+    if message is None:
+        message = _strip_foreign_data(spec, sized_message)
+    if sized_message.api not in ("", spec.api):
+        # A message of another API that lost all its parts in the conversion says nothing here. Its base is in the other
+        # API's form and of no use.
+        return [*spec.encode_message(message, None)] if message.parts else []
+    message, base = _drop_parts_client_omits(spec, message, sized_message.base_raw)
+    return [*spec.encode_message(message, base)]
 
 
 def _drop_parts_client_omits(spec: ApiSpec, message: Message, base: Raw | None) -> tuple[Message, Raw | None]:
-    """Return ``message`` without what its ``base``, as its client sent that, leaves out of an answer; and the base.
+    """Return an answer without the reasoning and message fields that the client left out of it, and the base to use.
 
-    That is reasoning, and fields beside the content. A base of several messages is none.
+    The log holds an answer as the provider sent it, while ``base`` is the message as the client sent it back. Writing
+    the parts that the client dropped would change the prompt it expects, and miss the prompt cache. A base of several
+    messages cannot serve as a model for one, so None is returned for it.
     """
     if base is None:
         return message, None
-    pieces = (
-        [base] if spec.group_items is not None else decode_json(_RAW_LIST_DECODER, b"[%b]" % base, "the base message")
-    )
+    base_elements = [base]
+    if spec.group_items is None:
+        base_elements = decode_json(_RAW_LIST_DECODER, b"[%b]" % base, "the base message")
     if message.role == "assistant" and any(map(_can_be_omitted_by_client, message.parts)):
-        sent_bytes = {bytes(part.raw or b"") for piece in pieces for part in spec.decode_message(piece).parts}
-        parts = (
+        sent_bytes: set[bytes] = set()
+        for element in base_elements:
+            sent_bytes.update(bytes(part.raw or b"") for part in spec.decode_message(element).parts)
+        kept_parts = [
             part
             for part in message.parts
             if not _can_be_omitted_by_client(part) or bytes(part.raw or b"") in sent_bytes
-        )
-        message = Message(message.role, tuple(parts))
-    return message, base if len(pieces) == 1 else None
+        ]
+        message = Message(message.role, tuple(kept_parts))
+    return message, base if len(base_elements) == 1 else None
 
 
 def _can_be_omitted_by_client(part: Part) -> bool:
-    """Whether clients leave ``part`` out of an answer that they send back, and it came with bytes of its own."""
-    return part.raw is not None and (
-        isinstance(part, Thinking) or (isinstance(part, Opaque) and is_message_field(part))
-    )
+    """Return whether ``part`` came over the wire and clients commonly drop it from answers they send back."""
+    if part.raw is None:
+        return False
+    return isinstance(part, Thinking) or (isinstance(part, Opaque) and is_message_field(part))
 
 
 def _strip_foreign_data(spec: ApiSpec, sized_message: SizedMessage) -> Message:
-    """Return the message of a slot with nothing of another API's in it."""
+    """Return the message without bytes and parts that only another API can read."""
     if sized_message.api == spec.api:
         return sized_message.message
-    return (
-        strip_foreign_content(sized_message.message, spec.api)
-        if sized_message.api
-        else drop_foreign_bytes(sized_message.message, spec.api)
-    )
+    if sized_message.api:
+        return strip_foreign_content(sized_message.message, spec.api)
+    # Messages of callers do not say which API read them; their bytes tell.
+    return drop_foreign_bytes(sized_message.message, spec.api)
 
 
 def _build_max_tokens_field(parsed_request: ParsedRequest, options: PlanOptions) -> dict[str, bytes]:
-    """Return the field that holds the most output tokens, if options set another number: more than what is thought."""
+    """Return the top-level field with the planned output limit; empty if the body already has that limit."""
     if options.max_tokens is None:
         return {}
     max_tokens = max(options.max_tokens, parsed_request.min_output_tokens)
     if max_tokens == parsed_request.requested_max_tokens:
         return {}
-    paths = API_SPECS[parsed_request.api].max_tokens_paths
-    path = next((path for path in paths if _get_raw_at_path(parsed_request.fields, path) is not None), None)
-    path = path or next((path for path in paths if path[0] in parsed_request.fields), paths[0])
+    path = _choose_max_tokens_path(parsed_request)
     number = str(max_tokens).encode()
     if len(path) == 1:
         return {path[0]: number}
-    raw = parsed_request.fields.get(path[0], Raw(b"{}"))
-    outer = bytes(raw) if bytes(raw).startswith(b"{") else b"{}"
+    raw = bytes(parsed_request.fields.get(path[0], Raw(b"{}")))
+    outer = raw if raw.startswith(b"{") else b"{}"
     return {path[0]: replace_json_fields(outer, decode_json_fields(outer), {path[1]: number})}
+
+
+def _choose_max_tokens_path(parsed_request: ParsedRequest) -> FieldPath:
+    """Return where to write the output limit: where the body has one, else in an object that it has, else by default.
+
+    Chat has two names for the limit and refuses a body that uses both.
+    """
+    paths = API_SPECS[parsed_request.api].max_tokens_paths
+    for path in paths:
+        if _get_raw_at_path(parsed_request.fields, path) is not None:
+            return path
+    for path in paths:
+        if path[0] in parsed_request.fields:
+            return path
+    return paths[0]
 
 
 def _set_cache_breakpoints(
     parsed_request: ParsedRequest, encoded: list[list[JsonBytes]], options: PlanOptions
 ) -> dict[str, bytes]:
-    """Set breakpoints in ``encoded``; return the fields of the frame that got one.
+    """Add the planned breakpoints to ``encoded`` in place; return the setup fields that got one.
 
-    The first position goes first, then the frame, then the others in turn, as long as fewer than four stand.
+    The planner orders its positions by worth: the first goes first, then the setup, then the other positions, until
+    the request has as many as the API takes, those of the client included.
     """
     wires = [[bytes(wire) for wire in group] for group in encoded]
-    standing = [breakpoints.list_message_breakpoint_ttls(wire) for group in wires for wire in group]
-    automatic = parsed_request.fields.get("cache_control")
-    used = len(breakpoints.list_setup_breakpoint_ttls(parsed_request.fields)) + sum(map(len, standing))
+    used = len(breakpoints.list_setup_breakpoint_ttls(parsed_request.fields))
+    for group in wires:
+        used += sum(len(breakpoints.list_message_breakpoint_ttls(wire)) for wire in group)
     positions = [place for place in options.cache_breakpoints if 0 <= place < len(wires) and wires[place]]
-    queue: list[int] = [*positions[:1], *([-1] if options.setup_breakpoint else []), *positions[1:]]
+    setup_positions = [_SETUP_POSITION] if options.setup_breakpoint else []
+    # The API refuses a one-hour breakpoint behind a five-minute one. So a new one that stands before a one-hour one
+    # takes an hour too; an automatic one-hour breakpoint stands behind all messages.
+    automatic = bytes(parsed_request.fields.get("cache_control", b""))
+    last_hour = len(wires) if b'"1h"' in automatic else _find_last_hour_breakpoint(wires)
     new_fields: dict[str, bytes] = {}
-    hour = len(wires) if automatic is not None and b'"1h"' in bytes(automatic) else _find_last_hour_breakpoint(wires)
-    for position in queue:
+    for position in (*positions[:1], *setup_positions, *positions[1:]):
         if used >= breakpoints.MAX_BREAKPOINTS:
             break
-        if position < 0:
-            new_fields = _mark_setup_field(parsed_request, "1h" if hour >= 0 else "5m")
+        if position == _SETUP_POSITION:
+            new_fields = _mark_setup_field(parsed_request, "1h" if last_hour >= 0 else "5m")
             used += bool(new_fields)
             continue
-        new = breakpoints.add_message_breakpoint(wires[position][-1], "1h" if position < hour else "5m")
-        used += new != wires[position][-1]
-        wires[position][-1] = encoded[position][-1] = new
+        old_wire = wires[position][-1]
+        new_wire = breakpoints.add_message_breakpoint(old_wire, "1h" if position < last_hour else "5m")
+        used += new_wire != old_wire
+        wires[position][-1] = encoded[position][-1] = new_wire
     return new_fields
 
 
+_SETUP_POSITION = -1
+"""Stands for the setup among the positions of messages."""
+
+
 def _find_last_hour_breakpoint(wires: list[list[bytes]]) -> int:
-    """Return the last position whose message carries a one-hour breakpoint, or -1: none before it may be shorter."""
+    """Return the position of the last message with a one-hour breakpoint, or -1 without one."""
     for position in range(len(wires) - 1, -1, -1):
         if any("1h" in breakpoints.list_message_breakpoint_ttls(wire) for wire in wires[position]):
             return position
@@ -522,11 +584,15 @@ def _find_last_hour_breakpoint(wires: list[list[bytes]]) -> int:
 
 
 def _mark_setup_field(parsed_request: ParsedRequest, lifetime: str) -> dict[str, bytes]:
-    """Return the last part of the frame, system before tools, with a breakpoint; nothing when it has one."""
+    """Return the last field of the setup with a breakpoint on its last block; empty if that block already has one.
+
+    The system prompt comes behind the tools in the prompt, so a breakpoint there covers both; tools are only marked in
+    a request without a system prompt.
+    """
     for key in ("system", "tools"):
         data = bytes(parsed_request.fields.get(key, Raw(b"")))
         if key == "system" and data.startswith(b'"') and msgspec.json.decode(data).strip():
-            data = encode_json([{"type": "text", "text": Raw(data)}])
+            data = encode_json([{"type": "text", "text": Raw(data)}])  # a plain string cannot carry a breakpoint
         if not data.startswith(b"["):
             continue
         blocks = _RAW_LIST_DECODER.decode(data)
@@ -534,36 +600,41 @@ def _mark_setup_field(parsed_request: ParsedRequest, lifetime: str) -> dict[str,
             continue
         if key == "tools" and "1h" in breakpoints.list_breakpoint_ttls(parsed_request.fields.get("system")):
             lifetime = "1h"
-        new = breakpoints.add_breakpoint_to_blocks(blocks, lifetime)
-        return {} if new is None else {key: encode_json(new)}
+        new_blocks = breakpoints.add_breakpoint_to_blocks(blocks, lifetime)
+        return {} if new_blocks is None else {key: encode_json(new_blocks)}
     return {}
 
 
 def _join_list_elements(
     spec: ApiSpec, parsed_request: ParsedRequest, wires: Sequence[JsonBytes]
 ) -> list[JsonBytes | memoryview]:
-    """Return the list of messages in pieces, spaced as the body spaces its own."""
+    """Return the list of messages in pieces, with the whitespace of the old list around and between its elements.
+
+    Keeping the client's own spacing keeps the unchanged beginning of the body byte for byte.
+    """
     old = memoryview(parsed_request.fields.get(spec.messages_field, Raw(b"[]")))
     raws = [sized_message.raw for sized_message in parsed_request.messages if sized_message.raw is not None]
     if not raws or not wires or bytes(old[:1]) != b"[":
         return [b"[", *_interleave_separator(b",", wires), b"]"]
     start = _skip_element_gap(old, 0)
-    first = start + memoryview(raws[0]).nbytes
-    between = old[first : _skip_element_gap(old, first)] if len(raws) > 1 else b","
-    last = old.nbytes - 1
-    while old[last - 1] in b" \t\r\n":
-        last -= 1
-    return [old[:start], *_interleave_separator(between, wires), old[last:]]
+    first_end = start + memoryview(raws[0]).nbytes
+    separator = old[first_end : _skip_element_gap(old, first_end)] if len(raws) > 1 else b","
+    last_end = old.nbytes - 1
+    while old[last_end - 1] in b" \t\r\n":
+        last_end -= 1
+    return [old[:start], *_interleave_separator(separator, wires), old[last_end:]]
 
 
 def _skip_element_gap(data: memoryview, position: int) -> int:
-    """Return where what stands between two elements ends."""
+    """Return the position behind the whitespace and comma at ``position``."""
     match = _ELEMENT_GAP.match(data, position)
     return position if match is None else match.end()
 
 
-def _interleave_separator(mark: JsonBytes | memoryview, wires: Sequence[JsonBytes]) -> Iterator[JsonBytes | memoryview]:
+def _interleave_separator(
+    separator: JsonBytes | memoryview, wires: Sequence[JsonBytes]
+) -> Iterator[JsonBytes | memoryview]:
     for index, wire in enumerate(wires):
         if index:
-            yield mark
+            yield separator
         yield wire

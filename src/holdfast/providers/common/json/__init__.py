@@ -1,1 +1,1 @@
-"""JSON read, replaced and written in pieces; what nobody touches keeps its bytes."""
+"""Read, replace and write JSON in pieces, so that untouched pieces keep their bytes."""

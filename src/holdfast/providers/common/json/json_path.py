@@ -1,4 +1,4 @@
-"""Places in a JSON text read, replaced or taken out; all that stands beside them keeps its bytes."""
+"""Look up, replace and remove values at paths of a JSON text; everything else keeps its bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.providers.common.json.lenient_json import read_json_items, read_js
 from holdfast.providers.common.json.raw_json import decode_json_fields, encode_json, replace_json_fields
 
 PathStep: TypeAlias = str | int
-"""A key of an object, or an index of a list."""
+"""A key of an object or an index of a list."""
 PathSteps: TypeAlias = tuple[PathStep, ...]
 
 _INDEX_STEP = re.compile(r"\[(\d+)\]")
@@ -21,15 +21,15 @@ _STEP_END = re.compile(r"[.\[]|\Z")
 
 
 class JsonTree:
-    """A JSON text in which many places are looked up: each object and list in it is opened once."""
+    """A JSON text for many look-ups; each object and list in it is decoded only once."""
 
     def __init__(self, raw: Raw) -> None:
-        """Open nothing yet."""
+        """Wrap ``raw`` without decoding anything yet."""
         self.raw = raw
         self._open: dict[PathSteps, dict[PathStep, Raw]] = {}
 
     def get_children(self, steps: PathSteps) -> dict[PathStep, Raw]:
-        """Return what the object or list at ``steps`` holds, by key or index; nothing where there is none."""
+        """Return the values in the object or list at ``steps`` by key or index; empty if it is neither."""
         children = self._open.get(steps)
         if children is None:
             raw = self.get_raw(steps)
@@ -37,13 +37,13 @@ class JsonTree:
         return children
 
     def get_raw(self, steps: PathSteps) -> Raw | None:
-        """Return what stands at ``steps``, or nothing when there is no such place."""
+        """Return the value at ``steps``, or None if there is no such place."""
         return self.get_children(steps[:-1]).get(steps[-1]) if steps else self.raw
 
     def parse_path(self, path: str) -> PathSteps:
-        """Return the steps of a JSON path as the validator writes it: ``$.messages[3].content[0].text``.
+        """Split a JSON path as the validator writes it: ``$.messages[3].content[0].text``.
 
-        A key may have dots and brackets in it: of all keys that the path may mean, it is the longest there is.
+        Keys may contain dots and brackets. If the path can be read in several ways, the longest key that exists wins.
         """
         steps: PathSteps = ()
         place = 1
@@ -60,12 +60,12 @@ class JsonTree:
 
 
 def get_json_first_char(raw: Raw | None) -> str:
-    """Return the first character of a JSON value, which tells its type; nothing for no value."""
+    """Return the first character of a JSON value, which tells its type; empty for None."""
     return "" if raw is None else bytes(memoryview(raw)[:1]).decode(errors="replace")
 
 
 def _decode_children(raw: Raw) -> dict[PathStep, Raw]:
-    """Return what an object or a list holds, by key or index."""
+    """Return the values in an object or list by key or index; empty for any other JSON."""
     children: dict[PathStep, Raw] = {}
     if get_json_first_char(raw) == "{":
         children.update(decode_json_fields(raw))
@@ -75,11 +75,13 @@ def _decode_children(raw: Raw) -> dict[PathStep, Raw]:
 
 
 def replace_json_at_paths(raw: Raw, changes: Mapping[PathSteps, bytes | None]) -> bytes:
-    """Return ``raw`` with other values at some places, or without them; linear in its size.
+    """Replace the values at some paths of ``raw``, or remove them if the new value is None; linear in the size of
+    ``raw``.
 
-    A place that is not there stays so; of two changes, one inside the other, the outer one is made.
+    Paths that do not exist are ignored. Of two changes, one inside the other, only the outer one is made.
     """
     children = _decode_children(raw)
+    # Grouped by their first step, so that each child is decoded and encoded once however many changes it has.
     inner: dict[PathStep, dict[PathSteps, bytes | None]] = {}
     for steps, new in changes.items():
         if steps[0] in children:
@@ -95,7 +97,7 @@ def replace_json_at_paths(raw: Raw, changes: Mapping[PathSteps, bytes | None]) -
 
 
 def set_body_model(body: bytes, model: str) -> bytes:
-    """Return the body with the model that is asked for, where it names another one; the very same where not."""
+    """Return ``body`` with ``model`` as its model; the same object if it names that model already, or none at all."""
     raw_fields = parse_body_fields(body) if model else {}
     if "model" not in raw_fields or read_json_text(raw_fields["model"]) == model:
         return body

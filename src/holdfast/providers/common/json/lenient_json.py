@@ -1,4 +1,4 @@
-"""Reading JSON of which nothing is sure: a field of another type than expected counts as absent."""
+"""Read JSON of unknown shape: a field of another type than expected counts as absent."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _ANY_DECODER = Decoder()
 _TEXT_DECODER = Decoder(str)
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _MAX_COUNT = 2**53
-"""No count of tokens is larger; more would not survive a reader of JSON that knows only doubles."""
+"""The largest count that is believed. Larger ones would be changed by readers that parse JSON numbers as doubles."""
 ListIndex: TypeAlias = Annotated[int, Meta(ge=0, le=_MAX_COUNT)]
-"""A place in a list."""
+"""An index of a list."""
 
 
 def try_decode_json(decoder: Decoder[T], data: bytes) -> T | None:
-    """Return ``data`` as ``decoder`` wants it, which is what nearly all events are; nothing for any other."""
+    """Return ``data`` decoded by ``decoder``, or None if it has another shape."""
     try:
         return decoder.decode(data)
     except _DECODE_ERRORS:
@@ -33,9 +33,9 @@ def try_decode_json(decoder: Decoder[T], data: bytes) -> T | None:
 
 
 def make_json_readable(data: bytes | Raw) -> bytes | None:
-    """Return ``data`` as JSON that every decoder takes, or nothing when it is no JSON.
+    """Return ``data`` as JSON that every decoder accepts, or None if it is not JSON.
 
-    Bytes that are no UTF-8, halves of surrogate pairs and numbers out of range become U+FFFD and null.
+    Bytes that are not UTF-8 and lone surrogates become U+FFFD, numbers out of range become null.
     """
     data = bytes(data)
     try:
@@ -47,7 +47,7 @@ def make_json_readable(data: bytes | Raw) -> bytes | None:
 
 
 def has_replaced_characters(data: bytes, readable: bytes) -> bool:
-    """Return whether in ``readable``, the readable form of ``data``, U+FFFD stands for what was no text."""
+    """Return whether ``readable``, made from ``data`` by ``make_json_readable``, has U+FFFD in place of broken text."""
     return readable != data and _REPLACEMENT_CHARACTER in readable
 
 
@@ -55,7 +55,7 @@ _REPLACEMENT_CHARACTER = "\ufffd".encode()
 
 
 def is_utf8(data: bytes) -> bool:
-    """Return whether ``data`` is UTF-8."""
+    """Return whether ``data`` is valid UTF-8."""
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -71,7 +71,7 @@ def _decode_with_replacement(data: bytes) -> bytes | None:
 
 
 def read_json_fields(raw: bytes | Raw | None) -> dict[str, Raw]:
-    """Return the fields of a JSON object; none for anything else."""
+    """Return the fields of a JSON object; empty for anything else."""
     try:
         return {} if raw is None else _FIELDS_DECODER.decode(raw)
     except _DECODE_ERRORS:
@@ -79,7 +79,7 @@ def read_json_fields(raw: bytes | Raw | None) -> dict[str, Raw]:
 
 
 def read_json_items(raw: bytes | Raw | None) -> list[Raw]:
-    """Return the elements of a JSON array; none for anything else."""
+    """Return the elements of a JSON array; empty for anything else."""
     try:
         return [] if raw is None else _ITEMS_DECODER.decode(raw)
     except _DECODE_ERRORS:
@@ -87,7 +87,7 @@ def read_json_items(raw: bytes | Raw | None) -> list[Raw]:
 
 
 def read_json_value(raw: bytes | Raw | None) -> Any:
-    """Return a JSON value; ``None`` when there is none."""
+    """Return a decoded JSON value, or None for anything that does not decode."""
     try:
         return None if raw is None else _ANY_DECODER.decode(raw)
     except _DECODE_ERRORS:
@@ -103,11 +103,11 @@ def read_json_text(raw: bytes | Raw | None) -> str:
 
 
 def read_json_count(raw: bytes | Raw | None) -> int:
-    """Return a count, of tokens or a place in a list; 0 for anything that is none."""
+    """Return a JSON number as a count, of tokens or a place in a list; 0 for anything else."""
     value = read_json_value(raw)
     return min(int(value), _MAX_COUNT) if isinstance(value, int | float) and value > 0 else 0
 
 
 def drop_null_fields(fields: Mapping[str, Raw]) -> dict[str, Raw]:
-    """Return the fields that are not null."""
+    """Return the fields without those that are null."""
     return {key: raw for key, raw in fields.items() if bytes(raw) != b"null"}

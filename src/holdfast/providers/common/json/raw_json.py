@@ -1,7 +1,7 @@
-"""Reading and writing JSON in pieces: what is not touched keeps its own bytes.
+"""Read and write JSON in pieces: every piece that is not touched keeps its own bytes.
 
-msgspec parses and encodes. Replacing one field and keeping every other byte, spaces and escapes too, is what no JSON
-library does.
+msgspec parses and encodes. Replacing one field while keeping every other byte, whitespace and escapes included, is
+something no JSON library does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _VALUE_DECODER: Decoder[Any] = Decoder(float_hook=float)
 
 
 def decode_json(decoder: Decoder[T], raw: JsonBytes, name: str) -> T:
-    """Return ``raw`` decoded; ``FormatError`` names ``name`` and the place when it is not the JSON it should be."""
+    """Decode ``raw``. Raises ``FormatError`` with ``name`` and the place if it is not JSON of the expected shape."""
     try:
         return decoder.decode(raw)
     except RecursionError:
@@ -38,19 +38,19 @@ def decode_json(decoder: Decoder[T], raw: JsonBytes, name: str) -> T:
 
 
 def decode_json_value(raw: JsonBytes, name: str = "the value") -> Any:
-    """Return JSON as Python has it, to be looked at and not to be written: numbers beyond all floats are infinite."""
+    """Decode any JSON value, to look at and not to write back: numbers beyond the range of floats become infinite."""
     return decode_json(_VALUE_DECODER, raw, name)
 
 
 def decode_json_fields(raw: JsonBytes, name: str = "the object") -> dict[str, Raw]:
-    """Return the fields of a JSON object in their order, values as they stand."""
+    """Return the fields of a JSON object in their order, values as raw bytes."""
     return decode_json(_FIELDS_DECODER, raw, name)
 
 
 def encode_json(value: Any) -> bytes:
-    """Return ``value`` as compact JSON; raw pieces inside keep their bytes, lone surrogates become U+FFFD.
+    """Encode ``value`` as compact JSON; raw pieces inside keep their bytes, lone surrogates become U+FFFD.
 
-    Objects of the official SDKs stand for the JSON that they were made of; ``FormatError`` for what has none.
+    Objects of the official SDKs are encoded as the JSON they stand for. Raises ``FormatError`` for other objects.
     """
     try:
         return _ENCODER.encode(value)
@@ -61,7 +61,7 @@ def encode_json(value: Any) -> bytes:
 
 
 def _dump_sdk_object(value: Any) -> Any:
-    """Return an object of an SDK as JSON has it: without what is not there."""
+    """Return an SDK object (a pydantic model) as plain values, without its unset fields."""
     dump = getattr(value, "model_dump", None)
     if not callable(dump) or isinstance(value, type):
         raise FormatError(f"a value of type {type(value).__name__} has no form in JSON; give plain values")
@@ -72,7 +72,7 @@ _ENCODER = Encoder(enc_hook=_dump_sdk_object)
 
 
 def replace_surrogates_in_value(value: Any) -> Any:
-    """Return ``value`` with every lone surrogate in its strings replaced, since no provider takes one."""
+    """Return ``value`` with every lone surrogate in its strings replaced by U+FFFD, since no provider accepts one."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, Mapping):
@@ -83,7 +83,7 @@ def replace_surrogates_in_value(value: Any) -> Any:
 
 
 def overlay_fields(base: JsonBytes | None, new: Mapping[str, Any], drop: Collection[str] = ()) -> dict[str, Any]:
-    """Return the fields of ``base`` with those of ``new`` put over them, in the order of ``base``; ``drop`` goes."""
+    """Return the fields of ``base`` with ``new`` put over them, in the order of ``base`` and without ``drop``."""
     if base is None:
         return dict(new)
     base_fields = {key: value for key, value in decode_json_fields(base).items() if key in new or key not in drop}
@@ -91,7 +91,10 @@ def overlay_fields(base: JsonBytes | None, new: Mapping[str, Any], drop: Collect
 
 
 def wrap_call_arguments(arguments: str) -> Raw:
-    """Return the arguments of a call as a JSON object: as they are, out of a string, or wrapped when they are none."""
+    """Return the arguments of a call as a JSON object.
+
+    An object stays as it is, one inside a JSON string is taken out of it, anything else becomes ``{"arguments": …}``.
+    """
     text = arguments.strip()
     try:
         inner = _STRING_DECODER.decode(text) if text.startswith('"') else text
@@ -102,25 +105,35 @@ def wrap_call_arguments(arguments: str) -> Raw:
 
 
 def count_base64_bytes(base64: str) -> int:
-    """Return how many bytes ``base64`` stands for, from its length alone."""
-    padding = 2 if base64.endswith("==") else 1 if base64.endswith("=") else 0
+    """Return the number of bytes that ``base64`` encodes, from its length alone."""
+    padding = 0
+    if base64.endswith("=="):
+        padding = 2
+    elif base64.endswith("="):
+        padding = 1
     return max(0, len(base64) * 3 // 4 - padding)
 
 
 def split_data_url(url: str) -> tuple[str, str]:
-    """Return MIME type and base64 data of a data URL, whose data may be plain; for another URL nothing and the URL."""
+    """Return MIME type and base64 data of a data URL; for any other URL, an empty type and the URL itself."""
     if not url.startswith("data:"):
         return "", url
     head, _, data = url[5:].partition(",")
-    base64_data = data if head.endswith("base64") else b64encode(unquote_to_bytes(data)).decode()
-    return head.partition(";")[0], base64_data
+    mime = head.partition(";")[0]
+    if head.endswith("base64"):
+        return mime, data
+    return mime, b64encode(unquote_to_bytes(data)).decode()
 
 
 _FIELD_KEY = re.compile(rb'[\s{,]*("(?:[^"\\]|\\.)*")\s*:\s*', re.DOTALL)
 
 
 def find_field_spans(body: bytes, fields: Mapping[str, Raw]) -> dict[str, tuple[int, int]]:
-    """Return where the value of each top-level field begins and ends in ``body``."""
+    """Return start and end of the value of each top-level field in ``body``.
+
+    Raises ``FormatError`` if a field occurs twice: decoders keep the last value, so that editing the body would leave
+    the first one in place.
+    """
     out: dict[str, tuple[int, int]] = {}
     position = 0
     for key, raw in fields.items():
@@ -137,9 +150,9 @@ def find_field_spans(body: bytes, fields: Mapping[str, Raw]) -> dict[str, tuple[
 def replace_json_fields(
     body: bytes, fields: Mapping[str, Raw], changes: Mapping[str, bytes | Sequence[JsonBytes | memoryview]]
 ) -> bytes:
-    """Return an object with some fields replaced in place and new ones put at its end; ``fields`` are its fields.
+    """Return an object with some fields replaced in place and new ones appended; ``fields`` are its current fields.
 
-    A new value may come in pieces; it is copied once.
+    A new value may be given in pieces, which are copied only once.
     """
     places = find_field_spans(body, fields)
     pieces = {key: [value] if isinstance(value, bytes) else value for key, value in changes.items()}

@@ -1,7 +1,8 @@
-r"""Halves of characters in a body, which no provider can read: each gives way to U+FFFD, and the rest is as it was.
+r"""Replace halves of surrogate pairs in a body by U+FFFD, keeping the rest byte for byte.
 
-Clients cut long outputs between the two halves of an emoji, write the one that is left as ``\ud83d``, and send it in
-every request from then on. Anthropic, DeepSeek and llama.cpp refuse such a body as no JSON, and the session is over.
+Clients cut long outputs between the two halves of an emoji, write the half that is left as ``\ud83d``, and send it with
+every request from then on. Anthropic, DeepSeek and llama.cpp refuse such a body as invalid JSON, and the session is
+over.
 """
 
 from __future__ import annotations
@@ -14,20 +15,18 @@ import msgspec
 _SURROGATE_ESCAPE = re.compile(
     rb"\\u[dD](?:([89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|[89a-fA-F][0-9a-fA-F]{2})"
 )
-"""An escape that is a whole character in two halves, or one half."""
+"""An escaped surrogate pair, for which group 1 is set, or an escaped single half."""
 _BACKSLASH = b"\\"[0]
 _SURROGATE_BYTES = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
-"""A half as its own three bytes, which no UTF-8 has."""
+"""A surrogate encoded as three bytes of its own (CESU-8), which is invalid UTF-8."""
 
 
 def replace_surrogates_in_bytes(body: bytes, replacement: str = "\ufffd") -> bytes:
-    """Return ``body`` with ``replacement`` for halves of characters, as long as before; the same object where it has
-    none.
-    """
+    """Return ``body`` with lone surrogates replaced, at the same length; the same object if it has no such."""
     pieces, copied_end, at = list[bytes](), 0, 0
     while (match := _SURROGATE_ESCAPE.search(body, at)) is not None:
         start, at = match.span()
-        if _count_backslashes_before(body, start) % 2:  # the stroke is said itself, and begins nothing
+        if _count_backslashes_before(body, start) % 2:  # the backslash is itself escaped and begins no escape
             at = start + 1
         elif match[1] is None:
             pieces += [body[copied_end:start], b"\\u%04x" % ord(replacement)]
@@ -37,9 +36,10 @@ def replace_surrogates_in_bytes(body: bytes, replacement: str = "\ufffd") -> byt
 
 
 def find_lone_surrogate_path(body: bytes) -> str:
-    """Return the JSON path of the first text with half a character in it; empty where none has one, or it is no JSON.
+    """Return the JSON path of the first text with a lone surrogate; empty without one, or if ``body`` is not JSON.
 
-    It is where two bodies part that have different signs for the halves; for a key, what holds it.
+    Decoded text cannot show the half that was replaced. So the halves are replaced by two different characters, and the
+    path is where the two results differ; for a key, it is the path of its object.
     """
     clean = replace_surrogates_in_bytes(body)
     if clean is body:
@@ -53,7 +53,7 @@ def find_lone_surrogate_path(body: bytes) -> str:
 
 
 def _find_first_difference(first: Any, second: Any) -> str:
-    """Return where two JSON values, which differ, first do."""
+    """Return the path of the first difference between two JSON values, which must differ."""
     path = "$"
     while True:
         if isinstance(first, dict) and first.keys() == second.keys():
@@ -68,7 +68,7 @@ def _find_first_difference(first: Any, second: Any) -> str:
 
 
 def _count_backslashes_before(body: bytes, at: int) -> int:
-    """Return how many strokes stand right before ``at``."""
+    """Count the backslashes right before ``at``."""
     begin = at
     while begin and body[begin - 1] == _BACKSLASH:
         begin -= 1

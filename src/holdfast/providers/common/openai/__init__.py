@@ -1,1 +1,1 @@
-"""What both APIs of OpenAI have in common."""
+"""Parts that Chat Completions and Responses share."""

@@ -1,4 +1,4 @@
-"""Errors as both APIs of OpenAI say them."""
+"""Errors in the wording of OpenAI's APIs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ OPENAI_ERROR_FORMS = {
     "server": ErrorForm(500, "server_error", "server_error", "The server had an error while processing your request."),
     "overloaded": ErrorForm(503, "service_unavailable_error", "server_is_overloaded"),
 }
-"""``server_is_overloaded`` as Codex reads it."""
+"""Error forms of Chat and Responses. ``server_is_overloaded`` is the code by which Codex knows an overload."""
 
 
 def word_overflow(kind: str, limit: int | None, requested_tokens: int | None, output: int | None) -> str:
-    """Return what is said of a prompt that does not fit; a number that is not known is None."""
+    """Word an overflow as OpenAI does, with as many of the numbers as are known (others are None)."""
     limit_text = "" if limit is None else f"This model's maximum context length is {limit} tokens. "
     if kind == "input_plus_output":
         return (

@@ -1,4 +1,4 @@
-"""Options that both APIs of OpenAI say alike."""
+"""Options that Chat Completions and Responses write alike."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ OPENAI_SHARED_FIELDS = (
     "metadata", "store", "service_tier", "prompt_cache_key", "prompt_cache_retention", "user", "safety_identifier",
     "top_logprobs",
 )  # fmt: skip
-"""Fields with the same name and values on both APIs of OpenAI (SDK 3.54)."""
+"""Fields with the same names and values on both APIs (SDK 3.54)."""
 
 
 def read_tool_choice(value: Any) -> tuple[str, str, tuple[str, ...]]:
-    """Return which kind of choice it is, the one tool that is named, and those that are allowed."""
+    """Read a ``tool_choice``: the kind of choice, the one named tool, and the allowed tools."""
     if isinstance(value, str):
         return {"required": "any"}.get(value, value), "", ()
     choice = as_dict(value)
@@ -33,18 +33,16 @@ def _get_tool_name(tool: Mapping[str, Any]) -> str:
 
 
 def write_tool_choice(options: PortableOptions, function_choice: dict[str, Any]) -> Any:
-    """Return which tools are to be called, ``function_choice`` where it is one of them; None where nothing says."""
+    """Return the ``tool_choice``, ``function_choice`` if one tool is chosen; None if the options do not set it."""
     if not options.tools or not options.tool_choice:
         return None
-    return (
-        function_choice
-        if options.tool_choice == "tool"
-        else {"any": "required"}.get(options.tool_choice, options.tool_choice)
-    )
+    if options.tool_choice == "tool":
+        return function_choice
+    return "required" if options.tool_choice == "any" else options.tool_choice
 
 
 def read_answer_format(value: Any, _body: Mapping[str, Any]) -> Any:
-    """Return the form that an answer shall have as Responses says it, from that or from Chat's."""
+    """Read the format of an answer, as Responses or as Chat writes it, in the form of Responses."""
     if not isinstance(value, dict):
         return None
     schema = value.get("json_schema")
