@@ -1,4 +1,4 @@
-"""Errors as Chat Completions says them."""
+"""Errors in the form of Chat Completions."""
 
 from __future__ import annotations
 

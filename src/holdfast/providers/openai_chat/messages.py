@@ -1,11 +1,13 @@
-"""OpenAI Chat Completions: one wire message to values and back.
+"""OpenAI Chat Completions: decode one wire message into a value, and encode it back.
 
-``developer`` is a system message. A user's file of plain words is ``Text``. A ``tool`` message is one ``ToolResult``
-whose ``raw`` is the whole message. Reasoning that compatible servers put beside the content (``reasoning_content``,
-``reasoning``) is ``Thinking`` sealed with the field's name. Fields of a message that Holdfast does not interpret
-(``name``, ``refusal``, ``function_call``, ``audio``, the role ``developer``) are ``Opaque("message.<field>", raw)``
-parts at its end, so they are counted and survive without a base; a message with an unknown role is one
-``Opaque("message", raw)`` in a ``system`` message, the legacy role ``function`` the same in a ``tool`` message.
+``developer`` becomes a system message. A user's file of plain text becomes ``Text``. A ``tool`` message becomes one
+``ToolResult`` with the whole message as its ``raw``. Reasoning that compatible servers put beside the content
+(``reasoning_content``, ``reasoning``) becomes ``Thinking`` signed with the field's name.
+
+Fields that Holdfast does not interpret (``name``, ``refusal``, ``function_call``, ``audio``, the role ``developer``)
+become ``Opaque("message.<field>", raw)`` parts at the end of the message, so that they are counted and survive without
+a base message. A message with an unknown role becomes one ``Opaque("message", raw)`` in a ``system`` message; with the
+legacy role ``function``, in a ``tool`` message.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ from msgspec.json import Decoder
 from holdfast.messages.message import Message, Role, format_part_placeholder
 from holdfast.messages.parts import (
     Media,
-    MediaForm,
     Opaque,
     Part,
     ProviderSignature,
@@ -62,7 +63,7 @@ class _WireMessage(Struct, gc=False):
 
 
 class _SimpleWireMessage(_WireMessage, gc=False, forbid_unknown_fields=True):
-    """A message that has no other fields."""
+    """A message without any other fields, decoded in one step."""
 
 
 class _FunctionWithText(Struct, gc=False):
@@ -71,7 +72,7 @@ class _FunctionWithText(Struct, gc=False):
 
 
 class _SimpleCall(Struct, gc=False):
-    """A call whose arguments are a text, as they should be."""
+    """A function call with arguments as a string, as the API specifies them."""
 
     function: _FunctionWithText
     id: str | None = None
@@ -79,6 +80,8 @@ class _SimpleCall(Struct, gc=False):
 
 
 class _FunctionWithRaw(Struct, gc=False):
+    """A function with arguments of any type: some servers send an object in place of a string."""
+
     name: str = ""
     arguments: Raw = Raw(b"")
 
@@ -137,11 +140,11 @@ _CONTENT_PART_DECODER = Decoder(_TextPart | _ImagePart | _AudioPart | _FilePart)
 _PART_TYPE_DECODER = Decoder(_PartType)
 _STRING_DECODER = Decoder(str)
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What reading one piece may raise: another shape, text that is no UTF-8, too deep."""
+"""Errors from decoding one piece: another shape, invalid UTF-8, nested too deeply."""
 
 _INTERPRETED_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id"})
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
-"""Fields in which compatible servers send reasoning and want it back (DeepSeek, OpenRouter)."""
+"""Fields in which compatible servers send reasoning and want it back (DeepSeek; OpenRouter)."""
 _EMPTY_JSON = frozenset({b"null", b"[]", b"{}", b'""'})
 
 
@@ -149,35 +152,43 @@ _EMPTY_JSON = frozenset({b"null", b"[]", b"{}", b'""'})
 
 
 def decode_message(raw: JsonBytes) -> Message:
-    """Return one wire message as values; its parts keep their bytes.
+    """Decode one wire message; its parts keep their bytes.
 
-    Raises ``FormatError`` when ``raw`` is no JSON object with a ``role`` and a ``content`` of text, parts or null.
+    Raises ``FormatError`` if ``raw`` is not a JSON object with a ``role`` and a ``content`` of text, parts or null.
     """
     raw = raw if isinstance(raw, Raw) else Raw(raw)
-    plain = _decode_simple_message(raw)
-    wire = decode_json(_MESSAGE_DECODER, raw, "the message") if plain is None else plain
-    if plain is not None and plain.role in _SIMPLE_ROLES and not plain.name:
-        return Message(
-            _SIMPLE_ROLES[plain.role], (*_decode_message_content(plain), *map(_decode_call, plain.tool_calls or ()))
-        )
+    simple = _decode_simple_message(raw)
+    # Nearly all messages have no fields but the interpreted ones. Those are decoded once; only the others are decoded
+    # again as raw fields, to find the rest.
+    if simple is not None and simple.role in _SIMPLE_ROLES and not simple.name:
+        calls = map(_decode_call, simple.tool_calls or ())
+        return Message(_SIMPLE_ROLES[simple.role], (*_decode_message_content(simple), *calls))
+    wire = decode_json(_MESSAGE_DECODER, raw, "the message") if simple is None else simple
     if wire.role == "tool":
-        inner = tuple(map(_to_result_part, _decode_content(wire.content)))
-        return Message("tool", (ToolResult(wire.tool_call_id or "", wire.name or "", inner, raw=raw),))
+        content = tuple(map(_to_result_part, _decode_content(wire.content)))
+        return Message("tool", (ToolResult(wire.tool_call_id or "", wire.name or "", content, raw=raw),))
     role = _ROLE_BY_WIRE_ROLE.get(wire.role)
     if role is None:
         return Message("tool" if wire.role == "function" else "system", (Opaque("message", raw),))
-    other_fields = [
-        pair
-        for pair in decode_json_fields(raw).items()
-        if pair[0] not in _INTERPRETED_FIELDS and bytes(pair[1]) not in _EMPTY_JSON
-    ]
-    parts: list[Part] = [_read_reasoning(key, value) for key, value in other_fields if key in _REASONING_FIELDS]
-    parts += _decode_message_content(wire)
-    parts += [_decode_call(call) for call in wire.tool_calls or ()]
-    parts += [Opaque(f"message.{key}", value) for key, value in other_fields if key not in _REASONING_FIELDS]
+    return Message(role, tuple(_decode_parts_with_fields(wire, raw)))
+
+
+def _decode_parts_with_fields(wire: _WireMessage, raw: Raw) -> list[Part]:
+    """Decode a message with further fields: reasoning first, then content and calls, then all other fields."""
+    reasoning: list[Part] = []
+    other_fields: list[Part] = []
+    for key, value in decode_json_fields(raw).items():
+        if key in _INTERPRETED_FIELDS or bytes(value) in _EMPTY_JSON:
+            continue
+        if key in _REASONING_FIELDS:
+            reasoning.append(_read_reasoning(key, value))
+        else:
+            other_fields.append(Opaque(f"message.{key}", value))
     if wire.role == "developer":
-        parts.append(Opaque("message.role", Raw(b'"developer"')))
-    return Message(role, tuple(parts))
+        # The value has no such role. This part brings it back when the message is encoded.
+        other_fields.append(Opaque("message.role", Raw(b'"developer"')))
+    calls = map(_decode_call, wire.tool_calls or ())
+    return [*reasoning, *_decode_message_content(wire), *calls, *other_fields]
 
 
 _ROLE_BY_WIRE_ROLE: dict[str, Role] = {
@@ -192,7 +203,7 @@ _SIMPLE_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "sys
 
 
 def _decode_simple_message(raw: Raw) -> _SimpleWireMessage | None:
-    """Return a message that has no other fields than most have; they are looked at once."""
+    """Decode a message with the usual fields only, or return None if it has others."""
     try:
         return _SIMPLE_MESSAGE_DECODER.decode(raw)
     except _DECODE_ERRORS:
@@ -200,34 +211,54 @@ def _decode_simple_message(raw: Raw) -> _SimpleWireMessage | None:
 
 
 def _decode_message_content(message: _WireMessage) -> tuple[Part, ...]:
-    """Return the content of a message; only a user may show a file, so that elsewhere none is taken for words."""
+    """Decode the content of a message.
+
+    Only users may show files. A file elsewhere is invalid and stays media, so that the rules of the API can refuse it.
+    """
     parts = _decode_content(message.content)
-    return tuple(map(convert_text_document, parts)) if message.role == "user" else parts
+    if message.role != "user":
+        return parts
+    return tuple(map(convert_text_document, parts))
 
 
 def _decode_content(content: str | list[Raw] | None) -> tuple[Part, ...]:
+    if content is None:
+        return ()
     if isinstance(content, str):
         return (Text(content),)
-    return () if content is None else tuple(map(_decode_content_part, content))
+    return tuple(map(_decode_content_part, content))
 
 
 def _decode_content_part(raw: Raw) -> Part:
-    """Return one element of a ``content`` list as a part."""
+    """Decode one element of a ``content`` list."""
     try:
-        piece = _CONTENT_PART_DECODER.decode(raw)
+        part = _CONTENT_PART_DECODER.decode(raw)
     except _DECODE_ERRORS:
         return _build_opaque(raw)
-    if isinstance(piece, _TextPart):
-        return Text(piece.text, None, raw)
-    if isinstance(piece, _ImagePart):
-        mime, data = split_data_url(piece.image_url.url)
-        return Media("image", mime, count_base64_bytes(data) if mime else 0, "", data, raw, "base64" if mime else "url")
-    if isinstance(piece, _AudioPart):
-        sound = piece.input_audio
-        return Media("audio", f"audio/{sound.format}", count_base64_bytes(sound.data), "", sound.data, raw, "base64")
-    mime, data = split_data_url(piece.file.file_data)
-    form: MediaForm = "base64" if data else "file"
-    return Media("document", mime, count_base64_bytes(data), piece.file.filename, data or piece.file.file_id, raw, form)
+    if isinstance(part, _TextPart):
+        return Text(part.text, None, raw)
+    if isinstance(part, _ImagePart):
+        return _read_image(part.image_url.url, raw)
+    if isinstance(part, _AudioPart):
+        audio = part.input_audio
+        size = count_base64_bytes(audio.data)
+        return Media("audio", f"audio/{audio.format}", size, "", audio.data, raw, "base64")
+    return _read_file(part.file, raw)
+
+
+def _read_image(url: str, raw: Raw) -> Media:
+    mime, data = split_data_url(url)
+    if not mime:
+        return Media("image", "", 0, "", data, raw, "url")
+    return Media("image", mime, count_base64_bytes(data), "", data, raw, "base64")
+
+
+def _read_file(file: _FileData, raw: Raw) -> Media:
+    mime, data = split_data_url(file.file_data)
+    size = count_base64_bytes(data)
+    if not data:
+        return Media("document", mime, size, file.filename, file.file_id, raw, "file")
+    return Media("document", mime, size, file.filename, data, raw, "base64")
 
 
 def _to_result_part(part: Part) -> Text | Media | Opaque:
@@ -242,7 +273,7 @@ def _build_opaque(raw: Raw) -> Opaque:
 
 
 def _decode_call(raw: Raw) -> Part:
-    """Return one element of ``tool_calls`` as a part; the free text of a custom tool becomes a JSON string."""
+    """Decode one element of ``tool_calls``."""
     try:
         usual = _SIMPLE_CALL_DECODER.decode(raw)
     except _DECODE_ERRORS:
@@ -251,7 +282,7 @@ def _decode_call(raw: Raw) -> Part:
 
 
 def _decode_unusual_call(raw: Raw) -> Part:
-    """Return a call without a function, of a custom tool, or whose arguments are JSON and no text."""
+    """Decode a call of a custom tool, one without a function, or one with arguments that are not a string."""
     try:
         return _read_call(_CALL_DECODER.decode(raw), raw)
     except _DECODE_ERRORS:
@@ -260,6 +291,7 @@ def _decode_unusual_call(raw: Raw) -> Part:
 
 def _read_call(call: _WireCall, raw: Raw) -> ToolCall:
     if call.custom is not None:
+        # A custom tool takes free text. As a JSON string it fits ``arguments``, which is JSON for every call.
         return ToolCall(call.id or "", call.custom.name, encode_json(call.custom.input).decode(), None, raw)
     function = call.function or _FunctionWithRaw()
     return ToolCall(call.id or "", function.name, bytes(function.arguments).decode(), None, raw)
@@ -268,62 +300,85 @@ def _read_call(call: _WireCall, raw: Raw) -> ToolCall:
 def _read_reasoning(key: str, raw: Raw) -> Part:
     if not bytes(raw).startswith(b'"'):
         return Opaque(f"message.{key}", raw)
-    return Thinking(decode_json(_STRING_DECODER, raw, f"the field {key}"), ProviderSignature(API_NAME, "", key), raw)
+    text = decode_json(_STRING_DECODER, raw, f"the field {key}")
+    return Thinking(text, ProviderSignature(API_NAME, "", key), raw)
 
 
 # -- to the wire -------------------------------------------------------------------------------------------------------
 
 
 def encode_message(message: Message, base: Raw | None = None) -> list[bytes]:
-    """Return ``message`` as wire messages: one for each tool result, then one for all the rest, if there is any.
+    """Encode ``message`` as wire messages: one for each tool result, then one for everything else, if there is more.
 
-    A part with ``raw`` goes out as those bytes, one without is written anew. ``base`` gives the order of the fields,
-    the ones that are empty, and the extra fields of a call or result that was edited. What Chat has no form for
-    (another API's thinking, media in a result) is left out or named by a placeholder.
+    A part with ``raw`` goes out as those bytes, one without is written anew. ``base`` is the message it was edited
+    from: it provides the order of the fields, the empty ones, and extra fields of edited calls and results. Parts
+    without a form in Chat (another API's thinking, media in a result) are dropped or replaced by a placeholder.
     """
-    if len(message.parts) == 1 and type(message.parts[0]) is Opaque and message.parts[0].kind == "message":
-        return [bytes(message.parts[0].raw)] if message.parts[0].raw is not None else []
+    if len(message.parts) == 1:
+        part = message.parts[0]
+        if type(part) is Opaque and part.kind == "message":
+            return [] if part.raw is None else [bytes(part.raw)]
     results = message.results
-    out = [_encode_result(result, base) for result in results]
-    other_parts = tuple(part for part in message.parts if type(part) is not ToolResult) if results else message.parts
+    wire_messages = [_encode_result(result, base) for result in results]
+    other_parts = message.parts
+    if results:
+        other_parts = tuple(part for part in message.parts if type(part) is not ToolResult)
     if other_parts or not results:
-        out.append(_encode_rest(message.role, other_parts, None if results else base))
-    return out
+        wire_messages.append(_encode_rest(message.role, other_parts, None if results else base))
+    return wire_messages
 
 
 def _encode_result(result: ToolResult, base: Raw | None) -> bytes:
-    """Return a tool result as a ``tool`` message."""
+    """Encode a tool result as a ``tool`` message."""
     if result.raw is not None:
         return bytes(result.raw)
-    inner = [
-        Text(format_text_document(inner_part) or format_part_placeholder(inner_part))
-        if isinstance(inner_part, Media)
-        else inner_part
-        for inner_part in result.content
-    ]
-    new = {"role": "tool", "tool_call_id": result.call_id, "content": _encode_content(inner, None, media=False) or ""}
-    stood = base is not None and decode_json(_MESSAGE_DECODER, base, "the base message").tool_call_id == result.call_id
-    return encode_json(overlay_fields(base if stood else None, new))
+    content: list[Text | Opaque] = []
+    for part in result.content:
+        if isinstance(part, Media):  # a tool message takes nothing but text
+            content.append(Text(format_text_document(part) or format_part_placeholder(part)))
+        else:
+            content.append(part)
+    new_fields = {
+        "role": "tool",
+        "tool_call_id": result.call_id,
+        "content": _encode_content(content, None, media=False) or "",
+    }
+    if base is not None:
+        base_call_id = decode_json(_MESSAGE_DECODER, base, "the base message").tool_call_id
+        if base_call_id != result.call_id:
+            base = None
+    return encode_json(overlay_fields(base, new_fields))
 
 
 def _encode_rest(role: Role, parts: Sequence[Part], base: Raw | None) -> bytes:
-    """Return everything but results as one message."""
-    stood = None if base is None else decode_json(_MESSAGE_DECODER, base, "the base message")
-    content = [part for part in parts if _is_content_part(part)]
+    """Encode everything but results as one message."""
+    old_message = None if base is None else decode_json(_MESSAGE_DECODER, base, "the base message")
+    content_parts = [part for part in parts if _is_content_part(part)]
     calls = [part for part in parts if isinstance(part, ToolCall) or _is_opaque_kind(part, "tool_call")]
-    new: dict[str, Any] = {"role": "user" if role == "tool" else role}
-    new["content"] = _encode_content(content, stood, media=role == "user")
-    if new["content"] is None and (role != "assistant" or not calls):
-        new["content"] = None if role == "assistant" else ""
+    content = _encode_content(content_parts, old_message, media=role == "user")
+    if content is None and role != "assistant":
+        content = ""  # only an assistant may have null content
+    new_fields: dict[str, Any] = {"role": "user" if role == "tool" else role, "content": content}
     if calls:
-        new["tool_calls"] = _encode_calls(calls, stood)
-    new |= dict(_iter_extra_fields(parts))
-    keep = (
-        {} if base is None else {key: raw for key, raw in decode_json_fields(base).items() if bytes(raw) in _EMPTY_JSON}
-    )
-    order = () if base is None else decode_json_fields(base)
-    all_fields = keep | new
-    return encode_json({key: all_fields[key] for key in dict.fromkeys((*order, *all_fields)) if key in all_fields})
+        new_fields["tool_calls"] = _encode_calls(calls, old_message)
+    new_fields.update(_iter_extra_fields(parts))
+    if base is None:
+        return encode_json(new_fields)
+    return encode_json(_order_like_base(new_fields, decode_json_fields(base)))
+
+
+def _order_like_base(new_fields: dict[str, Any], base_fields: dict[str, Raw]) -> dict[str, Any]:
+    """Return the new fields in the order of the old ones, with the old fields that were empty.
+
+    Empty fields (``"refusal": null``) decode to no part, so without this they would vanish with the first edit.
+    """
+    ordered: dict[str, Any] = {}
+    for key, raw in base_fields.items():
+        if key in new_fields:
+            ordered[key] = new_fields[key]
+        elif bytes(raw) in _EMPTY_JSON:
+            ordered[key] = raw
+    return ordered | new_fields
 
 
 def _is_opaque_kind(part: Part, kind: str) -> bool:
@@ -332,68 +387,87 @@ def _is_opaque_kind(part: Part, kind: str) -> bool:
 
 def _is_content_part(part: Part) -> bool:
     if isinstance(part, Opaque):
-        return part.raw is not None and part.kind not in ("message", "tool_call") and part.kind[:8] != "message."
+        if part.raw is None or part.kind in ("message", "tool_call"):
+            return False
+        return not part.kind.startswith("message.")
     return isinstance(part, Text | Media)
 
 
 def _encode_content(parts: Sequence[Part], old_message: _WireMessage | None, *, media: bool) -> Any:
-    """Return ``content``: a string where one plain text stands alone, a list of parts, or nothing."""
+    """Encode ``content``: a string for one plain text, a list of parts for anything else, None for no parts."""
     old = old_message.content if old_message is not None else None
     if len(parts) == 1 and type(parts[0]) is Text and parts[0].raw is None and not isinstance(old, list):
         return parts[0].text
-    places = old if isinstance(old, list) and len(old) == len(parts) else [None] * len(parts)
-    return [_encode_content_part(part, place, media=media) for part, place in zip(parts, places, strict=True)] or None
+    old_parts: Sequence[Raw | None] = [None] * len(parts)
+    if isinstance(old, list) and len(old) == len(parts):
+        old_parts = old
+    encoded = []
+    for part, old_part in zip(parts, old_parts, strict=True):
+        encoded.append(_encode_content_part(part, old_part, media=media))
+    return encoded or None
 
 
 def _encode_content_part(part: Part, old_part: Raw | None, *, media: bool) -> Any:
     if part.raw is not None:
         return part.raw
     if isinstance(part, Text):
-        stood = old_part if old_part is not None and isinstance(_decode_content_part(old_part), Text) else None
-        return overlay_fields(stood, {"type": "text", "text": part.text})
+        is_edited_text = old_part is not None and isinstance(_decode_content_part(old_part), Text)
+        return overlay_fields(old_part if is_edited_text else None, {"type": "text", "text": part.text})
     if isinstance(part, Media):
-        form = build_media_part(part) if media else None
-        return form or {"type": "text", "text": format_text_document(part) or format_part_placeholder(part)}
-    return {"type": "text", "text": format_part_placeholder(part)} if isinstance(part, Opaque) else {}
+        media_part = build_media_part(part) if media else None
+        if media_part:
+            return media_part
+        return {"type": "text", "text": format_text_document(part) or format_part_placeholder(part)}
+    if isinstance(part, Opaque):
+        return {"type": "text", "text": format_part_placeholder(part)}
+    return {}
 
 
 def build_media_part(part: Media) -> dict[str, Any] | None:
-    """Return a content part that shows ``part``, or nothing where Chat has no form for it but words."""
+    """Build a content part that shows ``part``, or return None if Chat can only show it as text."""
     url = build_data_url(part) or (part.source if part.form == "url" else "")
     if part.kind == "image":
         return {"type": "image_url", "image_url": {"url": url}} if url else None
     if part.kind == "audio" and part.form == "base64":
-        format_ = _AUDIO_FORMATS.get(part.mime, part.mime.partition("/")[2])
-        return {"type": "input_audio", "input_audio": {"data": part.source, "format": format_}}
-    if part.kind != "document" or part.form == "url" or format_text_document(part) is not None:
+        audio_format = _AUDIO_FORMATS.get(part.mime, part.mime.partition("/")[2])
+        return {"type": "input_audio", "input_audio": {"data": part.source, "format": audio_format}}
+    is_text = format_text_document(part) is not None
+    if part.kind != "document" or part.form == "url" or is_text or not part.source:
         return None
-    key = {"file_data": url} if part.form == "base64" else {"file_id": part.source}
-    return {"type": "file", "file": key | ({"filename": part.name} if part.name else {})} if part.source else None
+    file = {"file_data": url} if part.form == "base64" else {"file_id": part.source}
+    if part.name:
+        file["filename"] = part.name
+    return {"type": "file", "file": file}
 
 
 _AUDIO_FORMATS = {"audio/mpeg": "mp3", "audio/x-wav": "wav", "audio/wave": "wav"}
-"""Types of sound whose format Chat calls by another name."""
+"""MIME types of audio whose subtype is not the name that Chat has for the format."""
 
 
 def _encode_calls(calls: Sequence[Part], old_message: _WireMessage | None) -> list[Any]:
-    """Return ``tool_calls``; a call written anew keeps the extra fields of the old call with its id."""
-    old = [(_decode_call(raw), raw) for raw in (old_message.tool_calls or ())] if old_message is not None else []
-    by_id = {call.id: raw for call, raw in old if isinstance(call, ToolCall)}
-    out: list[Any] = []
+    """Encode ``tool_calls``; a call written anew keeps the extra fields of the old call with its id."""
+    old_by_id: dict[str, Raw] = {}
+    if old_message is not None:
+        for raw in old_message.tool_calls or ():
+            old_call = _decode_call(raw)
+            if isinstance(old_call, ToolCall):
+                old_by_id[old_call.id] = raw
+    encoded: list[Any] = []
     for call in calls:
         if call.raw is not None or not isinstance(call, ToolCall):
-            out.append(call.raw)
+            encoded.append(call.raw)
             continue
         function = {"name": call.name, "arguments": call.arguments}
-        new = {"id": call.id, "type": "function", "function": function}
-        out.append(overlay_fields(by_id.get(call.id), new, ("custom",)))
-    return out
+        new_fields = {"id": call.id, "type": "function", "function": function}
+        encoded.append(overlay_fields(old_by_id.get(call.id), new_fields, ("custom",)))
+    return encoded
 
 
 def _iter_extra_fields(parts: Sequence[Part]) -> Iterator[tuple[str, Any]]:
-    """Yield the fields beside ``content`` that parts stand for."""
+    """Yield the message fields that opaque parts and reasoning were decoded from."""
     for part in parts:
-        if isinstance(part, Opaque) and part.kind[:8] == "message." and part.raw is not None:
-            yield part.kind[8:], part.raw
+        if isinstance(part, Opaque):
+            if part.kind.startswith("message.") and part.raw is not None:
+                yield part.kind.removeprefix("message."), part.raw
         elif isinstance(part, Thinking) and part.signature is not None and part.signature.api == API_NAME:
             yield part.signature.data, part.text if part.raw is None else part.raw

@@ -1,4 +1,4 @@
-"""What Chat Completions takes, by whose server it is: OpenAI's, Mistral's, or one that nobody knows."""
+"""Rules of Chat Completions by server: OpenAI's, Mistral's, or an unknown one."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _STRICT_CHAT_DIALECT = Dialect(
     allowed_kinds_by_role={"system": (), "assistant": ("refusal",), "tool": ()},
     exclusive_kinds=("refusal",),
 )
-"""Chat Completions of a server that is not known: templates of open models take the system prompt first, a user's
-words next, turns in turn, arguments that are objects, and ids of the oldest length and alphabet."""
+"""Rules for an unknown server: the strictest of everything known servers ask for, since open models bring chat
+templates of their own. They want the system prompt first, a user message next, alternating turns, arguments that are
+objects, and ids of the oldest length and alphabet."""
 
 OPENAI_CHAT_DIALECT = replace(
     _STRICT_CHAT_DIALECT,
@@ -40,8 +41,8 @@ OPENAI_CHAT_DIALECT = replace(
     max_images=500,
     max_bytes=50_000_000,
 )
-"""Chat Completions at OpenAI. 64 characters an id are taken now, 40 on older deployments, so new ids are made no longer
-than 40; images and bytes as the vision guide has them."""
+"""Rules of OpenAI. An id may have 64 characters today, but 40 on older deployments, so new ids are made no longer than
+40. Limits on images and bytes are those of the vision guide."""
 
 _MISTRAL_DIALECT = replace(
     _STRICT_CHAT_DIALECT,
@@ -51,9 +52,9 @@ _MISTRAL_DIALECT = replace(
     id_max=9,
     max_images=8,
 )
-"""Chat Completions at Mistral: a call id has exactly nine letters and digits, no user speaks right behind results
-(``Unexpected role 'user' after role 'tool'``), and the assistant is not the last, as its errors say. Images: the vision
-guide."""
+"""Rules of Mistral, from its error messages: a call id has exactly nine letters and digits, no user message may follow
+a result directly (``Unexpected role 'user' after role 'tool'``), and the last message is not the assistant's. The
+number of images is from the vision guide."""
 
 _MISTRAL_MODEL_NAME = re.compile(r"(?:open-)?mi[sx]tral|ministral|magistral|codestral|devstral|pixtral|voxtral")
 
@@ -61,7 +62,7 @@ _MISTRAL_MODEL_NAME = re.compile(r"(?:open-)?mi[sx]tral|ministral|magistral|code
 def build_dialect(model: str, provider: str = "") -> Dialect:
     """Return the rules of Chat Completions for ``model`` at ``provider``; an unknown server gets the strictest.
 
-    ``provider`` is ``openai`` or ``mistral`` where the name of the model does not say whose server it is.
+    ``provider`` is ``openai`` or ``mistral`` if the model's name does not tell the server.
     """
     name = model.lower()
     if provider == "mistral" or (not provider and _MISTRAL_MODEL_NAME.search(name)):
@@ -72,7 +73,10 @@ def build_dialect(model: str, provider: str = "") -> Dialect:
 
 
 def relax_dialect(dialect: Dialect) -> Dialect:
-    """Return the rules for what a client wrote for a server of its own, where ``dialect`` is the strictest one."""
+    """Relax the rules for a message list that a client wrote for a server unknown to Holdfast.
+
+    The dialect of a known server is returned as it is.
+    """
     if not dialect.merges_same_role:
         return dialect
     own = replace(OPENAI_CHAT_DIALECT, model=dialect.model, refused_kinds=dialect.refused_kinds)

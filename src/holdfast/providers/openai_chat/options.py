@@ -1,4 +1,4 @@
-"""OpenAI Chat Completions: what a request asks for beside its messages, read and written."""
+"""OpenAI Chat Completions: read and write the options of a request."""
 
 from __future__ import annotations
 
@@ -53,67 +53,76 @@ SHARED_FORM = SharedOptionForm(
     _write_answer_format,
     needs_logprobs_flag=True,
 )
-"""Options that other APIs have too, and where they stand here."""
+"""Options that other APIs have too, and their fields in Chat."""
 
 
 def read_options(body: dict[str, Any]) -> PortableOptions:
-    """Return what the fields of a body ask for."""
-    tools = as_dict_list(body.get("tools")) + [
-        {"type": "function", "function": function} for function in as_dict_list(body.get("functions"))
-    ]
-    limit = as_int(body.get("max_completion_tokens"))
+    """Read the options of a decoded body."""
+    tools = as_dict_list(body.get("tools"))
+    # ``functions`` is the deprecated form of ``tools``.
+    tools += [{"type": "function", "function": function} for function in as_dict_list(body.get("functions"))]
+    own_tools = [tool for tool in tools if "function" in tool]
+    other_tools = [tool for tool in tools if "function" not in tool]
+    max_tokens = as_int(body.get("max_completion_tokens"))
+    if max_tokens is None:
+        max_tokens = as_int(body.get("max_tokens"))
     field_names = (
         "tools functions tool_choice max_completion_tokens max_tokens stop temperature top_p stream stream_options"
+        " parallel_tool_calls logprobs"
     )
     choice, chosen, allowed = read_tool_choice(body.get("tool_choice"))
-    options = read_shared_options(SHARED_FORM, body)
+    shared_options = read_shared_options(SHARED_FORM, body)
     return PortableOptions(
-        tools=tuple([read_tool(as_dict(tool.get("function")), "parameters") for tool in tools if "function" in tool]),
-        other_tools=tuple([as_text(tool.get("type")) for tool in tools if "function" not in tool]),
+        tools=tuple([read_tool(as_dict(tool.get("function")), "parameters") for tool in own_tools]),
+        other_tools=tuple([as_text(tool.get("type")) for tool in other_tools]),
         tool_choice=choice,
         chosen_tool=chosen,
         allowed_tools=allowed,
-        shared_options=options,
+        shared_options=shared_options,
         parallel_calls=as_bool(body.get("parallel_tool_calls")),
-        max_tokens=as_int(body.get("max_tokens")) if limit is None else limit,
+        max_tokens=max_tokens,
         stop_sequences=as_texts(body.get("stop")),
         stream=as_bool(body.get("stream")),
-        unread_fields=list_unread_fields(body, field_names + " parallel_tool_calls logprobs", options),
+        unread_fields=list_unread_fields(body, field_names, shared_options),
         **read_sampling(body),
     )
 
 
 def write_options(options: PortableOptions) -> OptionFields:
-    """Return the fields of a body that asks for the same, and what of it has no form here."""
+    """Return the fields that ask for ``options``, and a note for each option without a form in Chat."""
     function_choice = {"type": "function", "function": {"name": options.chosen_tool}}
-    tools = [
-        {
-            "type": "function",
-            "function": write_tool_name(tool) | {"parameters": tool.schema or EMPTY_SCHEMA} | _write_strict_flag(tool),
-        }
-        for tool in options.tools
-    ]
     body = {
         "max_completion_tokens": options.max_tokens,
-        "tools": tools,
+        "tools": [{"type": "function", "function": _write_function(tool)} for tool in options.tools],
         "tool_choice": write_tool_choice(options, function_choice),
         "parallel_tool_calls": options.parallel_calls if options.tools else None,
-        "stop": list(options.stop_sequences[:4]),
+        "stop": list(options.stop_sequences[:_MAX_STOP_SEQUENCES]),
         "temperature": options.temperature,
         "top_p": options.top_p,
         "stream": options.stream,
     }
-    many = ("of the stop sequences only four may stand there",) if len(options.stop_sequences) > 4 else ()
-    return body, (*many, *describe_lost_options(options, "top_k"))
+    notes = []
+    if len(options.stop_sequences) > _MAX_STOP_SEQUENCES:
+        notes.append("of the stop sequences only four may stand there")
+    return body, (*notes, *describe_lost_options(options, "top_k"))
 
 
-def _write_strict_flag(tool: FunctionTool) -> dict[str, Any]:
-    return {"strict": True} if tool.strict else {}
+_MAX_STOP_SEQUENCES = 4
+"""The limit in the API reference."""
+
+
+def _write_function(tool: FunctionTool) -> dict[str, Any]:
+    function = write_tool_name(tool) | {"parameters": tool.schema or EMPTY_SCHEMA}
+    if tool.strict:
+        function["strict"] = True
+    return function
 
 
 def is_own_tool_choice(choice: Any) -> bool:
-    """Return whether the body's ``tool_choice`` is said as Chat says it."""
+    """Return whether a ``tool_choice`` has Chat's form: a string, or an object with an object named by its type."""
     if isinstance(choice, str):
         return True
-    type_ = choice.get("type") if isinstance(choice, Mapping) else None
+    if not isinstance(choice, Mapping):
+        return False
+    type_ = choice.get("type")
     return isinstance(type_, str) and isinstance(choice.get(type_), Mapping)

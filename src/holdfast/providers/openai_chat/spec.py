@@ -1,4 +1,4 @@
-"""OpenAI Chat Completions, and the servers that speak it: all that is known of it, in one value."""
+"""OpenAI Chat Completions, and the servers that speak it: its ``ApiSpec``."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ _SHAPE = MessageShape(
 
 
 def _is_own_tool(tool: Mapping[str, Any]) -> bool:
-    """Return whether a function is offered in an object of that name."""
+    """Return whether a function is declared in an object ``function``."""
     return tool.get("type") == "function" and isinstance(tool.get("function"), Mapping)
 
 

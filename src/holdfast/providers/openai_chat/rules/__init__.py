@@ -1,4 +1,4 @@
-"""The rules of Chat Completions, as the validator proves them."""
+"""The rules of Chat Completions."""
 
 from holdfast.providers.api_spec import RuleSet
 from holdfast.providers.openai_chat.rules import calls, content

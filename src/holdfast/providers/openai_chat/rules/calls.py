@@ -17,26 +17,31 @@ from holdfast.providers.rules.rule import (
 )
 
 _MAX_NAME_CHARS = 64
+"""The limit in OpenAI's API reference."""
 _MAX_ID_CHARS = 64
-"""Characters of a call id (40 on older deployments)."""
+"""Observed in error messages today; older deployments refuse ids over 40 characters."""
 
 
 def _check_calls_answered(request: ChatView) -> Violations:
     """Every call is answered by a tool message right behind, with nothing between."""
-    at, waiting = -1, set[str]()
-    for place, message, role in request.message_objects:
+    call_index = -1
+    waiting = set[str]()
+    for index, message, role in request.message_objects:
         if role == "tool":
             waiting.discard(str(message.get("tool_call_id")))
-        else:
-            yield from _report_unanswered(at, waiting)
-            at, waiting = place, set(get_call_ids(message, role))
-    yield from _report_unanswered(at, waiting)
+            continue
+        # Any other message ends the batch of results.
+        yield from _report_unanswered(call_index, waiting)
+        call_index = index
+        waiting = set(get_call_ids(message, role))
+    yield from _report_unanswered(call_index, waiting)
 
 
-def _report_unanswered(at: int, waiting: set[str]) -> Violations:
+def _report_unanswered(call_index: int, waiting: set[str]) -> Violations:
     if waiting:
         names = ", ".join(sorted(waiting))
-        yield f"$.messages[{at}].tool_calls", f"no tool message right behind answers {names}; add one for each call"
+        path = f"$.messages[{call_index}].tool_calls"
+        yield path, f"no tool message right behind answers {names}; add one for each call"
 
 
 def _check_orphan_results(request: ChatView) -> Violations:

@@ -1,4 +1,4 @@
-"""Rules of Chat Completions about messages and what they say."""
+"""Rules of Chat Completions about messages and their content."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from holdfast.providers.rules.rule import (
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _SPEAKER_NAME = re.compile(r"[^\s<|\\/>]{1,64}\Z")
 _MAX_IMAGES = 500
+"""The limit in OpenAI's guide to images."""
 _PART_TYPES_BY_ROLE = {
     "user": frozenset({"text", "image_url", "input_audio", "file"}),
     "assistant": frozenset({"text", "refusal"}),
@@ -38,9 +39,9 @@ _REQUIRED_PART_FIELDS: dict[str, tuple[tuple[str, ...], type]] = {
     "input_audio": (("input_audio", "data"), str),
     "file": (("file",), dict),
 }
-"""What a part must hold, by its type."""
+"""The path inside a part at which a value of the given type must be, by the type of the part."""
 _CONTENT_SUBSTITUTES = ("function_call", "audio", "refusal")
-"""What an assistant may say in place of content, calls aside."""
+"""Fields that an assistant message may have in place of content, calls aside."""
 _NO_REQUIREMENT: tuple[tuple[str, ...], type] = ((), object)
 
 
@@ -71,10 +72,10 @@ def _check_content_shape(request: ChatView) -> Violations:
         content = message.get("content")
         path = f"$.messages[{at}].content"
         if content is None:
-            has_other_content = message.get("tool_calls") is not None or any(
-                message.get(key) for key in _CONTENT_SUBSTITUTES
-            )
-            if not (role == "assistant" and has_other_content) and role != "function":
+            has_calls = message.get("tool_calls") is not None
+            has_other_content = has_calls or any(message.get(key) for key in _CONTENT_SUBSTITUTES)
+            may_be_null = role == "function" or (role == "assistant" and has_other_content)
+            if not may_be_null:
                 yield path, f"the content of a message of the role {role} is null; send a string"
         elif not isinstance(content, str | list):
             yield path, f"content is {get_json_type_name(content)}; send a string or a list of parts"
@@ -112,25 +113,24 @@ def _check_part_shape(request: ChatView) -> Violations:
 def _check_part_role(request: ChatView) -> Violations:
     """Only a user message holds media; results and instructions are text."""
     for at, index, part, role in request.parts:
-        kind, allowed = _get_part_type(part), _PART_TYPES_BY_ROLE.get(role, frozenset())
-        if (
-            isinstance(kind, str)
-            and kind not in allowed
-            and (role != "user" or kind in _FOREIGN_PART_TYPES or kind == "refusal")
-        ):
-            problem = f"{format_json_value(kind)} in a message of the role {role}, which takes {sorted(allowed)}"
-            yield f"$.messages[{at}].content[{index}].type", f"{problem}; move it"
+        kind = _get_part_type(part)
+        allowed = _PART_TYPES_BY_ROLE.get(role, frozenset())
+        if not isinstance(kind, str) or kind in allowed:
+            continue
+        # A type of a user's part that is simply unknown is left to the rule below, which only warns: it may be newer
+        # than this table.
+        if role == "user" and kind not in _FOREIGN_PART_TYPES and kind != "refusal":
+            continue
+        problem = f"{format_json_value(kind)} in a message of the role {role}, which takes {sorted(allowed)}"
+        yield f"$.messages[{at}].content[{index}].type", f"{problem}; move it"
 
 
 def _check_known_part_type(request: ChatView) -> Violations:
     """A part of a user message has a known type."""
+    known_types = _PART_TYPES_BY_ROLE["user"] | _FOREIGN_PART_TYPES | {"refusal"}
     for at, index, part, role in request.parts:
         kind = _get_part_type(part)
-        if (
-            role == "user"
-            and isinstance(kind, str)
-            and kind not in _PART_TYPES_BY_ROLE["user"] | _FOREIGN_PART_TYPES | {"refusal"}
-        ):
+        if role == "user" and isinstance(kind, str) and kind not in known_types:
             path = f"$.messages[{at}].content[{index}].type"
             yield path, f"part type {format_json_value(kind)} is not known; check that the server takes it"
 

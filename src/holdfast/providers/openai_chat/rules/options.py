@@ -1,4 +1,4 @@
-"""Rules of Chat Completions about what stands beside the messages."""
+"""Rules of Chat Completions about fields beside the messages."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from holdfast.providers.rules.rule import (
     get_json_type_name,
 )
 
+# Limits in OpenAI's API reference.
 _MAX_NAME_CHARS = 64
 _MAX_TOOLS = 128
 _FOREIGN_FIELDS = (
@@ -36,6 +37,7 @@ _FOREIGN_FIELDS = (
     "anthropic_version",
 )
 """Top-level fields of other APIs, which a converter may have left behind."""
+# Ranges and number of stop sequences in OpenAI's API reference.
 _RANGES = {"temperature": (0, 2), "top_p": (0, 1), "frequency_penalty": (-2, 2), "presence_penalty": (-2, 2)}
 _MAX_STOPS = 4
 
@@ -52,14 +54,18 @@ def _check_tools(request: ChatView) -> Violations:
         count = len(tools) if isinstance(tools, list) else get_json_type_name(tools)
         yield "$.tools", f"tools is a list of 1 to {_MAX_TOOLS}, this is {count}; leave the key out or shorten it"
     for index, tool in enumerate(request.get_list("tools")):
+        path = f"$.tools[{index}]"
         if not isinstance(tool, dict):
-            yield f"$.tools[{index}]", f"the tool is {get_json_type_name(tool)}; send an object with a type"
-        elif not isinstance(tool.get("type"), str) and (_holds_foreign_functions(tool) or "name" in tool):
-            yield f"$.tools[{index}]", "the tool has no type; send a function under the type 'function'"
+            yield path, f"the tool is {get_json_type_name(tool)}; send an object with a type"
+            continue
+        # A tool without a type is only refused if it is surely a function of another API's form.
+        has_no_type = not isinstance(tool.get("type"), str)
+        if has_no_type and (_holds_foreign_functions(tool) or "name" in tool):
+            yield path, "the tool has no type; send a function under the type 'function'"
 
 
 def _holds_foreign_functions(tool: Mapping[str, Any]) -> bool:
-    """Return whether an object without a type offers functions as Gemini or the Messages API has them."""
+    """Return whether a tool without a type declares functions as Gemini or the Messages API does."""
     if any(isinstance(tool.get(key), list) for key in ("functionDeclarations", "function_declarations")):
         return True
     return tool.get("type") is None and isinstance(tool.get("input_schema"), Mapping)
@@ -69,9 +75,11 @@ def _check_tool_names(request: ChatView) -> Violations:
     """The name of an offered function matches ^[a-zA-Z0-9_-]{1,64}$."""
     for index, tool in enumerate(request.get_list("tools")):
         kind = tool.get("type") if isinstance(tool, dict) else None
-        definition = tool.get(kind) if kind in ("function", "custom") else None
+        if kind not in ("function", "custom"):
+            continue
+        definition = tool.get(kind)
         name = definition.get("name") if isinstance(definition, dict) else None
-        if kind in ("function", "custom") and not is_tool_name(name, _MAX_NAME_CHARS):
+        if not is_tool_name(name, _MAX_NAME_CHARS):
             path = f"$.tools[{index}].{kind}.name"
             yield path, f"tool name {format_json_value(name)} does not match ^[a-zA-Z0-9_-]{{1,64}}$; rename it"
 

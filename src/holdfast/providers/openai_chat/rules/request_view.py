@@ -1,4 +1,4 @@
-"""A Chat Completions request as its rules read it."""
+"""A Chat Completions request in the form that its rules read."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from holdfast.providers.rules.envelope import RequestView
 
 
 class ChatView(RequestView):
-    """A Chat request; messages that are no objects are left out of the views."""
+    """A Chat request. Messages that are not objects are missing from the lists below, but not from ``messages``."""
 
     messages: list[Any]
     message_objects: list[tuple[int, Mapping[str, Any], str]]
-    """Messages that are objects: where they stand, what they are, their role."""
+    """Messages that are objects: index, message, role."""
     calls: list[tuple[int, int, Mapping[str, Any]]]
-    """Calls of the assistant: message, place in it, call."""
+    """Calls of the assistant: index of the message, index in it, call."""
     parts: list[tuple[int, int, Any, str]]
-    """Parts of contents that are lists: message, place in it, part, the message's role."""
+    """Parts of contents that are lists: index of the message, index in it, part, role of the message."""
 
     def iter_results(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yield the tool messages."""
@@ -27,7 +27,7 @@ class ChatView(RequestView):
 
 
 def build_chat_view(envelope: RequestView) -> ChatView:
-    """Return a body as rules read it, each message looked at once."""
+    """Build the view of a body in one pass over its messages."""
     request = ChatView(
         envelope.body, envelope.body_bytes, envelope.betas, envelope.model, envelope.get_list("messages"), [], [], []
     )
@@ -40,16 +40,19 @@ def build_chat_view(envelope: RequestView) -> ChatView:
 
 def _add_message_to_view(request: ChatView, message_index: int, message: Mapping[str, Any], role: str) -> None:
     request.message_objects.append((message_index, message, role))
-    content, calls = message.get("content"), message.get("tool_calls")
+    content = message.get("content")
     if isinstance(content, list):
-        request.parts += [(message_index, index, part, role) for index, part in enumerate(content)]
+        for index, part in enumerate(content):
+            request.parts.append((message_index, index, part, role))
+    calls = message.get("tool_calls")
     if role == "assistant" and isinstance(calls, list):
-        request.calls += [
-            (message_index, index, call if isinstance(call, dict) else {}) for index, call in enumerate(calls)
-        ]
+        for index, call in enumerate(calls):
+            request.calls.append((message_index, index, call if isinstance(call, dict) else {}))
 
 
 def get_call_ids(message: Mapping[str, Any], role: str) -> list[str]:
-    """Return the ids of a message's calls, as text whatever they are."""
+    """Return the ids of the calls in an assistant message, converted to text; empty for other messages."""
     calls = message.get("tool_calls") if role == "assistant" else None
-    return [str(call.get("id")) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    if not isinstance(calls, list):
+        return []
+    return [str(call.get("id")) for call in calls if isinstance(call, dict)]
