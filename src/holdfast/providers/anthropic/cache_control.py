@@ -1,8 +1,8 @@
-"""Explicit cache breakpoints of the Messages API: counting the ones that stand, setting new ones.
+"""Explicit cache breakpoints of the Messages API: list, add, limit and remove them.
 
-A breakpoint never stands on thinking or on empty text, there are never more than four, and a one-hour breakpoint
-never follows a five-minute one. Those a body brings along stay where they are; those that messages of a log brought
-along from the requests they were first said in are too many soon, so the newest stay that there is room for, or none.
+The API accepts at most four, none on thinking or empty text, and no one-hour breakpoint behind a five-minute one.
+Breakpoints of a request body stay where the client put them. Messages of the log still carry the breakpoints of the
+requests they first appeared in; those are soon too many, so only the newest that fit are kept, or none.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CACHE_CONTROL_KEY = b'"cache_control"'
 
 
 def list_breakpoint_ttls(raw: Raw | bytes | None) -> list[str]:
-    """Return the lifetimes (``5m`` or ``1h``) of the breakpoints in a list of blocks, in order, nested ones too."""
+    """Return the lifetimes (``5m`` or ``1h``) of the breakpoints in a list of blocks, in order and nested ones too."""
     data = b"" if raw is None else bytes(raw)
     if _CACHE_CONTROL_KEY not in data:
         return []
@@ -53,16 +53,18 @@ def list_breakpoint_ttls(raw: Raw | bytes | None) -> list[str]:
         blocks = [_peek_block(block) for block in _RAW_LIST_DECODER.decode(data)]
     except (msgspec.DecodeError, UnicodeDecodeError):
         return []
-    out: list[str] = []
+    lifetimes: list[str] = []
     for block in blocks:
-        out += list_breakpoint_ttls(block.content)
+        lifetimes += list_breakpoint_ttls(block.content)  # blocks inside a tool result
         if bytes(block.cache_control) != b"null":
-            out.append("1h" if HOUR_TTL in bytes(block.cache_control) else "5m")
-    return out
+            lifetimes.append("1h" if HOUR_TTL in bytes(block.cache_control) else "5m")
+    return lifetimes
 
 
 def _peek_block(raw: Raw) -> _BlockPeek:
-    """Return what matters of a block; one that is none counts as thinking, which is left alone."""
+    """Read the fields of a block that matter here. An unreadable block is taken for thinking, which gets no
+    breakpoint.
+    """
     try:
         return _BLOCK_DECODER.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -70,20 +72,20 @@ def _peek_block(raw: Raw) -> _BlockPeek:
 
 
 def list_message_breakpoint_ttls(message: bytes) -> list[str]:
-    """Return the lifetimes of the breakpoints in one wire message, or in several with commas between them."""
+    """Return the lifetimes of the breakpoints in one wire message, or in several joined by commas."""
     if _CACHE_CONTROL_KEY not in message:
         return []
-    return [
-        life
-        for raw_message in _split_messages(message)
-        for life in list_breakpoint_ttls(decode_json_fields(raw_message, "the message").get("content"))
-    ]
+    lifetimes: list[str] = []
+    for raw_message in _split_messages(message):
+        lifetimes += list_breakpoint_ttls(decode_json_fields(raw_message, "the message").get("content"))
+    return lifetimes
 
 
 def add_message_breakpoint(message: bytes, lifetime: str = "5m") -> bytes:
-    """Return ``message`` with a breakpoint behind its last part; the same bytes when there is one, or no place.
+    """Return ``message`` with a breakpoint behind its last part; the same bytes if it has one already, or no place for
+    it.
 
-    Of several messages with commas between them the last one gets it.
+    Of several messages joined by commas, the last one gets the breakpoint.
     """
     *before, last = map(bytes, _split_messages(message))
     new = _add_breakpoint_to_message(last, lifetime)
@@ -91,99 +93,114 @@ def add_message_breakpoint(message: bytes, lifetime: str = "5m") -> bytes:
 
 
 def _split_messages(messages: bytes) -> list[Raw]:
-    """Return each message of a stretch; what a provider compacted may be one with what stands beside it."""
+    """Split messages joined by commas: a stored compaction of the provider may hold a message beside it."""
     return decode_json(_RAW_LIST_DECODER, b"[%b]" % messages, "the message")
 
 
 def _add_breakpoint_to_message(message: bytes, lifetime: str) -> bytes:
     content = decode_json(_CONTENT_DECODER, message, "the message").content
-    if content is None or (isinstance(content, str) and not content.strip()):
+    if content is None:
         return message
     if isinstance(content, str):
-        block = Raw(_encode_block_with_breakpoint({"type": "text", "text": content}, lifetime))
-        return encode_json(overlay_fields(Raw(message), {"content": [block]}))
+        if not content.strip():
+            return message
+        # Only a block can carry a breakpoint, so the string becomes one.
+        new_blocks = [Raw(_encode_block_with_breakpoint({"type": "text", "text": content}, lifetime))]
+        return encode_json(overlay_fields(Raw(message), {"content": new_blocks}))
     blocks = add_breakpoint_to_blocks(content, lifetime)
-    return message if blocks is None else encode_json(overlay_fields(Raw(message), {"content": blocks}))
+    if blocks is None:
+        return message
+    return encode_json(overlay_fields(Raw(message), {"content": blocks}))
 
 
 def add_breakpoint_to_blocks(blocks: Sequence[Raw], lifetime: str = "5m") -> list[Raw] | None:
-    """Return ``blocks`` with a breakpoint on the last one that may carry it, or nothing when that changes nothing."""
+    """Return ``blocks`` with a breakpoint on the last one that may carry it, or None if nothing changes."""
     for index in range(len(blocks) - 1, -1, -1):
         block = _peek_block(blocks[index])
         if bytes(block.cache_control) != b"null":
             return None
-        if block.type not in ("thinking", "redacted_thinking") and (block.text is None or block.text.strip()):
-            new_block = Raw(_encode_block_with_breakpoint(decode_json_fields(blocks[index]), lifetime))
-            return [*blocks[:index], new_block, *blocks[index + 1 :]]
+        is_thinking = block.type in ("thinking", "redacted_thinking")
+        is_blank = block.text is not None and not block.text.strip()
+        if is_thinking or is_blank:
+            continue
+        new_block = Raw(_encode_block_with_breakpoint(decode_json_fields(blocks[index]), lifetime))
+        return [*blocks[:index], new_block, *blocks[index + 1 :]]
     return None
 
 
 def list_setup_breakpoint_ttls(fields: Mapping[str, Any]) -> list[str]:
     """Return the lifetimes of the breakpoints in a body's fields beside its messages, the automatic one last."""
-    before = [life for key in ("tools", "system") for life in list_breakpoint_ttls(fields.get(key))]
+    lifetimes = [*list_breakpoint_ttls(fields.get("tools")), *list_breakpoint_ttls(fields.get("system"))]
     automatic = bytes(fields.get("cache_control", b"null"))
-    return before if automatic == b"null" else [*before, "1h" if b'"1h"' in automatic else "5m"]
+    if automatic != b"null":
+        lifetimes.append("1h" if b'"1h"' in automatic else "5m")
+    return lifetimes
 
 
 def keep_newest_breakpoints(groups: Sequence[list[JsonBytes]], max_breakpoints: int) -> list[list[JsonBytes]]:
-    """Return wire messages with at most so many breakpoints, those of the newest; what changes nothing is the same."""
-    out = list(groups)
-    for index in reversed(
-        [at for at, group in enumerate(groups) if any(_CACHE_CONTROL_KEY in bytes(wire) for wire in group)]
-    ):
-        breakpoint_count = sum(len(list_message_breakpoint_ttls(bytes(wire))) for wire in out[index])
+    """Return groups of wire messages with at most ``max_breakpoints`` breakpoints, the newest.
+
+    A message keeps all of its breakpoints or none. Unchanged groups are the same objects.
+    """
+    kept_groups = list(groups)
+    for index in reversed(range(len(groups))):
+        group = groups[index]
+        if not any(_CACHE_CONTROL_KEY in bytes(wire) for wire in group):
+            continue
+        breakpoint_count = sum(len(list_message_breakpoint_ttls(bytes(wire))) for wire in group)
         if breakpoint_count > max_breakpoints:
-            out[index] = [strip_message_breakpoints(bytes(wire)) for wire in out[index]]
+            kept_groups[index] = [strip_message_breakpoints(bytes(wire)) for wire in group]
         else:
             max_breakpoints -= breakpoint_count
-    return out
+    return kept_groups
 
 
 def strip_message_breakpoints(message: bytes) -> bytes:
-    """Return ``message``, or several with commas between them, without breakpoints; the same bytes where none is."""
-    return (
-        b",".join(map(_strip_breakpoints, _split_messages(message)))
-        if list_message_breakpoint_ttls(message)
-        else message
-    )
+    """Return ``message``, or several joined by commas, without breakpoints; the same bytes if it has none."""
+    if not list_message_breakpoint_ttls(message):
+        return message
+    return b",".join(map(_strip_breakpoints, _split_messages(message)))
 
 
 def _strip_breakpoints(message: Raw) -> bytes:
     content = decode_json_fields(message).get("content")
-    return encode_json(
-        overlay_fields(message, {} if content is None else {"content": _strip_content_breakpoints(content)})
-    )
+    new_fields = {} if content is None else {"content": _strip_content_breakpoints(content)}
+    return encode_json(overlay_fields(message, new_fields))
 
 
 def _strip_content_breakpoints(content: Raw) -> Raw | list[Any]:
-    """Return a list of blocks without breakpoints, nested ones too; other content, and what has none, as it is."""
+    """Return a list of blocks without breakpoints, nested ones included; any other content as it is."""
     if not list_breakpoint_ttls(content):
         return content
-    return [
-        _strip_block_breakpoint(block) if bytes(block).startswith(b"{") else block
-        for block in _RAW_LIST_DECODER.decode(content)
-    ]
+    blocks: list[Any] = []
+    for block in _RAW_LIST_DECODER.decode(content):
+        is_object = bytes(block).startswith(b"{")
+        blocks.append(_strip_block_breakpoint(block) if is_object else block)
+    return blocks
 
 
 def _strip_block_breakpoint(block: Raw) -> Raw | dict[str, Any]:
-    raw_fields = decode_json_fields(block)
-    if "cache_control" not in raw_fields and not list_breakpoint_ttls(raw_fields.get("content")):
+    fields: dict[str, Any] = dict(decode_json_fields(block))
+    if "cache_control" not in fields and not list_breakpoint_ttls(fields.get("content")):
         return block
-    return {
-        key: _strip_content_breakpoints(raw) if key == "content" else raw
-        for key, raw in raw_fields.items()
-        if key != "cache_control"
-    }
+    fields.pop("cache_control", None)
+    if "content" in fields:
+        fields["content"] = _strip_content_breakpoints(fields["content"])
+    return fields
 
 
 def keep_nested_breakpoint(block: dict[str, Any], replaced: Raw) -> dict[str, Any]:
-    """Return ``block`` with the breakpoint that stood inside ``replaced``, which it replaces; as it is if none went."""
+    """Return ``block`` with the breakpoint that was nested in ``replaced``, the block it replaces.
+
+    A result that is shortened loses its inner blocks; the client's breakpoint on one of them moves to the result, so
+    that the cached prefix still ends there. ``block`` is returned as it is if no nested breakpoint was lost.
+    """
     if _CACHE_CONTROL_KEY not in bytes(replaced) or "cache_control" in block:
         return block
-    inside = list_breakpoint_ttls(decode_json_fields(replaced).get("content"))
-    if not inside or list_breakpoint_ttls(encode_json(block.get("content"))):
+    nested_lifetimes = list_breakpoint_ttls(decode_json_fields(replaced).get("content"))
+    if not nested_lifetimes or list_breakpoint_ttls(encode_json(block.get("content"))):
         return block
-    return block | {"cache_control": _build_cache_control(inside[-1])}
+    return block | {"cache_control": _build_cache_control(nested_lifetimes[-1])}
 
 
 def _encode_block_with_breakpoint(block: dict[str, Raw] | dict[str, str], lifetime: str) -> bytes:
@@ -191,4 +208,7 @@ def _encode_block_with_breakpoint(block: dict[str, Raw] | dict[str, str], lifeti
 
 
 def _build_cache_control(lifetime: str) -> dict[str, str]:
-    return {"type": "ephemeral"} | ({"ttl": lifetime} if lifetime != "5m" else {})
+    # Five minutes is the default. Without a ``ttl`` the marker is also valid for servers that do not know the field.
+    if lifetime == "5m":
+        return {"type": "ephemeral"}
+    return {"type": "ephemeral", "ttl": lifetime}

@@ -1,7 +1,7 @@
-"""Anthropic Messages: compactions and clearing by the provider, and the beta features that they need.
+"""Anthropic Messages: compaction and result clearing by the provider, and the beta features they need.
 
-A compaction is asked for by a field of the body. At a threshold the provider compacts, or clears old tool results, by
-itself; a compaction that is sent back needs the feature by which it was made.
+A field of the body asks for either. Above a threshold the provider compacts, or clears old tool results, on its own. A
+compaction that is sent back needs the beta feature by which it was made.
 """
 
 from __future__ import annotations
@@ -24,17 +24,20 @@ from holdfast.providers.common.compaction import (
 )
 from holdfast.providers.common.json.raw_json import decode_json_fields, encode_json
 
-ON_DEMAND_BETA, THRESHOLD_BETA, CONTEXT_EDITING_BETA = (
-    "compact-2026-09-04",
-    "compact-2026-01-12",
-    "context-management-2025-06-27",
-)
-"""Beta features of the Messages API: a compaction when asked for, one at a threshold, and the clearing of results."""
-DEFAULT_CLEARING_TOKENS, DEFAULT_KEPT_TOOL_USES = 100_000, 3
-"""Input tokens above which Anthropic clears results, and tool uses it keeps, where a request does not say."""
+ON_DEMAND_BETA = "compact-2026-09-04"
+"""Beta feature for a compaction on demand."""
+THRESHOLD_BETA = "compact-2026-01-12"
+"""Beta feature for a compaction at a threshold."""
+CONTEXT_EDITING_BETA = "context-management-2025-06-27"
+"""Beta feature for the clearing of tool results."""
+DEFAULT_CLEARING_TOKENS = 100_000
+"""Input tokens above which results are cleared: Anthropic's own default."""
+DEFAULT_KEPT_TOOL_USES = 3
+"""Newest tool uses that are never cleared: Anthropic's own default."""
 
 _ANSWER_SHAPING_FIELDS = frozenset({"context_management", "stop_sequences", "output_format", "stream", COMPACTION_KIND})
-"""Fields of the Messages API that only shape an answer, and are refused beside a compaction; its own goes with them."""
+"""Fields that are refused beside a compaction, since they shape an answer and there will be none; and the compaction
+field itself, which is set anew. Anthropic's SDK drops the same ones."""
 _BETA_BY_EDIT_PREFIX = {"compact_": THRESHOLD_BETA, "clear_": CONTEXT_EDITING_BETA}
 _COMPACTION_BLOCK = re.compile(rb'"type"\s*:\s*"compaction"')
 
@@ -44,8 +47,10 @@ _COMPACTION_BLOCK = re.compile(rb'"type"\s*:\s*"compaction"')
 
 def _build_threshold_fields(tokens: int, instructions: str, pause: bool) -> JsonObject:
     edit: JsonObject = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": tokens}}
-    edit |= {"pause_after_compaction": True} if pause else {}
-    edit |= {"instructions": instructions} if instructions.strip() else {}
+    if pause:
+        edit["pause_after_compaction"] = True
+    if instructions.strip():
+        edit["instructions"] = instructions
     return {"context_management": {"edits": [edit]}}
 
 
@@ -57,29 +62,36 @@ def build_result_clearing_fields(
     exclude: Iterable[str] = (),
     inputs: bool = False,
 ) -> JsonObject:
-    """Return the fields with which Anthropic clears old tool results above ``tokens`` input tokens.
+    """Return the fields that make Anthropic clear old tool results above ``tokens`` input tokens.
 
-    The newest ``keep`` tool uses stay, and those of the tools in ``exclude``; nothing happens where fewer than
-    ``at_least`` tokens would go. ``inputs`` clears the arguments of the calls too. What the client holds stays whole.
+    The newest ``keep`` tool uses and all those of the tools in ``exclude`` stay. Nothing is cleared unless at least
+    ``at_least`` tokens would go. ``inputs`` clears the arguments of the calls too. The client's own messages stay
+    whole.
     """
     edit: JsonObject = {"type": "clear_tool_uses_20250919", "trigger": {"type": "input_tokens", "value": tokens}}
     edit["keep"] = {"type": "tool_uses", "value": keep}
-    edit |= {"clear_at_least": {"type": "input_tokens", "value": at_least}} if at_least else {}
-    edit |= {"exclude_tools": list(exclude)} if exclude else {}
-    edit |= {"clear_tool_inputs": True} if inputs else {}
+    if at_least:
+        edit["clear_at_least"] = {"type": "input_tokens", "value": at_least}
+    if exclude:
+        edit["exclude_tools"] = list(exclude)
+    if inputs:
+        edit["clear_tool_inputs"] = True
     return {"context_management": {"edits": [edit]}}
 
 
 def merge_context_edits(*options: JsonObject) -> JsonObject:
-    """Return fields of ``build_server_compaction_fields`` and ``build_result_clearing_fields`` as one, in the order
-    the provider wants.
+    """Merge fields of ``build_server_compaction_fields`` and ``build_result_clearing_fields``.
+
+    Raises ``ConfigError`` if one of ``options`` has no edits.
     """
-    for at, option in enumerate(options):
+    edits = []
+    for index, option in enumerate(options):
         if not isinstance(option, dict) or "edits" not in option.get("context_management", ()):
             raise ConfigError(
-                f"options[{at}] has no edits of Anthropic's; give what build_result_clearing_fields(…) returns"
+                f"options[{index}] has no edits of Anthropic's; give what build_result_clearing_fields(…) returns"
             )
-    edits = [edit for option in options for edit in option["context_management"]["edits"]]
+        edits += option["context_management"]["edits"]
+    # Anthropic wants clearing edits before a compaction.
     return {"context_management": {"edits": sorted(edits, key=lambda edit: not edit["type"].startswith("clear_"))}}
 
 
@@ -90,37 +102,36 @@ def _build_compaction_request(fields: Mapping[str, Raw], instructions: str, _in_
     body: JsonObject = {key: raw for key, raw in fields.items() if key not in _ANSWER_SHAPING_FIELDS}
     for key in {"tool_choice", "output_config", "fallbacks"} & body.keys():
         value = _strip_answer_shaping(key, msgspec.json.decode(body.pop(key)))
-        body |= {key: value} if value else {}
-    instruction_fields = {"instructions": INSTRUCTED_PROMPT.format(instructions=instructions)} if instructions else {}
-    return NativeCompactionRequest(
-        "generate",
-        encode_json({**body, COMPACTION_KIND: {"type": "summarize", **instruction_fields}}),
-        add_beta_header({}, [ON_DEMAND_BETA]),
-    )
+        if value:
+            body[key] = value
+    compaction = {"type": "summarize"}
+    if instructions:
+        compaction["instructions"] = INSTRUCTED_PROMPT.format(instructions=instructions)
+    body[COMPACTION_KIND] = compaction
+    return NativeCompactionRequest("generate", encode_json(body), add_beta_header({}, [ON_DEMAND_BETA]))
 
 
 def _strip_answer_shaping(key: str, value: Any) -> Any:
-    """Return an option without what only shapes an answer: forced calls, and its format."""
+    """Return the value of an option without settings that only shape an answer: forced calls and the answer format."""
     if key == "fallbacks":
         return [_strip_fallback_format(fallback) for fallback in value] if isinstance(value, list) else value
     if not isinstance(value, dict):
         return value
     if key == "tool_choice":
-        return None if value.get("type") in {"any", "tool"} else value
+        is_forced = value.get("type") in {"any", "tool"}
+        return None if is_forced else value
     return {name: inner for name, inner in value.items() if name != "format"}
 
 
 def _strip_fallback_format(fallback: Any) -> Any:
     output_config = fallback.get("output_config") if isinstance(fallback, dict) else None
-    return (
-        fallback | {"output_config": _strip_answer_shaping("output_config", output_config)}
-        if output_config
-        else fallback
-    )
+    if not output_config:
+        return fallback
+    return fallback | {"output_config": _strip_answer_shaping("output_config", output_config)}
 
 
 def _wrap_in_assistant_message(block: Raw) -> Raw:
-    """Return a block as a message of the assistant's."""
+    """Wrap a compaction block in an assistant message."""
     return Raw(encode_json({"role": "assistant", "content": [block]}))
 
 
@@ -128,29 +139,29 @@ def _wrap_in_assistant_message(block: Raw) -> Raw:
 
 
 def _find_required_betas(body: bytes) -> tuple[str, ...]:
-    """Return the beta features that a body needs for what stands in it.
+    """Return the beta features that the content of ``body`` needs.
 
-    A compaction made on demand needs its own as long as it is sent, one made at a threshold that of the threshold.
+    A compaction made on demand needs its beta for as long as it is sent back; one made at a threshold needs the beta of
+    the threshold, which its request asks for anyway.
     """
     if b'"compaction"' not in body and b'"context_management"' not in body:
         return ()
     raw_fields = decode_json_fields(body, "the body")
-    edits = [
-        beta
-        for kind in _list_edit_types(raw_fields)
-        for start, beta in _BETA_BY_EDIT_PREFIX.items()
-        if kind.startswith(start)
-    ]
-    demand_betas = (
-        [ON_DEMAND_BETA]
-        if _has_compaction_request(raw_fields) or (_COMPACTION_BLOCK.search(body) and THRESHOLD_BETA not in edits)
-        else []
-    )
-    return tuple(dict.fromkeys([*edits, *demand_betas]))
+    betas = []
+    for edit_type in _list_edit_types(raw_fields):
+        for prefix, beta in _BETA_BY_EDIT_PREFIX.items():
+            if edit_type.startswith(prefix):
+                betas.append(beta)
+    has_on_demand_block = _COMPACTION_BLOCK.search(body) is not None and THRESHOLD_BETA not in betas
+    if _has_compaction_request(raw_fields) or has_on_demand_block:
+        betas.append(ON_DEMAND_BETA)
+    return tuple(dict.fromkeys(betas))
 
 
 def _list_edit_types(fields: Mapping[str, Raw]) -> list[str]:
-    options = msgspec.json.decode(fields["context_management"]) if "context_management" in fields else None
+    if "context_management" not in fields:
+        return []
+    options = msgspec.json.decode(fields["context_management"])
     edits = options.get("edits") if isinstance(options, dict) else None
     return [str(edit.get("type")) for edit in edits or () if isinstance(edit, dict)]
 
@@ -162,4 +173,5 @@ def _has_compaction_request(fields: Mapping[str, Raw]) -> bool:
 COMPACTION = CompactionFormat(
     50_000, _build_threshold_fields, _build_compaction_request, _wrap_in_assistant_message, _find_required_betas
 )
-"""Its page says under how many input tokens a threshold is refused. What comes back is the block alone."""
+"""50,000 input tokens is the lowest threshold that the documentation allows. A compaction on demand returns its block
+alone."""

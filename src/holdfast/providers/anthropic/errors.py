@@ -1,4 +1,4 @@
-"""Errors as the Messages API says them."""
+"""Errors in the form of the Messages API."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ def _word_overflow(kind: str, limit: int | None, requested_tokens: int | None, o
         return f"{problem}{numbers and ': '}{numbers}, decrease input length or `max_tokens` and try again"
     if limit is not None and requested_tokens is not None:
         return f"prompt is too long: {requested_tokens} tokens > {limit} maximum"
-    numbers = f": {requested_tokens} tokens" if requested_tokens is not None else ""
-    return f"prompt is too long{numbers}" if limit is None else f"prompt is too long: at most {limit} tokens fit"
+    if limit is not None:
+        return f"prompt is too long: at most {limit} tokens fit"
+    if requested_tokens is not None:
+        return f"prompt is too long: {requested_tokens} tokens"
+    return "prompt is too long"
 
 
 def _build_body(form: ErrorForm, text: str, _is_overflow: bool) -> dict[str, Any]:

@@ -1,12 +1,14 @@
-"""Anthropic Messages: one wire message to values and back.
+"""Anthropic Messages: decode one wire message into a value, and encode it back.
 
-What a block says becomes a part; the block's own JSON stays with it as ``raw``, so that ``cache_control``, citations
-and fields of tomorrow survive. A document of plain words and what a search found are ``Text``, where such may stand: in
-a user's message, and in a result that is no error. Blocks that Holdfast does not interpret are ``Opaque``. A user
-message with nothing but tool results has the role ``tool``. A message of an unknown role is one
-``Opaque("message", raw)`` in a ``system`` message: it starts no turn, answers no call, and goes out byte for byte. A
-system message without content that sets the options of its turn (``output_config``, of pi 1.6) is one
-``Opaque("options", raw)``: it goes out byte for byte too, where a system message may stand.
+Each block becomes a part that keeps the block's own JSON as ``raw``, so that ``cache_control``, citations and fields
+that do not exist yet survive. Plain-text documents and search results become ``Text`` where they are allowed: in a
+user's message, and in a result that is not an error. Blocks that Holdfast does not interpret become ``Opaque``. A user
+message of nothing but tool results has the role ``tool``.
+
+A message of an unknown role becomes one ``Opaque("message", raw)`` in a ``system`` message: it starts no turn, answers
+no call, and goes out byte for byte. A system message without content that sets options for its turn (``output_config``,
+as pi 1.6 writes it) becomes one ``Opaque("options", raw)`` and goes out byte for byte too, where a system message is
+allowed.
 """
 
 from __future__ import annotations
@@ -114,7 +116,7 @@ class _DocumentBlock(Struct, gc=False, tag_field="type", tag="document"):
 
 
 class _SearchResultBlock(Struct, gc=False, tag_field="type", tag="search_result"):
-    """What a search found."""
+    """A search result; its text is read by ``get_opaque_text``."""
 
 
 class _BlockType(Struct, gc=False):
@@ -124,7 +126,7 @@ class _BlockType(Struct, gc=False):
 
 
 _WHOLE_MESSAGE_KINDS = frozenset({"message", "options"})
-"""Kinds of opaque parts whose bytes are a message, and no block of one."""
+"""Kinds of opaque parts with a whole message as their bytes, not one block of it."""
 _MESSAGE_DECODER = Decoder(_WireMessage)
 _BLOCK_DECODER = Decoder(
     _TextBlock
@@ -139,38 +141,40 @@ _BLOCK_DECODER = Decoder(
 _RESULT_BLOCK_DECODER = Decoder(_TextBlock | _ImageBlock | _DocumentBlock | _SearchResultBlock)
 _BLOCK_TYPE_DECODER = Decoder(_BlockType)
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What reading one block may raise: another shape, text that is no UTF-8, too deep."""
+"""Errors from decoding one block: another shape, invalid UTF-8, nested too deeply."""
 
 
 # -- from the wire -----------------------------------------------------------------------------------------------------
 
 
 def decode_message(raw: JsonBytes) -> Message:
-    """Return one wire message as values; its blocks keep their bytes.
+    """Decode one wire message; its parts keep the bytes of their blocks.
 
-    Raises ``FormatError`` when ``raw`` is no JSON object with a ``role`` and a ``content`` of text or blocks.
+    Raises ``FormatError`` if ``raw`` is not a JSON object with a ``role`` and a ``content`` of text or blocks.
     """
     wire = decode_json(_MESSAGE_DECODER, raw, "the message")
     role, content = wire.role, wire.content
     if role not in ("user", "assistant", "system"):
         return Message("system", (Opaque("message", raw if isinstance(raw, Raw) else Raw(raw)),))
-    if role == "system" and not content and bytes(wire.output_config) not in (b"", b"null"):
+    sets_options = bytes(wire.output_config) not in (b"", b"null")
+    if role == "system" and not content and sets_options:
         return Message("system", (Opaque("options", raw if isinstance(raw, Raw) else Raw(raw)),))
     if content is None or isinstance(content, str):
         return Message(role, () if content is None else (Text(content),))  # type: ignore[arg-type]
-    parts = tuple(map(_decode_block if role == "user" else _decode_non_user_block, content))
-    if role == "user" and {*map(type, parts)} == {ToolResult}:
+    decode_block = _decode_block if role == "user" else _decode_non_user_block
+    parts = tuple(map(decode_block, content))
+    if role == "user" and parts and all(type(part) is ToolResult for part in parts):
         return Message("tool", parts)
     return Message(role, parts)  # type: ignore[arg-type]
 
 
 def _decode_block(raw: Raw) -> Part:
-    """Return one block as a part."""
+    """Decode a block of a user's message."""
     return _decode_block_with(_BLOCK_DECODER, raw, _BLOCK_READERS)
 
 
 def _decode_non_user_block(raw: Raw) -> Part:
-    """Return one block as a part, where only text blocks may say words."""
+    """Decode a block of another role's message, where documents and search results are invalid and stay as they are."""
     return _decode_block_with(_BLOCK_DECODER, raw, _STRICT_BLOCK_READERS)
 
 
@@ -183,18 +187,21 @@ def _decode_block_with(decoder: Decoder[Any], raw: Raw, readers: Mapping[type, C
 
 
 def _build_opaque(raw: Raw) -> Opaque:
-    """Return a block that is kept as it came; what a server's tool was asked and gave back is sealed with its id."""
+    """Keep a block uninterpreted. Calls and results of server tools are signed with the id that pairs them."""
     try:
         block = _BLOCK_TYPE_DECODER.decode(raw)
     except _DECODE_ERRORS:
         return Opaque("unknown", raw)
-    ids = {"_tool_use": block.id, "_tool_result": block.tool_use_id}
-    id_ = next((id_ for end, id_ in ids.items() if block.type.endswith(end)), "")
-    return Opaque(block.type, raw, _build_signature(id_ if isinstance(id_, str) else ""))
+    pairing_id: Any = ""
+    if block.type.endswith("_tool_use"):
+        pairing_id = block.id
+    elif block.type.endswith("_tool_result"):
+        pairing_id = block.tool_use_id
+    return Opaque(block.type, raw, _build_signature(pairing_id if isinstance(pairing_id, str) else ""))
 
 
 def _build_signature(data: str) -> ProviderSignature | None:
-    """Return the seal of a block: a signature, or the id of another block that it belongs to."""
+    """Sign a part with a thinking signature, or with the id of another block that it belongs to."""
     return ProviderSignature(API_NAME, "", data) if data else None
 
 
@@ -210,22 +217,26 @@ def _read_tool_result(block: _ToolResultBlock, raw: Raw) -> ToolResult:
 
 
 def _read_document(block: _DocumentBlock, raw: Raw) -> Text | Media:
-    """Return a document of nothing but words as these, under its title and what is told about it."""
+    """Read a plain-text document as text under its title and context, any other as media."""
     source = block.source
-    blocks = source.content if source.type == "content" and isinstance(source.content, list) else []
-    if source.type not in ("text", "content") or any(block.type != "text" for block in blocks):
+    if source.type == "text":
+        words = source.data
+    elif source.type == "content" and _holds_only_text(source.content):
+        words = _join_document_text(source.content)
+    else:
         return _read_media(block, raw)
-    words = source.data if source.type == "text" else _join_document_text(source.content)
-    above = [block.context] if block.context else []
-    return (
-        Text(add_document_title(block.title or "", "\n".join([*above, words])), None, raw)
-        if words.strip()
-        else _read_media(block, raw)
-    )
+    if not words.strip():
+        return _read_media(block, raw)
+    body = f"{block.context}\n{words}" if block.context else words
+    return Text(add_document_title(block.title or "", body), None, raw)
+
+
+def _holds_only_text(content: str | list[_InnerBlock]) -> bool:
+    return isinstance(content, str) or all(inner.type == "text" for inner in content)
 
 
 def _read_search_result(_block: _SearchResultBlock, raw: Raw) -> Text | Opaque:
-    """Return the words of what a search found; without any it is not interpreted."""
+    """Read a search result as its text; keep one without text uninterpreted."""
     opaque = _build_opaque(raw)
     words = foreign.get_opaque_text(opaque)
     return Text(words, None, raw) if words else opaque
@@ -233,18 +244,25 @@ def _read_search_result(_block: _SearchResultBlock, raw: Raw) -> Text | Opaque:
 
 def _read_media(block: _ImageBlock | _DocumentBlock, raw: Raw) -> Media:
     source = block.source
-    kind, name = ("document", block.title or "") if type(block) is _DocumentBlock else ("image", "")
+    kind, name = "image", ""
+    if type(block) is _DocumentBlock:
+        kind, name = "document", block.title or ""
     if source.type == "base64":
-        return Media(kind, source.media_type, count_base64_bytes(source.data), name, source.data, raw, "base64")
-    if source.type == "text" or (source.type == "content" and source.content):
-        words = source.data if source.type == "text" else _join_document_text(source.content)
+        size = count_base64_bytes(source.data)
+        return Media(kind, source.media_type, size, name, source.data, raw, "base64")
+    words = None
+    if source.type == "text":
+        words = source.data
+    elif source.type == "content" and source.content:
+        words = _join_document_text(source.content)
+    if words is not None:
         return Media(kind, "text/plain", len(words), name, words, raw, "text")
     form: MediaForm = "url" if source.type == "url" else "file"
     return Media(kind, source.media_type, 0, name, source.url or source.file_id, raw, form)
 
 
 def _join_document_text(content: str | list[_InnerBlock]) -> str:
-    """Return the words of a document's blocks, and a line for each that has none."""
+    """Join the texts of a document's blocks, with a placeholder line for each other block."""
     if isinstance(content, str):
         return content
     return "\n".join([block.text if block.type == "text" else f"[Attached {block.type}]" for block in content])
@@ -276,70 +294,82 @@ _STRICT_BLOCK_READERS = _BLOCK_READERS | {
 
 
 def encode_message(message: Message, base: Raw | None = None) -> list[bytes]:
-    """Return ``message`` as one wire message, or none when nothing in it can be sent.
+    """Encode ``message`` as one wire message, or none if nothing in it can be sent.
 
-    A part with ``raw`` goes out as those bytes. A part without is written anew; of the block that stood in its place
-    in ``base`` it keeps the fields that it does not say itself (``cache_control``). Other fields of ``base`` stay.
-    Thinking without a seal of this API cannot be sent and is left out.
+    A part with ``raw`` goes out as those bytes. One without is written anew, and keeps the fields of the block it
+    replaces in ``base`` that do not describe content (``cache_control``). Other fields of ``base`` stay. Thinking that
+    this API did not sign cannot be sent and is left out.
     """
-    if len(message.parts) == 1 and type(message.parts[0]) is Opaque and message.parts[0].kind in _WHOLE_MESSAGE_KINDS:
-        return [bytes(message.parts[0].raw)] if message.parts[0].raw is not None else []
+    if len(message.parts) == 1:
+        part = message.parts[0]
+        if type(part) is Opaque and part.kind in _WHOLE_MESSAGE_KINDS:
+            return [] if part.raw is None else [bytes(part.raw)]
     role = "user" if message.role == "tool" else message.role
-    stood = None if base is None else decode_json(_MESSAGE_DECODER, base, "the base message")
-    content = _encode_content(message.parts, None if stood is None else stood.content)
-    if message.parts and not content and not isinstance(content, str):
+    old_message = None if base is None else decode_json(_MESSAGE_DECODER, base, "the base message")
+    content = _encode_content(message.parts, None if old_message is None else old_message.content)
+    if message.parts and content == []:
         return []
-    role_base = base if stood is not None and stood.role == role else None  # fields of a role are no other role's
-    return [encode_json(overlay_fields(role_base, {"role": role, "content": content}))]
+    # A message that changed its role gets none of the old fields: ``output_config`` is only valid on system messages.
+    has_same_role = old_message is not None and old_message.role == role
+    return [encode_json(overlay_fields(base if has_same_role else None, {"role": role, "content": content}))]
 
 
 def _encode_content(parts: Sequence[Part], old: str | list[Raw] | None) -> str | list[Raw]:
-    """Return the ``content`` of a message: a string where one plain text stands alone, else blocks."""
+    """Encode ``content``: a string for one plain text that replaces no list, else a list of blocks."""
     if len(parts) == 1 and type(parts[0]) is Text and parts[0].raw is None and not isinstance(old, list):
         return parts[0].text
-    stand = align_parts_with_blocks(parts, old, partial(map, _decode_block)) if isinstance(old, list) else {}
-    blocks = (_encode_block(part, stand.get(index)) for index, part in enumerate(parts))
-    return [block for block in blocks if block is not None]
+    old_blocks: dict[int, Raw] = {}
+    if isinstance(old, list):
+        old_blocks = align_parts_with_blocks(parts, old, partial(map, _decode_block))
+    blocks = []
+    for index, part in enumerate(parts):
+        block = _encode_block(part, old_blocks.get(index))
+        if block is not None:
+            blocks.append(block)
+    return blocks
 
 
 _CONTENT_FIELDS = frozenset({"citations", "content", "is_error", "source", "title", "context"})
-"""Fields that belong to what a block said; they go when it says something else."""
+"""Fields that describe the old content of a block; they are dropped when the content changes."""
 
 
 def _encode_block(part: Part, old_block: Raw | None = None) -> Raw | None:
-    """Return one part as a block, or nothing when this API has no form for it."""
+    """Encode one part as a block over the block it replaces, or return None if this API has no form for it."""
     if part.raw is not None:
         return part.raw
     new = _build_block(part)
-    if new is None or old_block is None:
-        return None if new is None else Raw(encode_json(new))
-    if decode_json_fields(old_block).get("type") == Raw(encode_json(new["type"])) and get_call_identity(
-        _decode_block(old_block)
-    ) == get_call_identity(part):
-        dropped_keys = (
-            _CONTENT_FIELDS | {"caller"} if type(part) is ToolCall and part.signature is None else _CONTENT_FIELDS
-        )
-        return Raw(
-            encode_json(
-                _drop_invalid_breakpoint(
-                    keep_nested_breakpoint(overlay_fields(old_block, new, dropped_keys), old_block)
-                )
-            )
-        )
-    breakpoint_fields = {key: value for key, value in decode_json_fields(old_block).items() if key == "cache_control"}
-    return Raw(encode_json(_drop_invalid_breakpoint(new | breakpoint_fields)))
+    if new is None:
+        return None
+    if old_block is None:
+        return Raw(encode_json(new))
+    old_fields = decode_json_fields(old_block)
+    has_same_type = old_fields.get("type") == Raw(encode_json(new["type"]))
+    if has_same_type and get_call_identity(_decode_block(old_block)) == get_call_identity(part):
+        dropped_fields = _CONTENT_FIELDS
+        if type(part) is ToolCall and part.signature is None:
+            dropped_fields |= {"caller"}  # names a server tool call, which this call no longer belongs to
+        block = overlay_fields(old_block, new, dropped_fields)
+        block = keep_nested_breakpoint(block, old_block)
+    else:
+        # Another block took this place. Only the breakpoint stays, so that the cached prefix ends where the client
+        # meant it to.
+        block = new
+        if "cache_control" in old_fields:
+            block["cache_control"] = old_fields["cache_control"]
+    return Raw(encode_json(_drop_invalid_breakpoint(block)))
 
 
 def _drop_invalid_breakpoint(block: dict[str, Any]) -> dict[str, Any]:
-    """Return ``block`` without a cache breakpoint where none may stand: on thinking and on empty text."""
+    """Remove the cache breakpoint from thinking and empty text, where the API refuses it."""
     text = block.get("text")
-    if block.get("type") == "thinking" or (isinstance(text, str) and not text.strip()):
+    is_blank_text = isinstance(text, str) and not text.strip()
+    if block.get("type") == "thinking" or is_blank_text:
         block.pop("cache_control", None)
     return block
 
 
 def _build_block(part: Part) -> dict[str, Any] | None:
-    """Return the fields of a block that says what ``part`` says."""
+    """Return the fields of a new block for ``part``, or None if this API has no form for it."""
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     if isinstance(part, ToolCall):
@@ -348,41 +378,50 @@ def _build_block(part: Part) -> dict[str, Any] | None:
         return _build_tool_result(part)
     if isinstance(part, Media):
         return _build_media_block(part) or {"type": "text", "text": format_part_placeholder(part)}
-    if (
-        isinstance(part, Thinking)
-        and part.signature is not None
-        and part.signature.api == API_NAME
-        and part.signature.data
-    ):
-        return {"type": "thinking", "thinking": part.text, "signature": part.signature.data}
+    if isinstance(part, Thinking):
+        signature = part.signature
+        if signature is not None and signature.api == API_NAME and signature.data:
+            return {"type": "thinking", "thinking": part.text, "signature": signature.data}
     return None
 
 
 def _build_tool_result(part: ToolResult) -> dict[str, Any]:
-    content = part.content
-    new_content: str | list[Raw | None] = [
-        _encode_block(inner) for inner in content if inner.raw or type(inner) is not Opaque
-    ]
-    if not content or (len(content) == 1 and type(content[0]) is Text and content[0].raw is None):
-        new_content = content[0].text if content and type(content[0]) is Text else ""
-    block: dict[str, Any] = {"type": "tool_result", "tool_use_id": part.call_id, "content": new_content}
-    return block | {"is_error": True} if part.is_error else block
+    block: dict[str, Any] = {"type": "tool_result", "tool_use_id": part.call_id}
+    block["content"] = _encode_result_content(part.content)
+    if part.is_error:
+        block["is_error"] = True
+    return block
+
+
+def _encode_result_content(content: Sequence[Text | Media | Opaque]) -> str | list[Raw | None]:
+    if not content:
+        return ""
+    if len(content) == 1 and type(content[0]) is Text and content[0].raw is None:
+        return content[0].text
+    return [_encode_block(part) for part in content if part.raw or type(part) is not Opaque]
 
 
 def _build_media_block(part: Media) -> dict[str, Any] | None:
-    """Return a block that shows ``part``, or nothing where the Messages API has no form for it."""
-    source = _build_media_source(part) if part.kind in ("image", "document") else None
-    title_fields = {"title": part.name} if part.name and part.kind == "document" else {}
-    return None if source is None else {"type": part.kind, "source": source} | title_fields
+    """Return the fields of a block that shows ``part``, or None if the Messages API has no form for it."""
+    if part.kind not in ("image", "document"):
+        return None
+    source = _build_media_source(part)
+    if source is None:
+        return None
+    block = {"type": part.kind, "source": source}
+    if part.name and part.kind == "document":
+        block["title"] = part.name
+    return block
 
 
 def _build_media_source(part: Media) -> dict[str, str] | None:
-    words = decode_text_document(part)
-    if words is not None:
-        return {"type": "text", "media_type": "text/plain", "data": words} if words else None
+    text = decode_text_document(part)
+    if text is not None:
+        return {"type": "text", "media_type": "text/plain", "data": text} if text else None
     if part.form == "base64":
         return {"type": "base64", "media_type": part.mime, "data": part.source} if part.source else None
     if part.form == "file":
         return {"type": "file", "file_id": part.source} if part.source else None
-    is_url_kind = part.kind == "image" or part.mime in ("", "application/pdf")
-    return {"type": "url", "url": part.source} if is_url_kind and is_web_media(part) else None
+    # Documents may only be fetched from a URL if they are PDFs.
+    can_be_fetched = part.kind == "image" or part.mime in ("", "application/pdf")
+    return {"type": "url", "url": part.source} if can_be_fetched and is_web_media(part) else None

@@ -1,6 +1,6 @@
-"""What the Claude models accept at the Messages API, by their names: one small table.
+"""Rules of the Messages API by Claude model, in one small table.
 
-Only rules stand here; windows and prices are in the catalogue. A name that no row fits gets the strictest values.
+Only rules are here; windows and prices are in the catalog. A name that no row matches gets the strictest values.
 """
 
 from __future__ import annotations
@@ -15,27 +15,28 @@ from holdfast.state.dialect import Dialect
 
 
 class ClaudeTraits(Struct, frozen=True):
-    """What differs between the Claude models; the defaults are for a name nobody knows."""
+    """The differences between Claude models. The defaults are for an unknown name."""
 
     allows_prefill: bool = False
-    """The last message may be the assistant's (up to 4.5)."""
+    """The last message may be the assistant's (models up to 4.5)."""
     allows_inline_system: bool = False
     """``system`` messages may stand between a user's message and an answer."""
     binds_thinking: bool = True
-    """Thinking is signed over everything before it ("preserved thinking")."""
+    """Thinking is signed over everything before it ("preserved thinking"), so that an edit of the history invalidates
+    it."""
     max_images: int = 600
-    """Images in one request: 100 where the window is 200,000 tokens, 600 otherwise; a name nobody knows is not limited
-    by a guess."""
+    """Images in one request: 100 for a window of 200,000 tokens, 600 otherwise. An unknown name gets the higher number,
+    since a wrong guess would drop images that the model accepts."""
     manual_thinking: bool | None = None
-    """``thinking.type`` may be ``enabled`` with a budget; nothing = not known."""
+    """``thinking.type`` may be ``enabled``, with a budget; None if unknown."""
     adaptive_thinking: bool | None = None
-    """``thinking.type`` may be ``adaptive_thinking``; nothing = not known."""
+    """``thinking.type`` may be ``adaptive``; None if unknown."""
     can_disable_thinking: bool | None = None
-    """``thinking.type`` may be ``can_disable_thinking``; nothing = not known."""
+    """``thinking.type`` may be ``disabled``; None if unknown."""
     can_disable_at_any_effort: bool = True
-    """``can_disable_thinking`` goes with the efforts ``xhigh`` and ``max`` too."""
+    """Thinking may be disabled at the efforts ``xhigh`` and ``max`` too."""
     compacts_on_demand: bool = False
-    """The server compacts on demand: 4.6 and later, as its page lists them."""
+    """The server compacts on demand: models from 4.6 on, as the page on compaction lists them."""
 
 
 _TRAITS_UP_TO_4_5 = ClaudeTraits(
@@ -47,7 +48,7 @@ _TRAITS_UP_TO_4_5 = ClaudeTraits(
     can_disable_thinking=True,
 )
 _LAST_OLD_VERSION = (4, 5)
-"""Up to 4.5: prefill, manual thinking, a window of 200,000 tokens."""
+"""Up to 4.5, all families have the same traits: prefill, thinking with a budget, a window of 200,000 tokens."""
 
 _CLAUDE_TRAITS: dict[str, ClaudeTraits] = {
     "opus 4.6": ClaudeTraits(
@@ -121,20 +122,21 @@ _CLAUDE_TRAITS: dict[str, ClaudeTraits] = {
         allows_inline_system=True, manual_thinking=False, adaptive_thinking=True, can_disable_thinking=False
     ),
 }
-"""Family and version to rules, as documented up to 2026-11; Mythos is Fable under another name.
+"""Traits by family and version, as documented up to 2026-11. Mythos is Fable under another name.
 
-The page that lists who takes system messages inside is older than 5.5 and Fable 5.2. Claude Code 2.1.332 sends them to
-each of these by default, with the effort of the turn and changes of tools, which can stand nowhere else. [M]
+The page that lists models with system messages inside the conversation is older than the 5.5 family and Fable 5.2.
+Recorded requests of Claude Code 2.1.332 contain such messages for each of these models by default, with the effort of
+the turn and changes of tools, which can stand nowhere else.
 """
 
 _FAMILY_FIRST_NAME = re.compile(r"(opus|sonnet|haiku|fable|mythos)-(\d{1,2})(?!\d)(?:[-.](\d{1,2})(?!\d))?")
-"""``claude-opus-4-5-20251101``, ``claude-opus-4.5``, ``eu.anthropic.claude-sonnet-4-20250514-v1:0``"""
+"""Matches ``claude-opus-4-5-20251101``, ``claude-opus-4.5``, ``eu.anthropic.claude-sonnet-4-20250514-v1:0``."""
 _VERSION_FIRST_NAME = re.compile(r"claude-(?:v?[12](?!\d)|instant|3(?!\d))")
-"""``claude-3-5-sonnet-20241022``, ``claude-2.1``"""
+"""Matches ``claude-3-5-sonnet-20241022``, ``claude-2.1``."""
 
 
 def get_claude_traits(model: str) -> ClaudeTraits | None:
-    """Return what is known of Claude model ``model``, or nothing when it is none we know."""
+    """Return the traits of Claude model ``model``, or None for an unknown name."""
     name = model.lower()
     parsed_name = _parse_model_name(name)
     if parsed_name is None:
@@ -146,7 +148,7 @@ def get_claude_traits(model: str) -> ClaudeTraits | None:
 
 
 def _parse_model_name(name: str) -> tuple[str, tuple[int, int]] | None:
-    """Return the family and version that a lower-case name of the new style says, or None for any other name."""
+    """Return family and version from a lower-case name of the new style, or None for any other name."""
     match = _FAMILY_FIRST_NAME.search(name)
     if match is None:
         return None
@@ -155,13 +157,13 @@ def _parse_model_name(name: str) -> tuple[str, tuple[int, int]] | None:
 
 
 def _is_later_claude(model: str) -> bool:
-    """Return whether ``model`` is a Claude model that is newer than this table."""
+    """Return whether ``model`` is a Claude model newer than this table."""
     parsed_name = _parse_model_name(model.lower())
     return parsed_name is not None and parsed_name[1] > _LAST_OLD_VERSION and get_claude_traits(model) is None
 
 
 _BEDROCK_NAME = re.compile(r"(?:^|[./])anthropic\.claude")
-"""``eu.anthropic.claude-opus-5-5-v1:0``: Bedrock's names; it has no compaction on demand."""
+"""Matches Bedrock's names (``eu.anthropic.claude-opus-5-5-v1:0``). Bedrock has no compaction on demand."""
 
 
 # -- the dialect -------------------------------------------------------------------------------------------------------
@@ -173,21 +175,22 @@ _BLOCKS_NOT_IN_RESULTS = (
     "text_editor_code_execution_tool_result", "tool_search_tool_result", "container_upload", "compaction",
     "tool_addition", "tool_removal", "mcp_tool_listing", "fallback",
 )  # fmt: skip
-"""Known blocks that a tool_result of the Messages API does not take."""
+"""Known block types that are refused inside a ``tool_result``."""
 
 
-MAX_LARGE_IMAGES, MAX_PIXELS_FEW_IMAGES, MAX_PIXELS_MANY_IMAGES = 20, 8_000, 2_000
-"""Up to 20 images may be 8,000 pixels wide or high at the Messages API, more of them 2,000."""
+MAX_PIXELS_FEW_IMAGES = 8_000
+"""Pixels a side of an image in a request with up to ``MAX_LARGE_IMAGES`` images (documented)."""
+MAX_LARGE_IMAGES = 20
+MAX_PIXELS_MANY_IMAGES = 2_000
+"""The same in a request with more images (documented)."""
 
 
 def build_dialect(model: str, _provider: str = "") -> Dialect:
-    """Return the rules of the Messages API for ``model``; an unknown name gets the strictest.
-
-    A Claude model that is newer than the table takes system messages inside the conversation, as the newest known do.
-    """
+    """Return the rules of the Messages API for ``model``; an unknown name gets the strictest."""
     model_traits = get_claude_traits(model) or ClaudeTraits()
-    # A model that is newer than the table most likely takes what the newest in it take. Were it held to the strictest
-    # rule, each system message that Claude Code writes for it would be rewritten; refused, Claude Code goes without.
+    # A model newer than the table most likely accepts the same as the newest in it. Under the strictest rule, each
+    # system message that Claude Code writes for it would be rewritten. If the guess is wrong and the model refuses
+    # them, Claude Code sends its next request without.
     is_system_inside = model_traits.allows_inline_system or _is_later_claude(model)
     return Dialect(
         API_NAME,
@@ -218,10 +221,10 @@ def build_dialect(model: str, _provider: str = "") -> Dialect:
 
 
 def relax_dialect(dialect: Dialect) -> Dialect:
-    """Return the rules for what a client wrote for a model that is not known here.
+    """Relax the rules for a message list that a client wrote for a model unknown to Holdfast.
 
-    A new Claude is its maker's, whose rules hold, but for the order of turns; any other model is on a server of
-    somebody's own, of which nothing is taken for granted.
+    A new Claude runs on Anthropic's servers, so their rules hold, except the order of turns. Any other model runs on a
+    server about which nothing can be assumed.
     """
     if not dialect.merges_same_role:
         return dialect

@@ -1,4 +1,4 @@
-"""Anthropic Messages: what a request asks for beside its messages, read and written."""
+"""Anthropic Messages: read and write the options of a request."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.providers.common.portable_options import (
+    FunctionTool,
     OptionFields,
     PortableOptions,
     as_bool,
@@ -22,7 +23,8 @@ from holdfast.providers.common.portable_options import (
 from holdfast.providers.common.shared_options import NAMED_SCHEMA_FORMAT, SharedOptionForm, read_shared_options
 
 DEFAULT_MAX_TOKENS = 4_096
-"""The longest answer asked of the Messages API, which must be told one, where a request of another API names none."""
+"""The output limit for a request converted from an API that does not require one. Chosen by judgement: models of every
+generation accept it, and an answer is rarely longer."""
 
 
 def _read_answer_format(value: Any, _body: Mapping[str, Any]) -> Any:
@@ -36,7 +38,7 @@ def _write_answer_format(answer_format: dict[str, Any]) -> Any:
 
 
 def _forbid_extra_properties(schema: Any) -> Any:
-    """Return a schema as the Messages API takes it: an object has no properties but those it names."""
+    """Return a schema in the form that the Messages API requires: objects without properties that are not listed."""
     if isinstance(schema, list):
         return [_forbid_extra_properties(element) for element in schema]
     if not isinstance(schema, dict):
@@ -46,67 +48,78 @@ def _forbid_extra_properties(schema: Any) -> Any:
 
 
 SHARED_FORM = SharedOptionForm({"format": "output_config.format"}, _read_answer_format, _write_answer_format)
-"""Of the options that other APIs have too, the Messages API has the form of an answer alone: its effort is not the same
-and stays behind."""
+"""The answer format is all that the Messages API shares with others. Its effort levels mean something else."""
 
 
 def read_options(body: dict[str, Any]) -> PortableOptions:
-    """Return what the fields of a body ask for."""
-    tools, choice = as_dict_list(body.get("tools")), as_dict(body.get("tool_choice"))
-    own = [tool for tool in tools if tool.get("type") in (None, "custom")]
-    alone = as_bool(choice.get("disable_parallel_tool_use"))
+    """Read the options of a decoded body."""
+    tools = as_dict_list(body.get("tools"))
+    choice = as_dict(body.get("tool_choice"))
+    own_tools = [tool for tool in tools if tool.get("type") in (None, "custom")]
+    other_tools = [tool for tool in tools if tool.get("type") not in (None, "custom")]
+    disables_parallel_calls = as_bool(choice.get("disable_parallel_tool_use"))
     field_names = "system tools tool_choice max_tokens stop_sequences temperature top_p top_k stream"
-    options = read_shared_options(SHARED_FORM, body)
+    shared_options = read_shared_options(SHARED_FORM, body)
     return PortableOptions(
         system=as_texts(body.get("system", [])),
-        tools=tuple([read_tool(tool, "input_schema") for tool in own]),
-        other_tools=tuple([as_text(tool["type"]) for tool in tools if tool not in own]),
+        tools=tuple([read_tool(tool, "input_schema") for tool in own_tools]),
+        other_tools=tuple([as_text(tool["type"]) for tool in other_tools]),
         tool_choice=as_text(choice.get("type")),
         chosen_tool=as_text(choice.get("name")),
-        parallel_calls=None if alone is None else not alone,
+        parallel_calls=None if disables_parallel_calls is None else not disables_parallel_calls,
         max_tokens=as_int(body.get("max_tokens")),
         stop_sequences=as_texts(body.get("stop_sequences")),
         stream=as_bool(body.get("stream")),
-        shared_options=options,
-        unread_fields=list_unread_fields(body, field_names, options, ("output_config",)),
+        shared_options=shared_options,
+        unread_fields=list_unread_fields(body, field_names, shared_options, ("output_config",)),
         **read_sampling(body),
     )
 
 
 def write_options(options: PortableOptions) -> OptionFields:
-    """Return the fields of a body that asks for the same, and what of it has no form here."""
-    choice: dict[str, Any] = (
-        {"type": options.tool_choice or "auto"} if options.tool_choice or options.parallel_calls is False else {}
-    )
-    choice |= {"name": options.chosen_tool} if options.tool_choice == "tool" else {}
-    choice |= (
-        {"disable_parallel_tool_use": True} if options.parallel_calls is False and options.tool_choice != "none" else {}
-    )
-    warm = options.temperature is not None and options.temperature > 1
-    notes = (
-        ()
-        if options.max_tokens is not None
-        else (f"max_tokens is set to {DEFAULT_MAX_TOKENS}, since one must be named there",)
-    )
-    tools = [
-        write_tool_name(tool)
-        | {"input_schema": tool.schema or {"type": "object"}}
-        | ({"strict": True} if tool.strict else {})
-        for tool in options.tools
-    ]
+    """Return the fields that ask for ``options``, and a note for each option that has to change."""
+    notes = []
+    max_tokens = options.max_tokens
+    if max_tokens is None:
+        max_tokens = DEFAULT_MAX_TOKENS
+        notes.append(f"max_tokens is set to {DEFAULT_MAX_TOKENS}, since one must be named there")
+    temperature = options.temperature
+    if temperature is not None and temperature > 1:  # other APIs go up to 2
+        temperature = 1
+        notes.append("temperature is lowered to 1, the highest there")
     body = {
-        "max_tokens": DEFAULT_MAX_TOKENS if options.max_tokens is None else options.max_tokens,
-        "tools": tools,
-        "tool_choice": choice if options.tools and choice else None,
+        "max_tokens": max_tokens,
+        "tools": [_write_tool(tool) for tool in options.tools],
+        "tool_choice": _write_tool_choice(options),
         "stop_sequences": list(options.stop_sequences),
-        "temperature": 1 if warm else options.temperature,
+        "temperature": temperature,
         "top_p": options.top_p,
         "top_k": options.top_k,
         "stream": options.stream,
     }
-    return body, (*notes, *(["temperature is lowered to 1, the highest there"] if warm else ()))
+    return body, tuple(notes)
+
+
+def _write_tool(tool: FunctionTool) -> dict[str, Any]:
+    fields = write_tool_name(tool) | {"input_schema": tool.schema or {"type": "object"}}
+    if tool.strict:
+        fields["strict"] = True
+    return fields
+
+
+def _write_tool_choice(options: PortableOptions) -> dict[str, Any] | None:
+    """Return the ``tool_choice``, which also says whether calls may be parallel; None if neither is asked for."""
+    forbids_parallel_calls = options.parallel_calls is False
+    if not options.tools or not (options.tool_choice or forbids_parallel_calls):
+        return None
+    choice: dict[str, Any] = {"type": options.tool_choice or "auto"}
+    if options.tool_choice == "tool":
+        choice["name"] = options.chosen_tool
+    if forbids_parallel_calls and options.tool_choice != "none":
+        choice["disable_parallel_tool_use"] = True
+    return choice
 
 
 def is_own_tool_choice(choice: Any) -> bool:
-    """Return whether the body's ``tool_choice`` is said as the Messages API says it."""
+    """Return whether a ``tool_choice`` has the form of the Messages API."""
     return isinstance(choice, Mapping) and choice.get("type") in ("auto", "any", "tool", "none")

@@ -1,4 +1,4 @@
-"""Anthropic Messages: a body or its events as an answer."""
+"""Anthropic Messages: parse a body or the events of a stream as an answer."""
 
 from __future__ import annotations
 
@@ -41,56 +41,55 @@ STOP_REASONS: dict[str, StopReason] = {
     "refusal": "refusal",
     "stop_sequence": "stop_sequence",
 }
-"""``stop_reason`` (SDK 2.12)."""
+"""Stop reasons by ``stop_reason`` (SDK 2.12)."""
 
 
 def parse_usage(fields: Mapping[str, Raw]) -> Usage:
-    """Return the tokens of a ``usage``.
+    """Parse the tokens of a ``usage`` object.
 
-    ``input_tokens`` alone leaves out what was read from the cache and what was written to it; ``output_tokens``
+    Unlike other APIs, ``input_tokens`` excludes the tokens read from and written to the cache; ``output_tokens``
     includes thinking.
     """
-    cache_read, cache_write = (
-        read_json_count(fields.get("cache_read_input_tokens")),
-        read_json_count(fields.get("cache_creation_input_tokens")),
-    )
-    thinking = read_json_count(read_json_fields(fields.get("output_tokens_details")).get("thinking_tokens"))
-    fresh, output = read_json_count(fields.get("input_tokens")), read_json_count(fields.get("output_tokens"))
-    hour = read_json_count(read_json_fields(fields.get("cache_creation")).get("ephemeral_1h_input_tokens"))
+    fresh_tokens = read_json_count(fields.get("input_tokens"))
+    cache_read_tokens = read_json_count(fields.get("cache_read_input_tokens"))
+    cache_write_tokens = read_json_count(fields.get("cache_creation_input_tokens"))
+    cache_creation = read_json_fields(fields.get("cache_creation"))
+    hour_write_tokens = read_json_count(cache_creation.get("ephemeral_1h_input_tokens"))
+    output_details = read_json_fields(fields.get("output_tokens_details"))
     return Usage(
-        fresh + cache_read + cache_write,
-        output,
-        cache_read,
-        cache_write,
-        thinking,
-        cache_write_1h=min(hour, cache_write),
+        fresh_tokens + cache_read_tokens + cache_write_tokens,
+        read_json_count(fields.get("output_tokens")),
+        cache_read_tokens,
+        cache_write_tokens,
+        read_json_count(output_details.get("thinking_tokens")),
+        cache_write_1h=min(hour_write_tokens, cache_write_tokens),
     )
 
 
 def iter_event_text(payload: dict[str, Any]) -> Iterator[str]:
-    """Yield the words of the answer in one event of a stream."""
+    """Yield the text of the answer in one decoded event."""
     if payload.get("type") == "content_block_delta":
         yield get_text_at(payload, "delta", "text")
 
 
 def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
-    """Return the answer in the fields of a body."""
-    native = read_json_text(fields.get("stop_reason"))
-    element = encode_json({"role": "assistant", "content": fields["content"]}) if "content" in fields else b""
-    message = decode_message_or_empty(anthropic.decode_message, element) if element else EMPTY_ANSWER
-    answer = build_parsed_answer(
-        anthropic.API_NAME, fields, message, (element,), (map_stop_reason(STOP_REASONS, native), native), parse_usage
-    )
+    """Parse the answer in the fields of a body."""
+    native_reason = read_json_text(fields.get("stop_reason"))
+    element = b""
+    message = EMPTY_ANSWER
+    if "content" in fields:
+        element = encode_json({"role": "assistant", "content": fields["content"]})
+        message = decode_message_or_empty(anthropic.decode_message, element)
+    stop = (map_stop_reason(STOP_REASONS, native_reason), native_reason)
+    answer = build_parsed_answer(anthropic.API_NAME, fields, message, (element,), stop, parse_usage)
     context_management = fields.get("context_management")
-    return (
-        answer
-        if context_management is None
-        else replace(answer, cleared_tokens=_count_cleared_tokens(read_json_fields(context_management)))
-    )
+    if context_management is None:
+        return answer
+    return replace(answer, cleared_tokens=_count_cleared_tokens(read_json_fields(context_management)))
 
 
 def _count_cleared_tokens(context_management: Mapping[str, Raw]) -> int:
-    """Return the tokens that context editing left out of the prompt."""
+    """Count the tokens that context editing removed from the prompt."""
     edits = map(read_json_fields, read_json_items(context_management.get("applied_edits")))
     return sum(read_json_count(edit.get("cleared_input_tokens")) for edit in edits)
 
@@ -114,7 +113,7 @@ class _InputDelta(Struct, tag="input_json_delta", forbid_unknown_fields=True):
 
 
 class _ContentBlockDelta(Struct, tag="content_block_delta", forbid_unknown_fields=True):
-    """The event that most are."""
+    """The usual event: a delta of text, thinking or arguments, decoded in one step."""
 
     index: ListIndex
     delta: _TextDelta | _ThinkingDelta | _InputDelta
@@ -124,7 +123,7 @@ _DELTA_DECODER = Decoder(_ContentBlockDelta)
 
 
 class _GrowingBlock:
-    """A block that grows: its fields as it began, and what deltas added to them."""
+    """A block under construction: its fields at the start, and the texts and lists that deltas add."""
 
     __slots__ = ("fields", "grown", "lists")
 
@@ -134,7 +133,7 @@ class _GrowingBlock:
         self.lists: dict[str, list[Raw]] = {}
 
     def add_delta(self, delta: Mapping[str, Raw]) -> None:
-        """Take a delta: words are appended, a citation joins its list, all else stands in for what was there."""
+        """Merge a delta: strings are appended, a citation joins its list, anything else replaces the field."""
         kind = read_json_text(delta.get("type"))
         for key, raw in delta.items():
             if key == "type":
@@ -147,13 +146,13 @@ class _GrowingBlock:
                 self.append_text(key, read_json_text(raw))
 
     def append_text(self, key: str, words: str) -> None:
-        """Take words that go on."""
+        """Append ``words`` to the string field ``key``."""
         if key not in self.grown:
-            self.grown[key] = [read_json_text(self.fields.get(key))]
+            self.grown[key] = [read_json_text(self.fields.get(key))]  # a block may begin with text in it
         self.grown[key].append(words)
 
     def build_block(self) -> dict[str, Any]:
-        """Return the block as a body has it."""
+        """Build the block as a body has it."""
         block: dict[str, Any] = dict(self.fields) | self.lists
         for key, pieces in self.grown.items():
             words = "".join(pieces)
@@ -165,14 +164,15 @@ class _GrowingBlock:
 
 
 _COMPLETE_DELTA_KINDS = frozenset({"signature_delta", "compaction_delta"})
-"""Deltas that come once and hold all of it. Every other kind, of tomorrow too, adds words to what was said."""
+"""Deltas that are sent once and complete. All other kinds, also those that do not exist yet, are taken as pieces to
+append."""
 _TEXT_BLOCK_KINDS = frozenset({"text", "thinking"})
-"""Blocks that say nothing before there are words in them."""
+"""Blocks without content until text arrives."""
 _EMPTY_JSON = frozenset({b'""', b"{}", b"[]", b"null"})
 
 
 class AnthropicAccumulator:
-    """The events of one answer."""
+    """The events of one answer, merged."""
 
     def __init__(self) -> None:
         self.is_complete = False
@@ -181,15 +181,17 @@ class AnthropicAccumulator:
         self._blocks: dict[int, _GrowingBlock] = {}
 
     def add_event(self, name: str, fields: Mapping[str, Raw]) -> bool:
-        """Take the fields of one event; kinds nobody knows change nothing.
+        """Merge the fields of one event, and return whether it has content; unknown kinds are ignored.
 
-        What the model said is in a delta with content, or in a block that is no text.
+        Content is a delta that is not empty, or a block that is not text.
         """
-        step = self._HANDLERS.get(read_json_text(fields.get("type")) or name)
-        return step is not None and step(self, fields)
+        handler = self._HANDLERS.get(read_json_text(fields.get("type")) or name)
+        return handler is not None and handler(self, fields)
 
     def add_text_delta(self, data: bytes) -> bool | None:
-        """Take a delta of words for a block that has begun; return whether it has any, nothing for what is none."""
+        """Merge a simple delta of a block that has begun, and return whether it has text; return None for any other
+        event.
+        """
         event = try_decode_json(_DELTA_DECODER, data)
         block = None if event is None else self._blocks.get(event.index)
         if event is None or block is None:
@@ -198,10 +200,14 @@ class AnthropicAccumulator:
         return bool(event.delta.text)
 
     def build_body(self) -> dict[str, Any]:
-        """Return the fields of the body so far."""
+        """Build the fields of the body from the events so far."""
         content = [self._blocks[index].build_block() for index in sorted(self._blocks)]
-        body = dict(self._head) | ({"content": content} if content or self._head else {})
-        return body | ({"usage": self._usage} if self._usage else {})
+        body = dict(self._head)
+        if content or self._head:
+            body["content"] = content
+        if self._usage:
+            body["usage"] = self._usage
+        return body
 
     def _on_message_start(self, fields: Mapping[str, Raw]) -> bool:
         message = read_json_fields(fields.get("message"))
@@ -214,25 +220,36 @@ class AnthropicAccumulator:
         self._blocks[read_json_count(fields.get("index"))] = _GrowingBlock(block)
         kind = read_json_text(block.get("type"))
         if kind == "fallback":
+            # Another model answers from here on. The body of the same answer names that one.
             to = read_json_fields(block.get("to"))
-            self._head |= {"model": to["model"]} if "model" in to else {}
-        return bool(block) and (kind not in _TEXT_BLOCK_KINDS or bool(read_json_text(block.get("text"))))
+            if "model" in to:
+                self._head["model"] = to["model"]
+        if not block:
+            return False
+        return kind not in _TEXT_BLOCK_KINDS or bool(read_json_text(block.get("text")))
 
     def _on_block_delta(self, fields: Mapping[str, Raw]) -> bool:
-        delta, index = read_json_fields(fields.get("delta")), read_json_count(fields.get("index"))
+        delta = read_json_fields(fields.get("delta"))
+        index = read_json_count(fields.get("index"))
         kind = read_json_text(delta.get("type")).removesuffix("_delta")
         if index not in self._blocks and kind in ("text", "thinking"):
+            # Compatible servers may send deltas without a start. The type of these two blocks can be told from the
+            # delta.
             self._blocks[index] = _GrowingBlock({"type": Raw(encode_json(kind))})
         if index in self._blocks:
             self._blocks[index].add_delta(delta)
         return any(bytes(raw) not in _EMPTY_JSON for key, raw in delta.items() if key != "type")
 
     def _on_message_delta(self, fields: Mapping[str, Raw]) -> bool:
-        """Take what the end of a message corrects: every field that is there counts in place of the first one."""
+        """Merge the end of a message, which corrects fields of its start: each field that is set replaces the old
+        one.
+        """
         fields = drop_null_fields(fields)
         self._usage |= drop_null_fields(read_json_fields(fields.get("usage")))
         self._head |= drop_null_fields(read_json_fields(fields.get("delta")))
-        self._head |= {key: raw for key, raw in fields.items() if key not in ("type", "delta", "usage")}
+        for key, raw in fields.items():
+            if key not in ("type", "delta", "usage"):
+                self._head[key] = raw
         return False
 
     def _on_message_stop(self, _fields: Mapping[str, Raw]) -> bool:

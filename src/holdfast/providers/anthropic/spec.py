@@ -1,4 +1,4 @@
-"""Anthropic Messages: all that is known of it, in one value."""
+"""Anthropic Messages: its ``ApiSpec``."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _SHAPE = MessageShape(
 
 
 def _is_own_tool(tool: Mapping[str, Any]) -> bool:
-    """Return whether a function is offered with an ``input_schema``, and not in a group of Gemini's."""
+    """Return whether a function is declared with an ``input_schema``, and not in one of Gemini's groups."""
     if any(isinstance(tool.get(key), list) for key in ("functionDeclarations", "function_declarations")):
         return False
     return tool.get("type") in (None, "custom") and isinstance(tool.get("input_schema"), Mapping)
