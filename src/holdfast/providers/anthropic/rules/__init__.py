@@ -1,4 +1,4 @@
-"""The rules of Anthropic Messages, as the validator proves them."""
+"""The rules of Anthropic Messages."""
 
 from holdfast.providers.anthropic.rules import blocks, calls, context, server_tools, shape
 from holdfast.providers.anthropic.rules import options as option_rules

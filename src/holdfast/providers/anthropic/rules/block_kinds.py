@@ -1,4 +1,4 @@
-"""The blocks of the Messages API: their kinds, their fields, and questions several rules ask."""
+"""Kinds of blocks in the Messages API with their fields, and questions that several rules ask."""
 
 from __future__ import annotations
 
@@ -42,18 +42,21 @@ FIELDS_BY_BLOCK_KIND: dict[str, frozenset[str]] = {
         "fallback": "to trigger from",
     }.items()
 }
-"""Blocks and their fields in the types of the official SDK 2.12."""
+"""Block types and their fields, from the types of the official SDK 2.12."""
 SERVER_RESULT_KINDS = frozenset(kind for kind in FIELDS_BY_BLOCK_KIND if kind.endswith("_tool_result"))
-"""Results of server tools; they stand in the assistant's message."""
+"""Results of server tools, which belong to the assistant's message."""
 
 
 def get_block_id(block: BlockView, key: str = "tool_use_id") -> str:
-    """Return the id that a block carries under ``key``, as text whatever it is."""
+    """Return the id that a block has under ``key``, converted to text."""
     return str(block.value.get(key))
 
 
 def is_paused_turn(request: AnthropicView) -> bool:
-    """Return whether the request resends a turn of the model that a server tool or a compaction interrupted."""
+    """Return whether the request resends an assistant turn that a server tool or a compaction interrupted.
+
+    Such a request may end with the assistant: the model goes on from there (``pause_turn``).
+    """
     turn = request.turns[-1] if request.turns else None
     if turn is None or turn.role != "assistant" or not turn.blocks:
         return False

@@ -1,4 +1,4 @@
-"""Rules of the Messages API about what blocks say: text, thinking, media."""
+"""Rules of the Messages API about the content of blocks: text, thinking, media."""
 
 from __future__ import annotations
 
@@ -45,19 +45,27 @@ def _check_blank_text(request: AnthropicView) -> Violations:
 
 def _check_trailing_space(request: AnthropicView) -> Violations:
     """A final assistant message does not end in white space."""
-    turn = request.turns[-1] if request.turns else None
-    last = turn.blocks[-1] if turn is not None and turn.role == "assistant" and turn.blocks else None
-    text = last.value.get("text") if last is not None and last.kind == "text" else None
-    final = request.get_last_message().get("role") == "assistant"
-    if final and last is not None and isinstance(text, str) and text != text.rstrip():
-        yield last.path, "the final assistant message ends in white space; cut it off"
+    if request.get_last_message().get("role") != "assistant" or not request.turns:
+        return
+    turn = request.turns[-1]
+    last_block = turn.blocks[-1] if turn.role == "assistant" and turn.blocks else None
+    if last_block is None or last_block.kind != "text":
+        return
+    text = last_block.value.get("text")
+    if isinstance(text, str) and text != text.rstrip():
+        yield last_block.path, "the final assistant message ends in white space; cut it off"
 
 
 def _check_prefill(request: AnthropicView) -> Violations:
     """From 4.6 on the conversation ends with a user message."""
-    has_no_prefill = request.claude_traits is not None and not request.claude_traits.allows_prefill
-    free = is_paused_turn(request) or request.body.get("compaction") or request.body.get("fallback_credit_token")
-    if has_no_prefill and not free and request.get_last_message().get("role") == "assistant":
+    if request.claude_traits is None or request.claude_traits.allows_prefill:
+        return
+    # These requests end with the assistant by design.
+    is_compaction = request.body.get("compaction")
+    is_fallback = request.body.get("fallback_credit_token")
+    if is_paused_turn(request) or is_compaction or is_fallback:
+        return
+    if request.get_last_message().get("role") == "assistant":
         at = len(request.messages) - 1
         model = request.body.get("model")
         yield f"$.messages[{at}].role", f"{model} takes no prefill; end with a user message"
@@ -72,7 +80,8 @@ def _check_thinking_signed(request: AnthropicView) -> Violations:
         for block in request.iter_blocks(kind):
             for key in keys:
                 value = block.value.get(key)
-                if not isinstance(value, str) or (not value and key != "thinking"):
+                may_be_empty = key == "thinking"  # the text is empty where its display is omitted
+                if not isinstance(value, str) or (not value and not may_be_empty):
                     yield f"{block.path}.{key}", f"{kind} without its {key}; send the block as it came or drop it"
 
 
@@ -102,12 +111,11 @@ def _check_media_source(request: AnthropicView) -> Violations:
     for kind, forms in _SOURCE_FIELDS.items():
         for block in request.iter_blocks(kind):
             source = _get_media_source(block)
-            key = forms.get(str(source.get("type")))
+            source_type = source.get("type")
+            key = forms.get(str(source_type))
             if key is None:
-                yield (
-                    f"{block.path}.source.type",
-                    f"source type {format_json_value(source.get('type'))}; use one of {sorted(forms)}",
-                )
+                problem = f"source type {format_json_value(source_type)}; use one of {sorted(forms)}"
+                yield f"{block.path}.source.type", problem
             elif not source.get(key):
                 yield f"{block.path}.source.{key}", f"the {kind} has no {key}; send it or drop the block"
 
@@ -116,32 +124,27 @@ def _check_media_type(request: AnthropicView) -> Violations:
     """Images are jpeg, png, gif or webp; documents pdf or plain text."""
     for block in request.iter_blocks("image"):
         source = _get_media_source(block)
-        if source.get("type") == "base64" and source.get("media_type") not in _IMAGE_MIME_TYPES:
-            path = f"{block.path}.source.media_type"
-            yield (
-                path,
-                (
-                    f"{format_json_value(source.get('media_type'))} is not one of {', '.join(_IMAGE_MIME_TYPES)}; "
-                    "convert the image"
-                ),
-            )
+        mime = source.get("media_type")
+        if source.get("type") == "base64" and mime not in _IMAGE_MIME_TYPES:
+            problem = f"{format_json_value(mime)} is not one of {', '.join(_IMAGE_MIME_TYPES)}; convert the image"
+            yield f"{block.path}.source.media_type", problem
     for block in request.iter_blocks("document"):
         source = _get_media_source(block)
-        expected_type = {"base64": "application/pdf", "text": "text/plain"}.get(str(source.get("type")))
-        if expected_type is not None and source.get("media_type") != expected_type:
-            problem = f"{format_json_value(source.get('media_type'))} where {expected_type!r} must be"
+        mime = source.get("media_type")
+        expected_mime = {"base64": "application/pdf", "text": "text/plain"}.get(str(source.get("type")))
+        if expected_mime is not None and mime != expected_mime:
+            problem = f"{format_json_value(mime)} where {expected_mime!r} must be"
             yield f"{block.path}.source.media_type", f"{problem}; convert the document"
 
 
 def _check_image_count(request: AnthropicView) -> Violations:
     """At most 100 images on models with 200,000 tokens, 600 on others."""
     images = request.blocks.get("image", [])
-    long_window = request.betas is not None and any(beta.startswith("context-1m") for beta in request.betas)
-    max_images = (
-        100
-        if request.claude_traits is not None and request.claude_traits.max_images == 100 and not long_window
-        else 600
-    )
+    max_images = 600
+    # The limit follows the window, and the beta for one million tokens gives the older models the larger window.
+    has_long_window = any(beta.startswith("context-1m") for beta in request.betas or ())
+    if request.claude_traits is not None and request.claude_traits.max_images == 100 and not has_long_window:
+        max_images = 100
     if len(images) > max_images:
         yield images[max_images].path, f"{len(images)} images, {max_images} are allowed; replace the oldest by text"
 

@@ -1,4 +1,4 @@
-"""Rules of the Messages API about calls and their results, those of server tools too."""
+"""Rules of the Messages API about the client's calls and their results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.providers.anthropic.rules.block_kinds import (
     THINKING_BLOCK_KINDS,
     get_block_id,
 )
-from holdfast.providers.anthropic.rules.request_view import AnthropicView, TurnView
+from holdfast.providers.anthropic.rules.request_view import AnthropicView
 from holdfast.providers.rules.options import is_tool_name
 from holdfast.providers.rules.rule import (
     ANTHROPIC_DOCS,
@@ -25,7 +25,8 @@ from holdfast.providers.rules.rule import (
 
 _ID_PATTERN = re.compile(r"[a-zA-Z0-9_-]+\Z")
 _MAX_SAFE_NAME_CHARS = 64
-"""Name limit of the 2024 specification; 128 later. Between the two is a warning."""
+"""The name limit of the 2024 specification; later it is 128. A name between the two only warns, since old deployments
+may refuse it."""
 _RESULT_BLOCK_KINDS = frozenset({"text", "image", "document", "search_result", "tool_reference", "browser_state"})
 
 
@@ -34,38 +35,37 @@ _RESULT_BLOCK_KINDS = frozenset({"text", "image", "document", "search_result", "
 
 def _check_calls_answered(request: AnthropicView) -> Violations:
     """Every tool_use is answered in the next user message."""
-    for turn, after in zip(request.turns, [*request.turns, TurnView("", [], -1)][1:], strict=True):
-        uses = turn.get_blocks("tool_use") if turn.role == "assistant" else []
-        result_ids = (
-            {get_block_id(block) for block in after.get_blocks("tool_result")}
-            if uses and after.role == "user"
-            else set()
-        )
-        for block in uses:
-            if get_block_id(block, "id") not in result_ids:
-                where = "in the next user message" if after.role else "at all: the request ends with the call"
-                yield (
-                    f"{block.path}.id",
-                    f"call {get_block_id(block, 'id')} has no tool_result {where}; add one or drop the call",
-                )
+    for number, turn in enumerate(request.turns):
+        calls = turn.get_blocks("tool_use") if turn.role == "assistant" else []
+        if not calls:
+            continue
+        next_turn = request.turns[number + 1] if number + 1 < len(request.turns) else None
+        result_ids: set[str] = set()
+        if next_turn is not None and next_turn.role == "user":
+            result_ids = {get_block_id(block) for block in next_turn.get_blocks("tool_result")}
+        where = "at all: the request ends with the call" if next_turn is None else "in the next user message"
+        for block in calls:
+            call_id = get_block_id(block, "id")
+            if call_id not in result_ids:
+                yield f"{block.path}.id", f"call {call_id} has no tool_result {where}; add one or drop the call"
 
 
 def _check_orphan_results(request: AnthropicView) -> Violations:
     """Every tool_result answers a tool_use of the message before."""
     call_ids: set[str] = set()
+    # A continued thread begins with the results of calls that only the server has.
+    is_continued = request.get_option("thread", "type") == "continue"
     for number, turn in enumerate(request.turns):
         if turn.role == "assistant":
             call_ids = {get_block_id(block, "id") for block in turn.get_blocks("tool_use")}
-        elif not (number == 0 and request.get_option("thread", "type") == "continue"):
-            for block in turn.get_blocks("tool_result"):
-                if get_block_id(block) not in call_ids:
-                    yield (
-                        f"{block.path}.tool_use_id",
-                        (
-                            f"tool_result {get_block_id(block)} answers no call of the assistant message before it; "
-                            "drop it"
-                        ),
-                    )
+            continue
+        if number == 0 and is_continued:
+            continue
+        for block in turn.get_blocks("tool_result"):
+            result_id = get_block_id(block)
+            if result_id not in call_ids:
+                problem = f"tool_result {result_id} answers no call of the assistant message before it; drop it"
+                yield f"{block.path}.tool_use_id", problem
 
 
 def _check_results_first(request: AnthropicView) -> Violations:
@@ -96,26 +96,22 @@ def _check_unique_ids(request: AnthropicView) -> Violations:
     """Call ids are unique over the whole request."""
     paths_by_id: dict[str, str] = {}
     for block in request.iter_blocks("tool_use", *SERVER_CALL_KINDS):
-        if get_block_id(block, "id") in paths_by_id:
-            where = paths_by_id[get_block_id(block, "id")]
-            yield (
-                f"{block.path}.id",
-                f"id {get_block_id(block, 'id')} was used at {where} already; give each call its own",
-            )
-        paths_by_id.setdefault(get_block_id(block, "id"), block.path)
+        call_id = get_block_id(block, "id")
+        if call_id in paths_by_id:
+            problem = f"id {call_id} was used at {paths_by_id[call_id]} already; give each call its own"
+            yield f"{block.path}.id", problem
+        paths_by_id.setdefault(call_id, block.path)
 
 
 def _check_id_pattern(request: AnthropicView) -> Violations:
     """Ids match ^[a-zA-Z0-9_-]+$."""
-    pairs = [("id", ("tool_use", *SERVER_CALL_KINDS)), ("tool_use_id", ("tool_result", *sorted(SERVER_RESULT_KINDS)))]
-    for key, kinds in pairs:
+    result_kinds = ("tool_result", *sorted(SERVER_RESULT_KINDS))
+    for key, kinds in (("id", ("tool_use", *SERVER_CALL_KINDS)), ("tool_use_id", result_kinds)):
         for block in request.iter_blocks(*kinds):
-            value = block.value.get(key)
-            if not isinstance(value, str) or not _ID_PATTERN.match(value):
-                yield (
-                    f"{block.path}.{key}",
-                    f"id {format_json_value(value)} does not match ^[a-zA-Z0-9_-]+$; map it into that alphabet",
-                )
+            id_ = block.value.get(key)
+            if not isinstance(id_, str) or not _ID_PATTERN.match(id_):
+                problem = f"id {format_json_value(id_)} does not match ^[a-zA-Z0-9_-]+$; map it into that alphabet"
+                yield f"{block.path}.{key}", problem
 
 
 def _check_name_pattern(request: AnthropicView) -> Violations:
@@ -177,27 +173,27 @@ def _check_result_blocks(request: AnthropicView) -> Violations:
     """A tool_result holds text, images, documents, search results or tool references."""
     for block in request.iter_blocks("tool_result"):
         content = block.value.get("content")
-        if content is not None and not isinstance(content, str | list):
-            yield (
-                f"{block.path}.content",
-                f"content of a tool_result is {get_json_type_name(content)}; send a string or blocks",
-            )
-        for inner, value in enumerate(content if isinstance(content, list) else ()):
-            kind = value.get("type") if isinstance(value, dict) else None
-            if not isinstance(kind, str) or (kind not in _RESULT_BLOCK_KINDS and kind in FIELDS_BY_BLOCK_KIND):
-                path = f"{block.path}.content[{inner}]"
-                yield (
-                    path,
-                    f"{format_json_value(kind)} stands inside a tool_result; only {sorted(_RESULT_BLOCK_KINDS)} may",
-                )
+        path = f"{block.path}.content"
+        if content is None or isinstance(content, str):
+            continue
+        if not isinstance(content, list):
+            yield path, f"content of a tool_result is {get_json_type_name(content)}; send a string or blocks"
+            continue
+        for index, inner in enumerate(content):
+            kind = inner.get("type") if isinstance(inner, dict) else None
+            # An unknown kind is left to the rule about unknown blocks, which only warns.
+            if not isinstance(kind, str) or (kind in FIELDS_BY_BLOCK_KIND and kind not in _RESULT_BLOCK_KINDS):
+                allowed = sorted(_RESULT_BLOCK_KINDS)
+                yield f"{path}[{index}]", f"{format_json_value(kind)} stands inside a tool_result; only {allowed} may"
 
 
 def _check_error_result(request: AnthropicView) -> Violations:
     """A result that is an error holds text only."""
     for block in request.iter_blocks("tool_result"):
         content = block.value.get("content")
-        blocks = content if block.value.get("is_error") is True and isinstance(content, list) else []
-        if any(isinstance(value, dict) and value.get("type") != "text" for value in blocks):
+        if block.value.get("is_error") is not True or not isinstance(content, list):
+            continue
+        if any(isinstance(inner, dict) and inner.get("type") != "text" for inner in content):
             path = f"{block.path}.content"
             yield path, "an error result holds more than text; move the media to the user's words"
 

@@ -11,9 +11,10 @@ from holdfast.providers.anthropic.rules.block_kinds import THINKING_BLOCK_KINDS,
 from holdfast.providers.anthropic.rules.request_view import AnthropicView, BlockView
 from holdfast.providers.rules.rule import ANTHROPIC_DOCS, PUBLIC_ERRORS, Rule, Violations, format_json_value
 
+# Documented: at most four over tools, system and messages.
 _MAX_CACHE_BREAKPOINTS = 4
 _MIN_COMPACTION_TRIGGER = 50_000
-"""A threshold of server-side compaction below this many input tokens is refused."""
+"""The lowest threshold of server-side compaction that the documentation allows, in input tokens."""
 _COMPACT_BETA = "compact-2026-09-04"
 _BETA_BY_EDIT = {
     "compact_20260112": "compact-2026-01-12",
@@ -36,26 +37,27 @@ def _iter_cache_breakpoints(request: AnthropicView) -> Iterator[_CacheBreakpoint
     """Yield every breakpoint in the order of the prompt: tools, system, messages."""
     for name in ("tools", "system"):
         setup_blocks = request.body.get(name)
-        for index, block in enumerate(setup_blocks if isinstance(setup_blocks, list) else ()):
-            if isinstance(block, dict) and block.get("cache_control") is not None:
-                yield _build_cache_breakpoint(f"$.{name}[{index}]", block, name)
-    marked_blocks = [
-        block for blocks in request.blocks.values() for block in blocks if block.value.get("cache_control") is not None
-    ]
+        for index, setup_block in enumerate(setup_blocks if isinstance(setup_blocks, list) else ()):
+            if isinstance(setup_block, dict) and setup_block.get("cache_control") is not None:
+                yield _build_cache_breakpoint(f"$.{name}[{index}]", setup_block, name)
+    marked_blocks: list[BlockView] = []
+    for blocks in request.blocks.values():
+        marked_blocks += [block for block in blocks if block.value.get("cache_control") is not None]
     for block in sorted(marked_blocks, key=_get_prompt_position):
         yield _build_cache_breakpoint(block.path, block.value, block.kind)
 
 
 def _get_prompt_position(block: BlockView) -> tuple[int, int, float]:
-    """Return where a block stands in the prompt; a tool result ends behind what is in it."""
-    return block.message_index, block.block_index, block.inner_index if block.inner_index >= 0 else float("inf")
+    """Return a sort key for the position of a block in the prompt."""
+    # The breakpoint of a tool result comes behind those of the blocks inside it.
+    inner_index = block.inner_index if block.inner_index >= 0 else float("inf")
+    return block.message_index, block.block_index, inner_index
 
 
 def _build_cache_breakpoint(path: str, block: Mapping[str, Any], kind: str) -> _CacheBreakpoint:
     text = block.get("text")
-    return _CacheBreakpoint(
-        f"{path}.cache_control", block["cache_control"], kind, isinstance(text, str) and not text.strip()
-    )
+    is_blank = isinstance(text, str) and not text.strip()
+    return _CacheBreakpoint(f"{path}.cache_control", block["cache_control"], kind, is_blank)
 
 
 def _check_cache_count(request: AnthropicView) -> Violations:
@@ -72,26 +74,26 @@ def _check_cache_count(request: AnthropicView) -> Violations:
 
 def _check_cache_shape(request: AnthropicView) -> Violations:
     """A breakpoint is ephemeral, for 5m or 1h."""
-    top = request.body.get("cache_control")
-    automatic_markers = [_CacheBreakpoint("$.cache_control", top, "", blank=False)] if top is not None else []
-    for marker in (*_iter_cache_breakpoints(request), *automatic_markers):
+    markers = list(_iter_cache_breakpoints(request))
+    automatic = request.body.get("cache_control")
+    if automatic is not None:
+        markers.append(_CacheBreakpoint("$.cache_control", automatic, "", blank=False))
+    for marker in markers:
         value = marker.value
-        if (
-            not isinstance(value, dict)
-            or value.get("type") != "ephemeral"
-            or value.get("ttl") not in (None, "5m", "1h")
-        ):
+        is_ephemeral = isinstance(value, dict) and value.get("type") == "ephemeral"
+        if not is_ephemeral or value.get("ttl") not in (None, "5m", "1h"):
             yield marker.path, f"cache_control {format_json_value(value)}; send type ephemeral with ttl 5m or 1h"
 
 
 def _check_cache_order(request: AnthropicView) -> Violations:
     """1h breakpoints stand before 5m ones."""
-    short = ""
+    short_path = ""
     for marker in _iter_cache_breakpoints(request):
-        hour = isinstance(marker.value, dict) and marker.value.get("ttl") == "1h"
-        if hour and short:
-            yield marker.path, f"a 1h breakpoint behind the 5m one at {short}; put longer ones first"
-        short = short or ("" if hour else marker.path)
+        is_hour = isinstance(marker.value, dict) and marker.value.get("ttl") == "1h"
+        if is_hour and short_path:
+            yield marker.path, f"a 1h breakpoint behind the 5m one at {short_path}; put longer ones first"
+        if not is_hour and not short_path:
+            short_path = marker.path
 
 
 def _check_cache_place(request: AnthropicView) -> Violations:
@@ -108,18 +110,25 @@ def _check_cache_place(request: AnthropicView) -> Violations:
 
 def _list_context_edits(request: AnthropicView) -> list[Mapping[str, Any]]:
     edits = request.get_option("context_management", "edits")
-    return [edit for edit in edits if isinstance(edit, dict)] if isinstance(edits, list) else []
+    if not isinstance(edits, list):
+        return []
+    return [edit for edit in edits if isinstance(edit, dict)]
+
+
+def _get_edit_type(edit: Mapping[str, Any]) -> str:
+    return str(edit.get("type"))
 
 
 def _has_threshold_compaction(request: AnthropicView) -> bool:
-    """Return whether the server compacts by itself; its blocks then stand where they came."""
-    if any(str(edit.get("type")).startswith("compact_") for edit in _list_context_edits(request)):
+    """Return whether the server compacts on its own, so that compaction blocks stay where they were made."""
+    if any(_get_edit_type(edit).startswith("compact_") for edit in _list_context_edits(request)):
         return True
     betas = request.betas or frozenset()
     return "compact-2026-01-12" in betas and _COMPACT_BETA not in betas
 
 
 def _list_compaction_blocks(request: AnthropicView) -> list[BlockView]:
+    """List the compaction blocks that worked; one with null content failed, and the server ignores it."""
     return [block for block in request.blocks.get("compaction", []) if block.value.get("content") is not None]
 
 
@@ -133,24 +142,28 @@ def _check_compaction_content(request: AnthropicView) -> Violations:
 
 def _check_compaction_first(request: AnthropicView) -> Violations:
     """A compaction block made on demand is the first block of all."""
-    for block in _list_compaction_blocks(request)[:1] if not _has_threshold_compaction(request) else ():
-        if (block.message_index, block.block_index) != (0, 0):
-            yield block.path, "a compaction block must be the first block of the conversation; drop what lies before it"
+    blocks = _list_compaction_blocks(request)
+    if not blocks or _has_threshold_compaction(request):
+        return
+    block = blocks[0]
+    if (block.message_index, block.block_index) != (0, 0):
+        yield block.path, "a compaction block must be the first block of the conversation; drop what lies before it"
 
 
 def _check_compaction_single(request: AnthropicView) -> Violations:
     """One compaction block with content."""
-    blocks = _list_compaction_blocks(request) if not _has_threshold_compaction(request) else []
-    if len(blocks) > 1:
+    blocks = _list_compaction_blocks(request)
+    if len(blocks) > 1 and not _has_threshold_compaction(request):
         yield blocks[1].path, f"{len(blocks)} compaction blocks with content; keep the newest, first"
 
 
 def _check_compaction_without_edit(request: AnthropicView) -> Violations:
     """A block made on demand and a compact_ edit do not meet."""
-    if any(str(edit.get("type")).startswith("compact_") for edit in _list_context_edits(request)):
-        for block in _list_compaction_blocks(request):
-            if block.value.get("signature"):
-                yield block.path, "a block made on demand meets a compact_ edit; use one of the two ways"
+    if not any(_get_edit_type(edit).startswith("compact_") for edit in _list_context_edits(request)):
+        return
+    for block in _list_compaction_blocks(request):
+        if block.value.get("signature"):  # only blocks made on demand are signed
+            yield block.path, "a block made on demand meets a compact_ edit; use one of the two ways"
 
 
 def _check_compaction_options(request: AnthropicView) -> Violations:
@@ -180,20 +193,22 @@ def _check_compaction_turn(request: AnthropicView) -> Violations:
     """A compaction request ends on a finished turn."""
     if request.body.get("compaction") is None or not request.turns:
         return
-    last = request.turns[-1]
-    if last.role == "assistant" and (
-        last.get_blocks("tool_use") or (is_paused_turn(request) and last.blocks[-1].kind.endswith("_use"))
-    ):
+    last_turn = request.turns[-1]
+    if last_turn.role != "assistant":
+        return
+    has_open_server_call = is_paused_turn(request) and last_turn.blocks[-1].kind.endswith("_use")
+    if last_turn.get_blocks("tool_use") or has_open_server_call:
         at = len(request.messages) - 1
         yield f"$.messages[{at}]", "a compaction request ends on a turn that is not finished; answer its calls first"
 
 
 def _check_compaction_has_input(request: AnthropicView) -> Violations:
     """There is something to summarise."""
-    if request.body.get("compaction") is not None:
-        blocks = (block for turn in request.turns for block in turn.blocks)
-        if request.messages and all(block.kind == "compaction" for block in blocks):
-            yield "$.messages", "there is nothing to summarise but an earlier compaction; send the messages behind it"
+    if request.body.get("compaction") is None or not request.messages:
+        return
+    blocks = [block for turn in request.turns for block in turn.blocks]
+    if all(block.kind == "compaction" for block in blocks):
+        yield "$.messages", "there is nothing to summarise but an earlier compaction; send the messages behind it"
 
 
 def _check_compaction_beta(request: AnthropicView) -> Violations:
@@ -204,26 +219,27 @@ def _check_compaction_beta(request: AnthropicView) -> Violations:
 
 def _check_compaction_model(request: AnthropicView) -> Violations:
     """Models up to 4.5 have no compaction on demand."""
-    if (
-        request.body.get("compaction") is not None
-        and request.claude_traits is not None
-        and request.claude_traits.allows_prefill
-    ):
+    if request.body.get("compaction") is None or request.claude_traits is None:
+        return
+    if request.claude_traits.allows_prefill:  # that is, up to 4.5
         yield "$.compaction", f"{request.model} has no compaction on demand; use a later model or summarise yourself"
 
 
 def _check_edit_betas(request: AnthropicView) -> Violations:
     """Context edits need their betas, where the betas are known."""
-    for index, edit in enumerate(_list_context_edits(request) if request.betas is not None else ()):
-        beta = _BETA_BY_EDIT.get(str(edit.get("type")))
-        if beta is not None and beta not in (request.betas or ()):
-            yield f"$.context_management.edits[{index}]", f"{edit.get('type')} needs the beta {beta}; ask for it"
+    if request.betas is None:
+        return
+    for index, edit in enumerate(_list_context_edits(request)):
+        beta = _BETA_BY_EDIT.get(_get_edit_type(edit))
+        if beta is not None and beta not in request.betas:
+            path = f"$.context_management.edits[{index}]"
+            yield path, f"{edit.get('type')} needs the beta {beta}; ask for it"
 
 
 def _check_edit_order(request: AnthropicView) -> Violations:
     """clear_thinking is the first edit."""
     for index, edit in enumerate(_list_context_edits(request)):
-        if index and str(edit.get("type")).startswith("clear_thinking"):
+        if index and _get_edit_type(edit).startswith("clear_thinking"):
             path = f"$.context_management.edits[{index}]"
             yield path, "clear_thinking must be the first edit; move it to the front"
 
@@ -231,17 +247,21 @@ def _check_edit_order(request: AnthropicView) -> Violations:
 def _check_edit_trigger(request: AnthropicView) -> Violations:
     """A compaction threshold is at least 50,000 tokens."""
     for index, edit in enumerate(_list_context_edits(request)):
+        if not _get_edit_type(edit).startswith("compact_"):
+            continue
         trigger = edit.get("trigger")
         value = trigger.get("value") if isinstance(trigger, dict) else None
-        if str(edit.get("type")).startswith("compact_") and isinstance(value, int) and value < _MIN_COMPACTION_TRIGGER:
+        if isinstance(value, int) and value < _MIN_COMPACTION_TRIGGER:
             path = f"$.context_management.edits[{index}].trigger.value"
             yield path, f"a compaction trigger of {value:,} tokens; at least {_MIN_COMPACTION_TRIGGER:,} are needed"
 
 
 def _check_edit_thinking(request: AnthropicView) -> Violations:
     """clear_thinking needs thinking that is not disabled."""
+    if request.get_option("thinking", "type") != "disabled":
+        return
     for index, edit in enumerate(_list_context_edits(request)):
-        if str(edit.get("type")).startswith("clear_thinking") and request.get_option("thinking", "type") == "disabled":
+        if _get_edit_type(edit).startswith("clear_thinking"):
             path = f"$.context_management.edits[{index}]"
             yield path, "clear_thinking while thinking is disabled; turn thinking on or leave the edit out"
 

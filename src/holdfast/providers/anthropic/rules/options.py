@@ -1,4 +1,4 @@
-"""Rules of the Messages API about what stands beside the messages: limits, system prompt, tools, thinking."""
+"""Rules of the Messages API about fields beside the messages: limits, system prompt, tools, thinking."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from holdfast.providers.rules.rule import (
     format_json_value,
 )
 
+# Documented limits of a request with a thinking budget.
 _MIN_THINKING_BUDGET = 1024
 _MIN_THINKING_TOP_P = 0.95
 _BINDING_BETA = "thinking-binding-controls-2026-08-01"
@@ -87,22 +88,17 @@ def _check_tool_shape(request: AnthropicView) -> Violations:
         path = f"$.tools[{index}]"
         if not isinstance(tool, dict):
             yield path, "the tool is no object; send name and input_schema"
-        elif tool.get("type") == "function":
+            continue
+        if tool.get("type") == "function":
             yield path, "tools of the type 'function' are another API's; send name and input_schema"
-        elif tool.get("type") in (None, "custom"):
-            if not is_tool_name(tool.get("name")):
-                yield (
-                    f"{path}.name",
-                    (
-                        f"tool name {format_json_value(tool.get('name'))} does not match ^[a-zA-Z0-9_-]{{1,128}}$; "
-                        "rename it"
-                    ),
-                )
-            if not isinstance(tool.get("input_schema"), dict):
-                yield (
-                    f"{path}.input_schema",
-                    f"tool {format_json_value(tool.get('name'))} has no input_schema; send a JSON schema",
-                )
+            continue
+        if tool.get("type") not in (None, "custom"):  # run by the server, with fields of its own
+            continue
+        name = format_json_value(tool.get("name"))
+        if not is_tool_name(tool.get("name")):
+            yield f"{path}.name", f"tool name {name} does not match ^[a-zA-Z0-9_-]{{1,128}}$; rename it"
+        if not isinstance(tool.get("input_schema"), dict):
+            yield f"{path}.input_schema", f"tool {name} has no input_schema; send a JSON schema"
 
 
 def _check_tool_names(request: AnthropicView) -> Violations:
@@ -110,10 +106,11 @@ def _check_tool_names(request: AnthropicView) -> Violations:
     seen_names: set[str] = set()
     for index, tool in enumerate(request.list_tools()):
         name = tool.get("name")
-        if isinstance(name, str):
-            if name in seen_names:
-                yield f"$.tools[{index}].name", f"tool name {format_json_value(name)} stands twice; keep one"
-            seen_names.add(name)
+        if not isinstance(name, str):
+            continue
+        if name in seen_names:
+            yield f"$.tools[{index}].name", f"tool name {format_json_value(name)} stands twice; keep one"
+        seen_names.add(name)
 
 
 def _check_tool_choice(request: AnthropicView) -> Violations:
@@ -142,42 +139,40 @@ def _get_thinking_mode(request: AnthropicView) -> str:
 
 def _check_thinking_mode(request: AnthropicView) -> Violations:
     """The model takes this kind of thinking."""
-    mode, traits = _get_thinking_mode(request), request.claude_traits
+    mode = _get_thinking_mode(request)
+    traits = request.claude_traits
     model = request.body.get("model")
+    path = "$.thinking.type"
     if request.body.get("thinking") is not None and mode not in ("enabled", "adaptive", "disabled", "between_tools"):
-        yield (
-            "$.thinking.type",
-            f"thinking type {format_json_value(mode)} is not known; use adaptive, enabled or disabled",
-        )
+        yield path, f"thinking type {format_json_value(mode)} is not known; use adaptive, enabled or disabled"
     if traits is None:
         return
+    # A trait of None means unknown, which refuses nothing.
     if mode == "enabled" and traits.manual_thinking is False:
-        yield "$.thinking.type", f"{model} takes no thinking budget; use adaptive"
+        yield path, f"{model} takes no thinking budget; use adaptive"
     if mode == "adaptive" and traits.adaptive_thinking is False:
-        yield "$.thinking.type", f"{model} has no adaptive thinking; use enabled with a budget"
+        yield path, f"{model} has no adaptive thinking; use enabled with a budget"
     if mode == "disabled" and traits.can_disable_thinking is False:
-        yield "$.thinking.type", f"thinking of {model} cannot be disabled; leave the field out"
+        yield path, f"thinking of {model} cannot be disabled; leave the field out"
     effort = request.get_option("output_config", "effort")
     if mode == "disabled" and not traits.can_disable_at_any_effort and effort in ("xhigh", "max"):
-        yield (
-            "$.thinking.type",
-            f"{model} cannot disable thinking at effort {format_json_value(effort)}; lower the effort",
-        )
+        yield path, f"{model} cannot disable thinking at effort {format_json_value(effort)}; lower the effort"
 
 
 def _check_thinking_budget(request: AnthropicView) -> Violations:
     """A thinking budget is at least 1,024 and under max_tokens."""
     if _get_thinking_mode(request) != "enabled":
         return
-    budget, max_tokens = request.get_option("thinking", "budget_tokens"), request.body.get("max_tokens")
-    loose = request.betas is not None and any(beta.startswith(_INTERLEAVED_BETA_PREFIX) for beta in request.betas)
+    budget = request.get_option("thinking", "budget_tokens")
+    max_tokens = request.body.get("max_tokens")
+    path = "$.thinking.budget_tokens"
     if not is_whole_number(budget) or budget < _MIN_THINKING_BUDGET:
-        yield (
-            "$.thinking.budget_tokens",
-            f"a budget of {format_json_value(budget)} tokens; at least {_MIN_THINKING_BUDGET} are needed",
-        )
-    elif is_whole_number(max_tokens) and budget >= max_tokens and not loose:
-        yield "$.thinking.budget_tokens", f"a budget of {budget} is not under max_tokens {max_tokens}; raise max_tokens"
+        yield path, f"a budget of {format_json_value(budget)} tokens; at least {_MIN_THINKING_BUDGET} are needed"
+        return
+    # With interleaved thinking the budget covers all answers of a turn, while max_tokens limits each of them.
+    is_interleaved = any(beta.startswith(_INTERLEAVED_BETA_PREFIX) for beta in request.betas or ())
+    if is_whole_number(max_tokens) and budget >= max_tokens and not is_interleaved:
+        yield path, f"a budget of {budget} is not under max_tokens {max_tokens}; raise max_tokens"
 
 
 def _check_thinking_options(request: AnthropicView) -> Violations:
@@ -200,22 +195,21 @@ def _check_thinking_first(request: AnthropicView) -> Violations:
     if _get_thinking_mode(request) != "enabled" or not request.turns or is_paused_turn(request):
         return
     last = request.turns[-1]
-    start: TurnView | None = last if last.role == "assistant" else None
-    if last.role == "user" and last.get_blocks("tool_result"):
+    start: TurnView | None = None
+    if last.role == "assistant":
+        start = last
+    elif last.role == "user" and last.get_blocks("tool_result"):
         start = _find_turn_start(request.turns)
-    if start is not None and start.blocks and start.blocks[0].kind not in (*THINKING_BLOCK_KINDS, "compaction"):
-        first_block = start.blocks[0]
-        yield (
-            f"{first_block.path}.type",
-            (
-                f"{first_block.kind} where thinking must stand: the turn under way lost it; turn thinking off for "
-                "this turn"
-            ),
-        )
+    if start is None or not start.blocks:
+        return
+    first_block = start.blocks[0]
+    if first_block.kind not in (*THINKING_BLOCK_KINDS, "compaction"):
+        problem = f"{first_block.kind} where thinking must stand: the turn under way lost it"
+        yield f"{first_block.path}.type", f"{problem}; turn thinking off for this turn"
 
 
 def _find_turn_start(turns: list[TurnView]) -> TurnView | None:
-    """Return the first answer to the newest message that is the user's own words."""
+    """Return the first answer behind the newest message in the user's own words, or None if nothing follows it."""
     start: TurnView | None = None
     for turn in reversed(turns):
         if turn.role == "assistant":
@@ -227,24 +221,21 @@ def _find_turn_start(turns: list[TurnView]) -> TurnView | None:
 
 def _check_thinking_off(request: AnthropicView) -> Violations:
     """A final assistant message holds no thinking while thinking is off."""
-    if (
-        request.get_last_message().get("role") != "assistant"
-        or not request.turns
-        or request.body.get("compaction") is not None
-    ):
+    if request.get_last_message().get("role") != "assistant" or not request.turns:
         return
-    for block in (
-        request.turns[-1].get_blocks(*THINKING_BLOCK_KINDS)
-        if _is_thinking_off(request) and not is_paused_turn(request)
-        else ()
-    ):
+    if request.body.get("compaction") is not None or is_paused_turn(request) or not _is_thinking_off(request):
+        return
+    for block in request.turns[-1].get_blocks(*THINKING_BLOCK_KINDS):
         yield block.path, "the final assistant message holds thinking while thinking is off; drop the block"
 
 
 def _is_thinking_off(request: AnthropicView) -> bool:
-    """Return whether the model does not think: nobody asked it to, and it does not by itself."""
-    by_itself = request.claude_traits is not None and request.claude_traits.adaptive_thinking is True
-    return _get_thinking_mode(request) == "disabled" or (_get_thinking_mode(request) == "" and not by_itself)
+    """Return whether the model does not think: it was told not to, or was not told to and does not by default."""
+    mode = _get_thinking_mode(request)
+    if mode:
+        return mode == "disabled"
+    thinks_by_default = request.claude_traits is not None and request.claude_traits.adaptive_thinking is True
+    return not thinks_by_default
 
 
 def _check_binding_beta(request: AnthropicView) -> Violations:
@@ -273,7 +264,7 @@ OPTION_RULES: tuple[Rule, ...] = (
 
 
 _CLOUD_VERSION_PREFIXES = ("bedrock", "vertex")
-"""How the version of the Messages API begins on clouds that have the model in the address."""
+"""Beginnings of ``anthropic_version`` on clouds that name the model in the address."""
 
 
 def _check_required(request: RequestView) -> Violations:

@@ -1,4 +1,4 @@
-"""A Messages request as its rules read it: blocks where they stand, and messages merged into turns."""
+"""A Messages request in the form that its rules read: blocks with their positions, and messages merged into turns."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from holdfast.providers.rules.envelope import RequestView
 
 
 class BlockView(Struct, gc=False):
-    """A block of content where it stands: message ``message_index``, place ``block_index`` in it, ``inner_index``
-    inside a tool result.
+    """A block of content and its position: message ``message_index``, block ``block_index`` of it, and inside a tool
+    result ``inner_index``.
     """
 
     kind: str
@@ -34,7 +34,7 @@ class BlockView(Struct, gc=False):
 
 
 class TurnView(Struct):
-    """Neighbouring messages of one role, as the API merges them; ``system`` messages aside."""
+    """Neighbouring messages of one role, as the API merges them; without ``system`` messages."""
 
     role: str
     blocks: list[BlockView]
@@ -42,22 +42,22 @@ class TurnView(Struct):
     """Index of its last message."""
 
     def get_blocks(self, *kinds: str) -> list[BlockView]:
-        """Return its blocks of these kinds, in order."""
+        """Return the blocks of these kinds, in order."""
         return [block for block in self.blocks if block.kind in kinds]
 
 
 class AnthropicView(RequestView):
-    """A Messages request as its rules read it; malformed pieces are left out of the views."""
+    """A Messages request. Malformed pieces are missing from the turns and blocks."""
 
     claude_traits: ClaudeTraits | None
-    """What is known of the model."""
+    """The traits of the model; None for an unknown one."""
     messages: list[Any]
     turns: list[TurnView]
     blocks: dict[str, list[BlockView]]
-    """Blocks by kind, those inside tool results too."""
+    """Blocks by kind, including those inside tool results."""
 
     def iter_blocks(self, *kinds: str) -> Iterator[BlockView]:
-        """Yield the blocks of these kinds, kind after kind."""
+        """Yield the blocks of these kinds, one kind after the other."""
         for kind in kinds:
             yield from self.blocks.get(kind, ())
 
@@ -68,7 +68,7 @@ class AnthropicView(RequestView):
 
 
 def build_anthropic_view(envelope: RequestView) -> AnthropicView:
-    """Return a body as rules read it, each block looked at once."""
+    """Build the view of a body in one pass over its blocks."""
     messages = envelope.get_list("messages")
     request = AnthropicView(
         envelope.body,
@@ -115,7 +115,8 @@ def _iter_content_blocks(content: object, role: str, message_index: int) -> Iter
 
 def _iter_result_blocks(block: BlockView) -> Iterator[BlockView]:
     content = block.value.get("content") if block.kind == "tool_result" else None
-    if isinstance(content, list):
-        for inner, value in enumerate(content):
-            if isinstance(value, dict) and isinstance(value.get("type"), str):
-                yield BlockView(value["type"], value, block.role, block.message_index, block.block_index, inner)
+    if not isinstance(content, list):
+        return
+    for inner_index, value in enumerate(content):
+        if isinstance(value, dict) and isinstance(value.get("type"), str):
+            yield BlockView(value["type"], value, block.role, block.message_index, block.block_index, inner_index)

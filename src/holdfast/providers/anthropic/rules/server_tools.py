@@ -1,4 +1,4 @@
-"""Rules of the Messages API about tools that the server runs, and about tools that come and go."""
+"""Rules of the Messages API about tools that the server runs, and about tools added or removed mid-conversation."""
 
 from __future__ import annotations
 
@@ -12,57 +12,76 @@ from holdfast.providers.rules.rule import ANTHROPIC_DOCS, PUBLIC_ERRORS, Rule, V
 
 def _check_server_pairs(request: AnthropicView) -> Violations:
     """A server tool's call and result stand in one message, or a client's results alone between them."""
-    waiting: set[str] = set()
     if request.blocks.keys().isdisjoint((*SERVER_CALL_KINDS, *SERVER_RESULT_KINDS)):
         return
+    # Calls that may still be answered in the next assistant turn.
+    waiting: set[str] = set()
     for number, turn in enumerate(request.turns):
-        if turn.role == "assistant":
-            waits = {_get_caller_id(block.value) for block in turn.get_blocks("tool_use")}
-            waits |= _find_deferred_calls(turn, request.turns[number + 1 : number + 3])
-            last = turn is request.turns[-1] and turn.last_message_index == len(request.messages) - 1
-            yield from _check_unanswered_calls(turn, waits, last=last)
-            yield from _check_unasked_results(turn, waiting)
-            call_ids = {get_block_id(block, "id") for block in turn.get_blocks(*SERVER_CALL_KINDS)}
-            result_ids = {get_block_id(block) for block in turn.get_blocks(*SERVER_RESULT_KINDS)}
-            waiting = {id_ for id_ in call_ids | waiting if id_ not in result_ids and id_ in waits}
+        if turn.role != "assistant":
+            continue
+        # A server tool that calls a client tool waits for its result: ``caller`` names the waiting call.
+        deferred = {_get_caller_id(block.value) for block in turn.get_blocks("tool_use")}
+        deferred |= _find_deferred_calls(turn, request.turns[number + 1 : number + 3])
+        is_last = turn is request.turns[-1] and turn.last_message_index == len(request.messages) - 1
+        yield from _check_unanswered_calls(turn, deferred, is_last=is_last)
+        yield from _check_unasked_results(turn, waiting)
+        call_ids = {get_block_id(block, "id") for block in turn.get_blocks(*SERVER_CALL_KINDS)}
+        result_ids = {get_block_id(block) for block in turn.get_blocks(*SERVER_RESULT_KINDS)}
+        waiting = ((call_ids | waiting) - result_ids) & deferred
 
 
 def _find_deferred_calls(turn: TurnView, following: Sequence[TurnView]) -> set[str]:
-    """Return the calls that the server answers only once it has the client's results: at the next answer's start."""
-    if not (
-        following
-        and turn.get_blocks("tool_use")
-        and len(following[0].get_blocks("tool_result")) == len(following[0].blocks)
-    ):
+    """Return the ids of server calls in ``turn`` that are answered only after the client's results.
+
+    ``following`` are the next two turns. The server sends such an answer at the start of the second, behind a turn of
+    client results and nothing else; if that turn does not exist yet, any call may be deferred.
+    """
+    if not following or not turn.get_blocks("tool_use"):
         return set()
-    block_keys = {(get_block_id(block), block.kind) for block in following[1].blocks} if len(following) > 1 else set()
-    result_ids = {id_ for id_, kind in block_keys if kind in SERVER_RESULT_KINDS}
-    calls = {get_block_id(block, "id"): _get_result_kind(block) for block in turn.get_blocks(*SERVER_CALL_KINDS)}
+    holds_only_results = len(following[0].get_blocks("tool_result")) == len(following[0].blocks)
+    if not holds_only_results:
+        return set()
+    server_calls = turn.get_blocks(*SERVER_CALL_KINDS)
     if len(following) == 1:
-        return set(calls)
-    return {id_ for id_, kind in calls.items() if ((id_, kind) in block_keys if kind else id_ in result_ids)}
+        return {get_block_id(block, "id") for block in server_calls}
+    answers = {(get_block_id(block), block.kind) for block in following[1].blocks}
+    answered_ids = {id_ for id_, kind in answers if kind in SERVER_RESULT_KINDS}
+    deferred = set()
+    for block in server_calls:
+        call_id = get_block_id(block, "id")
+        expected_kind = _get_result_kind(block)
+        is_answered = (call_id, expected_kind) in answers if expected_kind else call_id in answered_ids
+        if is_answered:
+            deferred.add(call_id)
+    return deferred
 
 
-def _check_unanswered_calls(turn: TurnView, waits: set[str], *, last: bool) -> Violations:
-    """Yield the calls without a result of their kind behind them; a call that waits for the client goes without."""
-    kinds_by_id: dict[str, set[str]] = {}
+def _check_unanswered_calls(turn: TurnView, deferred: set[str], *, is_last: bool) -> Violations:
+    """Yield the server calls without a result of their kind behind them in the turn.
+
+    A call without any result is fine if it is deferred, or in the last turn, which the request asks to continue.
+    """
+    result_kinds_by_id: dict[str, set[str]] = {}
     for block in reversed(turn.blocks):
         if block.kind in SERVER_RESULT_KINDS:
-            kinds_by_id.setdefault(get_block_id(block), set()).add(block.kind)
-        elif block.kind in SERVER_CALL_KINDS:
-            id_ = get_block_id(block, "id")
-            kinds, expected_kind = kinds_by_id.get(id_), _get_result_kind(block)
-            is_answered = kinds is not None and (expected_kind in kinds or not expected_kind)
-            if not is_answered and not (kinds is None and (last or id_ in waits)):
-                problem = (
-                    f"{get_block_id(block, 'name')} call {id_} has no {expected_kind or 'result'} behind it "
-                    "in its message"
-                )
-                yield f"{block.path}.id", f"{problem}; drop the call"
+            result_kinds_by_id.setdefault(get_block_id(block), set()).add(block.kind)
+            continue
+        if block.kind not in SERVER_CALL_KINDS:
+            continue
+        call_id = get_block_id(block, "id")
+        expected_kind = _get_result_kind(block)
+        result_kinds = result_kinds_by_id.get(call_id)
+        if result_kinds is None and (is_last or call_id in deferred):
+            continue
+        if result_kinds is not None and (not expected_kind or expected_kind in result_kinds):
+            continue
+        name = get_block_id(block, "name")
+        problem = f"{name} call {call_id} has no {expected_kind or 'result'} behind it in its message"
+        yield f"{block.path}.id", f"{problem}; drop the call"
 
 
 def _check_unasked_results(turn: TurnView, waiting: set[str]) -> Violations:
-    """Yield the results without a call before them."""
+    """Yield the server results without a call before them in the turn, or in ``waiting``."""
     call_ids = set(waiting)
     for block in turn.blocks:
         if block.kind in SERVER_CALL_KINDS:
@@ -73,12 +92,14 @@ def _check_unasked_results(turn: TurnView, waiting: set[str]) -> Violations:
 
 
 def _get_result_kind(block: BlockView) -> str:
-    """Return the kind of result that a server's call wants, empty where it is not known."""
+    """Return the kind of result that a server call expects; empty if its tool is not known."""
     if block.kind == "mcp_tool_use":
         return "mcp_tool_result"
     name = str(block.value.get("name"))
-    name = "tool_search" if name.startswith("tool_search_tool") else name
-    return f"{name}_tool_result" if f"{name}_tool_result" in SERVER_RESULT_KINDS - {"mcp_tool_result"} else ""
+    if name.startswith("tool_search_tool"):  # has variants: tool_search_tool_regex, tool_search_tool_bm25
+        name = "tool_search"
+    kind = f"{name}_tool_result"
+    return kind if kind in SERVER_RESULT_KINDS - {"mcp_tool_result"} else ""
 
 
 def _get_caller_id(value: Mapping[str, Any]) -> str:
@@ -88,14 +109,16 @@ def _get_caller_id(value: Mapping[str, Any]) -> str:
 
 def _check_advisor_tool(request: AnthropicView) -> Violations:
     """The advisor tool stays as long as its results do."""
-    has_advisor = any(str(tool.get("type", "")).startswith("advisor") for tool in request.list_tools())
-    for block in request.iter_blocks("advisor_tool_result") if not has_advisor else ():
+    if any(str(tool.get("type", "")).startswith("advisor") for tool in request.list_tools()):
+        return
+    for block in request.iter_blocks("advisor_tool_result"):
         yield block.path, "advisor_tool_result without the advisor tool in tools; keep the tool or drop the result"
 
 
 def _check_tool_references(request: AnthropicView) -> Violations:
     """A tool reference names a declared tool, and what adds or removes one has it."""
-    names = {str(tool.get("name")) for tool in request.list_tools()}
+    tools = request.list_tools()
+    names = {str(tool.get("name")) for tool in tools}
     names |= {_get_defined_name(block.value.get("tool")) for block in request.iter_blocks("tool_addition")}
     references = [(block, "tool_name", block.value.get("tool_name")) for block in request.iter_blocks("tool_reference")]
     for block in request.iter_blocks("tool_addition", "tool_removal"):
@@ -104,15 +127,13 @@ def _check_tool_references(request: AnthropicView) -> Violations:
             yield f"{block.path}.tool", f"{block.kind} without its tool; name the tool or drop the block"
         elif tool.get("type") == "tool_reference":
             references.append((block, "tool.name", tool.get("name")))
-    has_unlisted_tools = (
-        request.body.get("mcp_servers") or request.blocks.get("mcp_tool_listing") or not request.list_tools()
-    )
+    # With MCP servers, or without a list of tools, the names that exist cannot be known.
+    has_unlisted_tools = request.body.get("mcp_servers") or request.blocks.get("mcp_tool_listing") or not tools
     for block, key, name in references:
-        if str(name) not in names and not (has_unlisted_tools and block.kind == "tool_reference"):
-            yield (
-                f"{block.path}.{key}",
-                f"tool {format_json_value(name)} is not in tools; declare it or drop the reference",
-            )
+        if str(name) in names or (has_unlisted_tools and block.kind == "tool_reference"):
+            continue
+        problem = f"tool {format_json_value(name)} is not in tools; declare it or drop the reference"
+        yield f"{block.path}.{key}", problem
 
 
 def _get_defined_name(tool: object) -> str:

@@ -1,4 +1,4 @@
-"""Rules of the Messages API about the shape of messages and who may speak when."""
+"""Rules of the Messages API about the shape of messages and the order of roles."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from holdfast.providers.rules.rule import (
 )
 
 _ROLES = ("user", "assistant", "system")
+# Documented: a larger body is refused at the edge with 413 ``request_too_large``.
 _MAX_BODY_BYTES = 32 * 1024 * 1024
 _MAX_MESSAGES = 100_000
 _SYSTEM_BLOCK_KINDS = frozenset({"text", "tool_addition", "tool_removal"})
@@ -35,13 +36,8 @@ _DEFAULT_MESSAGE_KEYS = frozenset({"role", "content"})
 def _check_body_size(request: AnthropicView) -> Violations:
     """A body has at most 32 MB."""
     if request.body_bytes > _MAX_BODY_BYTES:
-        yield (
-            "$",
-            (
-                f"the body has {request.body_bytes:,} bytes, {_MAX_BODY_BYTES:,} are allowed; replace the oldest "
-                "media by text"
-            ),
-        )
+        problem = f"the body has {request.body_bytes:,} bytes, {_MAX_BODY_BYTES:,} are allowed"
+        yield "$", f"{problem}; replace the oldest media by text"
 
 
 def _check_message_count(request: AnthropicView) -> Violations:
@@ -89,11 +85,12 @@ def _check_roles(request: AnthropicView) -> Violations:
 def _check_message_fields(request: AnthropicView) -> Violations:
     """A message has no other fields than role and content."""
     for at, message in enumerate(request.messages):
-        if isinstance(message, dict):
-            allowed = _MESSAGE_KEYS.get(str(message.get("role")), _DEFAULT_MESSAGE_KEYS)
-            for key in message:
-                if key not in allowed:
-                    yield f"$.messages[{at}].{key}", f"extra field {key!r} on a message; take it out"
+        if not isinstance(message, dict):
+            continue
+        allowed = _MESSAGE_KEYS.get(str(message.get("role")), _DEFAULT_MESSAGE_KEYS)
+        for key in message:
+            if key not in allowed:
+                yield f"$.messages[{at}].{key}", f"extra field {key!r} on a message; take it out"
 
 
 def _check_foreign_blocks(request: AnthropicView) -> Violations:
@@ -105,21 +102,22 @@ def _check_foreign_blocks(request: AnthropicView) -> Violations:
 def _check_known_block_kind(request: AnthropicView) -> Violations:
     """A block type is one that is known."""
     for kind, blocks in request.blocks.items():
-        if kind not in FIELDS_BY_BLOCK_KIND and kind not in FOREIGN_BLOCK_KINDS:
-            for block in blocks:
-                yield (
-                    f"{block.path}.type",
-                    f"block type {format_json_value(kind)} is not known; check that the API takes it",
-                )
+        if kind in FIELDS_BY_BLOCK_KIND or kind in FOREIGN_BLOCK_KINDS:
+            continue
+        problem = f"block type {format_json_value(kind)} is not known; check that the API takes it"
+        for block in blocks:
+            yield f"{block.path}.type", problem
 
 
 def _check_known_block_fields(request: AnthropicView) -> Violations:
     """A block has only fields that are known."""
     for kind, blocks in request.blocks.items():
         allowed = FIELDS_BY_BLOCK_KIND.get(kind)
-        for block in blocks if allowed is not None else ():
-            if not block.value.keys() <= allowed:  # type: ignore[operator]
-                extra = sorted(block.value.keys() - allowed)  # type: ignore[operator]
+        if allowed is None:
+            continue
+        for block in blocks:
+            extra = sorted(block.value.keys() - allowed)
+            if extra:
                 yield block.path, f"fields {extra} are not known on {format_json_value(kind)} blocks; take them out"
 
 
@@ -147,7 +145,9 @@ def _check_content_present(request: AnthropicView) -> Violations:
 
 
 def _is_options_message(message: dict[str, Any]) -> bool:
-    """Return whether this is a system message that sets the options of the turn, as pi 1.6 writes one without words."""
+    """Return whether this is a system message without words that sets the options of its turn, as pi 1.6 writes
+    them.
+    """
     return message.get("role") == "system" and bool(message.get("output_config"))
 
 
@@ -156,11 +156,12 @@ def _is_options_message(message: dict[str, Any]) -> bool:
 
 def _check_system_support(request: AnthropicView) -> Violations:
     """Only some models take system messages inside the conversation."""
-    if request.claude_traits is not None and not request.claude_traits.allows_inline_system:
-        for at, message in enumerate(request.messages):
-            if isinstance(message, dict) and message.get("role") == "system":
-                path = f"$.messages[{at}].role"
-                yield path, f"{request.body.get('model')} takes no system message here; move it to the top-level field"
+    if request.claude_traits is None or request.claude_traits.allows_inline_system:
+        return
+    for at, message in enumerate(request.messages):
+        if isinstance(message, dict) and message.get("role") == "system":
+            path = f"$.messages[{at}].role"
+            yield path, f"{request.body.get('model')} takes no system message here; move it to the top-level field"
 
 
 def _get_role_at(request: AnthropicView, at: int) -> str:
@@ -182,32 +183,27 @@ def _check_system_place(request: AnthropicView) -> Violations:
             continue
         path = f"$.messages[{at}].role"
         before, after = _get_role_at(request, at - 1), _get_role_at(request, at + 1)
+        follows_server_tool = before == "assistant" and _is_ending_in_server_tool(request.messages[at - 1])
         if at == 0:
             yield path, "a system message stands first; use the top-level system field"
-        elif before != "user" and not (before == "assistant" and _is_ending_in_server_tool(request.messages[at - 1])):
-            yield (
-                path,
-                f"a system message follows one of the role {format_json_value(before)}; put it behind a user message",
-            )
-        if at + 1 < len(request.messages) and after != "assistant":
-            yield (
-                path,
-                (
-                    f"a system message stands before one of the role {format_json_value(after)}; put it last or "
-                    "before the assistant"
-                ),
-            )
+        elif before != "user" and not follows_server_tool:
+            problem = f"a system message follows one of the role {format_json_value(before)}"
+            yield path, f"{problem}; put it behind a user message"
+        is_last = at + 1 == len(request.messages)
+        if not is_last and after != "assistant":
+            problem = f"a system message stands before one of the role {format_json_value(after)}"
+            yield path, f"{problem}; put it last or before the assistant"
 
 
 def _check_system_blocks(request: AnthropicView) -> Violations:
     """A system message holds text and tool changes."""
     for kind, blocks in request.blocks.items():
-        for block in blocks if kind not in _SYSTEM_BLOCK_KINDS else ():
+        if kind in _SYSTEM_BLOCK_KINDS:
+            continue
+        problem = f"a system message holds {format_json_value(kind)}; only text and tool changes may stand there"
+        for block in blocks:
             if block.role == "system":
-                yield (
-                    block.path,
-                    f"a system message holds {format_json_value(kind)}; only text and tool changes may stand there",
-                )
+                yield block.path, problem
 
 
 SHAPE_RULES: tuple[Rule, ...] = (
