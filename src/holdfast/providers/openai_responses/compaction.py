@@ -1,4 +1,4 @@
-"""OpenAI Responses: compactions by the provider, asked for at ``/responses/compact`` or by a last input item."""
+"""OpenAI Responses: compaction by the provider, at ``/responses/compact`` or by a last input item."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _COMPACT_ENDPOINT_FIELDS = frozenset(
     {"model", "input", "instructions", "previous_response_id", "prompt_cache_key", "prompt_cache_options",
      "prompt_cache_retention", "service_tier", "image"}
 )  # fmt: skip
-"""Fields that ``/responses/compact`` takes (SDK 3.54)."""
+"""Fields that ``/responses/compact`` accepts (SDK 3.54)."""
+# Fields about the delivery of an answer, and automatic compaction; neither makes sense for a compaction on demand.
 _DELIVERY_FIELDS = frozenset({"stream", "stream_options", "background", "context_management"})
 _COMPACTION_TRIGGER = {"type": "compaction_trigger"}
 
@@ -26,29 +27,35 @@ def _build_threshold_fields(tokens: int, _instructions: str, _pause: bool) -> Js
 
 
 def _build_compaction_request(fields: Mapping[str, Raw], instructions: str, in_band: bool) -> NativeCompactionRequest:
-    instruction_fields = {"instructions": _append_instructions(fields, instructions)} if instructions else {}
     if in_band:
-        kept_fields = {key: raw for key, raw in fields.items() if key not in _DELIVERY_FIELDS}
-        input_items = [*_to_input_items(fields.get("input")), _COMPACTION_TRIGGER]
-        return NativeCompactionRequest(
-            "generate", encode_json({**kept_fields, **instruction_fields, "input": input_items})
-        )
-    kept_fields = {key: raw for key, raw in fields.items() if key in _COMPACT_ENDPOINT_FIELDS}
-    return NativeCompactionRequest("compact", encode_json({**kept_fields, **instruction_fields}))
+        body: dict[str, Any] = {key: raw for key, raw in fields.items() if key not in _DELIVERY_FIELDS}
+    else:
+        body = {key: raw for key, raw in fields.items() if key in _COMPACT_ENDPOINT_FIELDS}
+    if instructions:
+        body["instructions"] = _append_instructions(fields, instructions)
+    if not in_band:
+        return NativeCompactionRequest("compact", encode_json(body))
+    body["input"] = [*_to_input_items(fields.get("input")), _COMPACTION_TRIGGER]
+    return NativeCompactionRequest("generate", encode_json(body))
 
 
 def _append_instructions(fields: Mapping[str, Raw], instructions: str) -> str:
-    """Return the request's own instructions with those for the compaction behind them."""
-    own = msgspec.json.decode(fields["instructions"]) if "instructions" in fields else None
-    return "\n\n".join(
-        [*([own] if isinstance(own, str) and own else []), INSTRUCTED_PROMPT.format(instructions=instructions)]
-    )
+    """Return the request's own instructions followed by those for the compaction."""
+    own_instructions = msgspec.json.decode(fields["instructions"]) if "instructions" in fields else None
+    compaction_prompt = INSTRUCTED_PROMPT.format(instructions=instructions)
+    if isinstance(own_instructions, str) and own_instructions:
+        return f"{own_instructions}\n\n{compaction_prompt}"
+    return compaction_prompt
 
 
 def _to_input_items(raw: Raw | None) -> list[Any]:
-    """Return the input as a list."""
-    items = [] if raw is None else msgspec.json.decode(raw, type=str | list[Raw])
-    return [{"role": "user", "content": items}] if isinstance(items, str) else list(items)
+    """Return the input as a list of items; a plain string becomes a user message."""
+    if raw is None:
+        return []
+    value = msgspec.json.decode(raw, type=str | list[Raw])
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    return list(value)
 
 
 def _keep_item(item: Raw) -> Raw:
@@ -58,5 +65,5 @@ def _keep_item(item: Raw) -> Raw:
 COMPACTION = CompactionFormat(
     1_000, _build_threshold_fields, _build_compaction_request, _keep_item, returns_history=True
 )
-"""Its page says under how many input tokens a threshold is refused. What comes back are the next input items, with the
-user's messages."""
+"""1,000 tokens is the lowest threshold that the documentation allows. A compaction on demand returns the next input
+items, user messages included."""

@@ -1,4 +1,4 @@
-"""Errors as the Responses API says them."""
+"""Errors in the form of the Responses API."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from holdfast.providers.common.openai.errors import OPENAI_ERROR_FORMS, word_ove
 
 
 def _word_overflow(kind: str, limit: int | None, requested_tokens: int | None, output: int | None) -> str:
-    plain = "Your input exceeds the context window of this model. Please adjust your input and try again."
     if kind == "context_window" and limit is None and requested_tokens is None:
-        return plain
+        return "Your input exceeds the context window of this model. Please adjust your input and try again."
     return word_overflow(kind, limit, requested_tokens, output)
 
 
@@ -26,7 +25,7 @@ def _render_event(body: dict[str, Any], sequence_number: int) -> bytes:
 
 
 def _build_failed_event(error: dict[str, Any], number: int) -> dict[str, Any]:
-    """Return the event ``response.failed``, with all that the SDK's type requires."""
+    """Build the event ``response.failed``, with every field that the SDK's type requires."""
     response = {
         "id": "resp_failed", "object": "response", "created_at": 0, "status": "failed", "model": "", "output": [],
         "error": {"code": error["code"] or error["type"], "message": error["message"]}, "incomplete_details": None,
@@ -37,4 +36,4 @@ def _build_failed_event(error: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 ERROR_FORMAT = ErrorFormat(OPENAI_ERROR_FORMS, _word_overflow, _build_body, _render_event, sends_overflow_as_event=True)
-"""Codex understands an overflow from a ``response.failed`` event alone."""
+"""Codex only understands an overflow as a ``response.failed`` event."""

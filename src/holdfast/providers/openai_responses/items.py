@@ -1,12 +1,15 @@
-"""The items of OpenAI's Responses API as values, on the wire and in recorded sessions.
+"""Decode the items of OpenAI's Responses API, on the wire and in recorded sessions.
 
-All neighbouring items that the model made are one assistant message: its *group*. Each output of a call is a ``tool``
-message of its own, each message of a user, a developer or a system is one message, and a plain string is a user's.
-Inside a group a part keeps the bytes of its item; where one message item holds several pieces, each piece keeps its
-own. A file of plain words, of a user or in an output, is ``Text``. Reasoning is ``Thinking`` sealed with its encrypted
-content, or with its id when the server keeps the item. Items
-that Holdfast does not interpret are ``Opaque`` parts of a group if the model made them; if the client did, they are
-one ``Opaque("message", raw)`` in a ``system`` message (in a ``tool`` message for outputs of calls not known here):
+Neighbouring items that the model made form one assistant message: a *group*. Each output of a call is a ``tool``
+message of its own, each message of a user, a developer or the system is one message, and a plain string is a user
+message.
+
+Within a group a part keeps the bytes of its item; if one message item has several content parts, each keeps its own
+bytes. A plain-text file of a user, or in an output, becomes ``Text``. Reasoning becomes ``Thinking`` signed with its
+encrypted content, or with its id if the server stores the item.
+
+Items that Holdfast does not interpret become ``Opaque`` parts of a group if the model made them. If the client did,
+they become one ``Opaque("message", raw)`` in a ``system`` message (in a ``tool`` message for outputs of unknown calls):
 they start no turn, answer no call, and go out byte for byte.
 """
 
@@ -50,7 +53,7 @@ API_NAME = "openai-responses"
 
 
 class WireItem(Struct, gc=False):
-    """The fields of an item that are read; which are there depends on its type."""
+    """The interpreted fields of an item; its type decides which of them are set."""
 
     type: str = ""
     role: str = ""
@@ -113,13 +116,13 @@ ARGUMENT_FIELD_BY_CALL = {
     "shell_call": "action",
     "apply_patch_call": "operation",
 }
-"""Calls that the client answers, and the field that holds what they ask for."""
+"""Types of calls that the client answers, and the field with their arguments."""
 OUTPUT_TYPES = frozenset(f"{kind}_output" for kind in ARGUMENT_FIELD_BY_CALL)
-"""What answers them. Calls that the server answers, and a computer's screenshots, are not interpreted."""
+"""Types of items that answer these calls. Calls that the server answers, and screenshots, are not interpreted."""
 _CLIENT_ITEM_TYPES = frozenset(
     {"item_reference", "additional_tools", "configuration_update", "mcp_approval_response", "compaction_trigger"}
 )
-"""Items beside messages and outputs that the client makes (SDK 3.54)."""
+"""Further items that the client makes, beside messages and outputs (SDK 3.54)."""
 TEXT_PART_TYPES = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
 ROLE_BY_WIRE_ROLE: dict[str, Role] = {
     "user": "user",
@@ -128,22 +131,24 @@ ROLE_BY_WIRE_ROLE: dict[str, Role] = {
     "developer": "system",
 }
 INNER_KIND_PREFIX = "content."
-"""How the kind of an opaque piece begins that stands inside an assistant's message item."""
+"""Beginning of the kind of an opaque part that is one content part of an assistant's message item."""
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
 def split_response_items(raw: JsonBytes) -> list[Raw]:
-    """Return the items in ``raw``: one item, several with commas between, or a list of them."""
+    """Split ``raw`` into its items: one item, several joined by commas, or a list of them."""
     data = bytes(raw)
-    return decode_json(_RAW_LIST_DECODER, data if data.startswith(b"[") else b"[" + data + b"]", "the items")
+    if not data.startswith(b"["):
+        data = b"[" + data + b"]"
+    return decode_json(_RAW_LIST_DECODER, data, "the items")
 
 
 def decode_item(raw: JsonBytes) -> WireItem:
-    """Return the fields of one item; a field of another type than expected counts as absent.
+    """Decode the fields of one item; a field of an unexpected type counts as absent.
 
-    Raises ``FormatError`` for what is no JSON object.
+    Raises ``FormatError`` if ``raw`` is not a JSON object.
     """
     try:
         return _ITEM_DECODER.decode(raw)
@@ -151,7 +156,8 @@ def decode_item(raw: JsonBytes) -> WireItem:
         raw_fields = decode_json_fields(raw, "the item")
     values: dict[str, Any] = {key: raw_fields[key] for key in _RAW_FIELDS if key in raw_fields}
     for key in _TEXT_FIELDS:
-        if key in raw_fields and (text := _try_decode_string(raw_fields[key])) is not None:
+        text = _try_decode_string(raw_fields[key]) if key in raw_fields else None
+        if text is not None:
             values[key] = text
     return WireItem(**values)
 
@@ -169,7 +175,7 @@ def is_model_item(item: WireItem) -> bool:
 
 
 def get_item_role(item: WireItem) -> Role:
-    """Return the role of the message that an item is, or is a part of."""
+    """Return the role of the message that an item belongs to; an unknown type is taken for the model's."""
     kind = item.type
     if kind in ARGUMENT_FIELD_BY_CALL:
         return "assistant"
@@ -177,54 +183,65 @@ def get_item_role(item: WireItem) -> Role:
         return ROLE_BY_WIRE_ROLE.get(item.role, "system")
     if kind.endswith("_output"):
         return "tool"
-    return "system" if kind in _CLIENT_ITEM_TYPES or not kind else "assistant"
+    if not kind or kind in _CLIENT_ITEM_TYPES:
+        return "system"
+    return "assistant"
 
 
 def find_message_spans(items: Sequence[WireItem]) -> list[tuple[int, int]]:
-    """Return where each message begins and ends in a list of items."""
+    """Return start and stop index of each message in a list of items."""
     return _find_spans_by_role([get_item_role(item) for item in items])
 
 
-def _find_spans_by_role(speakers: Sequence[Role]) -> list[tuple[int, int]]:
-    """Return where each message begins and ends in a list of items, told by who speaks."""
-    out: list[tuple[int, int]] = []
-    before = ""
-    for index, role in enumerate(speakers):
-        if role == before == "assistant":
-            out[-1] = out[-1][0], index + 1
+def _find_spans_by_role(roles: Sequence[Role]) -> list[tuple[int, int]]:
+    """Return start and stop index of each message in a list of items, from the roles of the items."""
+    spans: list[tuple[int, int]] = []
+    previous_role = ""
+    for index, role in enumerate(roles):
+        if role == previous_role == "assistant":
+            start, _ = spans[-1]
+            spans[-1] = start, index + 1
         else:
-            out.append((index, index + 1))
-        before = role
-    return out
+            spans.append((index, index + 1))
+        previous_role = role
+    return spans
 
 
 def group_items_by_message(raws: Sequence[Raw], model: str = "") -> list[tuple[int, int, Message]]:
-    """Return each message in a list of items, and where it begins and ends; ``FormatError`` names what is no item."""
+    """Decode a list of items into messages, each with start and stop index of its items.
+
+    Raises ``FormatError`` with the index of an element that is not an item.
+    """
     try:
         items = [_ITEM_DECODER.decode(raw) for raw in raws]
     except _DECODE_ERRORS:
         items = [_decode_item_at(raw, index) for index, raw in enumerate(raws)]
     pairs = list(zip(items, raws, strict=True))
-    speakers = [get_item_role(item) for item in items]
-    messages = [
-        (start, stop, _build_message_of_role(speakers[start], pairs[start:stop], model))
-        for start, stop in _find_spans_by_role(speakers)
-    ]
-    shells = {item.id: item.call_id for item in items if item.type == "local_shell_call" and item.id and item.call_id}
-    return (
-        [(start, stop, _link_shell_output(message, items[start], shells)) for start, stop, message in messages]
-        if shells
-        else messages
-    )
+    roles = [get_item_role(item) for item in items]
+    shell_call_ids: dict[str, str] = {}
+    for item in items:
+        if item.type == "local_shell_call" and item.id and item.call_id:
+            shell_call_ids[item.id] = item.call_id
+    groups = []
+    for start, stop in _find_spans_by_role(roles):
+        message = _build_message_of_role(roles[start], pairs[start:stop], model)
+        if shell_call_ids:
+            message = _link_shell_output(message, items[start], shell_call_ids)
+        groups.append((start, stop, message))
+    return groups
 
 
-def _link_shell_output(message: Message, item: WireItem, shells: Mapping[str, str]) -> Message:
-    """Return the output of a local shell under the ``call_id`` of its call, whose ``id`` it may name instead."""
-    if item.type != "local_shell_call_output" or not message.results or item.call_id in shells.values():
+def _link_shell_output(message: Message, item: WireItem, shell_call_ids: Mapping[str, str]) -> Message:
+    """Return the output of a local shell with the ``call_id`` of its call.
+
+    The output may name its call by the call's ``id`` instead. ``shell_call_ids`` maps each ``id`` to its ``call_id``.
+    """
+    if item.type != "local_shell_call_output" or not message.results or item.call_id in shell_call_ids.values():
         return message
     result = message.results[0]
-    has_call_id = result.call_id not in shells or result.call_id in shells.values()
-    return message if has_call_id else Message("tool", (replace(result, call_id=shells[result.call_id]),))
+    if result.call_id not in shell_call_ids or result.call_id in shell_call_ids.values():
+        return message
+    return Message("tool", (replace(result, call_id=shell_call_ids[result.call_id]),))
 
 
 def _decode_item_at(raw: Raw, index: int) -> WireItem:
@@ -235,68 +252,86 @@ def _decode_item_at(raw: Raw, index: int) -> WireItem:
 
 
 def strip_list_brackets(raw: Raw) -> JsonBytes:
-    """Return the bytes of a slot as they stand in a list: without brackets of their own, a string as a user's words."""
-    first = bytes(memoryview(raw)[:1])
-    if first == b"[":
+    """Return the bytes of a message as elements of a list: without brackets, and a plain string as a user message."""
+    first_byte = bytes(memoryview(raw)[:1])
+    if first_byte == b"[":
         data = bytes(raw)
         return data[1 : data.rindex(b"]")].strip()
-    return encode_json({"role": "user", "content": raw}) if first == b'"' else raw
+    if first_byte == b'"':
+        return encode_json({"role": "user", "content": raw})
+    return raw
 
 
 # -- from the wire -----------------------------------------------------------------------------------------------------
 
 
 def decode_message(raw: JsonBytes, model: str = "") -> Message:
-    """Return one group, one other item, or a plain string as values; ``model`` made what is sealed, if it is known.
+    """Decode one group, one other item, or a plain string; signatures are those of ``model``, if it is known.
 
-    Raises ``FormatError`` when ``raw`` is none of these.
+    Raises ``FormatError`` for any other JSON.
     """
     if bytes(raw).startswith(b'"'):
         return Message("user", (Text(decode_json(_STRING_DECODER, raw, "the input")),))
-    return build_message_from_items(
-        [(decode_item(raw_item), raw_item) for raw_item in split_response_items(raw)], model
-    )
+    items = [(decode_item(raw_item), raw_item) for raw_item in split_response_items(raw)]
+    return build_message_from_items(items, model)
 
 
 def build_message_from_items(items: Sequence[tuple[WireItem, Raw]], model: str = "") -> Message:
-    """Return items that make one message: all that the model said in one answer, or one other item."""
+    """Build one message from its items: all items of one answer, or a single other item."""
     if not items:
         raise FormatError("the group has no item; give at least one")
     return _build_message_of_role(get_item_role(items[0][0]), items, model)
 
 
 def _build_message_of_role(role: Role, items: Sequence[tuple[WireItem, Raw]], model: str) -> Message:
-    item, raw = items[0]
     if role == "assistant":
-        return Message(role, tuple([part for item, raw in items for part in decode_model_item(item, raw, model)]))
-    if item.type in OUTPUT_TYPES and (result := _decode_output(item, raw)) is not None:
-        return Message("tool", (result,))
-    content = _decode_content(item.content) if item.role in ROLE_BY_WIRE_ROLE and item.type in ("message", "") else None
-    if content is not None:
-        return Message(role, tuple(map(convert_text_document, content)) if role == "user" else content)
-    screen = item.call_id if item.type == "computer_call_output" else None
-    return Message(role, (Opaque("message", raw, ProviderSignature(API_NAME, "", screen) if screen else None),))
+        parts: list[Part] = []
+        for item, raw in items:
+            parts += decode_model_item(item, raw, model)
+        return Message(role, tuple(parts))
+    item, raw = items[0]
+    if item.type in OUTPUT_TYPES:
+        result = _decode_output(item, raw)
+        if result is not None:
+            return Message("tool", (result,))
+    if item.role in ROLE_BY_WIRE_ROLE and item.type in ("message", ""):
+        content = _decode_content(item.content)
+        if content is not None:
+            if role == "user":
+                content = tuple(map(convert_text_document, content))
+            return Message(role, content)
+    # Not interpreted. A screenshot is signed with the id of its call, so that the two stay together.
+    signature = None
+    if item.type == "computer_call_output" and item.call_id:
+        signature = ProviderSignature(API_NAME, "", item.call_id)
+    return Message(role, (Opaque("message", raw, signature),))
 
 
 def decode_model_item(item: WireItem, raw: Raw, model: str = "") -> tuple[Part, ...]:
-    """Return the parts of one item that the model made."""
+    """Decode one item that the model made into parts."""
     if item.type in ("message", ""):
         return _decode_message_item(item, raw)
     if item.type == "reasoning":
-        words = _get_reasoning_text(item)
-        seal_data = item.encrypted_content or item.id
-        return (Thinking(words, ProviderSignature(API_NAME, model, seal_data) if seal_data else None, raw),)
-    field = ARGUMENT_FIELD_BY_CALL.get(item.type)
-    id_ = item.call_id or (item.id if item.type == "local_shell_call" else None)
-    if field is None or not id_:
-        asked_id = item.call_id if item.type == "computer_call" else None
-        return (Opaque(item.type, raw, ProviderSignature(API_NAME, "", asked_id) if asked_id else None),)
-    arguments = _read_call_arguments(getattr(item, field), as_text=field == "arguments")
-    return (ToolCall(id_, item.type.removesuffix("_call") if item.name is None else item.name, arguments, None, raw),)
+        # With ``store: false`` the encrypted content carries the reasoning; a stored item is found by its id.
+        seal = item.encrypted_content or item.id
+        signature = ProviderSignature(API_NAME, model, seal) if seal else None
+        return (Thinking(_get_reasoning_text(item), signature, raw),)
+    argument_field = ARGUMENT_FIELD_BY_CALL.get(item.type)
+    call_id = item.call_id
+    if not call_id and item.type == "local_shell_call":
+        call_id = item.id
+    if argument_field is None or not call_id:
+        signature = None
+        if item.type == "computer_call" and item.call_id:
+            signature = ProviderSignature(API_NAME, "", item.call_id)
+        return (Opaque(item.type, raw, signature),)
+    arguments = _read_call_arguments(getattr(item, argument_field), as_text=argument_field == "arguments")
+    name = item.type.removesuffix("_call") if item.name is None else item.name
+    return (ToolCall(call_id, name, arguments, None, raw),)
 
 
 def _decode_message_item(item: WireItem, raw: Raw) -> tuple[Part, ...]:
-    """Return what a message item of the model's says: a single piece has the bytes of the item."""
+    """Decode a message item of the model; a single text gets the bytes of the whole item."""
     parts = _decode_content(item.content)
     if not parts:
         return (Opaque("message", raw),)
@@ -306,27 +341,32 @@ def _decode_message_item(item: WireItem, raw: Raw) -> tuple[Part, ...]:
 
 
 def _to_inner_part(part: Part) -> Part:
-    """Return a piece among several of one item: what only users may say there is not interpreted."""
+    """Return one content part among several of an item; anything but text is not interpreted in an answer."""
     if isinstance(part, Text):
         return part
-    return Opaque(INNER_KIND_PREFIX + (part.kind if isinstance(part, Opaque) else "media"), part.raw)
+    kind = part.kind if isinstance(part, Opaque) else "media"
+    return Opaque(INNER_KIND_PREFIX + kind, part.raw)
 
 
 def _get_reasoning_text(item: WireItem) -> str:
-    """Return the words of reasoning: its summary, then what it shows of itself."""
+    """Return the readable text of reasoning: its summary, then its content as far as it is shown."""
     parts = (*(_decode_content(item.summary) or ()), *(_decode_content(item.content) or ()))
     return "\n".join([part.text for part in parts if isinstance(part, Text)])
 
 
 def _read_call_arguments(raw: Raw, *, as_text: bool) -> str:
-    """Return what a call asks for as JSON text: out of its string, or as it stands."""
-    return _STRING_DECODER.decode(raw) if as_text and bytes(memoryview(raw)[:1]) == b'"' else bytes(raw).decode()
+    """Return the arguments of a call as JSON text; with ``as_text``, a JSON string is taken to contain it."""
+    is_string = bytes(memoryview(raw)[:1]) == b'"'
+    if as_text and is_string:
+        return _STRING_DECODER.decode(raw)
+    return bytes(raw).decode()
 
 
 def _decode_output(item: WireItem, raw: Raw) -> ToolResult | None:
-    """Return the output of a call; nothing when it cannot be read."""
+    """Decode the output of a call, or return None if it cannot be read."""
     output, is_error = item.output, False
     if bytes(memoryview(output)[:1]) == b"{":
+        # Recorded sessions of Codex may hold the output as an object with content and a success flag.
         try:
             wrapper = _WRAPPED_OUTPUT_DECODER.decode(output)
         except _DECODE_ERRORS:
@@ -335,37 +375,39 @@ def _decode_output(item: WireItem, raw: Raw) -> ToolResult | None:
     content = _decode_content(output) if output else ()
     if content is None:
         return None
-    inner = tuple([piece for piece in map(convert_text_document, content) if isinstance(piece, Text | Media | Opaque)])
-    return ToolResult(item.call_id or item.id or "", item.name or "", inner, is_error, raw)
+    parts = [part for part in map(convert_text_document, content) if isinstance(part, Text | Media | Opaque)]
+    return ToolResult(item.call_id or item.id or "", item.name or "", tuple(parts), is_error, raw)
 
 
 def _decode_content(raw: Raw) -> tuple[Part, ...] | None:
-    """Return a ``content``, text or a list of pieces, as parts; nothing when it is neither."""
+    """Decode a ``content``, text or a list of content parts, or return None if it is neither."""
     if not raw:
         return ()
     try:
         content = _CONTENT_DECODER.decode(raw)
-        if content is None or isinstance(content, str):
-            return () if content is None else (Text(content),)
-        return tuple([decode_content_part(piece) for piece in content])
+        if content is None:
+            return ()
+        if isinstance(content, str):
+            return (Text(content),)
+        return tuple([decode_content_part(part) for part in content])
     except _DECODE_ERRORS:
         return None
 
 
 def decode_content_part(raw: Raw) -> Part:
-    """Return one element of a ``content`` list as a part."""
+    """Decode one element of a ``content`` list."""
     try:
-        piece = _CONTENT_PART_DECODER.decode(raw)
+        part = _CONTENT_PART_DECODER.decode(raw)
     except _DECODE_ERRORS:
         return _build_opaque(raw)
-    if piece.type in TEXT_PART_TYPES and piece.text is not None:
-        return Text(piece.text, None, raw)
-    if piece.type == "refusal" and piece.refusal is not None:
-        return Text(piece.refusal, None, raw)
-    if piece.type == "unknown" and piece.stdout is not None:
-        return Text(piece.stdout + (piece.stderr or ""), None, raw)
-    look = _MEDIA_READERS.get(piece.type)
-    return Opaque(piece.type, raw) if look is None else look(piece, raw)
+    if part.type in TEXT_PART_TYPES and part.text is not None:
+        return Text(part.text, None, raw)
+    if part.type == "refusal" and part.refusal is not None:
+        return Text(part.refusal, None, raw)
+    if part.type == "unknown" and part.stdout is not None:  # a chunk of a shell's output has no type
+        return Text(part.stdout + (part.stderr or ""), None, raw)
+    read_media = _MEDIA_READERS.get(part.type)
+    return Opaque(part.type, raw) if read_media is None else read_media(part, raw)
 
 
 def _build_opaque(raw: Raw) -> Opaque:
@@ -375,22 +417,27 @@ def _build_opaque(raw: Raw) -> Opaque:
         return Opaque("unknown", raw)
 
 
-def _read_image(piece: _WirePart, raw: Raw) -> Media:
-    mime, data = split_data_url(piece.image_url or "")
-    form: MediaForm = "base64" if mime else "url" if data else "file"
-    return Media("image", mime, count_base64_bytes(data) if mime else 0, "", data or piece.file_id or "", raw, form)
+def _read_image(part: _WirePart, raw: Raw) -> Media:
+    mime, data = split_data_url(part.image_url or "")
+    if mime:
+        return Media("image", mime, count_base64_bytes(data), "", data or part.file_id or "", raw, "base64")
+    if data:  # the URL itself
+        return Media("image", "", 0, "", data, raw, "url")
+    return Media("image", "", 0, "", part.file_id or "", raw, "file")
 
 
-def _read_file(piece: _WirePart, raw: Raw) -> Media:
-    mime, data = split_data_url(piece.file_data or "")
-    where = data or piece.file_url or piece.file_id or ""
-    form: MediaForm = "base64" if data else "url" if piece.file_url else "file"
-    return Media("document", mime, count_base64_bytes(data) if data else 0, piece.filename or "", where, raw, form)
+def _read_file(part: _WirePart, raw: Raw) -> Media:
+    mime, data = split_data_url(part.file_data or "")
+    name = part.filename or ""
+    if data:
+        return Media("document", mime, count_base64_bytes(data), name, data, raw, "base64")
+    form: MediaForm = "url" if part.file_url else "file"
+    return Media("document", mime, 0, name, part.file_url or part.file_id or "", raw, form)
 
 
-def _read_audio(piece: _WirePart, raw: Raw) -> Media:
-    sound = piece.input_audio or _AudioData()
-    return Media("audio", f"audio/{sound.format}", count_base64_bytes(sound.data), "", sound.data, raw)
+def _read_audio(part: _WirePart, raw: Raw) -> Media:
+    audio = part.input_audio or _AudioData()
+    return Media("audio", f"audio/{audio.format}", count_base64_bytes(audio.data), "", audio.data, raw)
 
 
 _MEDIA_READERS: dict[str, Callable[[_WirePart, Raw], Media]] = {
@@ -401,5 +448,5 @@ _MEDIA_READERS: dict[str, Callable[[_WirePart, Raw], Media]] = {
 
 
 def decode_items(raws: Sequence[Raw]) -> list[Message]:
-    """Return a list of items as messages: what the model said without a break is one."""
+    """Decode a list of items into messages; neighbouring items of the model form one."""
     return [message for _, _, message in group_items_by_message(raws)]

@@ -1,4 +1,4 @@
-"""What the Responses API takes, the same for every model."""
+"""Rules of the Responses API, the same for every model."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _RESPONSES_DIALECT = Dialect(
     max_images=500,
     max_bytes=50_000_000,
 )
-"""The Responses API: call ids of 1 to 64 characters; images and bytes as the vision guide has them."""
+"""Call ids have 1 to 64 characters; limits on images and bytes are those of the vision guide."""
 
 
 def build_dialect(model: str, _provider: str = "") -> Dialect:
-    """Return the rules of the Responses API, the same for every ``model``; OpenAI's own compacts on demand."""
+    """Return the rules of the Responses API for ``model``. Only OpenAI's own models compact on demand."""
     return replace(_RESPONSES_DIALECT, model=model, supports_compaction=is_openai_model(model.lower()))

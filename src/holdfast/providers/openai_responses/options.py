@@ -1,4 +1,4 @@
-"""OpenAI Responses: what a request asks for beside its messages, read and written."""
+"""OpenAI Responses: read and write the options of a request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from holdfast.providers.common.portable_options import (
 from holdfast.providers.common.shared_options import SharedOptionForm, read_shared_options
 
 _LOGPROBS_INCLUDE = "message.output_text.logprobs"
-"""What ``include`` names to get probabilities."""
+"""The entry of ``include`` that asks for log probabilities."""
 
 
 def _write_answer_format(answer_format: dict[str, Any]) -> Any:
@@ -48,43 +48,40 @@ SHARED_FORM = SharedOptionForm(
     _write_answer_format,
     logprobs_value=[_LOGPROBS_INCLUDE],
 )
-"""Options that other APIs have too, and where they stand here."""
+"""Options that other APIs have too, and their fields in Responses."""
 
 
 def read_options(body: dict[str, Any]) -> PortableOptions:
-    """Return what the fields of a body ask for."""
+    """Read the options of a decoded body."""
     tools = as_dict_list(body.get("tools"))
-    own = [tool for tool in tools if tool.get("type") == "function"]
+    own_tools = [tool for tool in tools if tool.get("type") == "function"]
+    other_tools = [tool for tool in tools if tool.get("type") != "function"]
     field_names = "instructions tools tool_choice max_output_tokens temperature top_p stream parallel_tool_calls"
     choice, chosen, allowed = read_tool_choice(body.get("tool_choice"))
-    options = read_shared_options(SHARED_FORM, body)
+    shared_options = read_shared_options(SHARED_FORM, body)
     return PortableOptions(
         system=as_texts(body.get("instructions", [])),
-        tools=tuple([read_tool(tool, "parameters") for tool in own]),
-        other_tools=tuple([as_text(tool.get("type")) for tool in tools if tool not in own]),
+        tools=tuple([read_tool(tool, "parameters") for tool in own_tools]),
+        other_tools=tuple([as_text(tool.get("type")) for tool in other_tools]),
         tool_choice=choice,
         chosen_tool=chosen,
         allowed_tools=allowed,
-        shared_options=options,
+        shared_options=shared_options,
         parallel_calls=as_bool(body.get("parallel_tool_calls")),
         max_tokens=as_int(body.get("max_output_tokens")),
         stream=as_bool(body.get("stream")),
-        unread_fields=list_unread_fields(body, field_names, options, ("reasoning", "text")),
+        unread_fields=list_unread_fields(body, field_names, shared_options, ("reasoning", "text")),
         **read_sampling(body),
     )
 
 
 def write_options(options: PortableOptions) -> OptionFields:
-    """Return the fields of a body that asks for the same, and what of it has no form here."""
-    tools = [
-        {
-            "type": "function",
-            **write_tool_name(tool),
-            "parameters": tool.schema or EMPTY_SCHEMA,
-            "strict": tool.strict,
-        }
-        for tool in options.tools
-    ]
+    """Return the fields that ask for ``options``, and a note for each option without a form in Responses."""
+    tools = []
+    for tool in options.tools:
+        parameters = tool.schema or EMPTY_SCHEMA
+        # Responses takes a function without ``strict`` for a strict one, Chat does not, so it is always written.
+        tools.append({"type": "function", **write_tool_name(tool), "parameters": parameters, "strict": tool.strict})
     body = {
         "max_output_tokens": options.max_tokens,
         "tools": tools,
@@ -98,9 +95,14 @@ def write_options(options: PortableOptions) -> OptionFields:
 
 
 def is_own_tool_choice(choice: Any) -> bool:
-    """Return whether the body's ``tool_choice`` is said as Responses says it: the kind and the name side by side."""
+    """Return whether a ``tool_choice`` has the form of Responses: a string, or an object with type and name in it."""
     if choice is None or isinstance(choice, str):
         return choice is not None
-    type_ = choice.get("type") if isinstance(choice, Mapping) else None
+    if not isinstance(choice, Mapping):
+        return True
+    type_ = choice.get("type")
     has_inner_object = isinstance(type_, str) and isinstance(choice.get(type_), Mapping)
-    return type_ not in ("auto", "any", "tool", "none") and not has_inner_object
+    return type_ not in _ANTHROPIC_CHOICE_TYPES and not has_inner_object
+
+
+_ANTHROPIC_CHOICE_TYPES = ("auto", "any", "tool", "none")

@@ -1,9 +1,12 @@
-"""OpenAI Responses: a body or its events as an answer. Every item of ``output`` is an element of the next ``input``."""
+"""OpenAI Responses: parse a body or the events of a stream as an answer.
+
+Every item of ``output`` is also an element of the next ``input``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import Decoder
@@ -11,7 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
-from holdfast.messages.parts import Opaque
+from holdfast.messages.parts import Opaque, Part
 from holdfast.providers.answers.accumulator import EMPTY_ANSWER, adjust_stop_for_calls, build_parsed_answer
 from holdfast.providers.answers.parsed_answer import ParsedAnswer, StopReason
 from holdfast.providers.api_spec import AnswerFormat
@@ -38,104 +41,124 @@ _STOP_BY_INCOMPLETE_REASON: dict[str, StopReason] = {
     "max_messages": "pause",
     "steered": "pause",
 }
-"""``incomplete_details.reason`` (SDK 3.54); after ``max_messages`` and ``steered`` the answer can be gone on with."""
+"""Stop reasons by ``incomplete_details.reason`` (SDK 3.54). After ``max_messages`` and ``steered`` the answer can be
+continued."""
 
 
 def parse_usage(fields: Mapping[str, Raw]) -> Usage:
-    """Return the tokens of a ``usage``: the input includes cached and written tokens, the output reasoning."""
-    prompt, answer = (
-        read_json_fields(fields.get("input_tokens_details")),
-        read_json_fields(fields.get("output_tokens_details")),
-    )
+    """Parse the tokens of a ``usage`` object: the input includes cached and written tokens, the output reasoning."""
+    input_details = read_json_fields(fields.get("input_tokens_details"))
+    output_details = read_json_fields(fields.get("output_tokens_details"))
     return Usage(
         read_json_count(fields.get("input_tokens")),
         read_json_count(fields.get("output_tokens")),
-        read_json_count(prompt.get("cached_tokens")),
-        read_json_count(prompt.get("cache_write_tokens")),
-        read_json_count(answer.get("reasoning_tokens")),
+        read_json_count(input_details.get("cached_tokens")),
+        read_json_count(input_details.get("cache_write_tokens")),
+        read_json_count(output_details.get("reasoning_tokens")),
     )
 
 
 def iter_event_text(payload: dict[str, Any]) -> Iterator[str]:
-    """Yield the words of the answer in one event of a stream."""
+    """Yield the text of the answer in one decoded event."""
     if payload.get("type") == "response.output_text.delta":
         yield get_text_at(payload, "delta")
 
 
 def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
-    """Return the answer in the fields of a body, of ``/responses`` or of ``/responses/compact``."""
+    """Parse the answer in the fields of a body of ``/responses`` or ``/responses/compact``."""
     items = [raw for raw in read_json_items(fields.get("output")) if bytes(raw).startswith(b"{")]
     message = _decode_output_message(items)
-    native = read_json_text(read_json_fields(fields.get("incomplete_details")).get("reason")) or read_json_text(
-        fields.get("status")
-    )
-    stop = adjust_stop_for_calls(_find_stop_reason(fields, native, message), message)
-    history = [bytes(raw) for raw in items]
-    answer = build_parsed_answer(openai_responses.API_NAME, fields, message, history, (stop, native), parse_usage)
-    return (
-        replace(answer, is_complete=False) if read_json_text(fields.get("status")) in _UNFINISHED_STATUSES else answer
-    )
+    status = read_json_text(fields.get("status"))
+    incomplete_reason = read_json_text(read_json_fields(fields.get("incomplete_details")).get("reason"))
+    native_reason = incomplete_reason or status
+    stop_reason = adjust_stop_for_calls(_find_stop_reason(fields, native_reason, message), message)
+    elements = [bytes(raw) for raw in items]
+    stop = (stop_reason, native_reason)
+    answer = build_parsed_answer(openai_responses.API_NAME, fields, message, elements, stop, parse_usage)
+    if status in _UNFINISHED_STATUSES:
+        return replace(answer, is_complete=False)
+    return answer
 
 
 def _decode_output_message(items: list[Raw]) -> Message:
-    """Return what the model made, and what the server's tools gave it, as one message."""
+    """Decode the items that the model and the server's tools made into one message."""
     try:
-        groups = decode_items(items)
+        messages = decode_items(items)
     except FormatError:
         return EMPTY_ANSWER
-    own = (message for message in groups if message.role in ("assistant", "tool"))
-    return Message("assistant", tuple([part for message in own for part in message.parts]))
+    parts: list[Part] = []
+    for message in messages:
+        # ``/responses/compact`` returns the user's messages too; they are not part of the answer.
+        if message.role in ("assistant", "tool"):
+            parts += message.parts
+    return Message("assistant", tuple(parts))
 
 
-def _find_stop_reason(fields: Mapping[str, Raw], native: str, message: Message) -> StopReason:
+def _find_stop_reason(fields: Mapping[str, Raw], native_reason: str, message: Message) -> StopReason:
     status = read_json_text(fields.get("status"))
     if status == "incomplete":
-        return _STOP_BY_INCOMPLETE_REASON.get(native, "unknown")
-    stop = _STOP_BY_STATUS.get(status, "unknown")
-    if read_json_text(fields.get("object")) == "response.compaction" or (
-        stop == "end" and _is_only_compaction(message)
-    ):
+        return _STOP_BY_INCOMPLETE_REASON.get(native_reason, "unknown")
+    if read_json_text(fields.get("object")) == "response.compaction":
         return "compaction"
-    return "refusal" if stop == "end" and _is_only_refusal(fields) else stop
+    stop_reason = _STOP_BY_STATUS.get(status, "unknown")
+    if stop_reason == "end" and _is_only_compaction(message):
+        return "compaction"
+    if stop_reason == "end" and _is_only_refusal(fields):
+        return "refusal"
+    return stop_reason
 
 
 def _is_only_compaction(message: Message) -> bool:
-    """Return whether a compaction is all that was made."""
+    """Return whether a compaction is all that the message contains."""
     return bool(message.parts) and all(isinstance(part, Opaque) and part.kind == "compaction" for part in message.parts)
 
 
 def _is_only_refusal(fields: Mapping[str, Raw]) -> bool:
-    """Return whether what was said is a refusal and nothing else."""
-    items = map(read_json_fields, read_json_items(fields.get("output")))
-    pieces = [read_json_fields(raw) for item in items for raw in read_json_items(item.get("content")) if "role" in item]
-    return bool(pieces) and all(read_json_text(piece.get("type")) == "refusal" for piece in pieces)
+    """Return whether the messages in the output consist of refusals and nothing else."""
+    parts = []
+    for raw_item in read_json_items(fields.get("output")):
+        item = read_json_fields(raw_item)
+        if "role" in item:
+            parts += [read_json_fields(raw_part) for raw_part in read_json_items(item.get("content"))]
+    return bool(parts) and all(read_json_text(part.get("type")) == "refusal" for part in parts)
 
 
 def _is_content_event(kind: str, fields: Mapping[str, Raw]) -> bool:
-    """Return whether an event shows something the model made: an item, a piece, or words."""
-    return kind.startswith(("response.output_item.", "response.content_part.")) or (
-        kind.endswith(".delta") and bytes(fields.get("delta", b'""')) not in (b'""', b"null")
-    )
+    """Return whether an event shows something that the model made: an item, a content part, or text."""
+    if kind.startswith(("response.output_item.", "response.content_part.")):
+        return True
+    return kind.endswith(".delta") and bytes(fields.get("delta", b'""')) not in (b'""', b"null")
 
 
 # -- events ------------------------------------------------------------------------------------------------------------
 
 _END_EVENTS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
-_DELTA_TARGETS: dict[str, tuple[str, str, str]] = {
-    "response.output_text.delta": ("content", "output_text", "text"),
-    "response.refusal.delta": ("content", "refusal", "refusal"),
-    "response.reasoning_text.delta": ("content", "reasoning_text", "text"),
-    "response.reasoning_summary_text.delta": ("summary", "summary_text", "text"),
-    "response.function_call_arguments.delta": ("", "", "arguments"),
-    "response.mcp_call_arguments.delta": ("", "", "arguments"),
-    "response.custom_tool_call_input.delta": ("", "", "input"),
-    "response.code_interpreter_call_code.delta": ("", "", "code"),
+
+
+class _DeltaTarget(NamedTuple):
+    """The string of an item that a delta is appended to."""
+
+    field: str
+    list_field: str = ""
+    """The list of the item with the element that has the field; empty for a field of the item itself."""
+    part_type: str = ""
+    """The type of that element."""
+
+
+_DELTA_TARGETS: dict[str, _DeltaTarget] = {
+    "response.output_text.delta": _DeltaTarget("text", "content", "output_text"),
+    "response.refusal.delta": _DeltaTarget("refusal", "content", "refusal"),
+    "response.reasoning_text.delta": _DeltaTarget("text", "content", "reasoning_text"),
+    "response.reasoning_summary_text.delta": _DeltaTarget("text", "summary", "summary_text"),
+    "response.function_call_arguments.delta": _DeltaTarget("arguments"),
+    "response.mcp_call_arguments.delta": _DeltaTarget("arguments"),
+    "response.custom_tool_call_input.delta": _DeltaTarget("input"),
+    "response.code_interpreter_call_code.delta": _DeltaTarget("code"),
 }
-"""Where the words of a delta belong: a list of the item, the type of its element, and the field that grows."""
 
 
 class _SimpleDelta(Struct, forbid_unknown_fields=True):
-    """The event that most are."""
+    """The usual event: a delta of text or arguments, decoded in one step."""
 
     type: str
     output_index: ListIndex
@@ -152,41 +175,58 @@ _DELTA_DECODER = Decoder(_SimpleDelta)
 
 
 class _GrowingItem:
-    """An item that grows: as it was added, what deltas brought, and as it was when it was done, which wins."""
+    """An item under construction: as it was added, the texts of its deltas, and as it was done, which wins.
 
-    __slots__ = ("added", "done", "fields", "pieces")
+    The ``added`` form may be incomplete (its ``encrypted_content`` above all), so the ``done`` form is preferred.
+    """
+
+    __slots__ = ("added", "done", "fields", "parts")
 
     def __init__(self) -> None:
         self.added: dict[str, Raw] = {}
         self.done: Raw | None = None
         self.fields: dict[str, list[str]] = {}
-        self.pieces: dict[str, dict[int, tuple[str, str, list[str]]]] = {}
+        self.parts: dict[str, dict[int, _GrowingPart]] = {}
 
-    def append_text(self, where: tuple[str, str, str], place: int, words: str) -> None:
-        """Take the words of a delta."""
-        list_key, kind, key = where
-        if not list_key:
-            self.fields.setdefault(key, []).append(words)
-        else:
-            self.pieces.setdefault(list_key, {}).setdefault(place, (kind, key, []))[2].append(words)
+    def append_text(self, target: _DeltaTarget, index: int, words: str) -> None:
+        """Append the text of a delta; ``index`` is the position in the target's list, if it has one."""
+        if not target.list_field:
+            self.fields.setdefault(target.field, []).append(words)
+            return
+        parts = self.parts.setdefault(target.list_field, {})
+        if index not in parts:
+            parts[index] = _GrowingPart(target.part_type, target.field, [])
+        parts[index].words.append(words)
 
     def build_item(self) -> Any:
-        """Return the item as a body has it."""
+        """Build the item as a body has it."""
         if self.done is not None:
             return self.done
-        item: dict[str, Any] = dict(self.added) | {key: "".join(words) for key, words in self.fields.items()}
-        for list_key, pieces in self.pieces.items():
-            item[list_key] = [_build_part(*pieces[place]) for place in sorted(pieces)]
+        item: dict[str, Any] = dict(self.added)
+        for key, words in self.fields.items():
+            item[key] = "".join(words)
+        for list_field, parts in self.parts.items():
+            item[list_field] = [_build_part(parts[index]) for index in sorted(parts)]
         return item
 
 
-def _build_part(kind: str, key: str, words: list[str]) -> dict[str, Any]:
-    piece: dict[str, Any] = {"type": kind, key: "".join(words)}
-    return piece | ({"annotations": []} if kind == "output_text" else {})
+class _GrowingPart(NamedTuple):
+    """An element of a list of an item, with a string field that grows."""
+
+    type: str
+    field: str
+    words: list[str]
+
+
+def _build_part(growing_part: _GrowingPart) -> dict[str, Any]:
+    part: dict[str, Any] = {"type": growing_part.type, growing_part.field: "".join(growing_part.words)}
+    if growing_part.type == "output_text":
+        part["annotations"] = []  # required by the SDK's type
+    return part
 
 
 class ResponsesAccumulator:
-    """The events of one answer."""
+    """The events of one answer, merged."""
 
     def __init__(self) -> None:
         self.is_complete = False
@@ -194,42 +234,54 @@ class ResponsesAccumulator:
         self._items: dict[int, _GrowingItem] = {}
 
     def add_event(self, name: str, fields: Mapping[str, Raw]) -> bool:
-        """Take the fields of one event; kinds nobody knows change nothing."""
+        """Merge the fields of one event, and return whether it has content; unknown kinds are ignored."""
         kind = read_json_text(fields.get("type")) or name
         if "response" in fields:
             self._head |= read_json_fields(fields["response"])
         self.is_complete = self.is_complete or kind in _END_EVENTS
+        target = _DELTA_TARGETS.get(kind)
         if kind == "response.output_item.added":
             self._get_item(fields).added = read_json_fields(fields.get("item"))
         elif kind == "response.output_item.done" and read_json_fields(fields.get("item")):
             self._get_item(fields).done = fields["item"]
-        elif (where := _DELTA_TARGETS.get(kind)) is not None:
-            place = fields.get("content_index", fields.get("summary_index"))
-            self._get_item(fields).append_text(where, read_json_count(place), read_json_text(fields.get("delta")))
+        elif target is not None:
+            index = read_json_count(fields.get("content_index", fields.get("summary_index")))
+            self._get_item(fields).append_text(target, index, read_json_text(fields.get("delta")))
         return _is_content_event(kind, fields)
 
     def add_text_delta(self, data: bytes) -> bool | None:
-        """Take a delta of words; return whether it has any, nothing for what is none."""
+        """Merge a simple delta and return whether it has text; return None for any other event."""
         event = try_decode_json(_DELTA_DECODER, data)
-        where = None if event is None else _DELTA_TARGETS.get(event.type)
-        if event is None or where is None:
+        target = None if event is None else _DELTA_TARGETS.get(event.type)
+        if event is None or target is None:
             return None
-        place = event.summary_index if event.content_index is UNSET else event.content_index
-        self._items.setdefault(event.output_index, _GrowingItem()).append_text(where, place, event.delta)
+        index = event.summary_index if event.content_index is UNSET else event.content_index
+        self._items.setdefault(event.output_index, _GrowingItem()).append_text(target, index, event.delta)
         return bool(event.delta)
 
     def _get_item(self, fields: Mapping[str, Raw]) -> _GrowingItem:
-        """Return the item an event is about; without an index, a new one for an item and the last for a delta."""
-        fresh = len(self._items) if "item" in fields else max(len(self._items) - 1, 0)
-        index = read_json_count(fields["output_index"]) if "output_index" in fields else fresh
+        """Return the item that an event is about. Without an index, an item is a new one and a delta is for the
+        last.
+        """
+        if "output_index" in fields:
+            index = read_json_count(fields["output_index"])
+        elif "item" in fields:
+            index = len(self._items)
+        else:
+            index = max(len(self._items) - 1, 0)
         return self._items.setdefault(index, _GrowingItem())
 
     def build_body(self) -> dict[str, Any]:
-        """Return the fields of the body so far; where the last event does not repeat the output, the items count."""
+        """Build the fields of the body from the events so far."""
         final_items = [raw for raw in read_json_items(self._head.get("output")) if read_json_fields(raw)]
         items = [self._items[index].build_item() for index in sorted(self._items)]
-        output = final_items if self.is_complete and len(final_items) >= len(items) else items or final_items
-        return dict(drop_null_fields(self._head)) | ({"output": output} if self._head or output else {})
+        # The last event repeats the whole output. Some servers leave it empty or short there; then the items count.
+        is_final = self.is_complete and len(final_items) >= len(items)
+        output = final_items if is_final or not items else items
+        body: dict[str, Any] = dict(drop_null_fields(self._head))
+        if self._head or output:
+            body["output"] = output
+        return body
 
 
 ANSWERS = AnswerFormat(

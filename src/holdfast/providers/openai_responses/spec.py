@@ -1,4 +1,4 @@
-"""OpenAI Responses: all that is known of it, in one value."""
+"""OpenAI Responses: its ``ApiSpec``."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ _SIGNS = BodySigns(
         likely_message_types=frozenset({"message"}),
     ),
 )
-"""Speech, embeddings and assistants have an ``input`` or ``instructions`` too."""
+"""``other_call_fields`` exclude requests for speech, embeddings and assistants, which have an ``input`` or
+``instructions`` too."""
 _SHAPE = MessageShape(
     roles=("user", "assistant", "system", "developer"),
     text_types=("input_text", "output_text"),
@@ -73,7 +74,7 @@ _SHAPE = MessageShape(
 
 
 def _is_own_tool(tool: Mapping[str, Any]) -> bool:
-    """Return whether a function is offered with its name beside its type."""
+    """Return whether a function is declared with its name beside its type."""
     if tool.get("type") != "function" or isinstance(tool.get("function"), Mapping):
         return False
     return isinstance(tool.get("name"), str)

@@ -1,4 +1,4 @@
-"""The rules of Responses, as the validator proves them."""
+"""The rules of Responses."""
 
 from holdfast.providers.api_spec import RuleSet
 from holdfast.providers.openai_responses.rules import calls, items

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.providers.openai_responses.rules.request_view import ItemView, ResponsesView
+from holdfast.providers.openai_responses.rules.request_view import ItemView, PairingFault, ResponsesView
 from holdfast.providers.rules.options import is_tool_name
 from holdfast.providers.rules.rule import (
     OPENAI_DOCS,
@@ -23,81 +23,92 @@ _OUTPUT_BY_CALL = {
     "apply_patch_call": "apply_patch_call_output",
     "computer_call": "computer_call_output",
 }
-"""Calls that the client answers, with the kind of the output."""
+"""Types of calls that the client answers, with the type of the output."""
 _CALL_BY_OUTPUT = {output: call for call, output in _OUTPUT_BY_CALL.items()}
+# Documented.
 _MAX_CALL_ID_CHARS = 64
 
 
 def _get_pairing_id(item: ItemView) -> str:
-    """Return what pairs a call with its output; a local shell may have it in ``id``."""
-    id_ = item.value.get("call_id")
-    return str(item.value.get("id") if id_ is None and item.kind.startswith("local_shell_call") else id_)
+    """Return the id that pairs a call with its output; that of a local shell may be in ``id``."""
+    call_id = item.value.get("call_id")
+    if call_id is None and item.kind.startswith("local_shell_call"):
+        call_id = item.value.get("id")
+    return str(call_id)
 
 
 def _map_alternative_keys(request: ResponsesView) -> dict[tuple[str, str], tuple[str, str]]:
-    """Return the keys of local shell calls by their ``id`` too, for an output may name either, and as a function's.
+    """Map other keys under which the call of a local shell may be answered to its own key.
 
-    Codex answers them with a ``function_call_output``.
+    Its output may name the call's ``id`` in place of the ``call_id``, and Codex sends a ``function_call_output``.
     """
-    calls = [(item, (item.kind, _get_pairing_id(item))) for item in request.iter_items("local_shell_call")]
-    by_id = {(item.kind, str(item.value.get("id"))): key for item, key in calls}
-    return by_id | {("function_call", key[1]): key for _, key in calls}
+    alternatives: dict[tuple[str, str], tuple[str, str]] = {}
+    for item in request.iter_items("local_shell_call"):
+        key = (item.kind, _get_pairing_id(item))
+        alternatives[item.kind, str(item.value.get("id"))] = key
+        alternatives["function_call", key[1]] = key
+    return alternatives
 
 
 def _has_stored_items(request: ResponsesView) -> bool:
-    """Return whether a call or an output may be one that only the server knows."""
+    """Return whether a call or output may be one that only the server has."""
     return request.is_continued or "item_reference" in request.items_by_kind
 
 
-def _get_pairing_faults(request: ResponsesView) -> list[tuple[str, ItemView]]:
-    """Return what is odd about calls and outputs, found once for the three rules that ask."""
+def _get_pairing_faults(request: ResponsesView) -> list[tuple[PairingFault, ItemView]]:
+    """Return the calls and outputs that do not pair; computed once for the three rules that ask."""
     if request.pairing_faults is None:
         request.pairing_faults = [*_find_pairing_faults(request)]
     return request.pairing_faults
 
 
-def _find_pairing_faults(request: ResponsesView) -> Iterator[tuple[str, ItemView]]:
-    """Yield ``open`` for a call without output, ``orphan`` for an output without call, ``again`` for a second one."""
+def _find_pairing_faults(request: ResponsesView) -> Iterator[tuple[PairingFault, ItemView]]:
+    """Yield each call or output that does not pair, and its fault."""
     waiting: dict[tuple[str, str], ItemView] = {}
     call_keys: set[tuple[str, str]] = set()
-    other_keys = _map_alternative_keys(request)
+    alternative_keys = _map_alternative_keys(request)
     for item in request.items:
         if item.kind in _OUTPUT_BY_CALL:
             key = (item.kind, _get_pairing_id(item))
             if key in waiting:
-                yield "again", item
+                yield PairingFault.REPEATED, item
             waiting[key] = item
             call_keys.add(key)
         elif item.kind in _CALL_BY_OUTPUT:
             key = (_CALL_BY_OUTPUT[item.kind], _get_pairing_id(item))
-            key = key if key in call_keys else other_keys.get(key, key)
+            if key not in call_keys:
+                key = alternative_keys.get(key, key)
             if waiting.pop(key, None) is None:
-                yield ("again" if key in call_keys else "orphan"), item
+                yield (PairingFault.REPEATED if key in call_keys else PairingFault.ORPHAN), item
     for item in waiting.values():
-        yield "open", item
+        yield PairingFault.UNANSWERED, item
 
 
 def _check_calls_answered(request: ResponsesView) -> Violations:
     """Every call has its output behind it, paired by call_id."""
-    for verdict, item in _get_pairing_faults(request):
-        free = item.value.get("async") is True or "item_reference" in request.items_by_kind
-        if verdict == "open" and not free:
+    if "item_reference" in request.items_by_kind:  # may stand for the output
+        return
+    for fault, item in _get_pairing_faults(request):
+        is_answered_later = item.value.get("async") is True
+        if fault is PairingFault.UNANSWERED and not is_answered_later:
             problem = f"call {_get_pairing_id(item)} has no {_OUTPUT_BY_CALL[item.kind]} behind it"
             yield f"{item.path}.call_id", f"{problem}; add one with that call_id or drop the call"
 
 
 def _check_orphan_results(request: ResponsesView) -> Violations:
     """Every output answers a call before it, here or where the conversation goes on from."""
-    for verdict, item in _get_pairing_faults(request):
-        if verdict == "orphan" and not _has_stored_items(request):
+    if _has_stored_items(request):
+        return
+    for fault, item in _get_pairing_faults(request):
+        if fault is PairingFault.ORPHAN:
             problem = f"{item.kind} {_get_pairing_id(item)} answers no {_CALL_BY_OUTPUT[item.kind]} before it"
             yield f"{item.path}.call_id", f"{problem}; send the call too or drop the output"
 
 
 def _check_single_use(request: ResponsesView) -> Violations:
     """A call id is used for one call and one output."""
-    for verdict, item in _get_pairing_faults(request):
-        if verdict == "again":
+    for fault, item in _get_pairing_faults(request):
+        if fault is PairingFault.REPEATED:
             yield f"{item.path}.call_id", f"a second {item.kind} with call_id {_get_pairing_id(item)}; keep one"
 
 
@@ -133,8 +144,11 @@ def _check_call_name(request: ResponsesView) -> Violations:
 
 def _check_reasoning_followed(request: ResponsesView) -> Violations:
     """Reasoning is followed by the message or call that came of it."""
-    for item, after in zip(request.items, [*request.items[1:], None], strict=False):
-        if item.kind == "reasoning" and (after is None or not after.is_model_item):
+    for index, item in enumerate(request.items):
+        if item.kind != "reasoning":
+            continue
+        is_last = index + 1 == len(request.items)
+        if is_last or not request.items[index + 1].is_model_item:
             problem = f"reasoning {item.value.get('id')} without the item that came of it"
             yield item.path, f"{problem}; drop the reasoning or send its message or call behind it"
 

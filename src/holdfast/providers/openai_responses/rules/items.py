@@ -1,11 +1,10 @@
-"""Rules of the Responses API about items: their kinds, fields, ids and contents."""
+"""Rules of the Responses API about items: their types, fields, ids and contents."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from holdfast.providers.openai_responses.rules.request_view import CONTENT_FIELD_BY_KIND, ItemView, ResponsesView
 from holdfast.providers.rules.rule import (
@@ -21,6 +20,7 @@ from holdfast.providers.rules.rule import (
 _ROLES = ("user", "assistant", "system", "developer")
 _ID_PATTERN = re.compile(r"[a-zA-Z0-9_-]+\Z")
 _MAX_ID_CHARS = 64
+# Observed in error messages: the prefix of an id tells the type of its item.
 _ID_PREFIXES = {"function_call": "fc", "message": "msg", "reasoning": "rs"}
 _KNOWN_ITEM_TYPES = frozenset(
     {"message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output",
@@ -30,12 +30,12 @@ _KNOWN_ITEM_TYPES = frozenset(
      "mcp_approval_response", "mcp_call", "tool_search_call", "tool_search_output", "additional_tools",
      "configuration_update", "compaction", "compaction_trigger", "item_reference", "program", "program_output"}
 )  # fmt: skip
-"""Kinds of items in the types of the official SDK 3.54."""
+"""Item types in the types of the official SDK 3.54."""
 _FOREIGN_ITEM_TYPES = frozenset(
     {"tool_use", "tool_result", "thinking", "redacted_thinking", "text", "image", "image_url", "document", "input_text",
      "output_text", "input_image", "input_file", "refusal", "function", "tool", "toolCall", "toolResult"}
 )  # fmt: skip
-"""Types of other APIs, and of parts, that a converter may have left where an item stands."""
+"""Types of other APIs, and of content parts, that a converter may have left in place of an item."""
 _ASSISTANT_PART_TYPES = frozenset({"output_text", "refusal"})
 _INPUT_PART_TYPES = frozenset({"input_text", "input_image", "input_file", "input_audio", "computer_screenshot"})
 _REQUIRED_FIELDS: dict[str, dict[str, type]] = {
@@ -46,7 +46,7 @@ _REQUIRED_FIELDS: dict[str, dict[str, type]] = {
     "item_reference": {"id": str},
     "mcp_approval_response": {"approval_request_id": str, "approve": bool},
 }
-"""Fields that an item of a kind must have."""
+"""Fields that an item must have, by its type."""
 _ALTERNATIVE_PART_FIELDS: dict[str, tuple[str, ...]] = {
     "input_text": ("text",),
     "output_text": ("text",),
@@ -54,11 +54,13 @@ _ALTERNATIVE_PART_FIELDS: dict[str, tuple[str, ...]] = {
     "input_image": ("image_url", "file_id"),
     "input_file": ("file_data", "file_id", "file_url"),
 }
-"""Of these fields a part has one, as a string."""
+"""Fields of which a content part must have one as a string, by its type."""
 _MAX_TEXT_CHARS = 10_485_760
+"""Characters of a text or an output (OpenAPI)."""
 _MAX_ENCODED_CHARS = 20_971_520
-"""Characters of a text or an output, and of an image's address or an encrypted compaction."""
+"""Characters of an image's address or an encrypted compaction (OpenAPI)."""
 _MAX_IMAGES = 500
+"""The limit in OpenAI's guide to images."""
 _PHASES = (None, "commentary", "final_answer")
 
 
@@ -68,12 +70,12 @@ _PHASES = (None, "commentary", "final_answer")
 def _check_input(request: ResponsesView) -> Violations:
     """The input is text or a list of items, with something in it unless the history lies with the server."""
     value = request.body.get("input")
-    free = request.is_continued or request.body.get("prompt") is not None
-    if value is None and free:
+    has_stored_input = request.is_continued or request.body.get("prompt") is not None
+    if value is None and has_stored_input:
         return
     if not isinstance(value, str | list):
         yield "$.input", f"input is {get_json_type_name(value)}; send a string or a list of items"
-    elif value == [] and not free:
+    elif value == [] and not has_stored_input:
         yield "$.input", "there is no item; send at least one message"
 
 
@@ -81,9 +83,9 @@ def _check_item_shape(request: ResponsesView) -> Violations:
     """An item is an object that names its type, or a message's role."""
     if len(request.items) == len(request.listed_items):
         return
-    fine = {item.item_index for item in request.items}
+    valid_indexes = {item.item_index for item in request.items}
     for at, value in enumerate(request.listed_items):
-        if at not in fine:
+        if at not in valid_indexes:
             yield f"$.input[{at}]", f"the item is {get_json_type_name(value)} without a type; name its type"
 
 
@@ -95,22 +97,23 @@ def _check_foreign_items(request: ResponsesView) -> Violations:
 
 def _check_known_item_type(request: ResponsesView) -> Violations:
     """An item is of a kind that is known."""
-    for kind in request.items_by_kind:
-        for item in request.iter_items(kind) if kind not in _KNOWN_ITEM_TYPES | _FOREIGN_ITEM_TYPES else ():
-            yield (
-                f"{item.path}.type",
-                f"item type {format_json_value(kind)} is not known; check that the server takes it",
-            )
+    for kind, items in request.items_by_kind.items():
+        if kind in _KNOWN_ITEM_TYPES or kind in _FOREIGN_ITEM_TYPES:
+            continue
+        problem = f"item type {format_json_value(kind)} is not known; check that the server takes it"
+        for item in items:
+            yield f"{item.path}.type", problem
 
 
 def _check_item_fields(request: ResponsesView) -> Violations:
     """An item has the fields of its kind."""
     for kind, field_types in _REQUIRED_FIELDS.items():
         for item in request.iter_items(kind):
-            for key, form in field_types.items():
-                if not isinstance(item.value.get(key), form):
-                    value_type = get_json_type_name(item.value.get(key))
-                    yield f"{item.path}.{key}", f"{key} of a {kind} is {value_type}; send {_TYPE_PHRASES[form]}"
+            for key, field_type in field_types.items():
+                value = item.value.get(key)
+                if not isinstance(value, field_type):
+                    problem = f"{key} of a {kind} is {get_json_type_name(value)}"
+                    yield f"{item.path}.{key}", f"{problem}; send {_TYPE_PHRASES[field_type]}"
 
 
 _TYPE_PHRASES: dict[type, str] = {str: "a string", list: "a list", bool: "true or false"}
@@ -208,12 +211,10 @@ def _check_part_role(request: ResponsesView) -> Violations:
     """The assistant says output_text and refusals; all others, and tools, give input parts."""
     for item, index, part in request.parts:
         kind = _get_part_type(part)
-        allowed = _ASSISTANT_PART_TYPES if item.value.get("role") == "assistant" else _INPUT_PART_TYPES
+        role = item.value.get("role")
+        allowed = _ASSISTANT_PART_TYPES if role == "assistant" else _INPUT_PART_TYPES
         if isinstance(kind, str) and kind not in allowed:
-            problem = (
-                f"{format_json_value(kind)} in an item of {item.value.get('role') or item.kind}, which "
-                f"takes {sorted(allowed)}"
-            )
+            problem = f"{format_json_value(kind)} in an item of {role or item.kind}, which takes {sorted(allowed)}"
             yield f"{_get_part_path(item, index)}.type", f"{problem}; convert it"
 
 
@@ -229,7 +230,7 @@ def _check_part_fields(request: ResponsesView) -> Violations:
 
 
 def _iter_limited_strings(request: ResponsesView) -> Iterator[tuple[str, object, int]]:
-    """Yield the strings that have a limit: their paths, themselves, the limit."""
+    """Yield path, value and limit of each string that has a limit."""
     for kind in ("function_call_output", "custom_tool_call_output"):
         for item in request.iter_items(kind):
             yield f"{item.path}.output", item.value.get("output"), _MAX_TEXT_CHARS
@@ -244,7 +245,7 @@ def _iter_limited_strings(request: ResponsesView) -> Iterator[tuple[str, object,
 
 def _check_lengths(request: ResponsesView) -> Violations:
     """Texts and outputs have at most 10,485,760 characters, images and compactions 20,971,520."""
-    if request.body_bytes <= _MAX_TEXT_CHARS:
+    if request.body_bytes <= _MAX_TEXT_CHARS:  # no string can be longer than its body
         return
     for path, value, max_length in _iter_limited_strings(request):
         if isinstance(value, str) and len(value) > max_length:
@@ -253,15 +254,10 @@ def _check_lengths(request: ResponsesView) -> Violations:
 
 def _check_image_count(request: ResponsesView) -> Violations:
     """There are at most 500 images."""
-    images: list[tuple[ItemView, int, Any]] = [
-        entry for entry in request.parts if _get_part_type(entry[2]) == "input_image"
-    ]
+    images = [(item, index) for item, index, part in request.parts if _get_part_type(part) == "input_image"]
     if len(images) > _MAX_IMAGES:
-        item, index, _ = images[_MAX_IMAGES]
-        yield (
-            _get_part_path(item, index),
-            f"{len(images)} images, {_MAX_IMAGES} are allowed; replace the oldest by text",
-        )
+        path = _get_part_path(*images[_MAX_IMAGES])
+        yield path, f"{len(images)} images, {_MAX_IMAGES} are allowed; replace the oldest by text"
 
 
 ITEM_RULES: tuple[Rule, ...] = (

@@ -1,4 +1,4 @@
-"""Rules of the Responses API about what stands beside the input."""
+"""Rules of the Responses API about fields beside the input."""
 
 from __future__ import annotations
 
@@ -23,16 +23,19 @@ from holdfast.providers.rules.rule import (
 _FOREIGN_FIELDS = ("messages", "contents", "max_tokens", "max_completion_tokens", "stop", "stop_sequences", "system",
             "systemInstruction", "generationConfig", "response_format", "reasoning_effort", "n")  # fmt: skip
 """Top-level fields of other APIs, which a converter may have left behind."""
+# Limits in OpenAI's OpenAPI specification, except the lowest output limit, which is from memory.
 _MIN_OUTPUT_TOKENS = 16
 _MIN_COMPACTION_THRESHOLD = 1000
 _MAX_CACHE_KEY_CHARS = 64
 _RANGES = {"temperature": (0, 2), "top_p": (0, 1), "top_logprobs": (0, 20)}
 _TOOL_CHOICES = ("none", "auto", "required")
 _TOOL_BRINGING_ITEMS = frozenset({"additional_tools", "tool_search_output", "item_reference"})
+"""Items that may declare tools."""
 _TOOL_CONTAINERS = frozenset({"namespace", "tool_search", "mcp"})
-"""Items that bring tools, and tools that hold others."""
-_MAX_METADATA_PAIRS, _MAX_METADATA_KEY_CHARS, _MAX_METADATA_VALUE_CHARS = 16, 64, 512
-"""Metadata: pairs, characters of a key, of a value."""
+"""Tools that contain others."""
+_MAX_METADATA_PAIRS = 16
+_MAX_METADATA_KEY_CHARS = 64
+_MAX_METADATA_VALUE_CHARS = 512
 
 
 def _check_foreign_fields(request: ResponsesView) -> Violations:
@@ -53,17 +56,14 @@ def _check_context_management(request: ResponsesView) -> Violations:
         yield "$.context_management", f"context_management is {get_json_type_name(value)}; send a list"
     for index, entry in enumerate(request.get_list("context_management")):
         path = f"$.context_management[{index}]"
-        threshold = entry.get("compact_threshold") if isinstance(entry, dict) else None
         if not isinstance(entry, dict) or entry.get("type") != "compaction":
             yield f"{path}.type", "the only entry is {'type': 'compaction'}; send that"
-        elif threshold is not None and not (is_whole_number(threshold) and threshold >= _MIN_COMPACTION_THRESHOLD):
-            yield (
-                f"{path}.compact_threshold",
-                (
-                    f"a threshold of {format_json_value(threshold)} tokens; send a whole number of at least "
-                    f"{_MIN_COMPACTION_THRESHOLD:,}"
-                ),
-            )
+            continue
+        threshold = entry.get("compact_threshold")
+        if threshold is not None and not (is_whole_number(threshold) and threshold >= _MIN_COMPACTION_THRESHOLD):
+            problem = f"a threshold of {format_json_value(threshold)} tokens"
+            advice = f"send a whole number of at least {_MIN_COMPACTION_THRESHOLD:,}"
+            yield f"{path}.compact_threshold", f"{problem}; {advice}"
 
 
 def _check_tools(request: ResponsesView) -> Violations:
@@ -84,16 +84,21 @@ def _check_tools(request: ResponsesView) -> Violations:
 def _check_tool_choice(request: ResponsesView) -> Violations:
     """tool_choice is none, auto, required, or names a tool that is offered."""
     choice = request.body.get("tool_choice")
-    names = [tool.get("name") for tool in request.list_tools()]
-    hidden = request.items_by_kind.keys() & _TOOL_BRINGING_ITEMS or any(
-        str(tool.get("type")) in _TOOL_CONTAINERS for tool in request.list_tools()
+    if isinstance(choice, str):
+        if choice not in _TOOL_CHOICES:
+            problem = f"tool_choice {format_json_value(choice)} is not one of {_TOOL_CHOICES}"
+            yield "$.tool_choice", f"{problem}; use one of them"
+        return
+    if not isinstance(choice, dict) or choice.get("type") != "function":
+        return
+    # Tools may also come from items of the input and from inside other tools, where their names are not known here.
+    tools = request.list_tools()
+    has_hidden_tools = not _TOOL_BRINGING_ITEMS.isdisjoint(request.items_by_kind) or any(
+        str(tool.get("type")) in _TOOL_CONTAINERS for tool in tools
     )
-    if isinstance(choice, str) and choice not in _TOOL_CHOICES:
-        yield "$.tool_choice", f"tool_choice {format_json_value(choice)} is not one of {_TOOL_CHOICES}; use one of them"
-    elif (
-        isinstance(choice, dict) and choice.get("type") == "function" and not hidden and choice.get("name") not in names
-    ):
-        yield "$.tool_choice.name", f"function {format_json_value(choice.get('name'))} is not in tools; declare it"
+    name = choice.get("name")
+    if not has_hidden_tools and name not in [tool.get("name") for tool in tools]:
+        yield "$.tool_choice.name", f"function {format_json_value(name)} is not in tools; declare it"
 
 
 def _check_max_tokens(request: ResponsesView) -> Violations:
@@ -135,12 +140,11 @@ def _check_metadata(request: ResponsesView) -> Violations:
         yield "$.metadata", f"metadata is an object of at most {_MAX_METADATA_PAIRS} pairs, this is {count}; send fewer"
         return
     for key, text in value.items():
-        if len(key) > _MAX_METADATA_KEY_CHARS or not isinstance(text, str) or len(text) > _MAX_METADATA_VALUE_CHARS:
+        is_valid_text = isinstance(text, str) and len(text) <= _MAX_METADATA_VALUE_CHARS
+        if len(key) > _MAX_METADATA_KEY_CHARS or not is_valid_text:
             problem = f"a key of {len(key)} characters with {get_json_type_name(text)}"
-            yield (
-                f"$.metadata.{key[:_MAX_METADATA_KEY_CHARS]}",
-                f"{problem}; send up to {_MAX_METADATA_KEY_CHARS} and a text of up to {_MAX_METADATA_VALUE_CHARS}",
-            )
+            advice = f"send up to {_MAX_METADATA_KEY_CHARS} and a text of up to {_MAX_METADATA_VALUE_CHARS}"
+            yield f"$.metadata.{key[:_MAX_METADATA_KEY_CHARS]}", f"{problem}; {advice}"
 
 
 OPTION_RULES: tuple[Rule, ...] = (

@@ -1,8 +1,9 @@
-"""A Responses request as its rules read it: the input's items where they stand."""
+"""A Responses request in the form that its rules read: the items of the input with their positions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from enum import Enum, auto
 from typing import Any
 
 from msgspec import Struct
@@ -11,10 +12,10 @@ from holdfast.providers.rules.envelope import RequestView
 
 
 class ItemView(Struct, gc=False):
-    """An item of the input: its kind, what it is, where it stands."""
+    """An item of the input with its position."""
 
     kind: str
-    """Its type; ``message`` for one that has only a role, ``item_reference`` for one that has only an id."""
+    """Its type. ``message`` for an item with only a role, ``item_reference`` for one with only an id."""
     value: Mapping[str, Any]
     item_index: int
 
@@ -25,8 +26,21 @@ class ItemView(Struct, gc=False):
 
     @property
     def is_model_item(self) -> bool:
-        """Whether the model made it, and it may stand behind its reasoning."""
-        return self.value.get("role") == "assistant" if self.kind == "message" else self.kind not in _CLIENT_ITEM_KINDS
+        """Whether the model made it, so that it may follow reasoning."""
+        if self.kind == "message":
+            return self.value.get("role") == "assistant"
+        return self.kind not in _CLIENT_ITEM_KINDS
+
+
+class PairingFault(Enum):
+    """Why a call and its output do not pair."""
+
+    UNANSWERED = auto()
+    """A call without an output."""
+    ORPHAN = auto()
+    """An output without a call."""
+    REPEATED = auto()
+    """A second call or output with the same id."""
 
 
 _CLIENT_ITEM_KINDS = frozenset(
@@ -34,25 +48,25 @@ _CLIENT_ITEM_KINDS = frozenset(
      "apply_patch_call_output", "computer_call_output", "mcp_approval_response", "additional_tools",
      "configuration_update", "compaction_trigger"}
 )  # fmt: skip
-"""Kinds of items that the model never makes, messages aside."""
+"""Types of items that the model never makes, messages aside."""
 
 
 CONTENT_FIELD_BY_KIND = {"message": "content", "function_call_output": "output", "custom_tool_call_output": "output"}
-"""The field of an item that holds a text or parts, by its kind."""
+"""The field of an item with a text or content parts, by its type."""
 
 
 class ResponsesView(RequestView):
-    """A Responses request; a text as input has no items."""
+    """A Responses request. A plain string as input has no items."""
 
     listed_items: list[Any]
     items: list[ItemView]
-    """Items that are objects of a kind, in order."""
+    """Items that are objects with a type, in order."""
     items_by_kind: dict[str, list[ItemView]]
 
     parts: list[tuple[ItemView, int, Any]]
-    """Parts of messages and of what function tools gave back: the item, the place in it, the part."""
-    pairing_faults: list[tuple[str, ItemView]] | None = None
-    """Calls and outputs that do not pair, and how; nothing before the first rule asks."""
+    """Content parts of messages and of outputs of functions: item, index in it, part."""
+    pairing_faults: list[tuple[PairingFault, ItemView]] | None = None
+    """Calls and outputs that do not pair; None until the first rule asks."""
 
     def iter_items(self, *kinds: str) -> Iterator[ItemView]:
         """Yield the items of these kinds, kind after kind."""
@@ -61,31 +75,36 @@ class ResponsesView(RequestView):
 
     @property
     def is_continued(self) -> bool:
-        """Whether a part of the history lies with the server."""
+        """Whether part of the history is stored by the server."""
         return any(self.body.get(key) is not None for key in ("previous_response_id", "conversation"))
 
 
 def build_responses_view(envelope: RequestView) -> ResponsesView:
-    """Return a body as rules read it, each item looked at once."""
+    """Build the view of a body in one pass over its items."""
     request = ResponsesView(
         envelope.body, envelope.body_bytes, envelope.betas, envelope.model, envelope.get_list("input"), [], {}, []
     )
-    for at, value in enumerate(request.listed_items):
+    for item_index, value in enumerate(request.listed_items):
         kind = _get_item_kind(value) if isinstance(value, dict) else ""
-        if kind:
-            item = ItemView(kind, value, at)
-            request.items.append(item)
-            request.items_by_kind.setdefault(kind, []).append(item)
-            key = CONTENT_FIELD_BY_KIND.get(kind)
-            content = value.get(key) if key is not None else None
-            request.parts += [
-                (item, index, part) for index, part in enumerate(content if isinstance(content, list) else ())
-            ]
+        if not kind:
+            continue
+        item = ItemView(kind, value, item_index)
+        request.items.append(item)
+        request.items_by_kind.setdefault(kind, []).append(item)
+        content_field = CONTENT_FIELD_BY_KIND.get(kind)
+        content = None if content_field is None else value.get(content_field)
+        if isinstance(content, list):
+            request.parts += [(item, part_index, part) for part_index, part in enumerate(content)]
     return request
 
 
 def _get_item_kind(value: Mapping[str, Any]) -> str:
     kind = value.get("type")
-    if kind is None:
-        return "message" if "role" in value else "item_reference" if "id" in value else ""
-    return kind if isinstance(kind, str) else ""
+    if isinstance(kind, str):
+        return kind
+    if kind is not None:
+        return ""
+    # The API lets both types be left out.
+    if "role" in value:
+        return "message"
+    return "item_reference" if "id" in value else ""
