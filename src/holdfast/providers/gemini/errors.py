@@ -1,4 +1,4 @@
-"""Errors as generateContent says them."""
+"""Errors in the form of generateContent."""
 
 from __future__ import annotations
 

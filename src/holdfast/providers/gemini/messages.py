@@ -1,14 +1,14 @@
-"""Gemini generateContent: one element of ``contents`` to values and back.
+"""Gemini generateContent: decode one element of ``contents`` into a value, and encode it back.
 
 Field names are read in both spellings that occur (``functionCall``, ``function_call``) and written in camelCase, or as
-the part that is edited spelled them. A content with nothing but function responses has the role ``tool``. A
-``thoughtSignature`` is the seal of the part that carries it; one on no words at all is ``Thinking`` without text.
-Inline data of plain words, of a user or in a response, are ``Text``.
+the part that is edited spelled them. A content of nothing but function responses has the role ``tool``. A
+``thoughtSignature`` is the signature of the part that carries it; one on a part without text becomes ``Thinking``
+without text. Inline data of plain text, from a user or in a response, becomes ``Text``.
 
-Ids are optional here. A call or response without one is named after its function and its place among those of its
-content (``ls#1``), for pairing alone: such an id is never written. ``link_results_to_calls`` ties responses to calls as
-the API does, by id, else by name and order. A content of an unknown role is one ``Opaque("message", raw)`` in a
-``system`` message.
+Ids are optional in this API. A call or response without one gets an id made of its function and its number among those
+of its content (``ls#1``), for pairing alone: such an id is never sent. ``link_results_to_calls`` ties responses to
+calls as the API does: by id, else by name and order. A content of an unknown role becomes one ``Opaque("message",
+raw)`` in a ``system`` message.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
-from holdfast.messages.message import Message, Role, format_part_placeholder
+from holdfast.messages.message import Message, Role, format_part_placeholder, replace_all_parts
 from holdfast.messages.parts import Media, Opaque, Part, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.providers.common.block_alignment import align_parts_with_blocks
 from holdfast.providers.common.json.raw_json import (
@@ -120,7 +120,7 @@ _STRING_DECODER = Decoder(str)
 
 _ROLE_BY_WIRE_ROLE: dict[str, Role] = {"user": "user", "model": "assistant", "": "user"}
 _METADATA_FIELDS = frozenset({"thought", "thoughtSignature", "mediaResolution", "mediaProcessing", "partMetadata"})
-"""Fields beside the data of a part that say nothing themselves; others end in ``Metadata`` (google-genai 3.4)."""
+"""Fields of a part that accompany its payload; others end in ``Metadata`` (google-genai 3.4)."""
 _EMPTY_JSON = frozenset({b"null", b'""', b"false"})
 
 
@@ -128,9 +128,9 @@ _EMPTY_JSON = frozenset({b"null", b'""', b"false"})
 
 
 def decode_message(raw: JsonBytes) -> Message:
-    """Return one element of ``contents`` as values; its parts keep their bytes.
+    """Decode one element of ``contents``; its parts keep their bytes.
 
-    Raises ``FormatError`` when ``raw`` is no JSON object, or its ``parts`` are no list.
+    Raises ``FormatError`` if ``raw`` is not a JSON object, or its ``parts`` are not a list.
     """
     raw = raw if isinstance(raw, Raw) else Raw(raw)
     wire = decode_json(_CONTENT_DECODER, raw, "the content")
@@ -138,14 +138,15 @@ def decode_message(raw: JsonBytes) -> Message:
     if role is None:
         return Message("system", (Opaque("message", raw),))
     parts = _decode_parts(wire.parts or ())
-    parts = tuple(map(convert_text_document, parts)) if role == "user" else parts
-    if role == "user" and parts and all(type(part) is ToolResult for part in parts):
-        role = "tool"
+    if role == "user":
+        parts = tuple(map(convert_text_document, parts))
+        if parts and all(type(part) is ToolResult for part in parts):
+            role = "tool"
     return Message(role, parts)
 
 
 def _decode_parts(raws: Iterable[Raw]) -> tuple[Part, ...]:
-    """Return the parts of a content, those that have no id named by their place."""
+    """Decode the parts of a content; calls and responses without ids get generated ones."""
     counts: Counter[tuple[type, str]] = Counter()
     parts = [_decode_part(raw) for raw in raws]
     for index, part in enumerate(parts):
@@ -159,7 +160,7 @@ def _decode_parts(raws: Iterable[Raw]) -> tuple[Part, ...]:
 
 
 def _decode_part(raw: Raw) -> Part:
-    """Return one part as a value; a call or result without an id has none yet."""
+    """Decode one part; a call or response without an id has an empty one here."""
     try:
         return _read_part(_PART_DECODER.decode(raw), raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -167,11 +168,13 @@ def _decode_part(raw: Raw) -> Part:
 
 
 def _read_part(part: _WirePart, raw: Raw) -> Part:
-    """Return what the one field of a part that holds data says; two of them are more than may stand there."""
+    """Read the one payload field of a part; a part with two is invalid and stays uninterpreted."""
     signature = _build_signature(part.signature or part.signature_)
-    call, result = part.call or part.call_, part.result or part.result_
+    call = part.call or part.call_
+    result = part.result or part.result_
     media = part.blob or part.blob_ or part.file or part.file_
-    if sum(value is not None for value in (part.text or None, call, result, media)) > 1:
+    payloads = [value for value in (part.text or None, call, result, media) if value is not None]
+    if len(payloads) > 1:
         return Opaque("unknown", raw, signature)
     if call is not None:
         return ToolCall(call.id or "", call.name or "", _read_arguments(call.args), signature, raw)
@@ -192,22 +195,27 @@ def _read_arguments(args: Raw) -> str:
 
 
 def _read_text_part(part: _WirePart, signature: ProviderSignature | None, raw: Raw) -> Part:
-    """Return a part with text or with nothing that Holdfast reads."""
-    if part.text is None and (kind := _find_payload_field(raw)):
-        return Opaque(kind, raw, signature)
+    """Read a part with text, with a payload that Holdfast does not interpret, or without any payload."""
+    if part.text is None:
+        payload_field = _find_payload_field(raw)
+        if payload_field:
+            return Opaque(payload_field, raw, signature)
     if part.text and part.thought:
+        # Without a signature of its own, an empty one still marks the API that may read the thought.
         return Thinking(part.text, signature or ProviderSignature(API_NAME, "", ""), raw)
-    return (
-        Thinking("", signature, raw)
-        if signature is not None and not part.text
-        else Text(part.text or "", signature, raw)
-    )
+    if signature is not None and not part.text:
+        return Thinking("", signature, raw)
+    return Text(part.text or "", signature, raw)
 
 
 def _find_payload_field(raw: Raw) -> str:
-    """Return the name of the field that holds what a part says, or nothing when it says nothing."""
-    names = (_to_camel_case(key) for key, value in decode_json_fields(raw).items() if bytes(value) != b"null")
-    return next((name for name in names if name not in _METADATA_FIELDS and not name.endswith("Metadata")), "")
+    """Return the name of the payload field of a part in camelCase; empty for a part without one."""
+    for key, value in decode_json_fields(raw).items():
+        name = _to_camel_case(key)
+        is_metadata = name in _METADATA_FIELDS or name.endswith("Metadata")
+        if bytes(value) != b"null" and not is_metadata:
+            return name
+    return ""
 
 
 def _to_camel_case(key: str) -> str:
@@ -216,38 +224,45 @@ def _to_camel_case(key: str) -> str:
 
 
 def _read_function_response(result: _FunctionResponse, raw: Raw) -> ToolResult:
-    """Return a function response as a result; beside the words of one that is no object stands what is wrong."""
     text, is_error = _read_response_text(result.response)
     inner: list[Text | Media | Opaque] = [Text(text)] if text else []
     if not bytes(result.response).startswith(b"{"):
+        # Invalid: a response must be an object. The opaque part keeps it visible to the rules of the API.
         inner.append(Opaque("functionResponse", result.response))
     inner += [_decode_response_part(raw_part) for raw_part in result.parts or ()]
     return ToolResult(result.id or "", result.name or "", tuple(inner), is_error, raw)
 
 
 def _read_response_text(response: Raw) -> tuple[str, bool]:
-    """Return the words of a ``response`` and whether they are an error: one known key's, or the whole as JSON.
+    """Return the text of a ``response`` and whether it is an error.
 
-    Blank words are none: a function may have nothing to say.
+    The text is the value of ``output``, ``result`` or ``error`` if only one of them is set, else the whole object as
+    JSON. Blank text counts as no text, since a function may have nothing to say.
     """
     try:
         raw_fields = _FIELDS_DECODER.decode(response)
     except msgspec.ValidationError:
         return _format_response_value(response), False
     filled_fields = {key: value for key, value in raw_fields.items() if bytes(value) not in _EMPTY_JSON}
+    is_error = "error" in filled_fields
+    if not filled_fields:
+        return "", is_error
     if len(filled_fields) == 1 and filled_fields.keys() <= {"output", "result", "error"}:
-        return _format_response_value(*filled_fields.values()), "error" in filled_fields
-    return _format_response_value(response) if filled_fields else "", "error" in filled_fields
+        return _format_response_value(*filled_fields.values()), is_error
+    return _format_response_value(response), is_error
 
 
 def _format_response_value(value: Raw) -> str:
     data = bytes(value)
-    text = _STRING_DECODER.decode(data) if data.startswith(b'"') else msgspec.json.format(data, indent=-1).decode()
-    return text if text.strip() and data != b"null" else ""
+    if data == b"null":
+        return ""
+    is_string = data.startswith(b'"')
+    text = _STRING_DECODER.decode(data) if is_string else msgspec.json.format(data, indent=-1).decode()
+    return text if text.strip() else ""
 
 
 def _decode_response_part(raw: Raw) -> Text | Media | Opaque:
-    """Return one part inside a function response."""
+    """Decode one part inside a function response."""
     part = _decode_part(raw)
     if isinstance(part, Media):
         return convert_text_document(part)
@@ -255,63 +270,77 @@ def _decode_response_part(raw: Raw) -> Text | Media | Opaque:
 
 
 def _read_media(blob: _InlineData, raw: Raw) -> Media:
-    mime, name = blob.mime or blob.mime_ or "", blob.name or blob.name_ or ""
+    mime = blob.mime or blob.mime_ or ""
+    name = blob.name or blob.name_ or ""
     kind = mime.partition("/")[0]
-    kind = kind if kind in ("image", "audio", "video") else "document"
+    if kind not in ("image", "audio", "video"):
+        kind = "document"
     if isinstance(blob, _FileData):
         uri = blob.uri or blob.uri_ or ""
-        is_file = _GEMINI_FILES_HOST in uri or not uri.startswith(("https://", "http://"))
-        return Media(kind, mime, 0, name, uri, raw, "file" if is_file else "url")
+        is_web_address = uri.startswith(("https://", "http://")) and _GEMINI_FILES_HOST not in uri
+        return Media(kind, mime, 0, name, uri, raw, "url" if is_web_address else "file")
+    # Gemini accepts URL-safe base64 too; other APIs and our own readers want the standard alphabet.
     data = (blob.data or "").replace("-", "+").replace("_", "/")
     return Media(kind, mime, count_base64_bytes(data), name, data, raw, "base64")
 
 
 _GEMINI_FILES_HOST = "generativelanguage.googleapis.com/"
-"""Where Gemini keeps files that were given to it: such an address is an id, only its owner may read it."""
+"""The host of files uploaded to Gemini. Such an address works like an id: only its owner can read it."""
 
 
 # -- to the wire -------------------------------------------------------------------------------------------------------
 
 
 def encode_message(message: Message, base: Raw | None = None) -> list[bytes]:
-    """Return ``message`` as one content, or none when nothing in it can be sent.
+    """Encode ``message`` as one content, or none if nothing in it can be sent.
 
-    A part with ``raw`` goes out as those bytes. A part without is written anew; of the part that stood in its place in
-    ``base`` it keeps the spelling and the fields that it does not say itself. Other fields of ``base`` stay.
-    Thinking of another API and media that cannot be shown are left out or named by a placeholder.
+    A part with ``raw`` goes out as those bytes. One without is written anew, and keeps the spelling and the fields that
+    it does not describe of the part it replaces in ``base``. Other fields of ``base`` stay. Thinking of another API is
+    left out, media without a form here are replaced by a placeholder.
     """
-    if len(message.parts) == 1 and type(message.parts[0]) is Opaque and message.parts[0].kind == "message":
-        return [bytes(message.parts[0].raw)] if message.parts[0].raw is not None else []
-    stood = _WireContent() if base is None else decode_json(_CONTENT_DECODER, base, "the base content")
-    parts = _encode_parts(message.parts, stood.parts or [])
+    if len(message.parts) == 1:
+        part = message.parts[0]
+        if type(part) is Opaque and part.kind == "message":
+            return [] if part.raw is None else [bytes(part.raw)]
+    old_content = _WireContent() if base is None else decode_json(_CONTENT_DECODER, base, "the base content")
+    parts = _encode_parts(message.parts, old_content.parts or [])
     if message.parts and not parts:
         return []
+    new_fields: dict[str, Any] = {}
     role = "model" if message.role == "assistant" else "user"
-    role_fields = {"role": role} if base is None or stood.role or role == "model" else {}
-    parts_fields = {"parts": parts} if parts or base is None or stood.parts is not None else {}
-    return [encode_json(overlay_fields(base, role_fields | parts_fields))]
+    # A user's content may leave out its role, and an empty one its parts. An edit does not add them.
+    if base is None or old_content.role or role == "model":
+        new_fields["role"] = role
+    if base is None or old_content.parts is not None or parts:
+        new_fields["parts"] = parts
+    return [encode_json(overlay_fields(base, new_fields))]
 
 
 def _encode_parts(parts: Sequence[Part], old: Sequence[Raw]) -> list[Any]:
-    """Return the parts of a content."""
-    stand = align_parts_with_blocks(parts, old, _decode_parts)
-    wires = (_encode_part(part, stand.get(index)) for index, part in enumerate(parts))
-    return [wire for wire in wires if wire is not None]
+    """Encode the parts of a content over the ones they replace."""
+    old_parts = align_parts_with_blocks(parts, old, _decode_parts)
+    encoded_parts = []
+    for index, part in enumerate(parts):
+        encoded_part = _encode_part(part, old_parts.get(index))
+        if encoded_part is not None:
+            encoded_parts.append(encoded_part)
+    return encoded_parts
 
 
 def _encode_part(part: Part, old_part: Raw | None = None) -> Raw | dict[str, Any] | None:
-    """Return one part as it is written, or nothing when this API has no form for it."""
+    """Encode one part over the one it replaces, or return None if this API has no form for it."""
     if part.raw is not None:
         return part.raw
-    stood = None if old_part is None or type(_decode_part(old_part)) is not type(part) else old_part
+    if old_part is not None and type(_decode_part(old_part)) is not type(part):
+        old_part = None
     if isinstance(part, ToolResult):
-        return _overlay_in_spelling(stood, {"functionResponse": _build_function_response(part, stood)})
-    new = _build_part(part)
-    return None if new is None else _overlay_in_spelling(stood, new)
+        return _overlay_in_spelling(old_part, {"functionResponse": _build_function_response(part, old_part)})
+    new_fields = _build_part(part)
+    return None if new_fields is None else _overlay_in_spelling(old_part, new_fields)
 
 
 def _build_part(part: Part) -> dict[str, Any] | None:
-    """Return the fields of a part that says what ``part`` says."""
+    """Return the fields of a new part, or None if this API has no form for it."""
     if isinstance(part, Text):
         return {"text": part.text} | _build_signature_field(part.signature)
     if isinstance(part, ToolCall):
@@ -320,40 +349,49 @@ def _build_part(part: Part) -> dict[str, Any] | None:
             del call["id"]
         return {"functionCall": call} | _build_signature_field(part.signature)
     if isinstance(part, Thinking) and part.signature is not None and part.signature.api == API_NAME:
-        return {"text": part.text} | ({"thought": True} if part.text else {}) | _build_signature_field(part.signature)
-    return _build_media_part(part) or {"text": format_part_placeholder(part)} if isinstance(part, Media) else None
+        thought_field = {"thought": True} if part.text else {}
+        return {"text": part.text} | thought_field | _build_signature_field(part.signature)
+    if isinstance(part, Media):
+        return _build_media_part(part) or {"text": format_part_placeholder(part)}
+    return None
 
 
 def _build_signature_field(signature: ProviderSignature | None) -> dict[str, str]:
-    return (
-        {"thoughtSignature": signature.data}
-        if signature is not None and signature.api == API_NAME and signature.data
-        else {}
-    )
+    if signature is None or signature.api != API_NAME or not signature.data:
+        return {}
+    return {"thoughtSignature": signature.data}
 
 
 def _is_generated_id(id_: str, name: str) -> bool:
-    """Return whether ``decode_message`` made ``id_`` for the function ``name`` (any, where it is not known)."""
+    """Return whether ``decode_message`` made ``id_`` for the function ``name``, or for any function if it is empty."""
+    if not id_:
+        return True
     head, mark, number = id_.rpartition("#")
-    return not id_ or (mark == "#" and number.isdecimal() and head == (name or head))
+    return mark == "#" and number.isdecimal() and head == (name or head)
 
 
 def _build_function_response(part: ToolResult, old_part: Raw | None) -> dict[str, Any]:
-    stood = None if old_part is None else _decode_function_response(old_part)
-    name = part.name or (stood.name if stood else "") or _GENERATED_ID_SUFFIX.sub("", part.call_id)
-    response: dict[str, Any] = {} if _is_generated_id(part.call_id, name) else {"id": part.call_id}
-    response |= {"name": name, "response": _build_response(part, stood)}
-    media_parts = [
-        inner_part.raw or _build_media_part(inner_part) for inner_part in part.content if isinstance(inner_part, Media)
-    ]
-    media_parts += [
-        inner_part.raw
-        for inner_part in part.content
-        if isinstance(inner_part, Opaque) and inner_part.kind != "functionResponse"
-    ]
-    media_parts += [inner_part.raw for inner_part in part.content if _is_inline_text(inner_part)]
-    media_parts = [inner_part for inner_part in media_parts if inner_part is not None]
-    return response | ({"parts": media_parts} if media_parts else {})
+    old_response = None if old_part is None else _decode_function_response(old_part)
+    old_name = "" if old_response is None else old_response.name
+    name = part.name or old_name or _GENERATED_ID_SUFFIX.sub("", part.call_id)
+    function_response: dict[str, Any] = {} if _is_generated_id(part.call_id, name) else {"id": part.call_id}
+    function_response["name"] = name
+    function_response["response"] = _build_response(part, old_response)
+    media: list[Any] = []
+    opaque: list[Any] = []
+    inline_texts: list[Any] = []
+    for inner in part.content:
+        if isinstance(inner, Media):
+            media.append(inner.raw or _build_media_part(inner))
+        elif isinstance(inner, Opaque):
+            if inner.kind != "functionResponse":
+                opaque.append(inner.raw)
+        elif _is_inline_text(inner):
+            inline_texts.append(inner.raw)
+    inner_parts = [inner_part for inner_part in (*media, *opaque, *inline_texts) if inner_part is not None]
+    if inner_parts:
+        function_response["parts"] = inner_parts
+    return function_response
 
 
 _GENERATED_ID_SUFFIX = re.compile(r"#\d+\Z")
@@ -365,8 +403,9 @@ def _decode_function_response(old_part: Raw) -> _FunctionResponse | None:
 
 
 def _build_response(part: ToolResult, old_response: _FunctionResponse | None) -> Raw | dict[str, str]:
-    """Return ``response``: the old one where it says the same, else the words under their key."""
-    text = "\n".join(word for word in map(_get_result_part_text, part.content) if word)
+    """Build ``response``: the old one if its text is unchanged, else the new text under the old key."""
+    texts = [_get_result_part_text(inner) for inner in part.content]
+    text = "\n".join([inner_text for inner_text in texts if inner_text])
     if old_response is None or not bytes(old_response.response).startswith(b"{"):
         return {"error" if part.is_error else "output": text}
     if _read_response_text(old_response.response) == (text, part.is_error):
@@ -376,28 +415,26 @@ def _build_response(part: ToolResult, old_response: _FunctionResponse | None) ->
 
 
 def _get_result_part_text(part: Text | Media | Opaque) -> str:
-    """Return what is said of a part of a result in words: all of a text, and media that cannot be shown."""
+    """Return the text that ``response`` contains for a part of a result; empty for parts that go out by themselves."""
     if isinstance(part, Text):
         return "" if _is_inline_text(part) else part.text
-    return (
-        format_part_placeholder(part)
-        if isinstance(part, Media) and part.raw is None and _build_media_part(part) is None
-        else ""
-    )
+    if isinstance(part, Media) and part.raw is None and _build_media_part(part) is None:
+        return format_part_placeholder(part)
+    return ""
 
 
 def _is_inline_text(part: Text | Media | Opaque) -> bool:
-    """Return whether a text of a result stands there as inline data."""
+    """Return whether a text of a result was sent as inline data."""
     return isinstance(part, Text) and part.raw is not None and isinstance(_decode_part(part.raw), Media)
 
 
 def _build_media_part(part: Media) -> dict[str, Any] | None:
-    """Return a part that shows ``part``, or nothing where Gemini has no form for it."""
+    """Build a part that shows ``part``, or return None if Gemini has no form for it."""
     mime_fields = {"mimeType": part.mime} if part.mime else {}
     data = encode_media_base64(part)
-    if data and part.mime:
-        return {"inlineData": mime_fields | {"data": data}}
-    if not data and part.source.startswith(("https://", "http://", "gs://")):
+    if data:
+        return {"inlineData": mime_fields | {"data": data}} if part.mime else None
+    if part.source.startswith(("https://", "http://", "gs://")):
         return {"fileData": mime_fields | {"fileUri": part.source}}
     return None
 
@@ -414,70 +451,80 @@ _PAYLOAD_FIELDS = _METADATA_FIELDS - {"partMetadata"} | {
     "displayName",
     "partialArgs",
 }
-"""Fields that belong to what a part said; they go when it says something else."""
+"""Fields that describe the old content of a part; they are dropped when the content changes."""
 
 
 def _overlay_in_spelling(base: Raw | None, new: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of ``base`` with those of ``new`` put over them as ``base`` spells them."""
+    """Return the fields of ``base`` with ``new`` put over them, in the spelling of ``base``."""
     if base is None:
         return new
-    stood = decode_json_fields(base)
-    spelling = {_to_camel_case(key): key for key in stood}
-    new_fields: dict[str, Any] = {
-        key: old
-        for key, old in stood.items()
-        if _to_camel_case(key) in new or _to_camel_case(key) not in _PAYLOAD_FIELDS
-    }
-    for key, value in new.items():
-        old = stood.get(spelling.get(key, ""))
-        is_nested = isinstance(value, dict) and key != "response" and old is not None and bytes(old).startswith(b"{")
-        new_fields[spelling.get(key, key)] = _overlay_in_spelling(old, value) if is_nested else value
-    return new_fields
+    old_fields = decode_json_fields(base)
+    spelling = {_to_camel_case(key): key for key in old_fields}
+    merged: dict[str, Any] = {}
+    for key, old_value in old_fields.items():
+        name = _to_camel_case(key)
+        if name in new or name not in _PAYLOAD_FIELDS:
+            merged[key] = old_value
+    for name, value in new.items():
+        key = spelling.get(name, name)
+        old = old_fields.get(key) if name in spelling else None
+        is_object = isinstance(value, dict) and old is not None and bytes(old).startswith(b"{")
+        if is_object and name != "response":  # the caller has merged ``response`` already
+            merged[key] = _overlay_in_spelling(old, value)
+        else:
+            merged[key] = value
+    return merged
 
 
 # -- which response answers which call ---------------------------------------------------------------------------------
 
 
 def link_results_to_calls(messages: Sequence[Message]) -> list[Message]:
-    """Return ``messages`` with every result tied to its call: its name, and the call's id where one of them had none.
+    """Return ``messages`` with the name of its call in every result, and the call's id where either has none.
 
-    A response answers the call of its id, else the first open one of its name in the content before it. A message in
+    A response answers the call with its id, else the first open call of its name in the content before it. A message in
     which nothing is missing stays the same object; parts keep their bytes.
     """
-    out = list(messages)
+    linked = list(messages)
     assistant_indexes = [index for index, message in enumerate(messages) if message.role == "assistant"]
-    for at, end in pairwise([*assistant_indexes, len(messages)]):
-        if messages[at].calls:
-            out[at + 1 : end] = _link_answers(messages[at].calls, messages[at + 1 : end])
-    return out
+    for index, next_index in pairwise([*assistant_indexes, len(messages)]):
+        if messages[index].calls:
+            linked[index + 1 : next_index] = _link_answers(messages[index].calls, messages[index + 1 : next_index])
+    return linked
 
 
 def _link_answers(calls: Sequence[ToolCall], answers: Sequence[Message]) -> list[Message]:
     """Return the messages that follow ``calls`` with their results tied to them."""
-    ids = {result.call_id for message in answers for result in message.results if not _has_generated_id(result)}
-    waiting = [call for call in calls if call.id not in ids]
-    calls_by_id = {call.id: call for call in calls if call.id in ids}
+    sent_ids: set[str] = set()
+    for message in answers:
+        sent_ids.update(result.call_id for result in message.results if not _has_generated_id(result))
+    calls_by_id = {call.id: call for call in calls if call.id in sent_ids}
+    waiting = [call for call in calls if call.id not in sent_ids]
     return [_link_message(message, calls_by_id, waiting) for message in answers]
 
 
 def _link_message(message: Message, calls_by_id: Mapping[str, ToolCall], waiting: list[ToolCall]) -> Message:
-    parts = [_link_result(part, calls_by_id, waiting) if type(part) is ToolResult else part for part in message.parts]
-    is_unchanged = all(new is old for new, old in zip(parts, message.parts, strict=True))
-    return message if is_unchanged else Message(message.role, tuple(parts))
+    parts: list[Part] = list(message.parts)
+    for index, part in enumerate(parts):
+        if type(part) is ToolResult:
+            parts[index] = _link_result(part, calls_by_id, waiting)
+    return replace_all_parts(message, parts)
 
 
 def _link_result(result: ToolResult, calls_by_id: Mapping[str, ToolCall], waiting: list[ToolCall]) -> ToolResult:
-    """Return ``result`` with id and name of its call; one that was found by name is taken off ``waiting``."""
+    """Return ``result`` with id and name of its call; a call found by name is removed from ``waiting``."""
     call = calls_by_id.get(result.call_id)
     if call is None:
-        fits = [candidate for candidate in waiting if _can_answer(result, candidate)]
-        call = next((candidate for candidate in fits if candidate.id == result.call_id), fits[0] if fits else None)
-        if call is None:
+        candidates = [candidate for candidate in waiting if _can_answer(result, candidate)]
+        if not candidates:
             return result
+        same_id = [candidate for candidate in candidates if candidate.id == result.call_id]
+        call = same_id[0] if same_id else candidates[0]
         waiting.remove(call)
     name = result.name or call.name
-    is_unchanged = (call.id, name) == (result.call_id, result.name)
-    return result if is_unchanged else replace(result, call_id=call.id, name=name)
+    if (call.id, name) == (result.call_id, result.name):
+        return result
+    return replace(result, call_id=call.id, name=name)
 
 
 def _can_answer(result: ToolResult, call: ToolCall) -> bool:

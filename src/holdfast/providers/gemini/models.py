@@ -1,4 +1,4 @@
-"""What the Gemini models accept at generateContent, by their names."""
+"""Rules of generateContent by Gemini model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.providers.gemini.messages import API_NAME
 from holdfast.state.dialect import Dialect
 
 _GEMINI_OPAQUE_FIELDS = ("executableCode", "codeExecutionResult", "toolCall", "toolResponse")
-"""Fields of a part that Holdfast does not interpret; others are refused."""
+"""Payload fields that Holdfast keeps uninterpreted; parts with others are refused."""
 _GEMINI_DIALECT = Dialect(
     API_NAME,
     must_start_with_user=False,
@@ -36,16 +36,16 @@ _GEMINI_DIALECT = Dialect(
     max_images=3_000,
     max_bytes=20_971_520,
 )
-"""generateContent. Ids are optional there and no limit of them is documented; names as the reference of
-``FunctionDeclaration`` has them; 3,000 images as the vision guide has it; bytes as its error tells them."""
+"""Ids are optional, and no limit of them is documented. Names follow the reference of ``FunctionDeclaration``, the
+3,000 images the vision guide, the bytes its error message."""
 
 _GEMINI_MODEL_NAME = re.compile(r"gemini-(\d{1,2})(?!\d)")
 _UNSIGNED_GEMINI_NAME = re.compile(r"gemini-(?:pro|flash|ultra)$|gemini-pro-vision|gemma|-image")
-"""First-generation names, models without function calls, and image models, where signatures are not checked."""
+"""First-generation names, models without function calls, and image models, for which signatures are not checked."""
 
 
 def has_thought_signatures(model: str) -> bool:
-    """Return whether ``model`` is a Gemini that wants its signatures back: 3 and later, and every unknown one."""
+    """Return whether ``model`` demands its signatures back: Gemini 3 and later, and every unknown Gemini."""
     name = model.lower()
     match = _GEMINI_MODEL_NAME.search(name)
     return not _UNSIGNED_GEMINI_NAME.search(name) and (match is None or int(match[1]) >= 3)
@@ -57,5 +57,5 @@ def build_dialect(model: str, _provider: str = "") -> Dialect:
 
 
 def relax_dialect(dialect: Dialect) -> Dialect:
-    """Return the rules for what a client wrote, which may hold parts of kinds that are newer than this table."""
+    """Relax the rules for content that a client wrote: it may have kinds of parts that are newer than this table."""
     return replace(dialect, refused_kinds=tuple(kind for kind in dialect.refused_kinds if kind != "unknown"))

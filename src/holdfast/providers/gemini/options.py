@@ -1,4 +1,4 @@
-"""Gemini generateContent: what a request asks for beside its contents, read and written."""
+"""Gemini generateContent: read and write the options of a request."""
 
 from __future__ import annotations
 
@@ -32,25 +32,31 @@ _JSON_MIME = "application/json"
 
 
 def _read_answer_format(mime: Any, body: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the form that an answer shall have, in that of OpenAI's Responses API; nothing when it is not known."""
+    """Read the format of an answer in the form of OpenAI's Responses API, or return None if it is unknown."""
+    if mime == "text/plain":
+        return TEXT_FORMAT
     if mime != _JSON_MIME:
-        return TEXT_FORMAT if mime == "text/plain" else None
+        return None
     config = body["generationConfig"]
     schema = config.get("responseJsonSchema")
-    schema = _lowercase_schema_types(config.get("responseSchema")) if schema is None else schema
-    return {"type": "json_object"} if schema is None else NAMED_SCHEMA_FORMAT | {"schema": schema}
+    if schema is None:
+        schema = _lowercase_schema_types(config.get("responseSchema"))
+    if schema is None:
+        return {"type": "json_object"}
+    return NAMED_SCHEMA_FORMAT | {"schema": schema}
 
 
 def _lowercase_schema_types(schema: Any) -> Any:
-    """Return a schema of Gemini's as JSON Schema: the names of its types are written small."""
+    """Return one of Gemini's schemas as JSON Schema, which writes the names of types in lower case."""
     if isinstance(schema, list):
         return [_lowercase_schema_types(element) for element in schema]
     if not isinstance(schema, dict):
         return schema
-    return {
-        key: value.lower() if key == "type" and isinstance(value, str) else _lowercase_schema_types(value)
-        for key, value in schema.items()
-    }
+    converted = {}
+    for key, value in schema.items():
+        is_type_name = key == "type" and isinstance(value, str)
+        converted[key] = value.lower() if is_type_name else _lowercase_schema_types(value)
+    return converted
 
 
 def _write_answer_format(answer_format: dict[str, Any]) -> SiblingFields:
@@ -73,59 +79,61 @@ SHARED_FORM = SharedOptionForm(
     _write_answer_format,
     needs_logprobs_flag=True,
 )
-"""Options that other APIs have too, and where they stand here."""
+"""Options that other APIs have too, and their fields in generateContent."""
 _CALLING_MODES = {"AUTO": "auto", "VALIDATED": "auto", "NONE": "none", "ANY": "any"}
 _SAMPLING_FIELDS = frozenset({"maxOutputTokens", "stopSequences", "temperature", "topP", "topK"})
 
 
 def read_options(body: dict[str, Any]) -> PortableOptions:
-    """Return what the fields of a body ask for."""
-    options = _to_camel_case_fields(_to_camel_case_fields(body).get("generationConfig"))
-    body = _to_camel_case_fields(body) | {"generationConfig": options}
+    """Read the options of a decoded body, in either spelling of its fields."""
+    body = _to_camel_case_fields(body)
+    config = _to_camel_case_fields(body.get("generationConfig"))
+    body["generationConfig"] = config
     calling = _to_camel_case_fields(_to_camel_case_fields(body.get("toolConfig")).get("functionCallingConfig"))
-    groups = [_to_camel_case_fields(group) for group in as_dict_list(body.get("tools"))]
-    allowed = as_texts(calling.get("allowedFunctionNames"))
+    declarations: list[dict[str, Any]] = []
+    other_tools: list[str] = []
+    for tool in as_dict_list(body.get("tools")):
+        group = _to_camel_case_fields(tool)
+        declarations += as_dict_list(group.get("functionDeclarations"))
+        other_tools += [key for key in group if key != "functionDeclarations"]
     choice = _CALLING_MODES.get(as_text(calling.get("mode")).upper(), "")
-    common_options = read_shared_options(SHARED_FORM, body)
-    plain = {key: value for key, value in options.items() if key not in _SAMPLING_FIELDS}
-    only = choice == "any" and len(allowed) == 1
+    allowed = as_texts(calling.get("allowedFunctionNames"))
+    # A choice among one function only is how this API names a single tool.
+    is_single_tool = choice == "any" and len(allowed) == 1
+    shared_options = read_shared_options(SHARED_FORM, body)
+    other_config = {key: value for key, value in config.items() if key not in _SAMPLING_FIELDS}
+    unread_config = list_unread_nested_fields(
+        shared_options, {"generationConfig": other_config}, ("generationConfig",), _list_schema_fields(shared_options)
+    )
     return PortableOptions(
         system=as_texts(as_dict(body.get("systemInstruction")).get("parts", [])),
-        tools=tuple(
-            [
-                _read_function_declaration(declaration)
-                for group in groups
-                for declaration in as_dict_list(group.get("functionDeclarations"))
-            ]
-        ),
-        other_tools=tuple([key for group in groups for key in group if key != "functionDeclarations"]),
-        tool_choice="tool" if only else choice,
-        chosen_tool=allowed[0] if only else "",
-        allowed_tools=() if only else allowed,
-        shared_options=common_options,
-        max_tokens=as_int(options.get("maxOutputTokens")),
-        stop_sequences=as_texts(options.get("stopSequences")),
-        temperature=as_number(options.get("temperature")),
-        top_p=as_number(options.get("topP")),
-        top_k=as_number(options.get("topK")),
+        tools=tuple([_read_function_declaration(declaration) for declaration in declarations]),
+        other_tools=tuple(other_tools),
+        tool_choice="tool" if is_single_tool else choice,
+        chosen_tool=allowed[0] if is_single_tool else "",
+        allowed_tools=() if is_single_tool else allowed,
+        shared_options=shared_options,
+        max_tokens=as_int(config.get("maxOutputTokens")),
+        stop_sequences=as_texts(config.get("stopSequences")),
+        temperature=as_number(config.get("temperature")),
+        top_p=as_number(config.get("topP")),
+        top_k=as_number(config.get("topK")),
         unread_fields=(
             *list_unread_fields(body, "systemInstruction tools toolConfig generationConfig"),
-            *list_unread_nested_fields(
-                common_options, {"generationConfig": plain}, ("generationConfig",), _list_schema_fields(common_options)
-            ),
+            *unread_config,
         ),
     )
 
 
 def _list_schema_fields(options: Sequence[SharedOption]) -> tuple[str, ...]:
-    """Return the fields that are read together with the form of an answer, where one is asked for."""
+    """List the schema fields, which are read together with the answer format if one is asked for."""
     if any(option.name == "format" for option in options):
         return ("generationConfig.responseSchema", "generationConfig.responseJsonSchema")
     return ()
 
 
 def _to_camel_case_fields(value: Any) -> dict[str, Any]:
-    """Return an object with its fields in camel case, whichever of Gemini's two spellings they have."""
+    """Return an object with its fields in camelCase, whichever spelling they have."""
     return {_to_camel_case(key): inner for key, inner in as_dict(value).items()}
 
 
@@ -141,30 +149,43 @@ def _read_function_declaration(tool: dict[str, Any]) -> FunctionTool:
 
 
 def write_options(asked: PortableOptions) -> OptionFields:
-    """Return the fields of a body that asks for the same, and what of it has no form here."""
+    """Return the fields that ask for ``asked``, and a note for each option without a form in generateContent."""
     options = {
         "maxOutputTokens": asked.max_tokens,
-        "stopSequences": list(asked.stop_sequences[:5]) or None,
+        "stopSequences": list(asked.stop_sequences[:_MAX_STOP_SEQUENCES]) or None,
         "temperature": asked.temperature,
         "topP": asked.top_p,
         "topK": asked.top_k,
     }
-    given_options = {key: value for key, value in options.items() if value is not None}
-    declarations = [
-        write_tool_name(tool) | ({"parametersJsonSchema": tool.schema} if tool.schema else {}) for tool in asked.tools
-    ]
-    mode: dict[str, Any] = {"mode": {"tool": "ANY"}.get(asked.tool_choice, asked.tool_choice.upper())}
-    mode |= {"allowedFunctionNames": [asked.chosen_tool]} if asked.tool_choice == "tool" else {}
+    config = {key: value for key, value in options.items() if value is not None}
+    declarations = []
+    for tool in asked.tools:
+        declaration = write_tool_name(tool)
+        if tool.schema:
+            declaration["parametersJsonSchema"] = tool.schema
+        declarations.append(declaration)
+    calling: dict[str, Any] = {"mode": asked.tool_choice.upper()}
+    if asked.tool_choice == "tool":
+        calling = {"mode": "ANY", "allowedFunctionNames": [asked.chosen_tool]}
     body = {
         "tools": [{"functionDeclarations": declarations}] if declarations else None,
-        "toolConfig": {"functionCallingConfig": mode} if declarations and asked.tool_choice else None,
-        "generationConfig": given_options or None,
+        "toolConfig": {"functionCallingConfig": calling} if declarations and asked.tool_choice else None,
+        "generationConfig": config or None,
     }
-    many = ("of the stop sequences only five may stand there",) if len(asked.stop_sequences) > 5 else ()
-    stream = ("stream is told by the address there",) if asked.stream else ()
-    return body, (*many, *stream, *(["parallel_calls has no form there"] if asked.parallel_calls is False else ()))
+    notes = []
+    if len(asked.stop_sequences) > _MAX_STOP_SEQUENCES:
+        notes.append("of the stop sequences only five may stand there")
+    if asked.stream:
+        notes.append("stream is told by the address there")
+    if asked.parallel_calls is False:
+        notes.append("parallel_calls has no form there")
+    return body, tuple(notes)
+
+
+_MAX_STOP_SEQUENCES = 5
+"""The limit in the API reference."""
 
 
 def is_own_tool_choice(choice: Any) -> bool:
-    """Return whether the body says nothing in ``tool_choice``, which Gemini does not have."""
+    """Return whether a body has no ``tool_choice``, a field that Gemini does not know."""
     return choice is None

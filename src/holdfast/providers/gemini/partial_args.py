@@ -1,7 +1,7 @@
-"""Arguments of a Gemini call that come in pieces (``partialArgs``, on Vertex when the request asks for it).
+"""Arguments of a Gemini call that arrive in pieces (``partialArgs``, on Vertex if the request asks for it).
 
-The first part has the call's name, each following one adds values at JSON paths, and one with neither ``willContinue``
-nor a name ends it. A string goes on as long as its own ``willContinue`` says so.
+The first part has the call's name, each following part adds values at JSON paths, and a part with neither
+``willContinue`` nor a name ends the call. A string continues for as long as its own ``willContinue`` says so.
 """
 
 from __future__ import annotations
@@ -20,28 +20,31 @@ from holdfast.providers.common.json.lenient_json import (
 )
 
 _PATH_STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,4})\]|\[['"](.*?)['"]\]""")
-"""A member or an index of a JSON path (RFC 9535, normalised)."""
-_MAX_PATH_CHARS, _MAX_PATH_STEPS = 1_000, 50
-"""Characters and steps of a path; a longer one is no argument of a tool."""
+"""A member or an index of a normalized JSON path (RFC 9535)."""
+# Limits on input that a broken or hostile server controls; chosen by judgement, far above any tool's arguments.
+_MAX_PATH_CHARS = 1_000
+_MAX_PATH_STEPS = 50
 _CALL_FIELD = "functionCall"
 
 
 class PartialCall:
-    """A call that grows, with the other fields of the part it began in (its signature)."""
+    """A call under construction, with the other fields of its part (such as the signature)."""
 
     def __init__(self, part: Mapping[str, Raw]) -> None:
         self._part = dict(part)
         self._call = read_json_fields(part.get(_CALL_FIELD))
         self._args: Any = read_json_value(self._call.get("args")) or {}
         self._words: dict[str, list[str]] = {}
-        """Strings by path, in pieces."""
+        """Pieces of string arguments, by path."""
         self.is_open = True
-        """Whether more of it follows."""
+        """Whether more parts of the call follow."""
         self._add_call(self._call)
 
     def add_part(self, part: Mapping[str, Raw]) -> None:
-        """Take the next part of the call."""
-        self._part |= {key: raw for key, raw in part.items() if key != _CALL_FIELD}
+        """Merge the next part of the call."""
+        for key, raw in part.items():
+            if key != _CALL_FIELD:
+                self._part[key] = raw
         self._add_call(read_json_fields(part.get(_CALL_FIELD)))
 
     def _add_call(self, call: Mapping[str, Raw]) -> None:
@@ -54,16 +57,18 @@ class PartialCall:
         if "stringValue" in piece:
             self._words.setdefault(path, []).append(read_json_text(piece["stringValue"]))
             return
-        values = [read_json_value(piece[key]) for key in ("numberValue", "boolValue") if key in piece]
-        if values or "nullValue" in piece:
-            self._set_argument(path, values[0] if values else None)
+        for key in ("numberValue", "boolValue", "nullValue"):
+            if key in piece:
+                self._set_argument(path, None if key == "nullValue" else read_json_value(piece[key]))
+                return
 
     def _set_argument(self, path: str, value: Any) -> None:
-        if steps := _parse_argument_path(path):
+        steps = _parse_argument_path(path)
+        if steps:
             self._args = _set_at_path(self._args, steps, value)
 
     def build_part(self) -> dict[str, Any]:
-        """Return the part as it is when it does not come in pieces."""
+        """Build the part as it is when it does not arrive in pieces."""
         for path, words in self._words.items():
             self._set_argument(path, "".join(words))
         call_fields = {key: raw for key, raw in self._call.items() if key not in ("partialArgs", "willContinue")}
@@ -71,12 +76,12 @@ class PartialCall:
 
 
 def is_partial_call(part: Mapping[str, Raw]) -> bool:
-    """Return whether ``part`` is a call that comes in pieces."""
+    """Return whether ``part`` is a call that arrives in pieces."""
     return not read_json_fields(part.get(_CALL_FIELD)).keys().isdisjoint(("partialArgs", "willContinue"))
 
 
 def _set_at_path(old: Any, steps: Sequence[str | int], value: Any) -> Any:
-    """Return ``old`` with ``value`` at the end of ``steps``, and the objects and lists on the way."""
+    """Return ``old`` with ``value`` at the path ``steps``; missing objects and lists on the way are created."""
     if not steps:
         return value
     step, remaining_steps = steps[0], steps[1:]
@@ -90,8 +95,16 @@ def _set_at_path(old: Any, steps: Sequence[str | int], value: Any) -> Any:
 
 
 def _parse_argument_path(path: str) -> list[str | int]:
-    """Return the steps of a path; none for one that leads nowhere."""
+    """Return the steps of a JSON path; empty for one that is too long or does not begin with a member."""
     if len(path) > _MAX_PATH_CHARS:
         return []
-    steps = [int(match[2]) if match[2] else match[1] or match[3] or "" for match in _PATH_STEP.finditer(path)]
-    return steps if len(steps) <= _MAX_PATH_STEPS and steps and isinstance(steps[0], str) else []
+    steps: list[str | int] = []
+    for match in _PATH_STEP.finditer(path):
+        member, index, quoted_member = match.groups()
+        if index:
+            steps.append(int(index))
+        else:
+            steps.append(member or quoted_member or "")
+    if len(steps) > _MAX_PATH_STEPS or not steps or not isinstance(steps[0], str):
+        return []
+    return steps

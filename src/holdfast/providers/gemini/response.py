@@ -1,8 +1,8 @@
-"""Gemini generateContent: a body or its chunks as an answer.
+"""Gemini generateContent: parse a body or the chunks of a stream as an answer.
 
-Each chunk is a whole body with a piece of the answer. Neighbouring parts that are words alone, of one kind (thoughts or
-not) and unsigned, are one part; a part that carries a signature or anything else stays as it came, but for a call whose
-arguments come in pieces.
+Each chunk is a whole body with a piece of the answer. Neighbouring parts of unsigned text of one kind (thought or not)
+are joined into one part. A part with a signature or anything else stays as it came, except a call that arrives in
+pieces.
 """
 
 from __future__ import annotations
@@ -59,29 +59,31 @@ STOP_REASONS: dict[str, StopReason] = {
     "no_image": "error",
     "image_other": "error",
 }
-"""``finishReason`` and ``blockReason`` (SDK 3.4). ``OTHER`` and the unspecified ones say nothing: unknown."""
+"""Stop reasons by ``finishReason`` or ``blockReason`` in lower case (SDK 3.4). ``OTHER`` and the unspecified ones tell
+nothing and map to unknown."""
 
+# The names that this API has for usage, model and id of an answer.
 _ANSWER_FIELDS = ("usageMetadata", "modelVersion", "responseId")
 
 
 def parse_usage(fields: Mapping[str, Raw]) -> Usage:
-    """Return the tokens of a ``usageMetadata``.
+    """Parse the tokens of a ``usageMetadata`` object.
 
-    ``promptTokenCount`` includes ``cachedContentTokenCount``, not what Google's own tools put in. Candidates and
-    thoughts are two counts that do not overlap, unless ``totalTokenCount`` says so.
+    ``promptTokenCount`` includes cached tokens, but not the input of Google's own tools. Thoughts are counted beside
+    the candidates, unless ``totalTokenCount`` shows that the candidates include them.
     """
-    input_ = read_json_count(fields.get("promptTokenCount")) + read_json_count(fields.get("toolUsePromptTokenCount"))
-    output, thoughts = (
-        read_json_count(fields.get("candidatesTokenCount")),
-        read_json_count(fields.get("thoughtsTokenCount")),
-    )
-    if read_json_count(fields.get("totalTokenCount")) != input_ + output:
-        output += thoughts
-    return Usage(input_, output, read_json_count(fields.get("cachedContentTokenCount")), 0, thoughts)
+    prompt_tokens = read_json_count(fields.get("promptTokenCount"))
+    input_tokens = prompt_tokens + read_json_count(fields.get("toolUsePromptTokenCount"))
+    output_tokens = read_json_count(fields.get("candidatesTokenCount"))
+    thought_tokens = read_json_count(fields.get("thoughtsTokenCount"))
+    if read_json_count(fields.get("totalTokenCount")) != input_tokens + output_tokens:
+        output_tokens += thought_tokens
+    cached_tokens = read_json_count(fields.get("cachedContentTokenCount"))
+    return Usage(input_tokens, output_tokens, cached_tokens, 0, thought_tokens)
 
 
 def iter_event_text(payload: dict[str, Any]) -> Iterator[str]:
-    """Yield the words of the answer in one chunk of a stream; its thoughts are none."""
+    """Yield the text of the answer in one decoded chunk, without thoughts."""
     parts = as_object(get_first_object(payload.get("candidates")).get("content")).get("parts")
     for part in parts if isinstance(parts, list) else ():
         if not as_object(part).get("thought"):
@@ -89,51 +91,51 @@ def iter_event_text(payload: dict[str, Any]) -> Iterator[str]:
 
 
 def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
-    """Return the answer in the fields of a body."""
+    """Parse the answer in the fields of a body."""
     candidate = _get_first_candidate(fields)
-    native, block_reason = read_json_text(candidate.get("finishReason")), _get_block_reason(fields)
     element = _encode_content_element(read_json_fields(candidate.get("content")))
     message = decode_message_or_empty(gemini.decode_message, element) if element else EMPTY_ANSWER
-    stop = adjust_stop_for_calls(map_stop_reason(STOP_REASONS, native), message)
-    if block_reason and not native:
-        stop, native = "content_filter", block_reason
-    return build_parsed_answer(
-        gemini.API_NAME, fields, message, (element,), (stop, native), parse_usage, _ANSWER_FIELDS
-    )
+    finish_reason = read_json_text(candidate.get("finishReason"))
+    block_reason = _get_block_reason(fields)
+    stop = (adjust_stop_for_calls(map_stop_reason(STOP_REASONS, finish_reason), message), finish_reason)
+    if block_reason and not finish_reason:
+        stop = ("content_filter", block_reason)
+    return build_parsed_answer(gemini.API_NAME, fields, message, (element,), stop, parse_usage, _ANSWER_FIELDS)
 
 
 def _get_first_candidate(fields: Mapping[str, Raw]) -> dict[str, Raw]:
-    candidates = [
-        candidate for raw in read_json_items(fields.get("candidates")) if (candidate := read_json_fields(raw))
-    ]
-    return min(candidates, key=lambda candidate: read_json_count(candidate.get("index")), default={})
+    candidates = [read_json_fields(raw) for raw in read_json_items(fields.get("candidates"))]
+    filled_candidates = [candidate for candidate in candidates if candidate]
+    return min(filled_candidates, key=lambda candidate: read_json_count(candidate.get("index")), default={})
 
 
 def _get_block_reason(fields: Mapping[str, Raw]) -> str:
-    """Return why the prompt was blocked, if it was."""
+    """Return the reason why the prompt was blocked; empty if it was not."""
     return read_json_text(read_json_fields(fields.get("promptFeedback")).get("blockReason"))
 
 
 def _encode_content_element(content: Mapping[str, Raw]) -> bytes:
-    """Return the content as a request takes it back: the model's, with the parts that are objects."""
+    """Encode the content of an answer as a request takes it back: as the model's, without malformed parts."""
     parts = [raw for raw in read_json_items(content.get("parts")) if bytes(raw).startswith(b"{")]
     return encode_json({"role": "model", "parts": parts}) if parts else b""
 
 
 def _has_spoken_content(fields: Mapping[str, Raw]) -> bool:
-    """Return whether a chunk holds something the model said: a part that is more than empty words."""
-    contents = (
-        read_json_fields(read_json_fields(raw).get("content")) for raw in read_json_items(fields.get("candidates"))
-    )
-    parts = (read_json_fields(raw) for content in contents for raw in read_json_items(content.get("parts")))
-    return any(read_json_text(part.get("text")) or part.keys() - {"text", "thought"} for part in parts)
+    """Return whether a chunk has content: a part that is more than empty text."""
+    for raw_candidate in read_json_items(fields.get("candidates")):
+        content = read_json_fields(read_json_fields(raw_candidate).get("content"))
+        for raw_part in read_json_items(content.get("parts")):
+            part = read_json_fields(raw_part)
+            if read_json_text(part.get("text")) or part.keys() - {"text", "thought"}:
+                return True
+    return False
 
 
 # -- chunks ------------------------------------------------------------------------------------------------------------
 
 
 class _TextRun:
-    """Neighbouring words of one kind."""
+    """Neighbouring texts of one kind."""
 
     __slots__ = ("pieces", "thought")
 
@@ -142,37 +144,40 @@ class _TextRun:
         self.pieces: list[str] = []
 
     def build_part(self) -> dict[str, Any]:
-        """Return the part that says them."""
+        """Build the part with the joined text."""
         part = {"text": "".join(self.pieces)}
         return part | ({"thought": Raw(self.thought)} if self.thought else {})
 
 
 class _GrowingCandidate:
-    """A candidate that grows."""
+    """A candidate under construction."""
 
     def __init__(self) -> None:
         self._fields: dict[str, Any] = {}
         self._parts: list[Raw | _TextRun | PartialCall] = []
 
     def add_chunk(self, fields: Mapping[str, Raw]) -> None:
-        """Take a chunk of it; of what is no content the last word counts."""
-        self._fields |= {key: raw for key, raw in drop_null_fields(fields).items() if key != "content"}
+        """Merge a chunk: parts of the content are added, other fields replaced."""
+        for key, raw in drop_null_fields(fields).items():
+            if key != "content":
+                self._fields[key] = raw
         for raw in read_json_items(read_json_fields(fields.get("content")).get("parts")):
             self._add_part(raw, read_json_fields(raw))
 
     def _add_part(self, raw: Raw, part: Mapping[str, Raw]) -> None:
         last = self._parts[-1] if self._parts else None
+        is_unsigned_text = part.keys() <= {"text", "thought"} and bytes(part.get("text", b"")).startswith(b'"')
         if isinstance(last, PartialCall) and last.is_open and "functionCall" in part:
             last.add_part(part)
         elif is_partial_call(part):
             self._parts.append(PartialCall(part))
-        elif not part or part.keys() - {"text", "thought"} or not bytes(part.get("text", b"")).startswith(b'"'):
-            self._parts.append(raw)
-        else:
+        elif is_unsigned_text:
             self._add_text(read_json_text(part["text"]), bytes(part.get("thought", b"")))
+        else:
+            self._parts.append(raw)  # a signature belongs to exactly this part, so it is never joined with another
 
     def _add_text(self, words: str, thought: bytes) -> None:
-        """Add words to those of their kind that stand last; no words begin nothing."""
+        """Append text to the run of its kind at the end, or begin a new run unless the text is empty."""
         last = self._parts[-1] if self._parts else None
         if not isinstance(last, _TextRun) or last.thought != thought:
             if not words:
@@ -182,13 +187,13 @@ class _GrowingCandidate:
         last.pieces.append(words)
 
     def build_candidate(self) -> dict[str, Any]:
-        """Return the candidate as a body has it."""
+        """Build the candidate as a body has it."""
         parts = [part if isinstance(part, Raw) else part.build_part() for part in self._parts]
         return {"content": {"role": "model", "parts": parts}} | self._fields
 
 
 class GeminiAccumulator:
-    """The chunks of one answer. It is complete with a ``finishReason``, or when the prompt was blocked."""
+    """The chunks of one answer, merged. Complete with a ``finishReason``, or when the prompt was blocked."""
 
     def __init__(self) -> None:
         self.is_complete = False
@@ -197,26 +202,32 @@ class GeminiAccumulator:
         self._candidates: dict[int, _GrowingCandidate] = {}
 
     def add_event(self, _name: str, fields: Mapping[str, Raw]) -> bool:
-        """Take the fields of one chunk."""
+        """Merge the fields of one chunk, and return whether it has content."""
         self._usage |= drop_null_fields(read_json_fields(fields.get("usageMetadata")))
-        self._head |= {key: raw for key, raw in drop_null_fields(fields).items() if key not in ("candidates", "error")}
+        for key, raw in drop_null_fields(fields).items():
+            if key not in ("candidates", "error"):
+                self._head[key] = raw
         for raw in read_json_items(fields.get("candidates")):
             candidate_fields = read_json_fields(raw)
-            self._candidates.setdefault(read_json_count(candidate_fields.get("index")), _GrowingCandidate()).add_chunk(
-                candidate_fields
-            )
-            self.is_complete = self.is_complete or bool(read_json_text(candidate_fields.get("finishReason")))
-        self.is_complete = self.is_complete or bool(_get_block_reason(fields))
+            index = read_json_count(candidate_fields.get("index"))
+            self._candidates.setdefault(index, _GrowingCandidate()).add_chunk(candidate_fields)
+            if read_json_text(candidate_fields.get("finishReason")):
+                self.is_complete = True
+        if _get_block_reason(fields):
+            self.is_complete = True
         return _has_spoken_content(fields)
 
     def add_text_delta(self, data: bytes) -> bool | None:
-        """Return nothing: chunks are few and each has more than words."""
+        """Return None: chunks are few, and each has more than text."""
 
     def build_body(self) -> dict[str, Any]:
-        """Return the fields of the body so far."""
-        body: dict[str, Any] = dict(self._head) | ({"usageMetadata": self._usage} if self._usage else {})
-        candidates = [self._candidates[index].build_candidate() for index in sorted(self._candidates)]
-        return body | ({"candidates": candidates} if candidates else {})
+        """Build the fields of the body from the chunks so far."""
+        body: dict[str, Any] = dict(self._head)
+        if self._usage:
+            body["usageMetadata"] = self._usage
+        if self._candidates:
+            body["candidates"] = [self._candidates[index].build_candidate() for index in sorted(self._candidates)]
+        return body
 
 
 ANSWERS = AnswerFormat(
@@ -227,5 +238,5 @@ ANSWERS = AnswerFormat(
     keep_alive=b"\n\n",
     streams_json_array=True,
 )
-"""[M] google-genai 3.4 takes every line that is neither blank nor ``data:`` for JSON and dies of a comment; a blank
-line it skips."""
+"""The keep-alive is a blank line. google-genai 3.4 skips it, but takes every other line without ``data:`` for JSON and
+fails on a comment (measured)."""

@@ -1,4 +1,4 @@
-"""Gemini generateContent: all that is known of it, in one value."""
+"""Gemini generateContent: its ``ApiSpec``."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _SHAPE = MessageShape(
 
 
 def _is_own_tool(tool: Mapping[str, Any]) -> bool:
-    """Return whether functions are offered in a list of declarations."""
+    """Return whether functions are declared in a list of declarations."""
     return any(isinstance(tool.get(key), list) for key in ("functionDeclarations", "function_declarations"))
 
 

@@ -1,4 +1,4 @@
-"""The rules of generateContent, as the validator proves them."""
+"""The rules of generateContent."""
 
 from holdfast.providers.api_spec import RuleSet
 from holdfast.providers.gemini.rules import calls, contents
@@ -6,4 +6,4 @@ from holdfast.providers.gemini.rules import options as option_rules
 from holdfast.providers.gemini.rules import request_view as view
 
 RULES = RuleSet(view.build_gemini_view, (*contents.CONTENT_RULES, *calls.CALL_RULES, *option_rules.OPTION_RULES))
-"""The model is in the address, so a whole request need not name it."""
+"""Without required fields: the model is in the address."""

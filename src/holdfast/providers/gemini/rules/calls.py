@@ -24,9 +24,9 @@ _BASE64_PATTERN = re.compile(r"(?:[A-Za-z0-9+/]*|[A-Za-z0-9_-]*)={0,2}\Z")
 
 
 def _iter_with_neighbours(request: GeminiView) -> Iterator[tuple[ContentView | None, ContentView, ContentView | None]]:
-    """Yield each content with the one before and the one behind it."""
-    turns = request.content_views
-    yield from zip([None, *turns], turns, [*turns[1:], None], strict=False)
+    """Yield each content with the one before and the one behind it, None at the ends."""
+    contents = request.content_views
+    yield from zip([None, *contents], contents, [*contents[1:], None], strict=False)
 
 
 def _check_call_role(request: GeminiView) -> Violations:
@@ -42,23 +42,29 @@ def _check_call_role(request: GeminiView) -> Violations:
 
 def _check_call_place(request: GeminiView) -> Violations:
     """A call comes right behind a user turn or function responses."""
-    for before, turn, _ in _iter_with_neighbours(request):
-        if turn.calls and (before is None or before.role == "model"):
-            where = (
-                "first" if before is None else f"behind another content of the model, contents[{before.content_index}]"
-            )
-            yield (
-                turn.calls[0].payload_path,
-                f"the call stands {where}; put it into one content right behind the user's",
-            )
+    for before, content, _ in _iter_with_neighbours(request):
+        if not content.calls:
+            continue
+        if before is None:
+            where = "first"
+        elif before.role == "model":
+            where = f"behind another content of the model, contents[{before.content_index}]"
+        else:
+            continue
+        path = content.calls[0].payload_path
+        yield path, f"the call stands {where}; put it into one content right behind the user's"
 
 
 def _check_response_place(request: GeminiView) -> Violations:
     """A response comes right behind the content with its call, which may lie in the cache."""
-    cached = request.get_field("cachedContent")[1] is not None
-    for before, turn, _ in _iter_with_neighbours(request):
-        if turn.responses and not (cached if before is None else before.calls):
-            yield turn.responses[0].payload_path, "the response does not follow a content with calls; drop or move it"
+    has_cached_content = request.get_field("cachedContent")[1] is not None
+    for before, content, _ in _iter_with_neighbours(request):
+        if not content.responses:
+            continue
+        has_calls_before = has_cached_content if before is None else bool(before.calls)
+        if not has_calls_before:
+            path = content.responses[0].payload_path
+            yield path, "the response does not follow a content with calls; drop or move it"
 
 
 def _check_response_count(request: GeminiView) -> Violations:
@@ -72,33 +78,36 @@ def _check_response_count(request: GeminiView) -> Violations:
 
 def _check_response_match(request: GeminiView) -> Violations:
     """A response has the id, or else the name, of a call that it answers."""
-    for before, turn, _ in _iter_with_neighbours(request):
+    for before, content, _ in _iter_with_neighbours(request):
         calls = before.calls if before is not None else []
-        ids, names = {call.get_id() for call in calls} - {""}, {str(call.get_name()) for call in calls}
-        open_names = {str(call.get_name()) for call in calls if not call.get_id()}
-        for piece in turn.responses if calls else ():
-            if piece.get_id() and piece.get_id() not in ids and str(piece.get_name()) not in open_names:
-                yield (
-                    f"{piece.payload_path}.id",
-                    f"id {format_json_value(piece.get_id())} is of no call before it; send the id of the call",
-                )
-            elif str(piece.get_name()) not in names:
-                yield (
-                    f"{piece.payload_path}.name",
-                    f"name {format_json_value(piece.get_name())} is of no call before it; send the call's name",
-                )
+        if not calls:
+            continue
+        ids = {call.get_id() for call in calls} - {""}
+        names = {str(call.get_name()) for call in calls}
+        names_without_id = {str(call.get_name()) for call in calls if not call.get_id()}
+        for response in content.responses:
+            response_id = response.get_id()
+            name = str(response.get_name())
+            # An id that the client made up is accepted for a call that came without one.
+            if response_id and response_id not in ids and name not in names_without_id:
+                problem = f"id {format_json_value(response_id)} is of no call before it; send the id of the call"
+                yield f"{response.payload_path}.id", problem
+            elif name not in names:
+                problem = f"name {format_json_value(response.get_name())} is of no call before it"
+                yield f"{response.payload_path}.name", f"{problem}; send the call's name"
 
 
 def _check_unique_ids(request: GeminiView) -> Violations:
     """Ids of calls are unique over the whole request."""
-    pieces_by_id: dict[str, PartView] = {}
-    for piece in request.iter_parts("functionCall"):
-        first = pieces_by_id.setdefault(piece.get_id(), piece) if piece.get_id() else piece
-        if first is not piece:
-            yield (
-                f"{piece.payload_path}.id",
-                f"id {piece.get_id()} was used at {first.payload_path} already; give each call its own",
-            )
+    calls_by_id: dict[str, PartView] = {}
+    for call in request.iter_parts("functionCall"):
+        call_id = call.get_id()
+        if not call_id:
+            continue
+        first = calls_by_id.setdefault(call_id, call)
+        if first is not call:
+            problem = f"id {call_id} was used at {first.payload_path} already; give each call its own"
+            yield f"{call.payload_path}.id", problem
 
 
 def _check_names(request: GeminiView) -> Violations:
@@ -130,27 +139,26 @@ def _check_response_object(request: GeminiView) -> Violations:
 
 
 def _list_current_contents(request: GeminiView) -> list[ContentView]:
-    """Return the contents behind the last one that is the user's own words."""
-    out: list[ContentView] = []
-    for turn in reversed(request.content_views):
-        if turn.role != "model" and not turn.responses:
+    """List the contents of the current turn: those behind the newest one in the user's own words."""
+    contents: list[ContentView] = []
+    for content in reversed(request.content_views):
+        if content.role != "model" and not content.responses:
             break
-        out.append(turn)
-    return out[::-1]
+        contents.append(content)
+    return contents[::-1]
 
 
 def _check_calls_signed(request: GeminiView) -> Violations:
     """The first call of each step of the current turn has its thought signature."""
     if parse_gemini_version(request.model) < (3, 0):
         return
-    for turn in _list_current_contents(request):
-        first = turn.calls[0] if turn.role == "model" and turn.calls else None
-        if first is not None and not first.signature:
-            problem = f"call {first.get_name()!r} has no thoughtSignature"
-            yield (
-                first.part_path,
-                f"{problem}; send the call as it came, or the documented skip_thought_signature_validator",
-            )
+    # Only the current turn is checked, and of parallel calls only the first carries a signature.
+    for content in _list_current_contents(request):
+        first_call = content.calls[0] if content.role == "model" and content.calls else None
+        if first_call is not None and not first_call.signature:
+            problem = f"call {first_call.get_name()!r} has no thoughtSignature"
+            advice = "send the call as it came, or the documented skip_thought_signature_validator"
+            yield first_call.part_path, f"{problem}; {advice}"
 
 
 def _check_signature_base64(request: GeminiView) -> Violations:

@@ -32,18 +32,17 @@ def _check_content_shape(request: GeminiView) -> Violations:
     """A content is an object with a list of parts, each an object."""
     for at, value in enumerate(request.contents):
         path = f"$.contents[{at}]"
-        parts = value.get("parts") if isinstance(value, dict) else None
         if not isinstance(value, dict):
             yield path, f"the content is {get_json_type_name(value)}; send an object with role and parts"
-        elif not isinstance(parts, list) or not parts:
-            yield (
-                f"{path}.parts",
-                f"parts is {get_json_type_name(parts)} with nothing in it; send a part or drop the content",
-            )
-        else:
-            for index, part in enumerate(parts):
-                if not isinstance(part, dict):
-                    yield f"{path}.parts[{index}]", f"the part is {get_json_type_name(part)}; send an object"
+            continue
+        parts = value.get("parts")
+        if not isinstance(parts, list) or not parts:
+            problem = f"parts is {get_json_type_name(parts)} with nothing in it"
+            yield f"{path}.parts", f"{problem}; send a part or drop the content"
+            continue
+        for index, part in enumerate(parts):
+            if not isinstance(part, dict):
+                yield f"{path}.parts[{index}]", f"the part is {get_json_type_name(part)}; send an object"
 
 
 def _check_roles(request: GeminiView) -> Violations:
@@ -71,15 +70,15 @@ def _check_known_fields(request: GeminiView) -> Violations:
 
 def _check_single_payload(request: GeminiView) -> Violations:
     """A part says exactly one thing."""
-    for piece in request.parts:
-        if not piece.kind:
-            data_keys = [
-                key
-                for key in piece.part
-                if PART_FIELD_SPELLINGS.get(key) in PAYLOAD_FIELDS and piece.part[key] is not None
-            ]
-            data_names = " and ".join(data_keys) or "nothing"
-            yield piece.part_path, f"the part says {data_names}; send one of {', '.join(PAYLOAD_FIELDS)}"
+    for part_view in request.parts:
+        if part_view.kind:
+            continue
+        payload_keys = []
+        for key, value in part_view.part.items():
+            if PART_FIELD_SPELLINGS.get(key) in PAYLOAD_FIELDS and value is not None:
+                payload_keys.append(key)
+        names = " and ".join(payload_keys) or "nothing"
+        yield part_view.part_path, f"the part says {names}; send one of {', '.join(PAYLOAD_FIELDS)}"
 
 
 def _check_empty_text(request: GeminiView) -> Violations:
@@ -93,17 +92,22 @@ def _check_empty_text(request: GeminiView) -> Violations:
 
 def _check_media(request: GeminiView) -> Violations:
     """Inline data have a type and bytes, file data an address."""
-    for piece in request.iter_parts("inlineData", "fileData"):
-        for name in ("mimeType", "data") if piece.kind == "inlineData" else ("fileUri",):
-            key, value = get_spelled_field(piece.value, name)
+    for part_view in request.iter_parts("inlineData", "fileData"):
+        required = ("mimeType", "data") if part_view.kind == "inlineData" else ("fileUri",)
+        for name in required:
+            key, value = get_spelled_field(part_view.value, name)
             if not isinstance(value, str) or not value:
-                yield f"{piece.payload_path}.{key}", f"{piece.spelling} without {key}; send it or drop the part"
+                problem = f"{part_view.spelling} without {key}; send it or drop the part"
+                yield f"{part_view.payload_path}.{key}", problem
 
 
 def _check_last_content(request: GeminiView) -> Violations:
     """The last content is the user's or a function response."""
-    if request.content_views and request.content_views[-1].role == "model":
-        path = f"$.contents[{request.content_views[-1].content_index}].role"
+    if not request.content_views:
+        return
+    last = request.content_views[-1]
+    if last.role == "model":
+        path = f"$.contents[{last.content_index}].role"
         yield path, "the last content is the model's; end with a user turn or a function response"
 
 

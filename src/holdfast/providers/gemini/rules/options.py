@@ -1,4 +1,4 @@
-"""Rules of generateContent about what stands beside the contents."""
+"""Rules of generateContent about fields beside the contents."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ _FOREIGN_FIELDS = (
 """Top-level fields of other APIs, which a converter may have left behind."""
 _FOREIGN_TOOL_FIELDS = ("type", "name", "function", "parameters", "input_schema")
 """Fields of tools of other APIs."""
+# Observed in error messages of Gemini 2.5; stop sequences and ranges are from the API reference.
 _MAX_OUTPUT_TOKENS = 65_536
 _MAX_STOPS = 5
 _RANGES = {"temperature": (0, 2), "topP": (0, 1), "candidateCount": (1, 8)}
@@ -72,11 +73,13 @@ def _check_system_prompt(request: GeminiView) -> Violations:
 
 
 def _iter_declarations(request: GeminiView) -> Iterator[tuple[str, Any]]:
-    """Yield where each function is declared, and the declaration."""
-    for index, tool in enumerate(request.get_list("tools")):
-        key, value = get_spelled_field(tool, "functionDeclarations")
-        for place, declaration in enumerate(value if isinstance(value, list) else ()):
-            yield f"$.tools[{index}].{key}[{place}]", declaration
+    """Yield path and declaration of each declared function."""
+    for tool_index, tool in enumerate(request.get_list("tools")):
+        key, declarations = get_spelled_field(tool, "functionDeclarations")
+        if not isinstance(declarations, list):
+            continue
+        for index, declaration in enumerate(declarations):
+            yield f"$.tools[{tool_index}].{key}[{index}]", declaration
 
 
 def _check_tools(request: GeminiView) -> Violations:
@@ -85,12 +88,10 @@ def _check_tools(request: GeminiView) -> Violations:
     if value is not None and not (isinstance(value, list) and all(isinstance(tool, dict) for tool in value)):
         yield "$.tools", f"tools is {get_json_type_name(value)}; send a list of objects"
     for index, tool in enumerate(request.get_list("tools")):
-        odd = [key for key in _FOREIGN_TOOL_FIELDS if isinstance(tool, dict) and key in tool]
-        if odd:
-            yield (
-                f"$.tools[{index}]",
-                f"fields {odd} are not known on a tool; declare functions in functionDeclarations",
-            )
+        foreign_fields = [key for key in _FOREIGN_TOOL_FIELDS if isinstance(tool, dict) and key in tool]
+        if foreign_fields:
+            problem = f"fields {foreign_fields} are not known on a tool"
+            yield f"$.tools[{index}]", f"{problem}; declare functions in functionDeclarations"
     for path, declaration in _iter_declarations(request):
         name = declaration.get("name") if isinstance(declaration, dict) else None
         if not is_gemini_function_name(name):
@@ -109,22 +110,23 @@ def _check_tool_names(request: GeminiView) -> Violations:
 
 def _check_calling_mode(request: GeminiView) -> Violations:
     """The mode of calling is AUTO, ANY, NONE or VALIDATED, and the functions allowed are declared."""
-    outer, config = request.get_field("toolConfig")
-    inner, calling = get_spelled_field(config, "functionCallingConfig")
-    path = f"$.{outer}.{inner}"
+    outer_key, config = request.get_field("toolConfig")
+    inner_key, calling = get_spelled_field(config, "functionCallingConfig")
+    path = f"$.{outer_key}.{inner_key}"
     mode = calling.get("mode") if isinstance(calling, dict) else None
     if mode not in _CALLING_MODES:
         yield f"{path}.mode", f"mode {format_json_value(mode)}; use AUTO, ANY, NONE or VALIDATED"
     key, allowed = get_spelled_field(calling, "allowedFunctionNames")
-    names = {
-        str(declaration.get("name")) for _, declaration in _iter_declarations(request) if isinstance(declaration, dict)
-    }
-    for index, name in enumerate(allowed if isinstance(allowed, list) else ()):
-        if str(name) not in names:
-            yield (
-                f"{path}.{key}[{index}]",
-                f"function {format_json_value(name)} is not declared; declare it or take it out",
-            )
+    if not isinstance(allowed, list):
+        return
+    declared_names = set()
+    for _, declaration in _iter_declarations(request):
+        if isinstance(declaration, dict):
+            declared_names.add(str(declaration.get("name")))
+    for index, name in enumerate(allowed):
+        if str(name) not in declared_names:
+            problem = f"function {format_json_value(name)} is not declared; declare it or take it out"
+            yield f"{path}.{key}[{index}]", problem
 
 
 def _check_cached_content(request: GeminiView) -> Violations:
@@ -141,7 +143,7 @@ def _check_cached_content(request: GeminiView) -> Violations:
 
 
 def _get_generation_option(request: GeminiView, name: str) -> tuple[str, Any]:
-    """Return where an option of generation stands, and its value."""
+    """Return path and value of an option in ``generationConfig``."""
     outer, config = request.get_field("generationConfig")
     key, value = get_spelled_field(config, name)
     return f"$.{outer}.{key}", value
@@ -150,11 +152,12 @@ def _get_generation_option(request: GeminiView, name: str) -> tuple[str, Any]:
 def _check_max_tokens(request: GeminiView) -> Violations:
     """A limit of output tokens is at least 1, at most 65,536 on models that are known."""
     path, value = _get_generation_option(request, "maxOutputTokens")
-    max_tokens = _MAX_OUTPUT_TOKENS if parse_gemini_version(request.model) >= (2, 5) else None
-    if value is not None and not (is_whole_number(value) and value >= 1):
+    if value is None:
+        return
+    if not (is_whole_number(value) and value >= 1):
         yield path, f"a limit of {format_json_value(value)} tokens; send a whole number of at least 1"
-    elif value is not None and max_tokens is not None and value > max_tokens:
-        yield path, f"a limit of {value:,} tokens, {max_tokens:,} are allowed; lower it"
+    elif value > _MAX_OUTPUT_TOKENS and parse_gemini_version(request.model) >= (2, 5):
+        yield path, f"a limit of {value:,} tokens, {_MAX_OUTPUT_TOKENS:,} are allowed; lower it"
 
 
 def _check_sampling(request: GeminiView) -> Violations:
@@ -174,10 +177,9 @@ def _check_stop_sequences(request: GeminiView) -> Violations:
 def _check_thinking_config(request: GeminiView) -> Violations:
     """A thinking budget and a thinking level exclude each other."""
     path, config = _get_generation_option(request, "thinkingConfig")
-    if (
-        get_spelled_field(config, "thinkingBudget")[1] is not None
-        and get_spelled_field(config, "thinkingLevel")[1] is not None
-    ):
+    _, budget = get_spelled_field(config, "thinkingBudget")
+    _, level = get_spelled_field(config, "thinkingLevel")
+    if budget is not None and level is not None:
         yield path, "thinkingBudget beside thinkingLevel; send one of them"
 
 

@@ -1,4 +1,4 @@
-"""A generateContent request as its rules read it: contents and parts, names in either spelling."""
+"""A generateContent request in the form that its rules read: contents and parts, with names in either spelling."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAYLOAD_FIELDS = (
     "toolCall",
     "toolResponse",
 )
-"""The fields of a part that say something; a part has one of them."""
+"""The payload fields of a part, of which it has exactly one."""
 _METADATA_FIELDS = (
     "thought",
     "thoughtSignature",
@@ -35,9 +35,9 @@ _METADATA_FIELDS = (
     "spreadsheetMetadata",
     "audioMetadata",
 )
-"""The other fields of a part, in the types of the official SDK 3.4."""
+"""The other fields of a part in the types of the official SDK 3.4."""
 _MODEL_VERSION = re.compile(r"gemini-(\d{1,2})(?:\.(\d{1,2}))?(?!\d)")
-"""``gemini-2.5-pro``, ``models/gemini-3.1-pro-preview``, ``google/gemini-3-flash``"""
+"""Matches ``gemini-2.5-pro``, ``models/gemini-3.1-pro-preview``, ``google/gemini-3-flash``."""
 
 
 def _map_spellings(names: tuple[str, ...]) -> dict[str, str]:
@@ -47,20 +47,20 @@ def _map_spellings(names: tuple[str, ...]) -> dict[str, str]:
 
 _PAYLOAD_SPELLINGS = _map_spellings(PAYLOAD_FIELDS)
 PART_FIELD_SPELLINGS = _map_spellings((*PAYLOAD_FIELDS, *_METADATA_FIELDS))
-"""What a field of a part is called, by either spelling; the API takes both."""
+"""The camelCase name of each field of a part, by either spelling; the API accepts both."""
 
 
 class PartView(Struct, gc=False):
-    """A part where it stands, with its one field that says something."""
+    """A part with its position and its one payload field."""
 
     kind: str
-    """The field in camel case; empty for a part that says nothing or two things."""
+    """The payload field in camelCase; empty for a part with none or two."""
     value: Any
     part: Mapping[str, Any]
     content_index: int
     part_index: int
     spelling: str
-    """The field as it is spelled."""
+    """The payload field as the request spells it."""
 
     @property
     def part_path(self) -> str:
@@ -69,29 +69,29 @@ class PartView(Struct, gc=False):
 
     @property
     def payload_path(self) -> str:
-        """The JSON path of what the part says."""
+        """The JSON path of the payload field."""
         return f"{self.part_path}.{self.spelling}"
 
     @property
     def signature(self) -> object:
-        """The thought signature, nothing when there is none."""
+        """The thought signature, or None without one."""
         return self.part.get("thoughtSignature", self.part.get("thought_signature"))
 
     def get_name(self) -> object:
-        """Return the name of a call or a response."""
+        """Return the name of a call or response, or None without one."""
         return self.value.get("name") if isinstance(self.value, dict) else None
 
     def get_id(self) -> str:
-        """Return the id of a call or a response, empty when it has none."""
+        """Return the id of a call or response; empty without one."""
         id_ = self.value.get("id") if isinstance(self.value, dict) else None
         return id_ if isinstance(id_, str) else ""
 
 
 class ContentView(Struct):
-    """A content that is an object."""
+    """A content that is an object, with its calls and responses."""
 
     role: str
-    """``user`` where it is left out."""
+    """``user`` if the request leaves it out."""
     value: Mapping[str, Any]
     content_index: int
     calls: list[PartView]
@@ -99,33 +99,35 @@ class ContentView(Struct):
 
 
 class GeminiView(RequestView):
-    """A generateContent request; contents and parts that are no objects are left out of the views."""
+    """A generateContent request. Contents and parts that are not objects are missing from the views."""
 
     contents: list[Any]
     content_views: list[ContentView]
     parts: list[PartView]
 
     def iter_parts(self, *kinds: str) -> Iterator[PartView]:
-        """Yield the parts that say one of these, in order."""
+        """Yield the parts with one of these payload fields, in order."""
         for piece in self.parts:
             if piece.kind in kinds:
                 yield piece
 
     def get_field(self, name: str) -> tuple[str, Any]:
-        """Return how a field of the body is spelled and what it holds."""
+        """Return the spelling and value of a field of the body."""
         return get_spelled_field(self.body, name)
 
 
 def get_spelled_field(value: object, name: str) -> tuple[str, Any]:
-    """Return how field ``name`` of ``value`` is spelled, in camel case or with underscores, and what it holds."""
-    snake = re.sub("([A-Z])", r"_\1", name).lower()
+    """Return the spelling and value of field ``name``, which may be written in camelCase or with underscores."""
     if not isinstance(value, dict):
         return name, None
-    return (snake, value[snake]) if snake in value and name not in value else (name, value.get(name))
+    snake_name = re.sub("([A-Z])", r"_\1", name).lower()
+    if snake_name in value and name not in value:
+        return snake_name, value[snake_name]
+    return name, value.get(name)
 
 
 def build_gemini_view(envelope: RequestView) -> GeminiView:
-    """Return a body as rules read it, each part looked at once."""
+    """Build the view of a body in one pass over its parts."""
     request = GeminiView(
         envelope.body, envelope.body_bytes, envelope.betas, envelope.model, envelope.get_list("contents"), [], []
     )
@@ -137,27 +139,29 @@ def build_gemini_view(envelope: RequestView) -> GeminiView:
 
 def _add_content_to_view(request: GeminiView, value: Mapping[str, Any], content_index: int) -> None:
     role = value.get("role")
-    turn = ContentView(role if isinstance(role, str) and role else "user", value, content_index, [], [])
-    request.content_views.append(turn)
+    content_view = ContentView(role if isinstance(role, str) and role else "user", value, content_index, [], [])
+    request.content_views.append(content_view)
     parts = value.get("parts")
     for index, part in enumerate(parts if isinstance(parts, list) else ()):
-        if isinstance(part, dict):
-            piece = _build_part_view(part, content_index, index)
-            request.parts.append(piece)
-            if piece.kind == "functionCall":
-                turn.calls.append(piece)
-            elif piece.kind == "functionResponse":
-                turn.responses.append(piece)
+        if not isinstance(part, dict):
+            continue
+        part_view = _build_part_view(part, content_index, index)
+        request.parts.append(part_view)
+        if part_view.kind == "functionCall":
+            content_view.calls.append(part_view)
+        elif part_view.kind == "functionResponse":
+            content_view.responses.append(part_view)
 
 
 def _build_part_view(part: Mapping[str, Any], content_index: int, index: int) -> PartView:
-    data_keys = [key for key in part if key in _PAYLOAD_SPELLINGS and part[key] is not None]
-    if len(data_keys) != 1:
+    payload_keys = [key for key in part if key in _PAYLOAD_SPELLINGS and part[key] is not None]
+    if len(payload_keys) != 1:
         return PartView("", None, part, content_index, index, "")
-    return PartView(_PAYLOAD_SPELLINGS[data_keys[0]], part[data_keys[0]], part, content_index, index, data_keys[0])
+    key = payload_keys[0]
+    return PartView(_PAYLOAD_SPELLINGS[key], part[key], part, content_index, index, key)
 
 
 def parse_gemini_version(model: str) -> tuple[int, int]:
-    """Return major and minor version of a Gemini model, 0.0 for a name that does not say."""
+    """Return major and minor version of a Gemini model; (0, 0) for a name without a version."""
     match = _MODEL_VERSION.search(model.lower())
     return (int(match[1]), int(match[2] or 0)) if match else (0, 0)
