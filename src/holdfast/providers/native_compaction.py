@@ -92,7 +92,7 @@ def find_required_betas(api: str, body: bytes) -> tuple[str, ...]:
     return compaction.find_betas(body)
 
 
-# -- what comes back ---------------------------------------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------------------------------
 
 
 class NativeCompactionResult(Struct, frozen=True):

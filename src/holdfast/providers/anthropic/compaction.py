@@ -100,6 +100,7 @@ def merge_context_edits(*options: JsonObject) -> JsonObject:
 
 def _build_compaction_request(fields: Mapping[str, Raw], instructions: str, _in_band: bool) -> NativeCompactionRequest:
     body: JsonObject = {key: raw for key, raw in fields.items() if key not in _ANSWER_SHAPING_FIELDS}
+    # These shape an answer in part only, so the rest of them stays.
     for key in {"tool_choice", "output_config", "fallbacks"} & body.keys():
         value = _strip_answer_shaping(key, msgspec.json.decode(body.pop(key)))
         if value:
@@ -135,7 +136,7 @@ def _wrap_in_assistant_message(block: Raw) -> Raw:
     return Raw(encode_json({"role": "assistant", "content": [block]}))
 
 
-# -- what later requests need ------------------------------------------------------------------------------------------
+# -- beta features -----------------------------------------------------------------------------------------------------
 
 
 def _find_required_betas(body: bytes) -> tuple[str, ...]:
@@ -144,14 +145,14 @@ def _find_required_betas(body: bytes) -> tuple[str, ...]:
     A compaction made on demand needs its beta for as long as it is sent back; one made at a threshold needs the beta of
     the threshold, which its request asks for anyway.
     """
+    # This runs for every request, so most bodies are left undecoded.
     if b'"compaction"' not in body and b'"context_management"' not in body:
         return ()
     raw_fields = decode_json_fields(body, "the body")
     betas = []
     for edit_type in _list_edit_types(raw_fields):
-        for prefix, beta in _BETA_BY_EDIT_PREFIX.items():
-            if edit_type.startswith(prefix):
-                betas.append(beta)
+        betas += [beta for prefix, beta in _BETA_BY_EDIT_PREFIX.items() if edit_type.startswith(prefix)]
+    # A block does not say how it was made. Without a threshold in the same request, it was made on demand.
     has_on_demand_block = _COMPACTION_BLOCK.search(body) is not None and THRESHOLD_BETA not in betas
     if _has_compaction_request(raw_fields) or has_on_demand_block:
         betas.append(ON_DEMAND_BETA)

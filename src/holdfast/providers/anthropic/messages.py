@@ -192,6 +192,7 @@ def _build_opaque(raw: Raw) -> Opaque:
         block = _BLOCK_TYPE_DECODER.decode(raw)
     except _DECODE_ERRORS:
         return Opaque("unknown", raw)
+    # A call and its result must both be sent or both be dropped, so pairing has to know them.
     pairing_id: Any = ""
     if block.type.endswith("_tool_use"):
         pairing_id = block.id
@@ -211,6 +212,7 @@ def _read_tool_result(block: _ToolResultBlock, raw: Raw) -> ToolResult:
     if isinstance(content, str):
         inner = (Text(content),)
     elif content:
+        # An error result may hold nothing but text. A document in one stays media, so that the repair can move it out.
         readers = _STRICT_BLOCK_READERS if block.is_error else _BLOCK_READERS
         inner = tuple([_decode_block_with(_RESULT_BLOCK_DECODER, raw_block, readers) for raw_block in content])  # type: ignore[misc]
     return ToolResult(block.tool_use_id, "", inner, bool(block.is_error), raw)
@@ -396,9 +398,12 @@ def _build_tool_result(part: ToolResult) -> dict[str, Any]:
 def _encode_result_content(content: Sequence[Text | Media | Opaque]) -> str | list[Raw | None]:
     if not content:
         return ""
-    if len(content) == 1 and type(content[0]) is Text and content[0].raw is None:
-        return content[0].text
-    return [_encode_block(part) for part in content if part.raw or type(part) is not Opaque]
+    first = content[0]
+    if len(content) == 1 and type(first) is Text and first.raw is None:
+        return first.text
+    # An opaque part without bytes has nothing to send.
+    sendable = [part for part in content if part.raw or type(part) is not Opaque]
+    return [_encode_block(part) for part in sendable]
 
 
 def _build_media_block(part: Media) -> dict[str, Any] | None:

@@ -199,17 +199,21 @@ def build_dialect(model: str, _provider: str = "") -> Dialect:
         has_system_field=True,
         clients_drop_thinking=True,
         must_end_with_user=not model_traits.allows_prefill,
+        # Anthropic joins neighbours of one role itself. An unknown model may run on a server that demands alternation.
         merges_same_role=get_claude_traits(model) is None,
         server_joins_same_role=True,
         allows_empty_results=True,
         allows_empty_last_answer=model_traits.allows_prefill,
+        # No limit on the length of ids is documented; a thousand characters only stop garbage.
         id_max=1_000,
+        # 64 in the specification of 2024, 128 later. The validator warns between the two.
         name_max=128,
         system_position="turn" if is_system_inside else "first",
         max_images=model_traits.max_images,
         max_image_pixels=MAX_PIXELS_FEW_IMAGES,
         large_image_pixels=MAX_PIXELS_MANY_IMAGES,
         max_images_with_large=MAX_LARGE_IMAGES,
+        # All three as documented.
         max_bytes=33_554_432,
         max_cache_breakpoints=4,
         cache_lookback=20,

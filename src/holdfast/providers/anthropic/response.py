@@ -62,6 +62,7 @@ def parse_usage(fields: Mapping[str, Raw]) -> Usage:
         cache_read_tokens,
         cache_write_tokens,
         read_json_count(output_details.get("thinking_tokens")),
+        # A part of the tokens written; a server that reports more contradicts itself.
         cache_write_1h=min(hour_write_tokens, cache_write_tokens),
     )
 
@@ -245,6 +246,7 @@ class AnthropicAccumulator:
         one.
         """
         fields = drop_null_fields(fields)
+        # The usage at the start counts the input alone, this one the whole answer.
         self._usage |= drop_null_fields(read_json_fields(fields.get("usage")))
         self._head |= drop_null_fields(read_json_fields(fields.get("delta")))
         for key, raw in fields.items():

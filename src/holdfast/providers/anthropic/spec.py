@@ -53,6 +53,7 @@ _SIGNS = BodySigns(
         {"system", "anthropic_version", "anthropic_beta", "thinking", "stop_sequences", "context_management",
          "compaction", "output_config", "mcp_servers", "container", "betas"}
     ),
+    # Of the fields above, gateways pass ``thinking`` and others on to Chat servers.
     exclusive_fields=frozenset({"system", "anthropic_version"}),
     tool_fields=("input_schema",),
     block_types=frozenset(
@@ -84,7 +85,7 @@ def _is_own_tool(tool: Mapping[str, Any]) -> bool:
 _BLOCKS = BlockForms(
     parsed_kinds=("text", "thinking", "redacted_thinking", "tool_use", "tool_result", "image", "document"),
     telling_kinds=("thinking", "redacted_thinking", "tool_use", "tool_result", "image", "document"),
-    more_refused_kinds=("message.",),
+    more_refused_kinds=("message.",),  # fields of Chat messages: extra fields on a message are refused here
     kinds_by_type={
         "tool_use": CALL_KIND,
         "tool_result": RESULT_KIND,

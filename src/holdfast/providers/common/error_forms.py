@@ -49,7 +49,10 @@ class ErrorFormat(Struct, frozen=True):
 def format_token_sum(limit: int | None, requested_tokens: int | None, output: int | None) -> str:
     """Format "requested + output > limit", or as much of it as is known."""
     if limit is not None and requested_tokens is not None:
-        return f"{requested_tokens} + {'max_tokens' if output is None else output} > {limit}"
+        output_text = "max_tokens" if output is None else str(output)
+        return f"{requested_tokens} + {output_text} > {limit}"
     if limit is not None:
         return f"at most {limit} tokens"
-    return f"input has {requested_tokens} tokens" if requested_tokens is not None else ""
+    if requested_tokens is not None:
+        return f"input has {requested_tokens} tokens"
+    return ""

@@ -17,6 +17,7 @@ def get_first_object(value: Any) -> dict[str, Any]:
 
 def get_text_at(value: dict[str, Any], *path: str) -> str:
     """Return the text at ``path``, or an empty one if there is no text at that path."""
+    # Events of compatible servers have other types in places, and a stream must not end because of one.
     for name in path[:-1]:
         value = as_object(value.get(name))
     text = value.get(path[-1])

@@ -76,20 +76,30 @@ def as_text(value: Any) -> str:
 
 def as_number(value: Any) -> Any:
     """Return ``value`` if it is a number, else None."""
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    # ``bool`` is a subclass of ``int`` in Python; in JSON, true is not a number.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value
 
 
 def as_int(value: Any) -> int | None:
     """Return ``value`` if it is a whole number, else None."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value
 
 
 def as_texts(value: Any) -> tuple[str, ...]:
     """Return a prompt or stop sequences, given as a string, a list of strings or a list of text blocks."""
     if isinstance(value, str):
         return (value,)
-    elements = value if isinstance(value, list) else ()
-    return tuple([as_text(element) or as_text(as_dict(element).get("text")) for element in elements])
+    if not isinstance(value, list):
+        return ()
+    texts = []
+    for element in value:
+        text = as_text(element) or as_text(as_dict(element).get("text"))
+        texts.append(text)
+    return tuple(texts)
 
 
 def as_bool(value: Any) -> bool | None:

@@ -91,7 +91,7 @@ def write_shared_options(
         if path is not None and value is not None:
             _set_nested_field(fields, path, value)
             written_names.add(option.name)
-        elif option.value != TEXT_FORMAT:
+        elif option.value != TEXT_FORMAT:  # plain text is the default everywhere, so dropping it loses nothing
             dropped_paths.append(option.source_field)
     if form.needs_logprobs_flag and "top_logprobs" in written_names:
         _set_nested_field(fields, form.paths["logprobs"], form.logprobs_value)

@@ -84,6 +84,8 @@ class _FileData(_InlineData, gc=False, rename={"uri": "fileUri", "uri_": "file_u
     uri_: str | None = None
 
 
+# The API accepts camelCase and snake_case, and SDKs send either. Each field is declared in both spellings, the second
+# with an underscore behind its name.
 _WIRE_NAMES = {
     "signature": "thoughtSignature",
     "signature_": "thought_signature",
@@ -147,15 +149,17 @@ def decode_message(raw: JsonBytes) -> Message:
 
 def _decode_parts(raws: Iterable[Raw]) -> tuple[Part, ...]:
     """Decode the parts of a content; calls and responses without ids get generated ones."""
-    counts: Counter[tuple[type, str]] = Counter()
+    # Calls and responses are numbered alike, so that the second response of ``ls`` gets the id of the second call.
+    call_counts: Counter[str] = Counter()
+    result_counts: Counter[str] = Counter()
     parts = [_decode_part(raw) for raw in raws]
     for index, part in enumerate(parts):
         if type(part) is ToolCall and not part.id:
-            counts[ToolCall, part.name] += 1
-            parts[index] = replace(part, id=f"{part.name}#{counts[ToolCall, part.name]}")
+            call_counts[part.name] += 1
+            parts[index] = replace(part, id=f"{part.name}#{call_counts[part.name]}")
         elif type(part) is ToolResult and not part.call_id:
-            counts[ToolResult, part.name] += 1
-            parts[index] = replace(part, call_id=f"{part.name}#{counts[ToolResult, part.name]}")
+            result_counts[part.name] += 1
+            parts[index] = replace(part, call_id=f"{part.name}#{result_counts[part.name]}")
     return tuple(parts)
 
 
@@ -408,6 +412,7 @@ def _build_response(part: ToolResult, old_response: _FunctionResponse | None) ->
     text = "\n".join([inner_text for inner_text in texts if inner_text])
     if old_response is None or not bytes(old_response.response).startswith(b"{"):
         return {"error" if part.is_error else "output": text}
+    # Only the media or the id changed: the old object may have fields that its text does not show.
     if _read_response_text(old_response.response) == (text, part.is_error):
         return old_response.response
     key = "result" if "result" in decode_json_fields(old_response.response) else "output"
@@ -499,6 +504,7 @@ def _link_answers(calls: Sequence[ToolCall], answers: Sequence[Message]) -> list
     for message in answers:
         sent_ids.update(result.call_id for result in message.results if not _has_generated_id(result))
     calls_by_id = {call.id: call for call in calls if call.id in sent_ids}
+    # Calls that no response names by id, in order. Responses without ids take them from here by name.
     waiting = [call for call in calls if call.id not in sent_ids]
     return [_link_message(message, calls_by_id, waiting) for message in answers]
 

@@ -17,12 +17,13 @@ _GEMINI_DIALECT = Dialect(
     has_system_field=True,
     merges_same_role=False,
     results_first=False,
+    # "function call turn comes immediately after a user turn or after a function response turn", its error says.
     calls_follow_user=True,
     allows_empty_results=True,
     allows_blank_text=True,
     id_pattern=r"[\s\S]",
     id_max=1_000,
-    unsent_id_pattern=r"[\s\S]*#\d+",
+    unsent_id_pattern=r"[\s\S]*#\d+",  # ids that the decoder generated
     results_carry_name=True,
     name_pattern=r"[A-Za-z_][A-Za-z0-9_.:-]*",
     name_max=128,

@@ -80,7 +80,9 @@ SHARED_FORM = SharedOptionForm(
     needs_logprobs_flag=True,
 )
 """Options that other APIs have too, and their fields in generateContent."""
+# VALIDATED is AUTO with arguments that follow the schema.
 _CALLING_MODES = {"AUTO": "auto", "VALIDATED": "auto", "NONE": "none", "ANY": "any"}
+# Fields of ``generationConfig`` with an attribute of their own in ``PortableOptions``.
 _SAMPLING_FIELDS = frozenset({"maxOutputTokens", "stopSequences", "temperature", "topP", "topK"})
 
 

@@ -69,6 +69,7 @@ class PartialCall:
 
     def build_part(self) -> dict[str, Any]:
         """Build the part as it is when it does not arrive in pieces."""
+        # Strings are set last: until now their pieces were only collected.
         for path, words in self._words.items():
             self._set_argument(path, "".join(words))
         call_fields = {key: raw for key, raw in self._call.items() if key not in ("partialArgs", "willContinue")}

@@ -76,6 +76,7 @@ def parse_usage(fields: Mapping[str, Raw]) -> Usage:
     input_tokens = prompt_tokens + read_json_count(fields.get("toolUsePromptTokenCount"))
     output_tokens = read_json_count(fields.get("candidatesTokenCount"))
     thought_tokens = read_json_count(fields.get("thoughtsTokenCount"))
+    # If the total is reached without the thoughts, this server counts them among the candidates.
     if read_json_count(fields.get("totalTokenCount")) != input_tokens + output_tokens:
         output_tokens += thought_tokens
     cached_tokens = read_json_count(fields.get("cachedContentTokenCount"))
@@ -98,6 +99,7 @@ def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
     finish_reason = read_json_text(candidate.get("finishReason"))
     block_reason = _get_block_reason(fields)
     stop = (adjust_stop_for_calls(map_stop_reason(STOP_REASONS, finish_reason), message), finish_reason)
+    # A blocked prompt has no candidate, and so no finish reason.
     if block_reason and not finish_reason:
         stop = ("content_filter", block_reason)
     return build_parsed_answer(gemini.API_NAME, fields, message, (element,), stop, parse_usage, _ANSWER_FIELDS)

@@ -43,7 +43,7 @@ _ENDPOINTS = Endpoints(
     sdk_base="/v1beta/models/",
     count_wrapper_field="generateContentRequest",
     captured_path=r"models/([^/:]+):\w+",
-    relayed_path=r"(?:/upload)?/v1(?:alpha|beta)/(?!projects/)",
+    relayed_path=r"(?:/upload)?/v1(?:alpha|beta)/(?!projects/)",  # ``projects/`` is Vertex, another host
     client_headers=frozenset({"x-goog-api-key"}),
 )
 _SIGNS = BodySigns(
@@ -98,6 +98,7 @@ GEMINI_SPEC = ApiSpec(
     messages.decode_message,
     messages.encode_message,
     setup_fields=("tools", "systemInstruction", "system_instruction"),
+    # Every combination of spellings occurs.
     max_tokens_paths=(
         ("generationConfig", "maxOutputTokens"),
         ("generationConfig", "max_output_tokens"),
@@ -116,7 +117,7 @@ GEMINI_SPEC = ApiSpec(
     relax_dialect=models.relax_dialect,
     system_fields=("systemInstruction", "system_instruction"),
     link_results=messages.link_results_to_calls,
-    signed_part_types=(Thinking, Text, ToolCall, Opaque),
+    signed_part_types=(Thinking, Text, ToolCall, Opaque),  # any part may carry a thought signature
     element_name="the content",
     has_model_field=False,
 )

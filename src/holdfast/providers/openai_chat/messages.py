@@ -344,6 +344,7 @@ def _encode_result(result: ToolResult, base: Raw | None) -> bytes:
         "content": _encode_content(content, None, media=False) or "",
     }
     if base is not None:
+        # A result that was moved here must not inherit the fields of another one.
         base_call_id = decode_json(_MESSAGE_DECODER, base, "the base message").tool_call_id
         if base_call_id != result.call_id:
             base = None
@@ -431,6 +432,7 @@ def build_media_part(part: Media) -> dict[str, Any] | None:
     if part.kind == "audio" and part.form == "base64":
         audio_format = _AUDIO_FORMATS.get(part.mime, part.mime.partition("/")[2])
         return {"type": "input_audio", "input_audio": {"data": part.source, "format": audio_format}}
+    # Documents of plain text go out as text, which every server reads.
     is_text = format_text_document(part) is not None
     if part.kind != "document" or part.form == "url" or is_text or not part.source:
         return None
@@ -459,6 +461,7 @@ def _encode_calls(calls: Sequence[Part], old_message: _WireMessage | None) -> li
             continue
         function = {"name": call.name, "arguments": call.arguments}
         new_fields = {"id": call.id, "type": "function", "function": function}
+        # An edited custom call is written as a function call: its free text is a JSON string in ``arguments`` now.
         encoded.append(overlay_fields(old_by_id.get(call.id), new_fields, ("custom",)))
     return encoded
 

@@ -114,6 +114,7 @@ def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
     if message_fields:
         element = _encode_message_element(message_fields)
         message = decode_message_or_empty(openai_chat.decode_message, element)
+    # Some servers end an answer with calls by ``stop``; the calls count.
     stop_reason = adjust_stop_for_calls(map_stop_reason(STOP_REASONS, finish_reason), message)
     if stop_reason == "end" and read_json_text(message_fields.get("refusal")):
         stop_reason = "refusal"
@@ -346,6 +347,7 @@ class ChatAccumulator:
         for key, raw in drop_null_fields(fields).items():
             if key not in ("index", "delta", "message", "logprobs"):
                 choice[key] = raw
+        # Log probabilities come in pieces like the text, while every other field of a choice is sent whole.
         if "logprobs" in fields:
             choice["logprobs"] = _merge_delta("logprobs", choice.get("logprobs"), read_json_value(fields["logprobs"]))
         return any(bytes(raw) not in _EMPTY_JSON for key, raw in raw_delta.items() if key != "role")

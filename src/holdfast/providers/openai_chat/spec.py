@@ -49,11 +49,12 @@ _SIGNS = BodySigns(
          "functions", "function_call", "logprobs", "top_logprobs", "logit_bias", "n", "seed", "stop",
          "parallel_tool_calls", "reasoning_effort", "store", "user", "modalities", "prediction", "web_search_options"}
     ),
+    # Gateways to the Messages API pass most of the fields above on.
     exclusive_fields=frozenset({"max_completion_tokens", "stream_options", "functions", "function_call"}),
     tool_fields=("function",),
     tool_types=(b'"function"',),
     roles=frozenset({"tool", "developer", "function"}),
-    certain_roles=frozenset({"tool"}),
+    certain_roles=frozenset({"tool"}),  # the other two are also written by mistake
     has_tool_calls=True,
     block_types=frozenset({"image_url", "input_audio", "file", "refusal"}),
     starts_with_system=True,

@@ -152,7 +152,7 @@ def decode_item(raw: JsonBytes) -> WireItem:
     """
     try:
         return _ITEM_DECODER.decode(raw)
-    except _DECODE_ERRORS:
+    except _DECODE_ERRORS:  # a field has another type, or is not UTF-8; the others can still be read
         raw_fields = decode_json_fields(raw, "the item")
     values: dict[str, Any] = {key: raw_fields[key] for key in _RAW_FIELDS if key in raw_fields}
     for key in _TEXT_FIELDS:
@@ -218,7 +218,7 @@ def group_items_by_message(raws: Sequence[Raw], model: str = "") -> list[tuple[i
         items = [_decode_item_at(raw, index) for index, raw in enumerate(raws)]
     pairs = list(zip(items, raws, strict=True))
     roles = [get_item_role(item) for item in items]
-    shell_call_ids: dict[str, str] = {}
+    shell_call_ids: dict[str, str] = {}  # usually empty, which saves the second look at every message
     for item in items:
         if item.type == "local_shell_call" and item.id and item.call_id:
             shell_call_ids[item.id] = item.call_id

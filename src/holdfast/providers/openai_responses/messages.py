@@ -83,6 +83,7 @@ def encode_message(message: Message, base: Raw | None = None) -> list[bytes]:
         part = message.parts[0]
         if type(part) is Opaque and part.kind == "message":
             return [] if part.raw is None else [bytes(part.raw)]
+    # Nothing was edited after all. The old items go out as they are, ids included.
     if base is not None and decode_message(base) == message:
         return [bytes(raw) for raw in split_response_items(strip_list_brackets(base))]
     old_parts = [] if base is None else _decode_base_parts(base)
@@ -100,7 +101,7 @@ def encode_message(message: Message, base: Raw | None = None) -> list[bytes]:
     return items
 
 
-# -- where parts stood -------------------------------------------------------------------------------------------------
+# -- old parts ---------------------------------------------------------------------------------------------------------
 
 
 def _decode_base_parts(base: Raw) -> list[_OldPart]:
@@ -140,7 +141,7 @@ def _get_match_key(part: Part, *, by_id: bool) -> object:
     return get_call_identity(part)
 
 
-# -- what the model said -----------------------------------------------------------------------------------------------
+# -- items of the model ------------------------------------------------------------------------------------------------
 
 
 def _encode_assistant_items(parts: Sequence[Part], old_parts: Sequence[_OldPart]) -> Iterator[bytes]:
@@ -335,7 +336,7 @@ def _encode_call_arguments(arguments: str, *, as_text: bool) -> Raw:
     return Raw(arguments.encode())
 
 
-# -- what others said --------------------------------------------------------------------------------------------------
+# -- items of the client -----------------------------------------------------------------------------------------------
 
 
 def _encode_input_message(role: Role, parts: Sequence[Part], base: Raw | None) -> bytes:
@@ -356,6 +357,7 @@ def _encode_input_message(role: Role, parts: Sequence[Part], base: Raw | None) -
             content.append(element)
     if old_fields:
         return encode_json(old_fields | {"content": content})
+    # OpenAI's name for the system role since o1.
     wire_role = "developer" if role == "system" else "user"
     return encode_json({"type": "message", "role": wire_role, "content": content})
 

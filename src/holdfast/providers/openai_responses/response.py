@@ -33,6 +33,7 @@ from holdfast.providers.openai_responses.items import decode_items
 from holdfast.state.entries import Usage
 
 _STOP_BY_STATUS: dict[str, StopReason] = {"completed": "end", "failed": "error", "cancelled": "error"}
+# An answer in one of these is cut short even if its body came whole.
 _UNFINISHED_STATUSES = frozenset({"queued", "in_progress", "failed", "cancelled"})
 _STOP_BY_INCOMPLETE_REASON: dict[str, StopReason] = {
     "max_output_tokens": "length",

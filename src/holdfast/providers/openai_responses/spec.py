@@ -51,6 +51,7 @@ _ENDPOINTS = Endpoints(
     sdk_base="/v1",
     offers_websocket=True,
     captured_path=r"/responses",
+    # All of OpenAI's paths are listed under Chat; these two belong to this API.
     relayed_path=rf"(?={OPENAI_PATH}).*/(?:responses|conversations)(?:/|\Z)",
 )
 _SIGNS = BodySigns(
@@ -126,7 +127,7 @@ OPENAI_RESPONSES_SPEC = ApiSpec(
     "input",
     messages.decode_message,
     messages.encode_message,
-    setup_fields=("tools", "text", "instructions"),
+    setup_fields=("tools", "text", "instructions"),  # ``text`` holds the schema of the answer
     max_tokens_paths=(("max_output_tokens",),),
     build_dialect=models.build_dialect,
     answers_module="holdfast.providers.openai_responses.response",

@@ -71,6 +71,7 @@ def _check_orphan_results(request: AnthropicView) -> Violations:
 def _check_results_first(request: AnthropicView) -> Violations:
     """Tool results stand before everything else in their message."""
     for before, turn in zip(request.turns, request.turns[1:], strict=False):
+        # Without calls before it, results anywhere in the message are orphans, which another rule reports.
         if turn.role != "user" or not before.get_blocks("tool_use"):
             continue
         other_path = ""

@@ -65,7 +65,7 @@ def _check_system_prompt(request: AnthropicView) -> Violations:
     system = request.body.get("system")
     if system is None or isinstance(system, str):
         return
-    if not isinstance(system, list):
+    if not isinstance(system, list):  # a plain string was accepted above
         yield "$.system", "system is neither a string nor a list of text blocks; send one of them"
         return
     for index, block in enumerate(system):

@@ -26,6 +26,7 @@ _ROLES = ("user", "assistant", "system")
 _MAX_BODY_BYTES = 32 * 1024 * 1024
 _MAX_MESSAGES = 100_000
 _SYSTEM_BLOCK_KINDS = frozenset({"text", "tool_addition", "tool_removal"})
+# Only system messages inside the conversation have options of their own.
 _MESSAGE_KEYS = {"system": frozenset({"role", "content", "clear_at", "output_config"})}
 _DEFAULT_MESSAGE_KEYS = frozenset({"role", "content"})
 
@@ -127,6 +128,7 @@ def _check_first_message(request: AnthropicView) -> Violations:
     role = first.get("role") if isinstance(first, dict) else None
     if role != "assistant" or request.get_option("thread", "type") == "continue":
         return
+    # After a compaction on demand, its block is sent first, in an assistant message.
     blocks = request.turns[0].blocks if request.turns else []
     if not blocks or blocks[0].kind != "compaction":
         yield "$.messages[0].role", "the first message is the assistant's; begin with a user message"

@@ -50,9 +50,11 @@ class JsonTree:
         while place < len(path):
             index = _INDEX_STEP.match(path, place)
             children = self.get_children(steps)
-            if index is not None and (path[place] == "[" and (int(index[1]) in children or not children)):
+            # ``[3]`` is an index if there is such an element, or nothing to look it up in; else it belongs to a key.
+            if index is not None and (int(index[1]) in children or not children):
                 steps, place = (*steps, int(index[1])), index.end()
                 continue
+            # A key may contain dots and brackets, so each of them may be its end; the last one that gives a key is it.
             ends = [match.start() for match in _STEP_END.finditer(path, place + 1)]
             end = next((end for end in reversed(ends) if path[place + 1 : end] in children), ends[0])
             steps, place = (*steps, path[place + 1 : end]), end

@@ -39,7 +39,7 @@ def make_json_readable(data: bytes | Raw) -> bytes | None:
     """
     data = bytes(data)
     try:
-        data.decode()
+        data.decode()  # msgspec does not check the bytes of strings that it only skips
         _ANY_DECODER.decode(data)
     except _DECODE_ERRORS:
         return _decode_with_replacement(data)

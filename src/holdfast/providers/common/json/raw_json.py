@@ -96,6 +96,7 @@ def wrap_call_arguments(arguments: str) -> Raw:
     An object stays as it is, one inside a JSON string is taken out of it, anything else becomes ``{"arguments": …}``.
     """
     text = arguments.strip()
+    # Models and converters write arguments twice encoded, and providers refuse a string where an object must be.
     try:
         inner = _STRING_DECODER.decode(text) if text.startswith('"') else text
         _FIELDS_DECODER.decode(inner or "{}")
@@ -154,6 +155,7 @@ def replace_json_fields(
 
     A new value may be given in pieces, which are copied only once.
     """
+    # The unchanged stretches are slices of a view: a body of megabytes is copied once, by the join at the end.
     places = find_field_spans(body, fields)
     pieces = {key: [value] if isinstance(value, bytes) else value for key, value in changes.items()}
     view = memoryview(body)

@@ -44,10 +44,9 @@ def find_lone_surrogate_path(body: bytes) -> str:
     clean = replace_surrogates_in_bytes(body)
     if clean is body:
         return ""
+    other = replace_surrogates_in_bytes(body, "\ufffe")  # a code point that no text contains
     try:
-        return _find_first_difference(
-            msgspec.json.decode(clean), msgspec.json.decode(replace_surrogates_in_bytes(body, "\ufffe"))
-        )
+        return _find_first_difference(msgspec.json.decode(clean), msgspec.json.decode(other))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
 
@@ -56,11 +55,12 @@ def _find_first_difference(first: Any, second: Any) -> str:
     """Return the path of the first difference between two JSON values, which must differ."""
     path = "$"
     while True:
+        step: Any
         if isinstance(first, dict) and first.keys() == second.keys():
             step = next(key for key in first if first[key] != second[key])
             path += f".{step}"
         elif isinstance(first, list):
-            step = next(at for at in range(len(first)) if first[at] != second[at])
+            step = next(index for index in range(len(first)) if first[index] != second[index])
             path += f"[{step}]"
         else:
             return path

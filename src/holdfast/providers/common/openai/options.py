@@ -17,15 +17,20 @@ OPENAI_SHARED_FIELDS = (
 def read_tool_choice(value: Any) -> tuple[str, str, tuple[str, ...]]:
     """Read a ``tool_choice``: the kind of choice, the one named tool, and the allowed tools."""
     if isinstance(value, str):
-        return {"required": "any"}.get(value, value), "", ()
+        return _read_choice_mode(value), "", ()
     choice = as_dict(value)
     if choice.get("type") == "allowed_tools":
+        # Chat nests the choice in an object named by its type, Responses does not.
         choice = as_dict(choice.get("allowed_tools")) or choice
-        mode = as_text(choice.get("mode"))
         names = [_get_tool_name(tool) for tool in as_dict_list(choice.get("tools"))]
-        return {"required": "any"}.get(mode, mode), "", tuple([name for name in names if name])
+        allowed_names = tuple([name for name in names if name])
+        return _read_choice_mode(as_text(choice.get("mode"))), "", allowed_names
     tool_name = _get_tool_name(choice)
     return ("tool", tool_name, ()) if tool_name else ("", "", ())
+
+
+def _read_choice_mode(mode: str) -> str:
+    return "any" if mode == "required" else mode
 
 
 def _get_tool_name(tool: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from holdfast.providers.rules.rule import (
     get_json_type_name,
 )
 
+# Standard or URL-safe alphabet.
 _BASE64_PATTERN = re.compile(r"(?:[A-Za-z0-9+/]*|[A-Za-z0-9_-]*)={0,2}\Z")
 
 

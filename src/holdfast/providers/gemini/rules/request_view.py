@@ -120,6 +120,7 @@ def get_spelled_field(value: object, name: str) -> tuple[str, Any]:
     """Return the spelling and value of field ``name``, which may be written in camelCase or with underscores."""
     if not isinstance(value, dict):
         return name, None
+    # With both spellings present, camelCase counts.
     snake_name = re.sub("([A-Z])", r"_\1", name).lower()
     if snake_name in value and name not in value:
         return snake_name, value[snake_name]

@@ -173,7 +173,7 @@ def _check_unique_ids(request: ResponsesView) -> Violations:
     """Ids of items are unique; a local shell's output may have the id of its call."""
     items_by_id: dict[str, ItemView] = {}
     for item, id_ in _iter_item_ids(request):
-        if item.kind == "local_shell_call_output":
+        if item.kind == "local_shell_call_output":  # may name its call by ``id``
             continue
         first = items_by_id.setdefault(id_, item)
         if first is not item:
