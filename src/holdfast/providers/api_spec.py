@@ -341,7 +341,7 @@ class ApiSpec(Struct, frozen=True):
     def answers(self) -> AnswerFormat:
         """The format of its answers.
 
-        Loaded on first use: planning needs none of it, and the error rules behind it take longer to load than
+        Loaded on first use: planning does not need it, and the error rules behind it take longer to load than
         everything else here.
         """
         answers: AnswerFormat = _load_value(self.answers_module, "ANSWERS")

@@ -74,8 +74,8 @@ def build_native_compaction_request(
 ) -> NativeCompactionRequest:
     """Build the request that asks for a compaction of all messages in ``body``, which is not changed.
 
-    ``instructions`` tell what matters most. With ``in_band``, Responses is asked by a last input item instead of at its
-    compaction endpoint. Raises ``ConfigError`` for an API without compaction.
+    ``instructions`` name the most important points. With ``in_band``, Responses is asked by a last input item instead
+    of at its compaction endpoint. Raises ``ConfigError`` for an API without compaction.
     """
     raw_fields = decode_json_fields(body, "the body")
     compaction = _get_compaction_format(api)
@@ -132,7 +132,7 @@ _ERROR_CODE = re.compile(rb'"error_code"\s*:\s*"(\w+)"')
 
 
 def parse_native_compaction(api: str, answer: ParsedAnswer) -> NativeCompactionResult | NativeCompactionFailure:
-    """Return the compaction in the answer to ``build_native_compaction_request``, or the reason why there is none."""
+    """Return the compaction in the answer to ``build_native_compaction_request``, or the reason for its absence."""
     if answer.error is not None:
         return _explain_refusal(answer.error)
     if answer.is_damaged:

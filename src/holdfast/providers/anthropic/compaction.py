@@ -62,9 +62,9 @@ def build_result_clearing_fields(
     exclude: Iterable[str] = (),
     inputs: bool = False,
 ) -> JsonObject:
-    """Return the fields that make Anthropic clear old tool results above ``tokens`` input tokens.
+    """Build the fields that make Anthropic clear old tool results above ``tokens`` input tokens.
 
-    The newest ``keep`` tool uses and all those of the tools in ``exclude`` stay. Nothing is cleared unless at least
+    The newest ``keep`` tool uses and all those of the tools in ``exclude`` stay. No result is cleared unless at least
     ``at_least`` tokens would go. ``inputs`` clears the arguments of the calls too. The client's own messages stay
     whole.
     """

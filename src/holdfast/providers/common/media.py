@@ -65,6 +65,7 @@ def add_document_title(name: str, words: str) -> str:
 def encode_media_base64(part: Media) -> str:
     """Return the content of ``part`` as base64; empty for media that only refer to their content by address or id."""
     if part.form == "text":
+        # A lone surrogate cannot be encoded; a question mark in its place loses nothing that could be sent.
         return b64encode(part.source.encode("utf-8", "replace")).decode()
     return part.source if part.form == "base64" else ""
 

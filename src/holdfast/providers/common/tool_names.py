@@ -33,6 +33,7 @@ def _make_unique_name(name: str, used_names: set[str], dialect: Dialect) -> str:
     new_name = encode_wire_tool_name(name, dialect)
     while new_name in used_names:
         digest = blake2b(f"{new_name} {name}".encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+        # Nine characters: the underscore and eight of the digest.
         new_name = f"{encode_wire_tool_name(name, dialect)[: dialect.name_max - 9]}_{digest}"
     return new_name
 

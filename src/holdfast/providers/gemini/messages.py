@@ -335,6 +335,7 @@ def _encode_part(part: Part, old_part: Raw | None = None) -> Raw | dict[str, Any
     """Encode one part over the one it replaces, or return None if this API has no form for it."""
     if part.raw is not None:
         return part.raw
+    # A part of another type took this place, and has no use for the old fields.
     if old_part is not None and type(_decode_part(old_part)) is not type(part):
         old_part = None
     if isinstance(part, ToolResult):
@@ -377,6 +378,7 @@ def _is_generated_id(id_: str, name: str) -> bool:
 def _build_function_response(part: ToolResult, old_part: Raw | None) -> dict[str, Any]:
     old_response = None if old_part is None else _decode_function_response(old_part)
     old_name = "" if old_response is None else old_response.name
+    # A response must carry the name of its function. Results of other APIs often have none.
     name = part.name or old_name or _GENERATED_ID_SUFFIX.sub("", part.call_id)
     function_response: dict[str, Any] = {} if _is_generated_id(part.call_id, name) else {"id": part.call_id}
     function_response["name"] = name

@@ -150,36 +150,36 @@ def _read_function_declaration(tool: dict[str, Any]) -> FunctionTool:
     return FunctionTool(as_text(tool.get("name")), as_text(tool.get("description")), schema)
 
 
-def write_options(asked: PortableOptions) -> OptionFields:
-    """Return the fields that ask for ``asked``, and a note for each option without a form in generateContent."""
-    options = {
-        "maxOutputTokens": asked.max_tokens,
-        "stopSequences": list(asked.stop_sequences[:_MAX_STOP_SEQUENCES]) or None,
-        "temperature": asked.temperature,
-        "topP": asked.top_p,
-        "topK": asked.top_k,
+def write_options(options: PortableOptions) -> OptionFields:
+    """Return the fields that ask for ``options``, and a note for each option without a form in generateContent."""
+    config = {
+        "maxOutputTokens": options.max_tokens,
+        "stopSequences": list(options.stop_sequences[:_MAX_STOP_SEQUENCES]) or None,
+        "temperature": options.temperature,
+        "topP": options.top_p,
+        "topK": options.top_k,
     }
-    config = {key: value for key, value in options.items() if value is not None}
+    set_config = {key: value for key, value in config.items() if value is not None}
     declarations = []
-    for tool in asked.tools:
+    for tool in options.tools:
         declaration = write_tool_name(tool)
         if tool.schema:
             declaration["parametersJsonSchema"] = tool.schema
         declarations.append(declaration)
-    calling: dict[str, Any] = {"mode": asked.tool_choice.upper()}
-    if asked.tool_choice == "tool":
-        calling = {"mode": "ANY", "allowedFunctionNames": [asked.chosen_tool]}
+    calling: dict[str, Any] = {"mode": options.tool_choice.upper()}
+    if options.tool_choice == "tool":
+        calling = {"mode": "ANY", "allowedFunctionNames": [options.chosen_tool]}
     body = {
         "tools": [{"functionDeclarations": declarations}] if declarations else None,
-        "toolConfig": {"functionCallingConfig": calling} if declarations and asked.tool_choice else None,
-        "generationConfig": config or None,
+        "toolConfig": {"functionCallingConfig": calling} if declarations and options.tool_choice else None,
+        "generationConfig": set_config or None,
     }
     notes = []
-    if len(asked.stop_sequences) > _MAX_STOP_SEQUENCES:
+    if len(options.stop_sequences) > _MAX_STOP_SEQUENCES:
         notes.append("of the stop sequences only five may stand there")
-    if asked.stream:
+    if options.stream:
         notes.append("stream is told by the address there")
-    if asked.parallel_calls is False:
+    if options.parallel_calls is False:
         notes.append("parallel_calls has no form there")
     return body, tuple(notes)
 

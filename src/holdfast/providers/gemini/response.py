@@ -87,6 +87,7 @@ def iter_event_text(payload: dict[str, Any]) -> Iterator[str]:
     """Yield the text of the answer in one decoded chunk, without thoughts."""
     parts = as_object(get_first_object(payload.get("candidates")).get("content")).get("parts")
     for part in parts if isinstance(parts, list) else ():
+        # Thoughts come as text parts too, with a flag.
         if not as_object(part).get("thought"):
             yield get_text_at(as_object(part), "text")
 

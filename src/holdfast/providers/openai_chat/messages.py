@@ -472,5 +472,10 @@ def _iter_extra_fields(parts: Sequence[Part]) -> Iterator[tuple[str, Any]]:
         if isinstance(part, Opaque):
             if part.kind.startswith("message.") and part.raw is not None:
                 yield part.kind.removeprefix("message."), part.raw
-        elif isinstance(part, Thinking) and part.signature is not None and part.signature.api == API_NAME:
-            yield part.signature.data, part.text if part.raw is None else part.raw
+            continue
+        if not isinstance(part, Thinking):
+            continue
+        # Reasoning of another API has no field here and is dropped.
+        signature = part.signature
+        if signature is not None and signature.api == API_NAME:
+            yield signature.data, part.text if part.raw is None else part.raw

@@ -41,6 +41,7 @@ def _build_compaction_request(fields: Mapping[str, Raw], instructions: str, in_b
 
 def _append_instructions(fields: Mapping[str, Raw], instructions: str) -> str:
     """Return the request's own instructions followed by those for the compaction."""
+    # The request has one field for both.
     own_instructions = msgspec.json.decode(fields["instructions"]) if "instructions" in fields else None
     compaction_prompt = INSTRUCTED_PROMPT.format(instructions=instructions)
     if isinstance(own_instructions, str) and own_instructions:

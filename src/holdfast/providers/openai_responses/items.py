@@ -313,8 +313,8 @@ def decode_model_item(item: WireItem, raw: Raw, model: str = "") -> tuple[Part, 
         return _decode_message_item(item, raw)
     if item.type == "reasoning":
         # With ``store: false`` the encrypted content carries the reasoning; a stored item is found by its id.
-        seal = item.encrypted_content or item.id
-        signature = ProviderSignature(API_NAME, model, seal) if seal else None
+        signature_data = item.encrypted_content or item.id
+        signature = ProviderSignature(API_NAME, model, signature_data) if signature_data else None
         return (Thinking(_get_reasoning_text(item), signature, raw),)
     argument_field = ARGUMENT_FIELD_BY_CALL.get(item.type)
     call_id = item.call_id

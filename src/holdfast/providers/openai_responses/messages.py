@@ -294,16 +294,17 @@ def _encode_answer_part(part: Part, old_part: Raw | None) -> Any:
 def _build_item(part: Part, old_part: _OldPart | None) -> dict[str, Any]:
     """Build the item of a call, over the item it replaces, or of reasoning."""
     if isinstance(part, ToolCall):
-        is_edited_call = old_part is not None and isinstance(old_part.part, ToolCall)
-        return _build_call_item(part, old_part.item if old_part is not None and is_edited_call else None)
+        if old_part is not None and isinstance(old_part.part, ToolCall):
+            return _build_call_item(part, old_part.item)
+        return _build_call_item(part, None)
     item: dict[str, Any] = {"type": "reasoning"}
-    seal = ""
+    signature_data = ""
     summary = []
     if isinstance(part, Thinking):
-        seal = part.signature.data if part.signature is not None else ""
+        signature_data = "" if part.signature is None else part.signature.data
         summary = [{"type": "summary_text", "text": part.text}] if part.text else []
     # A signature is either the id of a stored item or the encrypted content; only ids begin with ``rs_``.
-    item["id" if seal.startswith("rs_") else "encrypted_content"] = seal
+    item["id" if signature_data.startswith("rs_") else "encrypted_content"] = signature_data
     item["summary"] = summary
     return item
 

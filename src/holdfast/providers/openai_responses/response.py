@@ -133,6 +133,7 @@ def _is_content_event(kind: str, fields: Mapping[str, Raw]) -> bool:
 
 # -- events ------------------------------------------------------------------------------------------------------------
 
+# Without one of these the stream was cut.
 _END_EVENTS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 
 
@@ -237,6 +238,7 @@ class ResponsesAccumulator:
     def add_event(self, name: str, fields: Mapping[str, Raw]) -> bool:
         """Merge the fields of one event, and return whether it has content; unknown kinds are ignored."""
         kind = read_json_text(fields.get("type")) or name
+        # The first and the last event hold the whole response; the last one wins, with usage and status.
         if "response" in fields:
             self._head |= read_json_fields(fields["response"])
         self.is_complete = self.is_complete or kind in _END_EVENTS

@@ -149,11 +149,10 @@ def parse_message_list(spec: ApiSpec, raw_list: Raw | None) -> tuple[SizedMessag
 
 def measure_parsed_request(parsed_request: ParsedRequest) -> ParsedRequest:
     """Return ``parsed_request`` with tokens and digest of every message and of the setup filled in."""
-    measures = measure_messages([sized_message.message for sized_message in parsed_request.messages])
+    messages = [sized_message.message for sized_message in parsed_request.messages]
     sized_messages = []
-    for sized_message, (tokens, digest) in zip(parsed_request.messages, measures, strict=True):
-        message, api, raw = sized_message.message, sized_message.api, sized_message.raw
-        sized_messages.append(SizedMessage(message, tokens, digest, api, raw))
+    for old, (tokens, digest) in zip(parsed_request.messages, measure_messages(messages), strict=True):
+        sized_messages.append(SizedMessage(old.message, tokens, digest, old.api, old.raw))
     return replace(parsed_request, messages=tuple(sized_messages), measured_setup=parsed_request.setup)
 
 
@@ -329,8 +328,9 @@ def _get_raw_at_path(fields: Mapping[str, Raw], path: FieldPath) -> Raw | None:
     raw = fields.get(path[0])
     if raw is None or len(path) == 1:
         return raw
-    is_object = bytes(memoryview(raw)[:1]) == b"{"
-    return _get_raw_at_path(decode_json_fields(raw), path[1:]) if is_object else None
+    if bytes(memoryview(raw)[:1]) != b"{":
+        return None
+    return _get_raw_at_path(decode_json_fields(raw), path[1:])
 
 
 def _parse_raw_int(raw: Raw | None) -> int | None:
@@ -341,7 +341,9 @@ def _parse_raw_int(raw: Raw | None) -> int | None:
 
 def _parse_raw_string(raw: Raw | None) -> str:
     data = b"" if raw is None else bytes(raw)
-    return str(msgspec.json.decode(data)) if data.startswith(b'"') else ""
+    if not data.startswith(b'"'):
+        return ""
+    return str(msgspec.json.decode(data))
 
 
 def measure_request_setup(api: str, fields: Mapping[str, Raw]) -> RequestSetup:
@@ -577,9 +579,10 @@ _SETUP_POSITION = -1
 
 def _find_last_hour_breakpoint(wires: list[list[bytes]]) -> int:
     """Return the position of the last message with a one-hour breakpoint, or -1 without one."""
-    for position in range(len(wires) - 1, -1, -1):
-        if any("1h" in breakpoints.list_message_breakpoint_ttls(wire) for wire in wires[position]):
-            return position
+    for position in reversed(range(len(wires))):
+        for wire in wires[position]:
+            if "1h" in breakpoints.list_message_breakpoint_ttls(wire):
+                return position
     return -1
 
 

@@ -95,6 +95,7 @@ def _add_message_to_view(request: AnthropicView, message: Mapping[str, Any], mes
         request.blocks.setdefault(block.kind, []).append(block)
         for inner in _iter_result_blocks(block):
             request.blocks.setdefault(inner.kind, []).append(inner)
+    # A system message inside the conversation does not end a turn: the API merges the messages around it.
     if role == "system":
         return
     if request.turns and request.turns[-1].role == role:
@@ -107,10 +108,12 @@ def _add_message_to_view(request: AnthropicView, message: Mapping[str, Any], mes
 def _iter_content_blocks(content: object, role: str, message_index: int) -> Iterator[BlockView]:
     if isinstance(content, str):
         yield BlockView("text", {"type": "text", "text": content}, role, message_index, -1)
-    elif isinstance(content, list):
-        for index, value in enumerate(content):
-            if isinstance(value, dict) and isinstance(value.get("type"), str):
-                yield BlockView(value["type"], value, role, message_index, index)
+        return
+    if not isinstance(content, list):
+        return
+    for index, value in enumerate(content):
+        if isinstance(value, dict) and isinstance(value.get("type"), str):
+            yield BlockView(value["type"], value, role, message_index, index)
 
 
 def _iter_result_blocks(block: BlockView) -> Iterator[BlockView]:

@@ -23,7 +23,9 @@ _SURROGATE_BYTES = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 
 def replace_surrogates_in_bytes(body: bytes, replacement: str = "\ufffd") -> bytes:
     """Return ``body`` with lone surrogates replaced, at the same length; the same object if it has no such."""
-    pieces, copied_end, at = list[bytes](), 0, 0
+    pieces = list[bytes]()
+    copied_end = 0
+    at = 0
     while (match := _SURROGATE_ESCAPE.search(body, at)) is not None:
         start, at = match.span()
         if _count_backslashes_before(body, start) % 2:  # the backslash is itself escaped and begins no escape
@@ -32,7 +34,10 @@ def replace_surrogates_in_bytes(body: bytes, replacement: str = "\ufffd") -> byt
             pieces += [body[copied_end:start], b"\\u%04x" % ord(replacement)]
             copied_end = at
     new_body = b"".join([*pieces, body[copied_end:]]) if pieces else body
-    return _SURROGATE_BYTES.sub(replacement.encode(), new_body) if _SURROGATE_BYTES.search(new_body) else new_body
+    # Some writers encode a half as three bytes of its own, in place of an escape.
+    if _SURROGATE_BYTES.search(new_body) is None:
+        return new_body
+    return _SURROGATE_BYTES.sub(replacement.encode(), new_body)
 
 
 def find_lone_surrogate_path(body: bytes) -> str:

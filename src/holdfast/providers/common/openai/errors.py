@@ -19,7 +19,7 @@ OPENAI_ERROR_FORMS = {
 
 
 def word_overflow(kind: str, limit: int | None, requested_tokens: int | None, output: int | None) -> str:
-    """Word an overflow as OpenAI does, with as many of the numbers as are known (others are None)."""
+    """Word an overflow as OpenAI does, with as many of the numbers as are known; an unknown number is None."""
     limit_text = "" if limit is None else f"This model's maximum context length is {limit} tokens. "
     if kind == "input_plus_output":
         return (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 _OPENAI_MODEL_NAME = re.compile(r"(?:^|[/:.@])(?:gpt-|chatgpt-|codex-|computer-use-|o[1-9](?:-|$))")
-"""Matches ``gpt-5.5``, ``openai/o4-mini``, ``ft:gpt-4o:acme``. Also ``gpt-oss``, which runs on servers of all kinds."""
+"""Matches ``gpt-5.5``, ``openai/o4-mini``, ``ft:gpt-4o:acme``, and the names of open models as well."""
+# These run on servers of all kinds, with rules of their own.
 _OPEN_WEIGHTS_NAME = re.compile(r"gpt-(?:oss|j|neo)")
 
 

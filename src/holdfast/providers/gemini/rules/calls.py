@@ -32,13 +32,12 @@ def _iter_with_neighbours(request: GeminiView) -> Iterator[tuple[ContentView | N
 
 def _check_call_role(request: GeminiView) -> Violations:
     """The model calls, the user responds."""
-    for turn in request.content_views:
-        wrong = turn.responses if turn.role == "model" else turn.calls
-        for piece in wrong:
-            yield (
-                piece.payload_path,
-                f"{piece.spelling} in a content of role {format_json_value(turn.role)}; only the other side may say it",
-            )
+    for content in request.content_views:
+        misplaced = content.responses if content.role == "model" else content.calls
+        role = format_json_value(content.role)
+        for part_view in misplaced:
+            problem = f"{part_view.spelling} in a content of role {role}; only the other side may say it"
+            yield part_view.payload_path, problem
 
 
 def _check_call_place(request: GeminiView) -> Violations:
@@ -70,11 +69,13 @@ def _check_response_place(request: GeminiView) -> Violations:
 
 def _check_response_count(request: GeminiView) -> Violations:
     """The content behind calls has as many responses as there are calls."""
-    for _, turn, after in _iter_with_neighbours(request):
-        response_count = len(after.responses) if after is not None else 0
-        if turn.calls and response_count != len(turn.calls):
-            problem = f"{len(turn.calls)} calls and {response_count} responses in the content behind them"
-            yield turn.calls[0].payload_path, f"{problem}; send one response for each call, all in one content"
+    for _, content, after in _iter_with_neighbours(request):
+        call_count = len(content.calls)
+        response_count = 0 if after is None else len(after.responses)
+        if call_count and response_count != call_count:
+            problem = f"{call_count} calls and {response_count} responses in the content behind them"
+            path = content.calls[0].payload_path
+            yield path, f"{problem}; send one response for each call, all in one content"
 
 
 def _check_response_match(request: GeminiView) -> Violations:

@@ -155,11 +155,14 @@ def _add_content_to_view(request: GeminiView, value: Mapping[str, Any], content_
 
 
 def _build_part_view(part: Mapping[str, Any], content_index: int, index: int) -> PartView:
-    payload_keys = [key for key in part if key in _PAYLOAD_SPELLINGS and part[key] is not None]
+    payload_keys = []
+    for key, value in part.items():
+        if key in _PAYLOAD_SPELLINGS and value is not None:
+            payload_keys.append(key)
     if len(payload_keys) != 1:
         return PartView("", None, part, content_index, index, "")
-    key = payload_keys[0]
-    return PartView(_PAYLOAD_SPELLINGS[key], part[key], part, content_index, index, key)
+    spelling = payload_keys[0]
+    return PartView(_PAYLOAD_SPELLINGS[spelling], part[spelling], part, content_index, index, spelling)
 
 
 def parse_gemini_version(model: str) -> tuple[int, int]:

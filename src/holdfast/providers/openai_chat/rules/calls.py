@@ -95,15 +95,19 @@ def _check_tool_calls(request: ChatView) -> Violations:
 def _check_call_shape(request: ChatView) -> Violations:
     """A call names a function and has its arguments as a string."""
     for at, index, call in request.calls:
-        path, kind = f"$.messages[{at}].tool_calls[{index}]", call.get("type")
-        payload = call.get(kind) if isinstance(kind, str) else None
-        key = "arguments" if kind == "function" else "input"
+        path = f"$.messages[{at}].tool_calls[{index}]"
+        kind = call.get("type")
         if kind not in ("function", "custom"):
             yield f"{path}.type", f"call type {format_json_value(kind)}; send function or custom"
-        elif not isinstance(payload, dict):
+            continue
+        payload = call.get(kind)
+        if not isinstance(payload, dict):
             yield f"{path}.{kind}", f"the call has no {kind}; send its name and arguments"
-        elif not isinstance(payload.get(key), str):
-            yield f"{path}.{kind}.{key}", f"{key} is {get_json_type_name(payload.get(key))}; send JSON as a string"
+            continue
+        key = "arguments" if kind == "function" else "input"
+        arguments = payload.get(key)
+        if not isinstance(arguments, str):
+            yield f"{path}.{kind}.{key}", f"{key} is {get_json_type_name(arguments)}; send JSON as a string"
 
 
 def _check_call_name(request: ChatView) -> Violations:
@@ -111,8 +115,10 @@ def _check_call_name(request: ChatView) -> Violations:
     for at, index, call in request.calls:
         kind = "custom" if call.get("type") == "custom" else "function"
         payload = call.get(kind)
-        name = payload.get("name") if isinstance(payload, dict) else None
-        if isinstance(payload, dict) and not is_tool_name(name, _MAX_NAME_CHARS):
+        if not isinstance(payload, dict):  # the rule about the shape of calls reports it
+            continue
+        name = payload.get("name")
+        if not is_tool_name(name, _MAX_NAME_CHARS):
             path = f"$.messages[{at}].tool_calls[{index}].{kind}.name"
             yield path, f"name {format_json_value(name)} does not match ^[a-zA-Z0-9_-]{{1,64}}$; rename the tool"
 
@@ -130,20 +136,20 @@ def _check_call_ids(request: ChatView) -> Violations:
         if not isinstance(id_, str) or not id_:
             yield path, f"the id is {format_json_value(id_)}; send the id of the call as a string"
         elif len(id_) > _MAX_ID_CHARS:
-            yield (
-                path,
-                f"an id of {len(id_)} characters, {_MAX_ID_CHARS} are allowed; map call and result to a shorter one",
-            )
+            problem = f"an id of {len(id_)} characters, {_MAX_ID_CHARS} are allowed"
+            yield path, f"{problem}; map call and result to a shorter one"
 
 
 def _check_legacy_call(request: ChatView) -> Violations:
     """function_call has its name and its arguments as a string."""
     for at, message, _ in request.message_objects:
         call = message.get("function_call")
+        if call is None:
+            continue
         path = f"$.messages[{at}].function_call"
-        if call is not None and (not isinstance(call, dict) or not isinstance(call.get("arguments"), str)):
+        if not isinstance(call, dict) or not isinstance(call.get("arguments"), str):
             yield f"{path}.arguments", "function_call without arguments as a string; send both"
-        elif call is not None and not is_tool_name(call.get("name"), _MAX_NAME_CHARS):
+        elif not is_tool_name(call.get("name"), _MAX_NAME_CHARS):
             yield f"{path}.name", f"name {format_json_value(call.get('name'))} does not match; rename the function"
 
 

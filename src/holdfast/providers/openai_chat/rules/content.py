@@ -156,11 +156,13 @@ def _check_refusal_alone(request: ChatView) -> Violations:
 
 def _check_image_count(request: ChatView) -> Violations:
     """There are at most 500 images."""
-    images = [(at, index) for at, index, part, _ in request.parts if _get_part_type(part) == "image_url"]
-    if len(images) > _MAX_IMAGES:
-        at, index = images[_MAX_IMAGES]
-        path = f"$.messages[{at}].content[{index}]"
-        yield path, f"{len(images)} images, {_MAX_IMAGES} are allowed; replace the oldest by text"
+    image_paths = []
+    for at, index, part, _ in request.parts:
+        if _get_part_type(part) == "image_url":
+            image_paths.append(f"$.messages[{at}].content[{index}]")
+    if len(image_paths) > _MAX_IMAGES:
+        problem = f"{len(image_paths)} images, {_MAX_IMAGES} are allowed; replace the oldest by text"
+        yield image_paths[_MAX_IMAGES], problem
 
 
 CONTENT_RULES: tuple[Rule, ...] = (

@@ -88,6 +88,7 @@ def _check_tool_choice(request: ChatView) -> Violations:
     """tool_choice and parallel_tool_calls need tools."""
     for key in ("tool_choice", "parallel_tool_calls"):
         value = request.body.get(key)
+        # Without tools, "none" asks for nothing and is accepted.
         if value not in (None, "none") and not request.body.get("tools"):
             yield f"$.{key}", f"{key} without tools; send tools or drop it"
 

@@ -70,6 +70,7 @@ def _find_pairing_faults(request: ResponsesView) -> Iterator[tuple[PairingFault,
     for item in request.items:
         if item.kind in _OUTPUT_BY_CALL:
             key = (item.kind, _get_pairing_id(item))
+            # An id may return for another call once the first is answered.
             if key in waiting:
                 yield PairingFault.REPEATED, item
             waiting[key] = item
@@ -116,7 +117,7 @@ def _check_call_id(request: ResponsesView) -> Violations:
     """A call_id is a string of 1 to 64 characters."""
     for item in request.iter_items(*_OUTPUT_BY_CALL, *_CALL_BY_OUTPUT):
         id_ = item.value.get("call_id")
-        if id_ is None and item.kind == "local_shell_call_output":
+        if id_ is None and item.kind == "local_shell_call_output":  # may have an ``id`` instead
             continue
         if not isinstance(id_, str) or not id_:
             yield (

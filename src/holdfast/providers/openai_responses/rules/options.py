@@ -119,6 +119,7 @@ def _check_sampling(request: ResponsesView) -> Violations:
 def _check_truncation(request: ResponsesView) -> Violations:
     """Truncation is auto or disabled."""
     value = request.body.get("truncation")
+    # ``auto`` is valid, though it drops the oldest items silently.
     if value not in (None, "auto", "disabled"):
         yield "$.truncation", f"truncation {format_json_value(value)}; send disabled"
 
