@@ -1,1 +1,1 @@
-"""Summaries that are made without a model, from what the log says."""
+"""Summaries made from the log by quoting it, without calling a model."""

@@ -1,35 +1,51 @@
-"""What a client writes into the user's messages, in tags of its own: notes of the program, and no words of the user.
+"""Separate the user's own words from notes that a client writes into user messages in tags of its own.
 
-Those of the first message (the rules of a project, where the work is) are worth quoting, behind the user's own words;
-those of later ones were of their moment.
+Notes of the first message (the rules of a project, the working folder) are worth quoting, after the user's words. Notes
+of later messages described a moment that has passed.
 """
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
+# Tags of Claude Code and, the last, of Codex, as recorded. A tag counts only at the start of a line: elsewhere it is
+# something that a user talks about.
 _NOTE_OPENING = re.compile(
     r"^[ \t]*(<(?:system-reminder|local-command-caveat|local-command-stdout|environment_context)>)",
     re.MULTILINE,
 )
-"""Claude Code's tags and the one of Codex, which begin a line [M]."""
 _LINE_END = re.compile(r"[ \t]*(?:\n|\Z)")
 
 
-def split_client_notes(text: str) -> tuple[str, str]:
-    """Return the words of ``text`` outside of its notes, and those inside.
+class SplitUserText(NamedTuple):
+    """A user text in two: what the user wrote, and what the client noted."""
 
-    A note takes whole lines: what a user only names, or what has no end, is none.
+    own_words: str
+    notes: str
+
+
+def split_client_notes(text: str) -> SplitUserText:
+    """Split ``text`` into the user's words and the content of the client's notes.
+
+    A note takes whole lines. A tag that is only mentioned in a line, or is never closed, stays in the user's words.
     """
-    own, notes, at = list[str](), list[str](), 0
-    while (opening := _NOTE_OPENING.search(text, at)) is not None:
-        end = opening[1].replace("<", "</")
-        stop = text.find(end, opening.end())
-        if stop < 0:
+    own_words: list[str] = []
+    notes: list[str] = []
+    position = 0
+    while (opening := _NOTE_OPENING.search(text, position)) is not None:
+        closing_tag = opening[1].replace("<", "</")
+        note_end = text.find(closing_tag, opening.end())
+        if note_end < 0:
             break
-        behind = stop + len(end)
-        is_note = _LINE_END.match(text, behind) is not None
-        own.append(text[at : opening.start() if is_note else behind])
-        notes.append(text[opening.end() : stop].strip() if is_note else "")
-        at = behind
-    return "".join([*own, text[at:]]).strip(), "\n".join(filter(None, notes))
+        tag_end = note_end + len(closing_tag)
+        if _LINE_END.match(text, tag_end) is not None:
+            own_words.append(text[position : opening.start()])
+            note = text[opening.end() : note_end].strip()
+            if note:
+                notes.append(note)
+        else:  # words follow on the same line: the user quotes a tag
+            own_words.append(text[position:tag_end])
+        position = tag_end
+    own_words.append(text[position:])
+    return SplitUserText("".join(own_words).strip(), "\n".join(notes))

@@ -1,45 +1,55 @@
-"""Numbers of spilling and of the extract that no setting changes: fitted or measured once, for every policy."""
+"""Numbers of spilling and of the extract that no setting changes.
+
+They were fitted or measured once and hold for every policy. ``holdfast policy show`` prints each with the text below
+it.
+"""
 
 MAX_SCANNED_TOKENS = 160_000
-"""Estimator tokens of the head that are searched for lines: nine of ten references that were needed again had last
-stood within 30,000 (4,750 measured), so this is generous, and it bounds what a compaction costs."""
+"""Estimator tokens of the head that are searched for lines. Nine of ten references that were needed again had last
+stood within 30,000 tokens (4,750 measured), so this is generous; it bounds the time that a compaction takes."""
 SUMMARY_LEDGER_SHARE, SUMMARY_DECISION_SHARE, SUMMARY_POINTER_SHARE = 0.11, 0.03, 0.07
-"""Shares of an extract for files and commands, for decisions, and for pointers to results worth reading again: tuned
-by replay together with ``summary.user_share``; what they leave over goes to quoted lines. [H]"""
+"""Shares of an extract for files and commands, for decisions, and for pointers to results worth reading again. Tuned by
+replay together with ``summary.user_share``; what they leave unused goes to quoted lines, which recall more facts for
+each token than any other section."""
 MIN_SUMMARY_SHARE = 0.10
-"""Share of the room under which an extract holds too little to be worth a compaction."""
+"""Share of the message budget under which an extract holds too little to be worth a compaction."""
 SUMMARY_SLACK_SHARE = 0.01
-"""Share of the room by which an extract may miss its budget."""
+"""Share of the message budget by which an extract may miss its own budget: its sections are sized line by line, and
+the size of the joined text differs a little from the sum."""
 MAX_QUOTED_LINE_CHARS = 130
-"""Characters of a quoted line; a longer one is cut into pieces. Evidence needs some four words around a name."""
+"""Characters of a quoted line; a longer one is cut into pieces. Evidence needs some four words around a name, so whole
+long lines would spend the budget on text that nobody asked for."""
 MAX_OUTLINE_LINE_CHARS = 110
-"""Characters of a line in the outline of a preview; the rest can be read back."""
+"""Characters of a line in the outline of a preview. Shorter than a quoted line because the text can be read back."""
 MAX_OUTLINE_SCAN_CHARS, OUTLINE_SAMPLES = 1_000_000, 16
-"""Characters of a text that an outline looks at, and at how many places where the text is longer. [H] A million cost
-some 0.2 s and 30 MB."""
+"""Characters of a text that an outline reads, and the number of places it reads where the text is longer. A million
+characters cost some 0.2 s and 30 MB; sixteen places still show each part of a long log. Chosen by judgement."""
 OUTLINE_CHARS_PER_BUDGET_TOKEN = 0.08
-"""Characters that an outline has at most for each token of the message budget: in a small window it is shorter. [H]"""
+"""Characters that an outline has at most for each token of the message budget. In a small window outlines of many
+results would crowd out the conversation. Chosen by judgement."""
 MAX_JSON_CHARS = 8_000_000
-"""Characters up to which a text beyond ASCII, which must be encoded for it, is tried as JSON. [H]"""
+"""Characters up to which a text beyond ASCII is tried as JSON: it must be encoded first, which copies it. Chosen by
+judgement."""
 RECALL_POINTER_CHARS = 50_000
-"""Characters of a result that one pointer stands for: what a single recall shows at most."""
+"""Characters of a result that one pointer stands for: a single recall shows no more."""
 HANDLE_CHARS = 12
 """Characters of a blob's hash that name it to the model: 48 bits, ambiguous once in millions of blobs."""
 MAX_SMALL_TEXT_CHARS = 4_000
-"""Characters up to which a spilled text leaves a line and no preview, which would be hardly shorter."""
+"""Characters up to which a spilled text leaves only a line: a preview would hardly be shorter than the text."""
 MIN_REPLACEABLE_CHARS = 400
-"""A text shorter than this gains nothing by giving way to a line about itself."""
+"""Characters under which a text is never replaced: the line about it would be as long."""
 MAX_COMMAND_CHARS = 160
-"""A command is told in this many characters; longer ones are scripts whose text stands in the log."""
+"""Characters of a command in the ledger. Longer commands are scripts, which stand in the log."""
 
 AGE_DECAY_EXPONENT, IDLE_DECAY_EXPONENT = 0.65, 0.2
-"""How fast a reference loses weight with the thousands of tokens since it last stood, and was last used: rounded from
-a logistic fit over some 90,000 references of three recorded sessions, each judged by the fit to the other two."""
+"""How fast a reference loses weight with the thousands of tokens since it last stood, and since it was last used.
+Rounded from a logistic fit over some 90,000 references of three recorded sessions, each judged by the fit to the other
+two."""
 UNUSED_IDLE_KTOKENS = 40
-"""Thousands of tokens since the last use that a reference which was never used counts for."""
+"""Thousands of tokens since its last use that are assumed for a reference that the agent never used."""
 SINGLE_USE_WEIGHT = 0.4
-"""Weight of a reference that stood in one message only, in the agent's own: it is often spent."""
+"""Factor for a reference that stood in one message only, written by the agent or the user: it is often spent."""
 LIST_ITEM_WEIGHT = 2.0
-"""Weight of what stood in a list of points (a plan, a to-do, a requirement): needed about twice as often."""
+"""Factor for a reference in a list item (a plan, a to-do, a requirement): these are needed about twice as often."""
 REFERENCE_KIND_WEIGHTS = {"number": 0.3, "hex": 0.05, "url": 0.8, "file": 1.4, "kebab": 1.2}
-"""Weight by kind, 1.0 for the others: numbers and hashes are rarely used twice."""
+"""Factor by kind of reference, 1.0 for the others: numbers and hashes are rarely used twice."""

@@ -1,7 +1,8 @@
-"""The extract: a summary made without a model, from the log, by quoting it.
+"""The extract: a summary made without a model, by quoting the log.
 
-The user's words verbatim, a ledger of files and commands, decisions by cue phrases, and *coverage lines*: a greedy
-weighted cover of the references that the agent is likely to need, by the lines they stood in.
+It holds the user's words verbatim, a ledger of files and commands, decisions found by cue phrases, and *coverage
+lines*: lines chosen by greedy weighted cover, so that they mention the references which the agent is likely to need
+again.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -51,13 +53,17 @@ EXTRACT_PREFACE = (
     "without a model. Quoted lines are verbatim; whatever is not here can be read back with recall."
 )
 EXTRACT_OPENING = EXTRACT_PREFACE.partition("{")[0]
-"""How every extract begins."""
+"""Text that every extract begins with; an extract is recognized by it."""
 SUPPLEMENT_OPENING = "Beside the summary, from the log and verbatim:"
+# Content of the section "Next Steps", with a kept tail and without one.
 _CONTINUE_BELOW_TEXT = "(continue from the messages below)"
 _NO_TAIL_TEXT = "(no messages follow: continue with the newest request above)"
-"""What the section of next steps says, with a kept tail and without one."""
 LINE_OVERHEAD_TOKENS = 2
-"""A line costs its own tokens and about this many for its bullet and newline."""
+"""Estimator tokens of a line beside its text: its bullet and line end."""
+HEADINGS_TOKENS = 120
+"""Estimator tokens of the preface and the section headings."""
+
+# Phrases, English and Chinese, of sentences that give a reason or settle something.
 _DECISION_CUES = re.compile(
     r"\b(?:decid|instead of|because|must not|must|never|always|root cause|the (?:fix|problem|issue|reason) is|"
     r"turns out|important|so (?:I|we)(?:'ll| will)|the plan|approach)|必须|不要|禁止|务必|优先|原因|决定|因此|修复",
@@ -73,29 +79,25 @@ def build_extract(
     settings: Settings = Settings(),
     visible_text: str = "",
 ) -> str:
-    """Return a summary of ``head`` in at most ``budget`` estimator tokens, the newest request apart.
+    """Summarize ``head`` in at most ``budget`` estimator tokens, not counting the newest request.
 
-    The settings give each section a share; what one leaves over goes to the coverage lines. ``tail`` and
-    ``visible_text`` are what stays visible behind it: a reference that stands there needs no line here.
+    Each section has a share of the budget; what sections leave unused goes to the coverage lines. ``tail`` and
+    ``visible_text`` stay visible behind the extract: references that stand there need no line here.
     """
-    return _render_extract(
-        len(head),
-        _collect_extract_sections(head, tail, budget, settings, visible_text),
-        _CONTINUE_BELOW_TEXT if tail else _NO_TAIL_TEXT,
-    )
+    sections = _collect_extract_sections(head, tail, budget, settings, visible_text)
+    return _render_extract(len(head), sections, _CONTINUE_BELOW_TEXT if tail else _NO_TAIL_TEXT)
 
 
 def build_supplement(
     head: Sequence[SizedMessage], tail: Sequence[SizedMessage], written_summary: str, budget: int, settings: Settings
 ) -> str:
-    """Return what ``written_summary``, a summary of ``head`` that somebody wrote, leaves uncovered, in about ``budget``
-    tokens.
+    """Return what a model's or hook's ``written_summary`` of ``head`` leaves out, in about ``budget`` estimator tokens.
 
-    That is the user's words, the ledger and coverage lines for references that stand neither in it nor in ``tail``.
+    That is the user's words, the ledger, and coverage lines for references that stand neither in the summary nor in
+    ``tail``. Return an empty string if nothing was left out. Decisions are left to the summary.
     """
-    return _render_supplement(
-        _collect_extract_sections(head, tail, budget, settings, written_summary, with_decisions=False)
-    )
+    sections = _collect_extract_sections(head, tail, budget, settings, written_summary, with_decisions=False)
+    return _render_supplement(sections)
 
 
 def _collect_extract_sections(
@@ -107,53 +109,74 @@ def _collect_extract_sections(
     *,
     with_decisions: bool = True,
 ) -> ExtractSections:
-    """Return what an extract says of ``head`` beside ``visible_text``."""
-    every = [sized_message.message for sized_message in head]
+    """Choose the content of each section of an extract of ``head``."""
+    all_messages = [sized_message.message for sized_message in head]
+    # The user's words are quoted from the whole head, since rules never expire; everything else from its newest part,
+    # which bounds the time that a compaction takes.
     head = take_newest_messages(head, MAX_SCANNED_TOKENS)
-    messages = every[len(every) - len(head) :]
+    messages = all_messages[len(all_messages) - len(head) :]
     actions = list(list_tool_actions(messages))
-    ledger = budget * SUMMARY_LEDGER_SHARE
+
+    ledger_tokens = budget * SUMMARY_LEDGER_SHARE
     decision_tokens = int(budget * SUMMARY_DECISION_SHARE) if with_decisions else 0
-    is_open = not any(sized_message.message.is_turn_start for sized_message in tail)
-    goal, constraints = quote_user_messages(every, int(budget * settings.summary.user_share), is_open=is_open)
-    errors = [flatten_to_line(action.error, 200) for action in actions[-30:] if action.has_failed and action.error][-3:]
+    has_request_in_tail = any(sized_message.message.is_turn_start for sized_message in tail)
+    goal, constraints = quote_user_messages(
+        all_messages, int(budget * settings.summary.user_share), is_open=not has_request_in_tail
+    )
     sections = ExtractSections(
         goal=goal,
         constraints=constraints,
-        commands=_take_within_budget(format_command_lines(actions), int(ledger * 0.4)),
-        errors=errors,
+        commands=_take_within_budget(format_command_lines(actions), int(ledger_tokens * 0.4)),
+        errors=_list_recent_errors(actions),
         decisions=_take_within_budget(_find_decisions(messages), decision_tokens),
-        files=_take_within_budget(format_file_lines(actions), int(ledger * 0.6)),
+        files=_take_within_budget(format_file_lines(actions), int(ledger_tokens * 0.6)),
     )
+
+    # Coverage lines come after the other sections: they get what those leave over, and need not repeat a reference that
+    # is mentioned there. Pointers come last, for references that no line covers.
     spent = sum(estimate_text_tokens(text) + LINE_OVERHEAD_TOKENS for text in sections.texts) + HEADINGS_TOKENS
-    spare = int(budget * SUMMARY_POINTER_SHARE)
-    weights = _weigh_unshown_references(
-        head,
-        {ref for sized_message in tail for ref in find_message_references(sized_message)}.union(
-            *map(find_distinctive_references, [visible_text, *sections.texts])
-        ),
-    )
-    quotes, covered_refs = select_coverage_lines(head, weights, budget - spent - spare)
-    open_refs = {ref: weight for ref, weight in weights.items() if ref not in covered_refs}
-    all_text = "\n".join([visible_text, *sections.texts, *quotes])
-    handles = _take_within_budget(select_result_pointers(head, actions, open_refs, all_text), spare)
-    return replace(sections, quotes=quotes, pointers=handles)
+    pointer_tokens = int(budget * SUMMARY_POINTER_SHARE)
+    shown_refs = _collect_shown_references(tail, [visible_text, *sections.texts])
+    weights = _weigh_unshown_references(head, shown_refs)
+    quotes, covered_refs = select_coverage_lines(head, weights, budget - spent - pointer_tokens)
+    open_weights = {ref: weight for ref, weight in weights.items() if ref not in covered_refs}
+    shown_text = "\n".join([visible_text, *sections.texts, *quotes])
+    pointers = _take_within_budget(select_result_pointers(head, actions, open_weights, shown_text), pointer_tokens)
+    return replace(sections, quotes=quotes, pointers=pointers)
 
 
-HEADINGS_TOKENS = 120
-"""Estimator tokens of the preface and the section headings."""
+def _list_recent_errors(actions: Sequence[ToolAction]) -> list[str]:
+    """Return the last errors among the newest actions.
+
+    An error that many actions came after is solved or given up. Thirty actions and three errors: chosen by judgement.
+    """
+    errors = [action.error for action in actions[-30:] if action.has_failed and action.error]
+    return [flatten_to_line(error, 200) for error in errors[-3:]]
+
+
+def _collect_shown_references(tail: Sequence[SizedMessage], texts: Iterable[str]) -> set[Reference]:
+    """Return the references that stand in ``tail`` or in ``texts``."""
+    refs: set[Reference] = set()
+    for sized_message in tail:
+        refs.update(find_message_references(sized_message))
+    for text in texts:
+        refs.update(find_distinctive_references(text))
+    return refs
 
 
 def take_newest_messages(messages: Sequence[SizedMessage], size: int) -> Sequence[SizedMessage]:
-    """Return the newest of ``messages`` that are together within ``size``; at least one."""
+    """Return the newest of ``messages`` that are together within ``size`` estimator tokens; at least one."""
     start = len(messages)
-    while start and (size := size - messages[start - 1].tokens) >= 0:
+    while start:
+        size -= messages[start - 1].tokens
+        if size < 0:
+            break
         start -= 1
     return messages[min(start, len(messages) - 1) :]
 
 
 class ExtractSections(Struct, frozen=True):
-    """What an extract says, section by section; each item is a line or a quoted text."""
+    """The content of an extract by section; each item is a line or a quoted text."""
 
     goal: list[str]
     constraints: list[str]
@@ -166,14 +189,15 @@ class ExtractSections(Struct, frozen=True):
 
     @property
     def texts(self) -> list[str]:
-        """Every item that is not a coverage line."""
+        """All items but the coverage lines and pointers, which are chosen in view of them."""
         return [*self.goal, *self.constraints, *self.commands, *self.errors, *self.decisions, *self.files]
 
 
-def _render_extract(messages: int, sections: ExtractSections, next_steps: str) -> str:
+def _render_extract(message_count: int, sections: ExtractSections, next_steps: str) -> str:
+    # The headings of the summary that a model is asked for (planning/summary/prompts.py), in the same order.
     return "\n".join(
         [
-            EXTRACT_PREFACE.format(messages=messages),
+            EXTRACT_PREFACE.format(messages=message_count),
             "## Goal\n" + _render_list(sections.goal, ""),
             "## Constraints & Preferences\n" + _render_list(sections.constraints, ""),
             "## Progress\n### Done\n" + _render_list(sections.commands),
@@ -187,7 +211,7 @@ def _render_extract(messages: int, sections: ExtractSections, next_steps: str) -
 
 
 def _render_supplement(sections: ExtractSections) -> str:
-    """Return the sections that hold anything, each under its name."""
+    """Render the sections that are not empty, each under its heading."""
     groups = (
         ("The user's words", [*sections.goal, *sections.constraints], ""),
         ("Commands", sections.commands, "- "),
@@ -195,7 +219,7 @@ def _render_supplement(sections: ExtractSections) -> str:
         ("Lines", sections.quotes, ""),
         ("Files", [*sections.files, *sections.pointers], "- "),
     )
-    blocks = [f"## {name}\n{_render_list(items, bullet)}" for name, items, bullet in groups if items]
+    blocks = [f"## {heading}\n{_render_list(items, bullet)}" for heading, items, bullet in groups if items]
     return "\n".join([SUPPLEMENT_OPENING, *blocks]) if blocks else ""
 
 
@@ -204,38 +228,49 @@ def _render_list(items: Iterable[str], bullet: str = "- ") -> str:
 
 
 def _take_within_budget(candidates: Iterable[str], budget: int) -> list[str]:
-    """Return the first candidates that fit the budget together."""
-    out: list[str] = []
+    """Return the candidates before the first that exceeds ``budget`` (estimator tokens)."""
+    lines: list[str] = []
     for text in candidates:
         budget -= estimate_text_tokens(text) + LINE_OVERHEAD_TOKENS
         if budget < 0:
             break
-        out.append(text)
-    return out
+        lines.append(text)
+    return lines
 
 
 # -- decisions ---------------------------------------------------------------------------------------------------------
 
 
 def _find_decisions(messages: Sequence[Message]) -> list[str]:
-    """Return sentences of the agent that say why or what was decided, newest first."""
-    decisions: list[str] = []
+    """Return distinct sentences of the agent that hold a decision cue, newest first.
+
+    Sentences under 30 characters name nothing that they are about; over 400 they are rarely one sentence.
+    """
+    decisions: dict[str, None] = {}
     for message in reversed(messages):
-        if message.role == "assistant":
-            sentences = _SENTENCE.split(message.text)
-            decisions += [
-                flatten_to_line(s, 200) for s in reversed(sentences) if 30 <= len(s) <= 400 and _DECISION_CUES.search(s)
-            ]
-    return list(dict.fromkeys(decisions))
+        if message.role != "assistant":
+            continue
+        for sentence in reversed(_SENTENCE.split(message.text)):
+            if 30 <= len(sentence) <= 400 and _DECISION_CUES.search(sentence):
+                decisions[flatten_to_line(sentence, 200)] = None
+    return list(decisions)
 
 
 # -- coverage lines ----------------------------------------------------------------------------------------------------
 
 
-class QuotableLine(Struct, frozen=True):
-    """A line of the head that may be quoted: where it stood, what it costs."""
+class LinePosition(NamedTuple):
+    """Where a line stands in the head: its message, the part in it, and the line's number in that part."""
 
-    place: tuple[int, int, int]
+    message_index: int
+    part_index: int
+    line_number: int
+
+
+class QuotableLine(Struct, frozen=True):
+    """A line of the head that may be quoted, and its cost in estimator tokens."""
+
+    place: LinePosition
     line: ReferenceLine
     cost: int
 
@@ -243,79 +278,85 @@ class QuotableLine(Struct, frozen=True):
 def select_coverage_lines(
     head: Sequence[SizedMessage], weights: dict[Reference, float], budget: int
 ) -> tuple[list[str], set[Reference]]:
-    """Return lines of ``head`` that cover the heaviest references, in order, and the references they cover.
+    """Choose lines of ``head`` that cover the heaviest references.
 
-    With the headings that tell where they stood they are within ``budget``.
+    Return the lines in the order of the head, with headings that name their source, all within ``budget`` estimator
+    tokens, and the references that they cover.
     """
     chosen = _select_quotes(_find_quotable_lines(head, weights), weights, budget)
     calls = {call.id: call for sized_message in head for call in sized_message.message.calls}
 
-    def told(number: int) -> list[str]:
-        return _group_quotes_by_source(head, calls, sorted(chosen[:number], key=lambda quote: quote.place))
+    def render_best_quotes(count: int) -> list[str]:
+        return _group_quotes_by_source(head, calls, sorted(chosen[:count], key=lambda quote: quote.place))
 
-    def size(number: int) -> int:
-        return estimate_text_tokens("\n".join(told(number)))
+    def estimate_best_quotes(count: int) -> int:
+        return estimate_text_tokens("\n".join(render_best_quotes(count)))
 
-    every = len(chosen)
-    quote_count = every if size(every) <= budget else bisect(range(1, every), budget, key=size)
-    return told(quote_count), {ref for quote in chosen[:quote_count] for ref in quote.line.refs if ref in weights}
+    # The selection counted the lines alone. How many headings they need is known only afterwards, so the longest prefix
+    # of the selection that fits with its headings is found by bisection.
+    quote_count = len(chosen)
+    if estimate_best_quotes(quote_count) > budget:
+        quote_count = bisect(range(1, quote_count), budget, key=estimate_best_quotes)
+    covered_refs: set[Reference] = set()
+    for quote in chosen[:quote_count]:
+        covered_refs.update(ref for ref in quote.line.refs if ref in weights)
+    return render_best_quotes(quote_count), covered_refs
 
 
 def _weigh_unshown_references(head: Sequence[SizedMessage], visible_refs: set[Reference]) -> dict[Reference, float]:
+    """Return the weight of each reference in ``head`` that is not among ``visible_refs``."""
     length = sum(sized_message.tokens for sized_message in head)
     return {
-        ref: weigh_reference(ref, trace, length)
-        for ref, trace in trace_references(head).items()
-        if ref not in visible_refs
+        ref: weigh_reference(ref, use, length) for ref, use in trace_references(head).items() if ref not in visible_refs
     }
 
 
 def _find_quotable_lines(head: Sequence[SizedMessage], weights: dict[Reference, float]) -> list[QuotableLine]:
-    """Return each distinct line that holds a wanted reference, at its newest place."""
+    """Return each distinct line that holds a reference among ``weights``, at the newest place where it stood."""
     newest: dict[str, QuotableLine] = {}
-    wanted_refs = weights.keys()
-    for index, sized_message in enumerate(head):
-        for place, part in enumerate(merge_adjacent_texts(sized_message.message)):
-            number = 0
+    for message_index, sized_message in enumerate(head):
+        for part_index, part in enumerate(merge_adjacent_texts(sized_message.message)):
+            line_number = 0
             for text in iter_part_texts(part):
                 for line in find_reference_lines(text):
-                    number += 1
-                    if not wanted_refs.isdisjoint(line.refs):
-                        newest[line.text] = QuotableLine((index, place, number), line, line.cost + LINE_OVERHEAD_TOKENS)
+                    line_number += 1
+                    if not weights.keys().isdisjoint(line.refs):
+                        position = LinePosition(message_index, part_index, line_number)
+                        newest[line.text] = QuotableLine(position, line, line.cost + LINE_OVERHEAD_TOKENS)
     return list(newest.values())
 
 
 def _select_quotes(quotes: list[QuotableLine], weights: dict[Reference, float], budget: int) -> list[QuotableLine]:
     """Return the quotes that cover most for their cost within the budget, the best first."""
-    numbers = select_max_coverage([(quote.line.refs, quote.cost) for quote in quotes], dict(weights), budget)
-    return [quotes[number] for number in numbers]
+    candidates = [(quote.line.refs, quote.cost) for quote in quotes]
+    return [quotes[index] for index in select_max_coverage(candidates, dict(weights), budget)]
 
 
 def _group_quotes_by_source(
     head: Sequence[SizedMessage], calls: dict[str, ToolCall], quotes: Sequence[QuotableLine]
 ) -> list[str]:
-    """Return the lines in order, with a heading wherever they come from another result."""
-    out: list[str] = []
-    source = ""
+    """Return the lines of ``quotes`` in their order, with a heading wherever they come from another call or result."""
+    lines: list[str] = []
+    current_source = ""
     for quote in quotes:
-        heading = _describe_source(merge_adjacent_texts(head[quote.place[0]].message)[quote.place[1]], calls)
-        if heading and heading != source:
-            out.append(f"[{heading}]")
-            source = heading
-        out.append(quote.line.text)
-    return out
+        parts = merge_adjacent_texts(head[quote.place.message_index].message)
+        source = _describe_source(parts[quote.place.part_index], calls)
+        if source and source != current_source:
+            lines.append(f"[{source}]")
+            current_source = source
+        lines.append(quote.line.text)
+    return lines
 
 
 def _describe_source(part: Part, calls: dict[str, ToolCall]) -> str:
+    """Return a short name of the call that ``part`` is or answers, or an empty string for other parts."""
     call = calls.get(part.call_id) if isinstance(part, ToolResult) else part
     if not isinstance(call, ToolCall):
         return ""
     action = describe_tool_call(call)
-    return (
-        "/".join(action.subject.split("/")[-2:])
-        if action.is_file_action
-        else flatten_to_line(f"{action.tool} {action.subject}", 48)
-    )
+    if action.is_file_action:
+        return "/".join(action.subject.split("/")[-2:])
+    return flatten_to_line(f"{action.tool} {action.subject}", 48)
 
 
 # -- pointers ----------------------------------------------------------------------------------------------------------
@@ -324,28 +365,35 @@ def _describe_source(part: Part, calls: dict[str, ToolCall]) -> str:
 def select_result_pointers(
     head: Sequence[SizedMessage], actions: Sequence[ToolAction], weights: dict[Reference, float], named_text: str
 ) -> Iterator[str]:
-    """Yield names of results worth reading again, best first: each covers references that nothing else does.
+    """Yield names of results worth reading again, best first: each covers references that nothing else covers.
 
-    A result is named by its path where it has one, else by its call id. Those that ``named_text`` names already come
-    for nothing and are taken first.
+    A result is named by its path if it has one, else by its call id. Results that ``named_text`` names cost nothing, so
+    their references count as covered before others are chosen.
     """
-    remaining = dict(weights)
-    texts = {
-        result.call_id: get_result_text(result)[:RECALL_POINTER_CHARS]
-        for sized_message in head
-        for result in sized_message.message.results
-    }
+    remaining_weights = dict(weights)
+    result_texts: dict[str, str] = {}
+    for sized_message in head:
+        for result in sized_message.message.results:
+            result_texts[result.call_id] = get_result_text(result)[:RECALL_POINTER_CHARS]
+
     candidates: list[tuple[ToolAction, list[Reference]]] = []
     for action in actions:
-        refs = [ref for ref in find_distinctive_references(texts.get(action.call_id, "")) if ref in remaining]
+        text = result_texts.get(action.call_id, "")
+        refs = [ref for ref in find_distinctive_references(text) if ref in remaining_weights]
         if _get_recall_handle(action) in named_text:
             for ref in refs:
-                del remaining[ref]
+                del remaining_weights[ref]
         elif refs:
             candidates.append((action, refs))
-    for number in select_max_coverage([(refs, 1) for _, refs in candidates], remaining, len(candidates)):
-        action = candidates[number][0]
-        yield action.subject if action.is_file_action else f"{action.call_id} {flatten_to_line(action.subject, 30)}"
+
+    # Each candidate costs 1: how many fit is decided by the caller, who takes them while its budget lasts.
+    coverage_candidates = [(refs, 1) for _, refs in candidates]
+    for index in select_max_coverage(coverage_candidates, remaining_weights, len(candidates)):
+        action = candidates[index][0]
+        if action.is_file_action:
+            yield action.subject
+        else:
+            yield f"{action.call_id} {flatten_to_line(action.subject, 30)}"
 
 
 def _get_recall_handle(action: ToolAction) -> str:

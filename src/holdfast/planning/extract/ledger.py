@@ -1,4 +1,4 @@
-"""The ledger: which files were read and edited, which commands ran and how they ended. No model is needed for it."""
+"""The ledger of an extract: which files were read and edited, which commands ran and how they ended."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ from holdfast.messages.references import decode_call_arguments
 from holdfast.messages.text.text_cuts import flatten_to_line
 from holdfast.planning.extract.constants import MAX_COMMAND_CHARS
 
+# Names that the tools of different agents give to the arguments that a line of the ledger shows; the first that holds a
+# text counts.
 PATH_KEYS = ("file_path", "path", "filename", "file", "notebook_path", "filePath")
 COMMAND_KEYS = ("command", "cmd", "script")
 QUERY_KEYS = ("pattern", "query", "url", "regex", "prompt", "description")
+# A tool that takes a path reads it, unless its name says that it changes it.
 _FILE_EDIT_TOOL_NAME = re.compile(r"edit|write|patch|replace|create|insert|apply|move|delete", re.IGNORECASE)
+# Not every API can mark a result as an error, so the text of a result is searched as well.
 _FAILURE_WORDS = re.compile(
     r"\b\w*(?:error|exception)\b|\b(?:traceback|failed|failure|fatal|panic|errno|not found|denied|exit code [1-9])\b",
     re.IGNORECASE,
@@ -25,14 +29,17 @@ _FAILURE_WORDS = re.compile(
 
 
 class ToolAction(Struct, frozen=True):
-    """One call and how it ended: ``verb`` is read, edit, run or ask; ``subject`` is a path, a command or a query."""
+    """One call and how it ended."""
 
     verb: str
+    """``read``, ``edit``, ``run`` or ``ask``."""
     tool: str
     subject: str
+    """A path, a command or a query."""
     call_id: str
     has_failed: bool = False
     error: str = ""
+    """The first line of the result that names an error, if it failed and there is one."""
 
     @property
     def is_file_action(self) -> bool:
@@ -41,47 +48,52 @@ class ToolAction(Struct, frozen=True):
 
 
 def list_tool_actions(messages: Iterable[Message]) -> Iterator[ToolAction]:
-    """Yield what was done, in order."""
-    waiting: dict[str, ToolCall] = {}
+    """Yield the answered calls of ``messages`` in the order of their results, then the calls without a result."""
+    open_calls: dict[str, ToolCall] = {}
     for message in messages:
-        waiting.update((call.id, call) for call in message.calls)
+        for call in message.calls:
+            open_calls[call.id] = call
         for result in message.results:
-            matching_call = waiting.pop(result.call_id, None)
-            if matching_call is not None:
-                yield describe_tool_call(matching_call, result)
-    yield from map(describe_tool_call, waiting.values())
+            call_of_result = open_calls.pop(result.call_id, None)
+            if call_of_result is not None:
+                yield describe_tool_call(call_of_result, result)
+    for call in open_calls.values():
+        yield describe_tool_call(call)
 
 
 def describe_tool_call(call: ToolCall, result: ToolResult | None = None) -> ToolAction:
-    """Return what ``call`` did and how ``result`` says it ended, if it has."""
-    values = decode_call_arguments(call)
-    path = _get_first_text(values, PATH_KEYS)
-    command = _get_first_text(values, COMMAND_KEYS)
-    text = "" if result is None else get_result_text(result)
-    has_failed = result is not None and (
-        result.is_error or (not path and _FAILURE_WORDS.search(text[-2000:]) is not None)
-    )
-    error = find_first_error(text) if has_failed else ""
+    """Describe what ``call`` did and, if it has a ``result``, how it ended."""
+    arguments = decode_call_arguments(call)
+    path = _get_first_text(arguments, PATH_KEYS)
+    has_failed, error = False, ""
+    if result is not None:
+        text = get_result_text(result)
+        # The text of a file may be about errors, so only the end of other results is searched: it says how they ended.
+        has_failed = result.is_error or (not path and _FAILURE_WORDS.search(text[-2000:]) is not None)
+        error = find_first_error(text) if has_failed else ""
     if path:
         verb = "edit" if _FILE_EDIT_TOOL_NAME.search(call.name) else "read"
         return ToolAction(verb, call.name, path, call.id, has_failed, error)
-    verb, subject = ("run", command) if command else ("ask", _get_first_text(values, QUERY_KEYS))
+    verb, subject = "run", _get_first_text(arguments, COMMAND_KEYS)
+    if not subject:
+        verb, subject = "ask", _get_first_text(arguments, QUERY_KEYS)
     return ToolAction(verb, call.name, flatten_to_line(subject, MAX_COMMAND_CHARS), call.id, has_failed, error)
 
 
 def find_first_error(text: str) -> str:
-    """Return the first line that names an error, on one line of at most 160 characters."""
+    """Return the first line that names an error, cut to ``MAX_COMMAND_CHARS``, or an empty string if none does."""
     for line in text.splitlines():
         if _FAILURE_WORDS.search(line):
             return flatten_to_line(line, MAX_COMMAND_CHARS)
     return ""
 
 
-def _get_first_text(values: Any, keys: tuple[str, ...]) -> str:
-    if not isinstance(values, dict):
+def _get_first_text(arguments: Any, keys: tuple[str, ...]) -> str:
+    """Return the first text in ``arguments`` under one of ``keys``; a list of words (an argv) is joined."""
+    if not isinstance(arguments, dict):
         return ""
     for key in keys:
-        value = values.get(key)
+        value = arguments.get(key)
         if isinstance(value, str) and value.strip():
             return value
         if isinstance(value, list) and value and all(isinstance(word, str) for word in value):
@@ -90,28 +102,30 @@ def _get_first_text(values: Any, keys: tuple[str, ...]) -> str:
 
 
 def format_file_lines(actions: Iterable[ToolAction]) -> list[str]:
-    """Return a line for each file, last touched first: ``src/main.py: read x3, edit x2``."""
-    counts: dict[str, dict[str, int]] = {}
+    """Return a line for each file, the last touched first: ``src/main.py: edit x2, read x3``."""
+    counts_by_path: dict[str, dict[str, int]] = {}
     for action in actions:
         if action.is_file_action:
-            verb_counts = counts.pop(action.subject, {})
+            # Removed and put back, so that the dict is in the order of the last touch.
+            verb_counts = counts_by_path.pop(action.subject, {})
             verb_counts[action.verb] = verb_counts.get(action.verb, 0) + 1
-            counts[action.subject] = verb_counts
-    lines = []
-    for path, verbs in reversed(counts.items()):
-        verb_list = ", ".join(f"{verb} x{times}" if times > 1 else verb for verb, times in sorted(verbs.items()))
-        lines.append(f"{path}: {verb_list}")
+            counts_by_path[action.subject] = verb_counts
+    lines: list[str] = []
+    for path, verb_counts in reversed(counts_by_path.items()):
+        verbs = [f"{verb} x{count}" if count > 1 else verb for verb, count in sorted(verb_counts.items())]
+        lines.append(f"{path}: {', '.join(verbs)}")
     return lines
 
 
 def format_command_lines(actions: Iterable[ToolAction]) -> list[str]:
-    """Return a line for each distinct command, newest first, with its error if it failed the last time."""
-    newest: dict[str, ToolAction] = {}
+    """Return a line for each distinct command, newest first, with its error if its last run failed."""
+    last_runs: dict[str, ToolAction] = {}
     for action in actions:
         if action.verb == "run":
-            newest.pop(action.subject, None)
-            newest[action.subject] = action
-    return [
-        f"$ {action.subject}" + (f" -> FAILED {action.error}" if action.has_failed else "")
-        for action in reversed(newest.values())
-    ]
+            last_runs.pop(action.subject, None)
+            last_runs[action.subject] = action
+    lines: list[str] = []
+    for action in reversed(last_runs.values()):
+        failure = f" -> FAILED {action.error}" if action.has_failed else ""
+        lines.append(f"$ {action.subject}{failure}")
+    return lines

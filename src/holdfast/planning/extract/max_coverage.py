@@ -1,4 +1,4 @@
-"""Weighted maximum coverage: the lines that say most for what they cost."""
+"""Weighted maximum coverage: choose the lines that say most for what they cost."""
 
 from __future__ import annotations
 
@@ -7,39 +7,46 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from holdfast.messages.references import Reference
 
+STALE_GAIN_FACTOR = 1 - 1e-9
+"""A candidate goes back into the heap if its gain shrank by more than this factor. The tolerance keeps a difference in
+rounding from counting as a smaller gain."""
+
 
 def select_max_coverage(
     candidates: Sequence[tuple[Iterable[Reference], int]], remaining_weights: dict[Reference, float], budget: int
 ) -> Iterator[int]:
-    """Yield candidates, most weight still in ``remaining_weights`` for their cost first, and take what each covers out
-    of ``remaining_weights``.
+    """Yield the indexes of candidates, each ``(references, cost)``, the best by new weight per cost first.
 
-    Gains only shrink, so a candidate whose old gain is beaten need not be looked at (Minoux 1978). One that costs
-    more than what is left of the budget when its turn comes is passed over; where that is so of all, it is the end.
+    The references of each yielded candidate are removed from ``remaining_weights``, so that nothing is paid twice. A
+    candidate that costs more than is left of the budget is skipped; selection ends when the cheapest one does.
     """
-    get = remaining_weights.get
+    get_weight = remaining_weights.get
 
-    def gain(number: int) -> float:
+    def compute_gain(number: int) -> float:
         refs, cost = candidates[number]
-        return sum([get(ref, 0.0) for ref in refs]) / cost
+        return sum([get_weight(ref, 0.0) for ref in refs]) / cost
 
-    heap = [(-gain(number), number) for number in range(len(candidates))]
+    # Lazy greedy (Minoux 1978): a gain only shrinks as references get covered, so the remembered gain is an upper
+    # bound. If the recomputed gain of the top candidate still equals it, no other can be better and none need be
+    # recomputed. Gains are negated because heapq keeps the smallest on top; ties go to the earlier candidate.
+    heap = [(-compute_gain(number), number) for number in range(len(candidates))]
     heapq.heapify(heap)
     min_cost = min((cost for _, cost in candidates), default=0)
     while heap and budget >= min_cost:
-        old, number = heap[0]
+        remembered_loss, number = heap[0]
         refs, cost = candidates[number]
-        if cost > budget or (now := -gain(number)) >= 0:
+        if cost > budget:
             heapq.heappop(heap)
-        elif now > old * STALE_GAIN_FACTOR:
-            heapq.heapreplace(heap, (now, number))
-        else:
+            continue
+        loss = -compute_gain(number)
+        if loss >= 0:  # everything it refers to is covered
             heapq.heappop(heap)
-            yield number
-            budget -= cost
-            for ref in refs:
-                remaining_weights.pop(ref, None)
-
-
-STALE_GAIN_FACTOR = 1 - 1e-9
-"""A gain smaller than remembered by more than rounding goes back into the heap."""
+            continue
+        if loss > remembered_loss * STALE_GAIN_FACTOR:
+            heapq.heapreplace(heap, (loss, number))
+            continue
+        heapq.heappop(heap)
+        yield number
+        budget -= cost
+        for ref in refs:
+            remaining_weights.pop(ref, None)

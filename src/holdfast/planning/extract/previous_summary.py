@@ -1,13 +1,14 @@
-"""Summaries that stand in a conversation for what came before it: what they say, and what the user said beside them.
+"""Recognize summaries that a client wrote into the conversation in place of earlier turns.
 
-A client that compacts by itself begins anew from such a text. It is known by the words it opens with; what it says is
-all that is left of the conversation until then, and what the client wraps around it tells nothing of that.
+A client that compacts by itself starts over from such a text. It is recognized by its opening words. Its content is all
+that is left of the conversation until then; the sentences that the client wraps around it carry no information.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -15,40 +16,64 @@ from holdfast.messages.message import (
     Message,
     collect_media_in_messages,
     format_part_placeholder,
-    get_part_text,
     replace_all_parts,
 )
 from holdfast.messages.parts import Part, Text
 
 PREVIOUS_SUMMARY_OPENING = "What came before, as an earlier summary has it:\n"
-"""How the text opens in which an extract carries such a summary on."""
+"""Opening of the text in which an extract carries an earlier summary on."""
 PARTLY_OMITTED_TEXT = "[parts of it are left out here]"
-"""The line behind it where it is not whole."""
+"""Last line of that text if the summary is not whole."""
+
+# opencode starts over with this user message, and the assistant message after it is the summary (seen in recordings).
 _OPENCODE_QUESTION = "What did we do so far?"
-"""How opencode begins anew: this is the first message, and the answer to it is the summary [M]."""
+
+
+class _SplitSummary(NamedTuple):
+    """A text in two: the content of a summary, and the words that are not part of it."""
+
+    summary: str
+    other_text: str
 
 
 class _SummaryFormat(Struct, frozen=True):
-    """How such a text opens, and what closes it, of which the first that is there counts; its client wrote both."""
+    """How one client wraps its summaries."""
 
     opening: re.Pattern[str]
+    """Matches from the start of the text up to the content."""
     closings: tuple[str, ...] = ()
+    """Texts that may end the content; the first of this list that occurs counts."""
 
-    def split_text(self, text: str) -> tuple[str, str] | None:
-        """Return what ``text`` says of what came before and what stands behind that, where it opens so."""
-        match = self.opening.match(text)
-        if match is None:
+    def split_text(self, text: str) -> _SplitSummary | None:
+        """Split ``text`` into summary and other words, or return None if it does not open like this format."""
+        opening = self.opening.match(text)
+        if opening is None:
             return None
-        last = (text.rfind(end, match.end()) for end in self.closings)
-        at = next((at for at in last if at >= 0), len(text))
-        lines = (re.escape(end) + ("" if end.startswith("<") else "[^\n]*") for end in self.closings)
-        return text[match.end() : at].strip(), re.sub("|".join(lines), "", text[at:]).strip()
+        content_end = self._find_content_end(text, opening.end())
+        # The rest is the closing words, which are dropped, and maybe a user's words. A closing tag goes alone, since
+        # words may follow on its line; a closing sentence goes with its line.
+        closing_lines = "|".join(
+            re.escape(closing) if closing.startswith("<") else re.escape(closing) + "[^\n]*"
+            for closing in self.closings
+        )
+        rest = re.sub(closing_lines, "", text[content_end:])
+        return _SplitSummary(text[opening.end() : content_end].strip(), rest.strip())
+
+    def _find_content_end(self, text: str, start: int) -> int:
+        # The last occurrence counts: a summary may quote the closing words of an earlier one.
+        for closing in self.closings:
+            position = text.rfind(closing, start)
+            if position >= 0:
+                return position
+        return len(text)
 
 
-def _define_summary_format(opening: str, *ends: str) -> _SummaryFormat:
-    return _SummaryFormat(re.compile(r"\s*" + opening, re.DOTALL), ends)
+def _define_summary_format(opening: str, *closings: str) -> _SummaryFormat:
+    return _SummaryFormat(re.compile(r"\s*" + opening, re.DOTALL), closings)
 
 
+# Our own, then Claude Code and Codex (both from recordings), pi, and Gemini CLI (both from their source). Gemini CLI
+# puts the answer of its model into the conversation as it came, with a scratchpad before the summary.
 _SUMMARY_FORMATS = (
     _define_summary_format(re.escape(PREVIOUS_SUMMARY_OPENING), f"\n{PARTLY_OMITTED_TEXT}"),
     _define_summary_format(
@@ -65,69 +90,88 @@ _SUMMARY_FORMATS = (
     ),
     _define_summary_format(r"(?:<scratchpad>.*?</scratchpad>\s*)?<state_snapshot>", "</state_snapshot>"),
 )
-"""Our own · Claude Code [M] · Codex [M] · pi [S] · Gemini CLI, where it is the answer of its model as it came [S]."""
 
 
 def extract_client_summary(text: str) -> str:
-    """Return what ``text`` says of what came before, if it opens as such a summary does, else nothing."""
-    return _split_summary(text)[0]
+    """Return the content of the summary that ``text`` opens with, or an empty string if it opens with none."""
+    return _split_summary(text).summary
 
 
 def is_client_summary_part(part: Part) -> bool:
-    """Return whether a part says what came before, in the words of who summarised it."""
+    """Return whether a part opens with a summary of earlier turns."""
     return isinstance(part, Text) and bool(extract_client_summary(part.text))
 
 
 def unwrap_client_summary(message: Message) -> Message:
-    """Return ``message`` with nothing of a client's around a summary that it holds; the same object without one."""
-    return replace_all_parts(message, [new for part in message.parts for new in _strip_part_wrapping(part)])
+    """Replace a client's wrapping of summaries in ``message`` by our opening line.
+
+    Words after a summary stay as a part of their own. Return the same object if the message holds no summary.
+    """
+    parts: list[Part] = []
+    for part in message.parts:
+        parts += _unwrap_part(part)
+    return replace_all_parts(message, parts)
 
 
-def _strip_part_wrapping(part: Part) -> Iterator[Part]:
-    summary, beside = _split_summary(get_part_text(part)) if is_client_summary_part(part) else ("", "")
-    yield Text(PREVIOUS_SUMMARY_OPENING + summary) if summary else part
-    if summary and beside:
-        yield Text(beside)
+def _unwrap_part(part: Part) -> list[Part]:
+    if not isinstance(part, Text):
+        return [part]
+    summary, other_text = _split_summary(part.text)
+    if not summary:
+        return [part]
+    unwrapped: list[Part] = [Text(PREVIOUS_SUMMARY_OPENING + summary)]
+    if other_text:
+        unwrapped.append(Text(other_text))
+    return unwrapped
 
 
-def _split_summary(text: str) -> tuple[str, str]:
-    """Return what ``text`` says of what came before, and what else it says: all of it where it is no summary."""
-    split_text = next(
-        (split_text for form in _SUMMARY_FORMATS if (split_text := form.split_text(text)) is not None), ("", text)
-    )
-    return split_text if split_text[0] else ("", text)
+def _split_summary(text: str) -> _SplitSummary:
+    """Split ``text`` by the first format that it opens with; without one, all of it is other text."""
+    for summary_format in _SUMMARY_FORMATS:
+        split = summary_format.split_text(text)
+        if split is None:
+            continue
+        if split.summary:
+            return split
+        break  # an opening with nothing behind it summarizes nothing
+    return _SplitSummary("", text)
 
 
 def find_newest_client_summary(messages: Sequence[Message]) -> str:
-    """Return what the newest summary in ``messages`` says, which are a conversation from its start, or nothing."""
-    summary = (
-        summary
-        for message in reversed(messages)
-        if message.role == "user"
-        for summary in iter_client_summaries(_get_message_texts(message))
-    )
-    return next(summary, messages[1].text.strip() if _is_opencode_restart(messages) else "")
+    """Return the content of the newest summary in ``messages``, or an empty string without one.
+
+    ``messages`` begin where their conversation begins: opencode's summary is recognized only there.
+    """
+    for message in reversed(messages):
+        if message.role == "user":
+            for summary in iter_client_summaries(_get_message_texts(message)):
+                return summary
+    return messages[1].text.strip() if _is_opencode_restart(messages) else ""
 
 
 def iter_client_summaries(texts: Iterable[str]) -> Iterator[str]:
-    """Yield what those of ``texts`` say that are summaries."""
-    return filter(None, map(extract_client_summary, texts))
+    """Yield the content of each of ``texts`` that opens with a summary."""
+    for text in texts:
+        summary = extract_client_summary(text)
+        if summary:
+            yield summary
 
 
 def iter_user_texts(messages: Sequence[Message], *, with_attachments: bool = False) -> Iterator[str]:
-    """Yield what each message of the user says, others' summaries aside; what is blank is nothing.
+    """Yield the user's words, one text a message, without clients' summaries; skip messages without words.
 
-    A line stands for each picture and document that is ``with_attachments``, if those are asked for.
+    If ``with_attachments``, a line stands for each picture and document.
     """
-    for message in messages[2:] if _is_opencode_restart(messages) else messages:
-        if message.is_turn_start:
-            lines = (
-                [format_part_placeholder(attachment) for attachment in collect_media_in_messages(message)]
-                if with_attachments
-                else []
-            )
-            user_text = "\n".join([*[_split_summary(text)[1] for text in _get_message_texts(message)], *lines]).strip()
-            yield from [user_text] if user_text else []
+    own_messages = messages[2:] if _is_opencode_restart(messages) else messages
+    for message in own_messages:
+        if not message.is_turn_start:
+            continue
+        lines = [_split_summary(text).other_text for text in _get_message_texts(message)]
+        if with_attachments:
+            lines += [format_part_placeholder(attachment) for attachment in collect_media_in_messages(message)]
+        user_text = "\n".join(lines).strip()
+        if user_text:
+            yield user_text
 
 
 def _get_message_texts(message: Message) -> list[str]:
@@ -135,7 +179,10 @@ def _get_message_texts(message: Message) -> list[str]:
 
 
 def _is_opencode_restart(messages: Sequence[Message]) -> bool:
-    """Return whether a conversation begins with a client's own question and the summary that answers it."""
-    if len(messages) < 2 or messages[0].role != "user" or messages[1].role != "assistant":
+    """Return whether a conversation opens with opencode's question and the summary that answers it."""
+    if len(messages) < 2:
         return False
-    return messages[0].text.strip() == _OPENCODE_QUESTION and bool(messages[1].text.strip())
+    question, answer = messages[0], messages[1]
+    if question.role != "user" or answer.role != "assistant":
+        return False
+    return question.text.strip() == _OPENCODE_QUESTION and bool(answer.text.strip())

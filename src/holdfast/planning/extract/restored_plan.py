@@ -1,4 +1,4 @@
-"""The plan of the agent as it stands, to be shown again behind a summary."""
+"""Find the agent's newest to-do list, so that it is shown again after a summary."""
 
 from __future__ import annotations
 
@@ -13,49 +13,63 @@ from holdfast.messages.text.text_cuts import flatten_to_line
 from holdfast.messages.text.token_excerpts import clip_text_with_notice
 
 PLAN_OPENING = "The plan as it stands:"
-"""How the text begins that tells the plan, in every summary that has one."""
+"""First line of the plan in every summary that has one."""
 MAX_PLAN_ITEM_CHARS = 300
-"""Characters of one item of a plan. [H]"""
+"""Characters of one item of a plan. Items are sentences; a longer one is a text that stands in the log. Chosen by
+judgement."""
 _PLANNING_TOOL = re.compile(r"todo|plan", re.IGNORECASE)
+# Agents name the field differently; the first of these that holds a text is shown.
 _ITEM_TEXT_KEYS = ("content", "text", "step", "task", "title", "description")
 _DONE_STATUSES = frozenset({"done", "completed", "complete", "cancelled", "canceled"})
 
 
 def render_restored_todos(head: Sequence[Message], tokens: int) -> tuple[str, ...]:
-    """Return the plan of the newest call in ``head`` that makes one, in at most ``tokens``; nothing where all is done.
+    """Return the newest plan in ``head`` as one text of at most ``tokens``, or no text if none is open.
 
-    A call makes a plan where its tool is named so, took it, and a list of items stands in it; an empty list takes the
-    plan back. A plan that an earlier summary told counts as long as no newer one is made.
+    A plan is a list of items in the arguments of a call that did not fail, of a tool with "todo" or "plan" in its name.
+    An empty list withdraws the plan. A plan that an earlier summary showed counts until a newer one is made.
     """
     failed_ids = {result.call_id for message in head for result in message.results if result.is_error}
-    plan = next(
-        (plan_text for message in reversed(head) if (plan_text := _find_plan(message, failed_ids)) is not None), ""
-    )
-    return (clip_text_with_notice(plan, tokens, "the plan"),) if plan and tokens else ()
+    for message in reversed(head):
+        plan = _find_plan(message, failed_ids)
+        if plan is None:
+            continue
+        if not plan or not tokens:
+            break
+        return (clip_text_with_notice(plan, tokens, "the plan"),)
+    return ()
 
 
 def _find_plan(message: Message, failed_ids: Container[str]) -> str | None:
-    """Return the plan that ``message`` makes or tells, empty where all of it is done; nothing where it has none."""
+    """Return the newest plan in ``message``: empty if all its items are done, None if the message holds no plan."""
     for part in reversed(message.parts):
         if isinstance(part, Text) and message.role == "user" and part.text.startswith(PLAN_OPENING):
             return part.text
         if isinstance(part, ToolCall) and _PLANNING_TOOL.search(part.name) and part.id not in failed_ids:
             items = _parse_plan_items(part)
-            if items is not None:
-                is_done = all(item.get("status") in _DONE_STATUSES for item in items)
-                return "" if is_done else "\n".join([PLAN_OPENING, *map(_render_plan_item, items)])
+            if items is None:
+                continue
+            if all(item.get("status") in _DONE_STATUSES for item in items):
+                return ""
+            return "\n".join([PLAN_OPENING, *map(_render_plan_item, items)])
     return None
 
 
 def _parse_plan_items(call: ToolCall) -> list[Mapping[str, Any]] | None:
-    """Return the items of the first list in a call's arguments; nothing where there is none or it has others."""
+    """Return the objects in the first list among a call's arguments.
+
+    The result is empty for an empty list, and None if there is no list or it holds no objects.
+    """
     call_arguments = decode_call_arguments(call)
-    values = call_arguments.values() if isinstance(call_arguments, dict) else ()
-    first = next((value for value in values if isinstance(value, list)), None)
-    items: list[Mapping[str, Any]] = [item for item in first or () if isinstance(item, dict)]
-    return items if items or first == [] else None
+    if not isinstance(call_arguments, dict):
+        return None
+    for value in call_arguments.values():
+        if isinstance(value, list):
+            items: list[Mapping[str, Any]] = [item for item in value if isinstance(item, dict)]
+            return items if items or not value else None
+    return None
 
 
 def _render_plan_item(item: Mapping[str, Any]) -> str:
-    text = next((item[name] for name in _ITEM_TEXT_KEYS if isinstance(item.get(name), str)), "")
+    text = next((item[key] for key in _ITEM_TEXT_KEYS if isinstance(item.get(key), str)), "")
     return f"- [{item.get('status') or 'open'}] {flatten_to_line(text, MAX_PLAN_ITEM_CHARS)}"

@@ -1,11 +1,10 @@
-"""Salience: which references the agent will need again, guessed from how it used them so far."""
+"""Salience: guess which references the agent will need again from how it used them so far."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
-from itertools import chain
+from collections.abc import Collection, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -28,9 +27,11 @@ from holdfast.planning.extract.constants import (
     UNUSED_IDLE_KTOKENS,
 )
 
+# File readers number their lines ("12→", "12\t", "12: "). Quoted without the number, a line that an edit moved is
+# still the same line.
 _LINE_NUMBER = re.compile(r"^\s*\d+(?:→|\t|: ?)")
+# Plans, to-dos and requirements are written as list items.
 _LIST_ITEM = re.compile(r"^\s*(?:[-*•○●] |\d+[.)] |\[[ x]\])")
-"""A point of a list: plans, to-dos and requirements are written so."""
 
 
 class ReferenceLine(Struct, frozen=True):
@@ -41,7 +42,7 @@ class ReferenceLine(Struct, frozen=True):
     cost: int
     """Estimator tokens."""
     is_list_item: bool = False
-    """Whether it is, or belongs to, a point of a list."""
+    """Whether it is, or was cut from, a list item."""
 
 
 class ReferenceUse(Struct):
@@ -49,130 +50,137 @@ class ReferenceUse(Struct):
 
     message_count: int = 0
     use_count: int = 0
-    """In how many messages of the agent or the user it stood."""
+    """Messages of the agent or the user in which it stood; a tool result that shows it is no use."""
     last_position: int = 0
     last_used_position: int = -1
     in_list_item: bool = False
-    """Whether it stood in a point of a list."""
+    """Whether it stood in a list item."""
 
 
 REFERENCE_BYTES = LINE_BYTES = 128
-"""Bytes that a reference takes, and a line beside its text and references. [M]"""
+"""Bytes in memory of a reference, and of a line beside its text and references, as measured. They bound the memo."""
 
 
 def estimate_line_memory(found_lines: tuple[ReferenceLine, ...]) -> int:
-    """Return about how many bytes ``found_lines`` takes."""
+    """Estimate the bytes that ``found_lines`` take in memory."""
     return sum([LINE_BYTES + len(line.text) + REFERENCE_BYTES * len(line.refs) for line in found_lines])
 
 
 def estimate_reference_memory(found_references: Collection[Reference]) -> int:
-    """Return about how many bytes ``found_references`` takes."""
+    """Estimate the bytes that ``found_references`` take in memory."""
     return REFERENCE_BYTES * len(found_references)
+
+
+# The functions below that read a text are memoized by it: each compaction reads the whole head again, and all but its
+# newest messages were there the last time.
 
 
 @cache_by_text(estimate_line_memory)
 def find_reference_lines(text: str) -> tuple[ReferenceLine, ...]:
-    """Return the lines of ``text`` that hold references, trimmed, in order, each once."""
-    background_names = load_common_references()
+    """Return the distinct lines of ``text`` that hold references, trimmed, in order."""
     lines_by_text: dict[str, ReferenceLine] = {}
-    for whole in text.split("\n"):
-        if not whole or whole.isspace():
+    for full_line in text.split("\n"):
+        if not full_line or full_line.isspace():
             continue
-        point = _LIST_ITEM.match(whole) is not None
-        for line in _split_quotable_line(_LINE_NUMBER.sub("", whole, count=1).strip()):
+        is_list_item = _LIST_ITEM.match(full_line) is not None
+        for line in _split_quotable_line(_LINE_NUMBER.sub("", full_line, count=1).strip()):
             if line in lines_by_text:
                 continue
-            refs = {
-                ref: None
-                for piece in line.split()
-                for ref in extract_word_references(piece)
-                if ref[1] not in background_names
-            }
+            refs = tuple(dict.fromkeys(_iter_distinctive_references(line)))
             if refs:
-                lines_by_text[line] = ReferenceLine(line, tuple(refs), estimate_text_tokens(line), point)
+                lines_by_text[line] = ReferenceLine(line, refs, estimate_text_tokens(line), is_list_item)
     return tuple(lines_by_text.values())
 
 
 def _split_quotable_line(line: str) -> list[str]:
+    """Cut a line into pieces of at most ``MAX_QUOTED_LINE_CHARS``, if possible at a space in their second half."""
     if len(line) <= MAX_QUOTED_LINE_CHARS:
         return [line]
-    out: list[str] = []
+    pieces: list[str] = []
     start = 0
     while start < len(line):
         stop = start + MAX_QUOTED_LINE_CHARS
         if stop < len(line):
             space = line.rfind(" ", start + MAX_QUOTED_LINE_CHARS // 2, stop)
             stop = space + 1 if space > 0 else stop
-        out.append(line[start:stop].strip())
+        pieces.append(line[start:stop].strip())
         start = stop
-    return [piece for piece in out if piece]
+    return [piece for piece in pieces if piece]
 
 
 @cache_by_text(estimate_reference_memory)
 def find_distinctive_references(text: str) -> tuple[Reference, ...]:
-    """Return the references of ``text`` that are not background, each once, in order of their first appearance."""
-    background_names = load_common_references()
-    return tuple(
-        {
-            ref: None
-            for piece in text.split()
-            for ref in extract_word_references(piece)
-            if ref[1] not in background_names
-        }
-    )
+    """Return the distinct references of ``text`` that are not common to every project, in order of appearance."""
+    return tuple(dict.fromkeys(_iter_distinctive_references(text)))
+
+
+def _iter_distinctive_references(text: str) -> Iterator[Reference]:
+    common_names = load_common_references()
+    for word in text.split():
+        for ref in extract_word_references(word):
+            if ref[1] not in common_names:
+                yield ref
 
 
 def find_message_references(sized_message: SizedMessage) -> dict[Reference, None]:
-    """Return the references of a message as keys, in order of their first appearance."""
-    return dict.fromkeys(
-        chain.from_iterable(map(find_distinctive_references, iter_reference_texts(sized_message.message)))
-    )
+    """Return the distinctive references of a message as keys, in order of appearance."""
+    refs: dict[Reference, None] = {}
+    for text in iter_reference_texts(sized_message.message):
+        for ref in find_distinctive_references(text):
+            refs[ref] = None
+    return refs
 
 
 @cache_by_text(estimate_reference_memory)
 def find_list_references(text: str) -> frozenset[Reference]:
-    """Return the references that stand in points of lists in ``text``."""
-    return frozenset(ref for line in find_reference_lines(text) if line.is_list_item for ref in line.refs)
+    """Return the references that stand in list items of ``text``."""
+    refs: set[Reference] = set()
+    for line in find_reference_lines(text):
+        if line.is_list_item:
+            refs.update(line.refs)
+    return frozenset(refs)
 
 
 def find_message_list_references(sized_message: SizedMessage) -> frozenset[Reference]:
-    """Return the references that stand in points of lists in a message."""
+    """Return the references that stand in list items of a message."""
     return frozenset().union(*[find_list_references(text) for text in iter_reference_texts(sized_message.message)])
 
 
 def trace_references(sized_messages: Sequence[SizedMessage]) -> dict[Reference, ReferenceUse]:
     """Return how each reference occurred in ``sized_messages``."""
-    traces_by_ref: dict[Reference, ReferenceUse] = {}
+    uses_by_ref: dict[Reference, ReferenceUse] = {}
     position = 0
     for sized_message in sized_messages:
         position += sized_message.tokens
-        points = find_message_list_references(sized_message)
+        list_refs = find_message_list_references(sized_message)
         is_dialogue = sized_message.message.role in {"assistant", "user"}
         for ref in find_message_references(sized_message):
-            trace = traces_by_ref.get(ref)
-            if trace is None:
-                trace = traces_by_ref[ref] = ReferenceUse()
-            trace.message_count += 1
-            trace.in_list_item = trace.in_list_item or ref in points
-            trace.last_position = position
+            use = uses_by_ref.get(ref)
+            if use is None:
+                use = uses_by_ref[ref] = ReferenceUse()
+            use.message_count += 1
+            use.in_list_item = use.in_list_item or ref in list_refs
+            use.last_position = position
             if is_dialogue:
-                trace.use_count += 1
-                trace.last_used_position = position
-    return traces_by_ref
+                use.use_count += 1
+                use.last_used_position = position
+    return uses_by_ref
 
 
-def weigh_reference(ref: Reference, trace: ReferenceUse, length: int) -> float:
-    """Return how likely a reference is needed again, up to a factor; ``length`` is the size of the head in tokens.
+def weigh_reference(ref: Reference, use: ReferenceUse, length: int) -> float:
+    """Return how likely a reference is needed again, up to a constant factor.
 
-    Likelier the more often the agent used it, and the more recently it stood anywhere and was used.
+    It is likelier the more often the agent used it, and the more recently it stood anywhere and was used. ``length`` is
+    the size of the head in estimator tokens.
     """
-    age = (length - trace.last_position) / 1000
-    idle = (length - trace.last_used_position) / 1000 if trace.use_count else UNUSED_IDLE_KTOKENS
-    often = (1 + trace.use_count) * (SINGLE_USE_WEIGHT if trace.message_count == 1 and trace.use_count else 1.0)
-    plan_factor = LIST_ITEM_WEIGHT if trace.in_list_item else 1.0
-    return (
-        REFERENCE_KIND_WEIGHTS.get(ref[0], 1.0)
-        * plan_factor
-        * often
-        / (math.pow(1 + age, AGE_DECAY_EXPONENT) * math.pow(1 + idle, IDLE_DECAY_EXPONENT))
-    )
+    # The form of the model behind the fit (see AGE_DECAY_EXPONENT): independent factors, with power-law forgetting of
+    # the distance in thousands of tokens.
+    age = (length - use.last_position) / 1000
+    idle = (length - use.last_used_position) / 1000 if use.use_count else UNUSED_IDLE_KTOKENS
+    frequency = 1.0 + use.use_count
+    if use.message_count == 1 and use.use_count:
+        frequency *= SINGLE_USE_WEIGHT
+    kind_factor = REFERENCE_KIND_WEIGHTS.get(ref[0], 1.0)
+    list_factor = LIST_ITEM_WEIGHT if use.in_list_item else 1.0
+    forgetting = math.pow(1 + age, AGE_DECAY_EXPONENT) * math.pow(1 + idle, IDLE_DECAY_EXPONENT)
+    return kind_factor * list_factor * frequency / forgetting

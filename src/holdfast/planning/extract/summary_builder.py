@@ -1,6 +1,8 @@
-"""What stands for turns that gave way: an extract, or what somebody wrote with what that leaves out; sources behind it.
+"""Build the summary that takes the place of older turns.
 
-The ledger, the user's words and the coverage lines are made over the whole head from the log, whoever wrote the rest.
+It is an extract, or a summary that a model or hook wrote with a supplement of what that leaves out; then come texts
+that are read again from their source. Extract and supplement are made over the whole head from the log, not from an
+earlier summary, so that errors of summaries do not add up.
 """
 
 from __future__ import annotations
@@ -41,30 +43,33 @@ SUMMARY_PREFACE = (
     "can be read back with recall."
 )
 MIN_SUPPLEMENT_TOKENS = 200
-"""Estimator tokens under which nothing but the user's newest words is put beside a written summary. [H]"""
+"""Estimator tokens that must be left beside a written summary for a supplement to be made: less would repeat headings
+and quote next to nothing. Without a request in the tail one is made all the same, for the user's newest words. Chosen
+by judgement."""
+# Estimator tokens of the line that says how much of a text is left out.
 _CLIP_LINE_TOKENS = 20
-"""Estimator tokens of the line that says what of a text is left out."""
 TEXT_WRITERS = frozenset({"model", "hook"})
-"""Who writes a text that a later summary brings up to date."""
+"""Authors of summaries that a later summary updates. A provider's own compaction is sealed data and cannot be
+updated."""
 
 
 def build_compaction(
     builder: PlanBuilder, keep: int, max_tokens: float, summary_result: SummaryResult | None = None
 ) -> CompactionEntry | None:
-    """Return the compaction that keeps from slot ``keep`` on, its summary in at most about ``max_tokens`` tokens.
+    """Build the compaction that keeps messages from index ``keep`` on, with a summary of about ``max_tokens`` tokens.
 
-    ``summary_result`` is what somebody made for it; without, it is an extract. Nothing where nothing was really said.
+    ``summary_result`` is a summary that a model, hook or provider made for it; without one the summary is an extract.
+    Return None if the head holds no words, calls or results.
     """
     head = build_head_messages(builder, keep)
-    if not any(
-        sized_message.message.text.strip() or sized_message.message.calls or sized_message.message.results
-        for sized_message in head
-    ):
+    if not any(_has_content(sized_message.message) for sized_message in head):
         return None
     files = builder.rules.list_restored_files(builder, head) if builder.restores_files else ()
     sources = list(_get_restored_sources(builder))
     if continue_text := builder.rules.build_continue_text(builder, keep):
         sources.append(continue_text)
+    # With a goal for the compacted request, restored files are paid from the summary's budget so that the goal is met.
+    # Policies without a goal (those of other tools) add their files on top.
     counted_texts = [*files, *sources] if builder.settings.compaction.goal_share else sources
     budget = builder.to_estimator_tokens(max_tokens) - sum(map(estimate_text_tokens, counted_texts))
     texts = [*_build_summary_texts(builder, head, keep, budget, summary_result), *files, *sources]
@@ -73,6 +78,8 @@ def build_compaction(
     compaction = CompactionEntry(keep, summary, size, tokens_before=builder.estimated_tokens)
     if summary_result is None:
         return compaction
+
+    # A provider's native summary is what is sent to that provider; the readable one is kept for a switch of provider.
     compaction = replace(
         compaction,
         author=summary_result.author,
@@ -80,75 +87,81 @@ def build_compaction(
         readable_tokens=0 if summary_result.native is None else size,
     )
     native = decode_native_summary(compaction)
-    return (
-        replace(compaction, head_tokens=builder.to_estimator_tokens(native.tokens))
-        if native is not None and native.tokens > 0
-        else compaction
-    )
+    if native is None or native.tokens <= 0:
+        return compaction
+    return replace(compaction, head_tokens=builder.to_estimator_tokens(native.tokens))
+
+
+def _has_content(message: Message) -> bool:
+    return bool(message.text.strip() or message.calls or message.results)
 
 
 def find_updatable_summary(state: ConversationState) -> str:
-    """Return the text that a later summary brings up to date: what somebody wrote for the one in force, or nothing.
+    """Return the text of the summary in force that a new summary should update, or an empty string.
 
-    Of an extract it is nothing as long as all that it stands for can be read again, which makes a better summary; what
-    is longer than ``MAX_SCANNED_TOKENS`` would be read for ever, and the extract is the text.
+    A summary that a model or hook wrote is updated. An extract is not, as long as everything that it covers can be read
+    again, which makes a better summary. Once that is more than ``MAX_SCANNED_TOKENS``, reading it again at each
+    compaction would cost too much, and the text of the extract is updated.
     """
     compaction, texts = state.view.compaction, _get_active_summary_texts(state)
     if compaction is None or not texts:
         return ""
     if compaction.author in TEXT_WRITERS:
         return _strip_summary_preface(texts)
-    head, text = state.history.sized_messages.slice(state.view.pinned_count, state.view.first_kept), texts[0]
-    if (
-        not text.startswith(EXTRACT_OPENING)
-        or sum(sized_message.tokens for sized_message in head) <= MAX_SCANNED_TOKENS
-    ):
+    if not texts[0].startswith(EXTRACT_OPENING):
         return ""
-    behind_preface = text.partition("\n")[2]
-    return "\n\n".join([behind_preface, *(text for text in texts if text.startswith(PREVIOUS_SUMMARY_OPENING))])
+    head = state.history.sized_messages.slice(state.view.pinned_count, state.view.first_kept)
+    if sum(sized_message.tokens for sized_message in head) <= MAX_SCANNED_TOKENS:
+        return ""
+    text_after_preface = texts[0].partition("\n")[2]
+    carried_texts = [text for text in texts if text.startswith(PREVIOUS_SUMMARY_OPENING)]
+    return "\n\n".join([text_after_preface, *carried_texts])
 
 
 def choose_carried_summary(state: ConversationState, keep: int) -> str:
-    """Return the summary of what came before that an extract of all before slot ``keep`` carries on, or nothing.
+    """Return the summary of earlier turns that an extract of all before index ``keep`` carries on, or an empty string.
 
-    It is the newest: one that the client sent since the last compaction, else the one in force if somebody wrote it;
-    under an extract of ours the newest that gave way to it, else the one that it carries on.
+    An extract cannot quote turns that only a summary still tells of. The newest such summary is chosen: one that the
+    client sent since the last compaction, else the one in force if a model or hook wrote it. If an extract is in
+    force, it is the newest one in the whole head, else the one that the extract itself carried on.
     """
     texts = _get_active_summary_texts(state)
-    newest = find_newest_client_summary(state.history.messages.slice(state.view.pinned_count, keep))
+    pinned_count = state.view.pinned_count
+    newest = find_newest_client_summary(state.history.messages.slice(pinned_count, keep))
     if not texts or texts[0].startswith(EXTRACT_OPENING):
         return newest or next(iter_client_summaries(texts), "")
-    is_covered = newest == find_newest_client_summary(
-        state.history.messages.slice(state.view.pinned_count, state.view.first_kept)
-    )
+    newest_before = find_newest_client_summary(state.history.messages.slice(pinned_count, state.view.first_kept))
+    is_covered = newest == newest_before
     return _strip_summary_preface(texts) if is_covered else newest
 
 
 def _strip_summary_preface(texts: Sequence[str]) -> str:
-    """Return what somebody wrote for a summary with these texts: behind our preface, as a client wraps it, or alone."""
+    """Return the written content of a summary with these texts: without our preface or a client's wrapping."""
     if texts[0].startswith(SUMMARY_PREFACE.partition("{")[0]):
         return texts[1] if len(texts) > 1 else ""
     return next(iter_client_summaries(texts), "\n\n".join(texts))
 
 
 def _get_active_summary_texts(state: ConversationState) -> list[str]:
-    """Return the texts of the summary in force."""
+    """Return the texts of the summary in force; an empty list if none can be read."""
     compaction = state.view.compaction
-    parts = compaction.summary.parts if compaction is not None and compaction.summary is not None else ()
-    return [part.text for part in parts if isinstance(part, Text)]
+    if compaction is None or compaction.summary is None:
+        return []
+    return [part.text for part in compaction.summary.parts if isinstance(part, Text)]
 
 
 def build_head_messages(builder: PlanBuilder, keep: int) -> list[SizedMessage]:
-    """Return the whole head from the log, with long words of the user as they were shown: spilled, not whole.
+    """Return the messages before index ``keep`` from the log, as a summary is made of them.
 
-    An earlier summary is what it says, and whole.
+    Edits of the user's words apply: a text of theirs that was spilled is quoted as the preview that was shown. Earlier
+    summaries are unwrapped and whole. All other messages are as they were logged.
     """
     state = builder.state
+    start = state.view.pinned_count
+    head = state.history.sized_messages.slice(start, keep)
     return [
         _build_head_message(sized_message, state.view.edits.get(index, ()))
-        for index, sized_message in enumerate(
-            state.history.sized_messages.slice(state.view.pinned_count, keep), state.view.pinned_count
-        )
+        for index, sized_message in enumerate(head, start)
     ]
 
 
@@ -156,51 +169,58 @@ def _build_head_message(sized_message: SizedMessage, edits: Sequence[Edit]) -> S
     message = sized_message.message
     if not message.is_turn_start:
         return sized_message
-    visible_edits = [
+    # A client's summary is not cut even if it was spilled: nothing else tells of the turns before it.
+    applied_edits = [
         edit for edit in edits if edit.span.part is None or not is_client_summary_part(message.parts[edit.span.part])
     ]
-    sized_message = apply_part_edits(sized_message, visible_edits) if visible_edits else sized_message
+    if applied_edits:
+        sized_message = apply_part_edits(sized_message, applied_edits)
     unwrapped_message = unwrap_client_summary(sized_message.message)
-    return (
-        sized_message
-        if unwrapped_message is sized_message.message
-        else replace(sized_message, message=unwrapped_message)
-    )
+    if unwrapped_message is sized_message.message:
+        return sized_message
+    return replace(sized_message, message=unwrapped_message)
 
 
 def _build_summary_texts(
     builder: PlanBuilder, head: Sequence[SizedMessage], keep: int, budget: int, summary_result: SummaryResult | None
 ) -> Iterator[str]:
-    """Yield the texts of the summary: an extract, or a preface, what was written, and what that leaves out."""
+    """Yield the texts of the summary.
+
+    These are an extract and the summary that it carries on, or a preface, the written summary and its supplement.
+    """
     tail, settings = builder.state.history.sized_messages.slice(keep), builder.settings
     if summary_result is None or not summary_result.text.strip():
-        before = render_previous_summary(
-            choose_carried_summary(builder.state, keep),
-            min(budget, max(MIN_PREVIOUS_SUMMARY_TOKENS, int(budget * PREVIOUS_SUMMARY_SHARE))),
-        )
-        yield build_extract(head, tail, budget - estimate_text_tokens(before), settings, before)
-        yield from [before] if before else []
+        carried_budget = min(budget, max(MIN_PREVIOUS_SUMMARY_TOKENS, int(budget * PREVIOUS_SUMMARY_SHARE)))
+        carried_text = render_previous_summary(choose_carried_summary(builder.state, keep), carried_budget)
+        yield build_extract(head, tail, budget - estimate_text_tokens(carried_text), settings, carried_text)
+        if carried_text:
+            yield carried_text
         return
     yield SUMMARY_PREFACE.format(messages=len(head))
     yield summary_result.text.strip()
     remaining = budget - estimate_text_tokens(summary_result.text)
-    if remaining < MIN_SUPPLEMENT_TOKENS and any(sized_message.message.is_turn_start for sized_message in tail):
+    has_request_in_tail = any(sized_message.message.is_turn_start for sized_message in tail)
+    if remaining < MIN_SUPPLEMENT_TOKENS and has_request_in_tail:
         return
-    beside = build_supplement(head, tail, summary_result.text, max(0, remaining), settings)
-    if beside:
-        yield beside
+    supplement = build_supplement(head, tail, summary_result.text, max(0, remaining), settings)
+    if supplement:
+        yield supplement
 
 
 def _get_restored_sources(builder: PlanBuilder) -> Iterator[str]:
-    """Yield the texts from their source, as far as their budgets go: of each, and of all together."""
+    """Yield texts that the caller read from their source again (skills, rules), while their common budget lasts.
+
+    A text over the budget of one source is cut, with a line that says so.
+    """
     settings = builder.settings.restore
     remaining = builder.to_estimator_tokens(
         min(settings.total_tokens, builder.compute_compaction_share(settings.max_share))
     )
     for text in builder.inputs.restored_texts:
         max_tokens = min(builder.to_estimator_tokens(settings.source_tokens), remaining)
-        size = estimate_text_tokens(text)
-        excerpt = text if size <= max_tokens else clip_text_with_notice(text, max_tokens - _CLIP_LINE_TOKENS, "this")
+        excerpt = text
+        if estimate_text_tokens(text) > max_tokens:
+            excerpt = clip_text_with_notice(text, max_tokens - _CLIP_LINE_TOKENS, "this")
         remaining -= estimate_text_tokens(excerpt)
         if remaining < 0:
             return

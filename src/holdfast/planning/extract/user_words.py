@@ -1,16 +1,17 @@
-"""The user's words, as an extract quotes them: the request under way whole, then what else the budget takes.
+"""Quote the user's words in an extract: the request under way whole, then as much of the rest as the budget takes.
 
-What does not fit gives way sentence by sentence. What sounds like a rule stays longest, wherever it was said, for that
-is what a long session must not forget; then the newest request, the first, and what was said last.
+Messages that do not fit are shortened sentence by sentence. Sentences that sound like a rule stay longest, wherever
+they were said, because rules are what a long session must not forget; then come the newest request, the first one, and
+the latest messages.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import groupby
 from math import inf
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import estimate_text_tokens
@@ -18,179 +19,239 @@ from holdfast.planning.extract.client_notes import split_client_notes
 from holdfast.planning.extract.previous_summary import iter_user_texts
 
 MIN_OLDER_TOKENS, OLDER_SHARE = 64, 0.5
-"""[H] Estimator tokens for what the user said before the newest request, however long that is; or so much of the
-budget, where that is more."""
+"""Estimator tokens, or share of the budget if that is more, for what the user said before the newest request. They are
+spent even beyond the budget: a long newest request is quoted whole, and the rules laid down before it must not vanish
+for that. Chosen by judgement."""
 QUOTE_OVERHEAD_TOKENS = 6
-"""[H] Estimator tokens of what stands around the quotes of one message: who said it, marks, the end of a line."""
+"""Estimator tokens around the quotes of one message: the speaker, omission marks, the line end. Chosen by judgement."""
 RULES_SHARE, MESSAGE_SHARE = 0.5, 1 / 3
-"""[H] Shares of the budget: for all that sounds like a rule, and for one message, before others had their turn."""
+"""Shares of the budget: for all sentences that sound like a rule, and for one message until the others had their turn.
+The first keeps talk quoted beside the rules, the second keeps one long message from being all that is quoted. Chosen by
+judgement."""
 PROGRAM_SHARE = 1 / 8
-"""[H] Share of the budget for what the program told the model; twice that where the user leaves so much."""
+"""Share of the budget for system messages inside the conversation; twice that where the user's words leave it over.
+Small, because long instructions of a program must not displace the user's words. Chosen by judgement."""
 END_CHARS_PER_TOKEN = 8
-"""[H] Characters at each end of a long text that are looked at, for each token of the budget."""
+"""Characters read at each end of a long text for each token of the budget: about twice what the budget could quote, so
+that a megabyte without line ends costs no more than its ends. Chosen by judgement."""
 OMISSION_MARK = "[…]"
 """Stands where words are left out."""
+
+# A sentence or a line with the white space after it. Text without an end (base64, Chinese without punctuation) is cut
+# every 200 characters, so that a piece is never too large to fit.
 _SENTENCE_PIECE = re.compile(r".{1,200}?(?:[.!?]\s+|[。！？]\s*|\n\s*|\Z)|.{1,200}", re.DOTALL)
-"""A sentence or a line with the blanks behind it; of one without end so much as may stand for itself."""
+
+# Words of sentences that lay something down.
 _RULE_WORDS = re.compile(
     r"\b(?:must|never|always|only|don'?t|do not|cannot|may not|should|avoid|keep|prefer|instead of|rather than|without|"
     r"make sure|be sure|from now on|important|remember|require[ds]?|forbidden|at (?:most|least)|no (?:more|longer))\b|"
     r"必须|不要|禁止|务必|优先|不能|只能|始终",
     re.IGNORECASE,
 )
-"""What a sentence has in it that lays something down."""
 
 TextPieces: TypeAlias = Sequence[str]
-PiecePosition: TypeAlias = tuple[int, int]
-"""Which message, and which piece of it."""
+"""One text cut into sentences, in order; joined they are the text again."""
+
+
+class PiecePosition(NamedTuple):
+    """A piece of one of several texts."""
+
+    text_index: int
+    piece_index: int
 
 
 def quote_user_messages(
     messages: Sequence[Message], budget: int, *, is_open: bool = True
 ) -> tuple[list[str], list[str]]:
-    """Return the first and the newest request of the user, and what was said between, in about ``budget`` tokens.
+    """Quote the user in about ``budget`` estimator tokens.
 
-    The newest is whole whatever it costs, if it ``is_open``: nothing newer is said behind what is quoted. Messages of
-    which nothing stays are counted in a line at the end. Summaries of what came before are no words of the user, and
-    what a client noted beside older ones is not quoted, but for the first, whose notes come last. What the program told
-    the model in between has a small share.
+    Return two lists: the first and the newest request, and everything between them in its order. The newest request is
+    quoted whole, whatever it costs, if it ``is_open``, that is if no newer message of the user stays visible after the
+    extract. Messages that are not quoted at all are counted in a line. Summaries written by a client are not the user's
+    words; notes of a client are quoted only if they stand in the first message, and come last. System messages inside
+    the conversation get a small share of the budget.
     """
-    *before, newest = list(iter_user_texts(messages, with_attachments=True)) or [""]
-    requests = [split_client_notes(text)[0] or text for text in before]
+    *earlier_texts, newest = list(iter_user_texts(messages, with_attachments=True)) or [""]
+    requests = [split_client_notes(text).own_words or text for text in earlier_texts]
     first = requests[0] if requests else newest
     older = [text for text in dict.fromkeys([first, *reversed(requests)]) if text != newest]
-    candidates, spent = (older, estimate_text_tokens(newest)) if is_open or not newest else ([newest, *older], 0)
-    remaining, orders = (
-        max(MIN_OLDER_TOKENS, round(OLDER_SHARE * budget), budget - spent),
-        _list_program_messages(messages),
+
+    if is_open or not newest:
+        candidates = older
+        newest_tokens = estimate_text_tokens(newest)
+    else:  # a newer request is visible in the tail: this one competes like the others, but is first in line
+        candidates = [newest, *older]
+        newest_tokens = 0
+    remaining = max(MIN_OLDER_TOKENS, round(OLDER_SHARE * budget), budget - newest_tokens)
+
+    program_texts = _list_program_messages(messages)
+    reserved_for_program = min(PROGRAM_SHARE * remaining, _estimate_quote_tokens(program_texts))
+    *excerpts, note = select_excerpts(
+        [*candidates, _get_first_client_notes(earlier_texts)], round(remaining - reserved_for_program)
     )
-    share = min(PROGRAM_SHARE * remaining, _estimate_quote_tokens(orders))
-    *quoted_texts, note = select_excerpts([*candidates, _get_first_client_notes(before)], round(remaining - share))
-    quotes = dict(zip(candidates, quoted_texts, strict=True))
-    omission_lines = _format_unquoted_count(quoted_texts.count(""), "user")
-    quotes.setdefault(newest, newest)
-    ends = {first: "First", newest: "Newest"}
-    goal = [f"{label} request of the user, verbatim:\n{quotes[text]}" for text, label in ends.items() if quotes[text]]
-    between = [f"User: {quotes[text]}" for text in reversed(older) if text != first and quotes[text]]
-    program_lines = _quote_program_messages(
-        orders,
-        round(
-            min(2 * PROGRAM_SHARE * remaining, max(share, remaining - _estimate_quote_tokens([*quoted_texts, note])))
-        ),
-    )
-    notes = [f"Noted by the user's program, at the beginning: {note}"] if note else []
-    return goal, between + omission_lines + program_lines + notes
+    # The program's share grows up to twice its size with what the user's words left unused.
+    left_over = remaining - _estimate_quote_tokens([*excerpts, note])
+    program_tokens = min(2 * PROGRAM_SHARE * remaining, max(reserved_for_program, left_over))
+
+    excerpt_by_text = dict(zip(candidates, excerpts, strict=True))
+    excerpt_by_text.setdefault(newest, newest)
+    goal: list[str] = []
+    # A single request is both first and newest; as a dict key it appears once, with the later label.
+    for text, label in {first: "First", newest: "Newest"}.items():
+        if excerpt_by_text[text]:
+            goal.append(f"{label} request of the user, verbatim:\n{excerpt_by_text[text]}")
+    lines = [f"User: {excerpt_by_text[text]}" for text in reversed(older) if text != first and excerpt_by_text[text]]
+    lines += _format_unquoted_count(excerpts.count(""), "user")
+    lines += _quote_program_messages(program_texts, round(program_tokens))
+    if note:
+        lines.append(f"Noted by the user's program, at the beginning: {note}")
+    return goal, lines
 
 
-def _quote_program_messages(orders: Sequence[str], budget: int) -> list[str]:
-    """Return what is quoted of ``orders`` of the program, the newest first, as they were told; all are laws."""
-    quotes = select_excerpts(orders, budget, rule_texts=range(len(orders)))
-    quote_lines = [f"Told by the user's program: {quote}" for quote in reversed(quotes) if quote]
-    return quote_lines + _format_unquoted_count(quotes.count(""), "user's program")
+def _quote_program_messages(program_texts: Sequence[str], budget: int) -> list[str]:
+    """Quote ``program_texts``, given newest first, in the order they were said.
+
+    All of them count as rules: a program gives its orders without the words by which a user's rule is recognized.
+    """
+    excerpts = select_excerpts(program_texts, budget, rule_texts=range(len(program_texts)))
+    lines = [f"Told by the user's program: {excerpt}" for excerpt in reversed(excerpts) if excerpt]
+    return lines + _format_unquoted_count(excerpts.count(""), "user's program")
 
 
-def _estimate_quote_tokens(texts: Sequence[str]) -> int:
-    """Return about how many tokens the quotes of ``texts`` are."""
+def _estimate_quote_tokens(texts: Iterable[str]) -> int:
+    """Estimate the tokens of quoting all of ``texts``; empty ones cost nothing."""
     return sum(estimate_text_tokens(text) + QUOTE_OVERHEAD_TOKENS for text in texts if text)
 
 
 def _list_program_messages(messages: Sequence[Message]) -> list[str]:
-    """Return what system messages say that stand among ``messages``, the newest first, each once."""
-    texts = (message.text for message in reversed(messages) if message.role == "system")
-    return list(dict.fromkeys(filter(None, map(str.strip, texts))))
+    """Return the distinct texts of the system messages in ``messages``, newest first."""
+    texts: dict[str, None] = {}
+    for message in reversed(messages):
+        if message.role == "system" and (text := message.text.strip()):
+            texts[text] = None
+    return list(texts)
 
 
 def _get_first_client_notes(texts: Sequence[str]) -> str:
-    """Return what a client noted beside the words of the first of ``texts``."""
-    own, notes = split_client_notes(texts[0]) if texts else ("", "")
-    return notes if own else ""
+    """Return the client's notes in the first of ``texts``, or an empty string if it holds no words of the user."""
+    if not texts:
+        return ""
+    first = split_client_notes(texts[0])
+    return first.notes if first.own_words else ""
 
 
 def _format_unquoted_count(number: int, source: str) -> list[str]:
-    """Return the line that tells how many messages are not quoted, if any is not."""
+    """Return a line that counts the messages of ``source`` left out, or no line if ``number`` is 0."""
+    if not number:
+        return []
     subject = f"{number} more messages of the {source} are" if number > 1 else f"1 more message of the {source} is"
-    return [f"[{subject} not quoted here; recall reads them back]"] if number else []
+    return [f"[{subject} not quoted here; recall reads them back]"]
 
 
 def select_excerpts(
     texts: Sequence[str], budget: int, message_share: float = MESSAGE_SHARE, rule_texts: Container[int] = ()
 ) -> list[str]:
-    """Return what is quoted of each of ``texts``, the most wanted first; nothing of those that find no room.
+    """Return an excerpt of each of ``texts``, most important text first, in about ``budget`` estimator tokens together.
 
-    ``message_share`` is the share that one has before others had their turn. Of the texts numbered ``rule_texts`` all
-    sounds like a rule. A rule has its place once, however often it is said: pasted lines are.
+    Texts that do not fit get an empty excerpt. ``message_share`` is the share of the budget that one text may take
+    until the others had their turn. Every sentence of the texts with indexes in ``rule_texts`` counts as a rule. A rule
+    that is repeated word for word counts once: a pasted log repeats its warnings.
     """
-    pieces = [_split_into_pieces(text, END_CHARS_PER_TOKEN * budget) for text in texts]
-    chosen, remaining = set[PiecePosition](), float(budget)
-    rules = _find_rule_pieces(pieces, rule_texts)
-    for places, share, share_limit in (
-        (rules, RULES_SHARE, inf),
-        (_order_pieces(pieces), 1.0, message_share),
-        (_order_pieces(pieces), 1.0, inf),
-    ):
-        remaining -= _choose_pieces(places, pieces, chosen, remaining - (1 - share) * budget, share_limit * budget)
-    return [
-        _join_chosen_pieces(own, [(number, at) in chosen for at in range(len(own))])
-        for number, own in enumerate(pieces)
-    ]
+    pieces_by_text = [_split_into_pieces(text, END_CHARS_PER_TOKEN * budget) for text in texts]
+    chosen: set[PiecePosition] = set()
+    remaining = float(budget)
+
+    # Three rounds: rules from all texts, within their share; then each text in turn, up to its share; then whatever
+    # still fits, again from the most important text on.
+    rule_positions = _find_rule_pieces(pieces_by_text, rule_texts)
+    unusable_for_rules = (1 - RULES_SHARE) * budget
+    remaining -= _choose_pieces(rule_positions, pieces_by_text, chosen, remaining - unusable_for_rules, inf)
+    for max_tokens in (message_share * budget, inf):
+        positions = _order_pieces(pieces_by_text)
+        remaining -= _choose_pieces(positions, pieces_by_text, chosen, remaining, max_tokens)
+
+    excerpts: list[str] = []
+    for text_index, pieces in enumerate(pieces_by_text):
+        is_chosen = [PiecePosition(text_index, index) in chosen for index in range(len(pieces))]
+        excerpts.append(_join_chosen_pieces(pieces, is_chosen))
+    return excerpts
 
 
 def _split_into_pieces(text: str, reach: int) -> TextPieces:
-    """Return the pieces of ``text``; of a long one those near its ends, with an empty one between."""
+    """Cut ``text`` into sentences; of a longer text only ``reach`` characters at each end, with an empty piece between.
+
+    The empty piece is never chosen, so an omission mark appears in its place.
+    """
     if len(text) <= 2 * reach:
         return _SENTENCE_PIECE.findall(text)
     return [*_SENTENCE_PIECE.findall(text[:reach]), "", *_SENTENCE_PIECE.findall(text[-reach:])]
 
 
-def _order_pieces(pieces: Sequence[TextPieces]) -> Iterator[PiecePosition]:
-    """Yield where the pieces of each message are, its end first: what is asked stands behind what it is about."""
-    for number, own in enumerate(pieces):
-        yield from ((number, at) for at in (-1 % len(own), *range(len(own) - 1)) if own[at]) if own else ()
+def _order_pieces(pieces_by_text: Sequence[TextPieces]) -> Iterator[PiecePosition]:
+    """Yield the positions of all pieces that are not empty, text by text, the last piece of each text first.
 
-
-def _find_rule_pieces(pieces: Sequence[TextPieces], rule_texts: Container[int]) -> Iterator[PiecePosition]:
-    """Yield where what sounds like a rule is, as all does of the messages ``rule_texts``; first what is wanted
-    first.
+    People paste a file and ask their question after it, so the end of a message says what is wanted.
     """
-    unique_texts = set[str]()
-    for number, at in _order_pieces(pieces):
-        text = pieces[number][at]
-        if (number in rule_texts or _RULE_WORDS.search(text)) and text.strip() not in unique_texts:
-            unique_texts.add(text.strip())
-            yield number, at
+    for text_index, pieces in enumerate(pieces_by_text):
+        if not pieces:
+            continue
+        last = len(pieces) - 1
+        for piece_index in (last, *range(last)):
+            if pieces[piece_index]:
+                yield PiecePosition(text_index, piece_index)
+
+
+def _find_rule_pieces(pieces_by_text: Sequence[TextPieces], rule_texts: Container[int]) -> Iterator[PiecePosition]:
+    """Yield the positions of distinct rules, most important first: rule-like pieces, and all of ``rule_texts``."""
+    seen_rules: set[str] = set()
+    for position in _order_pieces(pieces_by_text):
+        piece = pieces_by_text[position.text_index][position.piece_index]
+        is_rule = position.text_index in rule_texts or _RULE_WORDS.search(piece) is not None
+        rule = piece.strip()
+        if is_rule and rule not in seen_rules:
+            seen_rules.add(rule)
+            yield position
 
 
 def _choose_pieces(
-    places: Iterator[PiecePosition],
-    pieces: Sequence[TextPieces],
+    positions: Iterable[PiecePosition],
+    pieces_by_text: Sequence[TextPieces],
     chosen: set[PiecePosition],
     budget: float,
-    max_tokens: float,
+    max_text_tokens: float,
 ) -> float:
-    """Choose pieces at ``places`` while the budget lasts, of one message up to ``max_tokens``; return what they
-    cost.
+    """Add pieces to ``chosen`` in the order of ``positions`` while they fit; return the tokens they cost.
+
+    A text stops at its first piece that exceeds the ``budget`` left or ``max_text_tokens``; the next text is tried
+    then.
     """
     spent = 0.0
-    for number, own in groupby(places, key=lambda place: place[0]):
+    for text_index, text_positions in groupby(positions, key=lambda position: position.text_index):
         if spent + QUOTE_OVERHEAD_TOKENS >= budget:
             break
-        frame = (
-            0.0 if any((number, at) in chosen for at in range(len(pieces[number]))) else float(QUOTE_OVERHEAD_TOKENS)
-        )
-        here = 0.0
-        for place in own:
-            cost = (0 if place in chosen else estimate_text_tokens(pieces[number][place[1]])) + (0 if here else frame)
-            if spent + here + cost > budget or here + cost > max_tokens:
+        piece_count = len(pieces_by_text[text_index])
+        is_already_quoted = any(PiecePosition(text_index, index) in chosen for index in range(piece_count))
+        overhead = 0.0 if is_already_quoted else float(QUOTE_OVERHEAD_TOKENS)
+        text_tokens = 0.0
+        for position in text_positions:
+            cost = 0.0
+            if position not in chosen:
+                cost = float(estimate_text_tokens(pieces_by_text[text_index][position.piece_index]))
+            if not text_tokens:  # the first piece of a text pays for the words around its quotes
+                cost += overhead
+            if spent + text_tokens + cost > budget or text_tokens + cost > max_text_tokens:
                 break
-            chosen.add(place)
-            here += cost
-        spent += here
+            chosen.add(position)
+            text_tokens += cost
+        spent += text_tokens
     return spent
 
 
 def _join_chosen_pieces(pieces: TextPieces, is_chosen: Sequence[bool]) -> str:
-    """Return the chosen pieces in their order, with a mark wherever some between them are not."""
+    """Join the chosen pieces in order, with a mark for each run of others; return an empty string if none is chosen."""
     if not any(is_chosen):
         return ""
-    runs = groupby(zip(pieces, is_chosen, strict=True), key=lambda pair: pair[1])
-    return " ".join("".join(piece for piece, _ in run).strip() if here else OMISSION_MARK for here, run in runs)
+    words: list[str] = []
+    for is_quoted, run in groupby(zip(pieces, is_chosen, strict=True), key=lambda pair: pair[1]):
+        words.append("".join(piece for piece, _ in run).strip() if is_quoted else OMISSION_MARK)
+    return " ".join(words)
