@@ -1,4 +1,8 @@
-"""Call ids in the alphabet and length of an API: one to one, and each mapped from itself and its message alone."""
+"""Map call ids into the alphabet and length of an API.
+
+The mapping is one to one, and each id is mapped from itself and its message alone: an id that depended on what stands
+before it would change when that is compacted, and break the prompt cache behind it.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +17,22 @@ from holdfast.messages.parts import Opaque, ToolCall
 from holdfast.state.dialect import Dialect
 
 MAX_MINTED_ID_CHARS = 40
-"""No id is made longer than this: older deployments take no more (Chat Completions before 2026)."""
+"""Characters of a minted id at most: Chat Completions took no more before 2026, and older deployments still do not."""
 _ID_ALPHABET = string.digits + string.ascii_letters
+# A minted id ends in "_" and 12 digits of a digest (48 bits). Where an API takes no longer id there is no room for the
+# readable beginning, and the id is a digest alone.
 _MIN_READABLE_ID_CHARS = 13
-"""Under this length a minted id is nothing but a digest."""
 
 
 def has_only_valid_ids(ids: Iterable[str], dialect: Dialect) -> bool:
     """Return whether all of ``ids`` have the alphabet and length of the dialect."""
-    return all(map(_compile_id_pattern(dialect.id_pattern, dialect.id_min, dialect.id_max).fullmatch, ids))
+    pattern = _compile_id_pattern(dialect.id_pattern, dialect.id_min, dialect.id_max)
+    return all(map(pattern.fullmatch, ids))
 
 
 @lru_cache
 def _compile_id_pattern(pattern: str, min_chars: int, max_chars: int) -> re.Pattern[str]:
-    """Return what matches an id as a whole."""
+    """Compile the pattern of a whole id; ``pattern`` matches one character of it."""
     return re.compile(f"(?:{pattern}){{{max(1, min_chars)},{max_chars}}}")
 
 
@@ -37,35 +43,36 @@ def encode_wire_id(id_: str, dialect: Dialect) -> str:
 
 @lru_cache(maxsize=1 << 14)
 def _map_id(id_: str, pattern: str, min_chars: int, max_chars: int) -> str:
-    return (
-        id_
-        if _compile_id_pattern(pattern, min_chars, max_chars).fullmatch(id_)
-        else _mint_id(id_, id_, pattern, min_chars, max_chars)
-    )
+    if _compile_id_pattern(pattern, min_chars, max_chars).fullmatch(id_):
+        return id_
+    return _mint_id(id_, id_, pattern, min_chars, max_chars)
 
 
 def mint_call_id(seed: str, dialect: Dialect) -> str:
-    """Return an id for a call that has none, made of what tells it from others."""
+    """Return an id for a call that has none; ``seed`` is a text that distinguishes the call from others."""
     return _mint_id("", seed, dialect.id_pattern, dialect.id_min, dialect.id_max)
 
 
 def _mint_id(id_: str, seed: str, pattern: str, min_chars: int, max_chars: int) -> str:
-    """Return an id that shows the beginning of ``id_`` and is told from others by the digest of ``seed``."""
-    room = min(MAX_MINTED_ID_CHARS, max_chars)
+    """Return an id that begins like ``id_``, if there is room, and ends in a digest of ``seed``."""
+    length = min(MAX_MINTED_ID_CHARS, max_chars)
     digest = blake2b(seed.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    if room < _MIN_READABLE_ID_CHARS or not re.fullmatch(pattern, "_"):
-        return _encode_base62(int.from_bytes(digest, "big"), max(min_chars, min(room, _MIN_READABLE_ID_CHARS - 2)))
-    safe = "".join(char for char in id_ if re.fullmatch(pattern, char))
-    return f"{safe[: room - _MIN_READABLE_ID_CHARS]}_{digest.hex()[: _MIN_READABLE_ID_CHARS - 1]}"
+    has_separator = re.fullmatch(pattern, "_") is not None
+    if length < _MIN_READABLE_ID_CHARS or not has_separator:
+        digest_chars = max(min_chars, min(length, _MIN_READABLE_ID_CHARS - 2))
+        return _encode_base62(int.from_bytes(digest, "big"), digest_chars)
+    valid_chars = "".join(char for char in id_ if re.fullmatch(pattern, char))
+    beginning = valid_chars[: length - _MIN_READABLE_ID_CHARS]
+    return f"{beginning}_{digest.hex()[: _MIN_READABLE_ID_CHARS - 1]}"
 
 
 def _encode_base62(number: int, length: int) -> str:
-    """Return ``number`` in ``length`` letters and digits."""
-    out = ""
+    """Write the lowest ``length`` base-62 digits of ``number``, the lowest first."""
+    digits = ""
     for _ in range(length):
         number, digit = divmod(number, len(_ID_ALPHABET))
-        out += _ID_ALPHABET[digit]
-    return out
+        digits += _ID_ALPHABET[digit]
+    return digits
 
 
 NO_CALL_IDS: frozenset[str] = frozenset()
@@ -74,93 +81,107 @@ NO_CALL_IDS: frozenset[str] = frozenset()
 def assign_wire_ids(
     messages: Sequence[Message], dialect: Dialect, earlier_ids: frozenset[str] = NO_CALL_IDS
 ) -> list[tuple[str, ...]]:
-    """Return the ids that the calls of each message are sent under: none twice, in the request or in its message.
+    """Return for each message the ids under which its calls are sent.
 
-    Those ``earlier_ids`` are sent already, in front of ``messages``.
+    No id occurs twice in the request or, where the dialect only wants that, in its answer. ``earlier_ids`` are sent in
+    front of ``messages`` and taken already.
 
-    The name of a second one is a digest of the id, of the message that holds it and of how often this pair came
-    before: a message that is left out renames nobody else's calls.
+    A repeated id is replaced by a digest of the id, the text of its message, the call's arguments, and how often these
+    came before. So a message that is left out of a later request renames no other message's calls.
     """
-    wires = [tuple([encode_wire_id(call.id, dialect) for call in get_assistant_calls(message)]) for message in messages]
-    allocator = _IdAllocator(messages, wires, dialect, earlier_ids)
-    out: list[tuple[str, ...]] = []
-    previous = ""
-    for message, ids in zip(messages, wires, strict=True):
-        if not (dialect.server_joins_same_role and message.role == previous):
+    wire_ids_by_message: list[tuple[str, ...]] = []
+    for message in messages:
+        calls = get_assistant_calls(message)
+        wire_ids_by_message.append(tuple([encode_wire_id(call.id, dialect) for call in calls]))
+
+    allocator = _IdAllocator(messages, wire_ids_by_message, dialect, earlier_ids)
+    assigned_by_message: list[tuple[str, ...]] = []
+    previous_role = ""
+    for message, wire_ids in zip(messages, wire_ids_by_message, strict=True):
+        is_joined = dialect.server_joins_same_role and message.role == previous_role
+        if not is_joined:
             allocator.start_message()
-        calls, message_text = get_assistant_calls(message), repr(message.text) if ids else ""
-        out.append(
-            tuple(
-                [
-                    allocator.allocate_id(id_, message_text + call.arguments)
-                    for call, id_ in zip(calls, ids, strict=True)
-                ]
-            )
-        )
-        allocator.mark_taken(out[-1])
-        previous = message.role
-    return out
+        # The text makes the digest of a repeated id; it is not needed, and can be long, where there are no calls.
+        message_text = repr(message.text) if wire_ids else ""
+        assigned_ids: list[str] = []
+        for call, wire_id in zip(get_assistant_calls(message), wire_ids, strict=True):
+            assigned_ids.append(allocator.allocate_id(wire_id, message_text + call.arguments))
+        assigned_by_message.append(tuple(assigned_ids))
+        allocator.mark_taken(assigned_ids)
+        previous_role = message.role
+    return assigned_by_message
 
 
 def get_assistant_calls(message: Message) -> tuple[ToolCall, ...]:
-    """Return the calls of an answer; others make none."""
+    """Return the calls of an answer; a call in another role's message is not one."""
     return message.calls if message.role == "assistant" else ()
 
 
+_MintedId = tuple[str, str]
+"""An id and the seed that it was made from."""
+
+
 class _IdAllocator:
-    """The ids that are taken while those of one message after the other are looked for."""
+    """Find free ids for the calls of one message after the other."""
 
     def __init__(
-        self, messages: Sequence[Message], wires: Sequence[Sequence[str]], dialect: Dialect, before: frozenset[str]
+        self,
+        messages: Sequence[Message],
+        wire_ids: Sequence[Sequence[str]],
+        dialect: Dialect,
+        earlier_ids: frozenset[str],
     ) -> None:
         self.dialect = dialect
-        self.earlier_ids = before
-        self.server_call_ids = (
-            {id_ for message in messages for id_ in list_server_call_ids(message)} if dialect.unique_ids else set()
-        )
+        self.earlier_ids = earlier_ids
+        self.server_call_ids: set[str] = set()
+        if dialect.unique_ids:
+            for message in messages:
+                self.server_call_ids.update(list_server_call_ids(message))
         self.taken = set(self.server_call_ids)
         self.taken_in_message: set[str] = set()
-        self.original_ids = {id_ for ids in wires for id_ in ids} | self.server_call_ids
-        self._last_minted: dict[tuple[str, str], tuple[str, str]] = {}
-        """How far the ids are taken that are made from one: where none is used twice, those stay taken."""
-        self._last_minted_in_message: dict[tuple[str, str], tuple[str, str]] = {}
-        """The same of those that are taken in one message alone."""
+        # A minted id must not be the original id of any other call, also of a later one, which then keeps its id.
+        self.original_ids = self.server_call_ids.union(*wire_ids)
+        # The last id minted for each (id, context): the search for the next one goes on from there, so that n repeats
+        # of an id cost n steps and not n². Ids that are unique in a message only are forgotten with it.
+        self._last_minted: dict[tuple[str, str], _MintedId] = {}
+        self._last_minted_in_message: dict[tuple[str, str], _MintedId] = {}
 
     def start_message(self) -> None:
-        """Begin a message that is read apart from the one before it."""
+        """Begin a message that the API does not join with the one before it."""
         self.taken_in_message.clear()
         self._last_minted_in_message.clear()
 
     def mark_taken(self, ids: Iterable[str]) -> None:
-        """Remember ``ids`` where none may occur in two messages."""
+        """Reserve ``ids`` for the whole request if the dialect wants each once."""
         if self.dialect.unique_ids:
             self.taken.update(id_ for id_ in ids if is_wire_id(id_, self.dialect))
 
     def allocate_id(self, id_: str, context: str) -> str:
-        """Return ``id_``, or the first id made from it, and from what is ``context`` with its call, that nobody has."""
+        """Return ``id_`` if it is free, else the first free id that is minted from it and ``context``."""
         key = id_, context
-        new, seed = self._last_minted_in_message.get(key) or self._last_minted.get(key, key)
-        while (
-            new in self.taken
-            or new in self.earlier_ids
-            or new in self.taken_in_message
-            or (new != id_ and new in self.original_ids)
-        ):
+        candidate, seed = self._last_minted_in_message.get(key) or self._last_minted.get(key, key)
+        while self._is_taken(candidate) or (candidate != id_ and candidate in self.original_ids):
             seed = blake2b(f"{id_} {seed}".encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
-            new = _mint_id(id_, f"{id_} {seed}", self.dialect.id_pattern, self.dialect.id_min, self.dialect.id_max)
-        self.taken_in_message.add(new)
-        lasting = self.dialect.unique_ids and is_wire_id(new, self.dialect)
-        (self._last_minted if lasting else self._last_minted_in_message)[key] = new, seed
-        return new
+            candidate = _mint_id(
+                id_, f"{id_} {seed}", self.dialect.id_pattern, self.dialect.id_min, self.dialect.id_max
+            )
+        self.taken_in_message.add(candidate)
+        is_unique_in_request = self.dialect.unique_ids and is_wire_id(candidate, self.dialect)
+        last_minted = self._last_minted if is_unique_in_request else self._last_minted_in_message
+        last_minted[key] = candidate, seed
+        return candidate
+
+    def _is_taken(self, id_: str) -> bool:
+        return id_ in self.taken or id_ in self.earlier_ids or id_ in self.taken_in_message
 
 
 def is_wire_id(id_: str, dialect: Dialect) -> bool:
-    """Return whether ``id_`` stands on the wire, not for pairing alone."""
+    """Return whether ``id_`` is sent; some APIs have no ids, and ours serve pairing alone."""
     return not (dialect.unsent_id_pattern and re.fullmatch(dialect.unsent_id_pattern, id_))
 
 
 def list_server_call_ids(message: Message) -> list[str]:
-    """Return the ids of calls that a server answers, which share their names with all others."""
+    """Return the ids of server calls in ``message``; they must differ from the ids of the client's calls."""
     return [
         part.signature.data
         for part in message.parts
@@ -169,5 +190,5 @@ def list_server_call_ids(message: Message) -> list[str]:
 
 
 def is_server_tool_call(part: Opaque) -> bool:
-    """Return whether a part is a call of a server's tool."""
+    """Return whether a part is a call that the provider's servers execute."""
     return part.kind.endswith("_tool_use")
