@@ -1,13 +1,13 @@
-"""Results where nobody would look for them, and calls that nobody can answer in a client's place.
+"""Prepare a history for pairing: results in odd places, results without an id, calls that only a client can answer.
 
-A result in the answer that made its call stands behind that answer. One without an id answers the call that it stands
-behind, where there are as many of the one as of the other. A call that Holdfast does not read goes without its output.
+A result inside the answer that made its call moves behind that answer. A result without an id answers the call that it
+stands behind, if there are as many such results as open calls. A call for a screenshot without its output is dropped.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import inf
 
@@ -15,59 +15,64 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, ToolCall, ToolResult
 from holdfast.normalize.ids import is_wire_id, mint_call_id
 from holdfast.normalize.pairing import (
+    ResultPosition,
     ResultsByAnswer,
+    WireName,
     WireNames,
     apply_wire_names,
     find_results_of_calls,
     index_first_calls,
     is_synthetic_result,
+    list_used_positions,
 )
 from holdfast.normalize.parts import PartIndexes, drop_tracked_parts
 from holdfast.normalize.tracked_messages import TrackedMessage, create_inserted_message
 from holdfast.state.dialect import Dialect
 
-ResultPosition = tuple[int, int]
-"""A result: the message that holds it, and the how-manieth of its results it is."""
+# OpenAI's computer use. Its output is a screenshot, so no synthetic result can be made up for it.
 _COMPUTER_CALL = "computer_call"
-"""A call whose output is no text: none can be made up."""
 
 
 # -- results in an answer ----------------------------------------------------------------------------------------------
 
 
 def extract_misplaced_results(items: list[TrackedMessage], _dialect: Dialect) -> list[TrackedMessage]:
-    """Return the items with results out of answers behind them, where their calls have no other or are not here."""
+    """Move results out of answers, behind them, if their call has no other result or stands later or nowhere.
+
+    Other results inside an answer are duplicates, which pairing drops.
+    """
     if not any(item.message.role == "assistant" and item.message.results for item in items):
         return items
     messages = [item.message for item in items]
-    matches = find_results_of_calls(messages)
-    wanted_ids = {
-        call.id
-        for index, answers in matches.items()
-        for call, element in zip(messages[index].calls, answers, strict=True)
-        if element is None or is_synthetic_result(element.result)
-    }
-    first = index_first_calls(messages)
-    return [
-        element
-        for at, item in enumerate(items)
-        for element in _split_answer(item, _find_results_to_extract(item.message, wanted_ids, first, at))
-    ]
+    wanted_ids: set[str] = set()
+    for index, matches in find_results_of_calls(messages).items():
+        for call, match in zip(messages[index].calls, matches, strict=True):
+            if match is None or is_synthetic_result(match.result):
+                wanted_ids.add(call.id)
+    first_call_indexes = index_first_calls(messages)
+    split_items: list[TrackedMessage] = []
+    for index, item in enumerate(items):
+        extracted_ids = _find_results_to_extract(item.message, wanted_ids, first_call_indexes, index)
+        split_items += _split_answer(item, extracted_ids)
+    return split_items
 
 
 def _find_results_to_extract(
-    message: Message, wanted_ids: Container[str], first_calls: Mapping[str, int], index: int
+    message: Message, wanted_ids: Container[str], first_call_indexes: Mapping[str, int], index: int
 ) -> set[str]:
-    """Return the ids of results in message ``index`` that are ``wanted_ids``, or that nobody called ``first_calls``
-    by then.
-    """
-    ids = {result.call_id for result in message.results}
-    return {id_ for id_ in ids if id_ in wanted_ids or first_calls.get(id_, inf) > index}
+    """Return the ids of results in message ``index`` that are wanted, or that no call up to this message has."""
+    extracted_ids: set[str] = set()
+    for result in message.results:
+        has_no_call_yet = first_call_indexes.get(result.call_id, inf) > index
+        if has_no_call_yet or result.call_id in wanted_ids:
+            extracted_ids.add(result.call_id)
+    return extracted_ids
 
 
-def _split_answer(item: TrackedMessage, extracted_ids: Container[str]) -> Iterator[TrackedMessage]:
-    """Yield an answer as answers with messages of those results between them that are ``extracted_ids``."""
-    if item.message.role != "assistant" or all(result.call_id not in extracted_ids for result in item.message.results):
+def _split_answer(item: TrackedMessage, extracted_ids: Collection[str]) -> Iterator[TrackedMessage]:
+    """Yield an answer cut up at its results with ``extracted_ids``, which become messages of their own between."""
+    is_affected = any(result.call_id in extracted_ids for result in item.message.results)
+    if item.message.role != "assistant" or not is_affected:
         yield item
         return
     why = "only the other side tells what a call gave back"
@@ -76,7 +81,7 @@ def _split_answer(item: TrackedMessage, extracted_ids: Container[str]) -> Iterat
         message = Message("tool" if is_result else "assistant", tuple(parts))
         if number:
             yield create_inserted_message(item.stop, message, "result-place", why)
-        else:
+        else:  # the first piece takes the place of the answer
             yield item.replace_message(message, "result-place", why)
 
 
@@ -84,44 +89,42 @@ def _split_answer(item: TrackedMessage, extracted_ids: Container[str]) -> Iterat
 
 
 def assign_missing_call_ids(items: list[TrackedMessage], dialect: Dialect) -> list[TrackedMessage]:
-    """Return the items with calls without an id that are answered under one of their own, and their results under it.
+    """Give calls without an id, and the results that answer them, an id.
 
-    They answer each other by their order. An id tells of its message alone, so what goes before renames nobody.
+    The result answers the call by its order. Each id is made from the call's own message alone, so that leaving out
+    earlier messages changes no id.
     """
     if not any(not call.id for item in items for call in item.message.calls):
         return items
     messages = [item.message for item in items]
-    new: dict[type, dict[int, WireNames]] = {ToolCall: defaultdict(dict), ToolResult: defaultdict(dict)}
-    for index, results in find_results_of_calls(messages).items():
-        for place, (call, result) in enumerate(zip(messages[index].calls, results, strict=True)):
-            if result is not None and not call.id:
-                id_ = mint_call_id(f"{messages[index].text!r} {call.arguments} {place}", dialect)
-                new[ToolCall][index][place] = id_, ""
-                new[ToolResult][result.message_index][result.result_index] = id_, ""
-    for kind, names in new.items():
-        why = "a call without an id is answered by the result that stands behind it"
-        items = [apply_wire_names(item, names[at], kind, why) for at, item in enumerate(items)]
-    return items
+    call_names: dict[int, WireNames] = defaultdict(dict)
+    result_names: dict[int, WireNames] = defaultdict(dict)
+    for index, matches in find_results_of_calls(messages).items():
+        for call_index, (call, match) in enumerate(zip(messages[index].calls, matches, strict=True)):
+            if match is None or call.id:
+                continue
+            name = WireName(mint_call_id(f"{messages[index].text!r} {call.arguments} {call_index}", dialect))
+            call_names[index][call_index] = name
+            result_names[match.message_index][match.result_index] = name
+    why = "a call without an id is answered by the result that stands behind it"
+    renamed_items = [apply_wire_names(item, call_names[index], ToolCall, why) for index, item in enumerate(items)]
+    return [apply_wire_names(item, result_names[index], ToolResult, why) for index, item in enumerate(renamed_items)]
 
 
 def link_results_without_id(items: list[TrackedMessage], dialect: Dialect) -> list[TrackedMessage]:
-    """Return the items with results that name no call under the id of the one they stand behind."""
+    """Give results without a call id the id of the call that they stand behind."""
     messages = [item.message for item in items]
     if not any(_has_no_wire_id(result, dialect) for message in messages for result in message.results):
         return items
     matches = find_results_of_calls(messages)
-    used = {
-        (match.message_index, match.result_index)
-        for answers in matches.values()
-        for match in answers
-        if match is not None
-    }
+    used_positions = list_used_positions(matches)
     names: dict[int, WireNames] = defaultdict(dict)
     for index in matches:
-        for (home, place), call in _match_by_position(messages, matches, index, used, dialect):
-            names[home][place] = call.id, call.name if dialect.results_carry_name else ""
+        for position, call in _match_by_position(messages, matches, index, used_positions, dialect):
+            tool = call.name if dialect.results_carry_name else ""
+            names[position.message_index][position.result_index] = WireName(call.id, tool)
     why = "a result that names no call answers the one it stands behind"
-    return [apply_wire_names(item, names[home], ToolResult, why) for home, item in enumerate(items)]
+    return [apply_wire_names(item, names[index], ToolResult, why) for index, item in enumerate(items)]
 
 
 def _has_no_wire_id(result: ToolResult, dialect: Dialect) -> bool:
@@ -129,46 +132,52 @@ def _has_no_wire_id(result: ToolResult, dialect: Dialect) -> bool:
 
 
 def _match_by_position(
-    messages: Sequence[Message], matches: ResultsByAnswer, index: int, used: set[ResultPosition], dialect: Dialect
+    messages: Sequence[Message],
+    matches: ResultsByAnswer,
+    index: int,
+    used_positions: set[ResultPosition],
+    dialect: Dialect,
 ) -> Iterator[tuple[ResultPosition, ToolCall]]:
-    """Yield the nameless results right behind an answer with its open calls, where they are as many."""
-    calls = [call for call, result in zip(messages[index].calls, matches[index], strict=True) if result is None]
-    if not calls:
+    """Yield the results without an id right behind answer ``index``, each with the open call that it answers.
+
+    If there are not as many results as open calls, none can be assigned for certain, and nothing is yielded.
+    """
+    open_calls = [call for call, match in zip(messages[index].calls, matches[index], strict=True) if match is None]
+    if not open_calls:
         return
-    spots: list[ResultPosition] = []
-    for home in range(index + 1, len(messages)):
-        if messages[home].role == "assistant":
+    free_positions: list[ResultPosition] = []
+    for message_index in range(index + 1, len(messages)):
+        if messages[message_index].role == "assistant":
             break
-        numbered_results = enumerate(messages[home].results)
-        spots += [
-            (home, place)
-            for place, result in numbered_results
-            if _has_no_wire_id(result, dialect) and (home, place) not in used
-        ]
-    if len(spots) == len(calls):
-        yield from zip(spots, calls, strict=True)
+        for result_index, result in enumerate(messages[message_index].results):
+            position = ResultPosition(message_index, result_index)
+            if _has_no_wire_id(result, dialect) and position not in used_positions:
+                free_positions.append(position)
+    if len(free_positions) == len(open_calls):
+        yield from zip(free_positions, open_calls, strict=True)
 
 
-# -- calls that are not read -------------------------------------------------------------------------------------------
+# -- computer use ------------------------------------------------------------------------------------------------------
 
 
 def drop_unanswered_computer_calls(items: list[TrackedMessage], dialect: Dialect) -> list[TrackedMessage]:
-    """Return the items without calls for a screenshot that none came of."""
+    """Drop calls for a screenshot without their output."""
+    unanswered_calls = find_unanswered_computer_calls([item.message for item in items])
     why = "no screenshot came of the call, and none can be made up"
-    return drop_tracked_parts(
-        items, find_unanswered_computer_calls([item.message for item in items]), dialect, "pairing", why
-    )
+    return drop_tracked_parts(items, unanswered_calls, dialect, "pairing", why)
 
 
 def find_unanswered_computer_calls(messages: Sequence[Message]) -> PartIndexes:
-    """Return the places of calls for a screenshot that none stands behind."""
+    """Return the part indexes, by message index, of calls for a screenshot that no output follows."""
     output_ids: set[str] = set()
-    out: PartIndexes = {}
-    for index in reversed(range(len(messages))):
-        for place, part in enumerate(messages[index].parts):
-            if isinstance(part, Opaque) and part.signature is not None:
-                if messages[index].role == "tool":
-                    output_ids.add(part.signature.data)
-                elif part.kind == _COMPUTER_CALL and part.signature.data not in output_ids:
-                    out.setdefault(index, set()).add(place)
-    return out
+    unanswered_calls: PartIndexes = {}
+    for message_index in reversed(range(len(messages))):  # backwards, so that each call sees the outputs behind it
+        message = messages[message_index]
+        for part_index, part in enumerate(message.parts):
+            if not isinstance(part, Opaque) or part.signature is None:
+                continue
+            if message.role == "tool":
+                output_ids.add(part.signature.data)
+            elif part.kind == _COMPUTER_CALL and part.signature.data not in output_ids:
+                unanswered_calls.setdefault(message_index, set()).add(part_index)
+    return unanswered_calls

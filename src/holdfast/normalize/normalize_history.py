@@ -1,13 +1,15 @@
-"""Hygiene: repairs that make a projection valid for its API. Recomputed for each request, never stored.
+"""Normalize a history: edits that make it valid for its API. They are computed anew for each request, never stored.
 
-Passes over *items*, messages that remember which slots they stand for: clean each message, put every result where its
-call wants it, place who speaks, join neighbours, close the ends. The edits are what differs when they are done.
+A sequence of passes works on tracked messages: each message is cleaned, every result is put where its call wants it,
+system messages are placed, neighbours are merged, both ends are closed. The edits are the difference between the first
+and the last state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeAlias
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Thinking
@@ -48,11 +50,13 @@ from holdfast.state.edits import Edit
 
 _NO_POSITIONS: frozenset[int] = frozenset()
 CHANGED_PREFIX_THINKING_RULE = "thinking-binding"
-"""Rule of the edits that leave out thinking whose signature no longer fits what stands before it."""
+"""Rule of the edits that drop thinking because its signature no longer fits the messages before it."""
 DROPPED_THINKING_RULES = frozenset({CHANGED_PREFIX_THINKING_RULE, "thinking"})
-"""Rules of the edits that leave out thinking: that, and what another model or nobody has signed."""
+"""Rules of the edits that drop thinking: that one, and the one for thinking of another model or without signature."""
 SINGLE_MESSAGE_RULES = CLEANING_RULES | DROPPED_THINKING_RULES
-"""Rules of the edits that are of one message: what stands around it changes nothing in them."""
+"""Rules of the edits that depend on their own message alone, whatever stands around it."""
+
+_Pass: TypeAlias = Callable[[list[TrackedMessage], Dialect], list[TrackedMessage]]
 
 
 def normalize_history(
@@ -66,29 +70,33 @@ def normalize_history(
     summary_position: int = -1,
     earlier_ids: frozenset[str] = NO_CALL_IDS,
 ) -> tuple[Edit, ...]:
-    """Return the edits that make ``messages`` valid, the last of which ends the request; spans count from
-    ``first_position``.
+    """Return the edits that make ``messages`` a valid request; spans count from ``first_position``.
 
-    ``invalid_thinking`` are positions whose thinking no longer fits what stands before it, on a model that checks;
-    ``interrupted`` those of answers that failed or were interrupted. ``has_system_field`` is true where system messages
-    at the start go into a field of their own, as those of values do; in a body of an API that has such a field none may
-    stand among the messages. ``summary_position`` is the message that stands for older turns, if there is one. Calls
-    with the ids ``earlier_ids`` are sent in front of ``messages``.
+    ``invalid_thinking`` are positions of thinking that no longer fits the messages before it, on a model that checks
+    that; ``interrupted`` are positions of answers that failed or were interrupted. ``has_system_field`` is true if
+    leading system messages go into a field of their own: those of values do, while in a request body of an API with
+    such a field none may stand among the messages. ``summary_position`` is the index of the summary of older turns, or
+    -1. ``earlier_ids`` are ids of calls sent before ``messages``.
     """
     has_content = not has_system_field or any(map(has_nonblank_content, messages))
     has_system_field = has_system_field and first_position == 0
+    # Most histories need nothing; seeing that takes one look at each message, where the passes take seventeen.
+    may_be_normalized = not (
+        invalid_thinking or interrupted or is_summary_merge_required(messages, dialect, summary_position)
+    )
     if (
-        not (invalid_thinking or interrupted or is_summary_merge_required(messages, dialect, summary_position))
+        may_be_normalized
         and (dialect.keeps_client_content or has_valid_end_roles(messages, dialect, first_position))
         and is_normalized_inside(messages, dialect, has_system_field=has_system_field, earlier_ids=earlier_ids)
     ):
         return ()
+
     original_items = [
-        TrackedMessage(first_position + at, first_position + at + 1, message) for at, message in enumerate(messages)
+        TrackedMessage(position, position + 1, message) for position, message in enumerate(messages, first_position)
     ]
     items = [_drop_invalid_thinking(item) if item.start in invalid_thinking else item for item in original_items]
     drop_reasons: dict[int, EditReason] = {}
-    for step, reason in _list_passes(
+    passes = _list_passes(
         dialect,
         first_position,
         interrupted,
@@ -96,10 +104,11 @@ def normalize_history(
         earlier_ids,
         has_system_field=has_system_field,
         has_content=has_content,
-    ):
-        after = step(items, dialect)
-        drop_reasons |= find_dropped_positions(items, after, reason)
-        items = after
+    )
+    for run_pass, drop_reason in passes:
+        changed_items = run_pass(items, dialect)
+        drop_reasons |= find_dropped_positions(items, changed_items, drop_reason)
+        items = changed_items
     return build_normalization_edits(original_items, items, drop_reasons)
 
 
@@ -112,9 +121,9 @@ def _list_passes(
     *,
     has_system_field: bool,
     has_content: bool,
-) -> tuple[tuple[Callable[[list[TrackedMessage], Dialect], list[TrackedMessage]], EditReason], ...]:
-    """Return the passes in their order, each with what is said of a message that it leaves out."""
-    if dialect.keeps_client_content:
+) -> tuple[tuple[_Pass, EditReason], ...]:
+    """Return the passes in order, each with the reason given for a message that it drops."""
+    if dialect.keeps_client_content:  # a server whose rules we do not know: only what is ours is made ready
         return (
             (clean_messages, ("empty", "another model sealed all that it held")),
             (partial(merge_adjacent_messages, summary_position=summary_position), ("merge", "neighbours of one role")),
@@ -124,6 +133,12 @@ def _list_passes(
         partial(drop_unpaired_server_parts, earlier_ids=earlier_ids),
         ("server-pair", "half of a call that the server answered was all it held"),
     )
+    # Each pass relies on those before it: - Results get the places and ids by which they can be matched, before
+    # anything is matched. - Calls are dropped before cleaning: a dropped call may leave a message, or its thinking,
+    # with nothing to send. - Media move out of results before cleaning, which would replace them by a line. - Pairing
+    # comes after cleaning, so that it sees the calls which are really sent. - Server calls are paired twice: a system
+    # message may stand inside a paused answer, and a system message that became the user's ends it. - Merging, and all
+    # that depends on neighbours and ends, comes when no message moves any more; media are counted last.
     return (
         (extract_misplaced_results, ("drop", "")),
         (link_results_without_id, ("drop", "")),

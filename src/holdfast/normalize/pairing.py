@@ -1,7 +1,8 @@
-"""Calls and their results: each call has one, where its API wants it, and no result is without its call.
+"""Pair tool calls with their results: a result for each call where the API wants it, and no result without its call.
 
-Matching is by occurrence. A displaced result moves behind its call, a second one goes, an orphan is told in words, a
-missing one is made up; a real result wins over a made-up one, wherever it stands.
+Matching is by occurrence, because ids repeat across turns. A misplaced result moves behind its call, a second one is
+dropped, a missing one is synthesized, and an orphan is retold as the user's words. A real result wins over a synthetic
+one, wherever it stands.
 """
 
 from __future__ import annotations
@@ -23,51 +24,68 @@ from holdfast.normalize.tracked_messages import TrackedMessage, create_inserted_
 from holdfast.state.dialect import Dialect
 
 SYNTHETIC_RESULT_TEXT = "[No result was recorded for this call: it was interrupted or its output was lost.]"
-"""Text of a synthetic result; it exists only in projections."""
+"""Text of a synthetic result. It exists only in requests and is never logged, but a client that read a request may send
+it back."""
 CALL_ID_RULE = "call-id"
-"""Rule of the edits that give a call, and its results, the id that it is sent under."""
+"""Rule of the edits that give a call and its result the id under which they are sent."""
 ORPHAN_RESULT_LABEL = "[Result of a tool call that is not here]"
-"""What stands before the words of a result that answers no call."""
+"""Label before the words of an orphan, a result that answers no call."""
 
 
 class LocatedResult(NamedTuple):
-    """A result where it stands: item ``message_index``, the ``result_index``-th result in it."""
+    """A result and its place: the ``result_index``-th result of message ``message_index``."""
 
     message_index: int
     result_index: int
     result: ToolResult
 
+    @property
+    def position(self) -> ResultPosition:
+        """The place without the result."""
+        return ResultPosition(self.message_index, self.result_index)
+
+
+class ResultPosition(NamedTuple):
+    """The ``result_index``-th result of message ``message_index``."""
+
+    message_index: int
+    result_index: int
+
 
 ResultsByAnswer = dict[int, list[LocatedResult | None]]
-"""For each item of the assistant's, the result of each of its calls, or nothing."""
+"""The result, or None, of each call of each assistant message, by the message's index."""
 ResultIndexes = dict[int, set[int]]
-"""Results, by the item they stand in."""
+"""Indexes of results in their message, by the message's index."""
 
 
 def drop_unfinished_calls(
     items: list[TrackedMessage], dialect: Dialect, *, interrupted: frozenset[int]
 ) -> list[TrackedMessage]:
-    """Return the items without calls that never ran: nobody answered them, and they or their answer were cut off.
+    """Drop calls without a result that never ran: their arguments are incomplete or their answer was interrupted.
 
-    ``interrupted`` are slots of answers that failed or were interrupted.
+    A synthetic result would tell the model that such a call ran. ``interrupted`` are positions of answers that failed
+    or were interrupted.
     """
-    out = list(items)
+    remaining_items = list(items)
     for index, results in find_results_of_calls([item.message for item in items]).items():
         item = items[index]
-        calls = [place for place, part in enumerate(item.message.parts) if type(part) is ToolCall]
-        dropped_places = {place for place, call, result in zip(calls, item.message.calls, results, strict=True)
-                if result is None and has_never_run(item, call, interrupted)}  # fmt: skip
-        if dropped_places:
-            message = drop_parts_with_thinking(item.message, dropped_places, dialect)
-            out[index] = item.replace_message(
+        part_indexes = [number for number, part in enumerate(item.message.parts) if type(part) is ToolCall]
+        unfinished: set[int] = set()
+        for part_index, call, result in zip(part_indexes, item.message.calls, results, strict=True):
+            if result is None and has_never_run(item, call, interrupted):
+                unfinished.add(part_index)
+        if unfinished:
+            message = drop_parts_with_thinking(item.message, unfinished, dialect)
+            remaining_items[index] = item.replace_message(
                 message, "unfinished-call", "the answer was interrupted and the call never ran"
             )
-    return out
+    return remaining_items
 
 
 def has_never_run(item: TrackedMessage, call: ToolCall, interrupted: frozenset[int]) -> bool:
-    """Return whether a call of ``item`` that has no result never ran: it or its answer was cut off, as
-    ``interrupted`` were.
+    """Return whether ``call`` of ``item``, which has no result, never ran.
+
+    ``interrupted`` are positions of answers that failed or were interrupted.
     """
     return item.start in interrupted or has_incomplete_arguments(call)
 
@@ -75,186 +93,225 @@ def has_never_run(item: TrackedMessage, call: ToolCall, interrupted: frozenset[i
 def pair_calls_with_results(
     items: list[TrackedMessage], dialect: Dialect, *, earlier_ids: frozenset[str] = NO_CALL_IDS
 ) -> list[TrackedMessage]:
-    """Return the items with each call's result where it belongs, under the id of its call, and no other results.
+    """Put the result of each call where it belongs, under the id of its call, and remove all other results.
 
-    Ids that are sent ``earlier_ids`` them are not used again where an API wants each once.
+    ``earlier_ids`` are ids sent before ``items``; an API that wants each id once must not get them again.
     """
     messages = [item.message for item in items]
     answers = find_results_of_calls(messages)
-    stray = find_early_orphan_results(messages, answers)
+    orphans = find_early_orphan_results(messages, answers)
     external_results = _detach_external_results(messages, answers, dialect)
-    ids = assign_wire_ids(messages, dialect, earlier_ids)
-    renamed_items = _rename_calls_and_results(
-        items, answers, {index: ids[index] for index in answers if ids[index]}, dialect
-    )
-    near = dialect.results_adjacent
-    out = list(
-        _place_results_adjacent(renamed_items, answers, dialect, stray, external_results)
-        if near
-        else _place_results_after_calls(renamed_items, answers, dialect, stray)
-    )
-    if near or _has_assigned_ids([item.message for item in out], dialect, earlier_ids):
-        return out
-    return pair_calls_with_results(
-        out, dialect, earlier_ids=earlier_ids
-    )  # answers that became neighbours, whose ids clash now
+    wire_ids = assign_wire_ids(messages, dialect, earlier_ids)
+    # Matching came first: it is by the original ids, and the new ones must reach the results that they belong to.
+    wire_ids_by_answer = {index: wire_ids[index] for index in answers if wire_ids[index]}
+    renamed_items = _rename_calls_and_results(items, answers, wire_ids_by_answer, dialect)
+    if dialect.results_adjacent:
+        return list(_place_results_adjacent(renamed_items, answers, dialect, orphans, external_results))
+    placed_items = list(_place_results_after_calls(renamed_items, answers, dialect, orphans))
+    if _has_assigned_ids([item.message for item in placed_items], dialect, earlier_ids):
+        return placed_items
+    # A removed result made two answers neighbours that the API reads as one, in which an id now occurs twice.
+    return pair_calls_with_results(placed_items, dialect, earlier_ids=earlier_ids)
 
 
 # -- which result answers which call -----------------------------------------------------------------------------------
 
 
 def find_results_of_calls(messages: Sequence[Message]) -> ResultsByAnswer:
-    """Return the results of the calls of each assistant message.
+    """Match the calls of each assistant message with their results.
 
-    A result answers the newest call of its id that waits: an id may be used again over an old gap. What is left then
-    answers the use of its id that it is near, if that has no result, or one that was made up.
+    A result answers the newest call of its id that still waits: clients use an id again after a gap. Results left over
+    answer the use of their id that they are near, if that has no result or only a synthetic one.
     """
     matches: ResultsByAnswer = {}
-    spare: dict[str, list[LocatedResult]] = defaultdict(list)
-    waiting: dict[str, deque[tuple[int, int]]] = defaultdict(deque)
-    run = 0
+    unmatched: dict[str, list[LocatedResult]] = defaultdict(list)
+    waiting: dict[str, deque[_CallPosition]] = defaultdict(deque)
+    run_start = 0  # adjacent assistant messages are one run: their calls wait together
     for index, message in enumerate(messages):
         if message.role == "assistant":
             calls = message.calls
-            run = run if index - 1 in matches else index
+            if index - 1 not in matches:
+                run_start = index
             matches[index] = [None] * len(calls)
-            for place in reversed(range(len(calls))):
-                wait = waiting[calls[place].id]
-                while wait and wait[-1][0] < run:  # no later result answers what its id was used for before
-                    wait.pop()
-                wait.appendleft((index, place))
+            # Pushed from the last call to the first, so that results of one id answer its calls in call order.
+            for call_index in reversed(range(len(calls))):
+                queue = waiting[calls[call_index].id]
+                # The id is used again, so no later result answers its calls of earlier runs. They stand at the end.
+                while queue and queue[-1].message_index < run_start:
+                    queue.pop()
+                queue.appendleft(_CallPosition(index, call_index))
             continue
-        for place, result in enumerate(message.results):
-            queue = waiting.get(result.call_id)
-            if queue:
-                owner, number = queue.popleft()
-                matches[owner][number] = LocatedResult(index, place, result)
+        for result_index, result in enumerate(message.results):
+            located_result = LocatedResult(index, result_index, result)
+            open_calls = waiting.get(result.call_id)
+            if open_calls:
+                call_position = open_calls.popleft()
+                matches[call_position.message_index][call_position.call_index] = located_result
             else:
-                spare[result.call_id].append(LocatedResult(index, place, result))
-    return _assign_spare_results(messages, matches, spare) if spare else matches
+                unmatched[result.call_id].append(located_result)
+    return _assign_unmatched_results(messages, matches, unmatched) if unmatched else matches
 
 
-def _assign_spare_results(
-    messages: Sequence[Message], matches: ResultsByAnswer, spare: Mapping[str, Sequence[LocatedResult]]
+class _CallPosition(NamedTuple):
+    message_index: int
+    call_index: int
+
+
+def _assign_unmatched_results(
+    messages: Sequence[Message], matches: ResultsByAnswer, unmatched: Mapping[str, Sequence[LocatedResult]]
 ) -> ResultsByAnswer:
-    """Return the matches with those results that stand in an odd place, or came late."""
-    uses: dict[str, list[int]] = defaultdict(list)
+    """Add results that stand before their call, or came late, to ``matches``."""
+    use_indexes_by_id: dict[str, list[int]] = defaultdict(list)
     for index in matches:
         for call in messages[index].calls:
-            uses[call.id].append(index)
+            use_indexes_by_id[call.id].append(index)
     for index, answers in matches.items():
-        for place, call in enumerate(messages[index].calls if answers else ()):
-            have = answers[place]
-            if call.id in spare and (have is None or is_synthetic_result(have.result)):
-                near = _find_nearby_results(spare[call.id], uses[call.id], index)
-                real = (result for result in near if not is_synthetic_result(result.result))
-                answers[place] = next(real, have or next(iter(near), None))
+        if not answers:
+            continue
+        for call_index, call in enumerate(messages[index].calls):
+            current = answers[call_index]
+            is_missing = current is None or is_synthetic_result(current.result)
+            if call.id not in unmatched or not is_missing:
+                continue
+            nearby = _find_nearby_results(unmatched[call.id], use_indexes_by_id[call.id], index)
+            real = next((result for result in nearby if not is_synthetic_result(result.result)), None)
+            if real is not None:
+                answers[call_index] = real
+            elif current is None and nearby:
+                answers[call_index] = nearby[0]
     return matches
 
 
-def _find_nearby_results(spare: Sequence[LocatedResult], use_indexes: Sequence[int], index: int) -> list[LocatedResult]:
-    """Return those of the ``spare`` results of an id that are of its use at ``index``, one of its ``use_indexes``.
+def _find_nearby_results(
+    unmatched: Sequence[LocatedResult], use_indexes: Sequence[int], index: int
+) -> list[LocatedResult]:
+    """Return those results in ``unmatched``, all of one id, that belong to the use of the id in message ``index``.
 
-    They stand before its next use, so that what comes later changes nothing, and behind this one unless it is the
-    first. Of two uses in one answer nobody knows which is meant.
+    They stand before the next use, so that later messages change nothing, and after this use unless it is the first.
+    If one answer uses the id twice, nobody can say which call is meant, and no result is returned.
     """
-    at = bisect_left(use_indexes, index)
-    start, stop = (0 if at == 0 else index), (use_indexes[at + 1] if at + 1 < len(use_indexes) else inf)
-    return [result for result in spare if start <= result.message_index < stop] if stop > index else []
+    number = bisect_left(use_indexes, index)
+    start = 0 if number == 0 else index
+    stop = use_indexes[number + 1] if number + 1 < len(use_indexes) else inf
+    if stop <= index:
+        return []
+    return [result for result in unmatched if start <= result.message_index < stop]
 
 
 def has_distinguishable_results(results: Sequence[LocatedResult | None], dialect: Dialect) -> bool:
-    """Return whether results tell which calls they answer: by their ids, or those of one name by the calls' order."""
-    last: dict[str, tuple[int, int]] = {}
-    for result in results:
-        if result is not None and not is_wire_id(result.result.call_id, dialect):
-            place = (result.message_index, result.result_index)
-            if place < last.get(result.result.name, place):
-                return False
-            last[result.result.name] = place
+    """Return whether it is clear which call each result answers.
+
+    A result says so by the id that it is sent with. Results without a sent id answer the calls of their tool's name in
+    order, so those of one name must stand in the order of ``results``.
+    """
+    last_positions: dict[str, ResultPosition] = {}
+    for located_result in results:
+        if located_result is None or is_wire_id(located_result.result.call_id, dialect):
+            continue
+        name = located_result.result.name
+        position = located_result.position
+        if position < last_positions.get(name, position):
+            return False
+        last_positions[name] = position
     return True
 
 
 def is_synthetic_result(result: ToolResult) -> bool:
-    """Return whether a result is one that a repair made up, which came back with the history."""
+    """Return whether a result is one that normalization made up, and that came back in a client's history."""
     text = get_result_text(result)
+    # Clients add a line of their own at times; a much longer text only quotes ours.
     return len(text) < 2 * len(SYNTHETIC_RESULT_TEXT) and SYNTHETIC_RESULT_TEXT in text
 
 
 def find_orphan_ids(messages: Sequence[Message]) -> frozenset[str]:
-    """Return the ids of the results that answer no call among ``messages``, those of servers' tools too."""
-    call_ids, result_ids = set(), set()
+    """Return the ids of results, also of server calls, that have no call of their id in ``messages``."""
+    call_ids: set[str] = set()
+    result_ids: set[str] = set()
     for message in messages:
         for part in message.parts:
-            if type(part) is ToolCall and message.role == "assistant":  # nobody else's call has a result
-                call_ids.add(part.id)
+            if type(part) is ToolCall:
+                if message.role == "assistant":  # a call in another role's message is dropped, so nothing answers it
+                    call_ids.add(part.id)
             elif type(part) is ToolResult:
                 result_ids.add(part.call_id)
             elif type(part) is Opaque and part.signature is not None:
-                (call_ids if is_server_tool_call(part) else result_ids).add(part.signature.data)
+                ids = call_ids if is_server_tool_call(part) else result_ids
+                ids.add(part.signature.data)
     return frozenset(result_ids - call_ids)
 
 
 def index_first_calls(messages: Sequence[Message]) -> dict[str, int]:
-    """Return the first message with a call of each id, those of servers' tools too."""
-    first: dict[str, int] = {}
-    for at, message in enumerate(messages):
+    """Return the index of the first message with a call of each id, also of server calls."""
+    first_indexes: dict[str, int] = {}
+    for index, message in enumerate(messages):
         for part in message.parts:
             if type(part) is ToolCall and message.role == "assistant":
-                first.setdefault(part.id, at)
+                first_indexes.setdefault(part.id, index)
             elif type(part) is Opaque and part.signature is not None and is_server_tool_call(part):
-                first.setdefault(part.signature.data, at)
-    return first
+                first_indexes.setdefault(part.signature.data, index)
+    return first_indexes
 
 
 def find_early_orphan_results(messages: Sequence[Message], answers: ResultsByAnswer) -> ResultIndexes:
-    """Return the results that answer none of the calls, and stand before all calls of their id.
+    """Find orphans: results that answer no call and stand before all calls of their id.
 
-    What was told of them stays when such a call comes later and has a result of its own.
+    A result that answers no call but stands behind a call of its id is a duplicate, and is dropped. An orphan stays one
+    if such a call, with its own result, comes later: what was sent of it must not change then.
     """
-    first = index_first_calls(messages)
-    used = {
-        (match.message_index, match.result_index)
-        for matches in answers.values()
-        for match in matches
-        if match is not None
-    }
-    out: ResultIndexes = {}
-    for home, message in enumerate(messages):
-        for place, result in enumerate(message.results):
-            if first.get(result.call_id, inf) > home and (home, place) not in used:
-                out.setdefault(home, set()).add(place)
-    return out
+    first_call_indexes = index_first_calls(messages)
+    used = list_used_positions(answers)
+    orphans: ResultIndexes = {}
+    for message_index, message in enumerate(messages):
+        for result_index, result in enumerate(message.results):
+            is_before_calls = first_call_indexes.get(result.call_id, inf) > message_index
+            if is_before_calls and (message_index, result_index) not in used:
+                orphans.setdefault(message_index, set()).add(result_index)
+    return orphans
+
+
+def list_used_positions(answers: ResultsByAnswer) -> set[ResultPosition]:
+    """Return the positions of all results that answer a call."""
+    return {match.position for matches in answers.values() for match in matches if match is not None}
 
 
 def render_orphan_result(result: ToolResult) -> tuple[Text | Media, ...]:
-    """Return what a result that answers no call says, as a user says it; nothing of one that is empty or made up."""
+    """Return the parts by which a user retells an orphan: a label and its content, or no parts without real content."""
     content: list[Text | Media] = []
     for part in result.content:
         if isinstance(part, Media):
             content.append(replace(part, raw=None))
-        elif text := part.text if isinstance(part, Text) else get_opaque_text(part) or format_part_placeholder(part):
+            continue
+        text = part.text if isinstance(part, Text) else get_opaque_text(part) or format_part_placeholder(part)
+        if text:
             content.append(Text(text))
-    if is_synthetic_result(result) or not any(isinstance(item, Media) or item.text.strip() for item in content):
+    has_content = any(isinstance(part, Media) or part.text.strip() for part in content)
+    if not has_content or is_synthetic_result(result):
         return ()
-    return (Text(f"{ORPHAN_RESULT_LABEL[:-1]}: {result.name}]" if result.name else ORPHAN_RESULT_LABEL), *content)
+    label = f"{ORPHAN_RESULT_LABEL[:-1]}: {result.name}]" if result.name else ORPHAN_RESULT_LABEL
+    return (Text(label), *content)
 
 
 def _detach_external_results(messages: Sequence[Message], answers: ResultsByAnswer, dialect: Dialect) -> ResultIndexes:
-    """Return the results without an id before all answers, whose calls lie elsewhere; take them off ``answers``."""
-    first = next((at for at, message in enumerate(messages) if message.role == "assistant"), len(messages))
+    """Find results whose calls lie in the history that the server holds; remove them from ``answers``.
+
+    They are the results without a sent id before the first answer. By its place alone, such a result would be taken for
+    the result of a later call here.
+    """
+    if not dialect.has_server_history:
+        return {}
     external_results: ResultIndexes = {}
-    for home, message in enumerate(messages[:first] if dialect.has_server_history else ()):
-        external_results[home] = {
-            place for place, result in enumerate(message.results) if not is_wire_id(result.call_id, dialect)
+    for message_index, message in enumerate(messages):
+        if message.role == "assistant":
+            break
+        external_results[message_index] = {
+            number for number, result in enumerate(message.results) if not is_wire_id(result.call_id, dialect)
         }
-    for matches in answers.values() if external_results else ():
-        matches[:] = [
-            None
-            if result is not None and result.result_index in external_results.get(result.message_index, ())
-            else result
-            for result in matches
-        ]
+    if not external_results:
+        return {}
+    for matches in answers.values():
+        for call_index, match in enumerate(matches):
+            if match is not None and match.result_index in external_results.get(match.message_index, ()):
+                matches[call_index] = None
     return external_results
 
 
@@ -262,52 +319,60 @@ def _detach_external_results(messages: Sequence[Message], answers: ResultsByAnsw
 
 
 def _has_assigned_ids(messages: Sequence[Message], dialect: Dialect, earlier_ids: frozenset[str]) -> bool:
-    """Return whether every call has the id that it is sent with."""
-    names = [tuple([call.id for call in get_assistant_calls(message)]) for message in messages]
-    return names == assign_wire_ids(messages, dialect, earlier_ids)
+    """Return whether every call has the id under which it is to be sent."""
+    call_ids = [tuple([call.id for call in get_assistant_calls(message)]) for message in messages]
+    return call_ids == assign_wire_ids(messages, dialect, earlier_ids)
 
 
-WireNames = dict[int, tuple[str, str]]
-"""What a call or a result in a message is sent as, by its number: its id, and its name where that is said."""
+class WireName(NamedTuple):
+    """The id and tool name under which a call or result is sent; an empty one leaves it as it is."""
+
+    id: str = ""
+    tool: str = ""
+
+
+WireNames = dict[int, WireName]
+"""Wire names of the calls, or of the results, of one message, by their index among these."""
 
 
 def _rename_calls_and_results(
     items: Sequence[TrackedMessage], answers: ResultsByAnswer, ids: Mapping[int, Sequence[str]], dialect: Dialect
 ) -> list[TrackedMessage]:
-    """Return the items with calls, and the results that answer them, under the ids that they are sent with."""
+    """Give the calls of each answer their ``ids``, and the results of these calls the same ids."""
     why = "an id has letters or a length that the API does not take, or was used before, or a result names another tool"
-    out = list(items)
-    new: dict[int, WireNames] = defaultdict(dict)
-    for index, own_ids in ids.items():
-        out[index] = apply_wire_names(
-            out[index], {number: (id_, "") for number, id_ in enumerate(own_ids)}, ToolCall, why
-        )
+    renamed_items = list(items)
+    result_names: dict[int, WireNames] = defaultdict(dict)
+    for index, call_ids in ids.items():
+        call_names = {number: WireName(id_) for number, id_ in enumerate(call_ids)}
+        renamed_items[index] = apply_wire_names(renamed_items[index], call_names, ToolCall, why)
         calls = items[index].message.calls
-        for call, id_, result in zip(calls, own_ids, answers[index], strict=True):
-            if result is not None:
-                new[result.message_index][result.result_index] = (
-                    id_,
-                    call.name if is_misnamed_result(result.result, calls, dialect) else "",
-                )
-    for home, names in new.items():
-        out[home] = apply_wire_names(out[home], names, ToolResult, why)
-    return out
+        for call, id_, match in zip(calls, call_ids, answers[index], strict=True):
+            if match is None:
+                continue
+            tool = call.name if is_misnamed_result(match.result, calls, dialect) else ""
+            result_names[match.message_index][match.result_index] = WireName(id_, tool)
+    for message_index, names in result_names.items():
+        renamed_items[message_index] = apply_wire_names(renamed_items[message_index], names, ToolResult, why)
+    return renamed_items
 
 
 def is_misnamed_result(result: ToolResult, calls: Sequence[ToolCall], dialect: Dialect) -> bool:
-    """Return whether a result must get the name of its call: it has that of none, or no id tells which one it is."""
+    """Return whether a result must be given the tool name of its call.
+
+    That is so if it has the name of none of the ``calls`` of its answer, or is matched by name because no id is sent.
+    """
     if not dialect.results_carry_name:
         return False
     return not is_wire_id(result.call_id, dialect) or all(call.name != result.name for call in calls)
 
 
 def apply_wire_names(item: TrackedMessage, names: WireNames, kind: type, why: str) -> TrackedMessage:
-    """Return the item with its parts of a ``kind`` under ``names``, by number; the same where they are so already."""
+    """Apply ``names`` to the parts of type ``kind`` in ``item``; return the same object if all have them already."""
     parts: list[Part] = []
     number = 0
     for part in item.message.parts:
         if type(part) is kind:
-            parts.append(_rename_part(part, *names.get(number, ("", ""))))
+            parts.append(_rename_part(part, names.get(number, WireName())))
             number += 1
         else:
             parts.append(part)
@@ -315,11 +380,15 @@ def apply_wire_names(item: TrackedMessage, names: WireNames, kind: type, why: st
     return item if message is item.message else item.replace_message(message, CALL_ID_RULE, why)
 
 
-def _rename_part(part: Part, id_: str, name: str) -> Part:
-    if isinstance(part, ToolCall) and id_ not in {"", part.id}:
-        return replace(part, id=id_, raw=None)
-    if isinstance(part, ToolResult) and (id_ not in {"", part.call_id} or name not in {"", part.name}):
-        return replace(part, call_id=id_ or part.call_id, name=name or part.name, raw=None)
+def _rename_part(part: Part, name: WireName) -> Part:
+    """Return ``part`` under ``name``; the same object, with its raw bytes, if nothing changes."""
+    if isinstance(part, ToolCall):
+        is_changed = name.id not in {"", part.id}
+        return replace(part, id=name.id, raw=None) if is_changed else part
+    if isinstance(part, ToolResult):
+        is_changed = name.id not in {"", part.call_id} or name.tool not in {"", part.name}
+        if is_changed:
+            return replace(part, call_id=name.id or part.call_id, name=name.tool or part.name, raw=None)
     return part
 
 
@@ -333,25 +402,29 @@ def _place_results_adjacent(
     orphans: ResultIndexes,
     external_results: ResultIndexes,
 ) -> Iterator[TrackedMessage]:
-    """Yield the items with all results of an answer right behind it; what stands there already stays as it is."""
+    """Yield the items with all results of an answer right behind it; what already stands so stays as it is."""
     index = 0
     while index < len(items):
         stop = _find_answer_end(items, index, dialect)
-        if stop == index:
-            yield from _emit_permitted_results(
-                items[index], orphans.get(index, ()), dialect, external_results.get(index, ())
-            )
+        if stop == index:  # not an answer
+            kept_results = external_results.get(index, ())
+            yield from _emit_permitted_results(items[index], orphans.get(index, ()), dialect, kept_results)
             index += 1
             continue
+        # Of a run of answers the last ones may have their results in order: these and their results stay the same
+        # objects.
         start, end = _find_answers_in_order(items, answers, index, stop, dialect)
-        for at in range(index, start):
-            yield from _emit_answer_with_results(items, answers, at, dialect)
+        for answer_index in range(index, start):
+            yield from _emit_answer_with_results(items, answers, answer_index, dialect)
         yield from items[start:end]
         index = end
 
 
 def _find_answer_end(items: Sequence[TrackedMessage], start: int, dialect: Dialect) -> int:
-    """Return where the answer ends that begins at ``start``: a message, or neighbours that are read as one; or none."""
+    """Return the end of the answer that begins at ``start``; ``start`` itself if the item there is not an answer.
+
+    An answer is one message, or several neighbours that the API reads as one.
+    """
     stop = start
     while stop < len(items) and items[stop].message.role == "assistant":
         stop += 1
@@ -363,131 +436,157 @@ def _find_answer_end(items: Sequence[TrackedMessage], start: int, dialect: Diale
 def _find_answers_in_order(
     items: Sequence[TrackedMessage], answers: ResultsByAnswer, first: int, stop: int, dialect: Dialect
 ) -> tuple[int, int]:
-    """Return from which of the answers ``first`` to ``stop`` on, and up to where, their results stand as they should.
+    """Find the answers among ``first`` to ``stop`` whose results already stand as they should behind ``stop``.
 
-    ``stop`` twice where they do not: no answer of these stays as it is then.
+    Return the index of the first such answer and the end of the results; both are ``stop`` if there is no such answer.
     """
-    fits = _count_adjacent_results(items, stop, dialect)
-    start = end = reach = stop
+    result_counts = _count_adjacent_results(items, stop, dialect)
+    start = end = results_end = stop
     result_count = 0
-    for at in reversed(range(first, stop)):
-        homes = [match.message_index if match is not None else -1 for match in answers[at]]
-        if min(homes, default=stop) < stop:
+    # Backwards, because only the results of the last answers can stand right behind the run. An answer is in order if
+    # the results up to the farthest one of its calls are exactly those of the answers from it on.
+    for answer_index in reversed(range(first, stop)):
+        message_indexes = [match.message_index if match is not None else -1 for match in answers[answer_index]]
+        if min(message_indexes, default=stop) < stop:  # a result is missing, or stands before the end of the answers
             break
-        result_count += len(homes)
-        reach = max([reach, *[home + 1 for home in homes]])
-        if reach - stop >= len(fits):
+        result_count += len(message_indexes)
+        results_end = max([results_end, *[index + 1 for index in message_indexes]])
+        if results_end - stop >= len(result_counts):
             break
-        if result_count and fits[reach - stop] == result_count:
-            start, end = at, reach
-    every = [result for at in range(start, stop) for result in answers[at]]
-    return (start, end) if has_distinguishable_results(every, dialect) else (stop, stop)
+        if result_count and result_counts[results_end - stop] == result_count:
+            start, end = answer_index, results_end
+    located_results = [result for index in range(start, stop) for result in answers[index]]
+    return (start, end) if has_distinguishable_results(located_results, dialect) else (stop, stop)
 
 
 def _count_adjacent_results(items: Sequence[TrackedMessage], stop: int, dialect: Dialect) -> list[int]:
-    """Return how many results stand in so many items from ``stop`` on, if nothing else is in the way; else -1.
+    """Return at index n the number of results in the n items from ``stop`` on, or -1 if these may not stand so.
 
-    They end where an answer or a system message stands.
+    The list ends before the next answer or system message.
     """
-    out, results, words, late = [0], 0, False, False
-    for at in range(stop, len(items)):
-        message = items[at].message
+    counts = [0]
+    total = 0
+    has_words = False
+    is_misplaced = False
+    for index in range(stop, len(items)):
+        message = items[index].message
         if message.role in {"assistant", "system"}:
             break
-        kinds = [type(part) is ToolResult for part in message.parts]
-        late = late or (not dialect.results_grouped and not any(kinds))
-        late = late or (dialect.results_grouped and not dialect.server_joins_same_role and at > stop)
-        late = late or (dialect.results_first and (any(kinds) if words else sorted(kinds, reverse=True) != kinds))
-        words = words or not all(kinds)
-        results += sum(kinds)
-        out.append(-1 if late or (words and dialect.needs_answer_after_results) else results)
-    return out
+        is_result = [type(part) is ToolResult for part in message.parts]
+        if dialect.results_grouped:
+            # All results belong into one message, unless the server joins neighbours anyway.
+            if index > stop and not dialect.server_joins_same_role:
+                is_misplaced = True
+        elif not any(is_result):
+            is_misplaced = True
+        if dialect.results_first:
+            words_come_first = any(is_result) if has_words else sorted(is_result, reverse=True) != is_result
+            is_misplaced = is_misplaced or words_come_first
+        has_words = has_words or not all(is_result)
+        total += sum(is_result)
+        lacks_acknowledgement = has_words and dialect.needs_answer_after_results
+        counts.append(-1 if is_misplaced or lacks_acknowledgement else total)
+    return counts
 
 
 def _emit_answer_with_results(
     items: Sequence[TrackedMessage], answers: ResultsByAnswer, index: int, dialect: Dialect
 ) -> Iterator[TrackedMessage]:
-    """Yield item ``index`` and new items that answer its calls, in call order."""
-    item, calls = items[index], items[index].message.calls
+    """Yield item ``index`` and new items with the results of its calls, in call order."""
+    item = items[index]
+    calls = item.message.calls
     yield item
     if not calls:
         return
-    final_results = _collect_results(items, answers[index], calls)
-    real = [match for match in answers[index] if match is not None]
-    reach = _find_result_run_end(items, index + 1) if real else (0, 0)
-    moved_count = sum(
-        match.message_index <= index or (match.message_index, match.result_index) > reach for match in real
-    )
-    counts = {"put behind their calls": moved_count, "made up": len(calls) - len(real)}
-    summary = ", ".join(f"{count} result(s) {label}" for label, count in counts.items() if count)
-    why = summary or "the results of its calls, and no others, stand behind an answer"
+    matches = answers[index]
+    final_results = _collect_results(items, matches, calls)
     groups = [tuple(final_results)] if dialect.results_grouped else [(result,) for result in final_results]
+    why = _explain_new_results(items, matches, index)
     for results in groups:
         yield create_inserted_message(item.stop, Message("tool", results), "pairing", why)
 
 
+def _explain_new_results(items: Sequence[TrackedMessage], matches: Sequence[LocatedResult | None], index: int) -> str:
+    """Say how many results of answer ``index`` were moved behind it and how many were made up."""
+    real = [match for match in matches if match is not None]
+    run_end = _find_result_run_end(items, index + 1) if real else (0, 0)
+    moved_count = 0
+    for match in real:
+        if match.message_index <= index or match.position > run_end:
+            moved_count += 1
+    counts = {"put behind their calls": moved_count, "made up": len(matches) - len(real)}
+    summary = ", ".join(f"{count} result(s) {label}" for label, count in counts.items() if count)
+    return summary or "the results of its calls, and no others, stand behind an answer"
+
+
 def _find_result_run_end(items: Sequence[TrackedMessage], start: int) -> tuple[int, int]:
-    """Return the item, and the part in it, up to which nothing but results stands from item ``start`` on."""
-    for at in range(start, len(items)):
-        for place, part in enumerate(items[at].message.parts):
+    """Return the indexes of the first message and part from message ``start`` on that is not a result."""
+    for message_index in range(start, len(items)):
+        for part_index, part in enumerate(items[message_index].message.parts):
             if type(part) is not ToolResult:
-                return at, place
+                return message_index, part_index
     return len(items), 0
 
 
 def _collect_results(
     items: Sequence[TrackedMessage], matches: Sequence[LocatedResult | None], calls: Sequence[ToolCall]
 ) -> list[ToolResult]:
-    """Return the results of calls as they stand now, or such that are made up."""
-    homes = {
-        home: items[home].message.results for home in {match.message_index for match in matches if match is not None}
-    }
-    return [
-        ToolResult(call.id, call.name, (Text(SYNTHETIC_RESULT_TEXT),), is_error=True)
-        if match is None
-        else homes[match.message_index][match.result_index]
-        for call, match in zip(calls, matches, strict=True)
-    ]
+    """Return the result of each call as it stands in ``items``, under its new id, or a synthetic one.
+
+    Synthetic results are errors, so that the model does not take them for the output of a tool.
+    """
+    # By message, because reading the results of a message is linear in its parts and many calls may share one.
+    results_by_message: dict[int, tuple[ToolResult, ...]] = {}
+    results: list[ToolResult] = []
+    for call, match in zip(calls, matches, strict=True):
+        if match is None:
+            results.append(ToolResult(call.id, call.name, (Text(SYNTHETIC_RESULT_TEXT),), is_error=True))
+            continue
+        message_results = results_by_message.get(match.message_index)
+        if message_results is None:
+            message_results = results_by_message[match.message_index] = items[match.message_index].message.results
+        results.append(message_results[match.result_index])
+    return results
 
 
 def _emit_permitted_results(
     item: TrackedMessage, orphans: Container[int], dialect: Dialect, kept_results: Container[int]
 ) -> Iterator[TrackedMessage]:
-    """Yield the item with those results that may stand here: at ``kept_results``, or where those that are ``orphans``
-    may.
+    """Yield ``item`` without the results that may not stand in it, and a message that retells the orphans among them.
 
-    Where they may not, a user tells them.
+    ``kept_results`` may stand here. ``orphans`` may if the server holds a part of the history, in which their calls can
+    be. All other results were moved behind their calls, or are duplicates.
     """
-    results = iter(range(len(item.message.parts)))
     parts: list[Part] = []
-    words: list[Part] = []
+    retold_parts: list[Part] = []
+    result_index = -1
     for part in item.message.parts:
-        place = next(results) if isinstance(part, ToolResult) else -1
-        if (
-            not isinstance(part, ToolResult)
-            or place in kept_results
-            or (dialect.has_server_history and place in orphans)
-        ):
+        if not isinstance(part, ToolResult):
             parts.append(part)
-        elif place in orphans:
-            words += render_orphan_result(part)
+            continue
+        result_index += 1
+        is_orphan = result_index in orphans
+        if result_index in kept_results or (is_orphan and dialect.has_server_history):
+            parts.append(part)
+        elif is_orphan:
+            retold_parts += render_orphan_result(part)
     if len(parts) == len(item.message.parts):
         yield item
         return
     remaining_message = clean_message(Message(item.message.role, tuple(parts)), dialect)
-    user_message = clean_message(Message("user", tuple(words)), dialect)
-    why = "a result that answers no call is told"
-    aside = create_inserted_message(
-        item.stop if remaining_message.results else item.start, user_message, "pairing", why
+    user_message = clean_message(Message("user", tuple(retold_parts)), dialect)
+    has_results = bool(remaining_message.results)
+    retold_item = create_inserted_message(
+        item.stop if has_results else item.start, user_message, "pairing", "a result that answers no call is told"
     )
     changed_item = item.replace_message(
         remaining_message, "pairing", "its results stand behind their calls, or answer none"
     )
-    yield from [
-        candidate
-        for candidate in ((changed_item, aside) if remaining_message.results else (aside, changed_item))
-        if candidate.message.parts
-    ]
+    # Results must stay right behind their answer, so the user's retelling follows them; otherwise it keeps the order.
+    ordered_items = (changed_item, retold_item) if has_results else (retold_item, changed_item)
+    for new_item in ordered_items:
+        if new_item.message.parts:
+            yield new_item
 
 
 # -- where results stand anywhere behind their calls -------------------------------------------------------------------
@@ -496,25 +595,28 @@ def _emit_permitted_results(
 def _place_results_after_calls(
     items: Sequence[TrackedMessage], answers: ResultsByAnswer, dialect: Dialect, orphans: ResultIndexes
 ) -> Iterator[TrackedMessage]:
-    """Yield the items with a result for each call somewhere behind it; those that stand so stay."""
-    fine: dict[int, set[int]] = defaultdict(set)
+    """Yield the items with a result for each call somewhere behind it; results that stand so stay where they are."""
+    results_in_place: dict[int, set[int]] = defaultdict(set)
     for index, matches in answers.items():
         for match in matches:
             if match is not None and match.message_index > index:
-                fine[match.message_index].add(match.result_index)
+                results_in_place[match.message_index].add(match.result_index)
     for index, item in enumerate(items):
         if item.message.role == "assistant":
             yield item
             yield from _emit_missing_results(items, answers[index], index)
         else:
-            yield from _emit_permitted_results(item, orphans.get(index, ()), dialect, fine[index])
+            yield from _emit_permitted_results(item, orphans.get(index, ()), dialect, results_in_place[index])
 
 
 def _emit_missing_results(
     items: Sequence[TrackedMessage], results: Sequence[LocatedResult | None], index: int
 ) -> Iterator[TrackedMessage]:
-    """Yield new items for the calls of item ``index`` that no result stands behind."""
-    for match, result in zip(results, _collect_results(items, results, items[index].message.calls), strict=True):
-        if match is None or match.message_index < index:
-            why = "the call had no result" if match is None else "its result stood before the call"
-            yield create_inserted_message(items[index].stop, Message("tool", (result,)), "pairing", why)
+    """Yield a new item for each call of item ``index`` without a result behind it."""
+    item = items[index]
+    final_results = _collect_results(items, results, item.message.calls)
+    for match, result in zip(results, final_results, strict=True):
+        if match is not None and match.message_index >= index:
+            continue
+        why = "the call had no result" if match is None else "its result stood before the call"
+        yield create_inserted_message(item.stop, Message("tool", (result,)), "pairing", why)
