@@ -1,4 +1,4 @@
-"""Who speaks next to whom, and first and last: system messages, merging, the two ends."""
+"""The order of roles: where system messages stand, which neighbours merge, and how a request begins and ends."""
 
 from __future__ import annotations
 
@@ -20,39 +20,41 @@ from holdfast.normalize.tracked_messages import (
 from holdfast.state.dialect import Dialect
 
 OPENING_TEXT = "(the conversation so far)"
-"""What a user says where one must begin and none did."""
+"""The user message in front of a history that does not begin with one, where the API wants that."""
 ACKNOWLEDGEMENT_TEXT = "(noted)"
-"""What the assistant says where it must and did not."""
+"""The assistant message between results and a user's words, where the API wants one."""
 CONTINUE_TEXT = "Continue."
-"""What a user says where the assistant may not be the last."""
+"""The user message behind a last answer, where the API refuses a prefill."""
 
 
 def place_system_messages(
     items: list[TrackedMessage], dialect: Dialect, *, has_system_field: bool
 ) -> list[TrackedMessage]:
-    """Return the items with system messages turned into user data where the API does not take them.
+    """Turn system messages into user messages where the API does not take them.
 
-    ``has_system_field`` is true where those at the start go into a field of their own.
+    ``has_system_field`` says that those at the start go into a field of their own.
     """
-    out: list[TrackedMessage] = []
-    for at, item in enumerate(items):
-        after = [neighbor.message for neighbor in items[at + 1 : at + 2]]
-        if has_valid_system_position(
-            item.message, [neighbor.message for neighbor in out[-1:]], after, dialect, is_leading=has_system_field
-        ):
-            out.append(item)
+    placed_items: list[TrackedMessage] = []
+    for index, item in enumerate(items):
+        # The message before is one already placed: it may have been the system's until now.
+        before = [neighbor.message for neighbor in placed_items[-1:]]
+        after = [neighbor.message for neighbor in items[index + 1 : index + 2]]
+        if has_valid_system_position(item.message, before, after, dialect, is_leading=has_system_field):
+            placed_items.append(item)
         elif (user_item := _convert_system_to_user(item)) is not None:
-            out.append(user_item)
-        has_system_field = has_system_field and (not out or out[-1].message.role == "system")
-    return out
+            placed_items.append(user_item)
+        has_only_system_messages = not placed_items or placed_items[-1].message.role == "system"
+        has_system_field = has_system_field and has_only_system_messages
+    return placed_items
 
 
 def has_valid_system_position(
     message: Message, before: Sequence[Message], after: Sequence[Message], dialect: Dialect, *, is_leading: bool
 ) -> bool:
-    """Return whether ``message`` is no system message, or one that may stand between its two neighbours.
+    """Return whether ``message`` may stand between its neighbours; true for all roles but the system's.
 
-    ``is_leading`` is true when nothing but system messages stands before it.
+    ``before`` and ``after`` hold the neighbour on that side, or nothing. ``is_leading`` is true when only system
+    messages stand before it.
     """
     if message.role != "system":
         return True
@@ -64,14 +66,16 @@ def has_valid_system_position(
         return all(isinstance(part, Text) for part in message.parts)
     if dialect.system_position == "first" or not before:
         return False
-    follows_user = get_wire_role(before[0], dialect) == "user" or (
-        is_paused_answer(before[0]) and not _is_compaction_answer(before[0])
-    )
-    return follows_user and (not after or after[0].role == "assistant")
+    # Anthropic's newest models take a system message behind a user's or behind an answer that a server tool paused, and
+    # only if an answer follows or nothing does.
+    follows_user = get_wire_role(before[0], dialect) == "user"
+    follows_paused_tool = is_paused_answer(before[0]) and not _is_compaction_answer(before[0])
+    precedes_answer = not after or after[0].role == "assistant"
+    return (follows_user or follows_paused_tool) and precedes_answer
 
 
 def _is_unreadable_message(message: Message) -> bool:
-    """Return whether a message is one that nobody could read: it stays as it is."""
+    """Return whether a message could not be parsed; it is sent as the client wrote it."""
     return any(isinstance(part, Opaque) and part.kind == "message" for part in message.parts)
 
 
@@ -81,7 +85,7 @@ def _is_compaction_answer(message: Message) -> bool:
 
 
 def _convert_system_to_user(item: TrackedMessage) -> TrackedMessage | None:
-    """Return a system message told by the user; what only the system may say (changes of tools) stays behind."""
+    """Return a system message as a user's, or None if it holds only what the system alone may say (changed tools)."""
     parts = tuple(part for part in item.message.parts if not isinstance(part, Opaque))
     if not parts:
         return None
@@ -92,42 +96,45 @@ def _convert_system_to_user(item: TrackedMessage) -> TrackedMessage | None:
 def merge_adjacent_messages(
     items: list[TrackedMessage], dialect: Dialect, *, summary_position: int
 ) -> list[TrackedMessage]:
-    """Return the items with neighbours of one role made one message, where the API wants that.
+    """Merge neighbours of one role where the API wants that.
 
-    ``summary_position`` is the slot of what stands for older turns, if there is one.
+    ``summary_position`` is the position of the summary of older turns, if there is one.
     """
-    out: list[TrackedMessage] = []
+    merged_items: list[TrackedMessage] = []
     for run in _group_by_role(items, dialect):
-        stop = (
-            2 if dialect.merges_summary and run[0].start == summary_position else _count_messages_to_merge(run, dialect)
-        )
-        if stop > 1:
-            merged_item = merge_tracked_messages(run[:stop], "neighbours of one role")
-            out.append(replace(merged_item, message=clean_message(merged_item.message, dialect)))
+        if dialect.merges_summary and run[0].start == summary_position:
+            merge_count = 2
         else:
-            out += run[:stop]
-        out += run[stop:]
-    return out
+            merge_count = _count_messages_to_merge(run, dialect)
+        if merge_count > 1:
+            merged_item = merge_tracked_messages(run[:merge_count], "neighbours of one role")
+            # Parts that may stand alone, but not beside others, are refused only now.
+            merged_items.append(replace(merged_item, message=clean_message(merged_item.message, dialect)))
+        else:
+            merged_items += run[:merge_count]
+        merged_items += run[merge_count:]
+    return merged_items
 
 
 def _group_by_role(items: Sequence[TrackedMessage], dialect: Dialect) -> Iterator[list[TrackedMessage]]:
-    """Yield neighbours of one role together."""
+    """Yield the runs of neighbours that are sent under one role."""
     for _, run in groupby(items, key=lambda item: get_wire_role(item.message, dialect)):
         yield list(run)
 
 
 def _count_messages_to_merge(run: Sequence[TrackedMessage], dialect: Dialect) -> int:
-    """Return how many messages of a run must be one."""
+    """Return how many messages from the start of a run of one role must become one."""
     role = get_wire_role(run[0].message, dialect)
     if dialect.merges_same_role and role in {"user", "assistant"}:
         return len(run)
     if dialect.calls_follow_user and role == "assistant":
-        return max((at + 1 for at, item in enumerate(run) if item.message.calls), default=0)
+        # Calls may not stand behind another answer, so all answers up to the last one with calls are merged.
+        return max((index + 1 for index, item in enumerate(run) if item.message.calls), default=0)
     return 0
 
 
 def is_merge_required(first: Message, second: Message, dialect: Dialect) -> bool:
-    """Return whether two neighbours must be one message."""
+    """Return whether two neighbours must become one message."""
     if dialect.calls_follow_user and first.role == "assistant" == second.role and second.calls:
         return True
     if not dialect.merges_same_role:
@@ -137,42 +144,45 @@ def is_merge_required(first: Message, second: Message, dialect: Dialect) -> bool
 
 
 def is_summary_merge_required(messages: Sequence[Message], dialect: Dialect, summary_position: int) -> bool:
-    """Return whether message ``summary_position``, which stands for older turns, and the one behind it must be one."""
-    pair = messages[summary_position : summary_position + 2] if summary_position >= 0 else []
-    return dialect.merges_summary and [message.role for message in pair] == ["user", "user"]
+    """Return whether the summary at ``summary_position`` (-1 for none) must merge with a user's message behind it."""
+    if not dialect.merges_summary or summary_position < 0:
+        return False
+    summary_and_next = messages[summary_position : summary_position + 2]
+    return [message.role for message in summary_and_next] == ["user", "user"]
 
 
 def insert_acknowledgements(items: list[TrackedMessage], dialect: Dialect) -> list[TrackedMessage]:
-    """Return the items with a word of the assistant's between results and a user, where the API wants that."""
-    out: list[TrackedMessage] = []
+    """Insert an assistant message between results and a user's words where the API wants one."""
+    acknowledged_items: list[TrackedMessage] = []
     for item in items:
-        if out and not can_follow_results(out[-1].message, item.message, dialect):
+        if acknowledged_items and not can_follow_results(acknowledged_items[-1].message, item.message, dialect):
+            acknowledgement = Message.from_text("assistant", ACKNOWLEDGEMENT_TEXT)
             why = "no user speaks right behind results on this server"
-            out.append(
-                create_inserted_message(item.start, Message.from_text("assistant", ACKNOWLEDGEMENT_TEXT), "answer", why)
-            )
-        out.append(item)
-    return out
+            acknowledged_items.append(create_inserted_message(item.start, acknowledgement, "answer", why))
+        acknowledged_items.append(item)
+    return acknowledged_items
 
 
 def can_follow_results(first: Message, second: Message, dialect: Dialect) -> bool:
-    """Return whether ``second`` may stand right behind ``first``, results aside."""
-    if not (dialect.needs_answer_after_results and first.results):
+    """Return whether ``second`` may stand right behind ``first``: no user may behind results, where the API minds."""
+    if not dialect.needs_answer_after_results or not first.results:
         return True
-    return get_wire_role(second, dialect) != "user" and all(isinstance(part, ToolResult) for part in first.parts)
+    has_only_results = all(isinstance(part, ToolResult) for part in first.parts)
+    return has_only_results and get_wire_role(second, dialect) != "user"
 
 
 def has_valid_end_roles(messages: Sequence[Message], dialect: Dialect, first_position: int) -> bool:
-    """Return whether the right ones speak first and last; ``first_position`` is not 0 where something stands before."""
+    """Return whether a request may begin and end as ``messages`` do.
+
+    ``first_position`` is not 0 if other messages are sent before them.
+    """
     opening = next((message for message in messages if message.role != "system"), None)
     if first_position == 0 and opening is not None and not _can_open_conversation(opening, dialect):
         return False
-    last = messages[-1] if messages else None
-    return (
-        last is None
-        or last.role != "assistant"
-        or not (_is_user_turn_required(last, dialect) or _has_trailing_space(last, dialect))
-    )
+    if not messages or messages[-1].role != "assistant":
+        return True
+    last = messages[-1]
+    return not _is_user_turn_required(last, dialect) and not _has_refused_trailing_space(last, dialect)
 
 
 def _can_open_conversation(message: Message, dialect: Dialect) -> bool:
@@ -181,56 +191,69 @@ def _can_open_conversation(message: Message, dialect: Dialect) -> bool:
         return get_wire_role(message, dialect) == "user" or not dialect.must_start_with_user
     if dialect.calls_follow_user and message.calls:
         return False
+    # A provider's compaction is an answer, and stands for the turns before it.
     first = message.parts[0] if message.parts else None
     return not dialect.must_start_with_user or (isinstance(first, Opaque) and first.kind == "compaction")
 
 
 def _is_user_turn_required(last: Message, dialect: Dialect) -> bool:
+    # A paused answer is sent back as it is; a user message behind it would end it.
     return dialect.must_end_with_user and not is_paused_answer(last)
 
 
-def _has_trailing_space(last: Message, dialect: Dialect) -> bool:
-    """Whether an answer to be gone on with ends in white space, where that is refused."""
-    part = last.parts[-1] if last.parts else None
-    return not dialect.allows_trailing_space and isinstance(part, Text) and part.text != part.text.rstrip()
+def _has_refused_trailing_space(last: Message, dialect: Dialect) -> bool:
+    """Return whether a prefill ends in white space and the API refuses that."""
+    if dialect.allows_trailing_space or not last.parts:
+        return False
+    last_part = last.parts[-1]
+    return isinstance(last_part, Text) and last_part.text != last_part.text.rstrip()
 
 
 def ensure_valid_ends(
     items: list[TrackedMessage], dialect: Dialect, *, first_position: int, has_content: bool
 ) -> list[TrackedMessage]:
-    """Return the items with a user first and not the assistant last, where the API wants that.
+    """Make a user's message the first and not an assistant's the last, where the API wants that.
 
-    ``has_content`` is true where something was said: then a request remains, though nothing of it may be sent.
+    ``has_content`` says that the history holds content: then a request remains even if no message of it may be sent.
     """
-    opening = next((at for at, item in enumerate(items) if item.message.role != "system"), None)
-    if first_position == 0 and opening is None and has_content:
-        at = items[-1].stop if items else 0
-        return [
-            *items,
-            create_inserted_message(
-                at, Message.from_text("user", CONTINUE_TEXT), "start", "nothing else is left to send"
-            ),
-        ]
-    if first_position == 0 and opening is not None and not _can_open_conversation(items[opening].message, dialect):
-        begin = create_inserted_message(
-            items[opening].start, Message.from_text("user", OPENING_TEXT), "start", "a user starts"
-        )
-        items = [*items[:opening], begin, *items[opening:]]
-    last = items[-1].message if items else Message("user")
-    if last.role != "assistant":
+    if first_position == 0:
+        items = _ensure_valid_opening(items, dialect, has_content=has_content)
+    last = items[-1].message if items else None
+    if last is None or last.role != "assistant":
         return items
     if _is_user_turn_required(last, dialect):
-        return [
-            *items,
-            create_inserted_message(
-                items[-1].stop, Message.from_text("user", CONTINUE_TEXT), "end", "no prefill on this model"
-            ),
-        ]
-    return [*items[:-1], *_trim_trailing_space(items[-1])] if _has_trailing_space(last, dialect) else items
+        closing = Message.from_text("user", CONTINUE_TEXT)
+        return [*items, create_inserted_message(items[-1].stop, closing, "end", "no prefill on this model")]
+    if _has_refused_trailing_space(last, dialect):
+        return [*items[:-1], *_trim_trailing_space(items[-1])]
+    return items
+
+
+def _ensure_valid_opening(items: list[TrackedMessage], dialect: Dialect, *, has_content: bool) -> list[TrackedMessage]:
+    """Insert a user message where a conversation must begin with one; also if only system messages are left."""
+    opening_index = next((index for index, item in enumerate(items) if item.message.role != "system"), None)
+    if opening_index is None:
+        if not has_content:
+            return items
+        position = items[-1].stop if items else 0
+        only_message = Message.from_text("user", CONTINUE_TEXT)
+        return [*items, create_inserted_message(position, only_message, "start", "nothing else is left to send")]
+    opening_item = items[opening_index]
+    if _can_open_conversation(opening_item.message, dialect):
+        return items
+    opening = create_inserted_message(
+        opening_item.start, Message.from_text("user", OPENING_TEXT), "start", "a user starts"
+    )
+    return [*items[:opening_index], opening, *items[opening_index:]]
 
 
 def _trim_trailing_space(item: TrackedMessage) -> list[TrackedMessage]:
-    last = item.message.parts[-1]
-    words = last.text.rstrip() if isinstance(last, Text) else ""
-    parts = (*item.message.parts[:-1], *([Text(words)] if words else []))
-    return [item.replace_message(Message("assistant", parts), "end", "it ended in white space")] if parts else []
+    """Return the answer without white space at its end, or no item if nothing else is in it."""
+    last_part = item.message.parts[-1]
+    text = last_part.text.rstrip() if isinstance(last_part, Text) else ""
+    parts = item.message.parts[:-1]
+    if text:
+        parts = (*parts, Text(text))
+    if not parts:
+        return []
+    return [item.replace_message(Message("assistant", parts), "end", "it ended in white space")]
