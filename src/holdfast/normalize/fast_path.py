@@ -1,4 +1,7 @@
-"""Whether a history needs no repair: one look at each message, for most histories need none."""
+"""Decide with one look at each message whether a history needs no normalization, as most do.
+
+The answer must agree with the passes of ``normalize_history``: a property test compares them.
+"""
 
 from __future__ import annotations
 
@@ -27,44 +30,40 @@ from holdfast.state.dialect import Dialect
 
 
 class _HistoryIndex(Struct, frozen=True, gc=False):
-    """What is to be seen of a history at once."""
+    """The calls, results and unusual messages of a history, collected in one pass."""
 
     messages: Sequence[Message]
     calls_by_message: dict[int, list[ToolCall]]
     """The calls of each answer that makes some."""
     calls: list[ToolCall]
-    """All of them, in order."""
+    """All calls, in order."""
     results_by_message: dict[int, list[ToolResult]]
     """The results in each message that holds some, answers aside."""
     unusual_messages: list[int]
-    """The messages that hold nothing, or anything but words, those calls, and those results of nothing but words."""
+    """Indexes of messages that are empty or hold anything but unsigned text, calls, and results of unsigned text."""
 
 
 def _index_history(messages: Sequence[Message]) -> _HistoryIndex:
     calls_by_message: dict[int, list[ToolCall]] = {}
     results_by_message: dict[int, list[ToolResult]] = {}
-    odd: list[int] = []
-    for at, message in enumerate(messages):
-        is_answer, is_odd = message.role == "assistant", not message.parts
+    unusual_messages: list[int] = []
+    for index, message in enumerate(messages):
+        is_answer = message.role == "assistant"
+        is_unusual = not message.parts
         for part in message.parts:
             if type(part) is ToolCall and is_answer:
-                calls_by_message.setdefault(at, []).append(part)
+                calls_by_message.setdefault(index, []).append(part)
             elif type(part) is ToolResult and not is_answer:
-                results_by_message.setdefault(at, []).append(part)
-                is_odd = is_odd or not part.content
-                for inner in part.content:
-                    is_odd = is_odd or not is_unsigned_text(inner)
+                results_by_message.setdefault(index, []).append(part)
+                is_unusual = is_unusual or not part.content
+                for content_part in part.content:
+                    is_unusual = is_unusual or not is_unsigned_text(content_part)
             else:
-                is_odd = is_odd or not is_unsigned_text(part)
-        if is_odd:
-            odd.append(at)
-    return _HistoryIndex(
-        messages,
-        calls_by_message,
-        [call for calls in calls_by_message.values() for call in calls],
-        results_by_message,
-        odd,
-    )
+                is_unusual = is_unusual or not is_unsigned_text(part)
+        if is_unusual:
+            unusual_messages.append(index)
+    all_calls = [call for calls in calls_by_message.values() for call in calls]
+    return _HistoryIndex(messages, calls_by_message, all_calls, results_by_message, unusual_messages)
 
 
 def is_normalized_inside(
@@ -74,90 +73,104 @@ def is_normalized_inside(
     has_system_field: bool = True,
     earlier_ids: frozenset[str] = NO_CALL_IDS,
 ) -> bool:
-    """Return whether ``messages`` need no repair inside (their two ends aside).
+    """Return whether ``messages`` need no normalization, their two ends aside.
 
-    ``has_system_field`` is true where system messages at the start go into a field of their own.
+    ``has_system_field`` says that leading system messages go into a field of their own.
     """
     if dialect.keeps_client_content:
-        return all(clean_message(original, dialect) is original for original in messages) and is_within_media_limits(
-            messages, dialect
-        )
-    look = _index_history(messages)
-    if look.calls and not has_only_valid_calls(look.calls, dialect):
+        if not all(clean_message(message, dialect) is message for message in messages):
+            return False
+        return is_within_media_limits(messages, dialect)
+    history = _index_history(messages)
+    if history.calls and not has_only_valid_calls(history.calls, dialect):
         return False
-    if not (
-        _has_valid_placement(look, dialect, has_system_field=has_system_field)
-        and _has_valid_pairing(look, dialect, earlier_ids)
+    if not _has_valid_placement(history, dialect, has_system_field=has_system_field):
+        return False
+    if not _has_valid_pairing(history, dialect, earlier_ids):
+        return False
+    # Opaque parts, media and empty messages are all among the unusual messages, so the checks of these look at no
+    # others.
+    unusual_messages = [messages[index] for index in history.unusual_messages]
+    has_opaque_parts = any(type(part) is Opaque for message in unusual_messages for part in message.parts)
+    if has_opaque_parts and (find_unpaired_server_parts(messages, dialect) or find_unanswered_computer_calls(messages)):
+        return False
+    if not has_required_signatures(messages, dialect):
+        return False
+    return not unusual_messages or is_within_media_limits(messages, dialect)
+
+
+def _has_valid_placement(history: _HistoryIndex, dialect: Dialect, *, has_system_field: bool) -> bool:
+    """Return whether each message is clean and may stand between its neighbours."""
+    messages = history.messages
+    last = len(messages) - 1
+    if not all(
+        _is_clean_message(messages[index], dialect, is_last=index == last) for index in history.unusual_messages
     ):
         return False
-    odd = [messages[at] for at in look.unusual_messages]
-    unread = any(type(part) is Opaque for message in odd for part in message.parts)
-    if unread and (find_unpaired_server_parts(messages, dialect) or find_unanswered_computer_calls(messages)):
+    checks_neighbors = dialect.merges_same_role or dialect.calls_follow_user or dialect.needs_answer_after_results
+    if checks_neighbors and not all(_can_be_neighbors(first, second, dialect) for first, second in pairwise(messages)):
         return False
-    return has_required_signatures(messages, dialect) and (not odd or is_within_media_limits(messages, dialect))
-
-
-def _has_valid_placement(look: _HistoryIndex, dialect: Dialect, *, has_system_field: bool) -> bool:
-    """Return whether each message, and its place among its neighbours, is fine."""
-    messages, last = look.messages, len(look.messages) - 1
-    if not all(_is_clean_message(messages[at], dialect, is_last=at == last) for at in look.unusual_messages):
-        return False
-    minds = dialect.merges_same_role or dialect.calls_follow_user or dialect.needs_answer_after_results
-    if minds and not all(_can_be_neighbors(first, second, dialect) for first, second in pairwise(messages)):
-        return False
-    systems = [at for at, message in enumerate(messages) if message.role == "system"]
-    return all(
-        has_valid_system_position(
-            messages[at],
-            messages[at - 1 : at],
-            messages[at + 1 : at + 2],
-            dialect,
-            is_leading=has_system_field and at == number,
-        )
-        for number, at in enumerate(systems)
-    )
+    system_indexes = [index for index, message in enumerate(messages) if message.role == "system"]
+    for number, index in enumerate(system_indexes):
+        is_leading = has_system_field and index == number
+        before = messages[index - 1 : index]
+        after = messages[index + 1 : index + 2]
+        if not has_valid_system_position(messages[index], before, after, dialect, is_leading=is_leading):
+            return False
+    return True
 
 
 def _can_be_neighbors(first: Message, second: Message, dialect: Dialect) -> bool:
-    """Return whether two neighbours may stay as they are."""
+    """Return whether two neighbours may stay as they are, neither merged nor apart."""
     return not is_merge_required(first, second, dialect) and can_follow_results(first, second, dialect)
 
 
 def _is_clean_message(message: Message, dialect: Dialect, *, is_last: bool) -> bool:
     if is_last and is_empty_prefill(message, dialect):
         return True
-    return bool(message.parts or can_be_empty(message, dialect)) and clean_message(message, dialect) is message
-
-
-def _has_valid_pairing(look: _HistoryIndex, dialect: Dialect, earlier_ids: frozenset[str]) -> bool:
-    """Return whether calls and results stand as they should, under ids that may be sent."""
-    if not _has_valid_ids(look, dialect, earlier_ids) or (
-        dialect.results_carry_name and not _has_valid_result_names(look.messages, dialect)
-    ):
+    if not message.parts and not can_be_empty(message, dialect):
         return False
-    return _has_adjacent_results(look, dialect) if dialect.results_adjacent else _has_later_results(look.messages)
+    return clean_message(message, dialect) is message
 
 
-def _has_valid_ids(look: _HistoryIndex, dialect: Dialect, earlier_ids: frozenset[str]) -> bool:
-    """Return whether ids have the letters and length they should, and none occurs twice where it may not."""
-    call_ids = [call.id for call in look.calls]
-    if not has_only_valid_ids(call_ids, dialect) or not (
-        _has_no_duplicates(call_ids) or all(map(_has_no_duplicates, _group_call_ids(look, dialect)))
-    ):
+def _has_valid_pairing(history: _HistoryIndex, dialect: Dialect, earlier_ids: frozenset[str]) -> bool:
+    """Return whether calls and results stand where they should, under ids and names that may be sent."""
+    if not _has_valid_ids(history, dialect, earlier_ids):
+        return False
+    if dialect.results_carry_name and not _has_valid_result_names(history.messages, dialect):
+        return False
+    if dialect.results_adjacent:
+        return _has_adjacent_results(history, dialect)
+    return _has_later_results(history.messages)
+
+
+def _has_valid_ids(history: _HistoryIndex, dialect: Dialect, earlier_ids: frozenset[str]) -> bool:
+    """Return whether ids have a valid form and none is repeated where it may not be."""
+    call_ids = [call.id for call in history.calls]
+    if not has_only_valid_ids(call_ids, dialect):
+        return False
+    # Distinct in the whole history implies distinct in each answer, and is quicker to see.
+    if not _has_no_duplicates(call_ids) and not all(map(_has_no_duplicates, _group_call_ids(history, dialect))):
         return False
     if not dialect.unique_ids:
         return True
-    server_call_ids = [id_ for at in look.unusual_messages for id_ in list_server_call_ids(look.messages[at])]
-    sent_ids = [*server_call_ids, *[id_ for id_ in call_ids if is_wire_id(id_, dialect)]]
+    sent_ids = [id_ for id_ in call_ids if is_wire_id(id_, dialect)]
+    for index in history.unusual_messages:
+        sent_ids += list_server_call_ids(history.messages[index])
     return _has_no_duplicates(sent_ids) and earlier_ids.isdisjoint(sent_ids)
 
 
-def _group_call_ids(look: _HistoryIndex, dialect: Dialect) -> list[list[str]]:
-    """Return the ids of the calls in each answer; neighbours that the API reads as one are one answer."""
+def _group_call_ids(history: _HistoryIndex, dialect: Dialect) -> list[list[str]]:
+    """Return the ids of the calls of each answer; neighbours that the API reads as one are one answer."""
     if not dialect.server_joins_same_role:
-        return [[call.id for call in calls] for calls in look.calls_by_message.values()]
-    runs = groupby(range(len(look.messages)), lambda at: look.messages[at].role)
-    return [[call.id for at in run for call in look.calls_by_message.get(at, ())] for _, run in runs]
+        return [[call.id for call in calls] for calls in history.calls_by_message.values()]
+    groups: list[list[str]] = []
+    for _, run in groupby(range(len(history.messages)), lambda index: history.messages[index].role):
+        ids: list[str] = []
+        for index in run:
+            ids += [call.id for call in history.calls_by_message.get(index, ())]
+        groups.append(ids)
+    return groups
 
 
 def _has_no_duplicates(ids: Sequence[str]) -> bool:
@@ -165,67 +178,77 @@ def _has_no_duplicates(ids: Sequence[str]) -> bool:
 
 
 def _has_valid_result_names(messages: Sequence[Message], dialect: Dialect) -> bool:
-    """Return whether each result says the name of its call, or another beside its id; without one it has its place."""
-    matches = find_results_of_calls(messages)
-    return has_distinguishable_results([result for answers in matches.values() for result in answers], dialect) and all(
-        result is None
-        or result.result.name == call.name
-        or not is_misnamed_result(result.result, messages[index].calls, dialect)
-        for index, answers in matches.items()
-        for call, result in zip(messages[index].calls, answers, strict=True)
-    )
+    """Return whether each result has a valid tool name, and can be told from the others if its id is not sent."""
+    matches_by_answer = find_results_of_calls(messages)
+    all_matches = [match for matches in matches_by_answer.values() for match in matches]
+    if not has_distinguishable_results(all_matches, dialect):
+        return False
+    for index, matches in matches_by_answer.items():
+        calls = messages[index].calls
+        for call, match in zip(calls, matches, strict=True):
+            if match is None or match.result.name == call.name:
+                continue
+            if is_misnamed_result(match.result, calls, dialect):
+                return False
+    return True
 
 
-def _has_adjacent_results(look: _HistoryIndex, dialect: Dialect) -> bool:
+def _has_adjacent_results(history: _HistoryIndex, dialect: Dialect) -> bool:
     """Return whether each answer has all its results right behind it, and there are no others."""
-    calls_by_message, results_by_message = look.calls_by_message, look.results_by_message
-    waiting: dict[str, int] = {}
+    calls_by_message, results_by_message = history.calls_by_message, history.results_by_message
+    open_counts: dict[str, int] = {}  # calls without a result yet, by id
     has_words = False
-    previous = ""
-    for at, message in enumerate(look.messages):
+    previous_role = ""
+    for index, message in enumerate(history.messages):
         role = message.role
         if role == "assistant":
-            if waiting and not (dialect.server_joins_same_role and previous == "assistant"):
+            is_joined = dialect.server_joins_same_role and previous_role == "assistant"
+            if open_counts and not is_joined:
                 return False
-            for call in calls_by_message.get(at, ()):
-                waiting[call.id] = waiting.get(call.id, 0) + 1
+            for call in calls_by_message.get(index, ()):
+                open_counts[call.id] = open_counts.get(call.id, 0) + 1
             has_words = False
-        elif waiting or at in results_by_message:
-            results = results_by_message.get(at, [])
-            if not _try_consume_results(message, results, waiting, dialect, has_text_before=has_words):
+        elif open_counts or index in results_by_message:
+            results = results_by_message.get(index, [])
+            if not _try_consume_results(message, results, open_counts, dialect, has_text_before=has_words):
                 return False
             has_words = has_words or len(results) < len(message.parts)
-        previous = role
-    return not waiting
+        previous_role = role
+    return not open_counts
 
 
 def _try_consume_results(
-    message: Message, results: Sequence[ToolResult], waiting: dict[str, int], dialect: Dialect, *, has_text_before: bool
+    message: Message,
+    results: Sequence[ToolResult],
+    open_counts: dict[str, int],
+    dialect: Dialect,
+    *,
+    has_text_before: bool,
 ) -> bool:
-    """Take the results of a message off ``waiting``; False when one is not waited for, or stands where it may not."""
+    """Take the results of a message off ``open_counts``; return False if one answers no open call or is misplaced."""
     if message.role == "system" or not (results or dialect.server_joins_same_role):
         return False
-    parts = message.parts
-    late = has_text_before or (len(results) < len(parts) and {*map(type, parts[: len(results)])} != {ToolResult})
-    if results and late and dialect.results_first:
-        return False
-    for result in results:
-        count = waiting.pop(result.call_id, 0)
-        if not count:
+    if results and dialect.results_first:
+        parts = message.parts
+        has_text_between = len(results) < len(parts) and {*map(type, parts[: len(results)])} != {ToolResult}
+        if has_text_before or has_text_between:
             return False
-        if count > 1:
-            waiting[result.call_id] = count - 1
-    return not (waiting and dialect.results_grouped and not dialect.server_joins_same_role)
+    for result in results:
+        open_count = open_counts.pop(result.call_id, 0)
+        if not open_count:
+            return False
+        if open_count > 1:
+            open_counts[result.call_id] = open_count - 1
+    must_be_complete = dialect.results_grouped and not dialect.server_joins_same_role
+    return not (open_counts and must_be_complete)
 
 
 def _has_later_results(messages: Sequence[Message]) -> bool:
-    """Return whether each call has its result behind it, and no result is left over."""
-    matches = find_results_of_calls(messages)
-    behind = [
-        result
-        for index, answers in matches.items()
-        for result in answers
-        if result is not None and result.message_index > index
-    ]
-    call_count = sum(len(answers) for answers in matches.values())
-    return len(behind) == call_count == sum(len(message.results) for message in messages)
+    """Return whether each call has its result somewhere behind it, and no result is left over."""
+    call_count = 0
+    answered_count = 0
+    for index, matches in find_results_of_calls(messages).items():
+        call_count += len(matches)
+        answered_count += sum(match is not None and match.message_index > index for match in matches)
+    result_count = sum(len(message.results) for message in messages)
+    return answered_count == call_count == result_count

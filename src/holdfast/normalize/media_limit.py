@@ -1,7 +1,8 @@
-"""The last resort where media were not decided about before: the oldest give way to a line each, until all fit.
+"""Keep a request within the API's limits for media: the oldest are replaced by a line each until all fit.
 
-What lasts is decided by ``planning/stages/media.py``; this holds for requests that no policy saw. What the user's
-newest message shows stays: where that alone is too much, nothing else is of any use, and the provider says so.
+This is the last resort, for requests that no policy planned; lasting decisions are made by
+``planning/stages/media.py``. The media of the user's newest message stay: if they alone are too much, removing others
+helps nothing, and the provider's error tells the user more.
 """
 
 from __future__ import annotations
@@ -21,85 +22,99 @@ from holdfast.normalize.tracked_messages import TrackedMessage
 from holdfast.state.dialect import NO_LIMIT, Dialect
 
 BODY_SIZE_SAFETY_FACTOR = 8
-"""A body of n characters is not looked at closely while n times this is under the limit: escapes take six bytes."""
+"""The bytes of a body are counted only if its media times this exceed the limit. A factor of eight leaves room for
+everything beside the media; an escaped character takes six bytes."""
 
 
 def is_within_media_limits(messages: Sequence[Message], dialect: Dialect) -> bool:
-    """Return whether number and bytes of the media fit."""
+    """Return whether the number of images, and the bytes of messages that hold media, are within the limits."""
     media = collect_media_in_messages(*messages)
     if not media:
         return True
-    images = sum(medium.kind == "image" for medium in media)
-    if images > get_max_images(media, dialect):
+    image_count = sum(attachment.kind == "image" for attachment in media)
+    if image_count > get_max_images(media, dialect):
         return False
-    if sum(len(medium.source) for medium in media) * BODY_SIZE_SAFETY_FACTOR <= dialect.max_bytes:
+    media_chars = sum(len(attachment.source) for attachment in media)
+    if media_chars * BODY_SIZE_SAFETY_FACTOR <= dialect.max_bytes:
         return True
-    return sum(estimate_part_bytes(part) for message in messages for part in message.parts) <= dialect.max_bytes
+    return _estimate_messages_bytes(messages) <= dialect.max_bytes
+
+
+def _estimate_messages_bytes(messages: Sequence[Message]) -> int:
+    return sum(estimate_part_bytes(part) for message in messages for part in message.parts)
 
 
 def replace_excess_media(items: list[TrackedMessage], dialect: Dialect) -> list[TrackedMessage]:
-    """Return the items with their oldest media named by a line, as many as it takes."""
+    """Replace the oldest media by a line each, as many as it takes to fit the limits."""
     messages = [item.message for item in items]
     if is_within_media_limits(messages, dialect):
         return items
-    newest = next((at for at in reversed(range(len(messages))) if messages[at].is_turn_start), -1)
-    if newest >= 0 and not is_within_media_limits(messages[newest : newest + 1], dialect):
+    newest_turn = next((index for index in reversed(range(len(messages))) if messages[index].is_turn_start), -1)
+    if newest_turn >= 0 and not is_within_media_limits(messages[newest_turn : newest_turn + 1], dialect):
         return items
     media = collect_media_in_messages(*messages)
     max_images = get_max_images(media, dialect)
-    images = sum(medium.kind == "image" for medium in media) - max_images
-    size = sum(estimate_part_bytes(part) for message in messages for part in message.parts) - dialect.max_bytes
-    out = list(items)
-    for index, place in _find_media_parts(messages):
-        if images <= 0 and size <= 0:
+    excess_images = sum(attachment.kind == "image" for attachment in media) - max_images
+    excess_bytes = _estimate_messages_bytes(messages) - dialect.max_bytes
+    changed_items = list(items)
+    for message_index, part_index in _find_media_parts(messages):
+        if excess_images <= 0 and excess_bytes <= 0:
             break
-        if index == newest:
+        if message_index == newest_turn:
             continue
-        part = out[index].message.parts[place]
-        new = replace_media_with_text(part, format_part_placeholder if size > 0 else _describe_image)
-        images -= _count_images(part) - _count_images(new)
-        size -= estimate_part_bytes(part) - estimate_part_bytes(new)
-        if new is not part:
-            out[index] = _replace_media_part(out[index], place, new, max_images, dialect.max_bytes)
-    return out
+        part = changed_items[message_index].message.parts[part_index]
+        # While only the number of images is too high, documents may stay.
+        describe = format_part_placeholder if excess_bytes > 0 else _describe_image
+        new_part = replace_media_with_text(part, describe)
+        excess_images -= _count_images(part) - _count_images(new_part)
+        excess_bytes -= estimate_part_bytes(part) - estimate_part_bytes(new_part)
+        if new_part is not part:
+            changed_items[message_index] = _replace_media_part(
+                changed_items[message_index], part_index, new_part, max_images, dialect.max_bytes
+            )
+    return changed_items
 
 
 def get_max_images(media: Sequence[Media], dialect: Dialect) -> int:
-    """Return how many images a request that shows ``media`` may hold: fewer, where one of them is large."""
-    images = [image for image in media if image.kind == "image"]
-    if len(images) <= dialect.max_images_with_large or not any(
-        is_oversized_image(image, dialect.large_image_pixels) for image in images
-    ):
+    """Return how many images a request with ``media`` may hold: some APIs take fewer if any of them is large."""
+    images = [attachment for attachment in media if attachment.kind == "image"]
+    # The count is compared first: measuring an image means decoding the start of its bytes.
+    if len(images) <= dialect.max_images_with_large:
+        return dialect.max_images
+    if not any(is_oversized_image(image, dialect.large_image_pixels) for image in images):
         return dialect.max_images
     return min(dialect.max_images, dialect.max_images_with_large)
 
 
-def _replace_media_part(item: TrackedMessage, place: int, part: Part, images: int, size: int) -> TrackedMessage:
-    parts = (*item.message.parts[:place], part, *item.message.parts[place + 1 :])
-    limits = ((images, "images"), (size, "bytes"))
-    limit_text = " and ".join(f"{number:,} {unit}" for number, unit in limits if number < NO_LIMIT)
+def _replace_media_part(
+    item: TrackedMessage, part_index: int, part: Part, max_images: int, max_bytes: int
+) -> TrackedMessage:
+    parts = (*item.message.parts[:part_index], part, *item.message.parts[part_index + 1 :])
+    limits = ((max_images, "images"), (max_bytes, "bytes"))
+    limit_text = " and ".join(f"{limit:,} {unit}" for limit, unit in limits if limit < NO_LIMIT)
     why = f"at most {limit_text} go in one request"
     return item.replace_message(Message(item.message.role, parts), "media-budget", why)
 
 
 def _find_media_parts(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
-    for index, message in enumerate(messages):
-        for place, part in enumerate(message.parts):
+    """Yield the message and part index of each part that is or holds media, the oldest first."""
+    for message_index, message in enumerate(messages):
+        for part_index, part in enumerate(message.parts):
             if collect_media_in_parts(part):
-                yield index, place
+                yield message_index, part_index
 
 
 def _count_images(part: Part) -> int:
-    return sum(medium.kind == "image" for medium in collect_media_in_parts(part))
+    return sum(attachment.kind == "image" for attachment in collect_media_in_parts(part))
 
 
 def _describe_image(media: Media) -> str:
-    """Return the words for an image, none for other media."""
+    """Return the line for an image, or an empty string for other media, which then stay."""
     return format_part_placeholder(media) if media.kind == "image" else ""
 
 
 def estimate_part_bytes(part: Part) -> int:
-    """Return about how many bytes a part takes in a body."""
+    """Estimate the bytes of a part in a request body."""
     if part.raw is not None:
         return memoryview(part.raw).nbytes
     if isinstance(part, Text | Thinking):
@@ -112,5 +127,5 @@ def estimate_part_bytes(part: Part) -> int:
 
 
 def _count_escaped_bytes(text: str) -> int:
-    """Return the bytes of a text, with its quotes and line ends escaped."""
+    """Return the UTF-8 bytes of a text with its quotes, backslashes and line ends escaped, as in JSON."""
     return len(text.encode("utf-8", "surrogatepass")) + text.count("\n") + text.count('"') + text.count("\\")

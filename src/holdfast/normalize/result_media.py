@@ -1,4 +1,4 @@
-"""Media in tool results, for an API whose results hold words alone: a user shows them behind the results."""
+"""Move media out of tool results for an API whose results are text only: a user message behind them shows the media."""
 
 from __future__ import annotations
 
@@ -16,100 +16,112 @@ from holdfast.state.dialect import Dialect
 
 MediaFilter: TypeAlias = Callable[[Media], bool]
 MovedMedia: TypeAlias = Sequence[Sequence[Media]]
-"""What moves out of each result of a message."""
+"""The media that move out of each result of a message."""
 RESULT_MEDIA_RULE = "result-media"
 _RESULT_MEDIA_REASON = "a result holds words alone here: a user shows its media behind the results"
 
 
 def move_unsupported_result_media(items: list[TrackedMessage], dialect: Dialect) -> list[TrackedMessage]:
-    """Return the items with the media of results behind these, where the API takes none in them.
+    """Move the media of results behind them if the API takes none in results.
 
-    Those of a result that answers no call are told with its words.
+    The media of an orphan stay in it: pairing retells both together.
     """
-    if dialect.allows_media_in_results or not any(
-        collect_media_in_messages(item.message) for item in items if item.message.results
-    ):
+    if dialect.allows_media_in_results:
+        return items
+    if not any(collect_media_in_messages(item.message) for item in items if item.message.results):
         return items
     messages = [item.message for item in items]
-    return move_media_after_results(
-        items,
-        lambda part: can_role_hold_media(part, dialect, "user"),
-        find_early_orphan_results(messages, find_results_of_calls(messages)),
-    )
+    orphans = find_early_orphan_results(messages, find_results_of_calls(messages))
+    return move_media_after_results(items, lambda media: can_role_hold_media(media, dialect, "user"), orphans)
 
 
 def move_media_after_results(
     items: Sequence[TrackedMessage], can_show: MediaFilter, orphans: PartIndexes
 ) -> list[TrackedMessage]:
-    """Return the items with what ``can_show`` takes of their results' media behind each batch of results.
+    """Move media that ``can_show`` accepts out of results, into a user message behind each batch of results.
 
-    A batch is all results up to the next answer; nothing stands between them. A line in the result names what moved.
-    Results at the places ``orphans`` keep theirs.
+    A batch is all messages up to the next answer: nothing may stand between the results of one answer. A line takes the
+    place of each moved part. ``orphans`` are results, by message index, that keep their media.
     """
-    out: list[TrackedMessage] = []
+    moved_items: list[TrackedMessage] = []
     batch: list[tuple[TrackedMessage, MovedMedia]] = []
-    names: dict[str, str] = {}
-    for at, item in enumerate(items):
+    tool_names: dict[str, str] = {}
+    for index, item in enumerate(items):
         if item.message.role != "assistant":
-            batch.append((item, _select_moved_media(item.message, can_show, orphans.get(at, ()))))
+            batch.append((item, _select_moved_media(item.message, can_show, orphans.get(index, ()))))
             continue
-        out += [*_emit_result_batch(batch, names), item]
+        moved_items += _emit_result_batch(batch, tool_names)
+        moved_items.append(item)
         batch = []
-        names |= {call.id: call.name for call in item.message.calls}
-    return [*out, *_emit_result_batch(batch, names)]
+        for call in item.message.calls:
+            tool_names[call.id] = call.name
+    moved_items += _emit_result_batch(batch, tool_names)
+    return moved_items
 
 
 def _select_moved_media(message: Message, can_show: MediaFilter, orphans: Collection[int]) -> list[list[Media]]:
-    return [
-        [part for part in result.content if place not in orphans and isinstance(part, Media) and can_show(part)]
-        for place, result in enumerate(message.results)
-    ]
+    """Return the media that move out of each result of ``message``."""
+    moved_media: list[list[Media]] = []
+    for result_index, result in enumerate(message.results):
+        if result_index in orphans:
+            moved_media.append([])
+        else:
+            moved_media.append([part for part in result.content if isinstance(part, Media) and can_show(part)])
+    return moved_media
 
 
 def _emit_result_batch(
-    batch: Sequence[tuple[TrackedMessage, MovedMedia]], names: Mapping[str, str]
+    batch: Sequence[tuple[TrackedMessage, MovedMedia]], tool_names: Mapping[str, str]
 ) -> Iterator[TrackedMessage]:
-    """Yield the items between two answers, with their media behind the last result."""
-    media_parts: list[Part] = []
-    for item, moving in batch:
-        for result, media in zip(item.message.results, moving, strict=True):
-            tool = result.name or names.get(result.call_id) or "a tool"
-            media_parts += [Text(f"(from the result of {tool})"), *media] if media else []
-    last = max((at for at, (item, _) in enumerate(batch) if item.message.results), default=-1) if media_parts else -1
-    for at, (item, moving) in enumerate(batch):
-        worded_item = _replace_moved_media(item, moving) if media_parts else item
-        if at == last:
-            other_parts = [part for part in worded_item.message.parts if not isinstance(part, ToolResult)]
-            yield (
-                worded_item.replace_message(
-                    Message("tool", worded_item.message.results), RESULT_MEDIA_RULE, _RESULT_MEDIA_REASON
-                )
-                if other_parts
-                else worded_item
-            )
-            yield create_inserted_message(
-                item.stop, Message("user", (*media_parts, *other_parts)), RESULT_MEDIA_RULE, _RESULT_MEDIA_REASON
-            )
+    """Yield the items between two answers, with their moved media in a user message behind the last result."""
+    media_parts = _list_moved_parts(batch, tool_names)
+    if not media_parts:
+        yield from (item for item, _ in batch)
+        return
+    last_index = max(index for index, (item, _) in enumerate(batch) if item.message.results)
+    for index, (item, moved_media) in enumerate(batch):
+        text_item = _replace_moved_media(item, moved_media)
+        if index != last_index:
+            yield text_item
+            continue
+        # Words beside the last results follow the media, so that the results stay right behind their answer.
+        other_parts = [part for part in text_item.message.parts if not isinstance(part, ToolResult)]
+        if other_parts:
+            results = Message("tool", text_item.message.results)
+            yield text_item.replace_message(results, RESULT_MEDIA_RULE, _RESULT_MEDIA_REASON)
         else:
-            yield worded_item
+            yield text_item
+        user_message = Message("user", (*media_parts, *other_parts))
+        yield create_inserted_message(item.stop, user_message, RESULT_MEDIA_RULE, _RESULT_MEDIA_REASON)
 
 
-def _replace_moved_media(item: TrackedMessage, moving: MovedMedia) -> TrackedMessage:
-    """Return the item with a line in its results for each of their media that moves."""
-    media = iter(moving)
-    parts = [
-        _replace_media_in_result(part, next(media)) if isinstance(part, ToolResult) else part
+def _list_moved_parts(batch: Sequence[tuple[TrackedMessage, MovedMedia]], tool_names: Mapping[str, str]) -> list[Part]:
+    """Return the moved media of a batch; a line before those of each result names its tool."""
+    parts: list[Part] = []
+    for item, moved_media in batch:
+        for result, media in zip(item.message.results, moved_media, strict=True):
+            if media:
+                tool = result.name or tool_names.get(result.call_id) or "a tool"
+                parts += [Text(f"(from the result of {tool})"), *media]
+    return parts
+
+
+def _replace_moved_media(item: TrackedMessage, moved_media: MovedMedia) -> TrackedMessage:
+    """Put a line in place of each medium that moves out of the results of ``item``."""
+    media_of_results = iter(moved_media)
+    parts: list[Part] = [
+        _replace_media_in_result(part, next(media_of_results)) if isinstance(part, ToolResult) else part
         for part in item.message.parts
     ]
     message = replace_all_parts(item.message, parts)
     return item if message is item.message else item.replace_message(message, RESULT_MEDIA_RULE, _RESULT_MEDIA_REASON)
 
 
-def _replace_media_in_result(part: ToolResult, media: Sequence[Media]) -> ToolResult:
-    content = tuple(
-        [
-            Text(format_part_placeholder(inner)) if isinstance(inner, Media) and inner in media else inner
-            for inner in part.content
-        ]
-    )
-    return replace(part, content=content, raw=None) if media else part
+def _replace_media_in_result(result: ToolResult, media: Sequence[Media]) -> ToolResult:
+    if not media:
+        return result
+    content = [
+        Text(format_part_placeholder(part)) if isinstance(part, Media) and part in media else part
+        for part in result.content
+    ]
+    return replace(result, content=tuple(content), raw=None)

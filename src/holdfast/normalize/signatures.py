@@ -1,4 +1,8 @@
-"""Signed calls: where a model wants its signature back, a call that has none gets the documented stand-in."""
+"""Gemini's signed calls: a call of the current turn without a signature gets the documented dummy.
+
+Gemini 3 refuses a request if the first call of a step in the current turn lacks its thought signature. Calls that
+another model made have none.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +16,25 @@ from holdfast.normalize.tracked_messages import TrackedMessage
 from holdfast.state.dialect import Dialect
 
 DUMMY_SIGNATURE = "skip_thought_signature_validator"
-"""What the Gemini API documents for calls that another model made: its validator skips them."""
+"""Signature that the Gemini API documents for calls of another model: its validator skips them."""
 SIGNATURE_RULE = "thought-signature"
 
 
 def add_missing_signatures(items: list[TrackedMessage], dialect: Dialect) -> list[TrackedMessage]:
-    """Return the items with a signature, or its stand-in, on the first call of each answer of the current turn."""
+    """Give the first call of each answer in the current turn the dummy signature if it has none.
+
+    Parallel calls behind the first carry none, and earlier turns are not checked.
+    """
     if not dialect.requires_signed_calls:
         return items
-    start = find_current_turn_start([item.message for item in items])
-    return [*items[:start], *(_add_dummy_signature(item, dialect) for item in items[start:])]
+    turn_start = find_current_turn_start([item.message for item in items])
+    current_turn = [_add_dummy_signature(item, dialect) for item in items[turn_start:]]
+    return [*items[:turn_start], *current_turn]
 
 
 def find_current_turn_start(messages: Sequence[Message]) -> int:
-    """Return where the current turn begins: at the newest words of a user without results, or at the first message."""
-    return next((at for at in range(len(messages) - 1, -1, -1) if _is_turn_start(messages[at])), 0)
+    """Return the index of the newest message that starts a turn, a user's without results, or 0 if no message does."""
+    return next((index for index in reversed(range(len(messages))) if _is_turn_start(messages[index])), 0)
 
 
 def _is_turn_start(message: Message) -> bool:
@@ -34,24 +42,27 @@ def _is_turn_start(message: Message) -> bool:
 
 
 def has_required_signatures(messages: Sequence[Message], dialect: Dialect) -> bool:
-    """Return whether no call wants a signature that it has not."""
+    """Return whether no call lacks a signature that the API wants."""
     if not dialect.requires_signed_calls:
         return True
     return all(find_unsigned_first_call(message) is None for message in messages[find_current_turn_start(messages) :])
 
 
 def find_unsigned_first_call(message: Message) -> ToolCall | None:
-    """Return the first call of an answer if it has no signature."""
-    first = next((part for part in message.parts if type(part) is ToolCall), None)
-    return first if message.role == "assistant" and first is not None and first.signature is None else None
+    """Return the first call of an answer if it has no signature, else None."""
+    if message.role != "assistant":
+        return None
+    first_call = next((part for part in message.parts if type(part) is ToolCall), None)
+    if first_call is None or first_call.signature is not None:
+        return None
+    return first_call
 
 
 def _add_dummy_signature(item: TrackedMessage, dialect: Dialect) -> TrackedMessage:
-    bare = find_unsigned_first_call(item.message)
-    if bare is None:
+    unsigned_call = find_unsigned_first_call(item.message)
+    if unsigned_call is None:
         return item
-    parts: list[Part] = list(item.message.parts)
-    at = next(place for place, part in enumerate(parts) if part is bare)
-    parts[at] = replace(bare, signature=ProviderSignature(dialect.api, "", DUMMY_SIGNATURE), raw=None)
+    signed_call = replace(unsigned_call, signature=ProviderSignature(dialect.api, "", DUMMY_SIGNATURE), raw=None)
+    parts: list[Part] = [signed_call if part is unsigned_call else part for part in item.message.parts]
     why = "the first call of a step in the current turn has no signature of this model"
     return item.replace_message(Message(item.message.role, tuple(parts)), SIGNATURE_RULE, why)
