@@ -1,4 +1,8 @@
-"""The projection made valid: repairs of what a branch shows, found again only for what is new."""
+"""Normalize the projection of a state incrementally: only messages that are new since the last time are looked at.
+
+A long session sends its history hundreds of times. The *settled prefix* is the part whose edits can no longer change,
+whatever comes behind it; it is kept in the state with its edits and the few facts about it that later messages need.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from holdfast.messages.strip_foreign import can_contain_thinking, strip_foreign_
 from holdfast.normalize.ids import get_assistant_calls, is_wire_id, list_server_call_ids
 from holdfast.normalize.normalize_history import DROPPED_THINKING_RULES, SINGLE_MESSAGE_RULES, normalize_history
 from holdfast.normalize.pairing import CALL_ID_RULE, find_orphan_ids
-from holdfast.normalize.signatures import SIGNATURE_RULE as SIGNED
+from holdfast.normalize.signatures import SIGNATURE_RULE
 from holdfast.normalize.tracked_messages import split_edit_rules
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.dialect import Dialect
@@ -30,36 +34,36 @@ from holdfast.state.view import (
     list_shown_sized_messages_at,
 )
 
-_GROUP_LOCAL_RULES = SINGLE_MESSAGE_RULES | {CALL_ID_RULE}
-"""Rules of the edits that no later group changes: a call's id is that of its results, and of what stands before."""
+# Rules of the edits that later messages never change: an id depends on its message and on what stands before.
+_LASTING_RULES = SINGLE_MESSAGE_RULES | {CALL_ID_RULE}
 
 
 def build_messages_to_send(plan: Plan) -> list[SizedMessage]:
-    """Return the slots to send: the projection of the plan's branch with its repairs applied."""
+    """Return the messages to send: the projection of the plan's state with the plan's normalization applied."""
     return apply_normalization(build_projection(plan.state), plan.normalization)
 
 
 def normalize_projection(
     state: ConversationState, dialect: Dialect
 ) -> tuple[tuple[Edit, ...], NormalizedPrefix | None]:
-    """Return the repairs of the projection, and how much of it is settled for the next time."""
-    repair, prefix = _normalize_incrementally(state, dialect)
-    if dialect.clients_drop_thinking and not DROPPED_THINKING_RULES.isdisjoint([edit.rule for edit in repair]):
+    """Return the edits that make the projection valid, and the settled prefix for the next time (None if empty)."""
+    edits, prefix = _normalize_incrementally(state, dialect)
+    if dialect.clients_drop_thinking and not DROPPED_THINKING_RULES.isdisjoint([edit.rule for edit in edits]):
         sized_messages = build_projection(state)
-        repair = tuple(
-            [
-                edit
-                for edit in repair
-                if not (
-                    edit.rule in DROPPED_THINKING_RULES and _is_thinking_already_absent(edit, sized_messages, dialect)
-                )
-            ]
-        )
-    return repair, prefix
+        needed_edits: list[Edit] = []
+        for edit in edits:
+            drops_thinking = edit.rule in DROPPED_THINKING_RULES
+            if not (drops_thinking and _is_thinking_already_absent(edit, sized_messages, dialect)):
+                needed_edits.append(edit)
+        edits = tuple(needed_edits)
+    return edits, prefix
 
 
 def _is_thinking_already_absent(edit: Edit, sized_messages: Sequence[SizedMessage], dialect: Dialect) -> bool:
-    """Return whether ``edit`` takes thinking, and that alone, out of bytes that have none: their client left it out."""
+    """Return whether ``edit`` only drops thinking which the client's own bytes do not hold.
+
+    Such an edit changes nothing that is sent, but would cost the message its bytes.
+    """
     sized_message, replacement = sized_messages[edit.span.start], edit.replacement[0]
     if sized_message.api != dialect.api or sized_message.raw is None or can_contain_thinking(sized_message.raw):
         return False
@@ -70,70 +74,79 @@ def _is_thinking_already_absent(edit: Edit, sized_messages: Sequence[SizedMessag
 def _normalize_incrementally(
     state: ConversationState, dialect: Dialect
 ) -> tuple[tuple[Edit, ...], NormalizedPrefix | None]:
-    """Return all repairs, also of what is settled."""
+    """Return all edits, those of the settled prefix included, and the settled prefix for the next time."""
     prefix = state.view.normalized_prefix
-    if prefix is None or prefix.dialect != dialect or _can_exceed_media_limits(state, dialect):
-        prefix = None
-    if prefix is not None:
+    if prefix is not None and prefix.dialect == dialect and not _can_exceed_media_limits(state, dialect):
         sized_messages = _list_shown_sized_messages(state, prefix.next_index)
         messages = _convert_messages_to_api(sized_messages, dialect)
-        stands = not find_orphan_ids(messages) and not _has_call_with_id(messages, prefix.orphan_result_ids)
-        if stands and _has_unambiguous_reuse(_find_reused_ids(state, prefix, messages), messages):
+        if _can_extend_prefix(state, prefix, messages):
             return _extend_settled_prefix(state, prefix, sized_messages, messages, 0)
     sized_messages = build_projection(state)
-    return _extend_settled_prefix(
-        state,
-        NormalizedPrefix(dialect, state.view.first_kept, 0),
-        sized_messages,
-        _convert_messages_to_api(sized_messages, dialect),
-        count_leading_messages(state),
-    )
+    messages = _convert_messages_to_api(sized_messages, dialect)
+    empty_prefix = NormalizedPrefix(dialect, state.view.first_kept, 0)
+    return _extend_settled_prefix(state, empty_prefix, sized_messages, messages, count_leading_messages(state))
+
+
+def _can_extend_prefix(state: ConversationState, prefix: NormalizedPrefix, messages: Sequence[Message]) -> bool:
+    """Return whether the new ``messages`` leave the settled prefix as it is.
+
+    They do not if a call and its result, or two uses of an id whose results could be confused, lie on both sides of its
+    end.
+    """
+    if find_orphan_ids(messages) or _has_call_with_id(messages, prefix.orphan_result_ids):
+        return False
+    return _has_unambiguous_reuse(_find_reused_ids(state, prefix, messages), messages)
 
 
 def _list_shown_sized_messages(state: ConversationState, start: int) -> list[SizedMessage]:
-    """Return what the projection shows for the slots from ``start`` on."""
+    """Return the messages that the projection shows from index ``start`` on."""
     if not state.view.edits:
         return state.history.sized_messages.slice(start)
-    return [
-        message for index in list_shown_indexes(state, start) for message in list_shown_sized_messages_at(state, index)
-    ]
+    shown_messages: list[SizedMessage] = []
+    for index in list_shown_indexes(state, start):
+        shown_messages += list_shown_sized_messages_at(state, index)
+    return shown_messages
 
 
 def _convert_messages_to_api(sized_messages: Sequence[SizedMessage], dialect: Dialect) -> list[Message]:
-    """Return the messages of ``sized_messages`` as they will be written: of those of another API, what this one can
-    say.
-    """
+    """Return the messages as they will be written: those of another API without what this one cannot say."""
     api = dialect.api
-    return [
-        sized_message.message
-        if sized_message.api == api or not sized_message.api
-        else _convert_message_to_api(sized_message.message, api)
-        for sized_message in sized_messages
-    ]
+    messages: list[Message] = []
+    for sized_message in sized_messages:
+        is_foreign = sized_message.api and sized_message.api != api
+        message = sized_message.message
+        messages.append(_convert_message_to_api(message, api) if is_foreign else message)
+    return messages
 
 
 def _convert_message_to_api(message: Message, api: str) -> Message:
-    """Return a message of another API; an answer without a part, which no API takes, when nothing of it is left."""
+    """Return the part of another API's message that ``api`` can say; an empty answer if nothing is left.
+
+    No API takes an empty answer, so the passes will drop it.
+    """
     native_message = strip_foreign_content(message, api)
     return native_message if native_message.parts else Message("assistant")
 
 
 def _can_exceed_media_limits(state: ConversationState, dialect: Dialect) -> bool:
-    """Whether there may be more media than the API takes: base64 makes four bytes of three."""
+    """Return whether the projection may hold more media than the API takes.
+
+    Then the oldest are replaced, and those stand in the settled prefix.
+    """
+    # Twice the bytes is a safe bound: base64 makes four of three.
     if state.view.media_count > dialect.max_images or state.view.media_bytes * 2 > dialect.max_bytes:
         return True
     return state.view.media_count > dialect.max_images_with_large and _has_large_image(state, dialect)
 
 
 def _has_large_image(state: ConversationState, dialect: Dialect) -> bool:
-    """Return whether an image that is shown has more pixels on a side than many may have."""
-    visible_messages = [*state.history.messages.slice(0, state.view.pinned_count)]
-    visible_messages += [
-        message for index in state.view.media_indexes for message in list_shown_messages_at(state, index)
-    ]
+    """Return whether a shown image exceeds the size up to which the API takes many."""
+    shown_messages = list(state.history.messages.slice(0, state.view.pinned_count))
+    for index in state.view.media_indexes:
+        shown_messages += list_shown_messages_at(state, index)
     return any(
-        medium.kind == "image" and is_oversized_image(medium, dialect.large_image_pixels)
-        for medium in collect_media_in_messages(*visible_messages)
+        attachment.kind == "image" and is_oversized_image(attachment, dialect.large_image_pixels)
+        for attachment in collect_media_in_messages(*shown_messages)
     )
 
 
@@ -142,25 +155,25 @@ def _has_call_with_id(messages: Sequence[Message], ids: frozenset[str]) -> bool:
 
 
 def _find_reused_ids(state: ConversationState, prefix: NormalizedPrefix, messages: Sequence[Message]) -> frozenset[str]:
-    """Return the ids of calls in ``messages`` that a call in the settled prefix has too."""
+    """Return the ids of calls in ``messages`` that calls in the settled prefix have too."""
     ids = {call.id for message in messages for call in get_assistant_calls(message)}
-    return frozenset(
-        [id_ for id_ in ids if state.history.first_index_by_call_id.get(id_, prefix.next_index) < prefix.next_index]
-    )
+    first_indexes = state.history.first_index_by_call_id
+    return frozenset([id_ for id_ in ids if first_indexes.get(id_, prefix.next_index) < prefix.next_index])
 
 
 def _has_unambiguous_reuse(ids: frozenset[str], messages: Sequence[Message]) -> bool:
-    """Return whether the results of calls of ``ids``, which were used before, answer those in ``messages``.
+    """Return whether results of ``ids``, which calls in the settled prefix have too, answer calls in ``messages``.
 
-    So it is where each stands behind the newest answer that calls it.
+    They do if each stands behind a call of its id that is not answered yet; else it may belong to an earlier call.
     """
-    waiting: Counter[str] = Counter()
-    for message in messages if ids else ():
-        call_counts = Counter([call.id for call in get_assistant_calls(message)])
-        waiting |= call_counts
+    if not ids:
+        return True
+    open_counts: Counter[str] = Counter()
+    for message in messages:
+        open_counts |= Counter([call.id for call in get_assistant_calls(message)])
         for result in message.results:
-            waiting[result.call_id] -= 1
-            if result.call_id in ids and waiting[result.call_id] < 0:
+            open_counts[result.call_id] -= 1
+            if result.call_id in ids and open_counts[result.call_id] < 0:
                 return False
     return True
 
@@ -172,48 +185,50 @@ def _extend_settled_prefix(
     messages: Sequence[Message],
     leading_count: int,
 ) -> tuple[tuple[Edit, ...], NormalizedPrefix | None]:
-    """Return all repairs, and the settled prefix grown up to the last place where it may end.
+    """Normalize what lies behind ``prefix``; return all edits and the prefix extended as far as possible.
 
-    ``messages`` are the ``sized_messages`` as they will be written; ``leading_count`` counts those at the front that
-    are none of the kept tail.
+    ``messages`` are the ``sized_messages`` as they will be written. The first ``leading_count`` of them stand before
+    the kept tail (pinned messages, summary).
     """
-    summary = leading_count - 1 if leading_count > state.view.pinned_count else -1
-    loose, interrupted = (
-        frozenset(_find_invalid_thinking(state, prefix, leading_count)),
-        frozenset(_find_interrupted_positions(state, prefix, leading_count)),
-    )
-    own = bool(sized_messages) and sized_messages[0].raw is not None and sized_messages[0].api == prefix.dialect.api
-    apart = own and prefix.dialect.has_system_field
-    fresh = normalize_history(
+    summary_position = leading_count - 1 if leading_count > state.view.pinned_count else -1
+    # Messages in the bytes of an API with a system field hold no leading system messages that could go there.
+    is_body = bool(sized_messages) and sized_messages[0].raw is not None
+    is_own_body = is_body and sized_messages[0].api == prefix.dialect.api
+    new_edits = normalize_history(
         messages,
         prefix.dialect,
         prefix.position,
-        loose,
-        interrupted,
-        has_system_field=not apart,
-        summary_position=summary,
+        frozenset(_find_invalid_thinking(state, prefix, leading_count)),
+        frozenset(_find_interrupted_positions(state, prefix, leading_count)),
+        has_system_field=not (is_own_body and prefix.dialect.has_system_field),
+        summary_position=summary_position,
         earlier_ids=prefix.sent_call_ids,
     )
-    regular = len(messages) - leading_count == len(state.history.sized_messages) - prefix.next_index
-    end = _find_last_independent_cut(messages, prefix.position, fresh) if regular else 0
-    if end <= leading_count:
-        return prefix.normalization + fresh, prefix if prefix.position else None
-    edge = prefix.position + end
-    prefix_edits = tuple(edit for edit in fresh if edit.span.start < edge)
-    stray = prefix.orphan_result_ids | find_orphan_ids(messages[:end])
-    ids = prefix.sent_call_ids | _collect_sent_ids(
-        _apply_normalization_edits(messages[:end], prefix.position, prefix_edits), prefix.dialect
+    all_edits = prefix.normalization + new_edits
+    # Positions translate into indexes of the history only while each shown message is one message of the history.
+    kept_count = len(messages) - leading_count
+    is_one_to_one = kept_count == len(state.history.sized_messages) - prefix.next_index
+    cut = _find_last_independent_cut(messages, prefix.position, new_edits) if is_one_to_one else 0
+    if cut <= leading_count:
+        return all_edits, prefix if prefix.position else None
+    cut_position = prefix.position + cut
+    settled_edits = tuple(edit for edit in new_edits if edit.span.start < cut_position)
+    settled_messages = _apply_normalization_edits(messages[:cut], prefix.position, settled_edits)
+    extended_prefix = NormalizedPrefix(
+        prefix.dialect,
+        prefix.next_index + cut - leading_count,
+        cut_position,
+        prefix.normalization + settled_edits,
+        prefix.orphan_result_ids | find_orphan_ids(messages[:cut]),
+        prefix.sent_call_ids | _collect_sent_ids(settled_messages, prefix.dialect),
     )
-    now = NormalizedPrefix(
-        prefix.dialect, prefix.next_index + end - leading_count, edge, prefix.normalization + prefix_edits, stray, ids
-    )
-    return prefix.normalization + fresh, now
+    return all_edits, extended_prefix
 
 
 def _apply_normalization_edits(
     messages: Sequence[Message], first_position: int, edits: Sequence[Edit]
 ) -> Iterator[Message]:
-    """Yield ``messages``, the first of which stands at ``first_position``, as ``edits`` make them."""
+    """Yield ``messages`` with ``edits`` applied; the first message is at ``first_position``."""
     cursor = 0
     for edit in edits:
         yield from messages[cursor : edit.span.start - first_position]
@@ -226,24 +241,23 @@ def _collect_sent_ids(messages: Iterable[Message], dialect: Dialect) -> frozense
     """Return the ids of calls in ``messages`` that no later call may have."""
     if not dialect.unique_ids:
         return frozenset()
-    every = (
-        id_
-        for message in messages
-        for id_ in (*[call.id for call in get_assistant_calls(message)], *list_server_call_ids(message))
-    )
-    return frozenset([id_ for id_ in every if is_wire_id(id_, dialect)])
+    ids: set[str] = set()
+    for message in messages:
+        ids.update(call.id for call in get_assistant_calls(message))
+        ids.update(list_server_call_ids(message))
+    return frozenset([id_ for id_ in ids if is_wire_id(id_, dialect)])
 
 
 def _find_last_independent_cut(messages: Sequence[Message], position: int, edits: Sequence[Edit]) -> int:
-    """Return the last place where nothing behind it depends on what stands before.
+    """Return the last index in ``messages`` such that messages from it on change no edit before it, or 0.
 
-    That is where the agent answers a finished group, and no edit reaches over it; 0 is nowhere. Stand-ins for
-    signatures go when the turn is over, so none of them is settled.
+    That is where an answer begins after a finished group of calls and results, and no edit reaches across.
     """
-    signature_start = min(
-        (edit.span.start for edit in edits if SIGNED in split_edit_rules(edit)), default=position + len(messages)
-    )
-    spans = [edit.span for edit in edits if not _GROUP_LOCAL_RULES.issuperset(split_edit_rules(edit))]
+    # Dummy signatures are of the current turn and go when it is over, so nothing from the first one on is settled.
+    signature_edits = [edit for edit in edits if SIGNATURE_RULE in split_edit_rules(edit)]
+    signature_start = min((edit.span.start for edit in signature_edits), default=position + len(messages))
+    changing_spans = [edit.span for edit in edits if not _LASTING_RULES.issuperset(split_edit_rules(edit))]
+    # Backwards, counting results whose calls have not been passed yet: a cut must have none behind it.
     pending_results: Counter[str] = Counter()
     for index in range(len(messages) - 1, 0, -1):
         if messages[index].role != "assistant":
@@ -251,9 +265,11 @@ def _find_last_independent_cut(messages: Sequence[Message], position: int, edits
             continue
         if pending_results:
             pending_results -= Counter([call.id for call in messages[index].calls])
-        edge = position + index
-        starts = not pending_results and messages[index - 1].role != "assistant"
-        if starts and edge <= signature_start and not any(span.start <= edge <= span.stop for span in spans):
+        starts_group = not pending_results and messages[index - 1].role != "assistant"
+        cut_position = position + index
+        if not starts_group or cut_position > signature_start:
+            continue
+        if not any(span.start <= cut_position <= span.stop for span in changing_spans):
             return index
     return 0
 
@@ -262,71 +278,81 @@ def _find_interrupted_positions(
     state: ConversationState, prefix: NormalizedPrefix, leading_count: int
 ) -> Iterator[int]:
     """Yield the positions of answers that failed or were interrupted."""
-    if any(index >= prefix.next_index for index in state.history.failed_answer_indexes):
-        yield from (
-            position
-            for position, index in _enumerate_unsettled(state, prefix, leading_count)
-            if index in state.history.failed_answer_indexes
-        )
+    failed_indexes = state.history.failed_answer_indexes
+    if not any(index >= prefix.next_index for index in failed_indexes):
+        return
+    for position, index in _enumerate_unsettled(state, prefix, leading_count):
+        if index in failed_indexes:
+            yield position
 
 
 def _enumerate_unsettled(
     state: ConversationState, prefix: NormalizedPrefix, leading_count: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield where what is not settled stands in the projection, and the slot that it stands for."""
+    """Yield position and history index of each message that the projection shows behind the settled prefix."""
     position = prefix.position + leading_count
     for index in list_shown_indexes(state, prefix.next_index):
-        for _ in list_shown_messages_at(state, index) if index in state.view.edits else (None,):
+        # Only an edit can make one message of the history several, or none.
+        shown_count = len(list_shown_messages_at(state, index)) if index in state.view.edits else 1
+        for _ in range(shown_count):
             yield position, index
             position += 1
 
 
 def _find_invalid_thinking(state: ConversationState, prefix: NormalizedPrefix, leading_count: int) -> Iterator[int]:
-    """Yield the positions whose thinking was signed over another prefix than the one it has now.
+    """Yield the positions of thinking that was signed over other messages than stand before it now.
 
-    Nothing on models that do not bind it. What stood before an answer when it came is in ``born``, what stands there
-    now in ``marks``; a frame that gave way to another unbinds as well, and so does a result that came late. What was
-    said before there was any frame is taken to be signed over the first one: a conversation that began elsewhere goes
-    out as it came.
+    Only models that bind thinking to its prefix mind. The digest of what stood before a message when it was appended is
+    compared with the digest of what is shown there now. A change of the setup invalidates earlier thinking as well, and
+    so does a result that came late. Messages from before the first setup count as signed over it: a conversation that
+    began elsewhere goes out as it came.
     """
-    messages = state.history.messages.slice(prefix.next_index) if prefix.dialect.binds_thinking else []
-    thoughts = [at for at, message in enumerate(messages, prefix.next_index) if Thinking in map(type, message.parts)]
-    early, thinking_indexes = (
-        _find_thinking_before_late_results(messages, prefix.next_index, thoughts),
-        frozenset(thoughts),
-    )
-    for position, index in _enumerate_unsettled(state, prefix, leading_count) if thoughts else ():
-        if index in thinking_indexes:
-            before = (
-                state.history.projection_digests[index - 1]
-                if index > state.view.first_kept
-                else compute_leading_digest(state)
-            )
-            if index < state.setup_changed_at or index in early or state.history.digests_before[index] != before:
-                yield position
+    if not prefix.dialect.binds_thinking:
+        return
+    messages = state.history.messages.slice(prefix.next_index)
+    thinking_indexes = [
+        index for index, message in enumerate(messages, prefix.next_index) if Thinking in map(type, message.parts)
+    ]
+    if not thinking_indexes:
+        return
+    before_late_results = _find_thinking_before_late_results(messages, prefix.next_index, thinking_indexes)
+    indexes_with_thinking = frozenset(thinking_indexes)
+    for position, index in _enumerate_unsettled(state, prefix, leading_count):
+        if index not in indexes_with_thinking:
+            continue
+        if index > state.view.first_kept:
+            digest_now = state.history.projection_digests[index - 1]
+        else:
+            digest_now = compute_leading_digest(state)
+        is_prefix_changed = index < state.setup_changed_at or state.history.digests_before[index] != digest_now
+        if is_prefix_changed or index in before_late_results:
+            yield position
 
 
 def _find_thinking_before_late_results(
     messages: Sequence[Message], first: int, thinking_indexes: Sequence[int]
 ) -> set[int]:
-    """Return those of ``thinking_indexes`` that stand between a call and its first result, which is shown before them.
+    """Return those of ``thinking_indexes`` that stand between a call and the first result of it.
 
-    When they came a stand-in was shown there; answers that follow each other are one, and wait together. ``messages``
-    are the messages from slot ``first`` on.
+    When that thinking was signed, a synthetic result stood before it, where now the real one does. Adjacent answers are
+    one and wait for their results together. ``messages`` are the history from index ``first`` on.
     """
     call_indexes: dict[str, int] = {}
-    other_indexes: list[int] = []
+    other_indexes: list[int] = []  # messages that are not answers
     early: set[int] = set()
-    for index, message in enumerate(messages if thinking_indexes else (), first):
+    for index, message in enumerate(messages, first):
         if message.role == "assistant":
             call_indexes |= dict.fromkeys([call.id for call in message.calls], index)
             continue
         other_indexes.append(index)
         for result in message.results:
-            start = call_indexes.pop(result.call_id, None)
-            if start is not None:
-                behind = other_indexes[bisect_right(other_indexes, start)]
-                early.update(
-                    thinking_indexes[bisect_right(thinking_indexes, behind) : bisect_left(thinking_indexes, index)]
-                )
+            call_index = call_indexes.pop(result.call_id, None)
+            if call_index is None:
+                continue
+            # The answer's run ends at the first other message behind the call; thinking in the run itself was before
+            # it.
+            run_end = other_indexes[bisect_right(other_indexes, call_index)]
+            start = bisect_right(thinking_indexes, run_end)
+            stop = bisect_left(thinking_indexes, index)
+            early.update(thinking_indexes[start:stop])
     return early
