@@ -1,1 +1,1 @@
-"""What to do after a provider refused a request. No I/O."""
+"""Decide what to do after a provider refused a request. No I/O."""

@@ -1,15 +1,15 @@
-"""Recovery: what is done about a request that was refused, as a machine that cannot loop.
+"""Recovery: decide what to do about a refused request, as a state machine that cannot loop.
 
-It waits for nothing and sends nothing: the runner tells what happened and is told what to do. All that may be done
-between two answers is counted beforehand. Each action uses one of it up and nothing gives any back, so that
-``compute_termination_rank`` falls with every event, and ``compute_max_requests`` is the most requests there can be.
+It neither waits nor sends: the runner reports an event and gets an action. Everything that may be done between two
+answers is counted beforehand. Each action uses up one of these counts and nothing gives any back, so
+``compute_termination_rank`` falls with every event, and ``compute_max_requests`` bounds the number of requests.
 
-An overflow is never sent again as it was. It climbs a ladder: a compaction, results cut, media gone, the smallest
-request there is; some kinds enter elsewhere. What still shows media after a compaction loses these before it is
-compacted once more: a second compaction would fold the message that they came with.
+A request that overflowed is never sent again unchanged. Recovery goes through the overflow steps: compact, truncate
+results, drop media, smallest request; some kinds of error begin elsewhere. If the request still shows media after a
+compaction, these go before the next one: a second compaction would summarize the message that they came with.
 
-What only bad luck refused goes out again, byte for byte, counted apart. What the provider had sealed and takes no more
-is left out, once; refused like that again, it was no help.
+A request that failed for a passing reason is sent again byte for byte, counted apart. Signed data that the provider no
+longer accepts is left out once; if the request is refused for it again, leaving it out was no help, and the run stops.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import TRANSIENT_ERROR_KINDS
 
 RecoveryStep: TypeAlias = Literal["output", "compact", "truncate", "media", "fallback"]
-"""Ways to make it smaller: room for the answer · a compaction · results cut · media gone · whatever gives way."""
+"""Ways to make a request smaller: less output asked for, a compaction, truncated results, no media, the smallest
+request there is."""
 OVERFLOW_STEPS: tuple[RecoveryStep, ...] = ("compact", "truncate", "media", "fallback")
-"""The order in which an overflow tries them; the output is lowered only where a provider counts it in."""
+"""The order of the steps after an overflow, from the one that loses least. ``output`` is only for providers that count
+the output asked for into the window."""
 FIRST_STEP_BY_KIND: dict[str, RecoveryStep] = {
     "input_plus_output": "output",
     "request_bytes": "media",
     "oversized_part": "media",
     "media": "media",
 }
-"""Where a kind enters; every other overflow does with a compaction."""
+"""The first step for kinds of refusal that do not begin with a compaction: summarizing text would not help them."""
 TRANSIENT_KINDS = TRANSIENT_ERROR_KINDS | {"unknown"}
-"""Kinds that the same bytes may survive a little later; ``quota`` is one where the provider says when."""
+"""Kinds after which the same bytes may be accepted a little later; so is ``quota`` if the provider says when."""
 PERMANENT_STATUSES = frozenset({404, 405, 406, 414, 431, 501, 505})
-"""Statuses that no waiting changes, whatever kind they are: it is the address, or the headers, that are wrong."""
+"""HTTP statuses that no waiting changes, whatever the kind: the address or the headers are wrong."""
 SUMMARY_TOO_LARGE_MESSAGES: dict[str, str] = {
     "history_too_large": (
         "Conversation history too large to compact: what came before the last message is over the limit of the model"
@@ -50,47 +52,49 @@ SUMMARY_TOO_LARGE_MESSAGES: dict[str, str] = {
         " without media"
     ),
 }
-"""[C] Outcomes after which a run stops (``get_summary_overflow_rule``), and what it says then: the summary's own
-request was too large, with the user's newest message kept beside it, or without one.
+"""Message by outcome after which a run stops, as opencode does, if ``summarizer.when_too_large`` says so: the summary's
+own request was too large, with the user's newest message kept beside it, or without one.
 """
 SAME_REQUEST_REASON = "the same request would be refused again"
 CONTEXT_OVERFLOW_KIND = "context_overflow"
-"""Kind of the end of every recovery from an overflow."""
+"""Kind of every stop after an overflow."""
 StopRule: TypeAlias = Literal[
     "permanent", "seen", "switched_off", "terminal", "retry_limit", "wait_too_long", "exhausted", "compaction_failed",
     "summary_too_large",
 ]  # fmt: skip
-"""Why a run stops: sending again cannot help · the client has a part of the answer · ``recovery.enabled`` is off · a
-setting ends this kind · tried too often · the provider asks for too long a wait · no step is left · nothing but a
-compaction of our own went wrong · the request for a summary was too large itself."""
+"""Why a run stops: sending again cannot help; the client already has a part of the answer; ``recovery.enabled`` is off;
+a setting ends recovery for this kind; too many retries; the provider asks for too long a wait; no step is left; a
+compaction of our own failed before any request; the request for the summary was too large itself."""
 
 
 class ProviderRefusal(Struct, frozen=True):
-    """The newest request was refused or not answered: what the classifier says of it, as plain values."""
+    """The newest request was refused or not answered: the classifier's verdict as plain values."""
 
     kind: str
-    """A word of ``holdfast.types.VERDICT_KINDS``."""
+    """One of ``holdfast.types.VERDICT_KINDS``."""
     is_overflow: bool = False
     retry_after: float | None = None
-    """Seconds the provider wants to wait, where it said so."""
+    """Seconds that the provider asks to wait; None if it gave none."""
     token_limit: int | None = None
-    """Tokens it takes, and ``counted_tokens`` the tokens it counted."""
+    """Tokens that the provider accepts; None if it named no limit."""
     counted_tokens: int | None = None
+    """Tokens that the provider counted in the request; None if it gave no count."""
     estimated_tokens: int = 0
-    """What the request was estimated at."""
+    """Our estimate of the request."""
     has_answer_started: bool = False
-    """Whether the client already has bytes of an answer."""
+    """Whether bytes of an answer have reached the client."""
     status: int | None = None
     has_media: bool = False
-    """Whether the request showed images or documents."""
+    """Whether the request held images or documents."""
     is_signature_error: bool = False
-    """Whether it is about a signature, or encrypted content, that the provider takes no more."""
+    """Whether the provider no longer accepts a signature, or encrypted content, in the request."""
 
 
 class NoProgress(Struct, frozen=True):
-    """What was pressed for did not make the request smaller; ``outcome`` says why, in the word of a compaction."""
+    """The last ``Shrink`` did not make the request smaller."""
 
     outcome: str
+    """Why not, as the outcome of a compaction."""
 
 
 RecoveryEvent: TypeAlias = ProviderRefusal | NoProgress
@@ -103,28 +107,34 @@ class Retry(Struct, frozen=True):
 
 
 class Shrink(Struct, frozen=True):
-    """Make the request smaller by ``step`` and send it, or say that this was useless."""
+    """Make the request smaller by ``step`` and send it, or report ``NoProgress``."""
 
     step: RecoveryStep
 
 
 class DropSignatures(Struct, frozen=True):
-    """Leave out what the provider sealed in earlier answers and send it, or say again that it was refused."""
+    """Send the request without the provider's signed data in earlier answers.
+
+    If there is none, report the refusal again: it then stops the run.
+    """
 
 
 class Stop(Struct, frozen=True):
-    """Give up: ``kind`` is the refusal's, or ``context_overflow``; ``why`` is for people, ``rule`` for programs."""
+    """Give up."""
 
     kind: str
+    """The refusal's kind, or ``context_overflow``."""
     why: str
+    """The reason, for people."""
     rule: StopRule = "permanent"
+    """The reason, for programs."""
 
 
 RecoveryAction: TypeAlias = Retry | Shrink | DropSignatures | Stop
 
 
 class RecoveryState(Struct, frozen=True):
-    """Where a run stands between two answers: how often each thing may still be done."""
+    """Progress of recovery between two answers: how often each action may still be taken."""
 
     settings: Settings
     retries: int
@@ -135,65 +145,80 @@ class RecoveryState(Struct, frozen=True):
     fallback: int = 0
     signature_drops: int = 0
     forgiven_failures: int = 0
-    """Compactions in a row that failed, so long ago that one more may be tried."""
+    """Consecutive failed compactions that no longer count, since the breaker has cooled down: one more may be tried."""
     overflow: ProviderRefusal | None = None
     """The overflow that is being recovered from."""
     attempted_steps: tuple[str, ...] = ()
-    """What was done about it, with the outcome where that was useless."""
+    """The steps taken about it, each with its outcome if it was useless."""
     has_compacted: bool = False
     """Whether a compaction was made since the last answer."""
     stop: Stop | None = None
 
 
 def start_recovery(
-    state: ConversationState, settings: Settings, *, can_change_request: bool = True, is_breaker_cooled: bool = False
+    conversation: ConversationState,
+    settings: Settings,
+    *,
+    can_change_request: bool = True,
+    is_breaker_cooled: bool = False,
 ) -> RecoveryState:
-    """Return where a run begins: what the log has used up since the last answer stays used up, also after a restart.
+    """Return the state at the start of a run.
 
-    An open breaker leaves no compaction: what failed so often is not tried again, the next step is;
-    ``is_breaker_cooled``, it is tried once more. Where nothing ``can_change_request`` a request, because it is only
-    looked at, it may be sent again, no more.
+    Steps taken since the last answer, as the log tells, stay used up, also across a restart. An open breaker leaves no
+    compaction but the later steps; if ``is_breaker_cooled``, one more is tried. If not ``can_change_request``, because
+    requests are only passed through, a request may be sent again and nothing else.
     """
-    base_state, steps = RecoveryState(settings, retries=settings.retry.max_retries), settings.recovery.steps
+    unchanged_only = RecoveryState(settings, retries=settings.retry.max_retries)
     if not can_change_request:
-        return base_state
-    fresh = replace(
-        base_state,
+        return unchanged_only
+    steps = settings.recovery.steps
+    all_steps = replace(
+        unchanged_only,
         output=1,
-        compact=min(settings.recovery.max_compactions, settings.compaction.max_per_answer) * ("compact" in steps),
+        compact=_get_max_compactions(settings) if "compact" in steps else 0,
         truncate=int("truncate" in steps),
         media=int("media" in steps),
         fallback=int("fallback" in steps),
         signature_drops=int(can_recover_from_refusals(settings)),
-        forgiven_failures=state.counters.failed_compactions if is_breaker_cooled else 0,
+        forgiven_failures=conversation.counters.failed_compactions if is_breaker_cooled else 0,
     )
-    return subtract_used_steps(fresh, state)
+    return subtract_used_steps(all_steps, conversation)
 
 
-def subtract_used_steps(state: RecoveryState, branch: ConversationState) -> RecoveryState:
-    """Return ``state`` less what ``branch`` has used up: also compactions that nobody pressed for count."""
-    settings = state.settings
-    max_compactions = min(settings.recovery.max_compactions, settings.compaction.max_per_answer)
-    is_open = branch.counters.failed_compactions > state.forgiven_failures and is_breaker_tripped(
-        branch.counters.failed_compactions, settings
-    )
-    max_compactions = 0 if is_open else max(0, max_compactions - branch.counters.compactions_since_answer)
+def subtract_used_steps(state: RecoveryState, conversation: ConversationState) -> RecoveryState:
+    """Return ``state`` less the steps that ``conversation`` has used up since its last answer.
+
+    Compactions count whoever asked for them: the limit is there because each loses something.
+    """
+    counters = conversation.counters
+    has_new_failures = counters.failed_compactions > state.forgiven_failures
+    is_breaker_open = has_new_failures and is_breaker_tripped(counters.failed_compactions, state.settings)
+    remaining_compactions = 0
+    if not is_breaker_open:
+        max_compactions = _get_max_compactions(state.settings)
+        remaining_compactions = max(0, max_compactions - counters.compactions_since_answer)
     return replace(
         state,
-        compact=min(state.compact, max_compactions),
-        truncate=min(state.truncate, max(0, 1 - branch.counters.truncations_since_answer)),
-        has_compacted=branch.counters.compactions_since_answer > 0,
+        compact=min(state.compact, remaining_compactions),
+        truncate=min(state.truncate, max(0, 1 - counters.truncations_since_answer)),
+        has_compacted=counters.compactions_since_answer > 0,
     )
+
+
+def _get_max_compactions(settings: Settings) -> int:
+    return min(settings.recovery.max_compactions, settings.compaction.max_per_answer)
 
 
 def decide_next_action(state: RecoveryState, event: RecoveryEvent) -> tuple[RecoveryState, RecoveryAction]:
-    """Return what to do about ``event``, and where the run stands then. After a ``Stop`` there is only that stop."""
+    """Return the next state and the action to take about ``event``. After a ``Stop`` it stays that stop."""
     if state.stop is not None:
         return state, state.stop
-    if isinstance(event, NoProgress) and event.outcome in SUMMARY_TOO_LARGE_MESSAGES:
-        return _stop_on_summary_overflow(state, event)
     if isinstance(event, NoProgress):
+        if event.outcome in SUMMARY_TOO_LARGE_MESSAGES:
+            return _stop_on_summary_overflow(state, event)
         return _take_next_step(_record_no_progress(state, event))
+    # The order matters: once a part of the answer is out, nothing may be sent again, whatever the error says. A refused
+    # signature looks like any invalid request otherwise.
     if event.has_answer_started:
         return _stop_with_rule(
             state, event, "seen", "a part of the answer was passed on already, and nothing is said twice"
@@ -208,25 +233,27 @@ def decide_next_action(state: RecoveryState, event: RecoveryEvent) -> tuple[Reco
 
 
 def can_recover_from_refusals(settings: Settings) -> bool:
-    """Return whether anything may be left out of a refused request: not by a policy that recovers from nothing."""
+    """Return whether the settings allow to change a refused request."""
     return settings.recovery.enabled and bool(settings.recovery.steps)
 
 
 def is_transient_refusal(event: ProviderRefusal) -> bool:
-    """Return whether the same bytes may be answered a little later."""
+    """Return whether the same bytes may be accepted a little later."""
+    if event.is_overflow or event.status in PERMANENT_STATUSES:
+        return False
     has_quota_reset = event.kind == "quota" and event.retry_after is not None
-    return (
-        (has_quota_reset or event.kind in TRANSIENT_KINDS)
-        and not event.is_overflow
-        and event.status not in PERMANENT_STATUSES
-    )
+    return has_quota_reset or event.kind in TRANSIENT_KINDS
 
 
 def compute_termination_rank(state: RecoveryState) -> tuple[int, ...]:
-    """Return how much may still be done, the last resort first; it falls with every event until the run has ended."""
-    alive = int(state.stop is None)
+    """Return what may still be done, for comparison as a tuple: it falls with every event until the run has ended.
+
+    The most drastic step comes first: taking one never gives back a count before it. A test proves that recovery ends
+    by this.
+    """
+    is_running = int(state.stop is None)
     return (
-        alive,
+        is_running,
         state.signature_drops,
         state.fallback,
         state.media,
@@ -238,10 +265,9 @@ def compute_termination_rank(state: RecoveryState) -> tuple[int, ...]:
 
 
 def compute_max_requests(settings: Settings) -> int:
-    """Return the most requests for one answer: the first, and one for each action that ``compute_termination_rank``
-    counts.
+    """Return the most requests that one answer can take: the first, and one for each action of the rank.
 
-    Requests for summaries are not among them; who writes those counts them.
+    Requests for summaries are not counted.
     """
     return sum(compute_termination_rank(start_recovery(ConversationState(), settings)))
 
@@ -254,11 +280,11 @@ def _drop_signatures_or_stop(state: RecoveryState, event: ProviderRefusal) -> tu
 
 def _retry_or_stop(state: RecoveryState, event: ProviderRefusal) -> tuple[RecoveryState, RecoveryAction]:
     settings = state.settings
+    max_retries = settings.retry.max_retries
     if not state.retries:
-        times = f"{settings.retry.max_retries + 1} times" if settings.retry.max_retries else "once"
-        why = f"it was sent {times} (retry.max_retries)"
-        return _stop_with_rule(state, event, "retry_limit", why)
-    seconds = compute_retry_delay(settings.retry.max_retries - state.retries, event.retry_after, settings)
+        times = f"{max_retries + 1} times" if max_retries else "once"
+        return _stop_with_rule(state, event, "retry_limit", f"it was sent {times} (retry.max_retries)")
+    seconds = compute_retry_delay(max_retries - state.retries, event.retry_after, settings)
     if seconds is None:
         limit_text = f"{settings.retry.max_wait_seconds:,g} s at most are waited (retry.max_wait_seconds)"
         return _stop_with_rule(
@@ -268,7 +294,7 @@ def _retry_or_stop(state: RecoveryState, event: ProviderRefusal) -> tuple[Recove
 
 
 def _start_overflow_recovery(state: RecoveryState, event: ProviderRefusal) -> tuple[RecoveryState, RecoveryAction]:
-    """Return the first step about an overflow, unless a setting says that there is none."""
+    """Take the first step about an overflow, unless a setting rules recovery out."""
     if not state.settings.recovery.enabled:
         return _stop_with_rule(state, event, "switched_off", "recovery is switched off (recovery.enabled)")
     if event.kind == "tpm_ceiling" and state.settings.recovery.stops_at_rate_ceiling:
@@ -279,16 +305,19 @@ def _start_overflow_recovery(state: RecoveryState, event: ProviderRefusal) -> tu
 
 
 def _record_no_progress(state: RecoveryState, event: NoProgress) -> RecoveryState:
-    """Return the state after a step that was no use; a compaction is not made twice of what is still the same."""
-    last = state.attempted_steps[-1].partition(" ")[0] if state.attempted_steps else "compact"
-    attempt = f"{last} ({event.outcome.replace('_', ' ')})"
+    """Note the outcome of the last step; after a useless compaction allow no further one, of the same messages."""
+    # Without a step the compaction was the planner's own, before the first request.
+    last_step = state.attempted_steps[-1].partition(" ")[0] if state.attempted_steps else "compact"
+    attempt = f"{last_step} ({event.outcome.replace('_', ' ')})"
     return replace(
-        state, compact=0 if last == "compact" else state.compact, attempted_steps=(*state.attempted_steps[:-1], attempt)
+        state,
+        compact=0 if last_step == "compact" else state.compact,
+        attempted_steps=(*state.attempted_steps[:-1], attempt),
     )
 
 
 def _take_next_step(state: RecoveryState) -> tuple[RecoveryState, RecoveryAction]:
-    """Return the first step that is left; the run ends where none is."""
+    """Take the first step that is left, or stop the run."""
     next_step = next((step for step in _list_steps(state) if getattr(state, step)), None)
     if next_step is None or not state.settings.recovery.enabled:
         return _stop_exhausted(state)
@@ -297,16 +326,21 @@ def _take_next_step(state: RecoveryState) -> tuple[RecoveryState, RecoveryAction
 
 
 def _list_steps(state: RecoveryState) -> tuple[RecoveryStep, ...]:
-    """Return the steps for an overflow in their order; a picture that is refused has only one."""
+    """Return the steps for the overflow in the order to try them; those used up are skipped by the caller.
+
+    Media that are refused for themselves, without an overflow, have one step only.
+    """
     refusal = state.overflow
     if refusal is None:
         return OVERFLOW_STEPS
-    entry: tuple[RecoveryStep, ...] = (FIRST_STEP_BY_KIND[refusal.kind],) if refusal.kind in FIRST_STEP_BY_KIND else ()
+    first_steps: tuple[RecoveryStep, ...] = ()
+    if refusal.kind in FIRST_STEP_BY_KIND:
+        first_steps = (FIRST_STEP_BY_KIND[refusal.kind],)
     if not refusal.is_overflow:
-        return entry
+        return first_steps
     if refusal.has_media and state.has_compacted:
-        return (*entry, "media", *OVERFLOW_STEPS)
-    return (*entry, *OVERFLOW_STEPS)
+        return (*first_steps, "media", *OVERFLOW_STEPS)
+    return (*first_steps, *OVERFLOW_STEPS)
 
 
 def _stop_exhausted(state: RecoveryState) -> tuple[RecoveryState, RecoveryAction]:
@@ -320,7 +354,7 @@ def _stop_exhausted(state: RecoveryState) -> tuple[RecoveryState, RecoveryAction
 
 
 def _stop_on_summary_overflow(state: RecoveryState, event: NoProgress) -> tuple[RecoveryState, RecoveryAction]:
-    """Return the end of a run whose summary could not be asked for: [C] does not try anything else then."""
+    """Stop a run whose summary could not be requested: the policy is one that, as opencode, tries nothing else then."""
     why = SUMMARY_TOO_LARGE_MESSAGES[event.outcome]
     if state.overflow is not None:
         return _stop_with_rule(state, state.overflow, "summary_too_large", why)

@@ -1,8 +1,9 @@
-"""Unsealing: what a provider sealed in answers of this conversation and takes no more is left out, for good.
+"""Drop signed data that the provider no longer accepts from a conversation, for good.
 
-Thinking goes whole; words and calls that carry a signature stay without it. Of what a provider compacted the readable
-twin is shown; what a client had compacted has none here, so a line says that there was something. What the next answers
-hold is sealed anew and stays.
+A provider refuses its own signatures when another key or organisation sends them. Thinking goes whole; texts and calls
+stay without their signature. For a compaction by the provider its readable summary is shown; a compaction that the
+client had the provider make has none here, so a line says that something is missing. Later answers are signed anew and
+stay.
 """
 
 from __future__ import annotations
@@ -26,79 +27,85 @@ from holdfast.state.target import Target
 from holdfast.state.view import decode_native_summary, get_next_shown_index
 
 DROP_SIGNATURES_RULE = "unseal"
-"""Rule of the edits, and trigger of the compaction, that leave out what is sealed."""
+"""Rule of the edits, and trigger of the compaction, that drop signed data."""
 _DROP_SIGNATURES_REASON = "the provider takes no more what it had sealed here: another key or organisation asks now"
 LOST_HISTORY_TEXT = (
     "[What was said and done up to here, beside the messages above, was summarised in a form that cannot be read any "
     "more. Look again at what you need, and ask for what is missing.]"
 )
-"""What is shown in place of one."""
+"""Shown in place of a compaction that the client had the provider make."""
+# Some Chat Completions servers (OpenRouter) carry another provider's signed thinking in this field of a message.
 _REASONING_DETAILS_KIND = "message.reasoning_details"
-"""The part in which servers of Chat Completions send thinking that somebody else sealed."""
 
 
 def drop_signed_parts(builder: PlanBuilder) -> PlanBuilder:
-    """Return the draft without what is sealed in all that is shown; the draft itself where nothing is."""
-    without = builder.add_edits(tuple(_build_signature_edits(builder.state, builder.target.dialect)))
-    twin = _build_readable_compaction(builder.state, builder.target)
-    return without if twin is None else without.add_compaction(twin)
+    """Drop the signed data in everything that is shown; return the same builder if there is none."""
+    changed_builder = builder.add_edits(tuple(_build_signature_edits(builder.state, builder.target.dialect)))
+    readable_compaction = _build_readable_compaction(builder.state, builder.target)
+    if readable_compaction is None:
+        return changed_builder
+    return changed_builder.add_compaction(readable_compaction)
 
 
 def is_signature_drop(record: DecisionEntry | CompactionEntry) -> bool:
-    """Whether ``record`` leaves out what is sealed, and does nothing else."""
+    """Return whether ``record`` drops signed data and does nothing else."""
     if isinstance(record, CompactionEntry):
         return record.trigger == DROP_SIGNATURES_RULE
     return all(edit.rule == DROP_SIGNATURES_RULE for edit in record.edits)
 
 
 def _build_signature_edits(state: ConversationState, dialect: Dialect) -> Iterator[Edit]:
-    """Yield an edit for each sealed part of an answer that is shown as it was said."""
+    """Yield an edit for each signed part of a shown answer that no earlier edit replaced."""
     index = state.view.first_kept
     while index < len(state.history.sized_messages):
-        edited_places = {edit.span.part for edit in state.view.edits.get(index, ())}
+        edited_parts = {edit.span.part for edit in state.view.edits.get(index, ())}
+        is_replaced = None in edited_parts  # by an edit of the whole message
         message = state.history.messages[index]
-        if message.role == "assistant" and None not in edited_places:
-            for place, part in enumerate(message.parts):
-                if place not in edited_places and _is_signed_part(part, dialect):
-                    replacement = _strip_signed_part(part, dialect)
-                    saves = _count_part_tokens(part) - sum(map(_count_part_tokens, replacement))
-                    yield Edit(
-                        Span(index, index + 1, place), replacement, DROP_SIGNATURES_RULE, _DROP_SIGNATURES_REASON, saves
-                    )
+        if message.role == "assistant" and not is_replaced:
+            for part_index, part in enumerate(message.parts):
+                if part_index not in edited_parts and _is_signed_part(part, dialect):
+                    yield _build_signature_edit(index, part_index, part, dialect)
         index = get_next_shown_index(state, index)
 
 
+def _build_signature_edit(index: int, part_index: int, part: Part, dialect: Dialect) -> Edit:
+    replacement = _strip_signed_part(part, dialect)
+    saved_tokens = _count_part_tokens(part) - sum(map(_count_part_tokens, replacement))
+    span = Span(index, index + 1, part_index)
+    return Edit(span, replacement, DROP_SIGNATURES_RULE, _DROP_SIGNATURES_REASON, saved_tokens)
+
+
 def _is_signed_part(part: Part, dialect: Dialect) -> bool:
-    """Whether ``part`` would be sent with something in it that only its maker can check."""
+    """Return whether ``part`` would be sent with data that only its provider can verify."""
     if isinstance(part, Opaque) and (part.kind == _REASONING_DETAILS_KIND or _is_compacted_history(part, dialect)):
         return True
-    if (
-        isinstance(part, Media | ToolResult)
-        or part.signature is None
-        or not isinstance(part, _get_signed_part_types(dialect))
-    ):
+    if isinstance(part, Media | ToolResult) or not isinstance(part, _get_signed_part_types(dialect)):
         return False
-    return part.signature.data not in {"", DUMMY_SIGNATURE} and can_send_signature(part.signature, dialect)
+    if part.signature is None or part.signature.data in {"", DUMMY_SIGNATURE}:
+        return False
+    return can_send_signature(part.signature, dialect)
 
 
 def _is_compacted_history(part: Part, dialect: Dialect) -> bool:
-    """Whether ``part`` is a past that its provider compacted for the client; Anthropic's can be read."""
+    """Return whether ``part`` holds turns that the provider compacted for the client, unreadable for us."""
     spec = API_SPECS.get(dialect.api)
     return spec is not None and isinstance(part, Opaque) and part.kind in spec.sealed_history_kinds
 
 
 def _get_signed_part_types(dialect: Dialect) -> tuple[type, ...]:
-    """Return the kinds of parts that the API signs; none for an API that is not known."""
+    """Return the types of parts that the API signs; empty for an unknown API."""
     spec = API_SPECS.get(dialect.api)
     return () if spec is None else spec.signed_part_types
 
 
 def _strip_signed_part(part: Part, dialect: Dialect) -> tuple[Part, ...]:
-    """Return what is left of a sealed part: what it says, in bytes of our own, or nothing."""
+    """Return the parts that replace a signed part: its content without signature, a line, or no part."""
     if _is_compacted_history(part, dialect):
         return (Text(LOST_HISTORY_TEXT),)
-    bare = None if isinstance(part, Thinking) else strip_part_signature(part)
-    return () if bare is None else (bare,)
+    if isinstance(part, Thinking):
+        return ()
+    unsigned_part = strip_part_signature(part)
+    return () if unsigned_part is None else (unsigned_part,)
 
 
 def _count_part_tokens(part: Part) -> int:
@@ -106,20 +113,20 @@ def _count_part_tokens(part: Part) -> int:
 
 
 def _build_readable_compaction(state: ConversationState, target: Target) -> CompactionEntry | None:
-    """Return the compaction in force with its readable twin alone; nothing where only that is shown, or none is there.
+    """Return the compaction in force with its readable summary in place of the provider's.
 
-    Its edits are in force already.
+    Return None if the provider's is not what is shown, or there is no readable one.
     """
     compaction = state.view.compaction
-    native = None if compaction is None else decode_native_summary(compaction)
-    if compaction is None or native is None or compaction.summary is None or not compaction.summary.parts:
+    if compaction is None or compaction.summary is None or not compaction.summary.parts:
         return None
-    if native.api != target.api or native.model not in {"", target.model}:
+    native = decode_native_summary(compaction)
+    if native is None or native.api != target.api or native.model not in {"", target.model}:
         return None
     return replace(
         compaction,
         head_tokens=build_sized_message(compaction.summary).tokens,
-        edits=(),
+        edits=(),  # in force already
         trigger=DROP_SIGNATURES_RULE,
         native=None,
         author="",

@@ -1,12 +1,13 @@
-"""The last word about a run that stopped: what was measured, the limit, the floor, and two things to do."""
+"""The text of a final error: what was measured, the limit, the smallest request possible, and two things to do."""
 
 from __future__ import annotations
 
 from holdfast.recovery.machine import CONTEXT_OVERFLOW_KIND, TRANSIENT_KINDS, ProviderRefusal, Stop
 
 MAX_QUOTED_CHARS = 500
-"""Characters of what happened that an error repeats: a provider may answer with a page."""
+"""Characters of the provider's message that the error repeats: a gateway may answer with an HTML page."""
 
+# Two things that a user can do, by the rule of the stop and, if that has none, by its kind.
 _ADVICE_BY_RULE: dict[str, tuple[str, str]] = {
     "switched_off": ("switch `recovery.enabled` on", "compact the session and ask again"),
     "terminal": ("use an account with a higher limit of tokens a minute", "compact the session and ask again"),
@@ -46,22 +47,18 @@ def format_stop_message(
 ) -> str:
     """Return the text of a final error.
 
-    ``window`` is what the requests were planned for, ``min_tokens`` the least that can be sent (both in tokens, 0 where
-    nobody knows), ``provider_message`` what happened to the last one, in the provider's words as far as there are any.
+    ``window`` is the window that requests were planned for and ``min_tokens`` the smallest request possible, both in
+    tokens, 0 if unknown. ``provider_message`` is what happened to the last request, if possible in the provider's
+    words.
     """
-    first_cure, second_cure = _choose_advice(stop, refusal)
-    refusal_text = (
-        f"the provider refused the request ({_describe_refusal(stop, refusal)})"
-        if refusal
-        else "no request could be made"
-    )
-    parts = [
-        " ".join(provider_message.split())[:MAX_QUOTED_CHARS] or refusal_text,
-        *_format_measurements(stop, refusal, window, min_tokens),
-        stop.why,
-        f"{first_cure}, or {second_cure}",
-    ]
-    return "; ".join(parts)
+    message = " ".join(provider_message.split())[:MAX_QUOTED_CHARS]
+    if not message and refusal:
+        message = f"the provider refused the request ({_describe_refusal(stop, refusal)})"
+    elif not message:
+        message = "no request could be made"
+    first_advice, second_advice = _choose_advice(stop, refusal)
+    measurements = _format_measurements(stop, refusal, window, min_tokens)
+    return "; ".join([message, *measurements, stop.why, f"{first_advice}, or {second_advice}"])
 
 
 def _describe_refusal(stop: Stop, refusal: ProviderRefusal | None) -> str:
@@ -70,23 +67,27 @@ def _describe_refusal(stop: Stop, refusal: ProviderRefusal | None) -> str:
 
 
 def _choose_advice(stop: Stop, refusal: ProviderRefusal | None) -> tuple[str, str]:
-    """Return two things that somebody can do."""
-    if refusal and refusal.is_signature_error and stop.rule == "permanent":
+    """Return two things that the user can do."""
+    is_permanent = stop.rule == "permanent"
+    if refusal and refusal.is_signature_error and is_permanent:
         return _SIGNATURE_ADVICE
-    if stop.kind in TRANSIENT_KINDS and stop.rule == "permanent":
+    # A passing kind that is permanent all the same has a status that no waiting changes: a wrong address.
+    if stop.kind in TRANSIENT_KINDS and is_permanent:
         return _ADDRESS_ADVICE
     default = _TRANSIENT_ADVICE if stop.kind in TRANSIENT_KINDS else _FORMAT_ADVICE
     return _ADVICE_BY_RULE.get(stop.rule) or _ADVICE_BY_KIND.get(stop.kind, default)
 
 
-def _format_measurements(stop: Stop, refusal: ProviderRefusal | None, window: int, floor: int) -> list[str]:
-    """Return what was measured of a request that was too large."""
+def _format_measurements(stop: Stop, refusal: ProviderRefusal | None, window: int, min_tokens: int) -> list[str]:
+    """Return phrases with the measured sizes and limits of an overflow; an empty list for other stops."""
     if stop.kind != CONTEXT_OVERFLOW_KIND or refusal is None:
         return []
-    count_text = f"it counted {refusal.counted_tokens:,} tokens" if refusal.counted_tokens else "it gave no count"
+    count = f"it counted {refusal.counted_tokens:,} tokens" if refusal.counted_tokens else "it gave no count"
     limit = f"takes {refusal.token_limit:,}" if refusal.token_limit else "names no limit"
-    estimate_text = f"we estimated {refusal.estimated_tokens:,}" + (f" for a window of {window:,}" if window else "")
-    minimum_texts = (
-        [f"the least that can be sent is {floor:,} (system, tools, newest message, open calls)"] if floor else []
-    )
-    return [f"{count_text} and {limit}", estimate_text, *minimum_texts]
+    estimate = f"we estimated {refusal.estimated_tokens:,}"
+    if window:
+        estimate += f" for a window of {window:,}"
+    measurements = [f"{count} and {limit}", estimate]
+    if min_tokens:
+        measurements.append(f"the least that can be sent is {min_tokens:,} (system, tools, newest message, open calls)")
+    return measurements
