@@ -1,4 +1,4 @@
-"""Summaries that a model writes: what it reads, what it is asked for, in how many parts, and what of it is taken.
+"""Summaries that a model writes: the text it reads, the prompts, the chunks of a long history, the check of its answer.
 
-How other tools do it is in ``reference``, to be compared; nothing here runs that.
+Nothing here sends a request; ``engine/compaction`` does.
 """

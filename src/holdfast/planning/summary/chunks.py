@@ -1,4 +1,4 @@
-"""Parts: a conversation divided so that the writer of a summary can read each; nothing is left out of all of them."""
+"""Divide a conversation into chunks that fit the window of the model that summarizes; every message is in one chunk."""
 
 from __future__ import annotations
 
@@ -15,33 +15,35 @@ from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.summary.grapheme_cuts import take_both_grapheme_ends
 from holdfast.planning.summary.rendering import TranscriptStyle, render_transcript
 
+# Estimator tokens of the empty line between two blocks, including rounding of the two estimates.
 _SEPARATOR_TOKENS = 2
-"""Tokens that the empty line between two blocks costs at most, with what rounding hides."""
 MIN_CHUNK_TOKENS = 500
-"""Tokens under which a part holds too little to be worth a request. [H]"""
+"""Tokens under which a chunk is too small to be worth a request. Chosen by judgement."""
 ESTIMATE_SAFETY_FACTOR = 1.2
-"""What the model is to read counts for this much more: another model's tokens are estimated less surely. [O]"""
+"""Factor on the estimate of a chunk: the tokens of a model that we have no usage of are estimated less surely.
+OpenClaw's number."""
 INSTRUCTION_OVERHEAD_TOKENS = 4_096
-"""Tokens of the model's window left to what stands around the text, [O] but at most an eighth of the window. [H]"""
+"""Tokens of the model's window reserved for everything around the text. OpenClaw's number; that it is at most an eighth
+of the window, so that small windows are usable, was chosen by judgement."""
+# Characters that every text keeps as long as there is another way to make a chunk fit.
 _MIN_TEXT_CHARS = 40
-"""Characters that every text keeps while there is another way to make a part fit."""
 
 
 class HistoryChunk(Struct, frozen=True):
-    """Messages ``start`` to ``stop`` of a head, as text."""
+    """Messages ``start`` to ``stop`` of a head, as text; ``tokens`` are the estimator's."""
 
     start: int
     stop: int
     text: str
     tokens: int
-    """Of the estimator."""
 
 
 def compute_chunk_budget(window: int, output: int, instruction_tokens: int, token_ratio: float) -> int:
-    """Return the estimator tokens that one part may have in a ``window``, beside ``output`` and ``instruction_tokens``
-    ones.
+    """Return the estimator tokens that one chunk may have in a ``window`` of real tokens.
 
-    ``token_ratio`` real tokens are one of the estimator. Raises ``CompactionFailed`` where no useful part would fit.
+    ``output`` real tokens are reserved for the summary and ``instruction_tokens`` estimator tokens for the prompt.
+    ``token_ratio`` is the number of real tokens for one of the estimator. Raise ``CompactionFailed`` if no useful chunk
+    would fit.
     """
     overhead = min(INSTRUCTION_OVERHEAD_TOKENS, window // 8)
     remaining = int((window - output - overhead) / ESTIMATE_SAFETY_FACTOR / token_ratio) - instruction_tokens
@@ -57,26 +59,31 @@ def compute_chunk_budget(window: int, output: int, instruction_tokens: int, toke
 def split_into_chunks(
     head: Sequence[Message], size: int, style: TranscriptStyle = TranscriptStyle()
 ) -> tuple[HistoryChunk, ...]:
-    """Return ``head`` in parts of about equal size, each of at most ``size`` estimator tokens, every message in one.
+    """Divide ``head`` into chunks of about equal size, each of at most ``size`` estimator tokens.
 
-    A call and its results are in the same part. What is longer than ``size`` alone is told shorter.
+    A call and its results are in the same chunk. A message that is longer than ``size`` by itself is shortened.
     """
-    atoms = [_build_chunk(head, start, stop, size, style) for start, stop in pairwise(_find_chunk_boundaries(head))]
-    return tuple([_merge_chunks(group) for group in pack_chunks(atoms, size)])
+    smallest_chunks = [
+        _build_chunk(head, start, stop, size, style) for start, stop in pairwise(_find_chunk_boundaries(head))
+    ]
+    return tuple([_merge_chunks(group) for group in pack_chunks(smallest_chunks, size)])
 
 
-def pack_chunks(atoms: Sequence[HistoryChunk], size: int) -> Iterator[list[HistoryChunk]]:
-    """Yield neighbours together, each group within ``size`` and about as large as the others."""
-    costs = [part.tokens + _SEPARATOR_TOKENS for part in atoms]
-    share = sum(costs) / max(1, math.ceil(sum(costs) / max(1, size)))
+def pack_chunks(chunks: Sequence[HistoryChunk], size: int) -> Iterator[list[HistoryChunk]]:
+    """Yield groups of adjacent chunks, each within ``size`` tokens and all about equally large."""
+    costs = [chunk.tokens + _SEPARATOR_TOKENS for chunk in chunks]
+    group_count = math.ceil(sum(costs) / max(1, size))
+    # Filled to the brim, the last group would be a small rest, whose summary weighs as much as the others.
+    target_size = sum(costs) / max(1, group_count)
     group: list[HistoryChunk] = []
-    tokens = 0
-    for part, cost in zip(atoms, costs, strict=True):
-        if group and (tokens + cost > size + _SEPARATOR_TOKENS or tokens >= share):
+    group_tokens = 0
+    for chunk, cost in zip(chunks, costs, strict=True):
+        would_overflow = group_tokens + cost > size + _SEPARATOR_TOKENS
+        if group and (would_overflow or group_tokens >= target_size):
             yield group
-            group, tokens = [], 0
-        group.append(part)
-        tokens += cost
+            group, group_tokens = [], 0
+        group.append(chunk)
+        group_tokens += cost
     if group:
         yield group
 
@@ -91,17 +98,20 @@ def _build_chunk(head: Sequence[Message], start: int, stop: int, size: int, styl
 
 
 def _merge_chunks(group: Sequence[HistoryChunk]) -> HistoryChunk:
-    text = "\n\n".join([part.text for part in group if part.text])
+    text = "\n\n".join([chunk.text for chunk in group if chunk.text])
     return HistoryChunk(group[0].start, group[-1].stop, text, estimate_text_tokens(text))
 
 
-# -- what is too long --------------------------------------------------------------------------------------------------
+# -- texts that are too long -------------------------------------------------------------------------------------------
 
 
 def render_messages_to_tokens(
     messages: Iterable[Message], size: int, style: TranscriptStyle = TranscriptStyle()
 ) -> str:
-    """Return ``messages`` as text of at most ``size`` tokens: every text of theirs is cut shorter until all fit."""
+    """Render ``messages`` in at most ``size`` estimator tokens.
+
+    The limit of every single text is halved until all fit, so that long texts give way before short ones.
+    """
     message_list = list(messages)
     text = render_transcript(message_list, style)
     max_chars = len(text)
@@ -112,9 +122,10 @@ def render_messages_to_tokens(
 
 
 def clip_text_middle(text: str, size: int) -> str:
-    """Return ``text`` in at most ``size`` tokens: its start, and its end."""
+    """Return start and end of ``text``, about half each, in at most ``size`` estimator tokens."""
     excerpt, max_chars = text, len(text)
     while (tokens := estimate_text_tokens(excerpt)) > size:
+        # In proportion to the excess, and by a quarter at least: tokens are not spread evenly over a text.
         max_chars = min(max_chars * 3 // 4, max_chars * max(0, size) // tokens)
         head, end = take_both_grapheme_ends(text, max_chars, 0.5)
         excerpt = f"{head}\n[...]\n{end}" if max_chars > _MIN_TEXT_CHARS else head

@@ -1,6 +1,7 @@
-"""Rendering: a conversation as labelled text, which is what the writer of a summary reads.
+"""Render a conversation as labelled text for the model that summarizes it.
 
-No API's form, no tools, no media, no thinking: a history that no provider would take can still be summarised.
+Media become placeholders; thinking and the form of any API are left out. So a history that no provider would accept can
+still be summarized.
 """
 
 from __future__ import annotations
@@ -24,92 +25,94 @@ from holdfast.planning.stages.truncate import has_important_end
 from holdfast.planning.summary.grapheme_cuts import take_both_grapheme_ends
 
 _ROLE_LABELS = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
+# Share of a cut result for its end, if that looks like an error or an outcome, as in truncation (planning/stages).
 _RESULT_END_SHARE = 0.3
-"""Share of a cut result that shows its end, where that looks like an error or an outcome."""
+# A line of a message that begins like one of our labels: unescaped, a tool result could speak as the user.
 _FORGED_LABEL = re.compile(r"^([ \t]*)\[(?=(?:system|user|assistant|tool)\b)", re.IGNORECASE | re.MULTILINE)
-"""A line in somebody's words that begins like a label of ours."""
 
 
 class TranscriptStyle(Struct, frozen=True):
-    """How long things are told; 0 = whole. The defaults are ours."""
+    """Limits on the length of texts in characters; 0 = no limit."""
 
     result_chars: int = 2_000
-    """Characters of a result."""
+    """Of a tool result; opencode's number."""
     argument_chars: int = 2_000
-    """Characters of one argument of a call."""
+    """Of one argument of a call."""
     text_chars: int = 0
-    """Characters of a message's own words."""
+    """Of a message's own words."""
 
     def cap_lengths(self, max_chars: int) -> TranscriptStyle:
-        """Return the style with nothing longer than ``max_chars`` characters."""
-        short = {
-            name: min(max_chars, getattr(self, name) or max_chars)
-            for name in ("result_chars", "argument_chars", "text_chars")
-        }
-        return replace(self, **short)
+        """Return the style with no limit above ``max_chars``."""
+        return replace(
+            self,
+            result_chars=min(max_chars, self.result_chars or max_chars),
+            argument_chars=min(max_chars, self.argument_chars or max_chars),
+            text_chars=min(max_chars, self.text_chars or max_chars),
+        )
 
 
 def render_transcript(head: Iterable[SizedMessage | Message], style: TranscriptStyle = TranscriptStyle()) -> str:
-    """Return ``head`` as text: a block for what each message says, its calls, and each result; empty lines between."""
-    messages = (item.message if isinstance(item, SizedMessage) else item for item in head)
-    return replace_surrogates_in_text(
-        "\n\n".join([block for message in messages for block in _render_message_blocks(message, style)])
-    )
+    """Render ``head`` as blocks, with empty lines between: one for each message's words, its calls, and each result."""
+    blocks: list[str] = []
+    for item in head:
+        message = item.message if isinstance(item, SizedMessage) else item
+        blocks += _render_message_blocks(message, style)
+    return replace_surrogates_in_text("\n\n".join(blocks))
 
 
 def _render_message_blocks(message: Message, style: TranscriptStyle) -> Iterator[str]:
-    """Yield the blocks of one message; results of tools stand before what a user says to them."""
-    results = [_render_result_block(result, style) for result in message.results]
+    """Yield the blocks of one message.
+
+    Results stand before the words of a user in the same message, who speaks after reading them.
+    """
+    result_blocks = [block for result in message.results if (block := _render_result_block(result, style))]
     if message.role != "assistant":
-        yield from filter(None, results)
-    text = "\n".join(filter(None, [_render_part_words(part, style) for part in merge_adjacent_texts(message)]))
+        yield from result_blocks
+    words = [_render_part_words(part, style) for part in merge_adjacent_texts(message)]
+    text = "\n".join(filter(None, words))
     if text.strip():
         yield f"[{_ROLE_LABELS[message.role]}]: {text}"
     if message.calls:
         yield f"[Assistant tool calls]: {'; '.join([_render_call(call, style) for call in message.calls])}"
     if message.role == "assistant":
-        yield from filter(None, results)
+        yield from result_blocks
 
 
 def _render_part_words(part: Part, style: TranscriptStyle) -> str:
-    """Return what a part says in plain words; nothing for thinking, and for calls and results, told apart."""
+    """Return the words of a part, or an empty string for thinking, and for calls and results, which have own blocks."""
     if isinstance(part, Text):
         return _escape_labels(_cut_with_count(part.text, style.text_chars))
     if isinstance(part, Thinking | ToolCall | ToolResult):
         return ""
     text = get_opaque_text(part) if isinstance(part, Opaque) else ""
-    return _escape_labels(
-        _cut_with_count(text or format_part_placeholder(part), style.text_chars or style.result_chars)
-    )
+    max_chars = style.text_chars or style.result_chars
+    return _escape_labels(_cut_with_count(text or format_part_placeholder(part), max_chars))
 
 
 def _render_result_block(result: ToolResult, style: TranscriptStyle) -> str:
-    other_texts = [_render_part_words(part, style) for part in result.content if not isinstance(part, Text)]
-    text = "\n".join(
-        filter(
-            None,
-            [
-                _escape_labels(_cut_with_count(get_result_text(result), style.result_chars, _RESULT_END_SHARE)),
-                *other_texts,
-            ],
-        )
-    )
+    """Render a result, or return an empty string for one that is empty and did not fail."""
+    result_text = _cut_with_count(get_result_text(result), style.result_chars, _RESULT_END_SHARE)
+    texts = [_escape_labels(result_text)]
+    texts += [_render_part_words(part, style) for part in result.content if not isinstance(part, Text)]
+    text = "\n".join(filter(None, texts))
+    if not text.strip() and not result.is_error:
+        return ""
     failure_note = ", failed" if result.is_error else ""
-    return f"[Tool result{failure_note}]: {text}" if text.strip() or failure_note else ""
+    return f"[Tool result{failure_note}]: {text}"
 
 
 # -- calls -------------------------------------------------------------------------------------------------------------
 
 
 def _render_call(call: ToolCall, style: TranscriptStyle) -> str:
-    """Return a call as ``name(k=json, …)``; arguments that are no object stand as they are."""
+    """Render a call as ``name(key=json, …)``; arguments that are not an object stand as they are."""
     call_arguments = decode_call_arguments(call)
-    pairs = call_arguments.items() if isinstance(call_arguments, dict) else ()
-    fields = [f"{name}={_cut_with_count(_encode_argument_value(value), style.argument_chars)}" for name, value in pairs]
-    whole = (
-        ", ".join(fields) if isinstance(call_arguments, dict) else _cut_with_count(call.arguments, style.argument_chars)
-    )
-    return _escape_labels(f"{call.name}({whole})")
+    if not isinstance(call_arguments, dict):
+        return _escape_labels(f"{call.name}({_cut_with_count(call.arguments, style.argument_chars)})")
+    fields: list[str] = []
+    for name, value in call_arguments.items():
+        fields.append(f"{name}={_cut_with_count(_encode_argument_value(value), style.argument_chars)}")
+    return _escape_labels(f"{call.name}({', '.join(fields)})")
 
 
 def _encode_argument_value(value: Any) -> str:
@@ -122,15 +125,20 @@ def _encode_argument_value(value: Any) -> str:
 # -- texts -------------------------------------------------------------------------------------------------------------
 
 
-def _cut_with_count(text: str, max_chars: int, tail: float = 0.0) -> str:
-    """Return ``text`` in ``max_chars`` characters and a note on how many more there were."""
+def _cut_with_count(text: str, max_chars: int, tail_share: float = 0.0) -> str:
+    """Cut ``text`` to ``max_chars`` characters, and add a note on how many are missing; 0 is no limit.
+
+    The tail gets ``tail_share`` if it looks important, else nothing.
+    """
     if not max_chars or len(text) <= max_chars:
         return text
-    head, end = take_both_grapheme_ends(text, max_chars, tail if tail and has_important_end(text) else 0.0)
+    if tail_share and not has_important_end(text):
+        tail_share = 0.0
+    head, end = take_both_grapheme_ends(text, max_chars, tail_share)
     note = f"[... {len(text) - len(head) - len(end)} more characters truncated]"
     return f"{head}\n\n{note}\n\n{end}" if end else f"{head}\n\n{note}"
 
 
 def _escape_labels(text: str) -> str:
-    """Return ``text`` with a backslash before whatever looks like a label at the start of a line."""
+    """Put a backslash before everything in ``text`` that looks like a label at the start of a line."""
     return _FORGED_LABEL.sub(r"\1\\[", text)
