@@ -1,4 +1,4 @@
-"""The baselines that other policies are compared with: nothing ever goes, or the oldest messages do."""
+"""The baselines that other policies are compared with: keep everything, or drop the oldest messages."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from holdfast.state.entries import CompactionEntry
 
 
 def hide_oldest_messages(builder: PlanBuilder) -> PlanBuilder:
-    """Return the plan with its oldest messages out of sight until the request fits; no summary stands for them."""
+    """Hide the oldest messages until the request fits; nothing is shown in their place."""
     state, settings = builder.state, builder.settings
     margin = int(settings.window.estimate_margin_share * builder.budget.message_tokens)
     excess = builder.estimated_tokens + margin - builder.budget.usable
     may_hide = settings.compaction.auto or builder.inputs.is_compaction_requested
     if excess <= 0 or not may_hide:
         return builder
-    goal = builder.to_estimator_tokens(excess)
-    for cut_offset in find_cut_points(state.history.messages.slice(state.view.first_kept))[1:]:
-        keep = state.view.first_kept + cut_offset
-        freed_tokens = state.history.cumulative_tokens[keep - 1] - (
-            state.history.cumulative_tokens[state.view.first_kept - 1] if state.view.first_kept else 0
-        )
-        if freed_tokens >= goal and keep < len(state.history.sized_messages):
+    wanted_tokens = builder.to_estimator_tokens(excess)
+    first_kept = state.view.first_kept
+    cumulative_tokens = state.history.cumulative_tokens
+    hidden_tokens = cumulative_tokens[first_kept - 1] if first_kept else 0
+    for cut_offset in find_cut_points(state.history.messages.slice(first_kept))[1:]:
+        keep = first_kept + cut_offset
+        freed_tokens = cumulative_tokens[keep - 1] - hidden_tokens
+        if freed_tokens >= wanted_tokens and keep < len(state.history.sized_messages):
             return builder.add_compaction(CompactionEntry(keep, trigger="slide"))
     return builder
 
@@ -41,10 +42,11 @@ SLIDING = Preset(
     "the oldest messages go when the window is full; nothing stands for them",
     replace(
         BARE_SETTINGS,
+        # Without usage to correct its estimate, and without a summary to gain room from, it needs a margin. Five
+        # percent: chosen by judgement.
         window=WindowSettings(min_budget=0, estimate_margin_share=0.05),
         compaction=_NO_COMPACTION,
         cache=BARE_CACHE,
     ),
     stages=insert_stages(OWN_STAGES, "overflow", ("slide", hide_oldest_messages)),
 )
-"""Without usage and without a summary to gain from, it trusts its estimate within five percent."""

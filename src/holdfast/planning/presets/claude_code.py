@@ -1,4 +1,4 @@
-"""The policy of Claude Code: everything is summarized, the files touched last are shown again."""
+"""The policy of Claude Code: summarize everything, then show the files touched last again."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ from holdfast.planning.settings import (
 from holdfast.planning.stages.order import OWN_STAGES, replace_stages
 from holdfast.planning.stages.prune.prunable_results import (
     CLEARED_RESULT_TEXT,
+    ShownResult,
     build_clear_edit,
     build_prune_filter,
     find_shown_results,
@@ -49,13 +50,13 @@ from holdfast.planning.stages.tool_results import build_tool_name_lookup
 from holdfast.state.target import ModelLimits
 
 CLEARED_TOOLS = ("Read", "Bash", "PowerShell", "Grep", "Glob", "WebSearch", "WebFetch", "Edit", "Write")
-"""Tools whose old results Claude Code clears. [K]"""
+"""Tools whose old results Claude Code clears: their output can be had again by calling them."""
 CHARS_PER_TOKEN = 3
-"""[K] Characters over four, and a third more."""
+"""Characters that Claude Code counts for a token: the usual four, and a third more tokens to be safe."""
 
 
 class ClaudeCodeRules(OverflowReplayRules, frozen=True):
-    """What Claude Code decides otherwise, and its settings."""
+    """Claude Code's decisions where they differ from ours, and its settings."""
 
     unused_settings: ClassVar[frozenset[str]] = ReserveTriggerRules.unused_settings | OWN_PRUNE_SETTINGS
 
@@ -74,24 +75,25 @@ class ClaudeCodeRules(OverflowReplayRules, frozen=True):
     prune_keep_results: Annotated[Count, describe("[K] Never clear this many of the newest results.")] = 5
 
     def measure_request(self, builder: PlanBuilder) -> int:
-        """Return the usage of the last answer, and three characters a token for what came behind it."""
+        """Return the usage of the last answer plus what came after it, at three characters a token."""
         return measure_usage_and_chars(builder, CHARS_PER_TOKEN)
 
     def compute_limit(self, limits: ModelLimits, settings: Settings) -> int:
-        """Return the size over which a request is compacted: the effective window less a reserve."""
+        """Return the tokens above which a request is compacted: the effective window less a reserve."""
         size = compute_effective_window(limits, self.trigger_output) - self.trigger_reserve
         return apply_reserve_floor(size, limits.window, settings)
 
     def select_tail_starts(self, builder: PlanBuilder, messages: list[Message], cut_points: list[int]) -> list[int]:
-        """Return the end: nothing is kept but a user message that waits for its answer."""
+        """Keep a last user message that waits for its answer, else no message at all."""
         if messages and messages[-1].is_turn_start and len(messages) - 1 in cut_points:
             return [len(messages) - 1]
         return cut_points[-1:]
 
     def list_restored_files(self, builder: PlanBuilder, head: Sequence[SizedMessage]) -> tuple[str, ...]:
-        """Return the files of the head that the agent touched last, as it read them.
+        """Return the files that the agent touched last in the head, as it read them.
 
-        They stay within a share of the budget where a goal or an overflow says how small the request must get.
+        Claude Code does not bound them together. Here they stay within a share of the budget if a goal or an overflow
+        demands a smaller request: otherwise they could undo what the compaction gained.
         """
         settings = builder.settings
         is_bounded = settings.compaction.goal_share or builder.inputs.overflow_step == "compact"
@@ -105,50 +107,62 @@ class ClaudeCodeRules(OverflowReplayRules, frozen=True):
 def render_restored_files(
     head: Sequence[Message], max_files: int, max_tokens: int, token_ratio: float = 1.0, total_tokens: float = inf
 ) -> tuple[str, ...]:
-    """Return the ``max_files`` files of ``head`` touched last, newest first, as they were read; longer ones only by
-    name.
+    """Render the ``max_files`` files of ``head`` that were touched last, newest first, as they were last read.
 
-    Longer is what has more than ``max_tokens`` tokens, or more than newer ones leave of ``total_tokens``, where
-    ``token_ratio`` real ones are one of the estimator. What the agent changed after it read it is told to be so.
+    A file of more than ``max_tokens`` real tokens, or more than newer ones leave of ``total_tokens``, is only named.
+    One that the agent changed after reading it is marked as changed. ``token_ratio`` is the number of real tokens for
+    one of the estimator.
     """
     if not max_files:
         return ()
-    verbs: dict[str, str] = {}
-    reads: dict[str, str] = {}
     results = {result.call_id: get_result_text(result) for message in head for result in message.results}
+    last_verbs: dict[str, str] = {}
+    read_texts: dict[str, str] = {}
     for action in list_tool_actions(head):
-        if action.is_file_action and not action.has_failed:
-            verbs.pop(action.subject, None)
-            verbs[action.subject] = action.verb
-        if action.verb == "read" and not action.has_failed:
-            reads[action.subject] = results.get(action.call_id, "")
+        if not action.is_file_action or action.has_failed:
+            continue
+        last_verbs.pop(action.subject, None)  # put back at the end: the dict is in the order of the last touch
+        last_verbs[action.subject] = action.verb
+        if action.verb == "read":
+            read_texts[action.subject] = results.get(action.call_id, "")
     texts: list[str] = []
-    for path in [*reversed(verbs)][:max_files]:
+    for path in [*reversed(last_verbs)][:max_files]:
         if total_tokens <= 0:
             break
-        texts.append(_render_file(path, verbs[path], reads.get(path), min(max_tokens, total_tokens) / token_ratio))
-        total_tokens -= token_ratio * estimate_text_tokens(texts[-1])
+        file_tokens = min(max_tokens, total_tokens) / token_ratio
+        text = _render_file(path, last_verbs[path], read_texts.get(path), file_tokens)
+        texts.append(text)
+        total_tokens -= token_ratio * estimate_text_tokens(text)
     return tuple(texts)
 
 
-def _render_file(path: str, verb: str, text: str | None, tokens: float) -> str:
+def _render_file(path: str, last_verb: str, text: str | None, max_tokens: float) -> str:
+    """Render a file as it was last read; ``text`` is None if it was only written."""
     if text is None:
         return f"{path} was changed and never read; read it to see it"
-    if estimate_text_tokens(text) > tokens:
+    if estimate_text_tokens(text) > max_tokens:
         return f"{path} was read; it is too long to show"
-    change_note = ", and changed since" if verb == "edit" else ""
+    change_note = ", and changed since" if last_verb == "edit" else ""
     return f"{path} as it was last read{change_note}:\n{text}"
 
 
 def prune_after_idle(builder: PlanBuilder) -> PlanBuilder:
-    """Return the draft with all but the newest five results of its tools cleared, an hour after the last answer."""
+    """Clear all but the newest results of Claude Code's tools once the last answer is an hour old.
+
+    By then no cache holds the prefix, so clearing costs nothing that is not lost anyway.
+    """
     rules = require_rules(builder, ClaudeCodeRules)
     if not rules.prune or builder.inputs.idle_seconds <= rules.prune_idle_seconds:
         return builder
-    goes, names = build_prune_filter(builder.settings.prune), build_tool_name_lookup(builder.state)
-    visible_results = (result for result in find_shown_results(builder.state) if result.text != CLEARED_RESULT_TEXT)
-    clearable_results = [result for result in visible_results if goes(names(result.message_index, result.result))]
-    edits = (build_clear_edit(result) for result in clearable_results[rules.prune_keep_results :])
+    may_prune = build_prune_filter(builder.settings.prune)
+    get_tool_name = build_tool_name_lookup(builder.state)
+    clearable_results: list[ShownResult] = []
+    for result in find_shown_results(builder.state):
+        is_cleared = result.text == CLEARED_RESULT_TEXT
+        if not is_cleared and may_prune(get_tool_name(result.message_index, result.result)):
+            clearable_results.append(result)
+    # Results come newest first.
+    edits = [build_clear_edit(result) for result in clearable_results[rules.prune_keep_results :]]
     return builder.add_edits(tuple(edit for edit in edits if edit is not None))
 
 

@@ -1,4 +1,4 @@
-"""The policy of opencode: the usage of the last answer, the last turns stay, pruning only if asked for."""
+"""The policy of opencode: measure by the last answer's usage, keep the last turns, prune only if configured."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ from holdfast.state.target import ModelLimits
 from holdfast.state.turns import find_turn_starts
 
 INPUT_LIMIT_BUFFER_TOKENS = 20_000
-"""Tokens that opencode holds back of an input limit where nothing is set, or the output if that is less. [C]"""
+"""Tokens that opencode holds back from an input limit unless a reserve is set, or the output if that is less."""
 
 
 class OpencodeRules(OverflowReplayRules, frozen=True):
-    """What opencode decides otherwise, and its settings."""
+    """opencode's decisions where they differ from ours, and its settings."""
 
     unused_settings: ClassVar[frozenset[str]] = ReserveTriggerRules.unused_settings | OWN_PRUNE_SETTINGS
 
@@ -91,15 +91,18 @@ class OpencodeRules(OverflowReplayRules, frozen=True):
     ] = 20_000
 
     def measure_request(self, builder: PlanBuilder) -> int:
-        """Return the usage of the last answer, -1 before there is one, or an estimate of the request."""
+        """Return the last answer's usage, -1 before there is one, or an estimate of the request if so configured."""
         return measure_last_usage(builder) if self.measure == "usage" else measure_usage_and_chars(builder)
 
     def compute_limit(self, limits: ModelLimits, settings: Settings) -> int:
-        """Return the size at which a request is compacted; the floor is held back of an input limit, too."""
-        usable = self.compute_usable_tokens(limits)
-        size = usable if self.trigger_rule == "usable" else self.compute_smaller_limit(limits)
+        """Return the tokens at which a request is compacted. The floor of the reserve applies to an input limit too."""
+        size = self.compute_smaller_limit(limits)
+        if self.trigger_rule == "usable":
+            size = self.compute_usable_tokens(limits)
         floor = compute_reserve_floor(limits.window, settings)
-        return min(size, min(limits.window, limits.max_input or limits.window) - floor) if floor else size
+        if not floor:
+            return size
+        return min(size, min(limits.window, limits.max_input or limits.window) - floor)
 
     def is_over_trigger(self, builder: PlanBuilder) -> bool:
         """Return whether the request has reached the limit: opencode compacts at it, the others above it."""
@@ -108,41 +111,48 @@ class OpencodeRules(OverflowReplayRules, frozen=True):
         return self.measure_request(builder) >= self.compute_trigger_size(builder)
 
     def compute_usable_tokens(self, limits: ModelLimits) -> int:
-        """Return what opencode lets a request hold: the input limit less a buffer, or the window less the output.
+        """Return opencode's limit of a request in tokens: the input limit less a buffer, or the window less the output.
 
-        A reserve in the settings counts in both cases; where nothing is left, or no window is known, it is 0.
+        A reserve in the settings replaces the buffer and raises the output's. The limit is 0 if the window is unknown.
         """
         if not limits.window:
             return 0
         output = compute_output_reserve(limits, self.trigger_output)
         if limits.max_input:
-            return max(0, limits.max_input - (self.trigger_reserve or min(INPUT_LIMIT_BUFFER_TOKENS, output)))
+            buffer = self.trigger_reserve or min(INPUT_LIMIT_BUFFER_TOKENS, output)
+            return max(0, limits.max_input - buffer)
         return max(0, limits.window - max(output, self.trigger_reserve))
 
     def compute_smaller_limit(self, limits: ModelLimits) -> int:
         """Return opencode 2's limit: the smaller of input limit and window, each less a buffer or the output."""
         buffer = self.trigger_reserve or INPUT_LIMIT_BUFFER_TOKENS
-        window_limit = limits.window - max(compute_output_reserve(limits, self.trigger_output), buffer)
-        return max(0, min(limits.max_input - buffer, window_limit) if limits.max_input else window_limit)
+        output = compute_output_reserve(limits, self.trigger_output)
+        limit = limits.window - max(output, buffer)
+        if limits.max_input:
+            limit = min(limits.max_input - buffer, limit)
+        return max(0, limit)
 
     def select_tail_starts(self, builder: PlanBuilder, messages: list[Message], cut_points: list[int]) -> list[int]:
-        """Return where the last turns that fit together begin; the first that does not is split where its rest fits."""
-        turns = self.tail_turns
-        first = min(find_turn_starts(messages)[-turns:], default=0) if turns else len(messages)
-        sizes = [0] * first + [estimate_opencode_tokens(message) for message in messages[first:]]
+        """Return the start of the last turns that fit; the first that does not is split where its rest fits."""
+        # Only the last turns are measured: encoding every message as JSON would cost time in each request.
+        first_measured = len(messages)
+        if self.tail_turns:
+            first_measured = min(find_turn_starts(messages)[-self.tail_turns :], default=0)
+        sizes = [0] * first_measured
+        sizes += [estimate_opencode_tokens(message) for message in messages[first_measured:]]
         budget = self.compute_tail_budget(builder.target.limits)
-        start = find_opencode_tail_start(messages, sizes, budget, turns, cut_points)
+        start = find_opencode_tail_start(messages, sizes, budget, self.tail_turns, cut_points)
         return [offset for offset in cut_points if offset >= start][:1]
 
     def compute_tail_budget(self, limits: ModelLimits) -> int:
-        """Return the tokens the kept tail may have: a share of what is usable, clamped, or exactly what is set."""
+        """Return the most tokens of the kept tail: a clamped share of the usable ones, or what is configured."""
         if not self.tail_usable_share:
             return self.tail_tokens
         share_tokens = int(self.compute_usable_tokens(limits) * self.tail_usable_share)
         return min(self.tail_tokens, max(self.tail_min_tokens, share_tokens))
 
     def list_ordered_settings(self) -> tuple[tuple[str, str, str], ...]:
-        """Return the bounds of the tail, where it is clamped between them."""
+        """Return the bounds of the tail if it is clamped between them."""
         if not self.tail_usable_share:
             return ()
         return (("preset.tail_min_tokens", "preset.tail_tokens", "the kept tail lies between them"),)
@@ -151,33 +161,40 @@ class OpencodeRules(OverflowReplayRules, frozen=True):
 def find_opencode_tail_start(
     messages: Sequence[Message], sizes: Sequence[int], budget: int, turns: int, cut_points: Container[int] | None = None
 ) -> int:
-    """Return where opencode's kept tail begins: the last ``turns`` turns that fit ``budget``; the end for no tail.
+    """Return the start of opencode's kept tail: the last ``turns`` turns that fit into ``budget`` tokens.
 
-    The newest that does not fit is split at the earliest message whose rest fits, and ends the search. A tail that
-    would hold everything is none: nothing would be left to summarise.
+    The newest turn that does not fit is split at the earliest message from which its rest fits, and ends the search. A
+    tail that would hold everything becomes empty (the end is returned): nothing would be left to summarize.
     """
-    start = stop = len(messages)
-    for turn in reversed(find_turn_starts(messages)[-turns:] if turns > 0 else []):
-        if sum(sizes[turn:stop]) > budget:
-            inside = [index for index in range(turn + 1, stop) if cut_points is None or index in cut_points]
-            start = next((index for index in inside if sum(sizes[index:stop]) <= budget), start)
-            break
-        budget -= sum(sizes[turn:stop])
-        start = stop = turn
-    return start or len(messages)
+    tail_start = turn_stop = len(messages)
+    newest_turns = find_turn_starts(messages)[-turns:] if turns > 0 else []
+    for turn_start in reversed(newest_turns):
+        turn_tokens = sum(sizes[turn_start:turn_stop])
+        if turn_tokens <= budget:
+            budget -= turn_tokens
+            tail_start = turn_stop = turn_start
+            continue
+        for index in range(turn_start + 1, turn_stop):
+            is_cut_point = cut_points is None or index in cut_points
+            if is_cut_point and sum(sizes[index:turn_stop]) <= budget:
+                tail_start = index
+                break
+        break
+    return tail_start or len(messages)
 
 
 def limit_opencode_output(builder: PlanBuilder) -> PlanBuilder:
-    """Return the plan with new results cut to whole lines and bytes."""
-    rules, exempt_tools = require_rules(builder, OpencodeRules), builder.settings.results.spill_exempt_tools
+    """Cut new results to whole lines within the limits of lines and bytes."""
+    rules = require_rules(builder, OpencodeRules)
+    exempt_tools = builder.settings.results.spill_exempt_tools
     return limit_result_lines(builder, OutputLimits(rules.output_lines, rules.output_bytes, exempt_tools))
 
 
 def prune_like_opencode(builder: PlanBuilder) -> PlanBuilder:
-    """Return the draft with results cleared behind the newest tokens of them and the second user message, if enough go.
+    """Clear results older than the newest ``prune_keep_tokens`` tokens of them, if enough tokens go.
 
-    Results of failed calls stay and do not count, nor do those of exempt tools; the first one that was cleared before
-    ends the search. Tokens are characters over four.
+    Only results before the second-newest user message count; those of failed calls and exempt tools do not. The search
+    ends at a result that was cleared before. Tokens are characters over four, as in opencode.
     """
     rules = require_rules(builder, OpencodeRules)
     if not rules.prune:
@@ -187,36 +204,36 @@ def prune_like_opencode(builder: PlanBuilder) -> PlanBuilder:
     for result in _list_countable_results(builder):
         size = estimate_opencode_text_tokens(result.text)
         total_tokens += size
-        if total_tokens > rules.prune_keep_tokens and (edit := build_clear_edit(result)) is not None:
+        if total_tokens <= rules.prune_keep_tokens:
+            continue
+        edit = build_clear_edit(result)
+        if edit is not None:
             freed_tokens += size
             edits.append(edit)
     return builder.add_edits(tuple(edits)) if freed_tokens > rules.prune_min_tokens else builder
 
 
 def _list_countable_results(builder: PlanBuilder) -> Iterator[ShownResult]:
-    """Yield the results that may be counted, newest first, back to one that was cleared."""
-    start, names, goes = (
-        _find_second_last_user_message(builder),
-        build_tool_name_lookup(builder.state),
-        build_prune_filter(builder.settings.prune),
-    )
+    """Yield the results that count, newest first, back to one that was cleared before."""
+    protected_start = _find_second_last_user_message(builder)
+    get_tool_name = build_tool_name_lookup(builder.state)
+    may_prune = build_prune_filter(builder.settings.prune)
     for result in find_shown_results(builder.state):
         if result.text == CLEARED_RESULT_TEXT:
             return
-        if (
-            result.message_index < start
-            and not result.result.is_error
-            and goes(names(result.message_index, result.result))
-        ):
+        if result.message_index >= protected_start or result.result.is_error:
+            continue
+        if may_prune(get_tool_name(result.message_index, result.result)):
             yield result
 
 
 def _find_second_last_user_message(builder: PlanBuilder) -> int:
-    """Return the slot of the second user message from the end; 0 where there is none."""
-    state, users = builder.state, 0
+    """Return the index of the second-newest user message, or 0 if there are fewer than two."""
+    state = builder.state
+    user_count = 0
     for index in range(len(state.history.sized_messages) - 1, state.view.first_kept - 1, -1):
-        users += state.history.messages[index].is_turn_start
-        if users == 2:
+        user_count += state.history.messages[index].is_turn_start
+        if user_count == 2:
             return index
     return 0
 
@@ -237,4 +254,5 @@ OPENCODE_2: dict[str, Any] = {
     "compaction": {"max_per_answer": 1},
     "preset": {"measure": "usage+chars", "trigger_rule": "smaller", "trigger_reserve": 20_000},
 }
-"""When opencode 2 compacts: ``Policy.preset("opencode").with_settings(**OPENCODE_2)``; not twice between answers."""
+"""Settings that compact when opencode 2 does, and not twice between answers:
+``Policy.preset("opencode").with_settings(**OPENCODE_2)``."""

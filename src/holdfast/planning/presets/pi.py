@@ -1,4 +1,4 @@
-"""The policy of pi: usage and characters, a tail of 20,000 tokens, tool output cut where it arrives."""
+"""The policy of pi: measure by usage and characters, keep a tail of 20,000 tokens, cut tool output as it arrives."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from holdfast.planning.stages.order import OWN_STAGES, insert_stages
 
 
 class PiRules(ReserveTriggerRules, frozen=True):
-    """What pi decides otherwise, and its settings."""
+    """pi's decisions where they differ from ours, and its settings."""
 
     trigger_reserve: Annotated[
         Tokens, describe("[P] Compact over the window less this, however small the window is.")
@@ -43,21 +43,22 @@ class PiRules(ReserveTriggerRules, frozen=True):
     ] = ("bash",)
 
     def measure_request(self, builder: PlanBuilder) -> int:
-        """Return the usage of the last answer, and four characters a token for what came behind it."""
+        """Return the usage of the last answer plus what came after it, at four characters a token."""
         return measure_usage_and_chars(builder)
 
     def select_tail_starts(self, builder: PlanBuilder, messages: list[Message], cut_points: list[int]) -> list[int]:
-        """Return the one place where enough of the newest messages begins, if there is one."""
+        """Return the one offset from which enough of the newest messages stand, if it exists."""
         return select_tail_by_tokens(messages, self.tail_tokens, cut_points)
 
     def get_min_tail_tokens(self) -> int:
-        """Return the tokens that a kept tail has at least."""
+        """Return the least tokens of a kept tail."""
         return self.tail_tokens
 
 
 def limit_pi_output(builder: PlanBuilder) -> PlanBuilder:
-    """Return the plan with new results cut to whole lines and bytes."""
-    rules, exempt_tools = require_rules(builder, PiRules), builder.settings.results.spill_exempt_tools
+    """Cut new results to whole lines within the limits of lines and bytes."""
+    rules = require_rules(builder, PiRules)
+    exempt_tools = builder.settings.results.spill_exempt_tools
     limits = OutputLimits(rules.output_lines, rules.output_bytes, exempt_tools, rules.output_end_tools)
     return limit_result_lines(builder, limits)
 

@@ -1,4 +1,4 @@
-"""A policy by name: settings, stages and rules; and what the policies of other tools begin with."""
+"""A named policy (settings, stages and rules), and the settings that the policies of other tools start from."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from holdfast.planning.stages.order import OWN_STAGES, NamedStages
 
 
 class Preset(Struct, frozen=True):
-    """A policy that has a name. ``rules`` hold the settings that only it has."""
+    """A policy that can be chosen by name."""
 
     about: str
-    """What it does, in a line."""
+    """A description of one line."""
     settings: Settings = Settings()
     rules: PolicyRules = PolicyRules()
+    """Its decisions inside the common stages, and the settings that only it has."""
     stages: NamedStages = OWN_STAGES
 
 
+# The tools that the presets stand for have none of these: goals, minimum gains, a breaker, spilled results, previews.
 BARE_COMPACTION = CompactionSettings(
     goal_share=0.0, min_gain_share=0.0, min_gain_tokens=0, max_per_answer=1_000, breaker_failures=0
 )
@@ -42,10 +44,10 @@ BARE_SETTINGS = Settings(
     prune=PruneSettings(when=()),
     compaction=BARE_COMPACTION,
 )
-"""Our settings with every mechanism off that the other tools do not have."""
+"""Our settings with every mechanism switched off that the other tools do not have."""
 BARE_CACHE = CacheSettings(breakpoints="tail")
-"""Baselines do not know where the next change will be."""
+"""Cache settings of the baselines: they do not know where the next change will be, so only the tail is marked."""
 OWN_PRUNE_SETTINGS = frozenset(
     {"prune.when", "prune.keep_tokens", "prune.keep_share", "prune.min_tokens", "prune.min_share"}
 )
-"""Settings that only our own rule for pruning reads."""
+"""Settings that only our own pruning reads."""

@@ -1,4 +1,4 @@
-"""The policies by name. A policy is one module with a ``Preset``, and one row here."""
+"""The policies by name. Adding one takes a module with a ``Preset`` and a row here."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def _list_previous_summary(options: SummaryPromptOptions) -> list[str]:
 
 
 def _list_prompt_sections(options: SummaryPromptOptions, subject: str) -> Iterator[str]:
-    """Yield the sections after the record: added context, the task, the user's focus, why the last answer was rejected."""
+    """Yield the sections after the record: added context, the task, the focus, why the last answer was rejected."""
     for text in options.added_context:
         if text.strip():
             yield wrap_in_tag(CONTEXT_TAG, text)

@@ -1,1 +1,1 @@
-"""What policies of several other tools share: measures, triggers, tails, cut lines, the replay after an overflow."""
+"""Parts that several of the other tools' policies share: measures, triggers, tails, line limits, overflow replay."""

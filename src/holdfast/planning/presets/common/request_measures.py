@@ -1,4 +1,7 @@
-"""How large pi, opencode and the tools that count like pi take a message, and a request, to be."""
+"""Sizes of messages and requests as pi, opencode, and tools that count like pi estimate them.
+
+A preset must compact exactly when its tool would, so these count like the tool, errors included, and not like ours.
+"""
 
 from __future__ import annotations
 
@@ -16,34 +19,35 @@ from holdfast.state.conversation_state import ConversationState
 from holdfast.state.view import get_valid_last_answer, get_valid_measured_request
 
 PI_IMAGE_CHARS = 4_800
-"""Characters that pi counts for a picture, which makes 1,200 tokens of it. [P]"""
+"""Characters that pi counts for an image: 1,200 tokens."""
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
 def estimate_pi_tokens(message: Message, chars_per_token: int = 4) -> int:
-    """Return the tokens of ``message`` as pi estimates them: characters over four, rounded up."""
+    """Estimate the tokens of ``message`` like pi: its characters over ``chars_per_token``, rounded up."""
     return math.ceil(sum(map(_count_pi_chars, message.parts)) / max(1, chars_per_token))
 
 
 def estimate_opencode_tokens(message: Message) -> int:
-    """Return the tokens of ``message`` as opencode estimates them: characters of its JSON over four, rounded."""
+    """Estimate the tokens of ``message`` like opencode: the characters of its JSON over four, rounded."""
     body = {"role": message.role, "content": [_to_ai_sdk_part(part) for part in message.parts]}
     return math.floor(count_utf16_units(msgspec.json.encode(body).decode(errors="replace")) / 4 + 0.5)
 
 
 def estimate_opencode_text_tokens(text: str) -> int:
-    """Return the tokens of ``text`` as opencode estimates them: characters over four, rounded."""
+    """Estimate the tokens of ``text`` like opencode: its characters over four, rounded half up as in JavaScript."""
     return math.floor(count_utf16_units(text) / 4 + 0.5)
 
 
 def count_utf16_units(text: str) -> int:
-    """Return the length of ``text`` as JavaScript tells it: what lies beyond the first plane counts twice."""
+    """Return the length of ``text`` as JavaScript counts it: a character beyond the basic plane (an emoji) is two."""
     return len(text) if text.isascii() else len(text) + sum(char > "\uffff" for char in text)
 
 
 def _count_pi_chars(part: Part) -> int:
+    """Return the characters that pi counts for a part."""
     if isinstance(part, Text | Thinking):
         return count_utf16_units(part.text)
     if isinstance(part, ToolCall):
@@ -54,13 +58,13 @@ def _count_pi_chars(part: Part) -> int:
 
 
 def _minify_json(arguments: str) -> str:
-    """Return JSON as JavaScript writes it, without blanks between; what is no JSON stays."""
+    """Return JSON as JavaScript writes it, without white space; text that is not JSON as it is."""
     value = _parse_json_or_keep(arguments)
     return arguments if value is arguments else msgspec.json.encode(value).decode()
 
 
 def _parse_json_or_keep(arguments: str) -> object:
-    """Return what JSON says; what is no JSON as it is."""
+    """Return the value of a JSON text; the same text if it is not JSON."""
     try:
         return msgspec.json.decode(arguments)
     except (ValueError, RecursionError):  # msgspec's own errors are ValueErrors
@@ -68,19 +72,15 @@ def _parse_json_or_keep(arguments: str) -> object:
 
 
 def _to_ai_sdk_part(part: Part) -> dict[str, object]:
-    """Return a part in the form in which opencode hands it to a model's library."""
+    """Return a part in the form of the AI SDK, whose JSON opencode measures."""
     if isinstance(part, Text | Thinking):
-        return {
-            "type": "text" if isinstance(part, Text) else "reasoning",
-            "text": replace_surrogates_in_text(part.text),
-        }
+        kind = "text" if isinstance(part, Text) else "reasoning"
+        return {"type": kind, "text": replace_surrogates_in_text(part.text)}
     if isinstance(part, ToolCall):
-        parsed_arguments = _parse_json_or_keep(part.arguments)
-        return _to_ai_sdk_tool_part("tool-call", part.id, part.name) | {
-            "input": replace_surrogates_in_text(part.arguments)
-            if parsed_arguments is part.arguments
-            else parsed_arguments
-        }
+        call_input = _parse_json_or_keep(part.arguments)
+        if call_input is part.arguments:  # not JSON: sent as a string
+            call_input = replace_surrogates_in_text(part.arguments)
+        return _to_ai_sdk_tool_part("tool-call", part.id, part.name) | {"input": call_input}
     if isinstance(part, ToolResult):
         output = {"type": "content", "value": [_to_ai_sdk_part(inner) for inner in part.content]}
         return _to_ai_sdk_tool_part("tool-result", part.call_id, part.name) | {"output": output}
@@ -97,12 +97,14 @@ def _to_ai_sdk_tool_part(kind: str, id_: str, name: str) -> dict[str, object]:
 
 
 class UsageEstimate(Struct, frozen=True):
-    """A request by usage and characters: what the last answer told, and what came behind it."""
+    """The size of a request by usage and characters."""
 
     usage_tokens: int
+    """Tokens that the last answer reported, its output included."""
     trailing_tokens: int
+    """Estimate of the messages after that answer; of all messages if its usage does not count."""
     answer_index: int = -1
-    """Slot of the answer that told it; -1 where none counts."""
+    """Index of the answer; -1 if its usage does not count."""
 
     @property
     def tokens(self) -> int:
@@ -111,38 +113,44 @@ class UsageEstimate(Struct, frozen=True):
 
 
 def estimate_pi_request(state: ConversationState, chars_per_token: int = 4) -> UsageEstimate:
-    """Return the size of what ``state`` shows as pi estimates it: the usage of the last good answer, and characters.
+    """Estimate the messages that ``state`` shows like pi: the last good answer's usage, plus characters after it.
 
-    Usage from before the last compaction, of another model or of another beginning counts for nothing; then
-    everything that is shown is estimated.
+    Usage does not count if it is from before the last compaction, of another model, or of another prefix; then all
+    shown messages are estimated.
     """
-    used = get_valid_last_answer(state) if get_valid_measured_request(state) is not None else None
-    if used is not None:
-        return UsageEstimate(
-            used.window_tokens,
-            sum_shown_messages_from(state, used.message_count, PiTokenMeasure(chars_per_token)),
-            used.message_count - 1,
-        )
-    return UsageEstimate(0, sum_shown_messages(state, PiTokenMeasure(chars_per_token)))
+    measure = PiTokenMeasure(chars_per_token)
+    if get_valid_measured_request(state) is not None:
+        last_answer = get_valid_last_answer(state)
+        if last_answer is not None:
+            trailing_tokens = sum_shown_messages_from(state, last_answer.message_count, measure)
+            return UsageEstimate(last_answer.window_tokens, trailing_tokens, last_answer.message_count - 1)
+    return UsageEstimate(0, sum_shown_messages(state, measure))
 
 
 class PiTokenMeasure(Struct, frozen=True):
-    """The measure of ``estimate_pi_tokens``."""
+    """``estimate_pi_tokens`` as a value.
+
+    Sums over shown messages are remembered by their measure, so it must be equal to itself in the next request.
+    """
 
     chars_per_token: int
 
     def __call__(self, message: Message) -> int:
-        """Return the tokens of ``message``."""
+        """Estimate the tokens of ``message``."""
         return estimate_pi_tokens(message, self.chars_per_token)
 
 
 def measure_last_usage(builder: PlanBuilder) -> int:
-    """Return the last good answer's usage, its output included; -1 before there is one."""
-    used = get_valid_last_answer(builder.state)
-    return -1 if used is None else used.window_tokens
+    """Return the last good answer's usage in tokens, its output included; -1 before the first one."""
+    last_answer = get_valid_last_answer(builder.state)
+    return -1 if last_answer is None else last_answer.window_tokens
 
 
 def measure_usage_and_chars(builder: PlanBuilder, chars_per_token: int = 4) -> int:
-    """Return the last good answer's usage and characters for what came later; without usage setup and characters."""
+    """Return the last good answer's usage plus an estimate, by characters, of the messages after it.
+
+    Usage covers the setup; without usage the setup is added.
+    """
     estimate = estimate_pi_request(builder.state, chars_per_token)
-    return estimate.tokens + (builder.budget.setup_tokens if estimate.answer_index < 0 else 0)
+    has_usage = estimate.answer_index >= 0
+    return estimate.tokens if has_usage else estimate.tokens + builder.budget.setup_tokens

@@ -1,4 +1,4 @@
-"""Rules of policies that compact over the window less a reserve, as pi, opencode, OpenClaw and Claude Code do."""
+"""Rules of policies that compact above the window less a reserve: pi, opencode, OpenClaw and Claude Code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.state.target import ModelLimits
 
 
 class ReserveTriggerRules(PolicyRules, frozen=True):
-    """The trigger is a size in tokens; each tool computes it in ``compute_limit``."""
+    """Compact above a fixed number of tokens, which each tool computes in ``compute_limit``."""
 
     keeps_unread_results: ClassVar[bool] = False
     model_writes_summaries: ClassVar[bool] = True
@@ -29,36 +29,36 @@ class ReserveTriggerRules(PolicyRules, frozen=True):
     trigger_reserve: Annotated[Tokens, describe("[A] Compact over the window less this.")] = 0
 
     def compute_limit(self, limits: ModelLimits, settings: Settings) -> int:
-        """Return the size in tokens over which a request to a model with ``limits`` is compacted."""
+        """Return the tokens above which a request to a model with ``limits`` is compacted."""
         return apply_reserve_floor(limits.window - self.trigger_reserve, limits.window, settings)
 
     def list_reserves(self, settings: Settings) -> Mapping[str, int]:
-        """Return the configured reserves: the floor raises that of the trigger too."""
+        """Return the configured reserves by setting; the floor raises the trigger's as well."""
         reserves = {"reserve.max": settings.reserve.max}
         if settings.compaction.enabled:
             reserves["preset.trigger_reserve"] = self.trigger_reserve
         return reserves
 
     def compute_trigger_size(self, builder: PlanBuilder) -> int:
-        """Return the size in tokens above which a request is compacted."""
+        """Return the tokens above which a request is compacted."""
         return self.compute_limit(builder.target.limits, builder.settings)
 
     def is_over_trigger(self, builder: PlanBuilder) -> bool:
-        """Return whether the request is over its limit; without a window there is none."""
+        """Return whether the request is over its limit; never if the window is unknown."""
         if not builder.target.limits.window:
             return False
         return self.measure_request(builder) > self.compute_trigger_size(builder)
 
     def compute_compaction_goal(self, builder: PlanBuilder) -> int:
-        """Return the tokens of messages that a compaction may leave, where the settings say a goal at all."""
+        """Return the tokens of messages that a compaction may leave: the goal, with its margin under the trigger."""
         settings = builder.settings
-        under_trigger = self.compute_trigger_size(builder) - builder.budget.setup_tokens
-        under_trigger = int(under_trigger / (1 + settings.window.estimate_margin_share))
-        return min(builder.compute_compaction_share(settings.compaction.goal_share), max(0, under_trigger))
+        tokens_under_trigger = self.compute_trigger_size(builder) - builder.budget.setup_tokens
+        tokens_under_trigger = int(tokens_under_trigger / (1 + settings.window.estimate_margin_share))
+        return min(builder.compute_compaction_share(settings.compaction.goal_share), max(0, tokens_under_trigger))
 
 
 def apply_reserve_floor(size: int, window: int, settings: Settings, max_share: float = 1.0) -> int:
-    """Return ``size``, a limit in tokens, lowered so that of ``window`` the floor of the reserve stays free.
+    """Lower ``size``, a limit in tokens, so that the floor of the reserve stays free in ``window``.
 
     The floor takes at most ``max_share`` of the window.
     """
@@ -67,10 +67,10 @@ def apply_reserve_floor(size: int, window: int, settings: Settings, max_share: f
 
 
 def compute_effective_window(limits: ModelLimits, max_output: int) -> int:
-    """Return the window less the model's output, of which no more than ``max_output`` is reserved."""
+    """Return the window less the model's output limit, of which at most ``max_output`` tokens are reserved."""
     return limits.window - compute_output_reserve(limits, max_output)
 
 
 def compute_output_reserve(limits: ModelLimits, max_output: int) -> int:
-    """Return the tokens kept free for an answer: what the model can say, at most ``max_output``."""
+    """Return the tokens kept free for an answer: the model's output limit, at most ``max_output``."""
     return min(max_output, limits.max_output or max_output)

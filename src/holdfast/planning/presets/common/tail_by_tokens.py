@@ -1,4 +1,4 @@
-"""Where the kept tail of pi and OpenClaw begins: enough of the newest messages, and no more than one too many."""
+"""The kept tail of pi and OpenClaw: the newest messages until enough tokens stand."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from holdfast.planning.presets.common.request_measures import estimate_pi_tokens
 
 
 def select_tail_by_tokens(messages: Sequence[Message], tail_tokens: int, cut_points: Container[int]) -> list[int]:
-    """Return where the tail begins that holds ``tail_tokens``, as an offset into ``messages``; empty for nowhere."""
-    tail_cut = find_pi_cut_point(messages, tail_tokens, cut_points)
-    return [] if tail_cut is None else [tail_cut.start]
+    """Return the offset in ``messages`` of a tail with ``tail_tokens``; an empty list without a cut point."""
+    cut_point = find_pi_cut_point(messages, tail_tokens, cut_points)
+    return [] if cut_point is None else [cut_point.start]
 
 
 class PiCutPoint(Struct, frozen=True):
-    """Where a kept tail begins; ``split_turn_start`` is where the turn begins that it splits, if it splits one."""
+    """The start of a kept tail."""
 
     start: int
     split_turn_start: int | None = None
+    """Start of the turn that the cut splits, or None if it splits no turn."""
 
 
 def find_pi_cut_point(
@@ -28,28 +29,44 @@ def find_pi_cut_point(
     keep_tokens: int,
     cut_points: Container[int] | None = None,
 ) -> PiCutPoint | None:
-    """Return where pi's kept tail begins: the first place at or behind which ``keep_tokens`` tokens stand, at no
-    result.
+    """Find the start of pi's kept tail: the first cut point in the last ``keep_tokens`` tokens and one message more.
 
-    Where no place is left behind that one, it is the last place of all; where ``keep_tokens`` is never reached, the
-    first. Entries that say nothing (``None``) right before it come along. ``cut_points`` narrows the places; nothing if
-    none is.
+    A result is never a cut point, and ``cut_points`` narrows the rest. Without a cut point behind the wanted place it
+    is the last one of all; if the messages have fewer tokens, the first. Entries that are not messages (None) right
+    before the start belong to the tail. Return None if there is no cut point.
     """
-    places = [at for at, entry in enumerate(entries) if entry is not None and entry.role != "tool"]
-    places = [at for at in places if cut_points is None or at in cut_points]
-    if not places:
+    possible_cuts: list[int] = []
+    for index, entry in enumerate(entries):
+        is_allowed = cut_points is None or index in cut_points
+        if entry is not None and entry.role != "tool" and is_allowed:
+            possible_cuts.append(index)
+    if not possible_cuts:
         return None
-    tail_tokens, edge = 0, 0
-    for edge in range(len(entries) - 1, -1, -1):
-        entry = entries[edge]
-        tail_tokens += 0 if entry is None else estimate_pi_tokens(entry)
-        if tail_tokens >= keep_tokens:
-            break
-    else:
-        edge = 0
-    cut_index = next((at for at in places if at >= edge), places[-1])
-    turns = [at for at, entry in enumerate(entries[: cut_index + 1]) if entry is not None and entry.is_turn_start]
+    wanted_start = _find_start_by_tokens(entries, keep_tokens)
+    cut_index = next((index for index in possible_cuts if index >= wanted_start), possible_cuts[-1])
+    turn_start = _find_last_turn_start(entries, cut_index)
     start = cut_index
     while start and entries[start - 1] is None:
         start -= 1
-    return PiCutPoint(start, turns[-1] if turns and turns[-1] != cut_index else None)
+    return PiCutPoint(start, turn_start if turn_start != cut_index else None)
+
+
+def _find_start_by_tokens(entries: Sequence[Message | None], keep_tokens: int) -> int:
+    """Return the index from which ``keep_tokens`` tokens stand, or 0 if there are fewer."""
+    tail_tokens = 0
+    for index in range(len(entries) - 1, -1, -1):
+        entry = entries[index]
+        if entry is not None:
+            tail_tokens += estimate_pi_tokens(entry)
+        if tail_tokens >= keep_tokens:
+            return index
+    return 0
+
+
+def _find_last_turn_start(entries: Sequence[Message | None], stop: int) -> int | None:
+    """Return the index of the last message up to ``stop`` that starts a turn, or None."""
+    for index in range(stop, -1, -1):
+        entry = entries[index]
+        if entry is not None and entry.is_turn_start:
+            return index
+    return None

@@ -1,13 +1,14 @@
-"""Truncation where a tool's output arrives: so many lines and bytes of one end stay.
+"""Truncate tool output as it arrives: keep a number of lines and bytes of one end.
 
-Lines stay whole, except one that has more bytes than a result may show: it is cut, since nothing of it would be seen.
+Lines stay whole, except one that alone has more bytes than a result may show: it is cut, since nothing would be seen of
+it otherwise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -21,72 +22,79 @@ from holdfast.planning.stages.tool_results import ToolNameLookup, build_tool_nam
 from holdfast.state.edits import Blob, Edit
 from holdfast.state.view import list_shown_indexes
 
+# Texts are encoded in pieces to count their bytes, so that a large one is not copied whole.
 _ENCODE_CHUNK_CHARS = 1 << 16
+
+TextEnd: TypeAlias = Literal["head", "tail"]
 
 
 class TruncatedText(Struct, frozen=True):
-    """One end of a text: ``lines`` whole lines of it, and how much is missing of what ran out."""
+    """One end of a text."""
 
     text: str
     lines: int
+    """Whole lines in it."""
     removed_count: int
+    """How much is missing, in ``unit``."""
     unit: Literal["lines", "bytes"]
+    """The limit that was reached."""
 
 
-def truncate_lines(text: str, lines: int, size: int, end: Literal["head", "tail"] = "head") -> TruncatedText | None:
-    """Return the most whole lines of one end within ``lines`` lines and ``size`` bytes; nothing where all of it is.
+def truncate_lines(text: str, lines: int, size: int, end: TextEnd = "head") -> TruncatedText | None:
+    """Keep the most whole lines of one end within ``lines`` lines and ``size`` bytes; return None if all of it fits.
 
-    A limit of 0 is none. Where the first line alone is too long nothing of the text stays.
+    A limit of 0 is no limit. If the first line alone is too long, no text is kept.
     """
     edge = 0 if end == "head" else len(text)
-    line_count = byte_count = 0
-    for start, stop in _find_line_spans(text, end):
+    byte_count = 0
+    for line_count, (start, stop) in enumerate(_find_line_spans(text, end)):
         if lines and line_count == lines:
-            return TruncatedText(_take_end(text, edge, end), line_count, text.count("\n") + 1 - line_count, "lines")
-        line_bytes = _count_utf8_bytes(text, start, stop, size) + (line_count > 0)
+            removed_lines = text.count("\n") + 1 - line_count
+            return TruncatedText(_take_end(text, edge, end), line_count, removed_lines, "lines")
+        line_break_bytes = 1 if line_count else 0
+        line_bytes = _count_utf8_bytes(text, start, stop, size) + line_break_bytes
         if size and byte_count + line_bytes > size:
-            return TruncatedText(
-                _take_end(text, edge, end), line_count, _count_utf8_bytes(text, 0, len(text)) - byte_count, "bytes"
-            )
-        line_count, byte_count = line_count + 1, byte_count + line_bytes
+            removed_bytes = _count_utf8_bytes(text, 0, len(text)) - byte_count
+            return TruncatedText(_take_end(text, edge, end), line_count, removed_bytes, "bytes")
+        byte_count += line_bytes
         edge = stop if end == "head" else start
     return None
 
 
-def add_partial_line(
-    truncated: TruncatedText, text: str, size: int, end: Literal["head", "tail"] = "head"
-) -> TruncatedText:
-    """Return ``truncated`` with as much of the next line of ``text`` as ``size`` bytes leave, where it never fits
-    whole.
+def add_partial_line(truncated: TruncatedText, text: str, size: int, end: TextEnd = "head") -> TruncatedText:
+    """Add as much of the next line of ``text`` as ``size`` bytes leave, if that line could never fit whole.
 
-    ``truncated`` is what ``truncate_lines`` made of ``text`` with the same ``size`` and ``end``. It comes back as it is
-    where the next line is no longer than ``size`` and blanks are not all it shows, or where it leaves no byte for that
-    line.
+    ``truncated`` is the result of ``truncate_lines`` for ``text`` with the same ``size`` and ``end``. It is returned
+    unchanged if the next line fits into ``size`` by itself and something visible is kept already, or if no byte is
+    left.
     """
     if truncated.unit != "bytes":
         return truncated
-    beside = len(truncated.text) + (truncated.lines > 0)  # with the line break behind, or before, the whole lines
+    line_break = 1 if truncated.lines else 0  # between the kept lines and the next one
+    kept_chars = len(truncated.text) + line_break
     if end == "head":
-        start = beside
+        start = kept_chars
         stop = text.find("\n", start)
         stop = stop if stop >= 0 else len(text)
     else:
-        stop = len(text) - beside
+        stop = len(text) - kept_chars
         start = text.rfind("\n", 0, stop) + 1
-    remaining = size - _count_utf8_bytes(truncated.text, 0, len(truncated.text)) - (truncated.lines > 0)
+    remaining_bytes = size - _count_utf8_bytes(truncated.text, 0, len(truncated.text)) - line_break
     fits_alone = _count_utf8_bytes(text, start, stop, size) <= size
-    if remaining <= 0 or (fits_alone and truncated.text.strip()):
+    if remaining_bytes <= 0 or (fits_alone and truncated.text.strip()):
         return truncated
     if end == "head":
-        excerpt = text[: start + _count_chars_fitting_bytes(text[start : min(stop, start + remaining)], remaining)]
+        line_beginning = text[start : min(stop, start + remaining_bytes)]
+        excerpt = text[: start + _count_chars_fitting_bytes(line_beginning, remaining_bytes)]
     else:
-        excerpt = text[stop - _count_chars_fitting_bytes(text[max(start, stop - remaining) : stop][::-1], remaining) :]
-    missing = _count_utf8_bytes(text, 0, len(text)) - _count_utf8_bytes(excerpt, 0, len(excerpt))
-    return TruncatedText(excerpt, truncated.lines, missing, "bytes")
+        line_ending = text[max(start, stop - remaining_bytes) : stop]
+        excerpt = text[stop - _count_chars_fitting_bytes(line_ending[::-1], remaining_bytes) :]
+    missing_bytes = _count_utf8_bytes(text, 0, len(text)) - _count_utf8_bytes(excerpt, 0, len(excerpt))
+    return TruncatedText(excerpt, truncated.lines, missing_bytes, "bytes")
 
 
 def _count_chars_fitting_bytes(text: str, size: int) -> int:
-    """Return how many characters from the start of ``text`` fit into ``size`` bytes of UTF-8."""
+    """Return how many characters at the start of ``text`` fit into ``size`` bytes of UTF-8."""
     if text.isascii():
         return min(len(text), size)
     byte_offsets = accumulate(len(character.encode("utf-8", "surrogatepass")) for character in text)
@@ -94,66 +102,63 @@ def _count_chars_fitting_bytes(text: str, size: int) -> int:
 
 
 class OutputLimits(Struct, frozen=True):
-    """Lines and bytes that a result may show; 0 is no limit."""
+    """The most lines and bytes that a result may show; 0 is no limit."""
 
     lines: int
     bytes: int
     exempt_tools: tuple[str, ...] = ()
     """Tools whose output stays whole."""
     end_tools: tuple[str, ...] = ()
-    """Tools whose output shows its end, not its beginning."""
+    """Tools whose output is cut at its beginning, because its end matters."""
 
 
 def limit_result_lines(builder: PlanBuilder, limits: OutputLimits) -> PlanBuilder:
-    """Return the plan with every fresh result within its ``limits``, the whole text kept away.
+    """Cut every result that the model has not seen to its ``limits``, and store the whole text.
 
-    Where texts cannot be stored away every result stays whole; so does one that would not get shorter.
+    Results stay whole if texts cannot be stored, or if cutting would not shorten them.
     """
     state = builder.state
     if not (limits.lines or limits.bytes) or not builder.inputs.can_spill:
         return builder
-    names = build_tool_name_lookup(state)
-    fresh = find_spillable_texts(
-        state, list_shown_indexes(state, max(state.last_request.seen_count, state.view.first_kept))
-    )
-    return builder.replace_texts(
-        pair for text in fresh if (pair := _build_truncation_edit(limits, text, names)) is not None
-    )
+    get_tool_name = build_tool_name_lookup(state)
+    first_unseen = max(state.last_request.seen_count, state.view.first_kept)
+    replacements: list[tuple[Edit, Blob | None]] = []
+    for text in find_spillable_texts(state, list_shown_indexes(state, first_unseen)):
+        replacement = _build_truncation_edit(limits, text, get_tool_name)
+        if replacement is not None:
+            replacements.append(replacement)
+    return builder.replace_texts(replacements)
 
 
 def _build_truncation_edit(
-    limits: OutputLimits, spillable: SpillableText, names: ToolNameLookup
+    limits: OutputLimits, spillable: SpillableText, get_tool_name: ToolNameLookup
 ) -> tuple[Edit, Blob] | None:
-    """Return the edit that leaves one end of a result, and its text to be stored; None where it is short."""
+    """Return the edit that leaves one end of a result, and its whole text to store; None if the result stays whole."""
     if not isinstance(spillable.part, ToolResult):
         return None
-    tool = names(spillable.message_index, spillable.part)
-    if {tool, strip_mcp_prefix(tool)} & set(limits.exempt_tools):
+    tool = get_tool_name(spillable.message_index, spillable.part)
+    if tool in limits.exempt_tools or strip_mcp_prefix(tool) in limits.exempt_tools:
         return None
-    end: Literal["head", "tail"] = "tail" if tool in limits.end_tools else "head"
-    shortened_text = truncate_lines(spillable.text, limits.lines, limits.bytes, end)
-    if shortened_text is None:
+    end: TextEnd = "tail" if tool in limits.end_tools else "head"
+    whole_lines = truncate_lines(spillable.text, limits.lines, limits.bytes, end)
+    if whole_lines is None:
         return None
-    whole_lines, shortened_text = (
-        shortened_text,
-        add_partial_line(shortened_text, spillable.text, limits.bytes, end),
-    )
+    truncated = add_partial_line(whole_lines, spillable.text, limits.bytes, end)
     blob = Blob(hash_text(spillable.text), spillable.text)
-    short = add_truncation_notice(shortened_text, blob.hash, end)
-    stay = (
-        f"{shortened_text.lines:,} lines"
-        if shortened_text is whole_lines
-        else f"{shortened_text.lines:,} lines and a part of one"
-    )
-    why = f"{shortened_text.removed_count:,} {shortened_text.unit} left out, {stay} of the {end} stay"
-    edit = build_text_edit(spillable, short, blob, "lines", why)
-    return (edit, blob) if edit.saves > 0 and len(short) < len(spillable.text) else None
+    shown_text = add_truncation_notice(truncated, blob.hash, end)
+    kept = f"{truncated.lines:,} lines"
+    if truncated is not whole_lines:
+        kept += " and a part of one"
+    why = f"{truncated.removed_count:,} {truncated.unit} left out, {kept} of the {end} stay"
+    edit = build_text_edit(spillable, shown_text, blob, "lines", why)
+    is_shorter = edit.saves > 0 and len(shown_text) < len(spillable.text)
+    return (edit, blob) if is_shorter else None
 
 
-def add_truncation_notice(truncated: TruncatedText, hash_: str, end: Literal["head", "tail"]) -> str:
-    """Return what stays of a text with the line that says what went; in front of a tail, behind a head.
+def add_truncation_notice(truncated: TruncatedText, hash_: str, end: TextEnd) -> str:
+    """Return a truncated text with a notice of what is missing and how to read it: behind a head, before a tail.
 
-    Look-alikes of our tag in it are escaped.
+    Look-alikes of our tag in the text are escaped.
     """
     notice = (
         f'...{truncated.removed_count} {truncated.unit} truncated...\n\n[recall(id="{hash_[:HANDLE_CHARS]}") '
@@ -164,30 +169,35 @@ def add_truncation_notice(truncated: TruncatedText, hash_: str, end: Literal["he
     return "\n\n".join(part for part in parts if part)
 
 
-def _find_line_spans(text: str, end: Literal["head", "tail"]) -> Iterator[tuple[int, int]]:
-    """Yield where each line starts and stops, from the wanted end on; nothing is copied."""
-    start, stop = 0, len(text)
-    while end == "head":
-        edge = text.find("\n", start)
-        yield start, edge if edge >= 0 else len(text)
-        if edge < 0:
-            return
-        start = edge + 1
-    while end == "tail":
-        start = text.rfind("\n", 0, stop) + 1
-        yield start, stop
-        if start == 0:
-            return
-        stop = start - 1
+def _find_line_spans(text: str, end: TextEnd) -> Iterator[tuple[int, int]]:
+    """Yield start and stop of each line, beginning at ``end``; the text is not copied."""
+    if end == "head":
+        start = 0
+        while (line_break := text.find("\n", start)) >= 0:
+            yield start, line_break
+            start = line_break + 1
+        yield start, len(text)
+        return
+    stop = len(text)
+    while (line_break := text.rfind("\n", 0, stop)) >= 0:
+        yield line_break + 1, stop
+        stop = line_break
+    yield 0, stop
 
 
-def _take_end(text: str, edge: int, end: Literal["head", "tail"]) -> str:
+def _take_end(text: str, edge: int, end: TextEnd) -> str:
     return text[:edge] if end == "head" else text[edge:]
 
 
 def _count_utf8_bytes(text: str, start: int, stop: int, max_bytes: int = 0) -> int:
-    """Return the bytes of a part of ``text`` in UTF-8; its characters where these are over ``max_bytes`` already."""
+    """Return the UTF-8 bytes of ``text[start:stop]``.
+
+    If its characters alone exceed ``max_bytes``, return their number: that it is too much is known then.
+    """
     if 0 < max_bytes < stop - start:
         return stop - start
-    pieces = (text[at : min(stop, at + _ENCODE_CHUNK_CHARS)] for at in range(start, stop, _ENCODE_CHUNK_CHARS))
-    return sum(len(piece) if piece.isascii() else len(piece.encode("utf-8", "surrogatepass")) for piece in pieces)
+    byte_count = 0
+    for piece_start in range(start, stop, _ENCODE_CHUNK_CHARS):
+        piece = text[piece_start : min(stop, piece_start + _ENCODE_CHUNK_CHARS)]
+        byte_count += len(piece) if piece.isascii() else len(piece.encode("utf-8", "surrogatepass"))
+    return byte_count

@@ -1,1 +1,1 @@
-"""The policy of OpenClaw: its settings and rules, its pruning, its images, and what it does before a request."""
+"""The policy of OpenClaw: settings and rules, pruning, images, and the check before each request."""

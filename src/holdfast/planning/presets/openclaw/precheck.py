@@ -1,8 +1,8 @@
-"""Before a request: whether results can make room, or a compaction must.
+"""OpenClaw's check before a request: whether results can make room, or a compaction must.
 
-[O] 2026.3 has a guard inside the loop: a request may take a share of the window, in characters of which those of tools
-count twice, and the oldest results give way first. 2026.9 has a check instead: where cutting results frees enough, with
-something to spare, they are cut and nothing is compacted.
+Version 2026.3 has a guard inside the tool loop: a request may take a share of the window, in characters of which those
+of tools count twice, and the oldest results give way first. Version 2026.9 has a check instead: if truncating results
+frees enough, with some to spare, they are truncated and nothing is compacted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from holdfast.messages.message import Message, get_result_text
-from holdfast.messages.parts import ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.size.weighted_chars import CHARS_PER_TOKEN, weigh_message
 from holdfast.planning.builder import PlanBuilder
@@ -34,40 +33,44 @@ from holdfast.state.edits import Edit, Span
 
 PrecheckOutcome: TypeAlias = Literal["fits", "compact_only", "truncate_tool_results_only", "compact_then_truncate"]
 MIN_SPARE_CHARS = 2_048
-"""[O] Characters that cutting results must free beyond what is too much."""
+"""Characters that truncating results must free beyond the excess: with less, the next answer would overflow again.
+OpenClaw's number."""
 SPARE_FACTOR = 1.5
-"""[O] Or so many times what is too much."""
+"""Or this many times the excess, if that is more. OpenClaw's number."""
 TOOL_WEIGHT = 2
-"""[O] Words of tools count twice: code and logs have more tokens than prose."""
+"""Factor on characters of tool output, since code and logs have more tokens than prose. OpenClaw's number."""
 MIN_LOOP_LIMIT_CHARS = 1_024
-"""[O] Characters that a budget of the guard has at least."""
+"""Least characters of a budget of the guard, so that it leaves something in a tiny window. OpenClaw's number."""
 REMOVED_RESULT_TEXT = "[Older tool output removed: it no longer fits beside what came later]"
-"""What the guard inside the loop shows in place of a result."""
+"""Text in place of a result that the guard removed."""
 
 
 class PrecheckDecision(Struct, frozen=True):
-    """What to do before a request, and the tokens by which it is too big."""
+    """What to do before a request, and the tokens by which it is too large."""
 
     outcome: PrecheckOutcome
     excess_tokens: int = 0
 
 
 def decide_precheck(request_tokens: int, window: int, reserve: int, reducible_chars: int) -> PrecheckDecision:
-    """Return the way to make a request of ``request_tokens`` tokens fit its window less the reserve."""
-    overflow = max(0, request_tokens - max(1, window - reserve))
-    chars = overflow * CHARS_PER_TOKEN
-    if not overflow:
+    """Decide how to fit a request of ``request_tokens`` into the window less the reserve, all in tokens.
+
+    ``reducible_chars`` are the characters that truncating results would free.
+    """
+    excess_tokens = max(0, request_tokens - max(1, window - reserve))
+    if not excess_tokens:
         return PrecheckDecision("fits")
     if reducible_chars <= 0:
-        return PrecheckDecision("compact_only", overflow)
-    enough = max(chars + MIN_SPARE_CHARS, math.ceil(chars * SPARE_FACTOR))
-    return PrecheckDecision(
-        "truncate_tool_results_only" if reducible_chars >= enough else "compact_then_truncate", overflow
-    )
+        return PrecheckDecision("compact_only", excess_tokens)
+    excess_chars = excess_tokens * CHARS_PER_TOKEN
+    wanted_chars = max(excess_chars + MIN_SPARE_CHARS, math.ceil(excess_chars * SPARE_FACTOR))
+    if reducible_chars >= wanted_chars:
+        return PrecheckDecision("truncate_tool_results_only", excess_tokens)
+    return PrecheckDecision("compact_then_truncate", excess_tokens)
 
 
 def reduce_results_at_precheck(builder: PlanBuilder) -> PlanBuilder:
-    """Return the draft with results cleared or cut as the policy does before it thinks of compacting."""
+    """Clear or truncate results before a compaction is considered, by the guard, the check, or both."""
     rules, budget = require_rules(builder, OpenclawRules), builder.budget
     if not builder.can_reduce:
         return builder
@@ -86,9 +89,9 @@ def reduce_results_at_precheck(builder: PlanBuilder) -> PlanBuilder:
 
 
 def truncate_results(builder: PlanBuilder) -> PlanBuilder:
-    """Return the plan with its results within their limits, if the request is still too big.
+    """Truncate results to their limits if the request is still too large.
 
-    Once between two answers: what came of it is in the log, and a second run would find nothing new.
+    That happens once between two answers: its edits are in the log, and a second time would find nothing to do.
     """
     rules = require_rules(builder, OpenclawRules)
     limits = rules.get_result_limits(builder.budget.window)
@@ -98,21 +101,24 @@ def truncate_results(builder: PlanBuilder) -> PlanBuilder:
 
 
 def _limit_tool_loop(builder: PlanBuilder, rules: OpenclawRules) -> Iterator[Edit]:
-    """Yield the edits that bring results within what the guard inside the loop allows."""
-    chars, limits = builder.budget.window * CHARS_PER_TOKEN, rules.get_result_limits(builder.budget.window)
-    max_chars = max(MIN_LOOP_LIMIT_CHARS, int(chars * rules.loop_share))
-    most_of_one = max(MIN_LOOP_LIMIT_CHARS, int(chars * rules.loop_result_share / TOOL_WEIGHT))
-    # Half of the window, where words of tools count twice, is less than results may have under pressure. Nothing is
-    # under pressure yet, so the guard does not cut deeper than that: a lower limit would leave the other without use.
+    """Yield the edits that bring results within the limits of the guard inside the tool loop."""
+    window_chars = builder.budget.window * CHARS_PER_TOKEN
+    max_chars = max(MIN_LOOP_LIMIT_CHARS, int(window_chars * rules.loop_share))
+    max_result_chars = max(MIN_LOOP_LIMIT_CHARS, int(window_chars * rules.loop_result_share / TOOL_WEIGHT))
+    # Half of the window, where tool output counts twice, is less than results may have under pressure. Nothing is under
+    # pressure yet, so the guard does not cut deeper than that: a lower limit would leave the other without use.
+    limits = rules.get_result_limits(builder.budget.window)
     if limits is not None:
-        most_of_one = max(most_of_one, limits.per_result)
-    over = sum_shown_messages(builder.state, _weigh_tools_double) - max_chars
-    if over <= 0 and not sum_shown_messages(builder.state, _OversizedCount(most_of_one)):
+        max_result_chars = max(max_result_chars, limits.per_result)
+    excess = sum_shown_messages(builder.state, _weigh_tools_double) - max_chars
+    # Both sums are remembered for messages seen before; results are weighed one by one only if there is work.
+    if excess <= 0 and not sum_shown_messages(builder.state, _OversizedCount(max_result_chars)):
         return
     results = list(weigh_shown_results(builder.state))
-    short_results = [_shorten_result(old, most_of_one) for old in results]
-    over -= TOOL_WEIGHT * sum(old.weight - new.weight for old, new in zip(results, short_results, strict=True))
-    for old, new in zip(results, _remove_oldest_results(short_results, over), strict=True):
+    shortened_results = [_shorten_result(result, max_result_chars) for result in results]
+    freed_weight = sum(old.weight - new.weight for old, new in zip(results, shortened_results, strict=True))
+    excess -= TOOL_WEIGHT * freed_weight
+    for old, new in zip(results, _remove_oldest_results(shortened_results, excess), strict=True):
         if new.result is not old.result:
             yield _build_tool_loop_edit(old, new)
 
@@ -122,7 +128,7 @@ def _weigh_tools_double(message: Message) -> int:
 
 
 class _OversizedCount(Struct, frozen=True):
-    """The measure that counts results over a limit."""
+    """Measure of a message: the number of its results over ``max_chars`` weighted characters."""
 
     max_chars: int
 
@@ -130,39 +136,28 @@ class _OversizedCount(Struct, frozen=True):
         return sum(weigh_result_text(result) > self.max_chars for result in message.results)
 
 
-def _remove_oldest_results(results: Sequence[WeighedResult], over: int) -> Iterator[WeighedResult]:
-    """Yield ``results``, the oldest of them as a line until ``over`` weighted characters are free."""
+def _remove_oldest_results(results: Sequence[WeighedResult], excess: int) -> Iterator[WeighedResult]:
+    """Yield ``results``, with the oldest replaced by a line until ``excess`` weighted characters are freed."""
     for result in results:
-        frees = TOOL_WEIGHT * (result.weight - len(REMOVED_RESULT_TEXT))
-        if over > 0 and frees > 0:
-            over -= frees
-            yield WeighedResult(
-                result.message_index,
-                result.part_index,
-                replace_result_text(result.result, REMOVED_RESULT_TEXT),
-                len(REMOVED_RESULT_TEXT),
-            )
-        else:
+        freed = TOOL_WEIGHT * (result.weight - len(REMOVED_RESULT_TEXT))
+        if excess <= 0 or freed <= 0:
             yield result
+            continue
+        excess -= freed
+        removed_result = replace_result_text(result.result, REMOVED_RESULT_TEXT)
+        yield WeighedResult(result.message_index, result.part_index, removed_result, len(REMOVED_RESULT_TEXT))
 
 
 def _shorten_result(weighed: WeighedResult, max_chars: int) -> WeighedResult:
     result = truncate_result_to_weight(weighed.result, max_chars)
-    return (
-        weighed
-        if result is weighed.result
-        else WeighedResult(weighed.message_index, weighed.part_index, result, max_chars)
-    )
+    if result is weighed.result:
+        return weighed
+    return WeighedResult(weighed.message_index, weighed.part_index, result, max_chars)
 
 
 def _build_tool_loop_edit(old: WeighedResult, new: WeighedResult) -> Edit:
-    text, short = get_result_text(old.result), get_result_text(new.result)
-    why = f"results took too much of the window: of {len(text):,} characters {len(short):,} stay"
-    replacement: tuple[ToolResult, ...] = (new.result,)
-    return Edit(
-        Span(old.message_index, old.message_index + 1, old.part_index),
-        replacement,
-        "loop",
-        why,
-        estimate_text_tokens(text) - estimate_text_tokens(short),
-    )
+    old_text, new_text = get_result_text(old.result), get_result_text(new.result)
+    why = f"results took too much of the window: of {len(old_text):,} characters {len(new_text):,} stay"
+    span = Span(old.message_index, old.message_index + 1, old.part_index)
+    saved_tokens = estimate_text_tokens(old_text) - estimate_text_tokens(new_text)
+    return Edit(span, (new.result,), "loop", why, saved_tokens)

@@ -1,4 +1,4 @@
-"""The policy of OpenClaw as it is registered: its stages, and our settings as it has them."""
+"""OpenClaw's policy as it is registered: its stages and its values of our settings."""
 
 from __future__ import annotations
 

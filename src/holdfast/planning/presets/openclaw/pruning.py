@@ -1,4 +1,4 @@
-"""As OpenClaw prunes: once the cache has outlived its time, long results are trimmed, then old ones cleared."""
+"""OpenClaw's pruning: once the cache has expired, trim long results, then clear the oldest."""
 
 from __future__ import annotations
 
@@ -23,19 +23,22 @@ from holdfast.state.edits import Edit, Span
 from holdfast.state.view import count_leading_messages
 
 TRIMMED_IMAGE_TEXT = "[Image removed with the middle of this result]"
-"""What stands in a trimmed result for an image."""
+"""Text in a trimmed result in place of an image."""
 
 
 class _PrunableResult(Struct, frozen=True):
-    """A result that may be pruned: as it is shown, as it would be shown, and under which rule."""
+    """A result that may be pruned."""
 
     weighed: WeighedResult
+    """The result as it is shown."""
     shortened: ToolResult
+    """The result as it would be shown."""
     rule: str = ""
+    """The rule that shortens it; empty if nothing does."""
 
 
 def prune_images_and_results(builder: PlanBuilder) -> PlanBuilder:
-    """Return the plan without answered images, and with old results trimmed or cleared when the cache is cold."""
+    """Drop images that the model has answered, and trim or clear old results if the cache is cold."""
     rules = require_rules(builder, OpenclawRules)
     builder = builder.add_edits(tuple(build_seen_image_edits(builder, rules.image_keep_turns)))
     if not rules.prune or not _is_cache_cold(builder, rules):
@@ -48,97 +51,96 @@ def _is_cache_cold(builder: PlanBuilder, rules: OpenclawRules) -> bool:
 
 
 def _build_ttl_edits(builder: PlanBuilder, rules: OpenclawRules) -> Iterator[Edit]:
-    """Yield the edits of the results behind the newest answers, by how much of the window all characters take."""
-    chars = builder.budget.window * CHARS_PER_TOKEN
+    """Yield the edits that trim or clear results, by the share of the window that all messages take."""
+    window_chars = builder.budget.window * CHARS_PER_TOKEN
     total = sum_shown_messages(builder.state, weigh_message)
-    if total < rules.prune_trim_share * chars:
+    if total < rules.prune_trim_share * window_chars:
         return
-    old = [_trim_result_middle(result, rules) for result in _find_prunable_results(builder, rules)]
-    total -= sum(weigh_part(result.weighed.result) - weigh_part(result.shortened) for result in old)
-    over = total - rules.prune_clear_share * chars
-    if over >= 0 and sum(weigh_part(result.shortened) for result in old) >= rules.prune_clear_min_chars:
-        old = list(_clear_oldest_results(old, over))
-    for result in old:
+    results = [_trim_result_middle(result, rules) for result in _find_prunable_results(builder, rules)]
+    total -= sum(weigh_part(result.weighed.result) - weigh_part(result.shortened) for result in results)
+    excess = total - rules.prune_clear_share * window_chars
+    prunable_chars = sum(weigh_part(result.shortened) for result in results)
+    if excess >= 0 and prunable_chars >= rules.prune_clear_min_chars:
+        results = list(_clear_oldest_results(results, excess))
+    for result in results:
         if result.rule:
             yield _build_ttl_edit(result)
 
 
 def _find_prunable_results(builder: PlanBuilder, rules: OpenclawRules) -> Iterator[WeighedResult]:
-    """Yield the results that may go: behind the first words of a user and before the newest answers, oldest first."""
+    """Yield the results between the user's first message and the newest answers, oldest first."""
     state, keep_answers = builder.state, rules.prune_keep_answers
-    answers = [
-        at
-        for at in range(state.view.first_kept, len(state.history.sized_messages))
-        if state.history.messages[at].role == "assistant"
+    message_count = len(state.history.sized_messages)
+    answer_indexes = [
+        index
+        for index in range(state.view.first_kept, message_count)
+        if state.history.messages[index].role == "assistant"
     ]
-    if len(answers) < keep_answers:
+    if len(answer_indexes) < keep_answers:
         return
-    first = _find_first_user_message(state)
-    last, names, goes = (
-        answers[-keep_answers] if keep_answers else len(state.history.sized_messages),
-        build_tool_name_lookup(state),
-        build_prune_filter(builder.settings.prune),
-    )
+    first_user_index = _find_first_user_message(state)
+    protected_start = answer_indexes[-keep_answers] if keep_answers else message_count
+    get_tool_name = build_tool_name_lookup(state)
+    may_prune = build_prune_filter(builder.settings.prune)
     for result in weigh_shown_results(state):
         if is_protected_part(state, result.message_index, result.part_index):
             continue
-        if first < result.message_index < last and goes(names(result.message_index, result.result)):
+        is_between = first_user_index < result.message_index < protected_start
+        if is_between and may_prune(get_tool_name(result.message_index, result.result)):
             yield result
 
 
 def _find_first_user_message(state: ConversationState) -> int:
-    """Return where a user first speaks in what is shown; a summary is a user's words too."""
+    """Return the index of the first shown user message; the summary, in front of the kept messages, is one."""
     if count_leading_messages(state) > state.view.pinned_count:
         return state.view.first_kept - 1
-    slots = range(state.view.first_kept, len(state.history.sized_messages))
-    return next(
-        (index for index in slots if state.history.messages[index].is_turn_start), len(state.history.sized_messages)
-    )
+    for index in range(state.view.first_kept, len(state.history.sized_messages)):
+        if state.history.messages[index].is_turn_start:
+            return index
+    return len(state.history.sized_messages)
 
 
 def _trim_result_middle(weighed: WeighedResult, rules: OpenclawRules) -> _PrunableResult:
-    """Return a result with its middle trimmed, where it is long enough."""
-    ends = rules.prune_trim_end_chars
+    """Trim the middle of a result that is long enough."""
+    end_chars = rules.prune_trim_end_chars
     text = "\n".join(map(_get_trimmed_text, weighed.result.content))
-    if len(text) <= max(rules.prune_trim_min_chars, 2 * ends):
+    if len(text) <= max(rules.prune_trim_min_chars, 2 * end_chars):
         return _PrunableResult(weighed, weighed.result)
-    note = f"[Tool result trimmed: kept first {ends} chars and last {ends} chars of {len(text)} chars.]"
-    head, tail = text[:ends], text[len(text) - ends :]
-    return _PrunableResult(weighed, _replace_result_content(weighed.result, f"{head}\n...\n{tail}\n\n{note}"), "trim")
+    note = f"[Tool result trimmed: kept first {end_chars} chars and last {end_chars} chars of {len(text)} chars.]"
+    head, tail = text[:end_chars], text[len(text) - end_chars :]
+    trimmed_result = _replace_result_content(weighed.result, f"{head}\n...\n{tail}\n\n{note}")
+    return _PrunableResult(weighed, trimmed_result, "trim")
 
 
 def _get_trimmed_text(part: Text | Media | Opaque) -> str:
-    return part.text if isinstance(part, Text) else TRIMMED_IMAGE_TEXT if isinstance(part, Media) else ""
+    if isinstance(part, Text):
+        return part.text
+    return TRIMMED_IMAGE_TEXT if isinstance(part, Media) else ""
 
 
-def _clear_oldest_results(old: list[_PrunableResult], over: float) -> Iterator[_PrunableResult]:
-    """Yield ``old``, the oldest cleared until less than the share of the window is taken."""
-    for result in old:
-        frees = weigh_part(result.shortened) - len(CLEARED_RESULT_TEXT)
-        if over >= 0 and frees > 0:
-            over -= frees
-            yield _PrunableResult(
-                result.weighed, _replace_result_content(result.weighed.result, CLEARED_RESULT_TEXT), "prune"
-            )
-        else:
+def _clear_oldest_results(results: list[_PrunableResult], excess: float) -> Iterator[_PrunableResult]:
+    """Yield ``results``, with the oldest cleared until the messages take less than the share of the window."""
+    for result in results:
+        freed = weigh_part(result.shortened) - len(CLEARED_RESULT_TEXT)
+        if excess < 0 or freed <= 0:
             yield result
+            continue
+        excess -= freed
+        cleared_result = _replace_result_content(result.weighed.result, CLEARED_RESULT_TEXT)
+        yield _PrunableResult(result.weighed, cleared_result, "prune")
 
 
 def _replace_result_content(result: ToolResult, text: str) -> ToolResult:
-    """Return ``result`` with ``text`` for all its words and images."""
+    """Return ``result`` with ``text`` in place of all its texts and images."""
     opaque_parts = tuple(part for part in result.content if isinstance(part, Opaque))
     return ToolResult(result.call_id, result.name, (Text(text), *opaque_parts), result.is_error)
 
 
 def _build_ttl_edit(pruned: _PrunableResult) -> Edit:
-    text, short = get_result_text(pruned.weighed.result), get_result_text(pruned.shortened)
-    images = sum(isinstance(part, Media) for part in pruned.weighed.result.content)
-    saves = estimate_text_tokens(text) - estimate_text_tokens(short) + images * IMAGE_TOKENS
-    why = f"an old result of {len(text):,} characters, {len(short):,} stay"
-    return Edit(
-        Span(pruned.weighed.message_index, pruned.weighed.message_index + 1, pruned.weighed.part_index),
-        (pruned.shortened,),
-        pruned.rule,
-        why,
-        saves,
-    )
+    weighed = pruned.weighed
+    old_text, new_text = get_result_text(weighed.result), get_result_text(pruned.shortened)
+    image_count = sum(isinstance(part, Media) for part in weighed.result.content)
+    saved_tokens = estimate_text_tokens(old_text) - estimate_text_tokens(new_text) + image_count * IMAGE_TOKENS
+    why = f"an old result of {len(old_text):,} characters, {len(new_text):,} stay"
+    span = Span(weighed.message_index, weighed.message_index + 1, weighed.part_index)
+    return Edit(span, (pruned.shortened,), pruned.rule, why, saved_tokens)

@@ -1,4 +1,4 @@
-"""What OpenClaw decides otherwise, and its settings; the defaults are those of 2026.3."""
+"""OpenClaw's decisions where they differ from ours, and its settings; the defaults are those of version 2026.3."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from holdfast.state.target import ModelLimits
 
 
 class OpenclawRules(ReserveTriggerRules, frozen=True):
-    """What OpenClaw decides otherwise, and its settings."""
+    """OpenClaw's decisions where they differ from ours, and its settings."""
 
     unused_settings: ClassVar[frozenset[str]] = ReserveTriggerRules.unused_settings | OWN_PRUNE_SETTINGS
 
@@ -97,7 +97,7 @@ class OpenclawRules(ReserveTriggerRules, frozen=True):
     truncate_total_share: Annotated[Share, describe("[O] 2026.9: 0.5. Or this share of the window.")] = 0.0
 
     def check_window(self, configured: ModelLimits, limits: ModelLimits) -> tuple[Notice, ...]:
-        """Return a warning where the window is small; raises ``WindowTooSmall`` where it is under the minimum."""
+        """Return a warning if the window is small; raise ``WindowTooSmall`` if it is under the minimum."""
         window, origin = limits.window, limits.window_source
         refuse_below = max(self.window_min, int(configured.window * self.window_min_share))
         warn_below = max(self.window_warn, int(configured.window * self.window_warn_share))
@@ -109,11 +109,11 @@ class OpenclawRules(ReserveTriggerRules, frozen=True):
         return ()
 
     def without_window_minimum(self) -> PolicyRules:
-        """Return these rules without a smallest window."""
+        """Return these rules without a minimum window."""
         return replace(self, window_min=0, window_min_share=0.0)
 
     def list_ordered_settings(self) -> tuple[tuple[str, str, str], ...]:
-        """Return the pairs of limits that are read in this order."""
+        """Return the pairs of limits of which the first must not exceed the second."""
         why = "windows are refused under one and warned of under the other"
         pairs = [
             ("preset.window_min", "preset.window_warn", why),
@@ -125,32 +125,38 @@ class OpenclawRules(ReserveTriggerRules, frozen=True):
         return tuple(pairs)
 
     def measure_request(self, builder: PlanBuilder) -> int:
-        """Return the usage of the last answer, and four characters a token for what came behind it."""
+        """Return the usage of the last answer plus what came after it, at four characters a token."""
         return measure_usage_and_chars(builder)
 
     def compute_limit(self, limits: ModelLimits, settings: Settings) -> int:
-        """Return the size over which a request is compacted: the window less a reserve, which has a ceiling."""
+        """Return the tokens above which a request is compacted: the window less a reserve with a ceiling."""
         max_share = self.trigger_reserve_share or 1.0
         reserve = min(self.trigger_reserve, int(limits.window * max_share))
         return apply_reserve_floor(limits.window - reserve, limits.window, settings, max_share)
 
     def select_tail_starts(self, builder: PlanBuilder, messages: list[Message], cut_points: list[int]) -> list[int]:
-        """Return the one place where enough of the newest messages begins, if there is one."""
+        """Return the one offset from which enough of the newest messages stand, if it exists."""
         return select_tail_by_tokens(messages, self.tail_tokens, cut_points)
 
     def get_min_tail_tokens(self) -> int:
-        """Return the tokens that a kept tail has at least."""
+        """Return the least tokens of a kept tail."""
         return self.tail_tokens
 
     def get_result_limits(self, window: int) -> ResultLimits | None:
-        """Return the limits of results in a ``window``: a share of it, never over the most there may be."""
+        """Return the limits of results in a ``window`` of tokens, or None if truncation is off."""
         if not self.truncate_share:
             return None
-        steps = [chars for start, chars in sorted(self.truncate_window_steps) if window >= start]
-        caps = [chars for chars in (self.truncate_max_chars, *steps[-1:]) if chars]
-        per_result = min([int(window * self.truncate_share) * CHARS_PER_TOKEN, *caps])
-        share_of_window = int(window * self.truncate_total_share * CHARS_PER_TOKEN)
-        return ResultLimits(per_result, max(per_result * self.truncate_total_factor, share_of_window))
+        per_result = int(window * self.truncate_share) * CHARS_PER_TOKEN
+        if self.truncate_max_chars:
+            per_result = min(per_result, self.truncate_max_chars)
+        # The step of the largest window size that this window reaches.
+        step_limits = [
+            max_chars for min_window, max_chars in sorted(self.truncate_window_steps) if window >= min_window
+        ]
+        if step_limits and step_limits[-1]:
+            per_result = min(per_result, step_limits[-1])
+        total_by_share = int(window * self.truncate_total_share * CHARS_PER_TOKEN)
+        return ResultLimits(per_result, max(per_result * self.truncate_total_factor, total_by_share))
 
 
 OPENCLAW_2026_9: dict[str, Any] = {
@@ -168,4 +174,4 @@ OPENCLAW_2026_9: dict[str, Any] = {
         "precheck": True,
     },
 }
-"""What OpenClaw does otherwise since 2026.9: ``Policy.preset("openclaw").with_settings(**OPENCLAW_2026_9)``."""
+"""Settings of OpenClaw since version 2026.9: ``Policy.preset("openclaw").with_settings(**OPENCLAW_2026_9)``."""
