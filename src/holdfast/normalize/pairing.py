@@ -256,7 +256,7 @@ def find_early_orphan_results(messages: Sequence[Message], answers: ResultsByAns
     """Find orphans: results that answer no call and stand before all calls of their id.
 
     A result that answers no call but stands behind a call of its id is a duplicate, and is dropped. An orphan stays one
-    if such a call, with its own result, comes later: what was sent of it must not change then.
+    if such a call, with its own result, comes later: the text already sent for it must not change then.
     """
     first_call_indexes = index_first_calls(messages)
     used = list_used_positions(answers)
@@ -359,7 +359,8 @@ def _rename_calls_and_results(
 def is_misnamed_result(result: ToolResult, calls: Sequence[ToolCall], dialect: Dialect) -> bool:
     """Return whether a result must be given the tool name of its call.
 
-    That is so if it has the name of none of the ``calls`` of its answer, or is matched by name because no id is sent.
+    That is so if no call among ``calls``, those of its answer, has its name, or if it is matched by name because no id
+    is sent.
     """
     if not dialect.results_carry_name:
         return False
@@ -402,7 +403,7 @@ def _place_results_adjacent(
     orphans: ResultIndexes,
     external_results: ResultIndexes,
 ) -> Iterator[TrackedMessage]:
-    """Yield the items with all results of an answer right behind it; what already stands so stays as it is."""
+    """Yield the items with all results of an answer right behind it; those that stand so stay the same objects."""
     index = 0
     while index < len(items):
         stop = _find_answer_end(items, index, dialect)

@@ -109,7 +109,7 @@ def _list_shown_sized_messages(state: ConversationState, start: int) -> list[Siz
 
 
 def _convert_messages_to_api(sized_messages: Sequence[SizedMessage], dialect: Dialect) -> list[Message]:
-    """Return the messages as they will be written: those of another API without what this one cannot say."""
+    """Return the messages as they will be written: those of another API reduced to the parts that this one has."""
     api = dialect.api
     messages: list[Message] = []
     for sized_message in sized_messages:
@@ -185,7 +185,7 @@ def _extend_settled_prefix(
     messages: Sequence[Message],
     leading_count: int,
 ) -> tuple[tuple[Edit, ...], NormalizedPrefix | None]:
-    """Normalize what lies behind ``prefix``; return all edits and the prefix extended as far as possible.
+    """Normalize the messages behind ``prefix``; return all edits and the prefix extended as far as possible.
 
     ``messages`` are the ``sized_messages`` as they will be written. The first ``leading_count`` of them stand before
     the kept tail (pinned messages, summary).
@@ -302,8 +302,8 @@ def _enumerate_unsettled(
 def _find_invalid_thinking(state: ConversationState, prefix: NormalizedPrefix, leading_count: int) -> Iterator[int]:
     """Yield the positions of thinking that was signed over other messages than stand before it now.
 
-    Only models that bind thinking to its prefix mind. The digest of what stood before a message when it was appended is
-    compared with the digest of what is shown there now. A change of the setup invalidates earlier thinking as well, and
+    Only models that bind thinking to its prefix mind. The digest of the messages before it when it was appended is
+    compared with the digest of those shown there now. A change of the setup invalidates earlier thinking as well, and
     so does a result that came late. Messages from before the first setup count as signed over it: a conversation that
     began elsewhere goes out as it came.
     """

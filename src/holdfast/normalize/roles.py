@@ -85,7 +85,7 @@ def _is_compaction_answer(message: Message) -> bool:
 
 
 def _convert_system_to_user(item: TrackedMessage) -> TrackedMessage | None:
-    """Return a system message as a user's, or None if it holds only what the system alone may say (changed tools)."""
+    """Return a system message as a user's, or None if all its parts (changed tools) are the system's alone."""
     parts = tuple(part for part in item.message.parts if not isinstance(part, Opaque))
     if not parts:
         return None

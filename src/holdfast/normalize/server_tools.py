@@ -102,7 +102,7 @@ def _is_unfinished_answer(messages: Sequence[Message], answer: _AnswerSpan, dial
 
 
 def _find_deferred_ids(messages: Sequence[Message], answer: _AnswerSpan, next_answer: _AnswerSpan | None) -> set[str]:
-    """Return the ids of server calls in ``answer`` whose results come after the client's.
+    """Return the ids of server calls in ``answer`` that get their results after the client's.
 
     That is so if nothing but client results stands between the two answers. Without a next answer all results are still
     to come.

@@ -191,6 +191,7 @@ def subtract_used_steps(state: RecoveryState, conversation: ConversationState) -
     Compactions count whoever asked for them: the limit is there because each loses something.
     """
     counters = conversation.counters
+    # A breaker that has cooled down forgives the failures until then; one more failure trips it again.
     has_new_failures = counters.failed_compactions > state.forgiven_failures
     is_breaker_open = has_new_failures and is_breaker_tripped(counters.failed_compactions, state.settings)
     remaining_compactions = 0
@@ -246,7 +247,7 @@ def is_transient_refusal(event: ProviderRefusal) -> bool:
 
 
 def compute_termination_rank(state: RecoveryState) -> tuple[int, ...]:
-    """Return what may still be done, for comparison as a tuple: it falls with every event until the run has ended.
+    """Return the actions that are left, as a tuple to compare: it falls with every event until the run has ended.
 
     The most drastic step comes first: taking one never gives back a count before it. A test proves that recovery ends
     by this.
@@ -273,6 +274,7 @@ def compute_max_requests(settings: Settings) -> int:
 
 
 def _drop_signatures_or_stop(state: RecoveryState, event: ProviderRefusal) -> tuple[RecoveryState, RecoveryAction]:
+    # Once only: a request that is refused for a signature again after all were dropped does not get better by dropping.
     if state.signature_drops:
         return replace(state, signature_drops=0), DropSignatures()
     return _stop_with_rule(state, event, "permanent", SAME_REQUEST_REASON)
@@ -297,6 +299,8 @@ def _start_overflow_recovery(state: RecoveryState, event: ProviderRefusal) -> tu
     """Take the first step about an overflow, unless a setting rules recovery out."""
     if not state.settings.recovery.enabled:
         return _stop_with_rule(state, event, "switched_off", "recovery is switched off (recovery.enabled)")
+    # A request over the limit of tokens a minute can never pass, however long one waits. A smaller one can, so it
+    # counts as an overflow, unless the policy is one that gives up here.
     if event.kind == "tpm_ceiling" and state.settings.recovery.stops_at_rate_ceiling:
         return _stop_with_rule(
             state, event, "terminal", "one request is over the limit of a minute (recovery.stops_at_rate_ceiling)"
@@ -318,11 +322,15 @@ def _record_no_progress(state: RecoveryState, event: NoProgress) -> RecoveryStat
 
 def _take_next_step(state: RecoveryState) -> tuple[RecoveryState, RecoveryAction]:
     """Take the first step that is left, or stop the run."""
-    next_step = next((step for step in _list_steps(state) if getattr(state, step)), None)
-    if next_step is None or not state.settings.recovery.enabled:
+    if not state.settings.recovery.enabled:
         return _stop_exhausted(state)
-    changes = {next_step: getattr(state, next_step) - 1}
-    return replace(state, attempted_steps=(*state.attempted_steps, next_step), **changes), Shrink(next_step)
+    for step in _list_steps(state):
+        remaining_count = getattr(state, step)  # each step is counted in the field of its name
+        if remaining_count:
+            changes = {step: remaining_count - 1}
+            next_state = replace(state, attempted_steps=(*state.attempted_steps, step), **changes)
+            return next_state, Shrink(step)
+    return _stop_exhausted(state)
 
 
 def _list_steps(state: RecoveryState) -> tuple[RecoveryStep, ...]:
@@ -338,6 +346,7 @@ def _list_steps(state: RecoveryState) -> tuple[RecoveryStep, ...]:
         first_steps = (FIRST_STEP_BY_KIND[refusal.kind],)
     if not refusal.is_overflow:
         return first_steps
+    # A second compaction would summarize the message that the media came with, so they are dropped before it.
     if refusal.has_media and state.has_compacted:
         return (*first_steps, "media", *OVERFLOW_STEPS)
     return (*first_steps, *OVERFLOW_STEPS)
@@ -354,7 +363,7 @@ def _stop_exhausted(state: RecoveryState) -> tuple[RecoveryState, RecoveryAction
 
 
 def _stop_on_summary_overflow(state: RecoveryState, event: NoProgress) -> tuple[RecoveryState, RecoveryAction]:
-    """Stop a run whose summary could not be requested: the policy is one that, as opencode, tries nothing else then."""
+    """Stop a run because the request for its summary overflowed: as opencode, this policy tries nothing else."""
     why = SUMMARY_TOO_LARGE_MESSAGES[event.outcome]
     if state.overflow is not None:
         return _stop_with_rule(state, state.overflow, "summary_too_large", why)

@@ -39,7 +39,7 @@ _REASONING_DETAILS_KIND = "message.reasoning_details"
 
 
 def drop_signed_parts(builder: PlanBuilder) -> PlanBuilder:
-    """Drop the signed data in everything that is shown; return the same builder if there is none."""
+    """Drop the signed data in everything that is shown; return the same builder without any."""
     changed_builder = builder.add_edits(tuple(_build_signature_edits(builder.state, builder.target.dialect)))
     readable_compaction = _build_readable_compaction(builder.state, builder.target)
     if readable_compaction is None:
@@ -83,6 +83,7 @@ def _is_signed_part(part: Part, dialect: Dialect) -> bool:
         return False
     if part.signature is None or part.signature.data in {"", DUMMY_SIGNATURE}:
         return False
+    # Another model's signature is never sent, so there is nothing to drop.
     return can_send_signature(part.signature, dialect)
 
 
@@ -115,7 +116,7 @@ def _count_part_tokens(part: Part) -> int:
 def _build_readable_compaction(state: ConversationState, target: Target) -> CompactionEntry | None:
     """Return the compaction in force with its readable summary in place of the provider's.
 
-    Return None if the provider's is not what is shown, or there is no readable one.
+    Return None if the provider's summary is not shown, or no readable one exists.
     """
     compaction = state.view.compaction
     if compaction is None or compaction.summary is None or not compaction.summary.parts:

@@ -91,7 +91,7 @@ def build_extract(
 def build_supplement(
     head: Sequence[SizedMessage], tail: Sequence[SizedMessage], written_summary: str, budget: int, settings: Settings
 ) -> str:
-    """Return what a model's or hook's ``written_summary`` of ``head`` leaves out, in about ``budget`` estimator tokens.
+    """Quote the parts of ``head`` that ``written_summary`` lacks, in about ``budget`` estimator tokens.
 
     That is the user's words, the ledger, and coverage lines for references that stand neither in the summary nor in
     ``tail``. Return an empty string if nothing was left out. Decisions are left to the summary.

@@ -20,6 +20,7 @@ def hide_oldest_messages(builder: PlanBuilder) -> PlanBuilder:
     may_hide = settings.compaction.auto or builder.inputs.is_compaction_requested
     if excess <= 0 or not may_hide:
         return builder
+    # Cumulative sums, in the estimator's tokens, give what each cut frees without measuring a message again.
     wanted_tokens = builder.to_estimator_tokens(excess)
     first_kept = state.view.first_kept
     cumulative_tokens = state.history.cumulative_tokens

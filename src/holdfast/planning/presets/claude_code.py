@@ -75,7 +75,7 @@ class ClaudeCodeRules(OverflowReplayRules, frozen=True):
     prune_keep_results: Annotated[Count, describe("[K] Never clear this many of the newest results.")] = 5
 
     def measure_request(self, builder: PlanBuilder) -> int:
-        """Return the usage of the last answer plus what came after it, at three characters a token."""
+        """Return the last answer's usage plus the messages after it, at three characters a token."""
         return measure_usage_and_chars(builder, CHARS_PER_TOKEN)
 
     def compute_limit(self, limits: ModelLimits, settings: Settings) -> int:
@@ -93,7 +93,7 @@ class ClaudeCodeRules(OverflowReplayRules, frozen=True):
         """Return the files that the agent touched last in the head, as it read them.
 
         Claude Code does not bound them together. Here they stay within a share of the budget if a goal or an overflow
-        demands a smaller request: otherwise they could undo what the compaction gained.
+        demands a smaller request: otherwise they could undo the gain of the compaction.
         """
         settings = builder.settings
         is_bounded = settings.compaction.goal_share or builder.inputs.overflow_step == "compact"

@@ -145,7 +145,7 @@ class OpencodeRules(OverflowReplayRules, frozen=True):
         return [offset for offset in cut_points if offset >= start][:1]
 
     def compute_tail_budget(self, limits: ModelLimits) -> int:
-        """Return the most tokens of the kept tail: a clamped share of the usable ones, or what is configured."""
+        """Return the most tokens of the kept tail: a clamped share of the usable ones, or the configured number."""
         if not self.tail_usable_share:
             return self.tail_tokens
         share_tokens = int(self.compute_usable_tokens(limits) * self.tail_usable_share)
@@ -219,7 +219,7 @@ def _list_countable_results(builder: PlanBuilder) -> Iterator[ShownResult]:
     get_tool_name = build_tool_name_lookup(builder.state)
     may_prune = build_prune_filter(builder.settings.prune)
     for result in find_shown_results(builder.state):
-        if result.text == CLEARED_RESULT_TEXT:
+        if result.text == CLEARED_RESULT_TEXT:  # everything older was looked at when that one was cleared
             return
         if result.message_index >= protected_start or result.result.is_error:
             continue

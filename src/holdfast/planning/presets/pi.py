@@ -43,7 +43,7 @@ class PiRules(ReserveTriggerRules, frozen=True):
     ] = ("bash",)
 
     def measure_request(self, builder: PlanBuilder) -> int:
-        """Return the usage of the last answer plus what came after it, at four characters a token."""
+        """Return the last answer's usage plus the messages after it, at four characters a token."""
         return measure_usage_and_chars(builder)
 
     def select_tail_starts(self, builder: PlanBuilder, messages: list[Message], cut_points: list[int]) -> list[int]:

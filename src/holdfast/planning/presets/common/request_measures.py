@@ -52,7 +52,7 @@ def _count_pi_chars(part: Part) -> int:
         return count_utf16_units(part.text)
     if isinstance(part, ToolCall):
         return count_utf16_units(part.name) + count_utf16_units(_minify_json(part.arguments))
-    if isinstance(part, ToolResult):
+    if isinstance(part, ToolResult):  # its text and images; pi does not count the id
         return sum(map(_count_pi_chars, part.content))
     return PI_IMAGE_CHARS if isinstance(part, Media) else len(part.raw or b"")
 
@@ -72,7 +72,7 @@ def _parse_json_or_keep(arguments: str) -> object:
 
 
 def _to_ai_sdk_part(part: Part) -> dict[str, object]:
-    """Return a part in the form of the AI SDK, whose JSON opencode measures."""
+    """Return a part in the form of the AI SDK; opencode measures the JSON of that."""
     if isinstance(part, Text | Thinking):
         kind = "text" if isinstance(part, Text) else "reasoning"
         return {"type": kind, "text": replace_surrogates_in_text(part.text)}

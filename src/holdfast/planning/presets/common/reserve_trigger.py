@@ -52,6 +52,7 @@ class ReserveTriggerRules(PolicyRules, frozen=True):
     def compute_compaction_goal(self, builder: PlanBuilder) -> int:
         """Return the tokens of messages that a compaction may leave: the goal, with its margin under the trigger."""
         settings = builder.settings
+        # Without the margin the request would be over its trigger again as soon as it is estimated high.
         tokens_under_trigger = self.compute_trigger_size(builder) - builder.budget.setup_tokens
         tokens_under_trigger = int(tokens_under_trigger / (1 + settings.window.estimate_margin_share))
         return min(builder.compute_compaction_share(settings.compaction.goal_share), max(0, tokens_under_trigger))

@@ -35,6 +35,7 @@ def find_pi_cut_point(
     is the last one of all; if the messages have fewer tokens, the first. Entries that are not messages (None) right
     before the start belong to the tail. Return None if there is no cut point.
     """
+    # A tail that began at a result would show it without its call.
     possible_cuts: list[int] = []
     for index, entry in enumerate(entries):
         is_allowed = cut_points is None or index in cut_points
@@ -45,6 +46,7 @@ def find_pi_cut_point(
     wanted_start = _find_start_by_tokens(entries, keep_tokens)
     cut_index = next((index for index in possible_cuts if index >= wanted_start), possible_cuts[-1])
     turn_start = _find_last_turn_start(entries, cut_index)
+    # Entries that are not messages (labels, settings) belong to the message behind them.
     start = cut_index
     while start and entries[start - 1] is None:
         start -= 1

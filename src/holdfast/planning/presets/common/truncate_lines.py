@@ -137,6 +137,7 @@ def _build_truncation_edit(
     if not isinstance(spillable.part, ToolResult):
         return None
     tool = get_tool_name(spillable.message_index, spillable.part)
+    # The setting may name a tool of an MCP server with its prefix or without.
     if tool in limits.exempt_tools or strip_mcp_prefix(tool) in limits.exempt_tools:
         return None
     end: TextEnd = "tail" if tool in limits.end_tools else "head"
@@ -144,6 +145,7 @@ def _build_truncation_edit(
     if whole_lines is None:
         return None
     truncated = add_partial_line(whole_lines, spillable.text, limits.bytes, end)
+    # pi and opencode write the whole output to a file; here it is a blob that recall reads.
     blob = Blob(hash_text(spillable.text), spillable.text)
     shown_text = add_truncation_notice(truncated, blob.hash, end)
     kept = f"{truncated.lines:,} lines"
@@ -156,7 +158,7 @@ def _build_truncation_edit(
 
 
 def add_truncation_notice(truncated: TruncatedText, hash_: str, end: TextEnd) -> str:
-    """Return a truncated text with a notice of what is missing and how to read it: behind a head, before a tail.
+    """Return a truncated text with a notice of the missing part and how to read it: behind a head, before a tail.
 
     Look-alikes of our tag in the text are escaped.
     """

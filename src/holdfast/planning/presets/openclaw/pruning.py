@@ -58,6 +58,7 @@ def _build_ttl_edits(builder: PlanBuilder, rules: OpenclawRules) -> Iterator[Edi
         return
     results = [_trim_result_middle(result, rules) for result in _find_prunable_results(builder, rules)]
     total -= sum(weigh_part(result.weighed.result) - weigh_part(result.shortened) for result in results)
+    # Clearing comes after trimming, and only if that was not enough.
     excess = total - rules.prune_clear_share * window_chars
     prunable_chars = sum(weigh_part(result.shortened) for result in results)
     if excess >= 0 and prunable_chars >= rules.prune_clear_min_chars:
@@ -76,6 +77,7 @@ def _find_prunable_results(builder: PlanBuilder, rules: OpenclawRules) -> Iterat
         for index in range(state.view.first_kept, message_count)
         if state.history.messages[index].role == "assistant"
     ]
+    # As long as there are fewer answers than are protected, nothing may be pruned.
     if len(answer_indexes) < keep_answers:
         return
     first_user_index = _find_first_user_message(state)
@@ -132,6 +134,7 @@ def _clear_oldest_results(results: list[_PrunableResult], excess: float) -> Iter
 
 def _replace_result_content(result: ToolResult, text: str) -> ToolResult:
     """Return ``result`` with ``text`` in place of all its texts and images."""
+    # Opaque parts stay: they record the form of the result for its API.
     opaque_parts = tuple(part for part in result.content if isinstance(part, Opaque))
     return ToolResult(result.call_id, result.name, (Text(text), *opaque_parts), result.is_error)
 

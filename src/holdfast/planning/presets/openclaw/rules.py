@@ -125,11 +125,12 @@ class OpenclawRules(ReserveTriggerRules, frozen=True):
         return tuple(pairs)
 
     def measure_request(self, builder: PlanBuilder) -> int:
-        """Return the usage of the last answer plus what came after it, at four characters a token."""
+        """Return the last answer's usage plus the messages after it, at four characters a token."""
         return measure_usage_and_chars(builder)
 
     def compute_limit(self, limits: ModelLimits, settings: Settings) -> int:
         """Return the tokens above which a request is compacted: the window less a reserve with a ceiling."""
+        # A fixed reserve would leave a small window nothing to work with; the ceiling holds for the floor as well.
         max_share = self.trigger_reserve_share or 1.0
         reserve = min(self.trigger_reserve, int(limits.window * max_share))
         return apply_reserve_floor(limits.window - reserve, limits.window, settings, max_share)
