@@ -18,7 +18,8 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from holdfast.cli import command, demo
+from holdfast.cli import command
+from holdfast.cli.commands import demo
 from holdfast.cli.demo import trial
 from holdfast.cli.demo.comparison import (
     DEMO_STORE_FILE,
