@@ -1,1 +1,1 @@
-"""What a provider's error means, and how each API words its errors."""
+"""Classify the errors and odd answers of providers, and render errors in the wording of each API."""

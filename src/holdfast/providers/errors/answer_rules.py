@@ -1,4 +1,4 @@
-"""What an answer is that came without an error: whole, cut by the window, or given to a prompt that was cut unseen."""
+"""Classify an answer that came without an error: complete, cut off, or given to a prompt that was cut silently."""
 
 from __future__ import annotations
 
@@ -9,18 +9,25 @@ from typing import Any
 from holdfast.providers.errors.patterns import OVERFLOW_CODE
 from holdfast.providers.errors.report import AnswerReport, Verdict
 
+# Some servers let the prompt fill the window and then stop with `length` before the first word (seen with Xiaomi MiMo;
+# pi tests for the same share). The last percent allows for template tokens that usage does not count.
 FULL_WINDOW_SHARE = 0.99
-"""Share of the window that an answer cut at its first token leaves filled (Xiaomi MiMo; pi's silent overflow)."""
+"""Share of the window a prompt must fill for an empty answer that ended as too long to count as an overflow."""
+# Ollama drops the front of a prompt that is too long and reports only what it kept (a prompt of 159,000 characters was
+# counted as 16,386 tokens). Our estimate is never off by a factor of two, so a lower count means an unread prompt.
 UNREAD_PROMPT_SHARE = 0.5
-"""Reported prompt over our estimate, below which the provider cannot have read all of it (Ollama cuts the front)."""
+"""Share of our estimate that the reported prompt must reach for the provider to have read all of it."""
+# Chosen by judgement. Lower, and templates and rounding of short prompts pass for truncation; higher, and truncation
+# in a very small window goes unnoticed.
 MIN_COMPARED_TOKENS = 1_000
-"""Tokens estimated from which that share means anything."""
+"""Estimated tokens from which ``UNREAD_PROMPT_SHARE`` is applied."""
 _NON_ALPHANUMERIC = re.compile(r"[^a-z0-9]+")
 _LENGTH_REASONS = frozenset(
     {"length", "maxtokens", "maxoutputtokens", "maxcompletiontokens", "incomplete", "modellength", "tokenlimit"}
 )
+# Anthropic ends an answer that holds only a summary with this reason. Its usage is that of the summary's own call,
+# which must not be compared with the window or with our estimate.
 _COMPACTION_REASON = "compaction"
-"""Why an answer ended that is a summary and nothing else (Anthropic): the prompt was read by the one who made it."""
 _FAILURE_REASONS = frozenset({"error", "failed", "malformedfunctioncall", "other", "cancelled", "networkerror"})
 _PROMPT_FIELDS_WITH_CACHE = (
     "prompt_tokens",
@@ -29,13 +36,13 @@ _PROMPT_FIELDS_WITH_CACHE = (
     "prompt_eval_count",
     "inputTokenCount",
 )
-"""Fields that count the cached part in (Chat, Gemini, Ollama)."""
+"""Usage fields that include the cached part of the prompt (Chat Completions, Gemini, Ollama)."""
 _PROMPT_FIELDS = ("input_tokens", "inputTokens", "input")
 _CACHE_FIELDS = (
     "cache_read_input_tokens", "cache_creation_input_tokens", "cacheReadInputTokens", "cacheWriteInputTokens",
     "cache_read", "cache_write", "cacheRead", "cacheWrite",
 )  # fmt: skip
-"""Fields that stand beside ``input_tokens`` and are not counted in it (Anthropic, Bedrock, pi)."""
+"""Usage fields that ``input_tokens`` does not include, and that are added to it (Anthropic, Bedrock, pi)."""
 _OUTPUT_FIELDS = (
     "output_tokens", "completion_tokens", "candidatesTokenCount", "candidates_token_count", "outputTokens", "output",
     "eval_count",
@@ -43,75 +50,78 @@ _OUTPUT_FIELDS = (
 
 
 def classify_answer_report(report: AnswerReport) -> Verdict:
-    """Return what an answer is, by its finish reason and its usage alone."""
+    """Classify an answer by its finish reason and its usage; the text of the answer is never looked at."""
     reason = _NON_ALPHANUMERIC.sub("", report.finish_reason.lower())
+    # `model_context_window_exceeded` arrives under HTTP 200, without an error object.
     if OVERFLOW_CODE.search(reason):
         return Verdict("context_window", report.window, count_prompt_tokens(report.usage))
     if reason == _COMPACTION_REASON:
         return Verdict("content")
     is_truncated = reason in _LENGTH_REASONS
-    silent = _find_silent_overflow(report, is_truncated=is_truncated)
-    if silent is not None:
-        return silent
+    silent_overflow = _find_silent_overflow(report, is_truncated=is_truncated)
+    if silent_overflow is not None:
+        return silent_overflow
     if reason in _FAILURE_REASONS:
         return Verdict("unknown")
     return Verdict("output_limit" if is_truncated else "content")
 
 
 def _find_silent_overflow(report: AnswerReport, *, is_truncated: bool) -> Verdict | None:
-    """Return the overflow that no error told of; None where the usage shows none."""
-    prompt = count_prompt_tokens(report.usage)
-    if prompt is None:
+    """Find an overflow that the provider did not report as an error, or return None if the usage shows none."""
+    prompt_tokens = count_prompt_tokens(report.usage)
+    if prompt_tokens is None:
         return None
-    output, window = _get_first_count(report.usage, _OUTPUT_FIELDS), report.window or 0
-    if window and (prompt > window or (is_truncated and not output and prompt >= FULL_WINDOW_SHARE * window)):
-        return Verdict("silent_overflow", window, prompt)
-    if (
-        report.estimate is not None
-        and report.estimate >= MIN_COMPARED_TOKENS
-        and prompt < UNREAD_PROMPT_SHARE * report.estimate
-    ):
-        return Verdict("silent_truncation")
-    return None
+    window = report.window or 0
+    if window:
+        output_tokens = _get_first_count(report.usage, _OUTPUT_FIELDS)
+        is_cut_at_first_token = is_truncated and not output_tokens and prompt_tokens >= FULL_WINDOW_SHARE * window
+        if prompt_tokens > window or is_cut_at_first_token:
+            return Verdict("silent_overflow", window, prompt_tokens)
+    estimate = report.estimate
+    if estimate is None or estimate < MIN_COMPARED_TOKENS:
+        return None
+    return Verdict("silent_truncation") if prompt_tokens < UNREAD_PROMPT_SHARE * estimate else None
 
 
 def count_prompt_tokens(usage: Mapping[str, Any]) -> int | None:
-    """Return the tokens of the prompt, cached ones counted in, for the usage of any API; None where it tells none.
+    """Return the prompt's tokens, including cached ones, from the usage of any API, or None if it has no count.
 
-    Where a provider called its model more than once (Anthropic's ``iterations``), it is the longest prompt of these:
-    the fields beside them are sums, and leave compactions out.
+    If the provider called its model several times (Anthropic's ``iterations``), return the longest of those prompts:
+    the top-level fields are sums over the calls and leave out compactions.
     """
     calls = usage.get("iterations")
-    call_tokens = (
-        [_count_call_prompt_tokens(item) for item in calls if isinstance(item, Mapping)]
-        if isinstance(calls, list)
-        else []
-    )
-    return max((item for item in call_tokens if item is not None), default=_count_call_prompt_tokens(usage))
+    call_tokens = []
+    for call in calls if isinstance(calls, list) else ():
+        tokens = _count_call_prompt_tokens(call) if isinstance(call, Mapping) else None
+        if tokens is not None:
+            call_tokens.append(tokens)
+    return max(call_tokens) if call_tokens else _count_call_prompt_tokens(usage)
 
 
 def _count_call_prompt_tokens(usage: Mapping[str, Any]) -> int | None:
-    """Return the tokens of the prompt of one call."""
-    whole = _get_first_count(usage, _PROMPT_FIELDS_WITH_CACHE)
-    if whole is not None:
-        return whole
-    fresh = _get_first_count(usage, _PROMPT_FIELDS)
-    if fresh is None:
+    """Return the prompt's tokens of a single model call, or None if ``usage`` has no count."""
+    tokens_with_cache = _get_first_count(usage, _PROMPT_FIELDS_WITH_CACHE)
+    if tokens_with_cache is not None:
+        return tokens_with_cache
+    input_tokens = _get_first_count(usage, _PROMPT_FIELDS)
+    if input_tokens is None:
         return None
-    return (
-        fresh
-        if "input_tokens_details" in usage
-        else fresh + sum(_parse_token_count(usage.get(name)) or 0 for name in _CACHE_FIELDS)
-    )
+    # Responses and Anthropic share the name `input_tokens`. Only Responses has details beside it, and only there the
+    # cached tokens are included already.
+    if "input_tokens_details" in usage:
+        return input_tokens
+    return input_tokens + sum(_parse_token_count(usage.get(name)) or 0 for name in _CACHE_FIELDS)
 
 
 def _get_first_count(usage: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
     for name in names:
-        if (count := _parse_token_count(usage.get(name))) is not None:
+        count = _parse_token_count(usage.get(name))
+        if count is not None:
             return count
     return None
 
 
 def _parse_token_count(value: Any) -> int | None:
-    """Return a count of tokens; None for what is none."""
+    """Return ``value`` as a number of tokens, or None if it is not a plausible one."""
+    # `type` rather than isinstance: True is an int, and not a count. NaN and infinity fail the comparison.
     return int(value) if type(value) in {int, float} and 0 <= value < 10**15 else None

@@ -1,6 +1,8 @@
-"""Is this an overflow? One classifier over a provider's error, or over an answer's finish reason and usage.
+"""Classify what a provider returned instead of a usable answer: an overflow, a rate limit, or another error.
 
-It reads what a provider says about a request, never the text of a conversation.
+The classifier reads an error object, or an answer's finish reason and usage, but never the text of a conversation: a
+model may write about context windows too, and ordinary phrases ("in context of") have triggered overflow handling in
+other tools.
 """
 
 from __future__ import annotations
@@ -16,15 +18,17 @@ from holdfast.providers.errors.report import (
 
 
 def classify_error(report: ProviderReport | str | bytes, status: int | None = None) -> Verdict:
-    """Classify what a provider answered instead of a usable answer, with the numbers that it states.
+    """Classify a provider's error or answer, and read out the sizes and times that it states.
 
-    ``report`` is the body or text of the error, with the HTTP ``status`` if it is known, or a report that says more.
-    Raises ``TypeError`` for anything else.
+    ``report`` is the body or text of an error, with its HTTP ``status`` if known, or an ``ErrorReport`` or
+    ``AnswerReport``, which can hold more. Raises ``TypeError`` for any other type.
     """
     if isinstance(report, str):
         report = ErrorReport(status=status, message=report)
     elif isinstance(report, bytes):
         report = ErrorReport(status=status, body=report)
-    if not isinstance(report, ErrorReport | AnswerReport):
-        raise TypeError(f"report is of type {type(report).__name__}; give an ErrorReport or an AnswerReport")
-    return classify_error_report(report) if isinstance(report, ErrorReport) else classify_answer_report(report)
+    if isinstance(report, ErrorReport):
+        return classify_error_report(report)
+    if isinstance(report, AnswerReport):
+        return classify_answer_report(report)
+    raise TypeError(f"report is of type {type(report).__name__}; give an ErrorReport or an AnswerReport")

@@ -1,8 +1,13 @@
-"""What an error is. The rules stand in order, and the first that knows decides: order and numbers, not more patterns.
+"""Classify an error by rules that are tried in order; the first rule with a verdict decides.
 
-First come numbers that say that no waiting helps; then whoever refuses to serve at all (rates, quotas, money); then
-exact names; then what a smaller prompt does not cure (images, identifiers, the answer's length); then the wordings of a
-prompt that does not fit, the narrow ones under any status, the wide ones where the status lets them; then the rest.
+Order and numbers separate the errors of providers better than more patterns do: each list of overflow wordings of other
+tools that we measured missed a third or more of the overflows, and most had false alarms. ``ERROR_RULES`` goes
+
+1. from numbers which show that waiting cannot help,
+2. through refusals to serve at all (rates, quotas, money) and exact error codes,
+3. and what a smaller prompt does not cure (images, identifiers, the answer's length),
+4. to the wordings of an overflow: narrow ones under nearly any status, wide ones where the status allows it,
+5. and at last to whatever code, status or wording is left.
 """
 
 from __future__ import annotations
@@ -35,28 +40,34 @@ from holdfast.providers.errors.stated_sizes import (
 ErrorRule: TypeAlias = Callable[[ErrorFacts, ErrorReport], Verdict | None]
 
 LONG_CONTEXT_TOKENS = 200_000
-"""Tokens from which Anthropic asks for extra usage."""
+"""Prompt tokens above which Anthropic asks for extra usage on models with a window of a million tokens."""
+# LibreChat's probe of Vertex got a 400 without any reason for prompts that were too long. Lower, and other bare 400s
+# (a wrong field) cause a useless compaction; higher, and an estimate that is a little low misses the overflow.
 NEARLY_FULL_SHARE = 0.8
-"""Share of the window from which a 400 without a reason is one of size (LibreChat's probe of Vertex)."""
+"""Share of the window our estimate must reach for a 400 without a reason to count as an overflow."""
+# Chosen by judgement: our estimate is not off by a factor of two, so a request below half of the window did fit.
 MIN_OVERFLOW_SHARE = 0.5
-"""[H] Share of the window below which our estimate says that a request is none that is too long."""
+"""Share of the window below which our estimate rules an overflow out."""
 _NON_SIZE_STATUSES = frozenset({401, 402})
-"""Statuses under which no wording of size is believed; under 429 only one whose numbers agree is."""
+"""Statuses under which no wording of size is believed. (Under 429, one is believed if its numbers agree.)"""
 _TOO_MANY_REQUESTS = 429
+# A plan has limits on prompts and tokens too, so only a code with "context" in it is sure to mean the window here.
 _STRICT_STATUSES = _NON_SIZE_STATUSES | {403, _TOO_MANY_REQUESTS}
-"""Statuses under which only a name with the context in it is believed: a plan has its limit of prompts too."""
+"""Statuses under which only a code that names the context is believed to be about size."""
 _LENIENT_STATUSES = frozenset({400, 413, 422})
-"""Statuses under which wide wordings of size are believed too; so they are with no error status at all."""
+"""Statuses under which wide wordings of size are believed too, as they are without an error status."""
 _VAGUE_KINDS = frozenset({"invalid_request", "server"})
-"""What the name of an error says that says nothing but that it is one."""
+"""Kinds that generic codes (``invalid_request_error``, ``api_error``) map to; they rule nothing out."""
 _WAITING_STATUSES = frozenset({400, 403, 422})
-"""Statuses that gateways send with a time to come back, as 429 would be."""
+"""Statuses that some gateways send in place of 429, together with a time to come back."""
+# Proxies put a Retry-After header on any answer. Under these two the status is taken at its word, and only a delay in
+# the error itself makes it a rate limit.
 _FIRM_STATUSES = frozenset({403, 422})
-"""Of them those that mean what they say, unless the error itself speaks of waiting: a header may be on any answer."""
+"""Those of ``_WAITING_STATUSES`` under which a ``Retry-After`` header alone proves nothing."""
 _WINDOW_NUMBER = re.compile(r"(?<![\w.])\d{4,15}(?![\w.]*\d)")
-"""Numbers that a window may be."""
+"""Numbers that may be the size of a window."""
 _BODYLESS_PROVIDERS = ("cerebras",)
-"""Providers that answer an overflow with a bare status."""
+"""Providers that answer an overflow with a bare status and no body."""
 _ID_OR_NAME_PATH = re.compile(r"(?:^|[._])(?:id|tool_call_id|call_id|tool_use_id|name)$")
 _CONTENT_PATH = re.compile(
     r"^(?:messages|input|contents)\b.*(?:output|content|text|arguments|input|data)[\]\d\[]*$|^input$"
@@ -72,7 +83,9 @@ _KIND_BY_CODE: tuple[tuple[re.Pattern[str], VerdictKind], ...] = (
     (re.compile(r"servererror|apierror|^internal|modelstreamerror|modelerror|serverfault"), "server"),
     (re.compile(r"invalid|validation|badrequest|unprocessable|unsupported|malformed"), "invalid_request"),
 )  # fmt: skip
-"""Names of errors, letters alone; the ones that say most stand first."""
+"""Normalized error codes and their kinds, the most specific first: one code can match several."""
+# In this order, because texts overlap: a monthly quota that is used up also says when it "resets in", as rate limits
+# do; a rate limit may mention the account's balance; and a bare "quota" says least.
 _SERVICE_REFUSALS: tuple[tuple[re.Pattern[str], VerdictKind], ...] = (
     (words.DEFINITE_QUOTA, "quota"),
     (words.RATE_LIMIT, "rate_limit"),
@@ -94,62 +107,86 @@ _KIND_BY_STATUS: dict[int, VerdictKind] = {
 
 
 def classify_error_report(report: ErrorReport) -> Verdict:
-    """Return what an error is; ``unknown`` where nothing tells."""
+    """Classify an error; the kind is ``unknown`` if no rule applies."""
     facts = collect_error_facts(report)
-    verdict = next(filter(None, (rule(facts, report) for rule in ERROR_RULES)), Verdict("unknown"))
+    verdict = Verdict("unknown")
+    for rule in ERROR_RULES:
+        rule_verdict = rule(facts, report)
+        if rule_verdict is not None:
+            verdict = rule_verdict
+            break
+    # Waiting does not make a request smaller, so an overflow has no time to come back.
     if verdict.kind in OVERFLOW_KINDS:
         return verdict
     return Verdict(verdict.kind, verdict.limit, verdict.requested, _find_retry_after(facts, report))
 
 
 def _find_retry_after(facts: ErrorFacts, report: ErrorReport) -> float | None:
-    """Return the seconds to wait: by header, else by a field of the body, else by the text."""
+    """Return the seconds to wait from a header, else from a field of the body, else from the text, or None."""
     headers = {name.lower(): value for name, value in report.headers.items()}
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         if re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?", headers.get(name, "").strip()):
             return float(headers[name]) * unit
     retry_time = _parse_http_date(headers.get("retry-after", ""))
-    came = _parse_http_date(headers.get("date", "")) or report.received_at
-    if retry_time is not None and came is not None and retry_time > came:  # one that passed says nothing
-        return retry_time - came
-    return facts.retry_delays[-1] if facts.retry_delays else parse_retry_delay(facts.raw_text)
+    # The server's own clock where it told its time: the two dates may be off by the same amount from ours.
+    sent_at = _parse_http_date(headers.get("date", "")) or report.received_at
+    if retry_time is not None and sent_at is not None and retry_time > sent_at:  # a date that has passed says nothing
+        return retry_time - sent_at
+    if facts.retry_delays:
+        return facts.retry_delays[-1]  # the longest: coming back too early costs another refusal
+    return parse_retry_delay(facts.raw_text)
 
 
 def _parse_http_date(text: str) -> float | None:
-    """Return an HTTP date in seconds since 1970, in UTC where it names no zone; nothing for what is none."""
+    """Parse an HTTP date to seconds since 1970, as UTC if it names no time zone, or return None if it is malformed."""
     try:
         date = parsedate_to_datetime(text)
-        return (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
+        if date.tzinfo is None:
+            date = date.replace(tzinfo=UTC)
+        return date.timestamp()
     except (ValueError, TypeError, OverflowError, IndexError):
         return None
 
 
 def _get_error_status(facts: ErrorFacts, report: ErrorReport) -> int:
-    """Return the status of the response; where that is none or a success, the one that the error names."""
+    """Return the HTTP status of the response or, if it is missing or a success, the one that the error states.
+
+    Errors inside of a stream come under HTTP 200. The result is 0 if nothing states an error status.
+    """
     status = report.status or 0
-    return status if status >= 400 else max((code for code in facts.statuses if code >= 400), default=status)
+    if status >= 400:
+        return status
+    return max((code for code in facts.statuses if code >= 400), default=status)
 
 
 def _build_overflow_verdict(facts: ErrorFacts) -> Verdict:
-    """Return the overflow with its numbers: of the window alone, or of prompt and answer together."""
-    together = find_combined_sizes(facts)
-    if together is None:
+    """Build the verdict of an overflow with its numbers, of the prompt alone or of prompt and answer together."""
+    combined_sizes = find_combined_sizes(facts)
+    if combined_sizes is None:
         sizes = find_stated_sizes(facts)
         return Verdict("context_window", sizes.limit, sizes.requested)
-    kind: VerdictKind = "context_window" if together.output == 0 else "input_plus_output"
-    return Verdict(kind, together.limit, together.requested)
+    kind: VerdictKind = "context_window" if combined_sizes.output == 0 else "input_plus_output"
+    return Verdict(kind, combined_sizes.limit, combined_sizes.requested)
+
+
+def _find_first_match(wordings: tuple[tuple[re.Pattern[str], VerdictKind], ...], text: str) -> VerdictKind | None:
+    """Return the kind of the first pattern that occurs in ``text``, or None."""
+    for pattern, kind in wordings:
+        if pattern.search(text):
+            return kind
+    return None
 
 
 # -- the rules, in their order -----------------------------------------------------------------------------------------
 
 
 def _detect_agent_guard(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
-    """An agent's own words about its settings or its compaction are no answer of a provider."""
+    """Recognize an agent's own error about its settings or its compaction, which no provider sent."""
     return Verdict("config") if words.AGENT_GUARD.search(facts.plain_text) else None
 
 
 def _detect_rate_ceiling(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
-    """Tokens a minute: a request over the whole limit never fits; up to it, waiting helps."""
+    """Recognize a limit of tokens a minute. A request over the whole limit never fits; below it, waiting helps."""
     sizes = find_rate_sizes(facts)
     if sizes is not None:
         return Verdict("tpm_ceiling" if sizes.is_over_limit else "rate_limit", sizes.limit, sizes.requested)
@@ -160,78 +197,95 @@ def _detect_rate_ceiling(facts: ErrorFacts, report: ErrorReport) -> Verdict | No
 
 
 def _detect_long_context_tier(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
-    """Long context that is not paid for: too large, or, where our own estimate says that it was not long, the account.
+    """Recognize the refusal of a long context that the account has not paid for.
 
-    Sent to a model of a million tokens even a short one is refused so, and as often as it is sent.
+    It is an overflow unless our estimate says that the prompt was short: an account without extra usage gets the same
+    refusal for every request to a model of a million tokens, and no compaction helps against that.
     """
     if not words.LONG_CONTEXT_TIER.search(facts.plain_text):
         return None
-    small = report.estimate is not None and report.estimate <= LONG_CONTEXT_TOKENS
-    return Verdict("billing" if small else "tier_gate")
+    is_short = report.estimate is not None and report.estimate <= LONG_CONTEXT_TOKENS
+    return Verdict("billing" if is_short else "tier_gate")
 
 
 def _detect_service_refusal(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
-    """Rates, quotas and money, whatever else the text says."""
-    kind = next((kind for pattern, kind in _SERVICE_REFUSALS if pattern.search(facts.plain_text)), None)
+    """Recognize limits of rate, quota and money, whatever else the text says about tokens.
+
+    Before all wordings of size: others have read "request reached organization TPD rate limit" as an overflow, and a
+    compaction for a rate limit is followed by the next one.
+    """
+    kind = _find_first_match(_SERVICE_REFUSALS, facts.plain_text)
+    # "credits" and "balance" are common words of texts too. Numbers that prove an overflow count for more.
     if kind == "billing" and _get_error_status(facts, report) in _LENIENT_STATUSES and _has_agreeing_sizes(facts):
         return None
-    kind = kind or next((kind for pattern, kind in PAYMENT_CODES if any(map(pattern.search, facts.codes))), None)
+    if kind is None:
+        kind = next((kind for pattern, kind in PAYMENT_CODES if any(map(pattern.search, facts.codes))), None)
     return Verdict(kind) if kind else None
 
 
 def _has_agreeing_sizes(facts: ErrorFacts) -> bool:
-    """Return whether the wording is of size, and the error's numbers agree."""
+    """Return whether the wording is of an overflow and the stated numbers show one too."""
     return words.CONTEXT_OVERFLOW.search(facts.plain_text) is not None and find_stated_sizes(facts).is_over_limit
 
 
 def _unless_other_cause(rule: ErrorRule) -> ErrorRule:
-    """Return ``rule`` with its size believed only where neither time, money, capacity nor who asks is the matter."""
+    """Decorate a rule for overflows so that another cause in the same error (time, money, capacity, access) wins.
+
+    The cause is looked for only once the rule has a verdict: its patterns ("wait", "busy", "today") are so wide that
+    they mean something only in an error which also sounds like an overflow.
+    """
 
     @functools.wraps(rule)
-    def checked(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
+    def check_other_causes(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
         verdict = rule(facts, report)
-        kind = find_non_size_cause(facts) if verdict else None
-        return Verdict(kind) if kind else verdict
+        if verdict is None:
+            return None
+        other_cause = find_non_size_cause(facts)
+        return Verdict(other_cause) if other_cause else verdict
 
-    return checked
+    return check_other_causes
 
 
 def _detect_context_code(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
-    """A code that names the context decides, also inside of a stream, unless another names a refusal to serve."""
-    names = _list_overflow_names(facts)
-    has_context_name = (
-        any("context" in name for name in names) and _get_error_status(facts, report) not in _NON_SIZE_STATUSES
-    )
-    return _build_overflow_verdict(facts) if has_context_name and find_cause_by_code(facts) is None else None
+    """Recognize an error code that names the context, unless another code names a refusal to serve.
+
+    Without ``_unless_other_cause``: such a code is exact, also inside of a stream, and its text may mention anything.
+    """
+    has_context_name = any("context" in name for name in _list_overflow_names(facts))
+    if not has_context_name or _get_error_status(facts, report) in _NON_SIZE_STATUSES:
+        return None
+    return _build_overflow_verdict(facts) if find_cause_by_code(facts) is None else None
 
 
 @_unless_other_cause
 def _detect_size_code(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
-    """A code that names tokens or the prompt may be one of a rate or a plan, where the status says so."""
-    return (
-        _build_overflow_verdict(facts)
-        if _list_overflow_names(facts) and _get_error_status(facts, report) not in _STRICT_STATUSES
-        else None
-    )
+    """Recognize an error code that names tokens or the prompt, unless the status makes it a limit of a rate or plan."""
+    if not _list_overflow_names(facts) or _get_error_status(facts, report) in _STRICT_STATUSES:
+        return None
+    return _build_overflow_verdict(facts)
 
 
 def _list_overflow_names(facts: ErrorFacts) -> list[str]:
-    """Return the exact names of an overflow, in codes and in the text."""
+    """List the exact names of an overflow that occur as codes or in the text."""
     codes = [code for code in facts.codes if words.OVERFLOW_CODE.search(code)]
     return codes + [match[0] for match in words.OVERFLOW_NAME.finditer(facts.plain_text)]
 
 
 @_unless_other_cause
 def _detect_oversized_part(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
-    """One part that is too large, or too many messages; and names too long, which is another matter."""
+    """Recognize one part that is too large, or too many messages.
+
+    OpenAI's "string too long" comes for an id or a name as well. Making the conversation smaller cures only the first.
+    """
     if _get_error_status(facts, report) in _STRICT_STATUSES:
         return None
-    string = words.STRING_TOO_LONG.search(facts.plain_text)
-    if string and _CONTENT_PATH.search(string[1]) and not _ID_OR_NAME_PATH.search(string[1]):
-        return Verdict("oversized_part")
-    if string:
-        history = string[1].startswith(("messages", "input", "contents"))
-        return Verdict("invalid_history" if history else "invalid_request")
+    string_match = words.STRING_TOO_LONG.search(facts.plain_text)
+    if string_match:
+        path = string_match[1]
+        if _CONTENT_PATH.search(path) and not _ID_OR_NAME_PATH.search(path):
+            return Verdict("oversized_part")
+        is_in_history = path.startswith(("messages", "input", "contents"))
+        return Verdict("invalid_history" if is_in_history else "invalid_request")
     if "string too long. expected a string with maximum length" in facts.plain_text:
         return Verdict("oversized_part")
     if words.ARRAY_TOO_LONG.search(facts.plain_text):
@@ -241,13 +295,16 @@ def _detect_oversized_part(facts: ErrorFacts, report: ErrorReport) -> Verdict | 
 
 @_unless_other_cause
 def _detect_stated_byte_limit(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
-    """A body too large in bytes, by their number; of images together too, whose number sending fewer cures."""
+    """Recognize a body that is too large by a stated number of bytes.
+
+    Before the rule for media: OpenAI's limit on the bytes of all images together is cured by sending fewer of them.
+    """
     max_bytes = find_body_limit(facts) if _is_lenient_status(facts, report) else None
     return Verdict("request_bytes", max_bytes=max_bytes) if max_bytes else None
 
 
 def _detect_other_remedy(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
-    """Settings of the server, caches, the answer's length and media: a smaller prompt cures none of them."""
+    """Recognize errors in server settings, caches, the answer's length and media, which no smaller prompt cures."""
     if words.SERVER_SETTINGS.search(facts.plain_text):
         return Verdict("config")
     if words.CACHE_ERROR.search(facts.plain_text) or words.THINKING_BUDGET.search(facts.plain_text):
@@ -256,42 +313,46 @@ def _detect_other_remedy(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
         return None
     if words.OUTPUT_LIMIT.search(facts.plain_text) and not _has_agreeing_sizes(facts):
         return Verdict("output_limit")
-    return (
-        Verdict("media")
-        if words.MEDIA_ERROR.search(facts.plain_text) and not words.CONTEXT_OVERFLOW.search(facts.plain_text)
-        else None
-    )
+    is_media_error = words.MEDIA_ERROR.search(facts.plain_text) and not words.CONTEXT_OVERFLOW.search(facts.plain_text)
+    return Verdict("media") if is_media_error else None
 
 
 @_unless_other_cause
 def _detect_context_wording(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
-    """Wordings that mean the window and nothing else, under nearly every status."""
-    wording = (
+    """Recognize wordings that can only mean the window, under nearly every status.
+
+    Nearly, and not only 400: Cloudflare sends them with 403, early versions of llama.cpp with 500.
+    """
+    has_overflow_wording = (
         words.CONTEXT_OVERFLOW.search(facts.plain_text)
         or words.NO_ROOM_FOR_OUTPUT.search(facts.plain_text)
         or find_combined_sizes(facts)
     )
     status = _get_error_status(facts, report)
-    if not wording or status in _NON_SIZE_STATUSES or (status == _TOO_MANY_REQUESTS and not _has_agreeing_sizes(facts)):
+    if not has_overflow_wording or status in _NON_SIZE_STATUSES:
+        return None
+    if status == _TOO_MANY_REQUESTS and not _has_agreeing_sizes(facts):
         return None
     return _build_overflow_verdict(facts)
 
 
 @_unless_other_cause
 def _detect_body_size(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
-    """A body too large in bytes."""
+    """Recognize a body that is too large in bytes, by code or wording."""
     has_size_wording = "requesttoolarge" in facts.codes or words.BODY_TOO_LARGE.search(facts.plain_text)
     return Verdict("request_bytes") if has_size_wording and _is_lenient_status(facts, report) else None
 
 
 @_unless_other_cause
 def _detect_token_wording(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
-    """Wide wordings of tokens, and bare numbers of tokens of which the one is over the other."""
+    """Recognize wide wordings about tokens, or stated numbers of tokens that are over the stated limit."""
     if not _is_lenient_status(facts, report):
         return None
-    sizes = find_stated_sizes(facts)
-    numbers = sizes.is_over_limit and re.search(r"token|context|prompt", facts.plain_text) is not None
-    return _build_overflow_verdict(facts) if words.TOKEN_OVERFLOW.search(facts.plain_text) or numbers else None
+    if words.TOKEN_OVERFLOW.search(facts.plain_text):
+        return _build_overflow_verdict(facts)
+    is_over_limit = find_stated_sizes(facts).is_over_limit
+    is_about_tokens = re.search(r"token|context|prompt", facts.plain_text) is not None
+    return _build_overflow_verdict(facts) if is_over_limit and is_about_tokens else None
 
 
 def _is_lenient_status(facts: ErrorFacts, report: ErrorReport) -> bool:
@@ -301,31 +362,34 @@ def _is_lenient_status(facts: ErrorFacts, report: ErrorReport) -> bool:
 
 @_unless_other_cause
 def _detect_bare_refusal(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
-    """A bare 400 is one of size where the provider is known for it, or where our estimate nearly fills the window."""
+    """Recognize a refusal without a reason as an overflow, by the provider or by our own estimate.
+
+    Some providers are known to answer an overflow so; from others it is one if our estimate nearly fills the window.
+    """
     status = _get_error_status(facts, report)
     if status not in _LENIENT_STATUSES or not words.has_no_reason(facts.plain_text):
         return None
-    is_known_provider = any(name in report.provider.lower() for name in _BODYLESS_PROVIDERS)
-    if is_known_provider or (
-        status != 413 and report.estimate and report.window and report.estimate >= NEARLY_FULL_SHARE * report.window
-    ):
+    if any(name in report.provider.lower() for name in _BODYLESS_PROVIDERS):
         return Verdict("context_window")
-    return None
+    # A bare 413 is about bytes, and left to the next rule.
+    if status == 413 or not report.estimate or not report.window:
+        return None
+    return Verdict("context_window") if report.estimate >= NEARLY_FULL_SHARE * report.window else None
 
 
 @_unless_other_cause
 def _detect_status_413(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
-    """Any other 413."""
+    """Treat any other 413 as a body that is too large in bytes."""
     return Verdict("request_bytes") if _get_error_status(facts, report) == 413 else None
 
 
 def _detect_overload(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
-    """A provider that is busy."""
+    """Recognize a provider that is busy."""
     return Verdict("overloaded") if words.PROVIDER_OVERLOADED.search(facts.plain_text) else None
 
 
 def _detect_invalid_request(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
-    """A request that is wrong in itself: its model, its history, or anything else of it."""
+    """Recognize a request that is wrong in itself: its model, its history, or another part of it."""
     status = _get_error_status(facts, report)
     if (status in {400, 404, 410, 422} or status < 400) and words.MODEL_ERROR.search(facts.plain_text):
         return Verdict("model")
@@ -335,6 +399,7 @@ def _detect_invalid_request(facts: ErrorFacts, report: ErrorReport) -> Verdict |
         return Verdict("invalid_history")
     if status not in {400, 422} and status >= 400:
         return None
+    # Google refuses a bad API key with 400. An invalid signature or tool id may use the same words ("invalid", "auth").
     if words.AUTH_ERROR.search(facts.plain_text) and not words.INVALID_HISTORY.search(facts.plain_text):
         return Verdict("auth")
     if words.INVALID_REQUEST.search(facts.plain_text):
@@ -343,55 +408,70 @@ def _detect_invalid_request(facts: ErrorFacts, report: ErrorReport) -> Verdict |
 
 
 def _detect_retry_time(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
-    """A time to come back and no other reason: what is wrong in itself is not cured by waiting, in any language."""
+    """Recognize a rate limit by a time to come back, if nothing else gives a reason.
+
+    This finds rate limits in languages that no pattern covers: nobody states a delay for what waiting cannot cure.
+    """
     status = _get_error_status(facts, report)
-    stated_delay = facts.retry_delays or parse_retry_delay(facts.raw_text)
-    wait_time = stated_delay if status in _FIRM_STATUSES else stated_delay or _find_retry_after(facts, report)
-    if (status >= 400 and status not in _WAITING_STATUSES) or not wait_time or _has_other_reason(facts, report):
+    if status >= 400 and status not in _WAITING_STATUSES:
         return None
-    return Verdict("rate_limit")
+    has_delay = bool(facts.retry_delays or parse_retry_delay(facts.raw_text))
+    if not has_delay and status not in _FIRM_STATUSES:
+        has_delay = bool(_find_retry_after(facts, report))
+    return Verdict("rate_limit") if has_delay and not _has_other_reason(facts, report) else None
 
 
 @_unless_other_cause
 def _detect_known_window(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
-    """Our own window among the numbers, one over it, and a request that may be so long: too long, in any language."""
-    numbers = {*map(int, _WINDOW_NUMBER.findall(facts.plain_text))}
+    """Recognize an overflow by the model's window among the numbers of the text, next to a larger one.
+
+    This finds overflows in languages that no pattern covers. A request that our estimate calls small is left out.
+    """
+    numbers = {int(digits) for digits in _WINDOW_NUMBER.findall(facts.plain_text)}
     if report.window not in numbers or max(numbers) <= report.window or not _is_lenient_status(facts, report):
         return None
     is_small = report.estimate is not None and report.estimate < MIN_OVERFLOW_SHARE * report.window
-    return None if is_small or _has_other_reason(facts, report) else Verdict("context_window", report.window)
+    if is_small or _has_other_reason(facts, report):
+        return None
+    return Verdict("context_window", report.window)
 
 
 def _has_other_reason(facts: ErrorFacts, report: ErrorReport) -> bool:
-    """Whether a name or the wording of an error says what it is."""
-    return bool({*_list_kinds_by_code(facts)} - _VAGUE_KINDS or _classify_by_wording(facts, report))
+    """Return whether a code or the wording of the error names a specific kind."""
+    has_specific_code = any(kind not in _VAGUE_KINDS for kind in _list_kinds_by_code(facts))
+    return has_specific_code or _classify_by_wording(facts, report) is not None
 
 
 def _classify_by_code(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
-    """The name of the error."""
+    """Classify by the error codes; vague ones count only where the status says no more than they do."""
     status = _get_error_status(facts, report)
-    says = [kind for kind in _list_kinds_by_code(facts) if kind not in _VAGUE_KINDS or status <= 400]
-    return Verdict(says[0]) if says else None
+    for kind in _list_kinds_by_code(facts):
+        if kind not in _VAGUE_KINDS or status <= 400:
+            return Verdict(kind)
+    return None
 
 
 def _list_kinds_by_code(facts: ErrorFacts) -> list[VerdictKind]:
-    """Return what the names in an error are names of, what says most first."""
+    """List the kinds that the error codes stand for, the most specific first."""
     return [kind for pattern, kind in _KIND_BY_CODE if any(map(pattern.search, facts.codes))]
 
 
 def _classify_by_status(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
-    """The status of the response."""
+    """Classify by the HTTP status."""
     status = _get_error_status(facts, report)
-    if status >= 500:
-        return Verdict(_KIND_BY_STATUS.get(status, "server"))
-    return Verdict(_KIND_BY_STATUS.get(status, "invalid_request")) if status >= 400 else None
+    if status < 400:
+        return None
+    return Verdict(_KIND_BY_STATUS.get(status, "server" if status >= 500 else "invalid_request"))
 
 
 def _classify_by_wording(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
-    """What is left when neither name nor status is known."""
-    return next((Verdict(kind) for pattern, kind in _FALLBACK_WORDINGS if pattern.search(facts.plain_text)), None)
+    """Classify by the wording, for errors without a known code or status."""
+    kind = _find_first_match(_FALLBACK_WORDINGS, facts.plain_text)
+    return Verdict(kind) if kind else None
 
 
+# The order is the classifier: moving a rule changes verdicts. The corpus in tests/providers/errors holds real wordings
+# for each of them.
 ERROR_RULES: tuple[ErrorRule, ...] = (
     _detect_agent_guard,
     _detect_rate_ceiling,

@@ -1,4 +1,4 @@
-"""Numbers in the ways that people and programs write them, made plain digits; and times."""
+"""Rewrite numbers of any notation as plain digits, and parse the delays that error texts state."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import re
 import unicodedata
 
 _MOST_DIGITS = 15
-"""Longer numbers are no counts of tokens."""
+"""Digits of the longest number that may be a count of tokens; longer ones are ids or times."""
 _THIN_SPACE = re.compile(r"(?<=\d)[\u00a0\u2007\u2009\u202f](?=\d{3})")
+# One alternative a notation: 1,048,576 (also with "." or "_"), 1 048 576, and plain digits with an optional fraction.
+# Two groups with a single space ("128 000") are one number only before "tok": "error 400 123" is two.
 _NUMBER = re.compile(
     r"(?<![\w.])(?:(?P<groups>\d{1,3}(?P<mark>[,._])\d{3}(?:(?P=mark)\d{3})*)(?![\d])"
     r"|(?P<spaced>\d{1,3}(?:(?: \d{3}){2,4}(?!\d)| \d{3}(?= tok)))|"
@@ -19,12 +21,13 @@ _RETRY_WORDS = (
     r"try again|retry|retrying|wait|available again|resets?|esper[ae]r?|aguarde|int[eé]nt[ae]lo|tente|patiente[rz]|"
     r"attend(?:ez|re|i|ere)|réessaye[rz]|warten? ?(?:sie)?|versuchen? (?:sie )?es|riprova(?:re)?"
 )
-"""What introduces a time to come back. [H] English, and the languages of the rates per minute among the wordings."""
+"""Words that introduce a time to come back, in English and in the languages that ``patterns.RATE_LIMIT`` covers."""
 _RETRY_PHRASE = re.compile(
     rf"(?:{_RETRY_WORDS})(?: your request)?(?: again| de nuevo| novamente)?[ :]{{0,2}}"
     r"(?:after|in|for|en|em|dans|tra|fra|nach|après)?[ :~]{1,2}"
     r"(?:about )?((?:\d{1,9}(?:\.\d{1,9})? ?[a-z]{1,12}[ ,]{0,2}(?:(?:and|y|et|und|e) )?){1,4})"
 )
+# "ms" and the words of other languages come before the single letters: "stunde" must not be read as seconds.
 _DURATION_PIECE = re.compile(
     r"(\d{1,9}(?:\.\d{1,9})?) ?(ms|milli|stunde|ora\b|ore\b|tag|jour|giorn|s|m|h|d)[a-z]{0,11}"
 )
@@ -36,36 +39,40 @@ _SECONDS_BY_UNIT = {
 
 
 def canonicalize_number_text(text: str) -> str:
-    """Return ``text`` in lower case with ``1,048,576``, ``1_000``, ``200k`` and ``1.05M`` as plain digits."""
+    """Return ``text`` in lower case, with numbers like ``1,048,576``, ``1_000``, ``200k`` and ``1.05M`` as digits."""
     lower_text = unicodedata.normalize("NFKC", _THIN_SPACE.sub("_", text)).lower()
     return _NUMBER.sub(_expand_number, lower_text)
 
 
 def _expand_number(match: re.Match[str]) -> str:
-    whole = match["groups"] or match["spaced"] or match["digits"]
-    if len(whole) > _MOST_DIGITS + 4:
+    number = match["groups"] or match["spaced"] or match["digits"]
+    # A number of 15 digits has up to four separators. Longer ones count no tokens, and int() refuses very long ones.
+    if len(number) > _MOST_DIGITS + 4:
         return "#"
-    unit, tokens = match["unit"], match["tokens"] is not None
+    unit = match["unit"]
     fraction = match["fraction"] or ""
-    if match["mark"] == "." and whole.count(".") == 1 and not tokens:
-        return match[0]  # 3.844 seconds are not 3,844
-    if fraction and unit is None:
+    is_before_tokens = match["tokens"] is not None
+    # 3.844 seconds are not 3,844; "128.000 tokens" is 128,000, as German texts write it.
+    if match["mark"] == "." and number.count(".") == 1 and not is_before_tokens:
         return match[0]
     if unit is None:
-        return re.sub(r"\D", "", whole)
-    return str(_scale_number(whole, fraction, _MULTIPLIERS[unit]))
+        return match[0] if fraction else re.sub(r"\D", "", number)
+    return str(_scale_number(number, fraction, _MULTIPLIERS[unit]))
 
 
-def _scale_number(whole: str, fraction: str, unit: int) -> int:
-    """Return a number with a decimal point times its unit, exactly."""
-    whole, _, places = (whole + fraction).partition(".") if whole.count(".") < 2 else (whole, "", fraction[1:])
+def _scale_number(number: str, fraction: str, multiplier: int) -> int:
+    """Multiply a decimal number, written with any separators, exactly, and round it down."""
+    if number.count(".") < 2:
+        whole, _, places = (number + fraction).partition(".")
+    else:  # points between groups of thousands
+        whole, places = number, fraction[1:]
     places = places[:_MOST_DIGITS]
     scale: int = 10 ** len(places)
-    return int(re.sub(r"\D", "", whole) + places) * unit // scale
+    return int(re.sub(r"\D", "", whole) + places) * multiplier // scale
 
 
 def parse_retry_delay(text: str) -> float | None:
-    """Return the seconds of ``try again in 1m2.5s`` and its like, of the first one in ``text``."""
+    """Parse the first delay in ``text``, such as ``try again in 1m2.5s``, to seconds, or return None."""
     match = _RETRY_PHRASE.search(text)
     if match is None:
         return None

@@ -1,4 +1,13 @@
-"""What providers say, by family. All patterns read plain words: lower case, no quotes, no links, digits alone."""
+"""Wordings of provider errors, as patterns by family.
+
+All patterns are matched against normalized text: lower case, without quotes and links, numbers as plain digits
+(``ErrorFacts.plain_text``), except ``STATED_DURATION``. Repetition is bounded throughout (``.{0,60}``), so that a long
+text costs time in proportion to its length. ``error_rules`` decides in which order families are asked; a wording that
+is missing here can mostly be added to its family without any other change.
+
+The wordings in Chinese, Japanese, Korean, Russian and European languages are those of providers and gateways that
+answer in them.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +32,14 @@ OVERFLOW_CODE = re.compile(
     r"context|input)(?:tokens|length)"
     r"(?:exceeded)?$|promptinputtoolong"
 )
-"""Exact names for a prompt that is too long, letters alone; also as names of exceptions."""
+"""Normalized codes, and names of exceptions, for a prompt that is too long."""
 OVERFLOW_NAME = re.compile(
     r"\b(?:model_|max_)?(?:context|prompt|input)_?(?:length|window|size|limit|"
     r"tokens?)_?(?:limit_?)?(?:exceeded|overflow)"
     r"(?:_?(?:error|exception))?\b|\bexceed_context_size_error\b|\btokens_limit_reached\b|"
     r"\bmodel_max_prompt_tokens_exceeded\b"
 )
-"""The same names inside of a text."""
+"""The same names as they are written inside of a text."""
 
 AGENT_GUARD = _join_alternatives(
     r"context window(?: of \d+)?(?: is)? too small",
@@ -40,8 +49,9 @@ AGENT_GUARD = _join_alternatives(
     r"\bcompact(?:ion|ing)?\b.{0,40}(?:failed|cancel|timed out|aborted)",
     r"summari[sz]ation (?:failed|cancel)",
 )
-"""What agents say themselves before or after a call: no answer of a provider."""
+"""Errors that agents raise themselves before or after a call; OpenClaw's window guard is the first two."""
 
+# Matched before rate limits: a quota that is used up for hours is not cured by the short waits of a rate limit.
 DEFINITE_QUOTA = _join_alternatives(
     r"current quota",
     r"usage limit",
@@ -54,6 +64,7 @@ DEFINITE_QUOTA = _join_alternatives(
     r"exceed\w* (?:\w+ ){0,3}quota",
     r"额度|配额|限额|使用上限|(?:今日|今天|本日|每天|本月).{0,16}(?:上限|限制|用量)",
 )
+# "reset", "per minute" and "tpm" stand here in several languages, because an overflow never mentions a time.
 RATE_LIMIT = _join_alternatives(
     r"raten?[ _-]?limit",
     r"too many (?:concurrent )?requests",
@@ -101,7 +112,7 @@ STATED_DURATION = _join_alternatives(
     r"\d ?(?:分|秒|時間|日間)(?:後|以内|間に)|\d ?(?:分钟|分鐘|秒|小时|小時|天)(?:后|後|内|內)",
     r"\d ?(?:초|분|시간) ?(?:후|뒤|이내)",
 )
-"""A length of time, in a text with its numbers as they were written: no prompt is too long for 60 seconds."""
+"""A length of time; matched against ``raw_text``, since normalizing numbers would change "1.5m"."""
 TEMPORARY_LIMIT = _join_alternatives(
     r"\b(?:again|retry|back|retried|resubmit)(?: (?:your|the|this) request)?(?: again)? (?:later|shortly|soon|"
     r"momentarily|tomorrow|in a (?:bit|few|little|minute|moment|second|while)|after (?:a|some) (?:while|time))",
@@ -113,7 +124,7 @@ TEMPORARY_LIMIT = _join_alternatives(
     r"später|plus tard|m[áa]s tarde|mais tarde|pi[ùu] tardi|"
     r"позже",
 )
-"""What passes with time; read only where a text sounds of size."""
+"""Limits that pass with time. Matched only against errors that sound like an overflow, as the next four are."""
 PERIOD_LIMIT = _join_alternatives(
     r"\b(?:today|tonight|(?:for|of|in) the (?:day|week|month)|fair[ -]use)\b",
     r"\b(?:hourly|daily|weekly|monthly|allotment|allotted)\b|\b(?:this|billing|usage) (?:period|cycle)\b",
@@ -122,19 +133,19 @@ PERIOD_LIMIT = _join_alternatives(
     r"\b(?:hit|reached|used up|exceeded) your (?:\w+ ){0,2}(?:prompt|message|chat|query|token)s? (?:limit|allowance)"
     r"(?! (?:for|of|in) (?:this|the) (?:conversation|chat|request|model))",
 )
-"""What a period has used up; read only where a text sounds of size."""
+"""Quotas of a period that are used up."""
 PLAN_LIMIT = _join_alternatives(
     r"\b(?:prompt|message|chat|query) limit (?:was |has been |is )?(?:reached|hit|exceeded)",
     r"\b(?:free|trial|starter|basic|current|your) (?:plan|tier|subscription)\b",
     r"\b(?:for|of|by) (?:your |this |the )?(?:org(?:ani[sz]ation)?|account|team|user|project|workspace|api key)\b",
     r"\b(?:your|the|this) (?:org(?:ani[sz]ation)?|account|team|user)s? (?:has |have )?(?:sent|used|reached)\b",
 )
-"""What a plan or an account has used up; read only where a text sounds of size and the status refuses to serve."""
+"""Quotas of a plan or an account. Matched only under 402, 403 and 429 (``_PLAN_STATUSES``)."""
 SHARED_CAPACITY = _join_alternatives(
     r"\bqueued?\b|\bpeak\b|(?:tokens|requests) being processed|\bbusy\b|traffic|in flight",
     r"\b(?:current|shared|system|service|server|tier|overall|our|provisioned|insufficient|limited|more|no) capacity\b",
 )
-"""What others take up; read only where a text sounds of size."""
+"""Capacity that other requests take up."""
 ACCESS_DENIED = _join_alternatives(
     r"authentication[ _]?(?:error|exception|failed)|access[ _]?denied|unauthorized|permission[ _]?(?:error|denied)"
 )
@@ -153,6 +164,7 @@ ARRAY_TOO_LONG = _join_alternatives(
     r"(?:messages|contents|input): (?:too many items|list should have at most|array too long)",
     r"messages? count.{0,40}exceed",
 )
+# One result, block or message that is too large: cutting that part is enough.
 PART_TOO_LARGE = _join_alternatives(
     r"(?:tool[ _](?:result|output|response)|function[ _](?:result|response|output)|text block|"
     r"content block|single message|"
@@ -161,7 +173,9 @@ PART_TOO_LARGE = _join_alternatives(
     r"arguments)[\w.\[\]]*:? (?:is too (?:long|large)|string should have at most)",
 )
 
+# llama.cpp: the server was started with too small a batch, whatever the prompt.
 SERVER_SETTINGS = _join_alternatives(r"physical batch size", r"increase the .{0,20}batch", r"\bubatch\b")
+# Anthropic: max_tokens must be "greater than thinking.budget_tokens".
 THINKING_BUDGET = re.compile(r"greater than thinking\.?_?budget")
 CACHE_ERROR = _join_alternatives(r"cached[ _]content", r"cache_control", r"start caching", r"minimum token count")
 _OUTPUT_LIMIT_WORDS = (
@@ -176,6 +190,7 @@ OUTPUT_LIMIT = _join_alternatives(
     rf"supports? (?:up to|at most)|invalid|supported range|limit|range of)"
     rf".{{0,60}}{_OUTPUT_LIMIT_WORDS}",
 )
+# vLLM computes max_tokens as window less prompt, so a prompt over the window makes it negative: an overflow after all.
 NO_ROOM_FOR_OUTPUT = _join_alternatives(r"max_(?:completion_|output_)?tokens must be at least 1, got -")
 _MEDIA_WORDS = (
     r"(?:images?|pdfs?|audio|videos?|media|documents?|attachments?|photos?|pictures?|pixels?|"
@@ -249,7 +264,7 @@ CONTEXT_OVERFLOW = _join_alternatives(
     r"(?:exced\w*|supera\w*|d[eé]passe\w*|[uü]berschreite\w*|zu lang).{0,60}(?:contexto|contexte|"
     r"contesto|kontext)",
 )
-"""Wordings that can mean nothing but a prompt that does not fit."""
+"""Wordings that can only mean a prompt that does not fit the window."""
 BODY_TOO_LARGE = _join_alternatives(
     r"request(?: entity| payload| body| size)?(?: is)? too (?:large|big)",
     r"(?:payload|entity|body|content)(?: is)? too (?:large|big)",
@@ -274,8 +289,9 @@ TOKEN_OVERFLOW = _join_alternatives(
     r"input is too long|text is too long|inputs? (?:length|size) exceed",
     r"shorten (?:the |your )?(?:prompt|input|messages|conversation)",
 )
-"""Wordings that mean a prompt too long under a status that lets them."""
+"""Wordings that mean a prompt is too long, but only under the statuses of an invalid request (400, 413, 422)."""
 
+# Wordings about pairing, order, roles, ids and thinking blocks: normalization should have prevented them.
 INVALID_HISTORY = _join_alternatives(
     r"tool_?use|tool_?result|tool_?calls?\b|tool_call_id|tool[ _]call id|call_id|function ?call|"
     r"function ?response|tool[ _]message|tool output",
@@ -304,6 +320,7 @@ INVALID_REQUEST = _join_alternatives(
     r"content_filter|content management|reasoning is mandatory",
 )
 FLAGGED_CONTENT = _join_alternatives(r"\b(?:was|were|been|is) flagged\b|\bmoderation\b")
+# Responses: `previous_response_id` names a response that has expired or belongs to another key.
 UNKNOWN_PREVIOUS_RESPONSE = _join_alternatives(r"previous[ _]response.{0,80}not found")
 MODEL_ERROR = _join_alternatives(
     r"no endpoints found|on-demand throughput|inference profile",
@@ -333,6 +350,7 @@ SERVER_ERROR = _join_alternatives(
     r"internal (?:server )?error|server (?:had an )?error|bad gateway|unexpected error|"
     r"something went wrong"
 )
+# Names of providers and SDK exceptions among them: LiteLLM wraps an empty 400 in "BadRequestError: VertexAIException".
 _REASONLESS_WORDS = frozenset(
     {"google", "vertex", "vertexai", "openai", "anthropic", "gemini", "cerebras", "azure", "litellm", "request",
      "failed", "with", "status", "code", "error", "errors", "bad", "http", "api", "no", "body", "the", "null",
@@ -344,5 +362,5 @@ _WORD = re.compile(r"\w+")
 
 
 def has_no_reason(text: str) -> bool:
-    """Return whether ``text`` is made of nothing but the words of a refusal that gives no reason."""
+    """Return whether ``text`` is empty or consists of the stock words of a refusal (``400 bad request``)."""
     return all(word in _REASONLESS_WORDS for word in _WORD.findall(text))

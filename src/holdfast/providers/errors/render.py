@@ -1,8 +1,8 @@
-"""Errors said in the client's own API, so that the client knows what to do: above all that its prompt does not fit.
+"""Render errors in the wording of the client's own API, so that the client understands them.
 
-Clients know their own provider's wording and no other: Claude Code reads both numbers out of ``prompt is too long: A
-tokens > B maximum``, Codex looks for ``context_length_exceeded`` in a ``response.failed`` event. What is rendered here
-is what ``holdfast.providers.errors.classify_error`` reads back: the same kind, limit and requested.
+Clients know only their own provider's wording: Claude Code reads both numbers out of ``prompt is too long: A tokens > B
+maximum``, Codex looks for ``context_length_exceeded`` in a ``response.failed`` event. ``classify_error`` reads rendered
+errors back with the same kind, limit and requested tokens (a tested law).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ JSON_MIME = "application/json"
 
 
 class ErrorResponse(Struct, frozen=True):
-    """A response as a provider would give it."""
+    """An HTTP response, as a provider would send it."""
 
     status: int
     body: bytes
@@ -39,7 +39,10 @@ _CLIENT_KINDS: dict[str, VerdictKind] = {
     "media": "invalid_request",
     "invalid_history": "invalid_request",
 }
-"""Kinds without a form of their own. A client can do nothing about our settings and connections but try again."""
+"""The kinds that clients are told in place of kinds without a form of their own.
+
+Our settings, connections and quotas mean nothing to a client; all that it can do is try again.
+"""
 _KINDS_WITH_FORM = frozenset({"context_window", "input_plus_output", "request_bytes"})
 _DEFAULT_TEXTS: dict[str, str] = {
     "invalid_request": "The request is not valid.",
@@ -52,23 +55,23 @@ _DEFAULT_TEXTS: dict[str, str] = {
 
 
 def map_to_client_error_kind(kind: VerdictKind) -> VerdictKind:
-    """Return the kind that a client is told for ``kind``: every overflow that is not one of bytes is one of the window.
+    """Return the kind to tell a client for ``kind``: every overflow without a form becomes ``context_window``.
 
-    A client can make its conversation smaller; it knows nothing of tiers, of the limits a minute, or of silence.
+    A client can make its conversation smaller, but knows nothing of tiers, limits a minute, or silent overflows.
     """
-    if kind in OVERFLOW_KINDS:
-        return kind if kind in _KINDS_WITH_FORM else "context_window"
-    return _CLIENT_KINDS.get(kind, kind)
+    if kind in _KINDS_WITH_FORM:
+        return kind
+    return "context_window" if kind in OVERFLOW_KINDS else _CLIENT_KINDS.get(kind, kind)
 
 
 def render_error_response(
     api: str, verdict: Verdict, *, output: int | None = None, message: str = "", status: int = 0
 ) -> ErrorResponse:
-    """Return ``verdict`` as a response of ``api``, with its true numbers.
+    """Render ``verdict`` as a response of ``api``, with the verdict's own numbers.
 
-    ``output`` is the room asked for the answer, which the wordings of ``input_plus_output`` name. ``message`` is said
-    instead of the API's own words for what is no overflow, and behind them where the request has too many bytes.
-    ``status`` stands above the API's own.
+    ``output`` is the number of tokens asked for the answer, which the wordings of ``input_plus_output`` name.
+    ``message`` replaces the API's own text, except in overflows: it follows that of ``request_bytes`` and is left out
+    of the others, which clients read by their exact wording. ``status`` overrides the API's own HTTP status.
     """
     api_format, form, text = _choose_form_and_text(api, verdict, output, message, status)
     headers = {"content-type": JSON_MIME}
@@ -80,10 +83,10 @@ def render_error_response(
 def render_error_event(
     api: str, verdict: Verdict, *, output: int | None = None, message: str = "", sequence_number: int = 0
 ) -> bytes:
-    """Return ``verdict`` as the last server-sent event of a stream that has begun with HTTP 200.
+    """Render ``verdict`` as the last server-sent event of a stream that began with HTTP 200.
 
-    ``sequence_number`` is the event's place in a stream of Responses. Codex understands an overflow in this form alone,
-    so a streaming request of Responses is to be answered with it and not with a status.
+    ``sequence_number`` is the position of the event in a stream of the Responses API. Codex recognizes an overflow only
+    in this form, so answer a streaming request of Responses with it rather than with an error status.
     """
     api_format, form, text = _choose_form_and_text(api, verdict, output, message)
     return api_format.render_event(_build_body(api_format, form, text, verdict), sequence_number)
@@ -96,7 +99,7 @@ def _build_body(api_format: ErrorFormat, form: ErrorForm, text: str, verdict: Ve
 def _choose_form_and_text(
     api: str, verdict: Verdict, output: int | None, message: str, status: int = 0
 ) -> tuple[ErrorFormat, ErrorForm, str]:
-    """Return how ``api`` says errors, the form of this one, and what it says."""
+    """Choose the error format of ``api``, the form in it for ``verdict``, and the text to send."""
     raise_if_wrong_type(TypeError, verdict=(verdict, Verdict))
     if not isinstance(api, str) or api not in API_SPECS:
         raise UnrecognizedContent(f"no error can be said for {api!r}; the APIs are {', '.join(API_SPECS)}")
@@ -109,5 +112,6 @@ def _choose_form_and_text(
     elif kind == "request_bytes" and message:
         text = f"{form.text.rstrip('.')}: {message}"
     else:
-        text = (message if kind not in OVERFLOW_KINDS else "") or form.text or _DEFAULT_TEXTS[kind]
+        own_text = "" if kind in OVERFLOW_KINDS else message
+        text = own_text or form.text or _DEFAULT_TEXTS[kind]
     return api_format, form, text

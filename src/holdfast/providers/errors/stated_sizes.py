@@ -1,8 +1,13 @@
-"""The numbers that an error states: what fits, what was asked for, and how much of that is the answer."""
+"""Read the numbers that an error states: the tokens that fit, those that were sent, and the answer's share of them.
+
+Each table of patterns is tried in order, most specific first, and the first number found counts. Patterns read
+``ErrorFacts.plain_text``, in which numbers are plain digits.
+"""
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -18,7 +23,10 @@ _TOKEN_NUMBER = (
     r"(\d{1,15})(?![\d]|\.\d| ?(?:bytes?|characters?|chars?|[kmg]i?b\b|pages?|"
     r"images?|messages?|items?|requests?|seconds?|ms\b))"
 )
-"""A number that may be tokens: its unit is no other (Baidu's is characters), and it is not MiniMax's code."""
+"""A number that may count tokens.
+
+It has no other unit behind it, does not follow Baidu's "characters is", and is not MiniMax's error code 2013.
+"""
 _WINDOW_WORDS = (
     r"(?:context|prompt|input|sequence|model|token|configured)(?:[ _-](?:context|prompt|input|"
     r"token))?s?"
@@ -97,8 +105,11 @@ _SUM_PATTERNS = _compile_each(
     r"completion|output|tokens)"
     r"[^\n]{0,40}exceed",
 )
-"""Wordings that count the answer's allowance in, and tell it from the prompt. ``alone`` is a prompt that is told
-without the answer: over the limit, it is too long by itself."""
+"""Wordings of errors that add the answer's allowance to the prompt.
+
+``asked`` is the prompt and ``output`` the answer, ``total`` is both. ``alone`` is a prompt that is stated by itself: if
+it is over the limit, the prompt is too long without any answer.
+"""
 _SHARE_LIST = re.compile(r"requested (?:about |a total of )?\d{1,15} ?(?:tokens?)? ?\(([^()\n]{4,300})\)")
 _TOKEN_SHARE = re.compile(r"(\d{1,15}) (?:tokens )?([a-z][a-z ]{1,40})")
 _RATE_LIMIT_SIZES = re.compile(
@@ -118,31 +129,34 @@ _BODY_LIMIT_PATTERNS = _compile_each(
     r"total image size is [\d.]{1,12} ?mb, which exceeds the allowed limit of (\d{1,6})(?:\.\d{1,6})? ?(mb)",
 )
 """Wordings that name the bytes of a body: Google's, Alibaba's, OpenAI's (of its images together, in megabytes)."""
+# The smaller of the two meanings of "MB": a body sized by the larger one would be refused again.
 _MEGABYTE = 1_000_000
 
 
 class StatedSizes(Struct, frozen=True):
-    """Tokens that an error states. ``requested`` is the prompt alone where ``output`` is known."""
+    """Tokens that an error states; None for a number that it does not state."""
 
     limit: int | None = None
     requested: int | None = None
+    """The prompt alone if ``output`` is known, else the total."""
     output: int | None = None
 
     @property
     def is_over_limit(self) -> bool:
-        """Whether more was asked for than fits, by the error's own numbers."""
+        """Whether the error states both numbers and more was requested than fits."""
         return self.limit is not None and self.requested is not None and self.requested > self.limit
 
 
 def find_stated_sizes(facts: ErrorFacts) -> StatedSizes:
-    """Return the size that fits and the size that was asked for, as far as the error states them."""
-    limit, at = _find_first_number(_LIMIT_PATTERNS, facts.plain_text, -1)
-    requested_tokens, _ = _find_first_number(_REQUESTED_PATTERNS, facts.plain_text, at)
+    """Read the limit and the requested size of an error; numeric fields beside the message win over its text."""
+    limit, limit_start = _find_first_number(_LIMIT_PATTERNS, facts.plain_text, -1)
+    # "context length is 4096 tokens" matches both tables, and one number cannot be both sizes.
+    requested_tokens, _ = _find_first_number(_REQUESTED_PATTERNS, facts.plain_text, limit_start)
     return StatedSizes(facts.counts.get("limit", limit), facts.counts.get("requested", requested_tokens))
 
 
 def _find_first_number(patterns: tuple[re.Pattern[str], ...], text: str, excluded_start: int) -> tuple[int | None, int]:
-    """Return the first number found that does not stand at ``excluded_start``, and where it stands."""
+    """Return the first number that does not begin at ``excluded_start``, and its position, or None and -1."""
     for pattern in patterns:
         for match in pattern.finditer(text):
             if match.start(1) != excluded_start:
@@ -151,50 +165,79 @@ def _find_first_number(patterns: tuple[re.Pattern[str], ...], text: str, exclude
 
 
 def find_combined_sizes(facts: ErrorFacts) -> StatedSizes | None:
-    """Return the sizes of an error that counts prompt and answer together; None for any other."""
+    """Read the sizes of an error that counts prompt and answer together, or return None if it does not.
+
+    The difference matters: asking for a shorter answer may cure such an error without touching the conversation.
+    """
     shares = _find_token_shares(facts.plain_text)
     if shares is not None:
-        return StatedSizes(find_stated_sizes(facts).limit, *shares)
-    match = next(filter(None, (pattern.search(facts.plain_text) for pattern in _SUM_PATTERNS)), None)
+        return StatedSizes(find_stated_sizes(facts).limit, shares.prompt, shares.output)
+    match = _search_any(_SUM_PATTERNS, facts.plain_text)
     if match is None:
         return None
+    # Not every pattern has every group, and Anthropic writes the word "max_tokens" where the number of output was.
     sizes_by_name = {name: int(digits) for name, digits in match.groupdict().items() if digits and digits.isdecimal()}
     if "alone" in sizes_by_name and sizes_by_name["alone"] > sizes_by_name["limit"]:
         return None
     stated_sizes = find_stated_sizes(facts)
-    requested_tokens = sizes_by_name.get(
-        "asked", sizes_by_name.get("alone", sizes_by_name.get("total", stated_sizes.requested))
-    )
+    requested_tokens = stated_sizes.requested
+    for name in ("asked", "alone", "total"):
+        if name in sizes_by_name:
+            requested_tokens = sizes_by_name[name]
+            break
     return StatedSizes(sizes_by_name.get("limit", stated_sizes.limit), requested_tokens, sizes_by_name.get("output"))
 
 
-def _find_token_shares(text: str) -> tuple[int, int] | None:
-    """Return the tokens of prompt and answer out of ``9904 tokens (9648 in your prompt; 256 for the completion)``."""
+def _search_any(patterns: tuple[re.Pattern[str], ...], text: str) -> re.Match[str] | None:
+    """Return the match of the first pattern that occurs in ``text``, or None."""
+    for pattern in patterns:
+        match = pattern.search(text)
+        if match is not None:
+            return match
+    return None
+
+
+class _TokenShares(NamedTuple):
+    prompt: int
+    output: int
+
+
+def _find_token_shares(text: str) -> _TokenShares | None:
+    """Read a list of shares like ``9904 tokens (9648 in your prompt; 256 for the completion)``, or return None.
+
+    Shares of tools and images count as prompt.
+    """
     match = _SHARE_LIST.search(text)
-    prompt = output = 0
-    for count, label in _TOKEN_SHARE.findall(match[1]) if match else ():
+    if match is None:
+        return None
+    prompt_tokens = output_tokens = 0
+    for count, label in _TOKEN_SHARE.findall(match[1]):
         if "completion" in label or "output" in label or "answer" in label:
-            output += int(count)
+            output_tokens += int(count)
         else:
-            prompt += int(count)
-    return (prompt, output) if match and prompt else None
+            prompt_tokens += int(count)
+    return _TokenShares(prompt_tokens, output_tokens) if prompt_tokens else None
 
 
 def find_rate_sizes(facts: ErrorFacts) -> StatedSizes | None:
-    """Return the tokens a minute (or day) that are allowed and those of this request, where both are stated."""
-    if match := _RATE_LIMIT_SIZES.search(facts.plain_text):
-        return StatedSizes(int(match[1]), int(match[2]))
-    prompt = _PROMPT_RATE_SIZES.search(facts.plain_text)
-    return StatedSizes(int(prompt[2]), int(prompt[1])) if prompt else None
+    """Read the tokens allowed in a period and those of this request, or return None if not both are stated."""
+    match = _RATE_LIMIT_SIZES.search(facts.plain_text)
+    if match:
+        return StatedSizes(limit=int(match[1]), requested=int(match[2]))
+    prompt_match = _PROMPT_RATE_SIZES.search(facts.plain_text)
+    return StatedSizes(limit=int(prompt_match[2]), requested=int(prompt_match[1])) if prompt_match else None
 
 
 def find_body_limit(facts: ErrorFacts) -> int | None:
-    """Return the bytes that a body may have, where the error names them."""
-    match = next(filter(None, (pattern.search(facts.plain_text) for pattern in _BODY_LIMIT_PATTERNS)), None)
-    return int(match[1]) * (_MEGABYTE if match[match.re.groups] == "mb" else 1) or None if match else None
+    """Read the bytes that a request body may have, or return None if the error does not state them (or states 0)."""
+    match = _search_any(_BODY_LIMIT_PATTERNS, facts.plain_text)
+    if match is None:
+        return None
+    is_in_megabytes = match[match.re.groups] == "mb"  # only one pattern has the unit as its last group
+    return int(match[1]) * (_MEGABYTE if is_in_megabytes else 1) or None
 
 
 def find_rate_allowance(facts: ErrorFacts) -> int | None:
-    """Return the tokens a minute that are allowed, from ``40,000 input tokens per minute``."""
+    """Read an allowance like ``40,000 input tokens per minute`` (or hour, or day), or return None."""
     match = _TOKENS_PER_TIME.search(facts.plain_text)
     return int(match[1]) if match else None
