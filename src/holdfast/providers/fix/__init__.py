@@ -1,1 +1,1 @@
-"""What ``holdfast fix`` does to a request body, so that its API takes it."""
+"""Mend request bodies so that their API accepts them (``holdfast fix``)."""

@@ -1,4 +1,4 @@
-"""What a request is mended for, and what is told of it."""
+"""Types shared by the steps that fix a request: their context, the changes they report, and the result."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from holdfast.state.dialect import Dialect
 
 
 class RequestFix(Struct, frozen=True, omit_defaults=True):
-    """One change: the rule it keeps, why, and where it was made."""
+    """One change to a request."""
 
     rule: str
+    """Name of the validator's rule that was broken, or of the kind of change (``form``, ``foreign-form``, ``ids``)."""
     why: str
+    """What was wrong and what was done, in one line for the user."""
     path: str = ""
+    """JSON path of the change in the body as it was at that step."""
 
 
 class FixResult(Struct, frozen=True):
-    """A request as it may be sent, what was changed, and what is still refused."""
+    """A fixed request body with its changes, and the validator's findings that remain."""
 
     api: str
     body: bytes
@@ -32,42 +35,47 @@ class FixResult(Struct, frozen=True):
 
     @property
     def is_valid(self) -> bool:
-        """Whether the API takes it."""
+        """Whether no error remains, so that the API accepts the body."""
         return not select_error_findings(self.findings)
 
 
 class FixContext(Struct, frozen=True):
-    """What a request is judged by."""
+    """The API, model and options that a request is validated and fixed for."""
 
     spec: ApiSpec
     model: str
     betas: tuple[str, ...] | None
+    """Beta features from the request's headers, or None if the headers are unknown."""
     dialect: Dialect
     has_other_model: bool = False
-    """The body names another model than the one whose rules hold."""
+    """Whether the body names a model other than ``model``."""
     complete: bool = False
-    """The body is to be a whole request, not a part of one."""
+    """Whether the body must be a complete request, with its model and output limit, and not a part of one."""
 
     def validate_body(self, body: bytes) -> tuple[Finding, ...]:
-        """Return what is wrong with ``body``."""
+        """Return the validator's findings on ``body``, errors and warnings."""
         named_body = set_body_model(body, self.model) if self.has_other_model else body
         return validate_request(named_body, self.spec.api, betas=self.betas, model=self.model, complete=self.complete)
 
     def list_errors(self, body: bytes) -> list[Finding]:
-        """Return for what ``body`` is refused."""
+        """Return the findings on ``body`` that make the API refuse it."""
         return select_error_findings(self.validate_body(body))
 
 
 def select_error_findings(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that a request is refused for."""
+    """Select the findings that make an API refuse a request; warnings are left out."""
     return [finding for finding in findings if finding.level == "error"]
 
 
 def build_request_fix(finding: Finding, description: str, path: str = "") -> RequestFix:
-    """Return what is told of a change: what broke the rule and what was done, at ``path`` or where it was found."""
+    """Build the report of a change from the finding it cures and a description of the change.
+
+    ``path`` defaults to that of the finding.
+    """
+    # The message of a finding is "what is wrong; what to do about it", and the second half has just been done.
     problem = finding.message.rpartition("; ")[0] or finding.message
     return RequestFix(finding.rule, f"{problem}: {description}", path or finding.path)
 
 
 FixStep: TypeAlias = Callable[[bytes, FixContext, list[Finding]], tuple[bytes, list[RequestFix]]]
-"""A step makes another body of one that is refused, and tells what it changed."""
+"""A step takes a body, the context and the errors in it; it returns the changed body and a report of its changes."""

@@ -1,19 +1,24 @@
-"""A request made one that its API takes: its form, its history by hygiene, what stands around it by the validator.
+"""Fix a request body so that its API accepts it.
 
-A valid request keeps its very bytes. Halves of characters are mended first, for nothing reads a body with one in it.
-What is refused is mended in rounds of steps: the list of messages and the system prompt get their form, then tools and
-what stands in another API's form, then each message; then hygiene repairs the history, of what is still refused only
-that is changed which has one right way to be mended, and a limit of the answer is named where one must be. Two laws
-hold for every step: no word of a user or of a system prompt goes with it, and it stays only if in the end fewer rules
-are broken than before.
+A valid request keeps its bytes. Lone surrogates are replaced first, because nothing can parse a body with one. If the
+validator still finds errors, steps run in rounds:
+
+1. *forming* steps bring the list of messages, the system prompt, tools, foreign blocks and each message into the form
+   of the API;
+2. *repairing* steps normalize the history, change options that break a rule in the one right way, and add a missing
+   output limit.
+
+Two laws hold for every step: it must not lose a word of a user or system prompt, and its change is kept only if fewer
+rules are broken in the end than before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from holdfast.errors import FormatError, raise_if_wrong_type
-from holdfast.providers.common.json import surrogates as halves
+from holdfast.providers.common.json import surrogates
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.lenient_json import read_json_text
 from holdfast.providers.fix.fix_context import FixContext, FixResult, FixStep, RequestFix, select_error_findings
@@ -31,6 +36,8 @@ from holdfast.providers.requests.recognize import recognize_api
 from holdfast.providers.rules.rule import Finding
 from holdfast.state.dialect import Dialect
 
+# The list first, since all others look for messages in it; foreign tools and blocks before each message's own shape,
+# which would render what it does not know as text.
 _FORMING_STEPS: tuple[FixStep, ...] = (
     fix_message_list,
     translate_foreign_tools,
@@ -39,8 +46,10 @@ _FORMING_STEPS: tuple[FixStep, ...] = (
     reshape_messages,
 )
 _REPAIRING_STEPS: tuple[FixStep, ...] = (normalize_body_history, fix_options_greedily, add_missing_max_tokens)
+# One round is enough unless a fix brings another error to light. Six is chosen by judgement: each round validates the
+# body once a step, so more rounds cost time on bodies that cannot be fixed.
 _MAX_ROUNDS = 6
-"""Rounds before the rest stays as it is; one is enough unless mending one thing brings another to light."""
+"""Rounds of steps before the remaining errors are left as findings."""
 
 
 def fix_request(
@@ -52,65 +61,81 @@ def fix_request(
     betas: Sequence[str] | None = None,
     complete: bool = False,
 ) -> FixResult:
-    """Return ``body`` made valid for its API; the very same object when it is valid already.
+    """Fix ``body`` for its API. A valid body comes back as the same object.
 
-    ``model`` is whose rules hold, also where the body names another one; ``dialect`` tells them from API and model;
-    ``betas`` are those of the request's headers; a ``complete`` request must name its model and its ``max_tokens`` too.
-    Raises ``FormatError`` for what is no JSON object, and ``UnrecognizedContent`` for one of no API.
+    ``api`` is recognized from the body if it is not given. ``model`` is the model whose rules apply, even if the body
+    names another one; ``dialect`` returns those rules for an API and a model. ``betas`` are the beta features of the
+    request's headers. A ``complete`` request must also name its model and ``max_tokens``.
+
+    Raises ``FormatError`` if the body is not a JSON object, and ``UnrecognizedContent`` if its API cannot be told.
     """
     raise_if_wrong_type(FormatError, body=(body, bytes))
-    body, edits = fix_lone_surrogates(body)
+    body, fixes = fix_lone_surrogates(body)
     fields = parse_body_fields(body)
     api = api or recognize_api(fields)
-    spec, own = get_api_spec(api), read_json_text(fields.get("model"))
-    model_name = model or own
-    rules = dialect(api, model_name) if dialect is not None else get_api_dialect(spec.api, model_name)
-    work = FixContext(
+    spec = get_api_spec(api)
+    body_model = read_json_text(fields.get("model"))
+    model_name = model or body_model
+    context = FixContext(
         spec,
         model_name,
         tuple(betas) if betas is not None else None,
-        rules,
-        has_other_model=model_name != own,
+        dialect(api, model_name) if dialect is not None else get_api_dialect(spec.api, model_name),
+        has_other_model=model_name != body_model,
         complete=complete,
     )
-    findings = work.validate_body(body)
+    findings = context.validate_body(body)
     for _ in range(_MAX_ROUNDS):
         errors = select_error_findings(findings)
-        result = _run_steps(body, work, errors, (*_FORMING_STEPS, *_REPAIRING_STEPS)) or _run_steps(
-            body, work, errors, _REPAIRING_STEPS
-        )
-        if result is None:
+        outcome = _run_steps(body, context, errors, (*_FORMING_STEPS, *_REPAIRING_STEPS))
+        # A body whose form is odd but accepted can get worse by forming, and still be helped by the repairs alone.
+        if outcome is None:
+            outcome = _run_steps(body, context, errors, _REPAIRING_STEPS)
+        if outcome is None:
             break
-        body, new_edits = result
-        edits = (*edits, *new_edits)
-        findings = work.validate_body(body)
-    return FixResult(api, body, edits, findings)
+        body = outcome.body
+        fixes = (*fixes, *outcome.fixes)
+        findings = context.validate_body(body)
+    return FixResult(api, body, fixes, findings)
 
 
 def fix_lone_surrogates(body: bytes) -> tuple[bytes, tuple[RequestFix, ...]]:
-    """Return the body with U+FFFD for halves of characters, and what is told of it; the same object without any."""
-    clean = halves.replace_surrogates_in_bytes(body)
-    if clean is body:
+    """Replace lone surrogates by U+FFFD; return the same object and no fixes if the body has none."""
+    clean_body = surrogates.replace_surrogates_in_bytes(body)
+    if clean_body is body:
         return body, ()
     why = "half of a character is no text: U+FFFD stands in its place"
-    return clean, (RequestFix("characters", why, halves.find_lone_surrogate_path(body)),)
+    return clean_body, (RequestFix("characters", why, surrogates.find_lone_surrogate_path(body)),)
+
+
+class _StepsOutcome(NamedTuple):
+    body: bytes
+    fixes: list[RequestFix]
 
 
 def _run_steps(
-    body: bytes, work: FixContext, errors: list[Finding], steps: Sequence[FixStep]
-) -> tuple[bytes, list[RequestFix]] | None:
-    """Return the body after as many steps as leave the fewest rules broken; nothing unless those are fewer."""
-    best, min_errors = None, len(errors)
-    edits: list[RequestFix] = []
+    body: bytes, context: FixContext, errors: list[Finding], steps: Sequence[FixStep]
+) -> _StepsOutcome | None:
+    """Run steps one after the other and return the body at the point with the fewest errors, or None if never fewer.
+
+    A step may leave as many errors as before, or more: its change may be what the next step needs.
+    """
+    best_outcome = None
+    min_errors = len(errors)
+    fixes: list[RequestFix] = []
     for step in steps if errors else ():
-        new, new_edits = step(body, work, errors)
-        if new == body or has_lost_text(
-            count_user_texts(body, work.spec), count_user_texts(new, work.spec), allow_merged=True
-        ):
+        new_body, new_fixes = step(body, context, errors)
+        if new_body == body:
             continue
-        body, edits, errors = new, [*edits, *new_edits], work.list_errors(new)
+        user_texts = count_user_texts(body, context.spec)
+        if has_lost_text(user_texts, count_user_texts(new_body, context.spec), allow_merged=True):
+            continue
+        body = new_body
+        fixes = [*fixes, *new_fixes]
+        errors = context.list_errors(body)
         if len(errors) < min_errors:
-            best, min_errors = (body, edits), len(errors)
+            best_outcome = _StepsOutcome(body, fixes)
+            min_errors = len(errors)
         if not errors:
             break
-    return best
+    return best_outcome

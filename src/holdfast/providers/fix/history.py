@@ -1,4 +1,4 @@
-"""The history repaired by hygiene, as far as the body can be read."""
+"""Normalize the history in a request body (pairing, order, ids), as far as the body can be parsed."""
 
 from __future__ import annotations
 
@@ -20,49 +20,57 @@ from holdfast.state.edits import Edit
 from holdfast.state.view import apply_normalization
 
 _STORED_HISTORY_FIELDS = ("previous_response_id", "conversation", "thread", "cachedContent", "cached_content")
-"""Fields that name a part of the history which lies with the server."""
+"""Fields that refer to history stored on the server, which may hold the calls of results that look like orphans."""
 
 
-def normalize_body_history(body: bytes, work: FixContext, _errors: Sequence[Finding]) -> tuple[bytes, list[RequestFix]]:
-    """Return the body with its history repaired; as it is when it cannot be read."""
-    fields, dialect = parse_body_fields(body), work.dialect
+def normalize_body_history(
+    body: bytes, context: FixContext, _errors: Sequence[Finding]
+) -> tuple[bytes, list[RequestFix]]:
+    """Normalize the history of ``body``; return the body unchanged if it cannot be parsed."""
+    fields = parse_body_fields(body)
+    dialect = context.dialect
     if any(bytes(fields.get(key, b"null")) != b"null" for key in _STORED_HISTORY_FIELDS):
         dialect = replace(dialect, has_server_history=True)
     try:
-        parsed_request = parse_request(body, work.spec.api)
-        edits = normalize_history(
-            [sized_message.message for sized_message in parsed_request.messages], dialect, has_system_field=False
-        )
-        new = (
-            render_request(parsed_request, apply_normalization(list(parsed_request.messages), edits)) if edits else body
-        )
+        parsed_request = parse_request(body, context.spec.api)
+        messages = [sized_message.message for sized_message in parsed_request.messages]
+        edits = normalize_history(messages, dialect, has_system_field=False)
+        if not edits:
+            return body, []
+        new_body = render_request(parsed_request, apply_normalization(list(parsed_request.messages), edits))
     except FormatError:
         return body, []
-    placed_parts = {
-        _get_part_identity(part)
-        for edit in edits
-        for message in edit.replacement
-        if isinstance(message, Message)
-        for part in message.parts
-    }
-    reported_edits = [edit for edit in edits if not _is_move_source(edit, parsed_request.messages, placed_parts)]
-    return new, [
-        RequestFix(edit.rule, edit.why, f"$.{work.spec.messages_field}[{edit.span.start}]") for edit in reported_edits
-    ]
+    placed_parts = _collect_placed_parts(edits)
+    fixes = []
+    for edit in edits:
+        # Moving a result is two edits. The one that places it elsewhere already tells of it.
+        if not _is_move_source(edit, parsed_request.messages, placed_parts):
+            path = f"$.{context.spec.messages_field}[{edit.span.start}]"
+            fixes.append(RequestFix(edit.rule, edit.why, path))
+    return new_body, fixes
+
+
+def _collect_placed_parts(edits: Sequence[Edit]) -> set[int]:
+    """Return the identities of all parts that edits put somewhere."""
+    placed_parts: set[int] = set()
+    for edit in edits:
+        for message in edit.replacement:
+            if isinstance(message, Message):
+                placed_parts.update(map(_get_part_identity, message.parts))
+    return placed_parts
 
 
 def _is_move_source(edit: Edit, sized_messages: Sequence[SizedMessage], placed_parts: AbstractSet[int]) -> bool:
-    """Return whether an edit only leaves out what others ``placed_parts`` in another place, which they tell."""
+    """Return whether an edit only removes parts that other edits place elsewhere."""
     if edit.replacement:
         return False
-    parts = [
-        part
-        for sized_message in sized_messages[edit.span.start : edit.span.stop]
-        for part in sized_message.message.parts
-    ]
-    return bool(parts) and all(_get_part_identity(part) in placed_parts for part in parts)
+    removed_parts: list[Part] = []
+    for sized_message in sized_messages[edit.span.start : edit.span.stop]:
+        removed_parts += sized_message.message.parts
+    return bool(removed_parts) and all(_get_part_identity(part) in placed_parts for part in removed_parts)
 
 
 def _get_part_identity(part: Part) -> int:
-    """Return what tells a part from others, whatever id it goes out under."""
+    """Return a key that stays the same when normalization gives a result another call id."""
+    # `id` and not equality: two results with equal words are different parts.
     return id(part.content if isinstance(part, ToolResult) else part)

@@ -1,4 +1,8 @@
-"""What users, system prompts and summaries say in a body, in any form: to see that no change loses a word of it."""
+"""Count the texts of users, system prompts and summaries in a body, to check that no change loses a word of them.
+
+The texts are found in every form and field that any API uses, because a body is checked while it is in a mixture of
+them.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +16,20 @@ from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.registry import API_SPECS
 
 SYSTEM_PROMPT_FIELDS = ("system", "systemInstruction", "system_instruction", "instructions")
-"""Fields that hold the system prompt in some API."""
+"""Fields of the system prompt, in any API."""
 TEXT_BLOCK_TYPES = frozenset({"text", "input_text", "output_text", "summary_text"})
-"""Types under which some API writes words."""
+"""Types of text blocks, in any API."""
 CONTENT_FIELDS = ("content", "parts", "text")
-"""Fields under which some API keeps what a message says."""
+"""Fields of the content of a message, in any API."""
 _MESSAGE_LIKE_TYPES = TEXT_BLOCK_TYPES | {"", "message"}
 _NON_USER_ROLES = frozenset({"assistant", "model", "ai", "bot", "tool", "function"})
-"""Roles of those whose words may go: the model, and tools."""
+"""Roles of models and tools; their words may be dropped, a user's never."""
 
 
 def count_user_texts(body: bytes, spec: ApiSpec) -> Counter[str]:
-    """Return the words of users and system prompts, each text as often as it is said; nothing for unreadable bytes.
+    """Count the texts of users and system prompts in a body; the count is empty if it cannot be read.
 
-    What the newest block says that stands for older messages is among them.
+    The text of the newest compaction block is counted too: it is all that is left of older messages.
     """
     try:
         value = msgspec.json.decode(body)
@@ -33,15 +37,17 @@ def count_user_texts(body: bytes, spec: ApiSpec) -> Counter[str]:
         return Counter()
     if not isinstance(value, dict):
         return Counter()
-    user_texts = [text for name in SYSTEM_PROMPT_FIELDS for text in iter_block_texts(value.get(name))]
-    lists = dict.fromkeys([spec.messages_field, *(other_form.messages_field for other_form in API_SPECS.values())])
-    user_texts += [text for name in lists for text in _iter_user_texts(value.get(name))]
-    user_texts += _list_compaction_texts(value.get(spec.messages_field))[-1:]
+    user_texts: list[str] = []
+    for field in SYSTEM_PROMPT_FIELDS:
+        user_texts += iter_block_texts(value.get(field))
+    for field in dict.fromkeys([spec.messages_field, *(other.messages_field for other in API_SPECS.values())]):
+        user_texts += _iter_user_texts(value.get(field))
+    user_texts += list(_iter_compaction_texts(value.get(spec.messages_field)))[-1:]
     return Counter(text.strip() for text in user_texts if text.strip())
 
 
 def iter_block_texts(value: Any) -> Iterator[str]:
-    """Yield the texts in a string, a list, a message or a block of words, in order."""
+    """Yield the texts in a string, a list, a message or a text block, in order."""
     waiting = [value]
     while waiting:
         node = waiting.pop()
@@ -54,7 +60,7 @@ def iter_block_texts(value: Any) -> Iterator[str]:
 
 
 def _iter_user_texts(value: Any) -> Iterator[str]:
-    """Yield the texts of users and systems in a list of messages, one message, or a bare text."""
+    """Yield the texts of users and system prompts in a list of messages, a message, or a bare text."""
     waiting = [value]
     while waiting:
         node = waiting.pop()
@@ -64,28 +70,30 @@ def _iter_user_texts(value: Any) -> Iterator[str]:
             yield from iter_block_texts(node)
 
 
-def _list_compaction_texts(messages: Any) -> list[str]:
-    """Return what the blocks of a list of messages say that stand for what was before them."""
-    contents = (
-        [message.get("content") for message in messages if isinstance(message, dict)]
-        if isinstance(messages, list)
-        else []
-    )
-    blocks = [
-        block for content in contents if isinstance(content, list) for block in content if isinstance(block, dict)
-    ]
-    return [str(block["content"]) for block in blocks if block.get("type") == "compaction" and block.get("content")]
+def _iter_compaction_texts(messages: Any) -> Iterator[str]:
+    """Yield the texts of compaction blocks in a list of messages, oldest first."""
+    for message in messages if isinstance(messages, list) else ():
+        content = message.get("content") if isinstance(message, dict) else None
+        for block in content if isinstance(content, list) else ():
+            if isinstance(block, dict) and block.get("type") == "compaction" and block.get("content"):
+                yield str(block["content"])
 
 
 def has_lost_text(before: Counter[str], after: Counter[str], *, allow_merged: bool = False) -> bool:
-    """Return whether a text is said less often; one that was ``allow_merged`` may stand inside another one."""
+    """Return whether a text occurs less often in ``after`` than in ``before``.
+
+    With ``allow_merged``, a text that became part of a longer one does not count as lost.
+    """
     missing = before - after
     if not missing or not allow_merged:
         return bool(missing)
-    all_of_it, place = "\n".join(after), 0
+    joined_text = "\n".join(after)
+    position = 0
     for text in missing:
-        place = all_of_it.find(text, place)  # words seldom change places, so this is read about once
-        place = all_of_it.find(text) if place < 0 else place
-        if place < 0:
+        # Texts seldom change their order, so searching on from the last one reads the whole about once.
+        position = joined_text.find(text, position)
+        if position < 0:
+            position = joined_text.find(text)
+        if position < 0:
             return True
     return False

@@ -1,4 +1,4 @@
-"""The list of messages and the system prompt in the form, and in the field, that this API has for them."""
+"""Bring the list of messages and the system prompt into the form and the field that this API has for them."""
 
 from __future__ import annotations
 
@@ -12,169 +12,163 @@ from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.json_path import get_json_first_char
 from holdfast.providers.common.json.lenient_json import read_json_items, read_json_text
 from holdfast.providers.common.json.raw_json import decode_json_fields, encode_json, replace_json_fields
-from holdfast.providers.fix.blocks import iter_replacement_blocks, wrap_in_list
+from holdfast.providers.fix.blocks import decode_fields_if_object, iter_replacement_blocks, wrap_in_list
 from holdfast.providers.fix.fix_context import FixContext, RequestFix, build_request_fix
 from holdfast.providers.fix.lost_text import SYSTEM_PROMPT_FIELDS
 from holdfast.providers.rules.rule import Finding
 
 
-def fix_message_list(body: bytes, work: FixContext, errors: Sequence[Finding]) -> tuple[bytes, list[RequestFix]]:
-    """Return the body with a list as its list of messages, and the system prompt where it belongs."""
-    edits: list[RequestFix] = []
+def fix_message_list(body: bytes, context: FixContext, errors: Sequence[Finding]) -> tuple[bytes, list[RequestFix]]:
+    """Make the messages a flat list, and move the system prompt to where this API has it."""
+    fixes: list[RequestFix] = []
+    # The last two steps append, so the system prompt reads: its own field, other APIs' fields, leading system messages.
     for step in (_wrap_messages, _rewrite_system_prompt, _move_foreign_system_prompt, _hoist_system_messages):
-        body, new_edits = step(body, work.spec, errors)
-        edits += new_edits
-    return body, edits
+        body, new_fixes = step(body, context.spec, errors)
+        fixes += new_fixes
+    return body, fixes
 
 
 # -- the list ----------------------------------------------------------------------------------------------------------
 
 
 def _wrap_messages(body: bytes, spec: ApiSpec, _errors: Sequence[Finding]) -> tuple[bytes, list[RequestFix]]:
-    """Return the body with messages in a list: one alone, a bare text, and lists inside the list too."""
+    """Put a single message or a bare text in a list, and flatten lists inside the list."""
     raw_fields = parse_body_fields(body)
     raw = raw_fields.get(spec.messages_field)
     kind = get_json_first_char(raw)
     if raw is None or kind not in ("[", "{", '"') or (kind == '"' and spec.accepts_plain_text):
         return body, []
     raws = read_json_items(raw) if kind == "[" else [raw]
-    flat = _flatten_lists(raws)
-    if kind == "[" and len(flat) == len(raws) and not any(get_json_first_char(element) == "[" for element in raws):
+    if kind == "[" and not any(get_json_first_char(element) == "[" for element in raws):
         return body, []
-    why = f"the messages stand in one list: {len(flat)} of them"
-    return replace_json_fields(body, raw_fields, {spec.messages_field: encode_json(flat)}), [
-        RequestFix("form", why, f"$.{spec.messages_field}")
-    ]
+    messages = _flatten_lists(raws)
+    why = f"the messages stand in one list: {len(messages)} of them"
+    new_body = replace_json_fields(body, raw_fields, {spec.messages_field: encode_json(messages)})
+    return new_body, [RequestFix("form", why, f"$.{spec.messages_field}")]
 
 
 def _flatten_lists(raws: Sequence[Raw]) -> list[Raw]:
-    """Return the elements with those of lists among them in their place."""
-    waiting, out = list(reversed(raws)), []
+    """Return ``raws`` with every list among them, at any depth, replaced by its elements."""
+    waiting = list(reversed(raws))
+    elements = []
     while waiting:
         element = waiting.pop()
         if get_json_first_char(element) == "[":
             waiting += reversed(read_json_items(element))
         else:
-            out.append(element)
-    return out
+            elements.append(element)
+    return elements
 
 
 # -- the system prompt -------------------------------------------------------------------------------------------------
 
 
 def _rewrite_system_prompt(body: bytes, spec: ApiSpec, errors: Sequence[Finding]) -> tuple[bytes, list[RequestFix]]:
-    """Return the body with a system prompt that is refused written as this API writes it."""
+    """Rewrite a system prompt in the right field if the API refuses its form."""
     raw_fields = parse_body_fields(body)
-    name = next((name for name in spec.system_fields if name in raw_fields), None)
-    own_errors = [error for error in errors if name is not None and error.path.startswith(f"$.{name}")]
-    if name is None or not own_errors:
+    field = next((name for name in spec.system_fields if name in raw_fields), None)
+    if field is None:
         return body, []
-    new = _encode_system_prompt(spec, _parse_system_blocks(spec, raw_fields[name]))
-    return replace_json_fields(body, raw_fields, {name: new}), [
-        build_request_fix(own_errors[0], f"written as {spec.display_name} has it")
-    ]
+    first_error = next((error for error in errors if error.path.startswith(f"$.{field}")), None)
+    if first_error is None:
+        return body, []
+    system_prompt = _encode_system_prompt(spec, _parse_system_blocks(spec, raw_fields[field]))
+    new_body = replace_json_fields(body, raw_fields, {field: system_prompt})
+    return new_body, [build_request_fix(first_error, f"written as {spec.display_name} has it")]
 
 
 def _parse_system_blocks(spec: ApiSpec, raw: Raw) -> list[Raw]:
-    """Return what a system prompt of any form says, as blocks of this API."""
-    if get_json_first_char(raw) == "{":
-        raw_fields = decode_json_fields(raw)
-        inner = next((raw_fields[key] for key in ("parts", "content") if key in raw_fields), None)
-        raw = inner if inner is not None else raw
-    return [
-        new
-        for element in wrap_in_list(raw)
-        if get_json_first_char(element) != "n"
-        for new in iter_replacement_blocks(element, spec, "system")
-    ]
+    """Return the blocks of a system prompt of any API as blocks of this one."""
+    raw_fields = decode_fields_if_object(raw)
+    for key in ("parts", "content"):
+        if key in raw_fields:
+            raw = raw_fields[key]
+            break
+    blocks: list[Raw] = []
+    for element in wrap_in_list(raw):
+        blocks += iter_replacement_blocks(element, spec, "system")
+    return blocks
 
 
 def _encode_system_prompt(spec: ApiSpec, blocks: Sequence[Raw]) -> bytes:
-    return encode_json({spec.shape.content_field: blocks} if spec.shape.content_field != "content" else blocks)
+    # Gemini's system prompt is a content without a role ({"parts": […]}), Anthropic's a list of blocks.
+    has_content_object = spec.shape.content_field != "content"
+    return encode_json({spec.shape.content_field: blocks} if has_content_object else blocks)
 
 
 def _move_foreign_system_prompt(
     body: bytes, spec: ApiSpec, errors: Sequence[Finding]
 ) -> tuple[bytes, list[RequestFix]]:
-    """Return the body with the system prompt of another API's field in the place that this one has for it."""
-    paths = {error.path: error for error in errors}
-    edits = []
-    for name in SYSTEM_PROMPT_FIELDS:
-        raw_fields = parse_body_fields(body)
-        error = paths.get(f"$.{name}")
-        if (
-            error is None
-            or name in spec.system_fields
-            or name not in raw_fields
-            or not error.rule.endswith(".foreign-field")
-        ):
+    """Move a system prompt out of another API's field into the place that this API has for it."""
+    errors_by_path = {error.path: error for error in errors}
+    fixes = []
+    for field in SYSTEM_PROMPT_FIELDS:
+        error = errors_by_path.get(f"$.{field}")
+        if error is None or field in spec.system_fields or not error.rule.endswith(".foreign-field"):
             continue
-        blocks = _parse_system_blocks(spec, raw_fields.pop(name))
+        raw_fields = parse_body_fields(body)
+        if field not in raw_fields:
+            continue
+        blocks = _parse_system_blocks(spec, raw_fields.pop(field))
         body = encode_json(_append_system_blocks(raw_fields, spec, blocks))
-        edits.append(build_request_fix(error, f"what it says stands where {spec.display_name} has it"))
-    return body, edits
+        fixes.append(build_request_fix(error, f"what it says stands where {spec.display_name} has it"))
+    return body, fixes
 
 
 def _append_system_blocks(fields: Mapping[str, Raw], spec: ApiSpec, blocks: Sequence[Raw]) -> dict[str, Any]:
-    """Return the fields of a body with ``blocks`` at the end of its system prompt, or as its first message."""
+    """Return the fields of a body with ``blocks`` added to its system prompt.
+
+    They go behind what is in the system field, or into ``instructions`` (Responses), or become the first message
+    (Chat Completions).
+    """
     if spec.system_fields:
-        name = next((name for name in spec.system_fields if name in fields), spec.system_fields[0])
-        return {
-            **fields,
-            name: Raw(
-                _encode_system_prompt(spec, [*_parse_system_blocks(spec, fields.get(name, Raw(b"[]"))), *blocks])
-            ),
-        }
+        field = next((name for name in spec.system_fields if name in fields), spec.system_fields[0])
+        own_blocks = _parse_system_blocks(spec, fields.get(field, Raw(b"[]")))
+        return {**fields, field: Raw(_encode_system_prompt(spec, [*own_blocks, *blocks]))}
     if spec.accepts_plain_text:
-        words = [
-            read_json_text(fields.get("instructions")),
-            *(read_json_text(decode_json_fields(block).get("text")) for block in blocks),
-        ]
-        return {**fields, "instructions": "\n\n".join(word for word in words if word)}
-    return {
-        **fields,
-        spec.messages_field: [{"role": "system", "content": blocks}, *read_json_items(fields.get(spec.messages_field))],
-    }
+        texts = [read_json_text(fields.get("instructions"))]
+        texts += [read_json_text(decode_json_fields(block).get("text")) for block in blocks]
+        return {**fields, "instructions": "\n\n".join(filter(None, texts))}
+    messages = read_json_items(fields.get(spec.messages_field))
+    return {**fields, spec.messages_field: [{"role": "system", "content": blocks}, *messages]}
 
 
 def _hoist_system_messages(body: bytes, spec: ApiSpec, _errors: Sequence[Finding]) -> tuple[bytes, list[RequestFix]]:
-    """Return the body with system messages that stand first in the field that is theirs, where there is one."""
-    raw_fields = parse_body_fields(body)
-    raws = read_json_items(raw_fields.get(spec.messages_field)) if spec.system_fields else []
-    blocks: list[Raw] = []
-    lead = 0
-    while lead < len(raws) - 1 and (system_blocks := _get_system_message_blocks(raws[lead], spec)):
-        blocks += system_blocks
-        lead += 1
-    if not lead:
+    """Move system messages at the start of the list into the system field, if the API has one."""
+    if not spec.system_fields:
         return body, []
-    raw_fields[spec.messages_field] = Raw(encode_json(raws[lead:]))
-    why = f"{lead} system message(s) at the start moved into {spec.system_fields[0]!r}"
-    return encode_json(_append_system_blocks(raw_fields, spec, blocks)), [
-        RequestFix("system", why, f"$.{spec.messages_field}[0]")
-    ]
+    raw_fields = parse_body_fields(body)
+    raws = read_json_items(raw_fields.get(spec.messages_field))
+    blocks: list[Raw] = []
+    hoisted_count = 0
+    for raw in raws[:-1]:  # the last message stays: no API takes an empty list
+        system_blocks = _get_system_message_blocks(raw, spec)
+        if not system_blocks:
+            break
+        blocks += system_blocks
+        hoisted_count += 1
+    if not hoisted_count:
+        return body, []
+    raw_fields[spec.messages_field] = Raw(encode_json(raws[hoisted_count:]))
+    why = f"{hoisted_count} system message(s) at the start moved into {spec.system_fields[0]!r}"
+    new_body = encode_json(_append_system_blocks(raw_fields, spec, blocks))
+    return new_body, [RequestFix("system", why, f"$.{spec.messages_field}[0]")]
 
 
 def _get_system_message_blocks(raw: Raw, spec: ApiSpec) -> list[Raw]:
-    """Return the blocks of a system message that has words alone; none when it is no such message."""
-    raw_fields = decode_json_fields(raw) if get_json_first_char(raw) == "{" else {}
+    """Return the blocks of a system message that holds only text, or an empty list for any other message."""
+    raw_fields = decode_fields_if_object(raw)
     if read_json_text(raw_fields.get("role")).lower() not in {"system", "developer"}:
         return []
-    content = next(
-        (
-            raw_fields[key]
-            for key in ("content", "parts", "text")
-            if get_json_first_char(raw_fields.get(key)) not in ("", "n")
-        ),
-        None,
-    )
-    blocks = (
-        []
-        if content is None
-        else [new for block in wrap_in_list(content) for new in iter_replacement_blocks(block, spec, "system")]
-    )
-    words = [
-        read_json_text(decode_json_fields(block).get("text")) if get_json_first_char(block) == "{" else ""
-        for block in blocks
-    ]
-    return blocks if all(word.strip() for word in words) else []
+    content = None
+    for key in ("content", "parts", "text"):
+        if get_json_first_char(raw_fields.get(key)) not in ("", "n"):
+            content = raw_fields[key]
+            break
+    blocks: list[Raw] = []
+    for block in wrap_in_list(content) if content is not None else ():
+        blocks += iter_replacement_blocks(block, spec, "system")
+    for block in blocks:
+        if not read_json_text(decode_fields_if_object(block).get("text")).strip():
+            return []
+    return blocks

@@ -1,4 +1,7 @@
-"""Each message in the form of its API: readable, of a known role, its words under their own key, its ids strings."""
+"""Reshape single messages: a role that the API knows, content under the right key, ids as strings.
+
+Only messages that the validator refuses are touched, and only as long as none of their words is lost.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ from holdfast.providers.common.json.raw_json import (
 )
 from holdfast.providers.fix.blocks import (
     build_text_block,
+    decode_fields_if_object,
     find_block_text,
     get_text_block_type,
     iter_replacement_blocks,
@@ -39,76 +43,81 @@ from holdfast.providers.rules.rule import Finding
 
 _ROLE_ALIASES = {"assistant": "assistant", "model": "assistant", "ai": "assistant", "bot": "assistant",
              "system": "system", "developer": "system"}  # fmt: skip
-"""Roles that others use, and whose they are; all others are the user's."""
+"""Role names of other APIs and frameworks; any name that is not here is taken for a user's."""
 _CALL_TYPES = frozenset({"function_call", "custom_tool_call"})
 _OUTPUT_TYPES = frozenset({"function_call_output", "custom_tool_call_output"})
 _ID_FIELDS = ("id", "tool_use_id", "call_id", "tool_call_id")
+# A quick test on the bytes of a message, so that only messages with such an id are parsed for one.
 _NUMERIC_ID = re.compile(rb'"(?:id|tool_use_id|call_id|tool_call_id)"\s*:\s*-?\d')
 
 
-def reshape_messages(body: bytes, work: FixContext, errors: Sequence[Finding]) -> tuple[bytes, list[RequestFix]]:
-    """Return the body with each message that is refused in its API's form; the words in it stay."""
-    spec, raw_fields = work.spec, parse_body_fields(body)
+def reshape_messages(body: bytes, context: FixContext, errors: Sequence[Finding]) -> tuple[bytes, list[RequestFix]]:
+    """Rewrite each message that is refused in the form of its API, and remove those that hold nothing."""
+    spec = context.spec
+    raw_fields = parse_body_fields(body)
     raws = read_json_items(raw_fields.get(spec.messages_field))
-    errors_by_message = _group_errors_by_message(JsonTree(Raw(body)), spec.messages_field, errors)
-    new: list[Raw | None] = [*raws]
-    edits = []
+    first_errors = _get_first_errors(JsonTree(Raw(body)), spec.messages_field, errors)
+    new_messages = []
+    fixes = []
     for index, raw in enumerate(raws):
-        if index in errors_by_message:
-            new_message = _keep_if_text_lost(raw, _reshape_message(raw, spec))
-            new[index] = None if new_message is None else _stringify_message_ids(new_message)
-        elif _NUMERIC_ID.search(raw):
-            new[index] = _stringify_message_ids(raw)
-        if new[index] != raw:
-            message_errors = errors_by_message.get(
-                index, [Finding("ids", "error", f"$.{spec.messages_field}[{index}]", "an id is a string")]
-            )
-            edits += [
-                build_request_fix(error, f"written as {spec.display_name} has it") for error in message_errors[:1]
-            ]
-        readable_message, odd = _drop_unreadable_fields(new[index], spec)
-        if odd:
-            new[index] = readable_message
-            edits.append(
-                RequestFix("form", f"{', '.join(odd)} cannot be read: left out", f"$.{spec.messages_field}[{index}]")
-            )
-    if not edits:
+        path = f"$.{spec.messages_field}[{index}]"
+        new: Raw | None = raw
+        if index in first_errors:
+            new = _keep_if_text_lost(raw, _reshape_message(raw, spec))
+        if new is not None and (index in first_errors or _NUMERIC_ID.search(raw)):
+            new = _stringify_message_ids(new)
+        if new != raw:
+            error = first_errors.get(index) or Finding("ids", "error", path, "an id is a string")
+            fixes.append(build_request_fix(error, f"written as {spec.display_name} has it"))
+        if new is None:
+            continue
+        new, dropped_fields = _drop_unreadable_fields(new, spec)
+        if dropped_fields:
+            fixes.append(RequestFix("form", f"{', '.join(dropped_fields)} cannot be read: left out", path))
+        new_messages.append(new)
+    if not fixes:
         return body, []
-    return replace_json_fields(
-        body, raw_fields, {spec.messages_field: encode_json([message for message in new if message is not None])}
-    ), edits
+    return replace_json_fields(body, raw_fields, {spec.messages_field: encode_json(new_messages)}), fixes
 
 
-def _group_errors_by_message(tree: JsonTree, field: str, errors: Sequence[Finding]) -> dict[int, list[Finding]]:
-    """Return what is refused in each message."""
-    errors_by_message: dict[int, list[Finding]] = {}
+def _get_first_errors(tree: JsonTree, messages_field: str, errors: Sequence[Finding]) -> dict[int, Finding]:
+    """Return the first error inside of each message, by the index of the message."""
+    first_errors: dict[int, Finding] = {}
     for error in errors:
-        steps = tree.parse_path(error.path) if error.path.startswith(f"$.{field}[") else ()
-        if len(steps) > 1 and isinstance(steps[1], int):
-            errors_by_message.setdefault(steps[1], []).append(error)
-    return errors_by_message
+        if error.path.startswith(f"$.{messages_field}["):
+            steps = tree.parse_path(error.path)
+            if len(steps) > 1 and isinstance(steps[1], int):
+                first_errors.setdefault(steps[1], error)
+    return first_errors
 
 
 def _keep_if_text_lost(raw: Raw, reshaped: Raw | None) -> Raw | None:
-    """Return ``reshaped``, or the message as it stood if a word of it went; what a tool gave back is told elsewhere."""
-    if reshaped is None or (
-        get_json_first_char(raw) == "{" and read_json_text(decode_json_fields(raw).get("role")) in ("tool", "function")
-    ):
+    """Return ``reshaped``, or the message as it was if a word of it is missing there.
+
+    Tool messages are not checked, because reshaping turns their output into other text on purpose.
+    """
+    role = read_json_text(decode_fields_if_object(raw).get("role"))
+    if reshaped is None or role in ("tool", "function"):
         return reshaped
-    before, after = (set(iter_block_texts(msgspec.json.decode(message))) for message in (raw, reshaped))
-    return raw if any(text.strip() for text in before - after) else reshaped
+    texts_before = set(iter_block_texts(msgspec.json.decode(raw)))
+    texts_after = set(iter_block_texts(msgspec.json.decode(reshaped)))
+    return raw if any(text.strip() for text in texts_before - texts_after) else reshaped
 
 
-def _drop_unreadable_fields(raw: Raw | None, spec: ApiSpec) -> tuple[Raw | None, list[str]]:
-    """Return a message without the fields for which it cannot be read, and their names; itself where others are."""
-    if raw is None or get_json_first_char(raw) != "{" or _is_decodable(raw, spec):
+def _drop_unreadable_fields(raw: Raw, spec: ApiSpec) -> tuple[Raw, list[str]]:
+    """Return a message without the fields that make it undecodable, and the names of those fields.
+
+    If role, type or content is the cause, the message is returned as it is.
+    """
+    if get_json_first_char(raw) != "{" or _is_decodable(raw, spec):
         return raw, []
     raw_fields = decode_json_fields(raw)
-    core = {key: value for key, value in raw_fields.items() if key in ("role", "type", spec.shape.content_field)}
-    if not _is_decodable(encode_json(core), spec):
+    core_fields = {key: value for key, value in raw_fields.items() if key in ("role", "type", spec.shape.content_field)}
+    if not _is_decodable(encode_json(core_fields), spec):
         return raw, []
-    odd = [key for key, value in raw_fields.items() if not _is_decodable(encode_json({**core, key: value}), spec)]
-    return Raw(encode_json({key: value for key, value in raw_fields.items() if key not in odd})), odd
+    # One field at a time beside the core: the decoder stops at the first bad one and does not say which others are.
+    dropped = [key for key in raw_fields if not _is_decodable(encode_json({**core_fields, key: raw_fields[key]}), spec)]
+    return Raw(encode_json({key: value for key, value in raw_fields.items() if key not in dropped})), dropped
 
 
 def _is_decodable(message: JsonBytes, spec: ApiSpec) -> bool:
@@ -123,19 +132,23 @@ def _is_decodable(message: JsonBytes, spec: ApiSpec) -> bool:
 
 
 def _reshape_message(raw: Raw, spec: ApiSpec) -> Raw | None:
-    """Return a message in its API's form, nothing for what is none; the very same when nothing is to be done."""
+    """Rewrite an element of the list as a message of this API, or return None if it holds nothing to say.
+
+    A bare text becomes a user message. The same object is returned if nothing changes.
+    """
     kind = get_json_first_char(raw)
     if kind != "{":
         text = read_json_text(raw) if kind == '"' else ""
-        return (
-            Raw(encode_json(_build_single_block_message("user", build_text_block(text, spec, "user"), spec)))
-            if text.strip()
-            else None
-        )
+        if not text.strip():
+            return None
+        return Raw(encode_json(_build_single_block_message("user", build_text_block(text, spec, "user"), spec)))
     raw_fields = decode_json_fields(raw)
-    shape = _reshape_role_message if spec.group_items is None else _reshape_item
-    new = stringify_numeric_ids(shape(raw_fields, spec))
-    return raw if new == raw_fields else Raw(encode_json(new))
+    if spec.group_items is None:
+        new_fields = _reshape_role_message(raw_fields, spec)
+    else:
+        new_fields = _reshape_item(raw_fields, spec)
+    new_fields = stringify_numeric_ids(new_fields)
+    return raw if new_fields == raw_fields else Raw(encode_json(new_fields))
 
 
 def _build_single_block_message(role: str, block: Raw, spec: ApiSpec) -> dict[str, object]:
@@ -143,120 +156,142 @@ def _build_single_block_message(role: str, block: Raw, spec: ApiSpec) -> dict[st
 
 
 def _reshape_item(fields: dict[str, Raw], spec: ApiSpec) -> dict[str, Raw]:
-    """Return an item of Responses: a message by its role, words as a message, an output as text, a call with an id."""
-    kind = read_json_text(fields.get("type"))
-    if kind in TEXT_BLOCK_TYPES and (text := find_block_text(fields)):
-        role = "assistant" if kind == "output_text" else "user"
+    """Reshape an item of Responses: a text, call or output by its type, anything with a role as a message."""
+    item_type = read_json_text(fields.get("type"))
+    text = find_block_text(fields) if item_type in TEXT_BLOCK_TYPES else ""
+    if text:  # a content block that stands alone in the list
+        role = "assistant" if item_type == "output_text" else "user"
         block = build_text_block(text, spec, role)
         return {"type": Raw(b'"message"'), "role": Raw(encode_json(role)), "content": Raw(encode_json([block]))}
-    if kind in _CALL_TYPES and bytes(fields.get("call_id", b"null")) in (b"null", b'""'):
-        id_ = read_json_text(fields.get("id")) or mint_call_id(
-            encode_json(fields).decode(), get_api_dialect(spec.api, "")
-        )
-        return {**fields, "call_id": Raw(encode_json(id_))}
-    if kind in _OUTPUT_TYPES and "output" in fields:
+    if item_type in _CALL_TYPES and bytes(fields.get("call_id", b"null")) in (b"null", b'""'):
+        call_id = read_json_text(fields.get("id"))
+        if not call_id:
+            call_id = mint_call_id(encode_json(fields).decode(), get_api_dialect(spec.api, ""))
+        return {**fields, "call_id": Raw(encode_json(call_id))}
+    if item_type in _OUTPUT_TYPES and "output" in fields:
         return {"call_id": Raw(b'""'), **fields, "output": reshape_tool_output(fields["output"], spec)}
-    if kind in ("", "message") and ("role" in fields or any(key in fields for key in CONTENT_FIELDS)):
-        return _reshape_role_message(fields, spec)
-    return fields
+    is_message = item_type in ("", "message") and ("role" in fields or any(key in fields for key in CONTENT_FIELDS))
+    return _reshape_role_message(fields, spec) if is_message else fields
 
 
 def _reshape_role_message(fields: dict[str, Raw], spec: ApiSpec) -> dict[str, Raw]:
-    """Return a message of a known role with its words under the key that is theirs."""
-    key, role_name = spec.shape.content_field, read_json_text(fields.get("role"))
-    new = dict(fields)
-    odd = get_json_first_char(fields.get("role")) not in ('"', "" if "" in spec.shape.roles else '"')
-    if odd or role_name not in spec.shape.roles:
-        speaker = _ROLE_ALIASES.get(role_name.lower(), "user")
-        speaker = spec.shape.assistant_role if speaker == "assistant" else speaker
-        new["role"] = Raw(encode_json(speaker if speaker in spec.shape.roles else "user"))
-    role = read_json_text(new.get("role")).replace("model", "assistant")
-    own = new.get(key)
-    other_keys = [name for name in CONTENT_FIELDS if name != key and name in new]
-    added = [new.pop(name) for name in other_keys]
-    if own is not None and get_json_first_char(own) not in ("n", ""):
-        known_texts = set(iter_block_texts(msgspec.json.decode(own)))
-        added = [raw for raw in added if not set(iter_block_texts(msgspec.json.decode(raw))) <= known_texts]
-        added = [own, *added]
-    if added:
-        new[key] = _reshape_content(added, spec, role)
-    return new
+    """Reshape a message: a role that the API has, and all content under the API's own key."""
+    new_fields = dict(fields)
+    role = _choose_role(fields.get("role"), spec)
+    if role is not None:
+        new_fields["role"] = Raw(encode_json(role))
+    content_field = spec.shape.content_field
+    own_content = new_fields.get(content_field)
+    contents = []
+    own_texts: set[str] | None = None
+    if own_content is not None and get_json_first_char(own_content) != "n":
+        contents.append(own_content)
+        own_texts = set(iter_block_texts(msgspec.json.decode(own_content)))
+    for key in CONTENT_FIELDS:
+        if key == content_field or key not in new_fields:
+            continue
+        other_content = new_fields.pop(key)
+        # Frameworks write the same words under two keys ("content" and "text"); they must not be said twice.
+        if own_texts is not None and set(iter_block_texts(msgspec.json.decode(other_content))) <= own_texts:
+            continue
+        contents.append(other_content)
+    if contents:
+        block_role = read_json_text(new_fields.get("role")).replace("model", "assistant")
+        new_fields[content_field] = _reshape_content(contents, spec, block_role)
+    return new_fields
+
+
+def _choose_role(raw: Raw | None, spec: ApiSpec) -> str | None:
+    """Return the role to replace that of a message, or None if the API accepts it as it is."""
+    role = read_json_text(raw)
+    is_string = get_json_first_char(raw) == '"'
+    may_be_absent = raw is None and "" in spec.shape.roles
+    if role in spec.shape.roles and (is_string or may_be_absent):
+        return None
+    new_role = _ROLE_ALIASES.get(role.lower(), "user")
+    if new_role == "assistant":
+        new_role = spec.shape.assistant_role
+    return new_role if new_role in spec.shape.roles else "user"
 
 
 def _reshape_content(contents: Sequence[Raw], spec: ApiSpec, role: str) -> Raw:
-    """Return the content of a message: a text where that is all and may stand so, else blocks."""
-    if len(contents) == 1 and get_json_first_char(contents[0]) == '"' and get_text_block_type(spec, role):
-        return contents[0]
-    if len(contents) == 1 and role in ("tool", "function"):
-        return reshape_tool_output(contents[0], spec)
-    old = [old_block for raw in contents for old_block in wrap_in_list(raw)]
-    new = [block for old_block in old for block in iter_replacement_blocks(old_block, spec, role)]
-    if spec.supports_cache_control:
-        new = [_reshape_result(block, spec) for block in new]
-    new = [_render_unreadable_result(block, spec, role) for block in new]
-    return (
-        contents[0]
-        if len(contents) == 1 and get_json_first_char(contents[0]) == "[" and new == old
-        else Raw(encode_json(new))
-    )
+    """Merge the contents of one message: a single text stays a text if the API allows it, anything else is a list."""
+    if len(contents) == 1:
+        if get_json_first_char(contents[0]) == '"' and get_text_block_type(spec, role):
+            return contents[0]
+        if role in ("tool", "function"):
+            return reshape_tool_output(contents[0], spec)
+    blocks = [block for content in contents for block in wrap_in_list(content)]
+    new_blocks = []
+    for block in blocks:
+        for new_block in iter_replacement_blocks(block, spec, role):
+            reshaped_block = _reshape_result(new_block, spec) if spec.supports_cache_control else new_block
+            new_blocks.append(_render_unreadable_result(reshaped_block, spec, role))
+    is_unchanged_list = len(contents) == 1 and get_json_first_char(contents[0]) == "[" and new_blocks == blocks
+    return contents[0] if is_unchanged_list else Raw(encode_json(new_blocks))
 
 
 def _render_unreadable_result(block: Raw, spec: ApiSpec, role: str) -> Raw:
-    """Return what a user says in place of a result that cannot be read; any other block as it is."""
-    kind = (
-        classify_foreign_block(decode_json_value(block))
-        if get_json_first_char(block) == "{" and role != "assistant"
-        else None
+    """Turn a call or result that this API's reader cannot decode into text; return any other block as it is.
+
+    An assistant's calls are left to normalization, which drops malformed ones.
+    """
+    if get_json_first_char(block) != "{" or role == "assistant":
+        return block
+    origin = classify_foreign_block(decode_json_value(block))
+    is_own_call_or_result = (
+        origin is not None and origin.content_kind in (CALL_KIND, RESULT_KIND) and spec.api in origin.apis
     )
-    if kind is None or kind.content_kind not in (CALL_KIND, RESULT_KIND) or spec.api not in kind.apis:
+    if not is_own_call_or_result:
         return block
     message = spec.decode_message(encode_json(_build_single_block_message("user", block, spec)))
-    return (
-        block
-        if message.results or message.calls
-        else build_text_block(render_foreign_block(decode_json_fields(block)), spec, role)
-    )
+    if message.results or message.calls:
+        return block
+    return build_text_block(render_foreign_block(decode_json_fields(block)), spec, role)
 
 
 def _reshape_result(block: Raw, spec: ApiSpec) -> Raw:
-    """Return a block with string ids, what a tool gave back as text or blocks, and a mark of failure that is one."""
+    """Reshape a block of Anthropic's: string ids, an output of text or blocks, and ``is_error`` only as a boolean."""
     raw_fields = decode_json_fields(block)
-    new = stringify_numeric_ids(raw_fields) if "tool" in read_json_text(raw_fields.get("type")) else raw_fields
-    new = {key: raw for key, raw in new.items() if key != "is_error" or get_json_first_char(raw) in "tfn"}
-    if read_json_text(raw_fields.get("type")) == "tool_result" and "content" in raw_fields:
-        inner = reshape_tool_output(raw_fields["content"], spec)
-        new = new if inner == raw_fields["content"] else {**new, "content": inner}
-    return block if new == raw_fields else Raw(encode_json(new))
+    block_type = read_json_text(raw_fields.get("type"))
+    new_fields = stringify_numeric_ids(raw_fields) if "tool" in block_type else dict(raw_fields)
+    if "is_error" in new_fields and get_json_first_char(new_fields["is_error"]) not in "tfn":
+        del new_fields["is_error"]
+    if block_type == "tool_result" and "content" in raw_fields:
+        new_fields["content"] = reshape_tool_output(raw_fields["content"], spec)
+    return block if new_fields == raw_fields else Raw(encode_json(new_fields))
 
 
 # -- ids ---------------------------------------------------------------------------------------------------------------
 
 
 def stringify_numeric_ids(fields: dict[str, Raw]) -> dict[str, Raw]:
-    """Return the fields of an object with ids that are numbers as strings."""
-    numbers = {
-        key: fields[key] for key in _ID_FIELDS if key in fields and get_json_first_char(fields[key]) in "-0123456789"
-    }
-    return fields | {key: Raw(encode_json(bytes(raw).decode())) for key, raw in numbers.items()}
+    """Return a copy of the fields of an object in which ids that are numbers are strings of the same digits."""
+    new_fields = dict(fields)
+    for key in _ID_FIELDS:
+        if key in fields and get_json_first_char(fields[key]) in "-0123456789":
+            new_fields[key] = Raw(encode_json(bytes(fields[key]).decode()))
+    return new_fields
 
 
 def _stringify_message_ids(raw: Raw) -> Raw:
-    """Return a message with string ids: its own, those of its calls and its blocks."""
-    raw_fields = decode_json_fields(raw) if get_json_first_char(raw) == "{" else {}
-    new = stringify_numeric_ids(raw_fields)
+    """Return a message with string ids: its own, those of its calls and those of its blocks."""
+    raw_fields = decode_fields_if_object(raw)
+    new_fields = stringify_numeric_ids(raw_fields)
     for key in ("content", "tool_calls"):
         if get_json_first_char(raw_fields.get(key)) == "[":
-            old = read_json_items(raw_fields[key])
-            inner = [_stringify_block_ids(block) for block in old]
-            new = new if inner == old else {**new, key: Raw(encode_json(inner))}
-    return raw if new == raw_fields else Raw(encode_json(new))
+            blocks = read_json_items(raw_fields[key])
+            new_blocks = [_stringify_block_ids(block) for block in blocks]
+            if new_blocks != blocks:
+                new_fields[key] = Raw(encode_json(new_blocks))
+    return raw if new_fields == raw_fields else Raw(encode_json(new_fields))
 
 
 def _stringify_block_ids(raw: Raw) -> Raw:
-    raw_fields = decode_json_fields(raw) if get_json_first_char(raw) == "{" else {}
-    new = (
-        stringify_numeric_ids(raw_fields)
-        if "tool" in read_json_text(raw_fields.get("type")) or "function" in raw_fields
-        else raw_fields
-    )
-    return raw if new == raw_fields else Raw(encode_json(new))
+    raw_fields = decode_fields_if_object(raw)
+    # Only calls and results have ids that an API wants as strings.
+    is_call_or_result = "tool" in read_json_text(raw_fields.get("type")) or "function" in raw_fields
+    if not is_call_or_result:
+        return raw
+    new_fields = stringify_numeric_ids(raw_fields)
+    return raw if new_fields == raw_fields else Raw(encode_json(new_fields))

@@ -1,11 +1,13 @@
-"""A message in several APIs' forms, read piece by piece, each by whose it is.
+"""Translate messages that mix the forms of several APIs: each piece is read by the reader of its own API.
 
-People put one API's pictures into another's messages, and the calls of one beside the words of another.
+Converters and frameworks put one API's images into another's messages, and the calls of one beside the texts of
+another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
@@ -34,240 +36,279 @@ from holdfast.providers.openai_chat.spec import OPENAI_CHAT_SPEC
 from holdfast.providers.registry import API_SPECS, have_one_provider
 
 _CHAT_API = OPENAI_CHAT_SPEC.api
-"""The API whose calls stand beside the content of an answer."""
+"""The API that puts the calls of an answer beside its content, not into it."""
 _NULL = Raw(b"null")
 _ROLE_BY_NAME: dict[str, Role] = {
     "assistant": "assistant", "model": "assistant", "ai": "assistant", "bot": "assistant",
     "system": "system", "developer": "system", "tool": "tool", "function": "tool",
 }  # fmt: skip
-"""Roles of all APIs, and whose they are; all others are the user's."""
+"""Role names of all APIs and frameworks; any name that is not here is taken for a user's."""
 
 
 class TranslatedMessage(Struct):
-    """A message as values, its bytes where nothing in it is foreign, and a note on each thing that was left behind."""
+    """A message decoded from any mixture of forms."""
 
     message: Message
     raw: Raw | None = None
+    """Its bytes, if nothing in it is foreign; they are sent as they are."""
     losses: tuple[str, ...] = ()
+    """A note on each piece that has no place in the target API."""
     base: Raw | None = None
-    """The message that it is written over, where what stands beside the blocks is this API's own."""
+    """The original message, if only blocks in its content are foreign: its other fields are kept when it is encoded."""
 
 
 # -- one message -------------------------------------------------------------------------------------------------------
 
 
 def translate_message(raw: Raw, spec: ApiSpec, foreign_blocks: Sequence[ForeignBlock]) -> TranslatedMessage:
-    """Return one element of a list of messages, in which ``foreign_blocks`` are foreign; of an unreadable one its
-    bytes.
+    """Decode one element of the list of messages, in which ``foreign_blocks`` were found.
+
+    An element that cannot be read keeps its bytes, with an empty message in its place.
     """
     try:
         if not foreign_blocks:
             return TranslatedMessage(spec.decode_message(raw), raw)
-        new = _rebuild_message(raw, spec)
-        own = spec.supports_cache_control and all(path.startswith(".content[") for path, _ in foreign_blocks)
-        return replace(new, base=_set_message_role(raw, new.message.role)) if own else new
+        translated = _rebuild_message(raw, spec)
     except FormatError:
         return TranslatedMessage(Message("system"), raw)
+    has_own_fields = spec.supports_cache_control and all(path.startswith(".content[") for path, _ in foreign_blocks)
+    if not has_own_fields:
+        return translated
+    return replace(translated, base=_set_message_role(raw, translated.message.role))
 
 
 def _set_message_role(raw: Raw, role: Role) -> Raw:
+    # Only for Anthropic (the API with cache_control), where results are a user's blocks.
     return Raw(encode_json({**decode_json_fields(raw), "role": "user" if role == "tool" else role}))
 
 
 def _rebuild_message(raw: Raw, spec: ApiSpec) -> TranslatedMessage:
-    """Return a message in which something is foreign, or an item or a block that stands in the place of one."""
+    """Decode a message that has foreign pieces, or a single item or block in the place of a message."""
     raw_fields = decode_json_fields(raw)
-    alone = None if "role" in raw_fields else _classify_raw_block(raw)
-    if alone is not None:
-        role: Role = "assistant" if alone.content_kind in (CALL_KIND, THINKING_KIND) else "user"
-        parts, losses = _decode_mixed_blocks([raw], spec, role)
-        return TranslatedMessage(Message(role, parts), losses=losses)
+    lone_origin = None if "role" in raw_fields else _classify_raw_block(raw)
+    if lone_origin is not None:
+        role: Role = "assistant" if lone_origin.content_kind in (CALL_KIND, THINKING_KIND) else "user"
+        decoded = _decode_mixed_blocks([raw], spec, role)
+        return TranslatedMessage(Message(role, decoded.parts), losses=decoded.losses)
     role = _ROLE_BY_NAME.get(read_json_text(raw_fields.get("role")).lower(), "user")
     if role == "tool" and "parts" not in raw_fields:
-        parts, losses = _decode_mixed_blocks(
-            _list_tool_output_blocks(raw_fields.get("content", _NULL), spec), spec, role
+        output_blocks = _list_tool_output_blocks(raw_fields.get("content", _NULL), spec)
+        decoded = _decode_mixed_blocks(output_blocks, spec, role)
+        return TranslatedMessage(
+            Message(role, _build_tool_result_parts(raw_fields, decoded.parts)), losses=decoded.losses
         )
-        return TranslatedMessage(Message(role, _build_tool_result_parts(raw_fields, parts)), losses=losses)
-    parts, losses = _decode_mixed_blocks(
-        [element for key in CONTENT_FIELDS for element in wrap_in_list(raw_fields.get(key, _NULL))], spec, role
-    )
-    beside = _decode_side_fields(raw_fields, spec)
-    thought = tuple(part for part in beside if isinstance(part, Thinking))
-    return TranslatedMessage(Message(role, (*thought, *parts, *beside[len(thought) :])), losses=losses)
+    blocks: list[Raw] = []
+    for key in CONTENT_FIELDS:
+        blocks += wrap_in_list(raw_fields.get(key, _NULL))
+    decoded = _decode_mixed_blocks(blocks, spec, role)
+    side_parts = _decode_side_fields(raw_fields, spec)
+    # Thinking comes before the content and calls behind it, as the model wrote them.
+    thinking = tuple(part for part in side_parts if isinstance(part, Thinking))
+    parts = (*thinking, *decoded.parts, *side_parts[len(thinking) :])
+    return TranslatedMessage(Message(role, parts), losses=decoded.losses)
 
 
 def _list_tool_output_blocks(content: Raw, spec: ApiSpec) -> list[Raw]:
-    """Return what a tool message of Chat holds: results that stand in it as they are, or what the tool gave back."""
+    """Return the blocks in a tool message of Chat: whole results as they are, or the reshaped output of the tool."""
     blocks = wrap_in_list(content)
-    kinds = [kind.content_kind for kind in map(_classify_raw_block, blocks) if kind is not None]
-    return blocks if RESULT_KIND in kinds else wrap_in_list(reshape_tool_output(content, spec))
+    for block in blocks:
+        origin = _classify_raw_block(block)
+        if origin is not None and origin.content_kind == RESULT_KIND:
+            return blocks
+    return wrap_in_list(reshape_tool_output(content, spec))
 
 
 def _build_tool_result_parts(fields: Mapping[str, Raw], parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Return what a tool message of Chat holds: results that stand in it, or itself as one."""
+    """Return the results that a tool message of Chat holds, or else one result made of the message itself."""
     if any(isinstance(part, ToolResult) for part in parts):
         return parts
-    inner = tuple(part for part in parts if isinstance(part, Text | Media | Opaque))
-    if len(inner) == 1 and isinstance(inner[0], Text):
-        inner = (Text(inner[0].text),)
-    return (
-        ToolResult(
-            read_json_text(stringify_numeric_ids(dict(fields)).get("tool_call_id")),
-            read_json_text(fields.get("name")),
-            inner,
-        ),
-    )
+    content = tuple(part for part in parts if isinstance(part, Text | Media | Opaque))
+    if len(content) == 1 and isinstance(content[0], Text):
+        content = (Text(content[0].text),)  # without its raw block, so that it is written as a plain text
+    call_id = read_json_text(stringify_numeric_ids(dict(fields)).get("tool_call_id"))
+    return (ToolResult(call_id, read_json_text(fields.get("name")), content),)
 
 
 def _decode_side_fields(fields: Mapping[str, Raw], spec: ApiSpec) -> tuple[Part, ...]:
-    """Return what stands beside the content of a message of Chat, thinking first; elsewhere that is its calls."""
-    chat = API_SPECS[_CHAT_API]
+    """Decode the fields beside the content of a message, thinking first.
+
+    If the target is not Chat these are Chat's calls; all other fields beside a content mean nothing elsewhere.
+    """
     if spec.blocks.call_fields:
-        side_fields = {key: raw for key, raw in fields.items() if key not in CONTENT_FIELDS}
-        has_known_role = read_json_text(fields.get("role")) in ("user", "assistant", "system", "developer")
-        return spec.decode_message(
-            encode_json(side_fields if has_known_role else {**side_fields, "role": "assistant"})
-        ).parts
+        side_fields: dict[str, Any] = {key: raw for key, raw in fields.items() if key not in CONTENT_FIELDS}
+        if read_json_text(fields.get("role")) not in ("user", "assistant", "system", "developer"):
+            side_fields["role"] = "assistant"
+        return spec.decode_message(encode_json(side_fields)).parts
     calls = read_json_items(fields.get("tool_calls"))
     if get_json_first_char(fields.get("function_call")) == "{":
         name = read_json_text(decode_json_fields(fields["function_call"]).get("name"))
+        # The old form has no ids. An id of this shape counts as none: the result is tied to the call by its name.
         calls.append(Raw(encode_json({"id": f"{name}#1", "type": "function", "function": fields["function_call"]})))
-    return strip_foreign_content(
-        chat.decode_message(encode_json({"role": "assistant", "tool_calls": calls})),
-        spec.api,
-        keeps_file_ids=have_one_provider(spec.api, _CHAT_API),
-    ).parts
+    chat_message = API_SPECS[_CHAT_API].decode_message(encode_json({"role": "assistant", "tool_calls": calls}))
+    keeps_file_ids = have_one_provider(spec.api, _CHAT_API)
+    return strip_foreign_content(chat_message, spec.api, keeps_file_ids=keeps_file_ids).parts
 
 
 def split_results_from_answer(translated: TranslatedMessage) -> list[TranslatedMessage]:
-    """Return a message, and behind it as one of its own what tools gave back that stood in an answer."""
+    """Split an assistant message that holds tool results: the results become a message of their own behind it.
+
+    Some frameworks keep a call and its result in one message; no API takes a result from the assistant.
+    """
     results = translated.message.results
     if translated.raw is not None or translated.message.role != "assistant" or not results:
         return [translated]
     other_parts = tuple(part for part in translated.message.parts if not isinstance(part, ToolResult))
-    result_message = TranslatedMessage(Message("tool", results), losses=() if other_parts else translated.losses)
-    return (
-        [replace(translated, message=Message("assistant", other_parts)), result_message]
-        if other_parts
-        else [result_message]
-    )
+    if not other_parts:
+        return [TranslatedMessage(Message("tool", results), losses=translated.losses)]
+    answer = replace(translated, message=Message("assistant", other_parts))
+    return [answer, TranslatedMessage(Message("tool", results))]
 
 
 # -- its pieces --------------------------------------------------------------------------------------------------------
 
 
-def _decode_mixed_blocks(blocks: Sequence[Raw], spec: ApiSpec, role: Role) -> tuple[tuple[Part, ...], tuple[str, ...]]:
-    """Return the elements of a content as parts, and a note on each that could not be brought along.
+class _DecodedParts(NamedTuple):
+    parts: tuple[Part, ...]
+    losses: tuple[str, ...] = ()
+    """A note on each piece that has no place in the target API."""
 
-    All of one API's are read together, for what has no id is named by its place among them.
-    """
-    owned_blocks = [pair for block in blocks for pair in _iter_with_owner(block, spec, role)]
-    block_parts: list[tuple[Part, ...]] = [()] * len(owned_blocks)
+
+class _OwnedBlock(NamedTuple):
+    api: str
+    """The API whose reader decodes the block."""
+    raw: Raw
+
+
+def _decode_mixed_blocks(blocks: Sequence[Raw], spec: ApiSpec, role: Role) -> _DecodedParts:
+    """Decode the blocks of a content, each by its own API's reader, and convert the parts to the target API."""
+    owned_blocks = [owned_block for block in blocks for owned_block in _iter_owned_blocks(block, spec, role)]
+    indexes_by_api: dict[str, list[int]] = {}
+    for index, owned_block in enumerate(owned_blocks):
+        indexes_by_api.setdefault(owned_block.api, []).append(index)
+    parts_by_block: list[tuple[Part, ...]] = [()] * len(owned_blocks)
     losses: list[str] = []
-    for api in dict.fromkeys(owner for owner, _ in owned_blocks):
-        places = [index for index, (owner, _) in enumerate(owned_blocks) if owner == api]
-        for index, parts in zip(
-            places, _decode_blocks_of_api([owned_blocks[index][1] for index in places], api), strict=True
-        ):
-            block_parts[index], new_losses = _convert_parts(parts, api, spec)
-            losses += new_losses
-    return tuple(part for parts in block_parts for part in parts), tuple(losses)
+    # All blocks of one API are decoded in one go, since readers name pieces without an id by their position.
+    for api, indexes in indexes_by_api.items():
+        decoded_blocks = _decode_blocks_of_api([owned_blocks[index].raw for index in indexes], api)
+        for index, block_parts in zip(indexes, decoded_blocks, strict=True):
+            converted = _convert_parts(block_parts, api, spec)
+            parts_by_block[index] = converted.parts
+            losses += converted.losses
+    all_parts: list[Part] = []
+    for block_parts in parts_by_block:
+        all_parts += block_parts
+    return _DecodedParts(tuple(all_parts), tuple(losses))
 
 
-def _iter_with_owner(block: Raw, spec: ApiSpec, role: Role) -> Iterator[tuple[str, Raw]]:
-    """Yield whose an element is, and itself; a call that nobody but the assistant may make is told in words."""
-    kind = _classify_raw_block(block)
-    if kind is None or (kind.content_kind == CALL_KIND and role != "assistant"):
-        yield from ((spec.api, own_block) for own_block in iter_replacement_blocks(block, spec, role))
+def _iter_owned_blocks(block: Raw, spec: ApiSpec, role: Role) -> Iterator[_OwnedBlock]:
+    """Yield a block with the API that reads it, prepared for its reader.
+
+    A call outside of an assistant's message becomes text, because nobody else may make one.
+    """
+    origin = _classify_raw_block(block)
+    is_misplaced_call = origin is not None and origin.content_kind == CALL_KIND and role != "assistant"
+    if origin is None or is_misplaced_call:
+        for own_block in iter_replacement_blocks(block, spec, role):
+            yield _OwnedBlock(spec.api, own_block)
     else:
-        owner = _get_reading_api(kind, spec)
-        yield owner, _prepare_block(block, API_SPECS[owner])
+        reading_api = _get_reading_api(origin, spec)
+        yield _OwnedBlock(reading_api, _prepare_block(block, API_SPECS[reading_api]))
 
 
 def _classify_raw_block(raw: Raw) -> BlockOrigin | None:
     return classify_foreign_block(decode_json_value(raw))
 
 
-def _get_reading_api(kind: BlockOrigin, spec: ApiSpec) -> str:
-    """Return the API whose reader takes what is of this kind: this one's, where it knows it."""
-    return spec.api if spec.api in kind.apis else kind.apis[0]
+def _get_reading_api(origin: BlockOrigin, spec: ApiSpec) -> str:
+    """Return the API whose reader decodes a block: the target's if it knows the form, else the first that does."""
+    return spec.api if spec.api in origin.apis else origin.apis[0]
 
 
 def _prepare_block(block: Raw, spec: ApiSpec) -> Raw:
-    """Return an element with what a tool gave back as text or blocks, ids that are strings, addresses in an object.
+    """Repair the small faults of a block that its reader would stumble over: outputs, ids and image addresses.
 
-    One that has all that already keeps its bytes.
+    A block without such faults keeps its bytes.
     """
-    stood = decode_json_fields(block)
-    new_fields = stringify_numeric_ids(dict(stood))
+    raw_fields = decode_json_fields(block)
+    new_fields = stringify_numeric_ids(raw_fields)
     if spec.shape.image_url_is_object and get_json_first_char(new_fields.get("image_url")) == '"':
         new_fields["image_url"] = Raw(encode_json({"url": new_fields["image_url"]}))
-    new_fields |= {
-        key: reshape_tool_output(new_fields[key], spec) for key in ("content", "output") if key in new_fields
-    }
-    return block if new_fields == stood else Raw(encode_json(new_fields))
+    for key in ("content", "output"):
+        if key in new_fields:
+            new_fields[key] = reshape_tool_output(new_fields[key], spec)
+    return block if new_fields == raw_fields else Raw(encode_json(new_fields))
 
 
 def _decode_blocks_of_api(raws: Sequence[Raw], api: str) -> list[tuple[Part, ...]]:
-    """Return the parts that each of some elements of one API's is; an item of Responses stands for itself."""
+    """Decode blocks of one API; the result has the parts of each block, in the same order."""
     spec = API_SPECS[api]
-    if spec.group_items is not None:
-        items = [
-            raw if _is_responses_item(raw) else Raw(encode_json({"role": "user", "content": [raw]})) for raw in raws
-        ]
-        return [spec.decode_message(item).parts for item in items]
-    message = encode_json({"role": "user", spec.shape.content_field: raws})
-    return [(part,) for part in spec.decode_message(message).parts]
+    if spec.group_items is None:
+        message = spec.decode_message(encode_json({"role": "user", spec.shape.content_field: raws}))
+        return [(part,) for part in message.parts]
+    parts_by_block = []
+    for raw in raws:
+        # Calls, results and reasoning of Responses are items of the list; everything else is a block of a message.
+        item = raw if _is_responses_item(raw) else Raw(encode_json({"role": "user", "content": [raw]}))
+        parts_by_block.append(spec.decode_message(item).parts)
+    return parts_by_block
 
 
 def _is_responses_item(raw: Raw) -> bool:
-    kind = _classify_raw_block(raw)
-    return kind is not None and kind.content_kind in (CALL_KIND, RESULT_KIND, THINKING_KIND)
+    origin = _classify_raw_block(raw)
+    return origin is not None and origin.content_kind in (CALL_KIND, RESULT_KIND, THINKING_KIND)
 
 
-def _convert_parts(parts: Sequence[Part], api: str, spec: ApiSpec) -> tuple[tuple[Part, ...], list[str]]:
-    """Return parts of one API as another may say them, and a note on each thing that it may not."""
-    conversions = [_convert_result_content(part, spec) for part in parts]
-    losses = [note for _, notes in conversions for note in notes]
-    message = Message("user", tuple(part for part, _ in conversions))
+def _convert_parts(parts: Sequence[Part], api: str, spec: ApiSpec) -> _DecodedParts:
+    """Convert parts that were read by ``api``'s reader to parts that the target API may send."""
+    losses: list[str] = []
+    own_parts = []
+    for part in parts:
+        own_part, part_losses = _convert_result_content(part, spec)
+        own_parts.append(own_part)
+        losses += part_losses
     if api == spec.api:
-        return message.parts, losses
-    message = Message("user", tuple(map(_render_unreadable_part, message.parts)))
-    new = strip_foreign_content(message, spec.api, keeps_file_ids=have_one_provider(spec.api, api))
-    return new.parts, [*losses, *iter_part_losses(message, new)]
+        return _DecodedParts(tuple(own_parts), tuple(losses))
+    message = Message("user", tuple(map(_render_unreadable_part, own_parts)))
+    converted = strip_foreign_content(message, spec.api, keeps_file_ids=have_one_provider(spec.api, api))
+    losses += iter_part_losses(message, converted)
+    return _DecodedParts(converted.parts, tuple(losses))
 
 
 def _render_unreadable_part(part: Part) -> Part:
-    """Return a call or a result that cannot be read as what it says; any other part as it is."""
-    kind = _classify_raw_block(part.raw) if isinstance(part, Opaque) and part.raw is not None else None
-    if kind is None or part.raw is None or kind.content_kind not in (CALL_KIND, RESULT_KIND):
+    """Turn a call or result that its reader could not decode into text; return any other part as it is."""
+    if not isinstance(part, Opaque) or part.raw is None:
+        return part
+    origin = _classify_raw_block(part.raw)
+    if origin is None or origin.content_kind not in (CALL_KIND, RESULT_KIND):
         return part
     return Text(render_foreign_block(decode_json_fields(part.raw)))
 
 
 def _convert_result_content(part: Part, spec: ApiSpec) -> tuple[Part, list[str]]:
-    """Return a result with each thing in it read by its own API's reader, and notes; any other part as it is."""
+    """Convert the content of a result, piece by piece, and return it with notes on losses; keep any other part."""
     if not isinstance(part, ToolResult):
         return part, []
-    conversions = [_convert_inner_part(inner_part, spec) for inner_part in part.content]
-    content = tuple(
-        inner_part for parts, _ in conversions for inner_part in parts if isinstance(inner_part, Text | Media | Opaque)
-    )
-    is_unchanged = content == part.content
-    return (part if is_unchanged else replace(part, content=content, raw=None)), [
-        note for _, notes in conversions for note in notes
-    ]
+    content: list[Text | Media | Opaque] = []
+    losses: list[str] = []
+    for inner_part in part.content:
+        converted = _convert_inner_part(inner_part, spec)
+        content += [new_part for new_part in converted.parts if isinstance(new_part, Text | Media | Opaque)]
+        losses += converted.losses
+    if tuple(content) == part.content:
+        return part, losses
+    return replace(part, content=tuple(content), raw=None), losses
 
 
-def _convert_inner_part(part: Text | Media | Opaque, spec: ApiSpec) -> tuple[tuple[Part, ...], list[str]]:
+def _convert_inner_part(part: Text | Media | Opaque, spec: ApiSpec) -> _DecodedParts:
+    """Convert one part of a result's content."""
     if isinstance(part, Opaque) and part.kind == "functionResponse" and spec.api != gemini.API_NAME:
-        return (), []  # it only tells that the words beside it were no object
+        return _DecodedParts(())  # Gemini's reader adds it only to say that the text beside it was not an object
     raw = part.raw if isinstance(part, Opaque) else None
     if raw is None or get_json_first_char(raw) != "{":
-        return (part,), []
-    kind = _classify_raw_block(raw)
-    if kind is None:
+        return _DecodedParts((part,))
+    origin = _classify_raw_block(raw)
+    if origin is None:
         text = read_json_text(decode_json_fields(raw).get("text"))
-        return ((Text(text),) if text else (part,)), []
-    owner = _get_reading_api(kind, spec)
-    return _convert_parts(_decode_blocks_of_api([raw], owner)[0], owner, spec)
+        return _DecodedParts((Text(text) if text else part,))
+    reading_api = _get_reading_api(origin, spec)
+    return _convert_parts(_decode_blocks_of_api([raw], reading_api)[0], reading_api, spec)

@@ -1,15 +1,16 @@
-"""What the validator still says, mended where there is one right way: many places of one rule at a time.
+"""Change options that break a rule, where there is one right way to do so, many places of a rule at a time.
 
-For each rule there is a row of ways: a value that keeps it, the refused field gone, the message written anew, what
-stands around the field gone. A way is tried for all places of its rule at once; if that breaks other rules or loses
-words, for half of them, and so on.
+For each rule there is a row of ways, the smallest change first: another value, the refused field removed, the message
+encoded anew, the object around the field removed. A way is tried for all places of the rule at once; if that breaks
+other rules or loses words, for one half of them, and so on. Trying and validating, rather than knowing for each rule
+what its change affects, keeps this code independent of the rules it serves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
@@ -23,7 +24,7 @@ from holdfast.providers.fix.replacements import find_replacement, get_path_ranki
 from holdfast.providers.rules.rule import Finding
 
 _REQUIRED_FIELDS = frozenset({"model", "messages", "contents", "input", "tools", "anthropic_version"})
-"""Fields that are never taken out whole, unless it is known that they say nothing."""
+"""Fields that are never removed whole, unless a replacement shows that they hold nothing."""
 _FIXABLE_RULES = frozenset(
     {"foreign-field", "sampling", "stop-sequences", "system-prompt", "system-instruction", "tool-choice",
      "thinking-mode", "thinking-budget", "thinking-company", "thinking-first", "binding-beta", "cache-count",
@@ -31,186 +32,213 @@ _FIXABLE_RULES = frozenset(
      "stream-options", "truncation", "limit", "thinking", "cached-content", "edit-thinking", "edit-trigger",
      "edit-order", "history", "compaction-exclusive", "context-management"}
 )  # fmt: skip
-"""Rules about options that are kept when what breaks them goes; all others stay as findings."""
+"""Rules about fields outside of the messages that a removed field may satisfy; all others are only reported."""
 _REPORT_ONLY_RULES = frozenset({"gemini.stop-sequences"})
-"""Rules about options of which somebody must say what goes."""
+"""Rules that are only reported: which of too many stop sequences to remove is the user's decision."""
 _REPLACE_ONLY_RULES = frozenset({"tools", "tool-shape", "tool-names", "compaction-first", "compaction-single"})
-"""Rules that no value is taken out for, unless it is known that it says nothing new."""
+"""Rules for which nothing is removed except what a replacement shows to be redundant: tools and compactions matter."""
 _MAX_SHOWN_BYTES = 80
-"""Bytes up to which a new value is told."""
-_MAX_TRIES, _MAX_VALIDATED_BYTES = 300, 100_000_000
-"""Changes that are tried, and bytes that are judged for it, before the rest stays as it is."""
+"""Bytes up to which a new value is shown in the report; longer ones fill more than a line."""
+# Each try validates the whole body. Both limits are chosen by judgement: together they bound the time to some seconds
+# for a body with very many errors, after which the remaining ones are reported.
+_MAX_TRIES = 300
+"""Changes that are tried on one body."""
+_MAX_VALIDATED_BYTES = 100_000_000
+"""Bytes that are validated for one body, so that a large one gets fewer tries (but at least ``_MIN_TRIES``)."""
+_MIN_TRIES = 8
 
 PathChanges: TypeAlias = Mapping[PathSteps, bytes | None]
+"""New values by path; None removes the value."""
 
 
 class _CandidateFix(Struct):
-    """What is done for one finding: new values at places, or nothing there."""
+    """A change that may satisfy the rule of one finding."""
 
     finding: Finding
     changes: PathChanges
     description: str = ""
+    """What to tell the user; derived from the changes if empty."""
 
     @property
     def fix(self) -> RequestFix:
-        """What is told of it: the new value where it is short, at the first place that changes."""
+        """The report of this change, with the new value if that is short."""
         if self.description:
             return build_request_fix(self.finding, self.description)
-        new = {value for value in self.changes.values() if value is not None}
-        value = b"".join(new)
-        change_text = (
-            f"it is {value.decode()} now" if len(new) == 1 and len(value) <= _MAX_SHOWN_BYTES else "written anew"
-        )
-        removal_text = "left out" if len(self.changes) == 1 else f"{len(self.changes)} left out"
-        return build_request_fix(
-            self.finding, change_text if new else removal_text, _format_path(next(iter(self.changes)))
-        )
+        first_path = _format_path(next(iter(self.changes)))
+        new_values = {value for value in self.changes.values() if value is not None}
+        if not new_values:
+            removal_count = len(self.changes)
+            description = "left out" if removal_count == 1 else f"{removal_count} left out"
+        else:
+            value = next(iter(new_values))
+            is_short = len(new_values) == 1 and len(value) <= _MAX_SHOWN_BYTES
+            description = f"it is {value.decode()} now" if is_short else "written anew"
+        return build_request_fix(self.finding, description, first_path)
+
+
+def _merge_changes(fixes: Sequence[_CandidateFix]) -> dict[PathSteps, bytes | None]:
+    changes: dict[PathSteps, bytes | None] = {}
+    for fix in fixes:
+        changes.update(fix.changes)
+    return changes
 
 
 def _format_path(steps: PathSteps) -> str:
-    """Return steps as a JSON path."""
+    """Format steps as a JSON path (``$.messages[3].content``)."""
     return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
 
 
 class _FixTrials(Struct):
-    """Where changes are tried, as long as there are tries left."""
+    """Tries out changes on a body, within a limit of tries."""
 
-    work: FixContext
+    context: FixContext
     tries_left: int
 
-    def select_fewest(self, body: bytes, changes: Sequence[_CandidateFix]) -> Sequence[_CandidateFix]:
-        """Return as few of the changes as leave nothing that breaks their rule, where not all must be made."""
-        rule = changes[0].finding.rule if changes else ""
+    def select_fewest(self, body: bytes, fixes: Sequence[_CandidateFix]) -> Sequence[_CandidateFix]:
+        """Select the smallest number of fixes that satisfies their rule, if the rule does not need all of them.
+
+        An example is "at most 20 images over 2,000 pixels": a binary search over the ranked fixes finds how many images
+        have to go.
+        """
+        rule = fixes[0].finding.rule if fixes else ""
         rank = get_path_ranking(rule.partition(".")[2])
         if rank is None:
-            return changes
+            return fixes
         tree = JsonTree(Raw(body))
-        ranked_changes = sorted(changes, key=lambda change: rank(tree, next(iter(change.changes))))
-        few, many = 1, len(ranked_changes)
-        while few < many and self.tries_left > 0:
+        ranked_fixes = sorted(fixes, key=lambda fix: rank(tree, next(iter(fix.changes))))
+        low, high = 1, len(ranked_fixes)
+        while low < high and self.tries_left > 0:
             self.tries_left -= 1
-            half = (few + many) // 2
-            new = replace_json_at_paths(
-                tree.raw, {steps: value for change in ranked_changes[:half] for steps, value in change.changes.items()}
-            )
-            if any(error.rule == rule for error in self.work.list_errors(new)):
-                few = half + 1
+            middle = (low + high) // 2
+            new_body = replace_json_at_paths(tree.raw, _merge_changes(ranked_fixes[:middle]))
+            if any(error.rule == rule for error in self.context.list_errors(new_body)):
+                low = middle + 1
             else:
-                many = half
-        return [change for change in changes if change in ranked_changes[:many]]
+                high = middle
+        return [fix for fix in fixes if fix in ranked_fixes[:high]]
 
     def apply_best(
-        self, body: bytes, errors: list[Finding], changes: Sequence[_CandidateFix]
+        self, body: bytes, errors: list[Finding], fixes: Sequence[_CandidateFix]
     ) -> tuple[bytes, list[_CandidateFix]]:
-        """Return the body with as many of the changes as break fewer rules and lose no word, and those changes."""
-        if not changes or self.tries_left <= 0:
+        """Apply as many fixes as leave fewer errors and lose no word; return the body and the fixes that were applied.
+
+        If all of them together fail, each half is tried by itself.
+        """
+        if not fixes or self.tries_left <= 0:
             return body, []
         self.tries_left -= 1
-        new = replace_json_at_paths(
-            Raw(body), {steps: value for change in changes for steps, value in change.changes.items()}
-        )
-        spec = self.work.spec
-        if len(self.work.list_errors(new)) < len(errors) and not has_lost_text(
-            count_user_texts(body, spec), count_user_texts(new, spec)
-        ):
-            return new, [*changes]
-        if len(changes) == 1:
+        new_body = replace_json_at_paths(Raw(body), _merge_changes(fixes))
+        if len(self.context.list_errors(new_body)) < len(errors):
+            spec = self.context.spec
+            if not has_lost_text(count_user_texts(body, spec), count_user_texts(new_body, spec)):
+                return new_body, [*fixes]
+        if len(fixes) == 1:
             return body, []
-        half = len(changes) // 2  # the later ones first, so that no place of the others moves
-        body, late = self.apply_best(body, errors, changes[half:])
-        early_errors = self.work.list_errors(body) if late else errors
-        body, early = self.apply_best(body, early_errors, changes[:half])
-        return body, [*early, *late]
+        # The later half first: removing a list element moves the ones behind it, never those before.
+        half = len(fixes) // 2
+        body, late_fixes = self.apply_best(body, errors, fixes[half:])
+        early_errors = self.context.list_errors(body) if late_fixes else errors
+        body, early_fixes = self.apply_best(body, early_errors, fixes[:half])
+        return body, [*early_fixes, *late_fixes]
 
 
 class _RebuiltMessages(Struct):
-    """Messages made anew from what they say, each once."""
+    """Messages decoded and encoded anew, each at most once."""
 
-    work: FixContext
+    context: FixContext
     rebuilt: dict[PathSteps, bytes | None]
 
     def get_rebuilt(self, tree: JsonTree, steps: PathSteps) -> bytes | None:
-        """Return the message at ``steps`` with its bytes left behind; nothing where that cannot be."""
+        """Return the message at ``steps`` encoded anew without its original bytes, or None if that is not possible."""
         if steps not in self.rebuilt:
             raw = tree.get_raw(steps)
-            self.rebuilt[steps] = None if raw is None else _rebuild_raw_message(raw, self.work)
+            self.rebuilt[steps] = None if raw is None else _rebuild_raw_message(raw, self.context)
         return self.rebuilt[steps]
 
 
-def _rebuild_raw_message(raw: Raw, work: FixContext) -> bytes | None:
-    """Return one message made anew from what it says."""
+def _rebuild_raw_message(raw: Raw, context: FixContext) -> bytes | None:
     try:
-        message = work.spec.decode_message(raw)
+        message = context.spec.decode_message(raw)
     except FormatError:
         return None
-    bare = tuple([part if isinstance(part, Opaque) else replace(part, raw=None) for part in message.parts])
-    new = work.spec.encode_message(replace(message, parts=bare), None)
-    return new[0] if len(new) == 1 else None
+    bare_parts = tuple([part if isinstance(part, Opaque) else replace(part, raw=None) for part in message.parts])
+    elements = context.spec.encode_message(replace(message, parts=bare_parts), None)
+    return elements[0] if len(elements) == 1 else None  # several elements cannot take the place of one
 
 
-def fix_options_greedily(body: bytes, work: FixContext, errors: list[Finding]) -> tuple[bytes, list[RequestFix]]:
-    """Return the body with one change after the other that breaks fewer rules."""
-    edits: list[RequestFix] = []
-    bench = _FixTrials(work, min(_MAX_TRIES, max(8, _MAX_VALIDATED_BYTES // max(1, len(body)))))
-    while errors and bench.tries_left > 0:
-        for changes in _iter_candidates(body, work, errors):
-            body, applied_changes = bench.apply_best(body, errors, bench.select_fewest(body, changes))
-            if applied_changes:
-                edits += [change.fix for change in applied_changes]
-                errors = work.list_errors(body)
+def fix_options_greedily(body: bytes, context: FixContext, errors: list[Finding]) -> tuple[bytes, list[RequestFix]]:
+    """Apply one group of changes after the other, each of which leaves fewer errors, until none does."""
+    fixes: list[RequestFix] = []
+    max_tries_by_size = max(_MIN_TRIES, _MAX_VALIDATED_BYTES // max(1, len(body)))
+    trials = _FixTrials(context, min(_MAX_TRIES, max_tries_by_size))
+    while errors and trials.tries_left > 0:
+        for candidates in _iter_candidates(body, context, errors):
+            body, applied_fixes = trials.apply_best(body, errors, trials.select_fewest(body, candidates))
+            if applied_fixes:
+                fixes += [fix.fix for fix in applied_fixes]
+                # Paths have moved, and errors may have gone with others: look for candidates anew.
+                errors = context.list_errors(body)
                 break
         else:
             break
-    return body, edits
+    return body, fixes
 
 
-def _iter_candidates(body: bytes, work: FixContext, errors: Sequence[Finding]) -> Iterator[list[_CandidateFix]]:
-    """Yield, rule after rule, what may be done for all its findings, the smallest change first."""
-    tree, anew = JsonTree(Raw(body)), _RebuiltMessages(work, {})
-    by_rule: dict[str, list[tuple[PathSteps, Finding]]] = {}
+class _LocatedFinding(NamedTuple):
+    steps: PathSteps
+    finding: Finding
+
+
+def _iter_candidates(body: bytes, context: FixContext, errors: Sequence[Finding]) -> Iterator[list[_CandidateFix]]:
+    """Yield, rule after rule, the fixes to try for all its findings at once, the smallest changes first."""
+    tree = JsonTree(Raw(body))
+    rebuilt_messages = _RebuiltMessages(context, {})
+    findings_by_rule: dict[str, list[_LocatedFinding]] = {}
     for finding in errors:
-        by_rule.setdefault(finding.rule, []).append((tree.parse_path(finding.path), finding))
-    for rule_findings in by_rule.values():
-        rule_findings.sort(key=lambda pair: _get_path_sort_key(pair[0]))
-        for way in zip_longest(*[_iter_fixes(tree, anew, finding, steps) for steps, finding in rule_findings]):
-            yield [change for change in way if change is not None]
+        located_finding = _LocatedFinding(tree.parse_path(finding.path), finding)
+        findings_by_rule.setdefault(finding.rule, []).append(located_finding)
+    for located_findings in findings_by_rule.values():
+        located_findings.sort(key=lambda located: _get_path_sort_key(located.steps))
+        ways = [_iter_fixes(tree, rebuilt_messages, located) for located in located_findings]
+        for fixes in zip_longest(*ways):
+            yield [fix for fix in fixes if fix is not None]
 
 
 def _get_path_sort_key(steps: PathSteps) -> list[tuple[bool, int, str]]:
-    """Return a key that sorts places as they follow each other in lists."""
+    """Return a sort key that orders indexes as numbers; keys of objects come after them."""
     return [(False, step, "") if isinstance(step, int) else (True, 0, step) for step in steps]
 
 
-def _iter_fixes(tree: JsonTree, anew: _RebuiltMessages, finding: Finding, steps: PathSteps) -> Iterator[_CandidateFix]:
-    """Yield what may be done for one finding."""
-    for places, description in _iter_changes(tree, anew, finding, steps):
-        yield _CandidateFix(finding, places, description)
-
-
-def _iter_changes(
-    tree: JsonTree, anew: _RebuiltMessages, finding: Finding, steps: PathSteps
-) -> Iterator[tuple[PathChanges, str]]:
-    """Yield what may mend what is found at ``steps``: new values for places, or places to be emptied; and its words."""
-    spec, name = anew.work.spec, finding.rule.partition(".")[2]
-    inside = bool(steps) and steps[0] == spec.messages_field
-    if not inside and (name not in _FIXABLE_RULES or finding.rule in _REPORT_ONLY_RULES):
+def _iter_fixes(
+    tree: JsonTree, rebuilt_messages: _RebuiltMessages, located: _LocatedFinding
+) -> Iterator[_CandidateFix]:
+    """Yield the ways to satisfy the rule of one finding, the smallest change first."""
+    steps, finding = located
+    context = rebuilt_messages.context
+    rule_name = finding.rule.partition(".")[2]
+    is_in_message = bool(steps) and steps[0] == context.spec.messages_field
+    if not is_in_message and (rule_name not in _FIXABLE_RULES or finding.rule in _REPORT_ONLY_RULES):
         return
-    better, description = find_replacement(name, tree, anew.work, steps)
-    if better:
-        yield better, description
-    if name in _REPLACE_ONLY_RULES:
+    replacements, description = find_replacement(rule_name, tree, context, steps)
+    if replacements:
+        yield _CandidateFix(finding, replacements, description)
+    if rule_name in _REPLACE_ONLY_RULES:
         return
-    min_length = 1 if inside else 0
-    ends = [end for end in range(len(steps), min_length, -1) if _can_remove(tree, steps[:end])]
-    if ends and len(steps) > 2:  # the field itself, before all that stands around it
-        yield {steps[: ends.pop(0)]: None}, ""
-    if inside and len(steps) > 1 and (new := anew.get_rebuilt(tree, steps[:2])) is not None:
-        yield {steps[:2]: new}, "the message is written anew"
-    for end in ends:
-        yield {steps[:end]: None}, ""
+    # From the refused value outwards. The list of messages itself is never removed.
+    min_length = 1 if is_in_message else 0
+    removable_lengths = [length for length in range(len(steps), min_length, -1) if _can_remove(tree, steps[:length])]
+    if removable_lengths and len(steps) > 2:
+        # Removing the field itself comes before encoding its message anew, which may change more.
+        yield _CandidateFix(finding, {steps[: removable_lengths.pop(0)]: None})
+    if is_in_message and len(steps) > 1:
+        new_message = rebuilt_messages.get_rebuilt(tree, steps[:2])
+        if new_message is not None:
+            yield _CandidateFix(finding, {steps[:2]: new_message}, "the message is written anew")
+    for length in removable_lengths:
+        yield _CandidateFix(finding, {steps[:length]: None})
 
 
 def _can_remove(tree: JsonTree, steps: PathSteps) -> bool:
-    """Return whether what stands at ``steps`` may be taken out."""
-    place = tree.get_raw(steps)
-    return place is not None and (len(steps) > 1 or steps[0] not in _REQUIRED_FIELDS)
+    """Return whether there is a value at ``steps`` that a request can do without."""
+    is_required = len(steps) == 1 and steps[0] in _REQUIRED_FIELDS
+    return not is_required and tree.get_raw(steps) is not None

@@ -1,4 +1,4 @@
-"""A limit of the answer where the API must be told one and is told none."""
+"""Add an output limit where the API requires one and the request has none."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _RULE_NAME, _MAX_TOKENS_PATH = "anthropic.required", "$.max_tokens"
 
 
 def add_missing_max_tokens(body: bytes, _work: FixContext, errors: Sequence[Finding]) -> tuple[bytes, list[RequestFix]]:
-    """Return the body with ``max_tokens``, if it misses them: what an answer may have behind its thinking."""
+    """Add ``max_tokens`` to a body that lacks it: our default for the answer, on top of its thinking budget."""
     if not any((error.rule, error.path) == (_RULE_NAME, _MAX_TOKENS_PATH) for error in errors):
         return body, []
     max_tokens = DEFAULT_MAX_TOKENS + read_whole_number(JsonTree(Raw(body)).get_raw(("thinking", "budget_tokens")))
+    # Anthropic counts thinking in max_tokens, and refuses a budget that is not below it.
     why = f"max_tokens is set to {max_tokens}, since one must be named there"
     return replace_json_fields(body, parse_body_fields(body), {"max_tokens": encode_json(max_tokens)}), [
         RequestFix(_RULE_NAME, why, _MAX_TOKENS_PATH)

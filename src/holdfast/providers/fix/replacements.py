@@ -1,11 +1,11 @@
-"""Changes that keep a rule better than to take out what breaks it: the smallest value that is taken, or what was meant.
+"""Replacements that satisfy a rule better than removing what breaks it: an allowed value, or the one that was meant.
 
-Each gives new values by their places, nothing where it knows none.
+Each function returns the new values by their paths, or an empty mapping if it knows none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from msgspec import Raw, Struct
@@ -30,102 +30,118 @@ from holdfast.providers.fix.fix_context import FixContext
 
 Replacements: TypeAlias = Mapping[PathSteps, bytes | None]
 _MAX_CACHE_BREAKPOINTS = 4
-"""Cache breakpoints that a request of the Messages API may have."""
+"""Cache breakpoints that a request of the Messages API may have, over tools, system prompt and messages."""
 _MIN_THINKING_BUDGET = 1024
-"""Tokens of the smallest budget for thinking."""
+"""Tokens of the smallest thinking budget that the Messages API accepts."""
 
 
 class RuleReplacement(Struct, frozen=True):
-    """A change that keeps a rule, and what is told of it where its values do not tell themselves."""
+    """The replacement for one rule."""
 
     find_changes: Callable[[JsonTree, FixContext, PathSteps], Replacements]
     description: str = ""
+    """What to tell the user, if the new values do not show it."""
     rank_path: Callable[[JsonTree, PathSteps], int] | None = None
-    """Where not all that breaks the rule must go, which goes first: the least, and of these the first."""
+    """For rules about a number of things: the places with the lowest rank are replaced first, in their order."""
 
 
 def get_path_ranking(rule: str) -> Callable[[JsonTree, PathSteps], int] | None:
-    """Return what tells which of the places that break ``rule`` go first; nothing where all of them must."""
+    """Return the ranking of the places that break ``rule``, or None if all of them must be replaced."""
     replacement = _REPLACEMENTS_BY_RULE.get(rule)
     return None if replacement is None else replacement.rank_path
 
 
-def find_replacement(rule: str, tree: JsonTree, work: FixContext, steps: PathSteps) -> tuple[Replacements, str]:
-    """Return what keeps ``rule``, broken at ``steps``, better than nothing there, and how it is told; maybe nothing."""
+def find_replacement(rule: str, tree: JsonTree, context: FixContext, steps: PathSteps) -> tuple[Replacements, str]:
+    """Find the replacement for ``rule``, broken at ``steps``: the changes (empty if there are none) and a description.
+
+    Only values that exist are replaced.
+    """
     replacement = _REPLACEMENTS_BY_RULE.get(rule)
-    changes = {} if replacement is None else replacement.find_changes(tree, work, steps)
-    there = {place: value for place, value in changes.items() if tree.get_raw(place) is not None}
-    return there, "" if replacement is None else replacement.description
+    if replacement is None:
+        return {}, ""
+    changes = replacement.find_changes(tree, context, steps)
+    existing = {place: value for place, value in changes.items() if tree.get_raw(place) is not None}
+    return existing, replacement.description
 
 
-def _replace_thinking_budget(tree: JsonTree, _work: FixContext, steps: PathSteps) -> Replacements:
-    """Return thinking with the least budget, or with one that leaves as much under ``max_tokens``, if there is room."""
+def _replace_thinking_budget(tree: JsonTree, _context: FixContext, steps: PathSteps) -> Replacements:
+    """Raise a thinking budget to the minimum, or lower it below ``max_tokens``.
+
+    A budget that was too high leaves 1,024 tokens for the answer. There is no change if ``max_tokens`` has no room for
+    any budget.
+    """
     max_tokens = read_whole_number(tree.get_raw(("max_tokens",)))
-    budget = (
-        _MIN_THINKING_BUDGET
-        if read_whole_number(tree.get_raw(steps)) < _MIN_THINKING_BUDGET
-        else max(_MIN_THINKING_BUDGET, max_tokens - _MIN_THINKING_BUDGET)
-    )
-    return {("thinking", "budget_tokens"): str(budget).encode()} if max_tokens > _MIN_THINKING_BUDGET else {}
+    if max_tokens <= _MIN_THINKING_BUDGET:
+        return {}
+    budget = _MIN_THINKING_BUDGET
+    is_too_low = read_whole_number(tree.get_raw(steps)) < _MIN_THINKING_BUDGET
+    if not is_too_low:
+        budget = max(_MIN_THINKING_BUDGET, max_tokens - _MIN_THINKING_BUDGET)
+    return {("thinking", "budget_tokens"): str(budget).encode()}
 
 
 def read_whole_number(raw: Raw | None) -> int:
-    """Return a JSON value as a whole number, 0 for what is none."""
+    """Return a JSON value as a whole number, or 0 if it is not a plain one of up to 15 digits."""
     data = b"" if raw is None else bytes(raw)
     return int(data) if data.isdigit() and len(data) < 16 else 0
 
 
-def _replace_thinking_mode(_tree: JsonTree, work: FixContext, _steps: PathSteps) -> Replacements:
-    """Return the kind of thinking that a model takes instead, if it takes the adaptive one."""
-    model_traits = get_claude_traits(work.model)
-    return (
-        {("thinking",): b'{"type":"adaptive"}'} if model_traits is not None and model_traits.adaptive_thinking else {}
-    )
-
-
-def _move_edit_first(tree: JsonTree, _work: FixContext, steps: PathSteps) -> Replacements:
-    """Return the context edits with the one at ``steps`` in front."""
-    raws = read_json_items(tree.get_raw(steps[:2]))
-    place = steps[2] if len(steps) > 2 else None
-    if not isinstance(place, int) or place >= len(raws):
+def _replace_thinking_mode(_tree: JsonTree, context: FixContext, _steps: PathSteps) -> Replacements:
+    """Replace a thinking mode that the model refuses by the adaptive mode, if the model has it."""
+    model_traits = get_claude_traits(context.model)
+    if model_traits is None or not model_traits.adaptive_thinking:
         return {}
-    return {steps[:2]: encode_json([raws[place], *raws[:place], *raws[place + 1 :]])}
+    return {("thinking",): b'{"type":"adaptive"}'}
 
 
-def _drop_unknown_fields(tree: JsonTree, _work: FixContext, steps: PathSteps) -> Replacements:
-    """Return a block without the fields that no block of its kind has."""
+def _move_edit_first(tree: JsonTree, _context: FixContext, steps: PathSteps) -> Replacements:
+    """Move the context edit at ``steps`` to the front of the list."""
+    list_steps = steps[:2]
+    raws = read_json_items(tree.get_raw(list_steps))
+    index = steps[2] if len(steps) > 2 else None
+    if not isinstance(index, int) or index >= len(raws):
+        return {}
+    return {list_steps: encode_json([raws[index], *raws[:index], *raws[index + 1 :]])}
+
+
+def _drop_unknown_fields(tree: JsonTree, _context: FixContext, steps: PathSteps) -> Replacements:
+    """Remove the fields of a block that its kind does not have."""
     fields = tree.get_children(steps)
-    allowed = FIELDS_BY_BLOCK_KIND.get(read_json_text(fields.get("type")))
-    return {(*steps, key): None for key in fields if key not in allowed} if allowed is not None else {}
-
-
-def _replace_tool_name(tree: JsonTree, work: FixContext, steps: PathSteps) -> Replacements:
-    """Return a tool, and the choice of it, under the name that its calls get here, unless another tool has that."""
-    name = read_json_text(tree.get_raw(steps)) if steps[-1] == "name" else ""
-    new = map_invalid_tool_names(
-        (read_json_text(tree.get_raw(place)) for place in _iter_declared_name_paths(tree)), work.dialect
-    ).get(name, "")
-    if not name.strip() or new != encode_wire_tool_name(name, work.dialect):
+    allowed_fields = FIELDS_BY_BLOCK_KIND.get(read_json_text(fields.get("type")))
+    if allowed_fields is None:
         return {}
-    return {
-        place: encode_json(new)
-        for place in (steps, *_iter_chosen_name_paths(tree))
-        if read_json_text(tree.get_raw(place)) == name
-    }
+    return {(*steps, key): None for key in fields if key not in allowed_fields}
+
+
+def _replace_tool_name(tree: JsonTree, context: FixContext, steps: PathSteps) -> Replacements:
+    """Rename a tool, and the choice of it, to a valid name.
+
+    It is the name that normalization gives to the calls of this tool; if another tool has it already, nothing changes.
+    """
+    name = read_json_text(tree.get_raw(steps)) if steps[-1] == "name" else ""
+    declared_names = (read_json_text(tree.get_raw(path)) for path in _iter_declared_name_paths(tree))
+    new_name = map_invalid_tool_names(declared_names, context.dialect).get(name, "")
+    if not name.strip() or new_name != encode_wire_tool_name(name, context.dialect):
+        return {}
+    replacements: dict[PathSteps, bytes | None] = {}
+    for path in (steps, *_iter_chosen_name_paths(tree)):
+        if read_json_text(tree.get_raw(path)) == name:
+            replacements[path] = encode_json(new_name)
+    return replacements
 
 
 def _iter_declared_name_paths(tree: JsonTree) -> Iterator[PathSteps]:
-    """Yield where some API names the tools that it is offered."""
+    """Yield the paths of the names of declared tools, in the forms of all APIs."""
     for index in tree.get_children(("tools",)):
         yield ("tools", index, "name")
         yield ("tools", index, "function", "name")
         for key in ("functionDeclarations", "function_declarations"):
-            for place in tree.get_children(("tools", index, key)):
-                yield ("tools", index, key, place, "name")
+            for inner_index in tree.get_children(("tools", index, key)):
+                yield ("tools", index, key, inner_index, "name")
 
 
 def _iter_chosen_name_paths(tree: JsonTree) -> Iterator[PathSteps]:
-    """Yield where some API names the tools that may or must be called."""
+    """Yield the paths of the names of tools that may or must be called, in the forms of all APIs."""
     yield ("tool_choice", "name")
     yield ("tool_choice", "function", "name")
     for config in (("toolConfig", "functionCallingConfig"), ("tool_config", "function_calling_config")):
@@ -134,77 +150,98 @@ def _iter_chosen_name_paths(tree: JsonTree) -> Iterator[PathSteps]:
                 yield (*config, key, index)
 
 
-def _replace_name_or_drop_empty_tools(tree: JsonTree, work: FixContext, steps: PathSteps) -> Replacements:
-    """Return the tools without a list that is empty, or with a name that fits."""
-    return {steps: None} if bytes(tree.get_raw(steps) or b"") == b"[]" else _replace_tool_name(tree, work, steps)
+def _replace_name_or_drop_empty_tools(tree: JsonTree, context: FixContext, steps: PathSteps) -> Replacements:
+    """Remove an empty list of tools, or rename a tool to a valid name."""
+    if bytes(tree.get_raw(steps) or b"") == b"[]":
+        return {steps: None}
+    return _replace_tool_name(tree, context, steps)
 
 
-def _drop_duplicate_or_replace_name(tree: JsonTree, work: FixContext, steps: PathSteps) -> Replacements:
-    """Return the tools without one that stands there twice, or with a name that fits."""
-    return _drop_duplicate_tool(tree, work, steps) or _replace_tool_name(tree, work, steps)
+def _drop_duplicate_or_replace_name(tree: JsonTree, context: FixContext, steps: PathSteps) -> Replacements:
+    """Remove a tool that is declared twice, or rename a tool to a valid name."""
+    return _drop_duplicate_tool(tree, steps) or _replace_tool_name(tree, context, steps)
 
 
-def _drop_duplicate_tool(tree: JsonTree, _work: FixContext, steps: PathSteps) -> Replacements:
-    """Return the tools without one that stands there, just the same, before."""
-    tool = steps[:-1]
-    place = tool[-1] if tool else None
-    raw_tool = tree.get_raw(tool)
-    before = [tree.get_raw((*tool[:-1], index)) for index in range(place)] if isinstance(place, int) else []
-    return {tool: None} if raw_tool is not None and raw_tool in before else {}
-
-
-def _move_newest_compaction_first(tree: JsonTree, _work: FixContext, _steps: PathSteps) -> Replacements:
-    """Return the messages with the newest block that stands for older ones before all else, and no older such block."""
-    spots: list[PathSteps] = []
-    for at in tree.get_children(("messages",)):
-        content: PathSteps = ("messages", at, "content")
-        spots += [
-            (*content, place)
-            for place in tree.get_children(content)
-            if _is_compaction_with_text(tree.get_children((*content, place)))
-        ]
-    newest = tree.get_raw(spots[-1]) if spots else None
-    if newest is None:
+def _drop_duplicate_tool(tree: JsonTree, steps: PathSteps) -> Replacements:
+    """Remove a tool if one with the same bytes comes before it; two different tools of one name are left alone."""
+    tool_steps = steps[:-1]
+    raw_tool = tree.get_raw(tool_steps)
+    index = tool_steps[-1] if tool_steps else None
+    if raw_tool is None or not isinstance(index, int):
         return {}
-    emptied_paths = {
-        spot[:2] for spot in spots if all((*spot[:3], place) in spots for place in tree.get_children(spot[:3]))
-    }
-    stripped_body = replace_json_at_paths(tree.raw, dict.fromkeys([*spots, *emptied_paths]))
+    earlier_tools = [tree.get_raw((*tool_steps[:-1], earlier_index)) for earlier_index in range(index)]
+    return {tool_steps: None} if raw_tool in earlier_tools else {}
+
+
+def _move_newest_compaction_first(tree: JsonTree, _context: FixContext, _steps: PathSteps) -> Replacements:
+    """Move the newest compaction block to the front of the messages, and remove older ones.
+
+    The newest block stands for everything before it, including what older blocks stand for.
+    """
+    block_paths: list[PathSteps] = []
+    for message_index in tree.get_children(("messages",)):
+        content_path: PathSteps = ("messages", message_index, "content")
+        for block_index in tree.get_children(content_path):
+            block_path = (*content_path, block_index)
+            if _is_compaction_with_text(tree.get_children(block_path)):
+                block_paths.append(block_path)
+    newest_block = tree.get_raw(block_paths[-1]) if block_paths else None
+    if newest_block is None:
+        return {}
+    removed_paths = [*block_paths, *_list_emptied_messages(tree, block_paths)]
+    stripped_body = replace_json_at_paths(tree.raw, dict.fromkeys(removed_paths))
     messages = JsonTree(Raw(stripped_body)).get_children(("messages",)).values()
-    return {("messages",): encode_json([{"role": "assistant", "content": [newest]}, *messages])}
+    return {("messages",): encode_json([{"role": "assistant", "content": [newest_block]}, *messages])}
+
+
+def _list_emptied_messages(tree: JsonTree, block_paths: Sequence[PathSteps]) -> list[PathSteps]:
+    """List the messages of which no block is left once those at ``block_paths`` are removed."""
+    emptied_messages = []
+    for message_path in dict.fromkeys(block_path[:2] for block_path in block_paths):
+        content_path = (*message_path, "content")
+        if all((*content_path, block_index) in block_paths for block_index in tree.get_children(content_path)):
+            emptied_messages.append(message_path)
+    return emptied_messages
 
 
 def _is_compaction_with_text(fields: Mapping[PathStep, Raw]) -> bool:
     return read_json_text(fields.get("type")) == "compaction" and get_json_first_char(fields.get("content")) == '"'
 
 
-def _drop_compaction_edits(tree: JsonTree, _work: FixContext, _steps: PathSteps) -> Replacements:
-    """Return the request without the edits that compact; without all that stands around them where that is all."""
-    place: PathSteps = ("context_management", "edits")
-    edits = tree.get_children(place)
-    compact_indexes = [
-        index
-        for index in edits
-        if read_json_text(tree.get_children((*place, index)).get("type")).startswith("compact_")
-    ]
-    if len(compact_indexes) < len(edits):
-        return {(*place, index): None for index in compact_indexes}
-    return {place if len(tree.get_children(place[:1])) > 1 else place[:1]: None}
+def _drop_compaction_edits(tree: JsonTree, _context: FixContext, _steps: PathSteps) -> Replacements:
+    """Remove the context edits that compact, and the list and the object around them if nothing else is in there."""
+    edits_path: PathSteps = ("context_management", "edits")
+    edits = tree.get_children(edits_path)
+    compact_paths: list[PathSteps] = []
+    for index in edits:
+        edit_fields = tree.get_children((*edits_path, index))
+        if read_json_text(edit_fields.get("type")).startswith("compact_"):
+            compact_paths.append((*edits_path, index))
+    if len(compact_paths) < len(edits):
+        return dict.fromkeys(compact_paths)
+    has_other_fields = len(tree.get_children(edits_path[:1])) > 1
+    return {edits_path if has_other_fields else edits_path[:1]: None}
 
 
-def _drop_surplus_breakpoints(tree: JsonTree, _work: FixContext, _steps: PathSteps) -> Replacements:
-    """Return the request without the cache breakpoints that are too many: the oldest in the messages first."""
+def _drop_surplus_breakpoints(tree: JsonTree, _context: FixContext, _steps: PathSteps) -> Replacements:
+    """Remove surplus cache breakpoints.
+
+    Those in the messages go first, oldest first, then those of the system prompt: a breakpoint caches everything before
+    it, so a later one makes an earlier one in the messages redundant.
+    """
     paths = [
         *_iter_breakpoint_paths(tree, "messages"),
         *_iter_breakpoint_paths(tree, "system"),
         *_iter_breakpoint_paths(tree, "tools"),
     ]
-    max_breakpoints = _MAX_CACHE_BREAKPOINTS - (tree.get_raw(("cache_control",)) is not None)
-    return dict.fromkeys(paths[: max(0, len(paths) - max_breakpoints)])
+    has_automatic_breakpoint = tree.get_raw(("cache_control",)) is not None
+    max_breakpoints = _MAX_CACHE_BREAKPOINTS - has_automatic_breakpoint
+    surplus_count = max(0, len(paths) - max_breakpoints)
+    return dict.fromkeys(paths[:surplus_count])
 
 
 def _iter_breakpoint_paths(tree: JsonTree, name: str) -> Iterator[PathSteps]:
-    """Yield where breakpoints stand in one field, in the order of the prompt."""
+    """Yield the paths of the breakpoints in one top-level field, in the order of the prompt."""
     for index in tree.get_children((name,)):
         if name != "messages":
             yield from _iter_block_breakpoint_path(tree, (name, index))
@@ -217,36 +254,43 @@ def _iter_breakpoint_paths(tree: JsonTree, name: str) -> Iterator[PathSteps]:
 
 
 def _iter_block_breakpoint_path(tree: JsonTree, block: PathSteps) -> Iterator[PathSteps]:
-    mark = tree.get_children(block).get("cache_control")
-    if mark is not None and bytes(mark) != b"null":
+    cache_control = tree.get_children(block).get("cache_control")
+    if cache_control is not None and bytes(cache_control) != b"null":
         yield (*block, "cache_control")
 
 
-def _replace_image_by_placeholder(tree: JsonTree, _work: FixContext, steps: PathSteps) -> Replacements:
-    """Return the line that stands for the image at ``steps``, which is too large to be sent."""
+def _replace_image_by_placeholder(tree: JsonTree, _context: FixContext, steps: PathSteps) -> Replacements:
+    """Replace an image that is too large to be sent by its placeholder line."""
     mime = read_json_text(tree.get_raw((*steps, "source", "media_type")))
     return {steps: encode_json({"type": "text", "text": format_part_placeholder(Media("image", mime))})}
 
 
 def _rank_oversized_image(tree: JsonTree, steps: PathSteps) -> int:
-    """Return 0 for an image that is too large even among few, 1 for one that is too large among many."""
+    """Rank images: 0 for one that is too large in any request, 1 for one that is too large only among many."""
     size = read_image_size(read_json_text(tree.get_raw((*steps, "source", "data"))))
     return 0 if size is not None and max(size) > MAX_PIXELS_FEW_IMAGES else 1
+
+
+def _raise_output_limit(_tree: JsonTree, _context: FixContext, steps: PathSteps) -> Replacements:
+    return {steps: b"16"} if steps == ("max_output_tokens",) else {}
 
 
 _REPLACEMENTS_BY_RULE: Mapping[str, RuleReplacement] = {
     "thinking-budget": RuleReplacement(_replace_thinking_budget),
     "thinking-mode": RuleReplacement(_replace_thinking_mode),
-    "thinking-first": RuleReplacement(lambda _tree, _work, _steps: {("thinking",): None}),
+    # The turn has no thinking block to begin with, and one cannot be made up, so thinking is turned off.
+    "thinking-first": RuleReplacement(lambda _tree, _context, _steps: {("thinking",): None}),
     "edit-order": RuleReplacement(_move_edit_first, "it is the first one now"),
-    "edit-trigger": RuleReplacement(lambda _tree, _work, steps: {steps: b"50000"}),
-    "context-management": RuleReplacement(lambda _tree, _work, steps: {steps: b"1000"}),
+    # The smallest values that the providers accept: compaction triggers of Anthropic and Responses.
+    "edit-trigger": RuleReplacement(lambda _tree, _context, steps: {steps: b"50000"}),
+    "context-management": RuleReplacement(lambda _tree, _context, steps: {steps: b"1000"}),
     "compaction-first": RuleReplacement(_move_newest_compaction_first, "it stands before all else now"),
     "compaction-single": RuleReplacement(
         _move_newest_compaction_first, "the newest is the first block now, older ones are left out"
     ),
     "compaction-or-edit": RuleReplacement(_drop_compaction_edits),
-    "limit": RuleReplacement(lambda _tree, _work, steps: {steps: b"16"} if steps == ("max_output_tokens",) else {}),
+    # Responses refuses an output limit below 16.
+    "limit": RuleReplacement(_raise_output_limit),
     "unknown-field": RuleReplacement(_drop_unknown_fields),
     "tools": RuleReplacement(_replace_name_or_drop_empty_tools),
     "tool-shape": RuleReplacement(_replace_tool_name),
@@ -254,4 +298,4 @@ _REPLACEMENTS_BY_RULE: Mapping[str, RuleReplacement] = {
     "cache-count": RuleReplacement(_drop_surplus_breakpoints),
     "image-size": RuleReplacement(_replace_image_by_placeholder, "a line stands for it", _rank_oversized_image),
 }
-"""What is done for a rule, by its name."""
+"""Replacements by the name of the rule, without the API before it."""

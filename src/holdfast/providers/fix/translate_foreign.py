@@ -1,6 +1,6 @@
-"""What stands in another API's form, read by that API's reader and written by this one's writer.
+"""Translate message content in another API's form: read by that API's reader, written by this one's writer.
 
-A message in which nothing is foreign keeps its bytes.
+A message without anything foreign keeps its bytes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Raw
 
 from holdfast.errors import FormatError
+from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.common.content_kinds import THINKING_KIND
@@ -20,7 +21,7 @@ from holdfast.providers.common.json.raw_json import decode_json_value, encode_js
 from holdfast.providers.fix.fix_context import FixContext, RequestFix
 from holdfast.providers.fix.mixed_messages import TranslatedMessage, split_results_from_answer, translate_message
 from holdfast.providers.foreign.convert_request import describe_unshown_media, move_result_media
-from holdfast.providers.foreign.foreign_blocks import ForeignBlock, find_foreign_blocks
+from holdfast.providers.foreign.foreign_blocks import BlockOrigin, ForeignBlock, find_foreign_blocks
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.requests.request_body import encode_sized_messages
 from holdfast.providers.rules.rule import Finding
@@ -29,83 +30,99 @@ _RULE_NAME = "foreign-form"
 
 
 def translate_foreign_messages(
-    body: bytes, work: FixContext, _errors: Sequence[Finding]
+    body: bytes, context: FixContext, _errors: Sequence[Finding]
 ) -> tuple[bytes, list[RequestFix]]:
-    """Return the body with what stands in another API's form in that of its own."""
-    spec, fields = work.spec, parse_body_fields(body)
+    """Translate the parts of messages that are in another API's form to that of this one.
+
+    Media in tool results move behind the results if this API's results cannot hold any.
+    """
+    spec = context.spec
+    fields = parse_body_fields(body)
     raws = read_json_items(fields.get(spec.messages_field))
-    signs = [_list_foreign_blocks(raw, spec) for raw in raws]
-    if not any(signs) and spec.shape.results_hold_media:
+    blocks_by_message = [_list_foreign_blocks(raw, spec) for raw in raws]
+    if not any(blocks_by_message) and spec.shape.results_hold_media:
         return body, []
-    reads = [
-        element
-        for raw, message_signs in zip(raws, signs, strict=True)
-        for element in split_results_from_answer(translate_message(raw, spec, message_signs))
+    translations: list[TranslatedMessage] = []
+    for raw, foreign_blocks in zip(raws, blocks_by_message, strict=True):
+        translations += split_results_from_answer(translate_message(raw, spec, foreign_blocks))
+    sized_messages, move_notes = _build_sized_messages(translations, spec)
+    has_changes = any(blocks_by_message) or bool(move_notes)
+    if not sized_messages or not has_changes:
+        return body, []
+    elements = [Raw(element) for group in encode_sized_messages(spec, sized_messages) for element in group]
+    fixes = [
+        *_describe_translations(blocks_by_message, spec),
+        *_describe_losses(translations, sized_messages, move_notes, spec),
     ]
-    sized_messages, move_notes = _build_sized_messages(reads, spec)
-    if not sized_messages or not (any(signs) or move_notes):
-        return body, []
-    wire = [Raw(element) for group in encode_sized_messages(spec, sized_messages) for element in group]
-    edits = [*_describe_translations(signs, spec), *_describe_losses(reads, sized_messages, move_notes, spec)]
-    return replace_json_fields(body, fields, {spec.messages_field: encode_json(wire)}), edits
+    return replace_json_fields(body, fields, {spec.messages_field: encode_json(elements)}), fixes
 
 
 def _list_foreign_blocks(raw: Raw, spec: ApiSpec) -> list[ForeignBlock]:
-    """Return what is strange in a message; nothing of one that cannot be read."""
+    """List the foreign blocks of a message, or none if it cannot be read."""
     try:
         return list(find_foreign_blocks(decode_json_value(raw), spec.api))
     except FormatError:
         return []
 
 
-def _build_sized_messages(reads: Sequence[TranslatedMessage], spec: ApiSpec) -> tuple[list[SizedMessage], list[str]]:
-    """Return what is to be sent, results tied to their calls, and a note on media that stand behind these now."""
-    linked_messages = gemini.link_results_to_calls([translation.message for translation in reads])
-    messages = [
-        translation.message if translation.raw is not None else new
-        for translation, new in zip(reads, linked_messages, strict=True)
-    ]
-    translations_by_id = {id(message): translation for message, translation in zip(messages, reads, strict=True)}
-    messages, move_notes = move_result_media(messages, spec)
-    pairs = [(message, translations_by_id.get(id(message), TranslatedMessage(message))) for message in messages]
-    sized_messages = [
-        SizedMessage(message, api=spec.api, raw=translation.raw, base_raw=translation.base)
-        for message, translation in pairs
-    ]
-    return [
-        sized_message
-        for sized_message in sized_messages
-        if sized_message.raw is not None or sized_message.message.parts
-    ], move_notes
+def _build_sized_messages(
+    translations: Sequence[TranslatedMessage], spec: ApiSpec
+) -> tuple[list[SizedMessage], list[str]]:
+    """Build the messages to send, with results tied to calls, and notes on media that were moved out of results.
+
+    Messages that are empty after the translation are left out.
+    """
+    linked_messages = gemini.link_results_to_calls([translation.message for translation in translations])
+    messages: list[Message] = []
+    translations_by_id: dict[int, TranslatedMessage] = {}
+    for translation, linked_message in zip(translations, linked_messages, strict=True):
+        # A message that keeps its bytes keeps its ids too.
+        message = translation.message if translation.raw is not None else linked_message
+        messages.append(message)
+        translations_by_id[id(message)] = translation
+    # By identity: messages that `move_result_media` leaves alone are the same objects; new ones have no translation.
+    sendable_messages, move_notes = move_result_media(messages, spec)
+    sized_messages = []
+    for message in sendable_messages:
+        translation = translations_by_id.get(id(message), TranslatedMessage(message))
+        if translation.raw is not None or message.parts:
+            sized_messages.append(SizedMessage(message, api=spec.api, raw=translation.raw, base_raw=translation.base))
+    return sized_messages, move_notes
 
 
-# -- what is told ------------------------------------------------------------------------------------------------------
+# -- reports -----------------------------------------------------------------------------------------------------------
 
 
 def _describe_translations(foreign_blocks: Sequence[Sequence[ForeignBlock]], spec: ApiSpec) -> Iterator[RequestFix]:
-    """Yield a line for each kind of thing that is written anew, with the first place of it."""
-    kind_paths = [
-        (kind, f"$.{spec.messages_field}[{at}]{path}")
-        for at, message_signs in enumerate(foreign_blocks)
-        for path, kind in message_signs
-    ]
-    first = dict(reversed(kind_paths))
-    for kind, number in Counter(kind for kind, _ in kind_paths if kind.content_kind != THINKING_KIND).items():
-        yield RequestFix(
-            _RULE_NAME, f"{number} × {kind.description}: written as {spec.display_name} has it", first[kind]
-        )
+    """Yield one report for each kind of foreign block, with their number and the path of the first.
+
+    Thinking is left out: it cannot be translated, and is reported as a loss.
+    """
+    counts: Counter[BlockOrigin] = Counter()
+    first_paths: dict[BlockOrigin, str] = {}
+    for index, message_blocks in enumerate(foreign_blocks):
+        for path, origin in message_blocks:
+            if origin.content_kind != THINKING_KIND:
+                counts[origin] += 1
+                first_paths.setdefault(origin, f"$.{spec.messages_field}[{index}]{path}")
+    for origin, count in counts.items():
+        reason = f"{count} × {origin.description}: written as {spec.display_name} has it"
+        yield RequestFix(_RULE_NAME, reason, first_paths[origin])
 
 
 def _describe_losses(
-    reads: Sequence[TranslatedMessage], sized_messages: Sequence[SizedMessage], move_notes: Sequence[str], spec: ApiSpec
+    translations: Sequence[TranslatedMessage],
+    sized_messages: Sequence[SizedMessage],
+    move_notes: Sequence[str],
+    spec: ApiSpec,
 ) -> Iterator[RequestFix]:
-    """Yield a line for each kind of thing that has no place in this API."""
-    place = f"$.{spec.messages_field}"
-    yield from (RequestFix(_RULE_NAME, note, place) for note in move_notes)
-    note_counts = Counter(note for translation in reads for note in translation.losses)
+    """Yield one report for each kind of content that was moved, or that has no place in this API."""
+    path = f"$.{spec.messages_field}"
+    for note in move_notes:
+        yield RequestFix(_RULE_NAME, note, path)
+    loss_counts = Counter(note for translation in translations for note in translation.losses)
     new_messages = [sized_message.message for sized_message in sized_messages if sized_message.raw is None]
-    for note in (
-        *(f"{number} × {note}" for note, number in note_counts.items()),
-        *describe_unshown_media(new_messages, spec),
-    ):
-        yield RequestFix(_RULE_NAME, f"{note}: {spec.display_name} has no other form for it", place)
+    losses = [f"{count} × {note}" for note, count in loss_counts.items()]
+    losses += describe_unshown_media(new_messages, spec)
+    for loss in losses:
+        yield RequestFix(_RULE_NAME, f"{loss}: {spec.display_name} has no other form for it", path)
