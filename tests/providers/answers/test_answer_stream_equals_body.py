@@ -404,7 +404,7 @@ def test_what_is_taken_at_once_says_the_same(api, data):
     """Events as most are, which one step takes, say what they say field by field, odd events between them or not."""
     _, stream = data.draw(STREAMS[api])
     quick, slow = AnswerStream(api), AnswerStream(api)
-    slow._folding.add_text_delta = lambda _: None
+    slow._accumulator.add_text_delta = lambda _: None
     for event in SseReader().feed(stream):
         told = json.loads(event.data) if event.data.startswith(b"{") else event.data.decode()
         if isinstance(told, dict) and data.draw(st.booleans()):

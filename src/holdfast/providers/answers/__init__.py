@@ -1,1 +1,1 @@
-"""What an answer says: message, history, reason, usage and error, from a body or a stream of each API."""
+"""Parse answers of each API, from a body or a stream: message, stop reason, usage and error."""

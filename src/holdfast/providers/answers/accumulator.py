@@ -1,4 +1,4 @@
-"""What the four APIs have in common: how an answer is put together from what was read, and what a fold is."""
+"""Parts that the answer readers of all APIs share: the protocol of accumulators, and building a parsed answer."""
 
 from __future__ import annotations
 
@@ -18,26 +18,30 @@ EMPTY_ANSWER = Message("assistant")
 
 
 class StreamAccumulator(Protocol):
-    """The events of one API, put together to the body that the same answer has when it is not streamed."""
+    """Accumulates the events of one API to the body that the same answer has when it is not streamed."""
 
     is_complete: bool
-    """Whether the API's last word came."""
+    """Whether the final event of the API has arrived."""
 
     def add_event(self, name: str, fields: Mapping[str, Raw]) -> bool:
-        """Take the fields of one event; return whether it holds something the model said."""
+        """Add the fields of one event; return whether it holds output of the model."""
 
     def add_text_delta(self, data: bytes) -> bool | None:
-        """Take an event by which words go on, as by most, at once; return whether it has any.
+        """Add an event that only continues a text, without decoding it in full.
 
-        Nothing where it is any other, or is not sure to be one: it is not taken then, and is for ``add_event``.
+        Most events of a stream are such, so they take a short cut. Returns whether the event holds any text, or None
+        if it may be of another kind: it is not added then, and ``add_event`` has to be called with it.
         """
 
     def build_body(self) -> dict[str, Any]:
-        """Return the fields of the body so far."""
+        """Return the fields of the body, as far as events have arrived."""
 
 
 def decode_message_or_empty(decode: Callable[[bytes], Message], element: bytes) -> Message:
-    """Return an element of the history as values; nothing said when it does not decode."""
+    """Decode an element of the history, or return an empty message if it is malformed.
+
+    An answer must be recorded whatever is in it; its bytes are kept as the element of the history.
+    """
     try:
         return decode(element)
     except FormatError:
@@ -53,31 +57,37 @@ def build_parsed_answer(
     parse_usage: UsageParser,
     field_names: tuple[str, str, str] = ("usage", "model", "id"),
 ) -> ParsedAnswer:
-    """Return the answer in a body: ``stop`` as we and as the API says it, ``parse_usage`` for its tokens,
-    ``field_names`` of the fields that say the rest.
+    """Build the answer that the fields of a body hold.
+
+    ``stop`` is our stop reason and the API's own, ``parse_usage`` reads the usage as the API reports it, and
+    ``field_names`` are those of the usage, the model and the id.
     """
-    fault = parse_error_report(fields, api)
-    counts, model, identity = map(fields.get, field_names)
-    last, paid = read_usage_pair(counts, parse_usage)
+    error = parse_error_report(fields, api)
+    usage_name, model_name, id_name = field_names
+    usages = read_usage_pair(fields.get(usage_name), parse_usage)
+    stop_reason, native_stop_reason = stop
     return ParsedAnswer(
-        message,
-        tuple(history) if message.parts else (),
-        "error" if fault is not None else stop[0],
-        stop[1],
-        last,
-        paid,
-        read_json_text(model),
-        read_json_text(identity),
-        fault,
-        fault is None,
+        message=message,
+        history_elements=tuple(history) if message.parts else (),
+        stop_reason="error" if error is not None else stop_reason,
+        native_stop_reason=native_stop_reason,
+        usage=usages.window,
+        billed_usage=usages.billed,
+        model=read_json_text(fields.get(model_name)),
+        id=read_json_text(fields.get(id_name)),
+        error=error,
+        is_complete=error is None,
     )
 
 
 def adjust_stop_for_calls(stop: StopReason, message: Message) -> StopReason:
-    """Return ``tool`` for a normal end with calls in it: an API or server that has no word of its own for that."""
+    """Return ``tool`` instead of ``end`` if the message has calls.
+
+    Gemini and Responses have no stop reason for calls, and some servers of Chat say ``stop`` for them.
+    """
     return "tool" if stop == "end" and message.calls else stop
 
 
 def map_stop_reason(table: Mapping[str, StopReason], native: str) -> StopReason:
-    """Return our word for the API's; ``unknown`` for a word of tomorrow and for none."""
+    """Map an API's stop reason to ours, ``unknown`` if it is missing or not in the table."""
     return table.get(native.lower(), "unknown")

@@ -1,4 +1,4 @@
-"""Errors of a provider, out of a body or an event."""
+"""Read the error of a provider out of a body or an event."""
 
 from __future__ import annotations
 
@@ -15,14 +15,20 @@ from holdfast.providers.common.json.lenient_json import (
 from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.providers.errors.report import ErrorReport
 
+# Some servers send an empty "error" beside a good answer.
 _EMPTY_ERRORS = frozenset({b"{}", b"[]", b'""', b"false"})
 
 
 def parse_error_report(fields: Mapping[str, Raw], api: str, name: str = "") -> ErrorReport | None:
-    """Return the error that an object says, if it says one: in ``error``, by its type, or by the name of its event."""
+    """Read the error in an object, or return None if it is not one.
+
+    It is one if it has a field ``error``, or if its type or the ``name`` of its event is ``error``.
+    """
     error = fields.get("error")
+    if error is not None and bytes(error) in _EMPTY_ERRORS:
+        return None
     if error is not None and bytes(error) != b"null":
-        return None if bytes(error) in _EMPTY_ERRORS else _build_error_report(drop_null_fields(fields), error, api)
+        return _build_error_report(drop_null_fields(fields), error, api)
     if "error" not in (name, read_json_text(fields.get("type")), read_json_text(fields.get("object"))):
         return None
     fields = drop_null_fields(fields)
@@ -30,23 +36,29 @@ def parse_error_report(fields: Mapping[str, Raw], api: str, name: str = "") -> E
 
 
 def _build_error_report(fields: Mapping[str, Raw], error: Raw, api: str) -> ErrorReport:
-    """Return what ``error``, an object or a text, says; ``fields`` is all that stands around it."""
-    inside = drop_null_fields(read_json_fields(error)) or {
-        "message": error,
-        **({"code": fields["code"]} if "code" in fields else {}),
-    }
-    status = read_json_count(inside.get("code")) or read_json_count(inside.get("status"))
+    """Build the report of ``error``, an object or a text; ``fields`` are those of the object around it."""
+    error_fields = drop_null_fields(read_json_fields(error))
+    if not error_fields:  # a text, with its code beside it
+        error_fields = {"message": error}
+        if "code" in fields:
+            error_fields["code"] = fields["code"]
+    # Google and OpenRouter give the HTTP status as a number in "code". Inside of a stream it is stated nowhere else.
+    status = read_json_count(error_fields.get("code")) or read_json_count(error_fields.get("status"))
     return ErrorReport(
-        api,
-        status if 400 <= status < 600 else None,
-        _pick_error_code(inside),
-        read_json_text(inside.get("message")),
-        encode_json(fields),
+        provider=api,
+        status=status if 400 <= status < 600 else None,
+        code=_pick_error_code(error_fields),
+        message=read_json_text(error_fields.get("message")),
+        body=encode_json(fields),
     )
 
 
 def _pick_error_code(error_fields: Mapping[str, Raw]) -> str:
-    """Return the most specific word for an error: its code, else its status or type."""
+    """Return the most specific code of an error, or an empty string if it has none."""
+    # Anthropic's `details.error_code` says more than its type; Google's "status" is a word, its "code" a number.
     details = read_json_fields(error_fields.get("details"))
-    words = (details.get("error_code"), *(error_fields.get(key) for key in ("code", "status", "type")))
-    return next((word for word in map(read_json_text, words) if word and word != "error"), "")
+    for raw in (details.get("error_code"), *map(error_fields.get, ("code", "status", "type"))):
+        code = read_json_text(raw)
+        if code and code != "error":
+            return code
+    return ""

@@ -1,4 +1,4 @@
-"""Bodies and streams of every API as answers."""
+"""Parse bodies and streams of any API to answers."""
 
 from __future__ import annotations
 
@@ -32,79 +32,83 @@ def _get_answer_format(api: str) -> AnswerFormat:
 
 
 def parse_answer(api: str, body: bytes) -> ParsedAnswer:
-    """Return what a whole body says: an answer, or an error as an answer with nothing but ``error``.
+    """Parse a complete body. An error becomes an answer with nothing but its ``error``.
 
-    Raises ``FormatError`` when ``body`` is no JSON object.
+    Raises ``FormatError`` if ``body`` is not a JSON object, and ``UnrecognizedContent`` for an unknown API.
     """
     if not isinstance(body, bytes | bytearray | memoryview):
         raise FormatError(f"the body is of type {type(body).__name__}; give the bytes of an answer")
-    answer_format, clean = _get_answer_format(api), make_json_readable(body)
-    if clean is None or not clean.strip().startswith(b"{"):
+    answer_format = _get_answer_format(api)
+    readable_body = make_json_readable(body)
+    if readable_body is None or not readable_body.strip().startswith(b"{"):
         raise FormatError(f"the answer is no JSON object (it begins with {body[:40]!r}); send the whole body")
-    parsed_answer = answer_format.parse_body(read_json_fields(clean))
-    return replace(parsed_answer, is_damaged=True) if has_replaced_characters(body, clean) else parsed_answer
+    answer = answer_format.parse_body(read_json_fields(readable_body))
+    return replace(answer, is_damaged=True) if has_replaced_characters(body, readable_body) else answer
 
 
 class AnswerStream:
-    """A streamed answer, put together event by event. It takes any events: what it cannot read, it counts.
+    """Accumulates the events of a streamed answer. Events that cannot be read are counted, and raise nothing.
 
-    Law: ``build_answer`` is the same as that of the body which the API gives when it does not stream.
+    ``build_answer`` returns the same as parsing the body that the API gives when it does not stream (a tested law).
     """
 
     def __init__(self, api: str) -> None:
         self._answer_format = _get_answer_format(api)
         self._api = api
-        self._folding = self._answer_format.new_accumulator()
-        self._fault: ErrorReport | None = None
+        self._accumulator = self._answer_format.new_accumulator()
+        self._error: ErrorReport | None = None
         self.unreadable_events = 0
-        """Events whose data was no JSON."""
-        self._damaged = False
+        """Number of events with data that is not JSON."""
+        self._is_damaged = False
 
     @property
     def is_complete(self) -> bool:
-        """Whether the API's last word came, and no error."""
-        return self._folding.is_complete and self._fault is None
+        """Whether the final event of the API has arrived and no error has."""
+        return self._accumulator.is_complete and self._error is None
 
     def add_event(self, event: StreamEvent) -> bool:
-        """Take ``event``; return whether it holds something the model said, so that from here on an answer was begun.
+        """Add ``event``; return whether it holds output of the model, so that the answer has begun.
 
-        What comes before may be held back: names, keep-alives, empty beginnings. Errors, reasons and usage are not
-        meaningful either: an error, and a stream that ends without a word, can still be answered by another try.
+        Events before that (names, keep-alives, empty beginnings) may be held back from the client. Errors, stop reasons
+        and usage are no output: after an error, or a stream that ends without output, the request can be tried again.
         """
-        goes_on = None if event.event == "error" else self._folding.add_text_delta(event.data)
-        return self._add_parsed_event(event) if goes_on is None else goes_on
+        # An event named "error" must not pass as a text, whatever its data looks like.
+        has_text = None if event.event == "error" else self._accumulator.add_text_delta(event.data)
+        return self._add_parsed_event(event) if has_text is None else has_text
 
     def _add_parsed_event(self, event: StreamEvent) -> bool:
-        """Do the same with an event of any kind."""
+        """Add an event of any kind by decoding it in full; the result is that of ``add_event``."""
         data = event.data.strip()
         if data == DONE_DATA:
-            self._folding.add_event("[DONE]", {})
+            self._accumulator.add_event("[DONE]", {})
             return False
-        clean = make_json_readable(data) if data else None
-        if clean is None:
-            self._damaged = self._damaged or not is_utf8(event.raw)
+        readable_data = make_json_readable(data) if data else None
+        if readable_data is None:
+            self._is_damaged = self._is_damaged or not is_utf8(event.raw)
             self.unreadable_events += bool(data)
             return False
-        self._damaged = self._damaged or has_replaced_characters(data, clean)
-        fields = read_json_fields(clean)
-        self._fault = self._fault or self._find_event_error(fields, event)
-        return self._folding.add_event(event.event, fields) and bool(fields)
+        self._is_damaged = self._is_damaged or has_replaced_characters(data, readable_data)
+        fields = read_json_fields(readable_data)
+        if self._error is None:  # the first error is the cause, later ones its consequences
+            self._error = self._find_event_error(fields, event)
+        return self._accumulator.add_event(event.event, fields) and bool(fields)
 
     def _find_event_error(self, fields: _RawFields, event: StreamEvent) -> ErrorReport | None:
-        """Return the error that an event says, here or inside of a failed response; its body is the event's data."""
-        fault = parse_error_report(fields, self._api, event.event)
-        if fault is None and "response" in fields:
-            fault = parse_error_report(read_json_fields(fields["response"]), self._api)
-        return None if fault is None else replace(fault, body=event.data)
+        """Return the error in an event, at its top or in a failed response (Responses), or None."""
+        error = parse_error_report(fields, self._api, event.event)
+        if error is None and "response" in fields:
+            error = parse_error_report(read_json_fields(fields["response"]), self._api)
+        return None if error is None else replace(error, body=event.data)
 
     def build_body(self) -> bytes:
-        """Return the body so far, as it would be if it did not come as a stream."""
-        return encode_json(self._folding.build_body())
+        """Return the body of the answer so far, in the form it has without streaming."""
+        return encode_json(self._accumulator.build_body())
 
     def build_answer(self) -> ParsedAnswer:
-        """Return what was said so far."""
-        parsed_answer = self._answer_format.parse_body(read_json_fields(self.build_body()))
-        parsed_answer = replace(parsed_answer, is_damaged=True) if self._damaged else parsed_answer
-        if self._fault is not None:
-            return replace(parsed_answer, stop_reason="error", error=self._fault, is_complete=False)
-        return replace(parsed_answer, is_complete=self.is_complete and parsed_answer.is_complete)
+        """Return the answer so far."""
+        answer = self._answer_format.parse_body(read_json_fields(self.build_body()))
+        if self._is_damaged:
+            answer = replace(answer, is_damaged=True)
+        if self._error is not None:
+            return replace(answer, stop_reason="error", error=self._error, is_complete=False)
+        return replace(answer, is_complete=self.is_complete and answer.is_complete)

@@ -1,4 +1,4 @@
-"""What an answer says, whatever API it came over."""
+"""The answer of a model, in one form for all APIs."""
 
 from __future__ import annotations
 
@@ -25,58 +25,72 @@ StopReason: TypeAlias = Literal[
     "error",
     "unknown",
 ]
-"""Why the model stopped: it was done · it wants tools run · its output limit · the context window is full · the server
-wants the answer sent back to go on · it compacted · it or a guard refused · a filter cut it · a stop sequence of the
-request · something broke · a word nobody knows, or none."""
+"""Why the model stopped.
+
+- ``end``: it was done; ``tool``: it wants tools to be run
+- ``length``: the output limit; ``window``: the context window is full
+- ``pause``: the server wants the answer sent back, to continue it
+- ``compaction``: the provider stopped behind a compaction
+- ``refusal``: the model or a guard refused; ``content_filter``: a filter cut the answer off
+- ``stop_sequence``: a stop sequence of the request
+- ``error``: the answer failed; ``unknown``: a reason that is new or missing
+"""
 
 
 class ParsedAnswer(Struct, frozen=True):
-    """One answer of a model. What is not known in it is kept, in ``history_elements`` and as opaque parts of
-    ``message``.
+    """One answer of a model.
+
+    Content of an unknown kind is kept, in ``history_elements`` and as opaque parts of ``message``.
     """
 
     message: Message = Message("assistant")
     history_elements: tuple[bytes, ...] = ()
-    """The answer as elements of the next request's history, in the API's own form: one message or content, several
-    items on Responses, none when nothing was said."""
+    """The answer as elements of the next request's list of messages, in the API's own form.
+
+    It is one message (or Gemini content), several items on Responses, and none if the answer is empty.
+    """
     stop_reason: StopReason = "unknown"
     native_stop_reason: str = ""
-    """The reason in the API's own word, or empty."""
+    """The API's own word for the stop reason, or an empty string."""
     usage: Usage | None = None
-    """The last call of the model: what the window holds now."""
+    """Usage of the last model call: the tokens that the window holds now."""
     billed_usage: Usage | None = None
-    """All calls behind this answer, with those of a compaction and of server-side tools: what is paid for."""
+    """Usage of all model calls behind the answer, including compactions and server-side tools: the tokens to pay."""
     model: str = ""
     id: str = ""
     error: ErrorReport | None = None
-    """What the provider says went wrong, in the body or behind HTTP 200, as ``providers.errors`` classifies it."""
+    """The error in the body or in the stream, also under HTTP 200; ``classify_error`` reads it."""
     is_complete: bool = True
-    """Whether the answer was told to its end: not one that was cut, failed, or goes on in the background."""
+    """Whether the answer arrived to its end: it was not cut off, did not fail, and does not continue in background."""
     cleared_tokens: int = 0
-    """Tokens of the prompt that the provider left out by itself, since the request let it (context editing)."""
+    """Prompt tokens that the provider left out itself, because the request allowed it (context editing)."""
     is_damaged: bool = False
-    """Whether something in it was no text, and U+FFFD stands there or nothing: what is sealed in it, or named, may be
-    nothing that its maker knows."""
+    """Whether bytes that are not text were replaced by U+FFFD or dropped.
+
+    Signatures and ids in a damaged answer may be wrong, and the provider may refuse them.
+    """
 
     @property
     def request_usage(self) -> Usage | None:
-        """The usage of the request as it was sent: with what the provider compacted of it, or cleared, while answering.
+        """The usage of the request as it was sent, before the provider compacted or cleared parts of it.
 
-        That is what sizes are compared with; ``usage`` is what was left of it.
+        Estimates are compared with this one; ``usage`` counts what was left after that.
         """
         if self.usage is None:
             return None
         if any(isinstance(part, Opaque) and part.kind == "compaction" for part in self.message.parts):
             return self.billed_usage or self.usage
-        return replace(self.usage, input=self.usage.input + self.cleared_tokens) if self.cleared_tokens else self.usage
+        if self.cleared_tokens:
+            return replace(self.usage, input=self.usage.input + self.cleared_tokens)
+        return self.usage
 
     def to_report(self, estimate: int | None = None, window: int | None = None) -> ProviderReport:
-        """Return what ``providers.errors.classify_error`` judges: the error, or how the answer ended and what it cost.
+        """Return the report for ``classify_error``: the error, or the stop reason and usage of the answer.
 
-        ``estimate`` and ``window`` are our own, in tokens.
+        ``estimate`` is our own estimate of the request and ``window`` the assumed window, both in tokens.
         """
         if self.error is not None:
             return replace(self.error, estimate=estimate, window=window)
-        whole = self.request_usage
-        counts = {} if whole is None else {"prompt_tokens": whole.input, "output_tokens": whole.output}
+        usage = self.request_usage
+        counts = {} if usage is None else {"prompt_tokens": usage.input, "output_tokens": usage.output}
         return AnswerReport("", self.native_stop_reason, counts, estimate, window)

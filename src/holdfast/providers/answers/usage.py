@@ -1,4 +1,4 @@
-"""Tokens as each API reports them, in one sense: that of ``Usage``.
+"""Read token counts of each API in one meaning, that of ``Usage``; the APIs' own names mean different things.
 
 ===================  =========================================  ==========================================
 field of ``Usage``   sum of                                     holds
@@ -26,26 +26,28 @@ from __future__ import annotations
 from msgspec import Raw
 
 from holdfast.errors import UnrecognizedContent
-from holdfast.providers.answers.usage_pair import read_usage_pair
+from holdfast.providers.answers.usage_pair import UsagePair, read_usage_pair
 from holdfast.providers.registry import API_SPECS
 from holdfast.state.entries import Usage
 
 
 def parse_window_usage(api: str, raw: bytes | Raw | None) -> Usage | None:
-    """Return the tokens of the last call, by the field ``usage`` (Gemini: ``usageMetadata``) of an answer; None without
-    it.
+    """Parse the usage of the last model call, the tokens that the window holds.
+
+    ``raw`` is the field ``usage`` of an answer (Gemini: ``usageMetadata``). Returns None if it has no counts.
     """
-    return parse_usage_pair(api, raw)[0]
+    return parse_usage_pair(api, raw).window
 
 
 def parse_billed_usage(api: str, raw: bytes | Raw | None) -> Usage | None:
-    """Return all that the field reports as paid for: the top level, and the calls that it leaves out."""
-    return parse_usage_pair(api, raw)[1]
+    """Parse the usage of all model calls that are paid for, including those that the top level leaves out, or None."""
+    return parse_usage_pair(api, raw).billed
 
 
-def parse_usage_pair(api: str, raw: bytes | Raw | None) -> tuple[Usage | None, Usage | None]:
-    """Return what ``parse_window_usage`` and ``parse_billed_usage`` do: the same, where nothing is told of single
-    calls.
+def parse_usage_pair(api: str, raw: bytes | Raw | None) -> UsagePair:
+    """Parse both usages at once; they are equal if the API reports no single calls.
+
+    Raises ``UnrecognizedContent`` for an unknown API.
     """
     if api not in API_SPECS:
         raise UnrecognizedContent(f"nothing is known of the usage of {api!r}; the APIs are {', '.join(API_SPECS)}")

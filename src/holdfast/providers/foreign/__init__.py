@@ -1,1 +1,1 @@
-"""What is written for another API: recognized, refused where it would be lost, and converted."""
+"""Recognize content that was written for another API, refuse it where it would be lost, and convert it."""

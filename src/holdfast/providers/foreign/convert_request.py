@@ -1,4 +1,4 @@
-"""A request of one API as a request of another: what it says, what it asks for, and what was left behind."""
+"""Convert a request of one API to another: its messages, its options, and notes on all that has no form there."""
 
 from __future__ import annotations
 
@@ -31,63 +31,70 @@ from holdfast.state.codec.reading import get_decoder
 def convert_request(
     request: bytes, target_api: str, model: str = "", *, api: str | None = None
 ) -> tuple[bytes, tuple[str, ...]]:
-    """Return ``request`` as a body of the API ``target_api``, and a note on each thing that has no form there.
+    """Convert ``request`` to a body of ``target_api``; return it with a note on each thing that has no form there.
 
-    ``model`` is the one to name, empty for the body's own. The messages are translated one by one and not repaired. A
-    body that is one of ``target_api`` already keeps its bytes. Raises ``UnrecognizedContent`` and ``FormatError`` as
-    ``parse_request``, and ``FormatError`` where a part of the history is not in the body but with the provider.
+    ``model`` is the model to name, by default the one in the body. ``api`` is the API of ``request``, by default
+    recognized from it. Messages are translated one by one and not repaired. A body that is one of ``target_api``
+    already keeps its bytes.
+
+    Raises ``UnrecognizedContent`` and ``FormatError`` as ``parse_request`` does, and ``FormatError`` if a part of the
+    history is stored by the provider and not in the body.
     """
-    spec, fields = get_api_spec(target_api), parse_body_fields(request)
+    spec = get_api_spec(target_api)
+    fields = parse_body_fields(request)
     api = api or recognize_api(fields)
     if api == target_api:
         has_other_model = model and spec.has_model_field and bytes(fields.get("model", b"")) != encode_json(model)
-        return (replace_json_fields(request, fields, {"model": encode_json(model)}) if has_other_model else request), ()
+        if not has_other_model:
+            return request, ()
+        return replace_json_fields(request, fields, {"model": encode_json(model)}), ()
     parsed_request = parse_request(request, api)
     _require_inline_history(parsed_request)
-    source_options = read_request_options(
-        parsed_request.api, parsed_request.fields, get_api_spec(parsed_request.api).messages_field
-    )
-    messages, notes = _convert_messages(parsed_request, source_options, spec)
-    source_options, messages, new = _rename_invalid_tools(source_options, messages, spec, model or parsed_request.model)
-    options, option_notes = write_request_options(target_api, source_options)
-    out = build_request_body(
-        target_api,
-        model or parsed_request.model,
-        [SizedMessage(message) for message in messages if message.parts],
-        setup_fields=options,
-    )
-    return out, (
+    source_spec = get_api_spec(parsed_request.api)
+    source_options = read_request_options(parsed_request.api, parsed_request.fields, source_spec.messages_field)
+    messages, message_notes = _convert_messages(parsed_request, source_options, spec)
+    target_model = model or parsed_request.model
+    source_options, messages, name_notes = _rename_invalid_tools(source_options, messages, spec, target_model)
+    target_options, option_notes = write_request_options(target_api, source_options)
+    sized_messages = [SizedMessage(message) for message in messages if message.parts]
+    body = build_request_body(target_api, target_model, sized_messages, setup_fields=target_options)
+    return body, (
         *_describe_dropped_parts(parsed_request, target_api),
-        *notes,
-        *new,
+        *message_notes,
+        *name_notes,
         *_describe_dropped_options(source_options),
         *option_notes,
     )
 
 
-# -- what is not in the body -------------------------------------------------------------------------------------------
+# -- history that is stored by the provider ----------------------------------------------------------------------------
 
 
 def _require_inline_history(parsed_request: ParsedRequest) -> None:
-    """Raise ``FormatError`` where what was said is not in the body but with the provider."""
+    """Raise ``FormatError`` if a part of the history is not in the body, but stored by the provider."""
     options = get_api_spec(parsed_request.api).options
     names = options.stored_history_fields
-    if not parsed_request.messages:
+    if not parsed_request.messages:  # a stored prompt is the whole request only where there is nothing else
         names = (*names, *options.stored_prompt_fields)
     history_fields = [key for key in names if bytes(parsed_request.fields.get(key, b"null")) not in (b"null", b'""')]
-    kinds = [
-        part
-        for sized_message in parsed_request.messages
-        for part in sized_message.message.parts
-        if isinstance(part, Opaque)
-    ]
-    has_reference = any(_get_item_type(part) in options.reference_item_types for part in kinds)
-    if history_fields or has_reference:
-        where = f"the field {history_fields[0]!r}" if history_fields else "an item_reference"
-        raise FormatError(
-            f"{where} refers to history that lies with the provider, so it cannot be sent elsewhere; put the messages"
-            " themselves into the request, then convert it"
-        )
+    if history_fields:
+        reference = f"the field {history_fields[0]!r}"
+    elif _has_item_reference(parsed_request, options.reference_item_types):
+        reference = "an item_reference"
+    else:
+        return
+    raise FormatError(
+        f"{reference} refers to history that lies with the provider, so it cannot be sent elsewhere; put the messages"
+        " themselves into the request, then convert it"
+    )
+
+
+def _has_item_reference(parsed_request: ParsedRequest, reference_types: Sequence[str]) -> bool:
+    for sized_message in parsed_request.messages:
+        for part in sized_message.message.parts:
+            if isinstance(part, Opaque) and _get_item_type(part) in reference_types:
+                return True
+    return False
 
 
 class _ItemType(msgspec.Struct):
@@ -95,27 +102,30 @@ class _ItemType(msgspec.Struct):
 
 
 def _get_item_type(part: Opaque) -> str | None:
-    """Return the type that an opaque part says; None where it says none that can be read."""
+    """Return the field ``type`` of an opaque part, or None if it is not an object of JSON."""
+    if part.raw is None:
+        return None
     try:
-        return None if part.raw is None else get_decoder(_ItemType).decode(part.raw).type
+        return get_decoder(_ItemType).decode(part.raw).type
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
-# -- what is said ------------------------------------------------------------------------------------------------------
+# -- messages ----------------------------------------------------------------------------------------------------------
 
 
 def _convert_messages(
     parsed_request: ParsedRequest, options: PortableOptions, spec: ApiSpec
 ) -> tuple[list[Message], list[str]]:
-    """Return the messages as the other API says them, the system prompt first, and what was done to them."""
+    """Convert the messages to those of the target API, the system prompt first, with notes on the changes."""
     keeps_file_ids = have_one_provider(spec.api, parsed_request.api)
-    messages = [Message.from_text("system", words) for words in options.system if words]
+    messages = [Message.from_text("system", text) for text in options.system if text]
     messages += [
         strip_foreign_content(sized_message.message, spec.api, keeps_file_ids=keeps_file_ids)
         for sized_message in parsed_request.messages
     ]
     messages, notes = move_result_media(messages, spec)
+    # Where the system prompt is a field, a request of nothing else would have an empty list, which is refused.
     if spec.system_fields and messages and all(message.role == "system" for message in messages):
         messages.append(Message.from_text("user", CONTINUE_TEXT))
         notes.append(f"a user's message was added, since one must stand there: {CONTINUE_TEXT!r}")
@@ -123,19 +133,22 @@ def _convert_messages(
 
 
 def move_result_media(messages: Sequence[Message], spec: ApiSpec) -> tuple[list[Message], list[str]]:
-    """Return the messages with the media of results behind each batch of these, and a note on how many moved.
+    """Move media out of tool results into a user message behind them, for APIs whose results hold only text.
 
-    That is for APIs whose results hold words alone.
+    Returns the messages and a note on the number of moved media; the same messages and no note if nothing moves.
     """
-    shape = spec.shape
-    results = [] if shape.results_hold_media else [result for message in messages for result in message.results]
-    can_show = shape.can_show_media or _always
-    media_count = sum(isinstance(part, Media) and can_show(part) for result in results for part in result.content)
+    if spec.shape.results_hold_media:
+        return list(messages), []
+    can_show = spec.shape.can_show_media or _always
+    media_count = 0
+    for message in messages:
+        for result in message.results:
+            media_count += sum(isinstance(part, Media) and can_show(part) for part in result.content)
     if not media_count:
         return list(messages), []
-    items = [TrackedMessage(at, at + 1, message) for at, message in enumerate(messages)]
+    tracked_messages = [TrackedMessage(index, index + 1, message) for index, message in enumerate(messages)]
     note = f"{media_count} × media in a tool's result: a user shows it behind the results"
-    return [item.message for item in move_media_after_results(items, can_show, {})], [note]
+    return [tracked.message for tracked in move_media_after_results(tracked_messages, can_show, {})], [note]
 
 
 def _always(_part: Media) -> bool:
@@ -143,15 +156,13 @@ def _always(_part: Media) -> bool:
 
 
 def describe_unshown_media(messages: Sequence[Message], spec: ApiSpec) -> list[str]:
-    """Return a note on each kind of media for which this API has no form but a line."""
+    """Return a note on each kind of media that this API can only show as a placeholder line."""
     line_counts: Counter[str] = Counter()
     for message in messages:
-        line_counts.update(
-            _describe_placeholder(part)
-            for part in collect_media_in_messages(message)
-            if not _is_media_shown(part, message, spec)
-        )
-    return [f"{number} × {line}" for line, number in line_counts.items()]
+        for media in collect_media_in_messages(message):
+            if not _is_media_shown(media, message, spec):
+                line_counts[_describe_placeholder(media)] += 1
+    return [f"{count} × {line}" for line, count in line_counts.items()]
 
 
 def _describe_placeholder(part: Media) -> str:
@@ -159,14 +170,15 @@ def _describe_placeholder(part: Media) -> str:
 
 
 def _is_media_shown(part: Media, message: Message, spec: ApiSpec) -> bool:
-    """Return whether ``part`` is written as itself where it stands in ``message``."""
+    """Return whether the API's writer keeps ``part``, which is in ``message`` or in one of its results.
+
+    The writer is asked by encoding the part and reading it back, so that its rules need not be written down twice.
+    """
     holder: Part = part if part in message.parts else ToolResult("a", "a", (part,))
+    placeholder = format_part_placeholder(part)
     for raw in spec.encode_message(Message(message.role, (holder,)), None):
-        new_message = spec.decode_message(raw)
-        if format_part_placeholder(part) in (
-            new_message.text,
-            *(get_result_text(result) for result in new_message.results),
-        ):
+        decoded = spec.decode_message(raw)
+        if placeholder == decoded.text or placeholder in map(get_result_text, decoded.results):
             return False
     return True
 
@@ -174,10 +186,11 @@ def _is_media_shown(part: Media, message: Message, spec: ApiSpec) -> bool:
 def _rename_invalid_tools(
     options: PortableOptions, messages: list[Message], spec: ApiSpec, model: str
 ) -> tuple[PortableOptions, list[Message], list[str]]:
-    """Return all with the names of tools that this API takes, the same everywhere, and a note on each new one."""
+    """Rename tools whose names the API refuses, in declarations, choice, calls and results alike, with notes."""
     tool_names = [tool.name for tool in options.tools]
     tool_names += [call.name for message in messages for call in message.calls]
     tool_names += [result.name for message in messages for result in message.results]
+    # All names at once, so that no new name is one that another tool has.
     names = map_invalid_tool_names([*tool_names, options.chosen_tool], get_api_dialect(spec.api, model))
     if not names:
         return options, messages, []
@@ -187,46 +200,45 @@ def _rename_invalid_tools(
     return options, [rename_message_tools(message, names) for message in messages], notes
 
 
-# -- what is left behind -----------------------------------------------------------------------------------------------
+# -- losses ------------------------------------------------------------------------------------------------------------
 
 
 def _describe_dropped_parts(parsed_request: ParsedRequest, target_api: str) -> list[str]:
-    """Return a note on each kind of part that stays behind."""
-    messages = [sized_message.message for sized_message in parsed_request.messages]
+    """Return a note on each kind of part that the target API cannot have."""
     keeps_file_ids = have_one_provider(target_api, parsed_request.api)
-    kind_counts: Counter[str] = Counter()
-    for before in messages:
-        kind_counts.update(
-            iter_part_losses(before, strip_foreign_content(before, target_api, keeps_file_ids=keeps_file_ids))
-        )
-    notes = [f"{number} × {kind}" for kind, number in kind_counts.items()]
-    if not get_api_spec(target_api).shape.has_error_flag and (
-        failure_count := sum(result.is_error for message in messages for result in message.results)
-    ):
-        notes.append(f"{failure_count} × the mark that a tool failed: its words stay")
+    loss_counts: Counter[str] = Counter()
+    error_result_count = 0
+    for sized_message in parsed_request.messages:
+        message = sized_message.message
+        stripped_message = strip_foreign_content(message, target_api, keeps_file_ids=keeps_file_ids)
+        loss_counts.update(iter_part_losses(message, stripped_message))
+        error_result_count += sum(result.is_error for result in message.results)
+    notes = [f"{count} × {loss}" for loss, count in loss_counts.items()]
+    if error_result_count and not get_api_spec(target_api).shape.has_error_flag:
+        notes.append(f"{error_result_count} × the mark that a tool failed: its words stay")
     return notes
 
 
 def iter_part_losses(before: Message, after: Message) -> Iterator[str]:
-    """Yield a line for each part of a message that is not as it was."""
-    stays = Counter(collect_media_in_messages(after))
-    for part in _iter_parts_deep(before):
+    """Yield a note on each part of ``before`` that ``after``, the same message without foreign content, lacks."""
+    kept_media = Counter(collect_media_in_messages(after))
+    for part in _iter_parts_and_content(before):
         if isinstance(part, Thinking):
             yield "thinking: sealed by another API"
         elif isinstance(part, Opaque):
-            own = is_message_or_field(part)
-            instead = "its words stay" if get_opaque_text(part) else f"{format_part_placeholder(part)!r} stands there"
-            yield f"{part.kind}: {'left out' if own else instead}"
-        elif isinstance(part, Media) and not stays[_without_raw_bytes(part)]:
+            if is_message_or_field(part):
+                fate = "left out"
+            elif get_opaque_text(part):
+                fate = "its words stay"
+            else:
+                fate = f"{format_part_placeholder(part)!r} stands there"
+            yield f"{part.kind}: {fate}"
+        elif isinstance(part, Media) and not kept_media[replace(part, raw=None)]:
             yield _describe_placeholder(part)
 
 
-def _without_raw_bytes(part: Media) -> Media:
-    """Return media without the bytes it came in."""
-    return replace(part, raw=None)
-
-
-def _iter_parts_deep(message: Message) -> Iterator[Part]:
+def _iter_parts_and_content(message: Message) -> Iterator[Part]:
+    """Yield the parts of a message, and behind each result the parts of its content."""
     for part in message.parts:
         yield part
         if isinstance(part, ToolResult):
@@ -234,9 +246,9 @@ def _iter_parts_deep(message: Message) -> Iterator[Part]:
 
 
 def _describe_dropped_options(options: PortableOptions) -> list[str]:
-    """Return a note on each tool and field that has no form elsewhere."""
-    tools = [
-        f"the tool {kind or 'without a type'}: only functions of the client's have a form there"
-        for kind in options.other_tools
+    """Return a note on each built-in tool and each field that no other API has a form for."""
+    tool_notes = [
+        f"the tool {tool_type or 'without a type'}: only functions of the client's have a form there"
+        for tool_type in options.other_tools
     ]
-    return tools + [f"the field {name}: left out" for name in options.unread_fields]
+    return tool_notes + [f"the field {name}: left out" for name in options.unread_fields]

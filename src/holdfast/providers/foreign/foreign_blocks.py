@@ -1,7 +1,7 @@
-"""Whose form an element of a list of messages is: told by its type, or by the field that holds what it says.
+"""Recognize which API's form an element of a message is in, by its type or by the field that holds its content.
 
-Only what surely belongs to some APIs counts. Words, and calls of built-in tools, are told apart from all that a request
-is mended for: an API's own writing of them is known, and yet they are put right where they stand.
+Only forms that certainly belong to particular APIs count. Texts and calls of built-in tools have such forms too, but
+``classify_foreign_block`` leaves them out: a text is rewritten in place, and a built-in call has no other form.
 """
 
 from __future__ import annotations
@@ -29,116 +29,121 @@ T = TypeVar("T")
 
 
 class BlockOrigin(Struct, frozen=True):
-    """What something is, and the APIs that write it so; the first of them reads it best."""
+    """The kind of an element and the APIs that use its form."""
 
     content_kind: str
     apis: tuple[str, ...]
+    """Never empty; the reader of the first one decodes the form best."""
 
     @property
     def description(self) -> str:
-        """What it is in words: ``a picture in the form of OpenAI Responses``."""
-        *leading_names, last = (API_SPECS[api].display_name for api in self.apis)
-        names = f"{', '.join(leading_names)} and {last}" if leading_names else last
-        return (
-            f"{'' if self.content_kind in (SOUND_KIND, THINKING_KIND) else 'a '}{self.content_kind} in the "
-            f"form of {names}"
-        )
+        """The origin in words, such as ``a picture in the form of OpenAI Responses``."""
+        *leading_names, last_name = (API_SPECS[api].display_name for api in self.apis)
+        names = f"{', '.join(leading_names)} and {last_name}" if leading_names else last_name
+        article = "" if self.content_kind in (SOUND_KIND, THINKING_KIND) else "a "
+        return f"{article}{self.content_kind} in the form of {names}"
 
 
 ForeignBlock: TypeAlias = tuple[str, BlockOrigin]
-"""Where something of another API stands, from its message on, and what it is."""
+"""The JSON path of a foreign block inside of its message (``.content[2]``), and its origin."""
 BlockClassifier: TypeAlias = Callable[[object], BlockOrigin | None]
-"""Tells what an element is; nothing where it is none to look at."""
+"""Returns the origin of an element, or None if its form belongs to no API in particular."""
 
 _KIND_BY_MEDIA_TYPE = {"image": PICTURE_KIND, "audio": SOUND_KIND}
-"""What a document in an object without a type is, by the first half of its MIME type."""
+"""Kinds of inline data by the first half of its MIME type; any other type is a document."""
 
 
 def _merge_origins(*tables: tuple[str, Mapping[T, str]]) -> dict[T, BlockOrigin]:
-    """Return what each key stands for, and all APIs that have it so, in the order of ``tables``."""
+    """Merge tables of kinds into one of origins; the APIs of a key are in the order of ``tables``."""
     origins: dict[T, BlockOrigin] = {}
     for api, kinds in tables:
         for key, kind in kinds.items():
-            known = origins.get(key)
-            origins[key] = BlockOrigin(kind, (*known.apis, api) if known is not None else (api,))
+            earlier_apis = origins[key].apis if key in origins else ()
+            origins[key] = BlockOrigin(kind, (*earlier_apis, api))
     return origins
 
 
+# The tables below are all derived from the specs of the APIs, so that an API is added without a change here.
 _SPECS = API_SPECS.values()
 _ORIGIN_BY_TYPE = _merge_origins(
     *((spec.api, spec.blocks.kinds_by_type) for spec in _SPECS),
     *((spec.api, spec.blocks.later_kinds_by_type) for spec in _SPECS),
 )
 _ORIGIN_BY_TYPE_AND_FIELD = _merge_origins(*((spec.api, spec.blocks.kinds_by_type_and_field) for spec in _SPECS))
-"""Types that more than one API has, and the field by which this one is known."""
+"""Origins by type and a field that must be there too, for types that several APIs use."""
 _ORIGIN_BY_FIELD = _merge_origins(*((spec.api, spec.blocks.kinds_by_field) for spec in _SPECS))
-"""Fields that tell what an element without a type is."""
+"""Origins of elements without a type (Gemini's parts), by the field that holds an object."""
 _COMPACTION_ORIGIN_BY_FIELD = _merge_origins(
     *((spec.api, {spec.blocks.compaction_field: TEXT_KIND}) for spec in _SPECS if spec.blocks.compaction_field)
 )
-"""Fields by which it is known whose a compaction is."""
+"""Origins of blocks of type ``compaction``, by the field that only one API's have."""
 _APIS_BY_TYPE_END = _merge_origins(
     *((spec.api, dict.fromkeys(spec.blocks.built_in_type_ends, BUILT_IN_CALL_KIND)) for spec in _SPECS)
 )
-"""Who writes the calls of built-in tools and what came of them, by how their types end."""
+"""Origins of calls of built-in tools and their results, by the end of their types."""
 MESSAGE_ORIGIN_BY_FIELD = _merge_origins(*((spec.api, {spec.shape.content_field: MESSAGE_KIND}) for spec in _SPECS))
-"""What a message is, by the field that holds what it says."""
+"""Origins of messages, by the field that holds their content."""
 _CALL_ORIGIN_BY_FIELD = _merge_origins(
     *((spec.api, dict.fromkeys(spec.blocks.call_fields, CALL_KIND)) for spec in _SPECS)
 )
 _CALL_FIELD_TYPES = {name: type_ for spec in _SPECS for name, type_ in spec.blocks.call_fields.items()}
-"""Fields that hold calls beside a content, and what they are."""
+"""The JSON types of fields that hold calls beside a content."""
 _RESULT_ORIGIN_BY_ROLE = _merge_origins(
     *((spec.api, dict.fromkeys(spec.blocks.result_roles, RESULT_KIND)) for spec in _SPECS)
 )
-"""Roles of messages that are results."""
+"""Origins of messages that are tool results, by their role."""
 _CONTENT_FIELDS = (*MESSAGE_ORIGIN_BY_FIELD, "output")
-"""Fields of a message, and of a result that is an element of its own, that hold blocks."""
+"""Fields that hold blocks, of messages and of results that are elements of the list themselves."""
 
 
-def format_foreign_block_advice(kind: BlockOrigin, api: str) -> str:
-    """Return what to say of something in another form than that of ``api``, and the one thing to do."""
-    own_form = API_SPECS[api].blocks.own_forms.get(kind.content_kind) if api in API_SPECS else None
-    return (
-        f"this is {kind.description}; {f'write {own_form}' if own_form else 'leave it out'} here, as holdfast fix does"
-    )
+def format_foreign_block_advice(origin: BlockOrigin, api: str) -> str:
+    """Format the message about a block in another form than that of ``api``: the form it has, and what to do."""
+    own_form = API_SPECS[api].blocks.own_forms.get(origin.content_kind) if api in API_SPECS else None
+    remedy = f"write {own_form}" if own_form else "leave it out"
+    return f"this is {origin.description}; {remedy} here, as holdfast fix does"
 
 
 def classify_foreign_block(block: object) -> BlockOrigin | None:
-    """Return what an element of a content, or of the list itself, is; nothing for words and what is not known."""
-    kind = classify_any_block(block)
-    return None if kind is None or kind.content_kind in (TEXT_KIND, BUILT_IN_CALL_KIND) else kind
+    """Return the origin of an element of a content or of the list, or None for texts, built-in calls and the unknown.
+
+    This is for checking and fixing requests; see the module's docstring for the exceptions.
+    """
+    origin = classify_any_block(block)
+    return None if origin is None or origin.content_kind in (TEXT_KIND, BUILT_IN_CALL_KIND) else origin
 
 
 def classify_any_block(block: object) -> BlockOrigin | None:
-    """Return what an element is whose writers are known, be it words or a call of a built-in tool."""
+    """Return the origin of an element of any kind, or None if its form belongs to no API in particular."""
     if not isinstance(block, Mapping):
         return None
-    type_ = block.get("type")
-    if isinstance(type_, str):
-        matching_kinds = (
-            kind for (name, field), kind in _ORIGIN_BY_TYPE_AND_FIELD.items() if name == type_ and block.get(field)
-        )
-        return _ORIGIN_BY_TYPE.get(type_) or next(matching_kinds, None) or _classify_special_block(type_, block)
-    field = next((key for key in _ORIGIN_BY_FIELD if isinstance(block.get(key), Mapping)), None)
-    if field is None:
-        return None
-    origin = _ORIGIN_BY_FIELD[field]
-    if origin.content_kind != DOCUMENT_KIND:
-        return origin
-    mime = next((str(block[field][key]) for key in ("mimeType", "mime_type") if key in block[field]), "")
-    return BlockOrigin(_KIND_BY_MEDIA_TYPE.get(mime.partition("/")[0], DOCUMENT_KIND), origin.apis)
+    block_type = block.get("type")
+    if isinstance(block_type, str):
+        return _classify_typed_block(block_type, block)
+    for field, origin in _ORIGIN_BY_FIELD.items():
+        payload = block.get(field)
+        if not isinstance(payload, Mapping):
+            continue
+        if origin.content_kind != DOCUMENT_KIND:
+            return origin
+        # Gemini has one form for all inline data; the MIME type says whether it is an image.
+        mime = str(payload.get("mimeType", payload.get("mime_type", "")))
+        return BlockOrigin(_KIND_BY_MEDIA_TYPE.get(mime.partition("/")[0], DOCUMENT_KIND), origin.apis)
+    return None
 
 
-def _classify_special_block(type_: str, block: Mapping[str, Any]) -> BlockOrigin | None:
-    """Return what is told apart from all that a request is mended for."""
-    if type_ == "compaction":
-        return next((kind for field, kind in _COMPACTION_ORIGIN_BY_FIELD.items() if field in block), None)
-    return next((origin for end, origin in _APIS_BY_TYPE_END.items() if type_.endswith(end)), None)
+def _classify_typed_block(block_type: str, block: Mapping[str, Any]) -> BlockOrigin | None:
+    if block_type in _ORIGIN_BY_TYPE:
+        return _ORIGIN_BY_TYPE[block_type]
+    for (name, field), origin in _ORIGIN_BY_TYPE_AND_FIELD.items():
+        if name == block_type and block.get(field):
+            return origin
+    if block_type == "compaction":
+        return next((origin for field, origin in _COMPACTION_ORIGIN_BY_FIELD.items() if field in block), None)
+    return next((origin for end, origin in _APIS_BY_TYPE_END.items() if block_type.endswith(end)), None)
 
 
 def classify_tool_declaration(tool: object) -> BlockOrigin | None:
-    """Return whose form a function of the client's is offered in; nothing for other tools."""
+    """Return the origin of a function that a client declares, or None for built-in tools and unknown forms."""
     if not isinstance(tool, Mapping):
         return None
     apis = tuple([spec.api for spec in API_SPECS.values() if spec.blocks.is_own_tool(tool)])
@@ -148,35 +153,43 @@ def classify_tool_declaration(tool: object) -> BlockOrigin | None:
 def find_foreign_blocks(
     message: object, api: str, *, classify: BlockClassifier = classify_foreign_block
 ) -> Iterator[ForeignBlock]:
-    """Yield what ``classify`` knows to be another's in one element of the list of messages of ``api``."""
+    """Yield the foreign blocks in one element of the list of messages of ``api``, as ``classify`` recognizes them."""
     if not isinstance(message, Mapping):
         return
-    own = classify(message) if "role" not in message else None
-    if own is not None and api not in own.apis:
-        yield "", own
+    # An element without a role is an item of Responses, or a block that belongs into a message.
+    item_origin = classify(message) if "role" not in message else None
+    if item_origin is not None and api not in item_origin.apis:
+        yield "", item_origin
     yield from _find_calls_and_results(message, api)
     for key in _CONTENT_FIELDS:
         yield from _find_foreign_in_content(message.get(key), f".{key}", api, classify)
 
 
 def _find_calls_and_results(message: Mapping[str, Any], api: str) -> Iterator[ForeignBlock]:
-    """Yield the calls beside a content, and the results that are messages, which ``api`` has not."""
-    if message.get("role") == "assistant":
-        for name, origin in _CALL_ORIGIN_BY_FIELD.items():
-            if api not in origin.apis and message.get(name) and isinstance(message[name], _CALL_FIELD_TYPES[name]):
-                yield f".{name}", origin
+    """Yield calls beside a content, and messages that are results, if ``api`` does not have such."""
     role = message.get("role")
-    result_origin = _RESULT_ORIGIN_BY_ROLE.get(role) if isinstance(role, str) else None
-    if result_origin is not None and api not in result_origin.apis and "parts" not in message:
+    if role == "assistant":
+        for name, origin in _CALL_ORIGIN_BY_FIELD.items():
+            calls = message.get(name)
+            if api not in origin.apis and calls and isinstance(calls, _CALL_FIELD_TYPES[name]):
+                yield f".{name}", origin
+    # A message with Gemini's "parts" is one of Gemini's whatever its role: its results are parts.
+    if not isinstance(role, str) or "parts" in message:
+        return
+    result_origin = _RESULT_ORIGIN_BY_ROLE.get(role)
+    if result_origin is not None and api not in result_origin.apis:
         yield ".role", result_origin
 
 
 def _find_foreign_in_content(content: object, path: str, api: str, classify: BlockClassifier) -> Iterator[ForeignBlock]:
-    """Yield what is strange among the elements of a content, and of what a result holds."""
+    """Yield the foreign elements of a content, also those inside of this API's own results."""
+    is_list = isinstance(content, list)
     for index, block in enumerate(content if isinstance(content, list) else [content]):
-        place = f"{path}[{index}]" if isinstance(content, list) else path
-        kind = classify(block)
-        if kind is not None and api not in kind.apis:
-            yield place, kind
-        elif isinstance(block, Mapping) and kind is not None and kind.content_kind == RESULT_KIND:
-            yield from _find_foreign_in_content(block.get("content"), f"{place}.content", api, classify)
+        origin = classify(block)
+        if origin is None:
+            continue
+        block_path = f"{path}[{index}]" if is_list else path
+        if api not in origin.apis:
+            yield block_path, origin
+        elif isinstance(block, Mapping) and origin.content_kind == RESULT_KIND:
+            yield from _find_foreign_in_content(block.get("content"), f"{block_path}.content", api, classify)

@@ -1,7 +1,7 @@
-"""Values that one API's reader made, said by another: its bytes give way to what they say.
+"""Drop the raw bytes that values carry from one API before they are sent to another.
 
-``messages`` of each API keeps the bytes of every part, for they go out again as they came. A caller may hold such
-values and talk to another provider with them.
+The reader of each API keeps the bytes of every part, because they are sent again as they came. A caller may hold such
+values and use them with another provider; then their bytes give way to what they mean.
 """
 
 from __future__ import annotations
@@ -35,21 +35,22 @@ def _list_writers_by_type() -> dict[str, tuple[str, ...]]:
 
 
 _WRITERS_BY_TYPE = _list_writers_by_type()
-"""Who writes words and calls so, by types that tell it of bytes alone."""
+"""The APIs that write texts and calls with a type, for types that prove it without looking at other fields."""
 _WRITERS_OF_FIELDS = tuple([spec.api for spec in API_SPECS.values() if spec.blocks.own_message_fields])
-"""Who writes fields beside the content."""
+"""The APIs that write message fields beside the content."""
 _CITATION_FIELDS = ("citations",)
 _CITATION_AND_CACHE_FIELDS = (*_CITATION_FIELDS, "cache_control")
-"""Fields of words in the Messages API."""
+"""Fields of text blocks that only the Messages API documents."""
 _BLOCK_START = re.compile(rb'\s*\{\s*(?:"id"\s*:\s*"[^"]*"\s*,\s*)?"type"\s*:\s*"(\w+)"')
-"""How most blocks and calls begin: those need not be read."""
+"""How most blocks and calls begin. A match gives the type without parsing the block, of which there may be many."""
 _UNKNOWN_WRITERS: tuple[str, ...] = ()
 
 
 def drop_foreign_bytes_of_messages(messages: Sequence[Message], api: str) -> list[Message]:
-    """Return messages with no bytes of other APIs than ``api`` in them; those that have none are the same.
+    """Return messages without bytes of APIs other than ``api``; messages that have none are the same objects.
 
-    A breakpoint on words is any API's as long as nothing beside it is surely another's: routers take it in Chat.
+    A cache breakpoint on a text proves nothing by itself, since routers accept it in Chat. Once anything else in the
+    list is certainly foreign, texts with a breakpoint count as Anthropic's too.
     """
     new_messages = [drop_foreign_bytes(message, api) for message in messages]
     if all(map(is_, new_messages, messages)):
@@ -58,20 +59,20 @@ def drop_foreign_bytes_of_messages(messages: Sequence[Message], api: str) -> lis
 
 
 def drop_foreign_bytes(message: Message, api: str, anthropic_fields: Sequence[str] = _CITATION_FIELDS) -> Message:
-    """Return ``message`` with no bytes of other APIs than ``api`` in it; the same where it has none.
+    """Return ``message`` without bytes of APIs other than ``api``, the same object if it has none.
 
-    Words are the Messages API's by a field of those that are ``anthropic_fields``.
+    A text block with one of ``anthropic_fields`` counts as Anthropic's.
     """
-    return (
-        strip_foreign_content(message, api)
-        if any(_is_foreign(part, api, anthropic_fields) for part in message.parts)
-        else message
-    )
+    for part in message.parts:
+        if _is_foreign(part, api, anthropic_fields):
+            return strip_foreign_content(message, api)
+    return message
 
 
 def _is_foreign(part: Part, api: str, anthropic_fields: Sequence[str]) -> bool:
+    """Return whether a part certainly has bytes of another API, by itself or in the content of a result."""
     if isinstance(part, Opaque) and part.kind == "message":
-        return False  # nobody could read it: its provider says what is wrong with it
+        return False  # no reader could decode it, so let the provider say what is wrong
     if isinstance(part, Opaque) and part.kind == "options":
         return api != ANTHROPIC_SPEC.api
     if part.raw is not None:
@@ -81,36 +82,40 @@ def _is_foreign(part: Part, api: str, anthropic_fields: Sequence[str]) -> bool:
 
 
 def _find_writers(raw: Raw, anthropic_fields: Sequence[str]) -> tuple[str, ...]:
-    """Return the APIs that write a part in these bytes, or nothing where that is not sure."""
+    """Return the APIs that write a part in the form of ``raw``, or an empty tuple if that is not certain."""
     match = _BLOCK_START.match(raw)
     writers = _find_writers_by_type(match[1]) if match is not None else _UNKNOWN_WRITERS
-    is_marked = writers == _WRITERS_BY_TYPE["text"] and any(
-        b'"%b"' % mark.encode() in bytes(raw) for mark in anthropic_fields
-    )
-    if writers and not is_marked:
+    # The bytes are searched first and parsed only on a hit, which may be a word of the text itself.
+    may_be_anthropic = False
+    if writers == _WRITERS_BY_TYPE["text"]:
+        may_be_anthropic = any(b'"%b"' % field.encode() in bytes(raw) for field in anthropic_fields)
+    if writers and not may_be_anthropic:
         return writers
     try:
         block = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _UNKNOWN_WRITERS
-    if is_marked:
-        return (ANTHROPIC_SPEC.api,) if any(mark in block for mark in anthropic_fields) else writers
+    if may_be_anthropic:
+        return (ANTHROPIC_SPEC.api,) if any(field in block for field in anthropic_fields) else writers
     return _classify_writers_by_fields(block) if isinstance(block, dict) else _UNKNOWN_WRITERS
 
 
 @lru_cache
 def _find_writers_by_type(type_: bytes) -> tuple[str, ...]:
-    """Return who surely writes blocks of a type; nothing for types that several have, or nobody known."""
+    """Return the APIs that write blocks of a type, or an empty tuple for types that prove nothing."""
     return _classify_writers({"type": type_.decode()})
 
 
 def _classify_writers(block: dict[str, Any]) -> tuple[str, ...]:
-    kind, type_ = classify_any_block(block), block.get("type")
-    alike = _WRITERS_BY_TYPE.get(type_, _UNKNOWN_WRITERS) if isinstance(type_, str) else _UNKNOWN_WRITERS
-    return alike or (_UNKNOWN_WRITERS if kind is None else kind.apis)
+    block_type = block.get("type")
+    if isinstance(block_type, str) and _WRITERS_BY_TYPE.get(block_type):
+        return _WRITERS_BY_TYPE[block_type]
+    origin = classify_any_block(block)
+    return _UNKNOWN_WRITERS if origin is None else origin.apis
 
 
 def _classify_writers_by_fields(block: dict[str, Any]) -> tuple[str, ...]:
+    """Return the APIs that write a block without a telling type, by its fields."""
     if "tool_call_id" in block or isinstance(block.get("function"), dict):
         return _WRITERS_OF_FIELDS
     if "role" in block and "content" in block:

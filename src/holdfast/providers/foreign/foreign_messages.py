@@ -1,14 +1,15 @@
-"""Messages that surely belong to another API, told by their place before their words are lost.
+"""Refuse lists of messages that belong to another API, with the path and the reader that takes them.
 
-``messages`` of each API reads lists that a caller holds as dicts. What an API does not know is kept there, so a list
-of another API would be read without a word and its calls and results be lost. Only what no provider of the API takes
-counts as foreign: a field that is merely unknown is none. Bodies on their way through a proxy are not looked at.
+``decode_messages`` reads lists of dicts that a caller holds. Readers keep what they do not know without interpreting
+it, so a list of another API would be accepted silently, and its calls and results lost. Only what no provider of the
+API accepts counts as foreign; a field that is merely unknown does not. Bodies on their way through the proxy are not
+checked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 from msgspec.json import Decoder
@@ -31,8 +32,16 @@ from holdfast.providers.openai_chat.spec import OPENAI_CHAT_SPEC
 from holdfast.providers.registry import API_SPECS
 from holdfast.state.codec.packing import describe_type_mismatch
 
-ForeignSign = tuple[str, str, tuple[str, ...]]
-"""Where something stands, what it is, and the APIs that it may belong to."""
+
+class ForeignSign(NamedTuple):
+    """Evidence that a message was written for other APIs."""
+
+    path: str
+    """JSON path, from the message on or from the body on."""
+    description: str
+    owners: tuple[str, ...]
+    """The APIs that have it, and whose readers take it."""
+
 
 _PART_TYPES = frozenset(get_args(Part))
 _FIELDS_DECODER = Decoder(dict[str, Any])
@@ -40,7 +49,7 @@ _SHARED_ROLES = frozenset({"user", "assistant", "system"})
 
 
 def _merge_owners(*tables: tuple[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
-    """Return the APIs that have each key, in the order of ``tables``."""
+    """Return the APIs of each key, in the order of ``tables``."""
     owners: dict[str, tuple[str, ...]] = {}
     for api, keys in tables:
         for key in keys:
@@ -49,22 +58,24 @@ def _merge_owners(*tables: tuple[str, Iterable[str]]) -> dict[str, tuple[str, ..
 
 
 _APIS_BY_FIELD = _merge_owners(*((spec.api, spec.blocks.own_message_fields) for spec in API_SPECS.values()))
-"""Fields beside the content that say something in some APIs, and nowhere else."""
+"""The APIs of message fields that carry content in these APIs and mean nothing in others."""
 _APIS_BY_ROLE = _merge_owners(*((spec.api, spec.blocks.own_roles) for spec in API_SPECS.values()))
-"""Roles that not every API knows."""
+"""The APIs of roles that not all of them have."""
+# LiteLLM accepts a document of Anthropic's form in a list of Chat messages, so it is no sign against Chat.
 _ALSO_READ_BY = {BlockOrigin(DOCUMENT_KIND, (ANTHROPIC_SPEC.api,)): (OPENAI_CHAT_SPEC.api,)}
-"""What another API reads too: a document of Anthropic's in a list of Chat, as LiteLLM takes it."""
+"""Further APIs that accept a form."""
 
 
 def decode_message_list(dicts: object, spec: ApiSpec) -> list[Message]:
-    """Return each message of a list as a value.
+    """Decode a list of messages that are dicts, or objects of an SDK.
 
-    Raises ``FormatError`` with the JSON path of what cannot be read or belongs to another API, and who reads it.
+    Raises ``FormatError`` with the JSON path of a message that cannot be read or belongs to another API; in the latter
+    case it also names the API whose reader takes it.
     """
-    raws = encode_own_messages(dicts, spec)
-    return [
-        _decode_at_path(spec.decode_message, raw, f"$.{spec.messages_field}[{index}]") for index, raw in enumerate(raws)
-    ]
+    messages = []
+    for index, raw in enumerate(encode_own_messages(dicts, spec)):
+        messages.append(_decode_at_path(spec.decode_message, raw, f"$.{spec.messages_field}[{index}]"))
+    return messages
 
 
 def _decode_at_path(decode: Callable[[bytes], Message], raw: bytes, path: str) -> Message:
@@ -75,36 +86,35 @@ def _decode_at_path(decode: Callable[[bytes], Message], raw: bytes, path: str) -
 
 
 def encode_own_messages(dicts: object, spec: ApiSpec) -> list[bytes]:
-    """Return each message of a list as JSON; ``FormatError`` where it is no list or one belongs to another API."""
+    """Encode each message of a list as JSON.
+
+    Raises ``FormatError`` if ``dicts`` is not a list of messages, or if a message belongs to another API.
+    """
     messages = list(_require_message_list(dicts, spec.api))
     raws = [encode_json(message) for message in messages]
-    odd = [
-        index
-        for index, message in enumerate(messages)
-        if spec.shape.content_field != "content" or not _is_plain_text_message(message)
-    ]
-    signs = [
-        sign
-        for index in odd
-        for sign in _find_foreign_signs(messages[index], raws[index], f"$.{spec.messages_field}[{index}]", spec)
-    ]
+    signs: list[ForeignSign] = []
+    for index, (message, raw) in enumerate(zip(messages, raws, strict=True)):
+        # Most messages of a list are plain texts; they say nothing about the API and are not parsed again.
+        if spec.shape.content_field == "content" and _is_plain_text_message(message):
+            continue
+        signs += _find_foreign_signs(message, raw, f"$.{spec.messages_field}[{index}]", spec)
     if signs:
         raise FormatError(_format_foreign_error(signs, spec.api))
     return raws
 
 
 def check_messages_to_encode(messages: object, api: str) -> list[Message]:
-    """Return the messages that ``encode_messages`` was given for ``api``, without bytes of another API's.
+    """Check the argument of ``encode_messages`` and return it without bytes of APIs other than ``api``.
 
-    ``TypeError`` for what is none, by its place.
+    Raises ``TypeError`` with the index of an element that is not a valid message.
     """
     if not isinstance(messages, Iterable):
         raise TypeError(
             f"messages is a {type(messages).__name__}; "
             "encode_messages() takes a list of what decode_messages() makes of dicts"
         )
-    every = list(messages)
-    for index, message in enumerate(every):
+    checked_messages = list(messages)
+    for index, message in enumerate(checked_messages):
         if not isinstance(message, Message):
             raise TypeError(
                 f"messages[{index}] is a {type(message).__name__}; "
@@ -112,15 +122,16 @@ def check_messages_to_encode(messages: object, api: str) -> list[Message]:
             )
         if not isinstance(message.parts, tuple | list) or not all(map(_is_valid_part, message.parts)):
             raise TypeError(f"messages[{index}] is no message: {describe_type_mismatch(message, Message)}")
-    return drop_foreign_bytes_of_messages(every, api)
+    return drop_foreign_bytes_of_messages(checked_messages, api)
 
 
 def _is_valid_part(part: object) -> bool:
+    # Structs check no types when they are created, and arguments are often passed as a dict.
     return type(part) in _PART_TYPES and (type(part) is not ToolCall or type(part.arguments) is str)
 
 
 def _require_message_list(dicts: object, api: str) -> Iterable[Any]:
-    """Return ``dicts`` where it is a list of messages."""
+    """Return ``dicts`` if it can be a list of messages, else raise ``FormatError``."""
     if isinstance(dicts, Mapping):
         list_field = next((spec.messages_field for spec in API_SPECS.values() if spec.messages_field in dicts), None)
         why = f"give its {list_field!r}" if list_field else "put it into a list"
@@ -133,7 +144,7 @@ def _require_message_list(dicts: object, api: str) -> Iterable[Any]:
 
 
 def _is_plain_text_message(message: object) -> bool:
-    """Return whether a message has words and nothing else, which three APIs say alike."""
+    """Return whether a message has a role and a text and nothing else, a form that three APIs share."""
     if type(message) is not dict or len(message) != 2:
         return False
     role, content = message.get("role"), message.get("content")
@@ -141,19 +152,19 @@ def _is_plain_text_message(message: object) -> bool:
 
 
 def _format_foreign_error(foreign_signs: Sequence[ForeignSign], api: str) -> str:
-    """Return what to say of a list: its first strange thing, and who reads all that is strange in it."""
-    path, description, fit = foreign_signs[0]
-    common = [reader_api for reader_api in fit if all(reader_api in owners for _, _, owners in foreign_signs)]
-    readers = " or ".join(f"decode_messages({reader_api!r}, …)" for reader_api in common or fit)
-    cure = f"read this list with {readers}" if common else f"the list mixes APIs, {readers} reads this one"
-    return f"{path}: {description} is not part of {api} and would be lost; {cure}"
+    """Format the error on a list: the first foreign thing, and the APIs that have all foreign things in the list."""
+    first_sign = foreign_signs[0]
+    common_owners = [api for api in first_sign.owners if all(api in sign.owners for sign in foreign_signs)]
+    readers = " or ".join(f"decode_messages({owner!r}, …)" for owner in common_owners or first_sign.owners)
+    cure = f"read this list with {readers}" if common_owners else f"the list mixes APIs, {readers} reads this one"
+    return f"{first_sign.path}: {first_sign.description} is not part of {api} and would be lost; {cure}"
 
 
-# -- what is strange in a message --------------------------------------------------------------------------------------
+# -- signs in one message ----------------------------------------------------------------------------------------------
 
 
 def _find_foreign_signs(message: object, raw: bytes, path: str, spec: ApiSpec) -> Iterator[ForeignSign]:
-    """Yield what surely belongs to another API in one message."""
+    """Yield the signs that one message certainly belongs to another API."""
     if isinstance(message, Message):
         raise FormatError(
             f"{path} is a Message already; decode_messages() reads what is sent, encode_messages() writes it"
@@ -162,32 +173,38 @@ def _find_foreign_signs(message: object, raw: bytes, path: str, spec: ApiSpec) -
         fields = _FIELDS_DECODER.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return
-    for place, description, owners in _find_api_specific_fields(fields, spec):
-        if spec.api not in owners:
-            yield path + place, description, owners
+    for sign in _find_api_specific_fields(fields, spec):
+        if spec.api not in sign.owners:
+            yield sign._replace(path=path + sign.path)
 
 
 def _find_api_specific_fields(fields: Mapping[str, Any], spec: ApiSpec) -> Iterator[ForeignSign]:
-    """Yield what is known to belong to some APIs only; a field that holds nothing says nothing."""
-    role, kind = _get_string_field(fields, "role"), _get_string_field(fields, "type")
-    if kind and not role and spec.group_items is not None:
-        return
+    """Yield everything in a message that only some APIs have, those of ``spec`` among them.
+
+    Empty fields prove nothing: SDKs dump them for every message.
+    """
+    role = _get_string_field(fields, "role")
+    item_type = _get_string_field(fields, "type")
+    if item_type and not role and spec.group_items is not None:
+        return  # an item of Responses; its type says all
     for name, value in fields.items():
         if name in _APIS_BY_FIELD and value:
-            yield f".{name}", f"a field {name!r}", _APIS_BY_FIELD[name]
+            yield ForeignSign(f".{name}", f"a field {name!r}", _APIS_BY_FIELD[name])
     if role in _APIS_BY_ROLE and not spec.blocks.takes_any_role:
-        yield ".role", f'the role "{role}"', _APIS_BY_ROLE[role]
-    content, parts = fields.get("content"), fields.get("parts")
+        yield ForeignSign(".role", f'the role "{role}"', _APIS_BY_ROLE[role])
+    content = fields.get("content")
+    parts = fields.get("parts")
     if parts and isinstance(parts, list) and not content:
-        yield ".parts", "a list of parts", MESSAGE_ORIGIN_BY_FIELD["parts"].apis
-    for place, origin in find_foreign_blocks(fields, spec.api, classify=classify_any_block):
+        yield ForeignSign(".parts", "a list of parts", MESSAGE_ORIGIN_BY_FIELD["parts"].apis)
+    for path, origin in find_foreign_blocks(fields, spec.api, classify=classify_any_block):
         owners = (*origin.apis, *_ALSO_READ_BY.get(origin, ()))
-        yield place or ".type", origin.description, owners
+        yield ForeignSign(path or ".type", origin.description, owners)
+    # Last, since it is the weakest sign: the first one of a list is shown.
     if content:
-        yield ".content", "a field 'content'", MESSAGE_ORIGIN_BY_FIELD["content"].apis
+        yield ForeignSign(".content", "a field 'content'", MESSAGE_ORIGIN_BY_FIELD["content"].apis)
 
 
 def _get_string_field(fields: Mapping[str, Any], name: str) -> str:
-    """Return a field that is a text; nothing where it is none."""
+    """Return a field that is a string, or an empty string if it is missing or of another type."""
     value = fields.get(name)
     return value if isinstance(value, str) else ""

@@ -1,1 +1,1 @@
-"""The rules of every API: what they are made of, and the validator that judges a request by them."""
+"""The validator, which checks a request by the rules of its API, and the parts that rules are made of."""

@@ -1,4 +1,4 @@
-"""What the requests of every API have in common for the rules: the body, its size, its options."""
+"""The view of a request that rules of all APIs share: its body, size and options."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from msgspec import Struct
 
 
 class RequestView(Struct):
-    """A request body and what was told beside it."""
+    """A decoded request body, with facts about the request that are not in it."""
 
     body: Mapping[str, Any]
     body_bytes: int
-    """Bytes of the body."""
+    """Length of the encoded body."""
     betas: frozenset[str] | None
-    """The beta features asked for, or nothing when they are not known."""
+    """Beta features from headers and body, or None if the headers are unknown and the body names none."""
     model: str
-    """The model's name, from the body or told beside it; empty when nobody says."""
+    """The model from the body, or else from outside of it; an empty string if it is unknown."""
 
     def get_option(self, *names: str) -> Any:
-        """Return a field of the body, or of the objects inside it; nothing when one is missing."""
+        """Return a field of the body, nested under ``names``, or None if it or an object around it is missing."""
         value: Any = self.body
         for name in names:
-            value = value.get(name) if isinstance(value, dict) else None
+            if not isinstance(value, dict):
+                return None
+            value = value.get(name)
         return value
 
     def list_tools(self) -> list[Mapping[str, Any]]:
-        """Return the tools that are objects."""
-        tools = self.body.get("tools")
-        return [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+        """Return the tools of the body; elements that are not objects are left out."""
+        return [tool for tool in self.get_list("tools") if isinstance(tool, dict)]
 
     def get_list(self, name: str) -> list[Any]:
-        """Return the list that the body has under ``name``, an empty one when it has none."""
+        """Return the list in the field ``name`` of the body, or an empty list if it has none."""
         value = self.body.get(name)
         return value if isinstance(value, list) else []

@@ -1,6 +1,7 @@
-"""What breaks a rule because it is another API's, told as that: whose form it is, of what, and what stands here for it.
+"""Explain findings that are caused by another API's form: whose form it is, of which content, and what to write.
 
-The rules find it by what their own API does not know; only the words of a finding change here, never what is found.
+Rules report such content only as unknown to their own API. The messages of findings change here; which findings there
+are does not.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.providers.foreign.foreign_blocks import (
@@ -23,58 +25,79 @@ from holdfast.providers.rules.rule import Finding
 def explain_foreign_findings(
     findings: Sequence[Finding], messages: Sequence[Any], messages_field: str, tools: Sequence[Any], api: str
 ) -> tuple[Finding, ...]:
-    """Return the findings, with those on what is written as another API has it saying so; ``messages`` is
-    ``messages_field``.
+    """Return the findings; errors about content in another API's form say so in their message.
+
+    ``messages`` is the list in the field ``messages_field`` of the body.
     """
-    signs: dict[int, dict[str, BlockOrigin]] = {}
-    out = []
+    # Filled as messages with errors come up: nearly all requests have none, and blocks are not looked at then.
+    foreign_blocks: dict[int, dict[str, BlockOrigin]] = {}
+    explained_findings = []
     for finding in findings:
-        at, inner_path = _split_message_path(finding.path, messages_field)
-        kind = None
-        if 0 <= at < len(messages) and finding.level == "error":
-            if at not in signs:
-                signs[at] = dict(find_foreign_blocks(messages[at], api))
-            kind = _find_enclosing_origin(inner_path, signs[at]) or _find_misplaced_content(inner_path, messages[at])
-        elif finding.level == "error":
-            kind = _find_foreign_tool(finding, tools, api)
-        out.append(finding if kind is None else replace(finding, message=format_foreign_block_advice(kind, api)))
-    return tuple(out)
+        origin = None
+        if finding.level == "error":
+            location = _locate_in_list(finding.path, messages_field, len(messages))
+            if location is None:
+                origin = _find_foreign_tool(finding, tools, api)
+            else:
+                message = messages[location.index]
+                if location.index not in foreign_blocks:
+                    foreign_blocks[location.index] = dict(find_foreign_blocks(message, api))
+                origin = _find_enclosing_origin(location.inner_path, foreign_blocks[location.index])
+                origin = origin or _find_misplaced_content(location.inner_path, message)
+        if origin is None:
+            explained_findings.append(finding)
+        else:
+            explained_findings.append(replace(finding, message=format_foreign_block_advice(origin, api)))
+    return tuple(explained_findings)
 
 
 def _find_foreign_tool(finding: Finding, tools: Sequence[Any], api: str) -> BlockOrigin | None:
-    """Return what a finding is on where that is a tool that is offered in another API's form."""
-    at, _ = _split_message_path(finding.path, "tools")
-    kind = classify_tool_declaration(tools[at]) if 0 <= at < len(tools) else None
-    return None if kind is None or api in kind.apis else kind
+    """Return the origin of the tool that a finding is about, or None if it is about something else or an own tool."""
+    location = _locate_in_list(finding.path, "tools", len(tools))
+    origin = classify_tool_declaration(tools[location.index]) if location is not None else None
+    return None if origin is None or api in origin.apis else origin
 
 
-def _split_message_path(path: str, field: str) -> tuple[int, str]:
-    """Return which message a path leads into and what follows it; -1 where it leads into none."""
+class _ListLocation(Struct, frozen=True):
+    index: int
+    inner_path: str
+    """The rest of the path, from the element on."""
+
+
+def _locate_in_list(path: str, field: str, length: int) -> _ListLocation | None:
+    """Split a JSON path into an index of the list in ``field`` and the rest, or return None if it leads elsewhere."""
     start = f"$.{field}["
-    number, _, inner_path = path[len(start) :].partition("]") if path.startswith(start) else ("", "", "")
-    return (int(number), inner_path) if number.isdigit() else (-1, "")
+    if not path.startswith(start):
+        return None
+    digits, _, inner_path = path[len(start) :].partition("]")
+    if not digits.isdigit() or int(digits) >= length:
+        return None
+    return _ListLocation(int(digits), inner_path)
 
 
 def _find_enclosing_origin(inner_path: str, foreign_blocks: Mapping[str, BlockOrigin]) -> BlockOrigin | None:
-    """Return what stands at or around a place in a message, the innermost; a content that misses stands elsewhere."""
-    place = inner_path
-    while place and place not in foreign_blocks:
-        place = place[: max(place.rfind("."), place.rfind("["))]
-    if place in foreign_blocks:
-        return foreign_blocks[place]
-    return (
-        next(iter(foreign_blocks.values()), None)
-        if inner_path in _CONTENT_PATHS
-        else foreign_blocks.get(_RELATED_PATHS.get(inner_path, inner_path))
-    )
+    """Return the origin of the innermost foreign block at or around a path in a message, or None.
+
+    If the content itself is missing, the first foreign block of the message is the reason.
+    """
+    path = inner_path
+    while path and path not in foreign_blocks:
+        path = path[: max(path.rfind("."), path.rfind("["))]
+    if path in foreign_blocks:
+        return foreign_blocks[path]
+    if inner_path in _CONTENT_PATHS:
+        return next(iter(foreign_blocks.values()), None)
+    return foreign_blocks.get(_RELATED_PATHS.get(inner_path, inner_path))
 
 
 _CONTENT_PATHS = (".content", ".parts")
 _RELATED_PATHS = {".tool_call_id": ".role"}
-"""A field that misses where another one tells what the message is."""
+"""Paths of missing fields, with that of the field which shows why they are missing."""
 
 
 def _find_misplaced_content(inner_path: str, message: object) -> BlockOrigin | None:
-    """Return what a message is that holds its words where only other APIs do."""
-    keys = [key for key in ("content", "parts") if isinstance(message, dict) and message.get(key)]
-    return MESSAGE_ORIGIN_BY_FIELD[keys[0]] if inner_path in _CONTENT_PATHS and len(keys) == 1 else None
+    """Return the origin of a message that has its content only in the field of other APIs, or None."""
+    if inner_path not in _CONTENT_PATHS or not isinstance(message, dict):
+        return None
+    content_fields = [key for key in ("content", "parts") if message.get(key)]
+    return MESSAGE_ORIGIN_BY_FIELD[content_fields[0]] if len(content_fields) == 1 else None

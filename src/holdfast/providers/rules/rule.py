@@ -1,6 +1,6 @@
-"""What a rule of an API is, and what breaking it looks like.
+"""Rules of an API and the findings where a request breaks them.
 
-The validator stands apart from hygiene on purpose: no rule code is shared, so that one proves the other.
+The validator shares no rule code with normalization on purpose: each is a check on the other.
 """
 
 from __future__ import annotations
@@ -12,31 +12,33 @@ import msgspec
 from msgspec import Struct
 
 RuleEvidence: TypeAlias = Literal["documented", "observed", "recalled", "inferred"]
-"""How a rule is known: from the provider's documents, from errors people met, from memory, or by reasoning."""
+"""The source of a rule: the provider's documents, errors that people met, memory, or reasoning alone."""
 Violations: TypeAlias = Iterator[tuple[str, str]]
-"""Where a rule is broken (a JSON path) and what to say about it."""
+"""Pairs of the JSON path where a rule is broken and the message about it."""
 
 
 class Finding(Struct, frozen=True, gc=False):
     """One place where a request breaks one rule."""
 
     rule: str
+    """The rule's name, such as ``anthropic.tool-names``."""
     level: Literal["error", "warning"]
+    """``error`` if the API refuses the request for it."""
     path: str
     message: str
+    """What is wrong, and after a semicolon what to do about it."""
 
 
 class Rule(Struct, frozen=True):
-    """One rule of an API. A rule that is only inferred warns; all others refuse."""
+    """One rule of an API."""
 
     name: str
     check: Callable[[Any], Violations]
-    """Yields every place where a request, in the view of its API, breaks the rule; its docstring is the rule in
-    words."""
+    """Yields every place where the view of a request breaks the rule. Its docstring is the rule in one sentence."""
     evidence: RuleEvidence
     source: str
     models: str = ""
-    """The models or versions it is for; empty for all of the API."""
+    """The models or versions that the rule applies to; empty for the whole API."""
 
     @property
     def text(self) -> str:
@@ -45,7 +47,7 @@ class Rule(Struct, frozen=True):
 
     @property
     def level(self) -> Literal["error", "warning"]:
-        """``warning`` for what is only inferred, else ``error``."""
+        """``warning`` for a rule that is only inferred, and that the API may not enforce; else ``error``."""
         return "warning" if self.evidence == "inferred" else "error"
 
 
@@ -57,16 +59,19 @@ UNVERIFIED_MEMORY = "long-standing behaviour, not re-read"
 
 
 def get_json_type_name(value: object) -> str:
-    """Return what JSON calls the type of ``value``."""
+    """Return the JSON type of ``value`` with its article, for messages."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
 
 
 def format_json_value(value: object) -> str:
-    """Return a JSON value as messages show it: a text in quotes, all else as JSON."""
+    """Format a JSON value for messages: a string in quotes, anything else as JSON."""
     return repr(value) if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def collect_findings(rules: Sequence[Rule], request: object) -> tuple[Finding, ...]:
-    """Return every place where ``request`` breaks one of ``rules``."""
-    return tuple([Finding(rule.name, rule.level, *place) for rule in rules for place in rule.check(request)])
+    """Return every place where ``request``, the view that the rules expect, breaks one of ``rules``."""
+    findings: list[Finding] = []
+    for rule in rules:
+        findings += [Finding(rule.name, rule.level, path, message) for path, message in rule.check(request)]
+    return tuple(findings)

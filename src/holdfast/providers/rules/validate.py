@@ -1,4 +1,4 @@
-"""The validator: is this request one that the API takes? Every broken rule, with a JSON path."""
+"""The validator: find every rule of its API that a request breaks, with the JSON path."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["ALL_RULES", "Finding", "Rule", "validate_request"]
 ALL_RULES: tuple[Rule, ...] = tuple(
     rule for spec in API_SPECS.values() for rule in (*spec.rules.rules, *spec.rules.required)
 )
-"""Every rule there is, for the documentation."""
+"""The rules of all APIs; the default of ``validate_request``, and the source of the documentation."""
 
 
 def validate_request(
@@ -35,38 +35,44 @@ def validate_request(
     rules: Iterable[Rule] = ALL_RULES,
     complete: bool = False,
 ) -> tuple[Finding, ...]:
-    """Return what is wrong with a request body, nothing when the API takes it; linear in its size.
+    """Validate a request body and return the findings, none if the API accepts it. Takes time linear in its size.
 
-    ``betas`` are the beta features asked for in the request's headers; ``betas`` in the body count too. ``model`` is
-    the model where the body does not name it, as in Gemini's addresses; ``rules`` are those to judge by. That no model
-    is named, or no ``max_tokens``, is a finding for a ``complete`` request alone. Raises ``UnrecognizedContent`` when
-    the API is neither given nor told by the body.
+    ``betas`` are the beta features of the request's headers; those in the body are added. ``model`` is the model if the
+    body does not name it, as with Gemini, where the address does. ``rules`` limits the check to these rules. A
+    ``complete`` request must name its model and its ``max_tokens``; for a part of one that is no finding.
+
+    Raises ``UnrecognizedContent`` if the API is not given and cannot be told from the body.
     """
     try:
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
         fields = parse_body_fields(data)
         value = msgspec.json.decode(data) if isinstance(body, bytes) else body
     except (FormatError, msgspec.MsgspecError, RecursionError, UnicodeError, TypeError) as error:
-        surrogate_path = find_lone_surrogate_path(body) if isinstance(body, bytes) else ""
-        why = f"half of a character stands in {surrogate_path}; put U+FFFD in its place, as holdfast fix does"
-        return (Finding("json", "error", "$", why if surrogate_path else f"{error}; no API takes it"),)
-    name = _resolve_api(api, fields)
-    spec = API_SPECS[name]
-    request = spec.rules.build_view(
-        RequestView(value, len(data), _merge_betas(value, betas), _get_body_model(fields) or model)
-    )
-    judging = (*spec.rules.rules, *spec.rules.required) if complete else spec.rules.rules
+        return (_build_json_finding(body, error),)
+    api = _resolve_api(api, fields)
+    spec = API_SPECS[api]
+    view = RequestView(value, len(data), _merge_betas(value, betas), _get_body_model(fields) or model)
+    request = spec.rules.build_view(view)
+    applied_rules = (*spec.rules.rules, *spec.rules.required) if complete else spec.rules.rules
     if rules is not ALL_RULES:
         names = {rule.name for rule in rules}
-        judging = tuple([rule for rule in judging if rule.name in names])
-    field = spec.messages_field
-    return explain_foreign_findings(
-        collect_findings(judging, request), request.get_list(field), field, request.get_list("tools"), name
-    )
+        applied_rules = tuple([rule for rule in applied_rules if rule.name in names])
+    findings = collect_findings(applied_rules, request)
+    messages = request.get_list(spec.messages_field)
+    return explain_foreign_findings(findings, messages, spec.messages_field, request.get_list("tools"), api)
+
+
+def _build_json_finding(body: bytes | Mapping[str, Any], error: Exception) -> Finding:
+    """Build the finding on a body that is not valid JSON; a lone surrogate is named, because parsers do not say so."""
+    surrogate_path = find_lone_surrogate_path(body) if isinstance(body, bytes) else ""
+    if not surrogate_path:
+        return Finding("json", "error", "$", f"{error}; no API takes it")
+    message = f"half of a character stands in {surrogate_path}; put U+FFFD in its place, as holdfast fix does"
+    return Finding("json", "error", "$", message)
 
 
 def _resolve_api(api: str | None, fields: Mapping[str, Raw]) -> str:
-    """Return the API of a body; raises ``UnrecognizedContent`` where there are no rules for it."""
+    """Return the API of a body, or raise ``UnrecognizedContent`` if there are no rules for it."""
     name = api or recognize_api(fields)
     if not isinstance(name, str) or name not in API_SPECS:
         raise UnrecognizedContent(f"no rules are known for {name!r}; the APIs are {', '.join(API_SPECS)}")
@@ -74,14 +80,15 @@ def _resolve_api(api: str | None, fields: Mapping[str, Raw]) -> str:
 
 
 def _get_body_model(fields: Mapping[str, Raw]) -> str:
-    model = msgspec.json.decode(fields["model"]) if "model" in fields else ""
+    if "model" not in fields:
+        return ""
+    model = msgspec.json.decode(fields["model"])
     return model if isinstance(model, str) else ""
 
 
 def _merge_betas(body: Mapping[str, Any], header_betas: Iterable[str] | None) -> frozenset[str] | None:
-    """Return the beta features from the caller and the body together, or nothing when neither says any."""
-    body_betas = body.get("betas", body.get("anthropic_beta"))
-    if header_betas is None and not isinstance(body_betas, list):
-        return None
-    beta_names = body_betas if isinstance(body_betas, list) else ()
-    return frozenset(header_betas or ()) | frozenset(beta for beta in beta_names if isinstance(beta, str))
+    """Merge the beta features of headers and body, or return None if the headers are unknown and the body has none."""
+    body_betas = body.get("betas", body.get("anthropic_beta"))  # Bedrock has the second spelling
+    if not isinstance(body_betas, list):
+        return None if header_betas is None else frozenset(header_betas)
+    return frozenset([*(header_betas or ()), *(beta for beta in body_betas if isinstance(beta, str))])
