@@ -1,3 +1,3 @@
-"""For tests of your own: fakes that ship with the package. Import the module you need."""
+"""Fakes for users' own tests: a strict provider, upstreams without sockets, a fake clock. Import modules by name."""
 
 from __future__ import annotations

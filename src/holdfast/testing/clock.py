@@ -1,4 +1,4 @@
-"""Time that costs nothing: a loop whose clock jumps to the next deadline as soon as nobody has anything to do.
+"""A fake clock: an event loop that jumps to the next deadline as soon as no task can run.
 
 ::
 
@@ -8,9 +8,9 @@
 
     run(patient)  # 3600.0, at once
 
-Worker threads (``anyio.to_thread``, executors) are waited for in real time, and no time passes meanwhile. While a
-socket or a child process is watched, time passes as it does outside. Where nobody can ever go on, ``Deadlock`` says
-who waits.
+Worker threads (``anyio.to_thread``, executors) are waited for in real time, during which the fake clock stands still.
+While a socket or a child process is watched, the clock runs with real time. If no task can ever go on, ``Deadlock`` is
+raised, and names the tasks that wait.
 """
 
 from __future__ import annotations
@@ -29,96 +29,105 @@ from typing import Any, TypeVar
 
 import anyio
 from anyio import to_thread
-from anyio._backends._asyncio import _threadpool_idle_workers, _threadpool_workers  # nobody else knows who is at work
+from anyio._backends._asyncio import _threadpool_idle_workers, _threadpool_workers  # no public API tells busy threads
 
 T = TypeVar("T")
 
 _LISTED_TASKS = 8
-"""Tasks that a deadlock names."""
+"""Tasks that the message of a deadlock names; enough to see the pattern, few enough to read."""
+# Where the system has no pidfd, asyncio waits for child processes in threads. The selector does not see them.
 _CHILD_THREAD_PREFIX = "waitpid-"
-"""What asyncio has in the names of the threads that wait for child processes, where it needs some."""
+"""Prefix of the names of those threads."""
 _WAITING_PACKAGES = ("asyncio", "anyio", "anyio._backends", "anyio._core")
-"""Packages whose own lines say nothing about who waits."""
+"""Packages that are left out when the waiting line of a task is shown."""
 
 
 class Deadlock(RuntimeError):
-    """Every task waits, for no timer, no thread and no socket: none of them will ever go on."""
+    """Every task waits, and no timer, thread or socket is left that could wake one."""
 
 
 class FakeClock:
-    """A clock that stands still until ``run`` or ``advance`` moves it; calling it tells its seconds, from any thread.
+    """A clock that stands still until ``run`` or ``advance`` moves it.
 
-    It goes on from one ``run`` to the next, as the day does when a program is started again.
+    Calling it returns its time in seconds, from any thread. The time goes on from one ``run`` to the next, as it does
+    when a program is restarted.
     """
 
     def __init__(self, now: float = 0.0) -> None:
         self._now = now
 
     def __call__(self) -> float:
-        """Return the seconds that it shows."""
+        """Return the current time in seconds."""
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Let so many seconds pass."""
+        """Move the clock forward; a negative number of seconds has no effect."""
         self._now += max(0.0, seconds)
 
     def run(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Return what ``function(*args)`` returns, run on this clock. Raises ``Deadlock``, and whatever it raises."""
+        """Run ``function(*args)`` on this clock and return its result.
 
-        async def begin() -> T:
+        Raises ``Deadlock``, and whatever the function raises.
+        """
+
+        async def run_function() -> T:
             loop.pending_calls += 1
-            await to_thread.run_sync(int)  # from here on the backend has its lists of threads
+            # Any call in a thread: anyio creates its lists of threads with the first one.
+            await to_thread.run_sync(int)
             loop.pending_calls -= 1
             loop.workers, loop.idle_workers = _threadpool_workers.get(), _threadpool_idle_workers.get()
             return await function(*args)
 
         loop = _FakeClockLoop(self)
-        return anyio.run(begin, backend_options={"loop_factory": lambda: loop})
+        return anyio.run(run_function, backend_options={"loop_factory": lambda: loop})
 
 
 def run_on_fake_clock(function: Callable[..., Awaitable[T]], *args: Any) -> T:
-    """Return what ``function(*args)`` returns, run on a clock of its own that begins at 0."""
+    """Run ``function(*args)`` on a new clock that begins at 0, and return its result."""
     return FakeClock().run(function, *args)
 
 
 def get_loop_time() -> float:
-    """Return the seconds on the clock of the running loop."""
+    """Return the time of the running loop in seconds, fake or real."""
     return asyncio.get_running_loop().time()
 
 
 class _FakeClockLoop(asyncio.SelectorEventLoop):
-    """An event loop on a fake clock."""
+    """An event loop whose time is that of a fake clock."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
         self.workers: Collection[object] = ()
         self.idle_workers: Collection[object] = ()
-        """The backend's threads, and those of them that have nothing to do."""
+        """All threads of anyio's backend, and those of them that are idle."""
         self.pending_calls = 0
-        """Calls that executors have not answered."""
+        """Calls in executors that have not finished."""
         super().__init__(_FakeClockSelector(self))
 
     def time(self) -> float:
-        """Return the seconds on the fake clock."""
+        """Return the time of the fake clock in seconds."""
         return self.clock()
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Return the handle of a call at that time; one that never comes is no timer, and wakes nobody."""
+        """Schedule a call as asyncio does, but drop one at infinity.
+
+        ``sleep_forever`` and endless timeouts are calls at infinity. As timers they would hide a deadlock.
+        """
         if when == inf:
             return asyncio.TimerHandle(when, callback, args, self, context)
         return super().call_at(when, callback, *args, context=context)
 
     def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
-        """Return the future of a call in a thread, which is waited for."""
+        """Run a call in a thread as asyncio does, and count it as pending until it has finished."""
         self.pending_calls += 1
         future = super().run_in_executor(executor, func, *args)
         future.add_done_callback(self._finish_call)
         return future
 
     async def shutdown_default_executor(self, *args: Any) -> None:
-        """Return once the executor's threads are gone."""
+        """Wait for the executor's threads to end; they count as pending meanwhile."""
         self.pending_calls += 1
         await super().shutdown_default_executor(*args)
         self.pending_calls -= 1
@@ -128,29 +137,30 @@ class _FakeClockLoop(asyncio.SelectorEventLoop):
 
     @property
     def is_threaded(self) -> bool:
-        """Whether a thread is at work whose result the loop will be told."""
+        """Whether a thread is at work that will report a result to the loop."""
         return self.pending_calls > 0 or len(self.workers) > len(self.idle_workers)
 
 
 class _FakeClockSelector(selectors.DefaultSelector):
-    """What the loop sleeps in: where only time would pass, it passes at once."""
+    """The selector in which the loop sleeps; it advances the clock in place of sleeping."""
 
     def __init__(self, loop: _FakeClockLoop) -> None:
         super().__init__()
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Return what is ready: at once, after a jump of the clock, or once a thread or a socket has something."""
+        """Return the ready sockets; sleep only for threads, sockets and child processes, else advance the clock."""
         ready = super().select(0)
         if ready or (timeout is not None and timeout <= 0):
             return ready
         if self._loop.is_threaded:
             return super().select(None)
-        if len(self.get_map()) > 1 or any(_CHILD_THREAD_PREFIX in thread.name for thread in threading.enumerate()):
-            return self._select_in_real_time(
-                timeout
-            )  # the first that is watched is the loop's own, by which threads wake it
-        ready = super().select(0)  # a child's thread may have told its end, and ended, since the first look
+        # One socket is always watched: the loop's own, by which threads wake it.
+        watches_sockets = len(self.get_map()) > 1
+        if watches_sockets or any(_CHILD_THREAD_PREFIX in thread.name for thread in threading.enumerate()):
+            return self._select_in_real_time(timeout)
+        # The thread of a child process may have reported its end, and ended itself, since the first look.
+        ready = super().select(0)
         if ready:
             return ready
         if timeout is None:
@@ -159,9 +169,9 @@ class _FakeClockSelector(selectors.DefaultSelector):
         return ready
 
     def _select_in_real_time(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
-        began = time.monotonic()
+        start = time.monotonic()
         ready = super().select(timeout)
-        self._loop.clock.advance(time.monotonic() - began)
+        self._loop.clock.advance(time.monotonic() - start)
         return ready
 
 
@@ -172,15 +182,19 @@ def _describe_deadlock(loop: asyncio.AbstractEventLoop) -> str:
 
 
 def _describe_waiting_task(task: asyncio.Task[Any]) -> str:
-    """Return a task's name and the innermost line that waits, not counting those of the libraries that do it."""
+    """Return a task's name and the innermost line at which it waits, outside of asyncio and anyio."""
     frames = list(_iterate_coroutine_frames(task.get_coro()))
-    own = [frame for frame in frames if frame.f_globals.get("__package__") not in _WAITING_PACKAGES] or frames
-    where = f"{Path(own[-1].f_code.co_filename).name}:{own[-1].f_lineno}" if own else "its end"
-    return f"{task.get_name()} at {where}"
+    own_frames = [frame for frame in frames if frame.f_globals.get("__package__") not in _WAITING_PACKAGES]
+    shown_frames = own_frames or frames
+    if not shown_frames:
+        return f"{task.get_name()} at its end"
+    innermost = shown_frames[-1]
+    return f"{task.get_name()} at {Path(innermost.f_code.co_filename).name}:{innermost.f_lineno}"
 
 
 def _iterate_coroutine_frames(coroutine: Any) -> Iterator[FrameType]:
-    """Yield the frames of a coroutine, from the outermost to the one that waits."""
+    """Yield the frames of a coroutine and of those it awaits, the outermost first."""
+    # A coroutine or a generator-based one (`types.coroutine`), which name these attributes differently.
     while coroutine is not None:
         frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
         if frame is not None:

@@ -1,6 +1,7 @@
-"""For pytest: the fixture ``strict_provider``, a server of your own in each test that asks for one.
+"""The pytest fixture ``strict_provider``, which serves strict providers for the length of a test.
 
-With Holdfast installed pytest knows the fixture. Nothing of the provider is loaded before a test asks for it.
+pytest finds the fixture wherever Holdfast is installed. The provider's modules are loaded only when a test uses it, so
+that other test runs do not pay for them.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from msgspec import Struct
 
 
 class ServedProvider(Struct, frozen=True):
-    """A strict provider that is being served."""
+    """A strict provider with a running server."""
 
     url: str
-    """Base URL; OpenAI's SDK wants ``/v1`` behind it."""
+    """Base URL; append ``/v1`` for OpenAI's SDK."""
     provider: Any
-    """The ``ProviderInfo``: what it was asked is in ``seen``, what it answered in ``requests``."""
+    """The ``Provider``. Its ``incoming_requests`` are those it received, its ``requests`` those with the replies."""
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def strict_provider() -> Iterator[Callable[..., ServedProvider]]:
     """Return a function that serves a strict provider until the test ends.
 
     ``strict_provider(window=32_000, script=[ScriptedAnswer("hello")], faults=["529:head:2"])`` takes the fields of
-    ``ProviderSettings``, the answers of a script, and faults as ``ValidationProblem`` or in words.
+    ``ProviderSettings``, the answers of a script, and faults as ``Fault`` or as text (``kind:stage:at:seconds``).
     """
     from holdfast.testing.provider.faults.faults import parse_fault
     from holdfast.testing.provider.provider import Provider
@@ -38,7 +39,8 @@ def strict_provider() -> Iterator[Callable[..., ServedProvider]]:
 
         def serve(*, script: Any = (), faults: Any = (), **settings: Any) -> ServedProvider:
             provider = Provider(ProviderSettings(**settings), script)
-            struck = [parse_fault(fault) if isinstance(fault, str) else fault for fault in faults]
-            return ServedProvider(stack.enter_context(serve_provider(provider, struck)), provider)
+            parsed_faults = [parse_fault(fault) if isinstance(fault, str) else fault for fault in faults]
+            url = stack.enter_context(serve_provider(provider, parsed_faults))
+            return ServedProvider(url, provider)
 
         yield serve

@@ -1,7 +1,7 @@
-"""Upstreams without sockets: the strict provider with every fault there is, and a script of given replies.
+"""Upstreams without sockets: the strict provider with all its faults, and a script of given replies.
 
-Both send as ``holdfast.HttpUpstream`` does, errors too, and wait with ``anyio.sleep``: on a
-fake clock (``holdfast.testing.clock``) a stall of ten minutes costs nothing.
+Both behave as ``holdfast.HttpUpstream`` does, including its errors, and wait with ``anyio.sleep``: on a fake clock
+(``holdfast.testing.clock``) a stall of ten minutes takes no time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from msgspec.structs import replace
 from holdfast.engine.upstream.upstream import CONNECT_TIMEOUT, READ_TIMEOUT, Reply, UpstreamRequest
 from holdfast.errors import ConfigError, UpstreamError, raise_if_wrong_type
 from holdfast.providers.common.json.raw_json import encode_json
-from holdfast.testing.provider.answers.encode_answer import AnswerSettings, fit_answer
-from holdfast.testing.provider.answers.encode_answer import sign_answer as spoken_parts
+from holdfast.testing.provider.answers.encode_answer import AnswerSettings, fit_answer, sign_answer
 from holdfast.testing.provider.apis.encode_reply import ApiCall, encode_late_error, encode_reply
 from holdfast.testing.provider.apis.encoder import JSON_TYPE
 from holdfast.testing.provider.calls import IncomingRequest, ModelAnswer, RefusalReply, ScriptedAnswer, TokenUse
@@ -46,20 +45,24 @@ CONNECT_FAULTS: Mapping[str, str] = {
     "nowhere": "ConnectError: [Errno -2] Name or service not known",
     "stall": "ConnectTimeout",
 }
-"""What can go wrong at stage ``connect``, before anything is sent; the strict provider's server cannot do these."""
+"""Faults of the stage ``connect``, before anything is sent, with the error of the HTTP client for each.
+
+The strict provider's server cannot produce them, since it has accepted the connection already.
+"""
 _CLOSED_EARLY = "RemoteProtocolError: peer closed connection without sending complete message body"
 _BAD_STATUS_LINE = "RemoteProtocolError: illegal status line"
 _CONNECTION_RESET = "ReadError: [Errno 104] Connection reset by peer"
+_BROKEN_PIPE = "WriteError: [Errno 32] Broken pipe"
 
 FaultPlan: TypeAlias = Sequence[Fault] | Callable[[UpstreamRequest, int], Fault | None]
-"""Faults by the number of the request, or what says which fault strikes a request; its number counts from 1."""
+"""Faults by the number of the request, or a function that returns the fault for a request and its number (from 1)."""
 
 
 class ProviderUpstream:
-    """The strict provider as an upstream, struck by ``faults``; ``sent`` holds all that was sent, the newest last.
+    """The strict provider as an upstream, with ``faults``. The list ``sent`` has all requests, the newest last.
 
-    ``patience`` is how many seconds may pass without a byte before the connection counts as lost, ``latency`` how many
-    pass before an answer begins. Raises ``ConfigError`` for a fault there is not, when made or when it strikes.
+    ``patience`` is the time in seconds without a byte after which the connection counts as lost, ``latency`` the time
+    before an answer begins. An unknown fault raises ``ConfigError``, at creation or when its function returns it.
     """
 
     def __init__(
@@ -76,12 +79,14 @@ class ProviderUpstream:
         self.latency = latency
         self.sent: list[UpstreamRequest] = []
         self._faults: FaultPlan = faults if callable(faults) else [_complete_fault(fault) for fault in faults]
-        self._tickets, self._answers = count(1), count(1)
+        self._request_numbers = count(1)
+        self._answer_numbers = count(1)
 
     @asynccontextmanager
     async def send(self, upstream_request: UpstreamRequest) -> AsyncIterator[Reply]:
-        """Return the provider's reply to ``upstream_request``; ``UpstreamError`` of kind ``network`` where a fault
-        takes it.
+        """Send ``upstream_request`` and return the provider's reply.
+
+        Raises ``UpstreamError`` of kind ``network`` if a fault of the connection strikes.
         """
         self.sent.append(upstream_request)
         fault = self._choose_fault(upstream_request)
@@ -94,8 +99,8 @@ class ProviderUpstream:
 
     def _choose_fault(self, upstream_request: UpstreamRequest) -> Fault | None:
         if upstream_request.endpoint == "count":
-            return None
-        number = next(self._answers)
+            return None  # faults count requests for an answer, as the server does
+        number = next(self._answer_numbers)
         if not callable(self._faults):
             return find_due_fault(self._faults, number)
         fault = self._faults(upstream_request, number)
@@ -110,58 +115,67 @@ class ProviderUpstream:
         raise _make_network_error(CONNECT_FAULTS[fault.kind])
 
     async def _make_steps(self, upstream_request: UpstreamRequest, fault: Fault | None) -> list[ServerStep]:
-        """Return what the provider does once the request is there."""
-        struck = None if fault is None or fault.stage == "connect" else fault
-        call = ApiCall(upstream_request.api, upstream_request.endpoint, f"req_{next(self._tickets):024}", struck)
+        """Return the steps with which the provider answers, after the faults that strike while the body is sent."""
+        server_fault = None if fault is None or fault.stage == "connect" else fault
+        request_id = f"req_{next(self._request_numbers):024}"
+        call = ApiCall(upstream_request.api, upstream_request.endpoint, request_id, server_fault)
         incoming = _to_incoming_request(upstream_request)
-        if struck is not None and struck.stage == "body" and not is_status_fault(struck):
-            await self._interrupt_request(struck)
+        if server_fault is not None and server_fault.stage == "body" and not is_status_fault(server_fault):
+            await self._interrupt_request(server_fault)
         response = encode_reply(call, incoming, answer_with_faults(self.provider.answer, call, incoming))
-        return plan_server_steps(response, struck, lambda before: encode_late_error(call, incoming, response, before))
+        return plan_server_steps(
+            response, server_fault, lambda before: encode_late_error(call, incoming, response, before)
+        )
 
     async def _interrupt_request(self, fault: Fault) -> None:
-        """Raise where the request does not arrive; return once it has."""
-        if fault.kind != "stall":
-            raise _make_network_error(
-                "WriteError: [Errno 32] Broken pipe" if fault.kind == "cut" else _CONNECTION_RESET
-            )
-        await _wait_or_time_out(fault.seconds or 0, self.patience)
+        """Raise the error of a fault that loses the request, or return after a stall."""
+        if fault.kind == "stall":
+            await _wait_or_time_out(fault.seconds or 0, self.patience)
+            return
+        raise _make_network_error(_BROKEN_PIPE if fault.kind == "cut" else _CONNECTION_RESET)
 
 
 def _complete_fault(fault: Fault) -> Fault:
-    """Return the fault with what is usual for its kind; one that strikes while connecting has its own names."""
+    """Fill in the stage and seconds of a fault that are left out, or raise ``ConfigError`` for an unknown one.
+
+    Faults while connecting have names of their own, some of which ("reset", "stall") other stages have too.
+    """
     raise_if_wrong_type(ConfigError, fault=(fault, Fault))
-    early = fault.stage == "connect" or (fault.kind in CONNECT_FAULTS and fault.kind not in FAULT_KINDS)
-    if not early:
+    is_connect_only = fault.kind in CONNECT_FAULTS and fault.kind not in FAULT_KINDS
+    if fault.stage != "connect" and not is_connect_only:
         return complete_fault(fault)
     if fault.kind not in CONNECT_FAULTS or fault.stage not in ("", "connect"):
         raise ConfigError(f"the fault {fault.kind!r} cannot strike at 'connect'; {', '.join(CONNECT_FAULTS)} can")
-    usual = FAULT_KINDS["stall"].seconds if fault.kind == "stall" else None
-    return replace(fault, stage="connect", seconds=usual if fault.seconds is None else fault.seconds)
+    seconds = fault.seconds
+    if seconds is None and fault.kind == "stall":
+        seconds = FAULT_KINDS["stall"].seconds
+    return replace(fault, stage="connect", seconds=seconds)
 
 
 def _to_incoming_request(upstream_request: UpstreamRequest) -> IncomingRequest:
-    streams = (
-        upstream_request.stream if upstream_request.api == "gemini" else is_stream_requested(upstream_request.body)
-    )
-    model = upstream_request.model.removeprefix("models/") if upstream_request.api == "gemini" else ""
-    wants = streams and upstream_request.endpoint == "generate"
+    # Gemini's address names the model and the stream, the bodies of the other APIs do.
+    if upstream_request.api == "gemini":
+        model = upstream_request.model.removeprefix("models/")
+        is_stream = upstream_request.stream
+    else:
+        model = ""
+        is_stream = is_stream_requested(upstream_request.body)
     return IncomingRequest(
         upstream_request.api,
         upstream_request.endpoint,
         upstream_request.body,
         model,
-        wants,
+        is_stream and upstream_request.endpoint == "generate",
         redact_secret_headers(upstream_request.headers),
     )
 
 
-# -- playing -----------------------------------------------------------------------------------------------------------
+# -- playing a server's steps ------------------------------------------------------------------------------------------
 
 
-async def _play_steps(doing: Sequence[ServerStep], patience: float) -> AsyncGenerator[HeadStep | bytes]:
-    """Yield the head and the pieces of a body as a client gets them; raises where the connection is lost."""
-    for step in doing:
+async def _play_steps(steps: Sequence[ServerStep], patience: float) -> AsyncGenerator[HeadStep | bytes]:
+    """Yield the head and the pieces of a body as a client receives them; raise where the connection is lost."""
+    for step in steps:
         match step:
             case WaitStep():
                 await _wait_or_time_out(step.seconds, patience)
@@ -169,7 +183,7 @@ async def _play_steps(doing: Sequence[ServerStep], patience: float) -> AsyncGene
                 raise _make_network_error(_CONNECTION_RESET if step.reset else _CLOSED_EARLY)
             case RawBytesStep():
                 raise _make_network_error(_BAD_STATUS_LINE)
-            case _ if step:
+            case _ if step:  # HTTP has no empty chunks
                 yield step
 
 
@@ -183,7 +197,7 @@ def _make_upstream_reply(head: HeadStep, pieces: AsyncIterator[HeadStep | bytes]
 
 
 async def _wait_or_time_out(seconds: float, patience: float, error_name: str = "ReadTimeout") -> None:
-    """Return after so many seconds; the client has no more ``patience`` than that."""
+    """Wait for ``seconds``, or for ``patience`` and then raise the time-out of the HTTP client."""
     await anyio.sleep(min(seconds, patience))
     if seconds > patience:
         raise _make_network_error(error_name)
@@ -198,7 +212,7 @@ def _make_network_error(description: str) -> UpstreamError:
 
 
 class ScriptedReply(Struct, frozen=True):
-    """A reply as it comes over the wire."""
+    """A reply as it arrives over the wire: status, headers, and a body in chunks."""
 
     chunks: tuple[bytes, ...] = ()
     status: int = 200
@@ -206,14 +220,17 @@ class ScriptedReply(Struct, frozen=True):
 
 
 ReplyScript: TypeAlias = str | ScriptedAnswer | RefusalReply | bytes | Mapping[str, Any] | ScriptedReply | Exception
-"""Words or calls of the model, or a refusal, in the API's own form; a body as it is; a whole reply; or what is raised.
+"""One reply of a script.
+
+A text, a ``ScriptedAnswer`` or a ``RefusalReply`` is encoded in the form of the API that the request speaks; bytes or a
+mapping are a body that is sent as it is; a ``ScriptedReply`` is a whole reply; an exception is raised.
 """
 
 
 class ScriptedUpstream:
-    """An upstream that gives these replies one after the other; ``sent`` holds what it was sent. It judges nothing.
+    """An upstream that gives the replies of a script one after the other, whatever the requests say.
 
-    One request more than there are replies raises ``AssertionError``.
+    The list ``sent`` has all requests. A request for which no reply is left raises ``AssertionError``.
     """
 
     def __init__(self, replies: Sequence[ReplyScript]) -> None:
@@ -223,9 +240,9 @@ class ScriptedUpstream:
 
     @asynccontextmanager
     async def send(self, upstream_request: UpstreamRequest) -> AsyncIterator[Reply]:
-        """Return the next reply; what is given as an error is raised."""
+        """Return the next reply of the script, or raise it if it is an exception."""
         self.sent.append(upstream_request)
-        await checkpoint()
+        await checkpoint()  # a real upstream never answers without yielding to other tasks
         if len(self.sent) > len(self.replies):
             raise AssertionError(f"request {len(self.sent)} has no reply: {len(self.replies)} were given, give more")
         given_reply = _resolve_reply(self.replies[len(self.sent) - 1], upstream_request, len(self.sent))
@@ -257,23 +274,23 @@ def _resolve_reply(reply: ReplyScript, upstream_request: UpstreamRequest, number
 def _render_reply(
     reply: ScriptedAnswer | RefusalReply, upstream_request: UpstreamRequest, number: int
 ) -> ScriptedReply:
-    """Return a reply in the words of the API that it was asked in."""
+    """Encode a reply in the form of the API that the request speaks."""
     incoming = _to_incoming_request(upstream_request)
-    answer = (
-        reply
-        if isinstance(reply, RefusalReply)
-        else _make_scripted_answer(reply, incoming, upstream_request.model, number)
-    )
-    response = encode_reply(ApiCall(upstream_request.api, "generate", f"req_{number}"), incoming, answer)
+    provider_reply: RefusalReply | ModelAnswer
+    if isinstance(reply, RefusalReply):
+        provider_reply = reply
+    else:
+        provider_reply = _make_scripted_answer(reply, incoming, upstream_request.model, number)
+    response = encode_reply(ApiCall(upstream_request.api, "generate", f"req_{number}"), incoming, provider_reply)
     return ScriptedReply(response.pieces, response.status, response.headers)
 
 
 def _make_scripted_answer(answer: ScriptedAnswer, request: IncomingRequest, model: str, number: int) -> ModelAnswer:
-    setting = AnswerSettings(request.api, model, f"scripted {number}", number)
+    settings = AnswerSettings(request.api, model, f"scripted {number}", number)
     fitted_answer = fit_answer(answer, None, count_word_pieces)
-    used = TokenUse(
+    usage = TokenUse(
         count_word_pieces(request.body.decode("utf-8", "replace")),
         fitted_answer.output,
         reasoning=fitted_answer.reasoning,
     )
-    return ModelAnswer(setting.make_id("msg_"), model, spoken_parts(answer, setting), fitted_answer.stop, used)
+    return ModelAnswer(settings.make_id("msg_"), model, sign_answer(answer, settings), fitted_answer.stop, usage)

@@ -1,6 +1,6 @@
-"""A strict provider: it refuses, counts, caches and signs as the real ones do, with no network and no money.
+"""A strict provider: it refuses, counts, caches and signs as the real ones do, without network or cost.
 
-``Provider`` judges requests without any transport; ``serving`` lets it answer over HTTP on this machine.
+``Provider`` answers requests without any transport; ``server.local_server`` serves it over HTTP on this machine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The prompt cache of the strict provider: what a request reads and writes, by the rules of its API.
+"""The prompt cache of the strict provider: the tokens that a request reads and writes by the rules of its API.
 
-The ledger knows prefixes by digest alone. A request reads the longest prefix that an earlier one left, where the rules
-let it look, and leaves its own. It counts with the tokens it is given and shares nothing with what plans for it.
+The ledger keeps digests of prefixes. A request reads the longest prefix that an earlier one wrote, as far back as the
+rules let it look, and writes its own. The ledger shares no code with the planner, whose caching it proves.
 """
 
 from __future__ import annotations
@@ -20,54 +20,59 @@ _HOUR_SECONDS = 3600.0
 
 
 class ProviderCacheRules(Struct, frozen=True):
-    """How one API caches for one model."""
+    """The caching rules of one API for one model."""
 
     minimum: int
-    """Tokens of the shortest prefix that is kept."""
+    """Tokens of the shortest prefix that is cached."""
     needs_breakpoints: bool = False
-    """Only where a breakpoint stands (Anthropic); else by itself."""
+    """Whether only prefixes up to an explicit breakpoint are cached (Anthropic)."""
     step: int = 1
-    """Without breakpoints: what is read comes in steps of so many tokens."""
+    """Without breakpoints: the number of read tokens is a multiple of this one."""
     ttl: float = 300.0
-    """Seconds after the last use."""
+    """Seconds an entry lives after its last use."""
     lookback: int = 20
-    """Blocks looked back from a breakpoint, itself among them."""
+    """Blocks that are searched for an entry, from a breakpoint backwards and including its own."""
     reports_writes: bool = False
-    """Whether writes are reported (and charged); a cache by itself then keeps whole requests, no pieces of them."""
+    """Whether writes are reported and charged. An automatic cache then keeps whole requests and not pieces of them."""
 
 
 class CacheTokens(Struct, frozen=True):
-    """Tokens of one request that came from the cache and that went into it."""
+    """Tokens of one request that were read from the cache and written to it."""
 
     read_tokens: int = 0
     write: int = 0
+    """All written tokens."""
     write_1h: int = 0
+    """Those of ``write`` that are kept for an hour."""
 
 
+# Minimum tokens by model, from the same page; the first pattern that matches counts.
 _CLAUDE_MINIMUMS = (
     (512, re.compile(r"opus-5(?!-5|\.5)|(fable|mythos)-5[-.][12]")),
     (2048, re.compile(r"opus-4[-.]7|mythos|haiku-3|3-5-haiku|fable-5")),
     (4096, re.compile(r"opus-4[-.][56]|haiku-4[-.]5")),
 )
 _CLAUDE_DEFAULT_MINIMUM = 1024
-"""Minimum by model, Anthropic's prompt caching page of 2026-11; what it does not list has the usual 1,024."""
+"""Minimum of models that Anthropic's prompt caching page (2026-11) does not list."""
 _CHARGING_GPT = re.compile(r"gpt-(?:5[.-](?:[6-9]|\d\d)|[6-9]|\d\d)")
-"""From gpt-5.6 writes are charged and entries live half an hour (OpenAI's prompt caching guide)."""
+"""Models from gpt-5.6 on: writes are charged, and entries live for half an hour (OpenAI's prompt caching guide)."""
 _GEMINI_FLASH_MINIMUM, _GEMINI_PRO_MINIMUM = 1024, 4096
-"""Minimum of implicit caching (Gemini's caching page)."""
+"""Minimum tokens of implicit caching (Gemini's caching page)."""
 
 
 def get_cache_rules(api: str, model: str, minimum: int | None = None) -> ProviderCacheRules:
-    """Return how ``api`` caches for ``model``; ``minimum`` replaces the model's own."""
+    """Return the caching rules of ``api`` for ``model``; ``minimum`` replaces the model's own."""
     model_rules = _get_default_cache_rules(api, model.lower())
     return model_rules if minimum is None else msgspec.structs.replace(model_rules, minimum=minimum)
 
 
 def _get_default_cache_rules(api: str, model: str) -> ProviderCacheRules:
     if api == "anthropic":
-        min_tokens = next(
-            (tokens for tokens, pattern in _CLAUDE_MINIMUMS if pattern.search(model)), _CLAUDE_DEFAULT_MINIMUM
-        )
+        min_tokens = _CLAUDE_DEFAULT_MINIMUM
+        for tokens, pattern in _CLAUDE_MINIMUMS:
+            if pattern.search(model):
+                min_tokens = tokens
+                break
         return ProviderCacheRules(min_tokens, needs_breakpoints=True, reports_writes=True)
     if api == "gemini":
         return ProviderCacheRules(_GEMINI_FLASH_MINIMUM if "flash" in model else _GEMINI_PRO_MINIMUM)
@@ -77,12 +82,11 @@ def _get_default_cache_rules(api: str, model: str) -> ProviderCacheRules:
 
 
 class CacheLedger:
-    """The prefixes that are in the cache, each until some time."""
+    """The prefixes in the cache, as digests, with the time at which each expires."""
 
     def __init__(self) -> None:
-        """Begin empty."""
-        self._until: dict[bytes, float] = {}
-        self._spans: dict[bytes, float] = {}
+        self._expires_at: dict[bytes, float] = {}
+        self._ttls: dict[bytes, float] = {}
 
     def serve_request(
         self,
@@ -92,7 +96,10 @@ class CacheLedger:
         cache_rules: ProviderCacheRules,
         now: float,
     ) -> CacheTokens:
-        """Return what the request reads and writes, and keep its prefixes; ``sums[n]`` = tokens of ``n`` blocks."""
+        """Return the tokens that a request reads and writes, and cache its prefixes.
+
+        ``sums[n]`` is the number of tokens of the first ``n`` blocks; ``now`` is in seconds.
+        """
         if cache_rules.needs_breakpoints:
             return self._serve_by_breakpoints(
                 _digest_prefixes(request, blocks), _find_breakpoints(request, blocks), sums, cache_rules, now
@@ -104,39 +111,45 @@ class CacheLedger:
     def _serve_by_breakpoints(
         self,
         prefixes: list[bytes],
-        marks: dict[int, str],
+        breakpoints: dict[int, str],
         sums: Sequence[int],
         cache_rules: ProviderCacheRules,
         now: float,
     ) -> CacheTokens:
-        last_hit = max(
-            (at for mark in marks for at in self._iterate_cached_prefix(prefixes, mark, cache_rules, sums, now)),
-            default=-1,
-        )
-        end = hour = start = 0 if last_hit < 0 else sums[last_hit + 1]
-        if last_hit >= 0:
-            self._keep_prefix(prefixes[last_hit], self._spans[prefixes[last_hit]], now)
-        for mark, ttl in marks.items():
-            if sums[mark + 1] < cache_rules.minimum:
+        newest_hit = -1
+        for index in breakpoints:
+            newest_hit = max(newest_hit, self._find_cached_prefix(prefixes, index, cache_rules, sums, now))
+        read_tokens = 0
+        if newest_hit >= 0:
+            read_tokens = sums[newest_hit + 1]
+            # Reading renews an entry, for the time that it was written with.
+            self._keep_prefix(prefixes[newest_hit], self._ttls[prefixes[newest_hit]], now)
+        end = end_1h = read_tokens
+        for index, ttl in breakpoints.items():
+            prefix_tokens = sums[index + 1]
+            if prefix_tokens < cache_rules.minimum:
                 continue
-            self._keep_prefix(prefixes[mark], _HOUR_SECONDS if ttl == "1h" else cache_rules.ttl, now)
-            end = max(end, sums[mark + 1])
-            hour = max(hour, sums[mark + 1]) if ttl == "1h" else hour
-        return CacheTokens(start, end - start, hour - start)
+            self._keep_prefix(prefixes[index], _HOUR_SECONDS if ttl == "1h" else cache_rules.ttl, now)
+            end = max(end, prefix_tokens)
+            if ttl == "1h":
+                end_1h = max(end_1h, prefix_tokens)
+        return CacheTokens(read_tokens, end - read_tokens, end_1h - read_tokens)
 
-    def _iterate_cached_prefix(
-        self, prefixes: list[bytes], mark: int, cache_rules: ProviderCacheRules, sums: Sequence[int], now: float
-    ) -> Iterator[int]:
-        """Yield the newest prefix in the cache at most ``lookback`` blocks back from a breakpoint."""
-        for at in range(mark, max(-1, mark - cache_rules.lookback), -1):
-            if self._until.get(prefixes[at], 0.0) > now and sums[at + 1] >= cache_rules.minimum:
-                yield at
-                return
+    def _find_cached_prefix(
+        self, prefixes: list[bytes], index: int, cache_rules: ProviderCacheRules, sums: Sequence[int], now: float
+    ) -> int:
+        """Return the newest block with a cached prefix, at most ``lookback`` blocks back from a breakpoint, or -1."""
+        for candidate in range(index, max(-1, index - cache_rules.lookback), -1):
+            is_cached = self._expires_at.get(prefixes[candidate], 0.0) > now
+            if is_cached and sums[candidate + 1] >= cache_rules.minimum:
+                return candidate
+        return -1
 
     def _keep_prefix(self, prefix: bytes, ttl: float, now: float) -> None:
-        """Keep a prefix for ``ttl`` seconds from now, or for as long as it is kept already."""
-        if self._until.get(prefix, 0.0) < now + ttl:
-            self._until[prefix], self._spans[prefix] = now + ttl, ttl
+        """Cache a prefix for ``ttl`` seconds from now, unless it is cached for longer already."""
+        if self._expires_at.get(prefix, 0.0) < now + ttl:
+            self._expires_at[prefix] = now + ttl
+            self._ttls[prefix] = ttl
 
     # -- automatic -----------------------------------------------------------------------------------------------------
 
@@ -149,22 +162,30 @@ class CacheLedger:
         now: float,
     ) -> CacheTokens:
         pieces = list(_iterate_pieces(request, blocks, sums))
-        cached_tokens = max((tokens for prefix, tokens in pieces if self._until.get(prefix, 0.0) > now), default=0)
+        cached_tokens = 0
+        for prefix, tokens in pieces:
+            if self._expires_at.get(prefix, 0.0) > now:
+                cached_tokens = max(cached_tokens, tokens)
         for prefix, _ in pieces[-1:] if cache_rules.reports_writes else pieces:
             self._keep_prefix(prefix, cache_rules.ttl, now)
         read_tokens = cached_tokens - cached_tokens % cache_rules.step
-        read_tokens = read_tokens if read_tokens >= cache_rules.minimum else 0
-        write_tokens = sums[-1] - read_tokens if cache_rules.reports_writes and sums[-1] >= cache_rules.minimum else 0
-        return CacheTokens(read_tokens, write_tokens)
+        if read_tokens < cache_rules.minimum:
+            read_tokens = 0
+        prompt_tokens = sums[-1]
+        is_write_charged = cache_rules.reports_writes and prompt_tokens >= cache_rules.minimum
+        return CacheTokens(read_tokens, prompt_tokens - read_tokens if is_write_charged else 0)
 
 
 def _find_breakpoints(request: ProviderRequest, blocks: Sequence[PromptBlock]) -> dict[int, str]:
-    """Return the blocks where a breakpoint stands, and for how long; the automatic one is the last block."""
-    marks = {at: block.marker for at, block in enumerate(blocks) if block.marker}
-    top = request.body.get("cache_control")
-    if isinstance(top, dict) and blocks:
-        marks.setdefault(len(blocks) - 1, "1h" if top.get("ttl") == "1h" else "5m")
-    return dict(sorted(marks.items()))
+    """Return the breakpoints as ``5m`` or ``1h`` by the index of their block, in order.
+
+    A ``cache_control`` at the top of the body is a breakpoint on the last block.
+    """
+    breakpoints = {index: block.marker for index, block in enumerate(blocks) if block.marker}
+    automatic = request.body.get("cache_control")
+    if isinstance(automatic, dict) and blocks:
+        breakpoints.setdefault(len(blocks) - 1, "1h" if automatic.get("ttl") == "1h" else "5m")
+    return dict(sorted(breakpoints.items()))
 
 
 def _extend_digest(state: bytes, piece: bytes) -> bytes:
@@ -172,43 +193,47 @@ def _extend_digest(state: bytes, piece: bytes) -> bytes:
 
 
 def _make_cache_seed(request: ProviderRequest) -> bytes:
-    """Return the digest of what makes a cache of its own: the model, and OpenAI's key for routing."""
-    return _extend_digest(
-        f"{request.api} {request.model} {request.body.get('prompt_cache_key')}".encode("utf-8", "replace"), b""
-    )
+    """Return the digest that prefixes begin with: caches are apart by model and by OpenAI's ``prompt_cache_key``."""
+    identity = f"{request.api} {request.model} {request.body.get('prompt_cache_key')}"
+    return _extend_digest(identity.encode("utf-8", "replace"), b"")
 
 
 _MESSAGE_CACHE_OPTIONS = ("tool_choice", "thinking", "output_config")
-"""Options of the Messages API that the cached messages depend on, not tools and system (prompt caching page)."""
+"""Options of the Messages API that invalidate cached messages, but not tools and system (prompt caching page)."""
 
 
 def _digest_prefixes(request: ProviderRequest, blocks: Sequence[PromptBlock]) -> list[bytes]:
-    """Return the digest of the prompt up to and with each block."""
-    state, out, section = _make_cache_seed(request), list[bytes](), ""
+    """Return the digests of the prompt up to and including each block."""
+    digest = _make_cache_seed(request)
+    prefixes: list[bytes] = []
+    previous_section = ""
     for block in blocks:
-        if block.section == "messages" != section:
+        if block.section == "messages" and previous_section != "messages":
             options = [request.body.get(name) for name in _MESSAGE_CACHE_OPTIONS]
-            state = _extend_digest(
-                state, msgspec.json.encode([options, any(any_block.rendering.media for any_block in blocks)])
-            )
-        section = block.section
-        state = _extend_digest(state, block.key)
-        out.append(state)
-    return out
+            # Adding the first image anywhere invalidates the messages too.
+            has_media = any(any_block.rendering.media for any_block in blocks)
+            digest = _extend_digest(digest, msgspec.json.encode([options, has_media]))
+        previous_section = block.section
+        digest = _extend_digest(digest, block.key)
+        prefixes.append(digest)
+    return prefixes
 
 
+# OpenAI's automatic cache matches in steps of 128 tokens, which are about 512 bytes of text.
 _PIECE_BYTES = 512
-"""Bytes of the pieces that an automatic cache compares, some 128 tokens."""
+"""Bytes of the pieces in which an automatic cache compares prompts."""
 
 
 def _iterate_pieces(
     request: ProviderRequest, blocks: Sequence[PromptBlock], sums: Sequence[int]
 ) -> Iterator[tuple[bytes, int]]:
-    """Yield the digest of the prompt and its tokens, piece by piece, so that half an equal block is read too."""
-    state = _make_cache_seed(request)
-    for block, before, after in zip(blocks, sums, sums[1:], strict=False):
+    """Yield the digest and the tokens of the prompt up to each piece, so that the equal part of a block is a hit."""
+    digest = _make_cache_seed(request)
+    for block, tokens_before, tokens_after in zip(blocks, sums, sums[1:], strict=False):
         size = len(block.key)
+        block_tokens = tokens_after - tokens_before
         for start in range(0, size, _PIECE_BYTES):
             end = min(size, start + _PIECE_BYTES)
-            state = _extend_digest(state, block.key[start:end] + (b"." if end == size else b""))
-            yield state, before + (after - before) * end // size
+            # The end of a block is marked, or "ab" + "c" would be the same prompt as "a" + "bc".
+            digest = _extend_digest(digest, block.key[start:end] + (b"." if end == size else b""))
+            yield digest, tokens_before + block_tokens * end // size

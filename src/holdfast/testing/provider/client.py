@@ -1,4 +1,4 @@
-"""The smallest honest client: it sends back all that it was told, unchanged. For tests of whatever uses a provider."""
+"""A minimal client for tests of a provider: it sends back everything it received, unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STRICTEST_MODELS = {
     "openai-responses": "gpt-5.5",
     "gemini": "gemini-3-pro",
 }
-"""A model of each API that enforces most."""
+"""For each API, a model that enforces the most rules."""
 _HISTORY_FIELDS = {
     "anthropic": "messages",
     "openai-chat": "messages",
@@ -27,13 +27,15 @@ _HISTORY_FIELDS = {
 
 
 class ProviderClient:
-    """A conversation with a provider in one API; ``body`` is the next request, and may be changed at will."""
+    """A conversation with a provider in one API; ``body`` is the next request, which tests may change."""
 
     def __init__(
         self, provider: Provider, api: str, *, tools: Sequence[str] = (), model: str = "", **fields: Any
     ) -> None:
-        """Begin an empty conversation with these tools and further fields of the body."""
-        self.provider, self.api, self.model = provider, api, model or STRICTEST_MODELS[api]
+        """Start an empty conversation with ``tools`` by name and further ``fields`` of the body."""
+        self.provider = provider
+        self.api = api
+        self.model = model or STRICTEST_MODELS[api]
         self.body: dict[str, Any] = {} if api == "gemini" else {"model": self.model}
         if api == "anthropic":
             self.body["max_tokens"] = 1_000
@@ -48,7 +50,7 @@ class ProviderClient:
         return messages
 
     def send_history(self, endpoint: Any = "generate", **headers: str) -> ProviderReply:
-        """Return the reply to the conversation as it stands; an answer becomes part of it."""
+        """Send the conversation as it is and return the reply; an answer is added to the history."""
         header_fields = {name.replace("_", "-"): value for name, value in headers.items()}
         model = self.model if self.api == "gemini" else ""
         reply = self.provider.answer_body(self.api, self.body, endpoint=endpoint, model=model, headers=header_fields)
@@ -57,12 +59,12 @@ class ProviderClient:
         return reply
 
     def send_user_text(self, text: str, **headers: str) -> ProviderReply:
-        """Return the reply to these words of the user."""
+        """Add a user message, send the conversation and return the reply."""
         self.history.append(_encode_user_text(self.api, text))
         return self.send_history(**headers)
 
     def send_results(self, reply: ModelAnswer, text: str = "done", **headers: str) -> ProviderReply:
-        """Return the reply to the results of all calls of ``reply``, each of them ``text``."""
+        """Add a result with ``text`` for each call of ``reply``, send the conversation and return the reply."""
         calls = [part for part in reply.parts if isinstance(part, ToolCall)]
         self.history.extend(_encode_results(self.api, calls, text))
         return self.send_history(**headers)
@@ -85,7 +87,7 @@ def _encode_user_text(api: str, text: str) -> dict[str, Any]:
 
 
 def _encode_answer_history(api: str, reply: ModelAnswer) -> list[dict[str, Any]]:
-    """Return an answer as the messages or items that it is in the next request."""
+    """Encode an answer as messages or items of the next request."""
     raws = [msgspec.json.decode(part.raw) for part in reply.parts if part.raw is not None]
     if api == "openai-responses":
         return raws
@@ -94,8 +96,12 @@ def _encode_answer_history(api: str, reply: ModelAnswer) -> list[dict[str, Any]]
     if api == "gemini":
         return [{"role": "model", "parts": raws}] if raws else []
     text = "".join(getattr(part, "text", "") for part in reply.parts)
+    if not text and not raws:
+        return []
     message: dict[str, Any] = {"role": "assistant", "content": text or None}
-    return [message | ({"tool_calls": raws} if raws else {})] if text or raws else []
+    if raws:
+        message["tool_calls"] = raws
+    return [message]
 
 
 def _encode_results(api: str, calls: Sequence[ToolCall], text: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A request as the provider reads it, or why it cannot be read at all."""
+"""Parse a request as the provider does, or refuse one that is unreadable or incomplete."""
 
 from __future__ import annotations
 
@@ -16,83 +16,96 @@ MAX_BYTES = {
     "openai-responses": 50_000_000,
     "gemini": 20_971_520,
 }
-"""Bytes of a body by API: Anthropic's request limits page; OpenAI's vision guide; Gemini's own error text."""
+"""Largest body in bytes, by API: from Anthropic's request limits page, OpenAI's vision guide, Gemini's error text."""
 _OUTPUT_FIELDS = {
     "anthropic": ("max_tokens",),
     "openai-chat": ("max_completion_tokens", "max_tokens"),
     "openai-responses": ("max_output_tokens",),
 }
 _WRAPPED_REQUEST = "generateContentRequest"
-"""The field of Gemini's ``countTokens`` that may hold a whole request to come, in place of contents."""
+"""The field of Gemini's ``countTokens`` that may hold a whole request in place of contents."""
 _HISTORY_FIELD = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input", "gemini": "contents"}
 
 
 class ProviderRequest(Struct, frozen=True):
-    """A body that is a JSON object and names a model that exists."""
+    """A request with a body that is a JSON object and a model that exists."""
 
     incoming: IncomingRequest
     body: dict[str, Any]
     model: str
     betas: frozenset[str]
     conversation: str = ""
-    """Responses: the conversation that it goes on with."""
+    """The id of the stored conversation that the request continues (Responses)."""
     is_completed: bool = False
-    """Whether the body is no longer the one received: what it named was put in its place, or stood inside it."""
+    """Whether ``body`` differs from the one received: references were resolved, or a request inside it was taken."""
 
     @property
     def received(self) -> bytes | dict[str, Any]:
-        """The body as it is to be judged: the bytes received, unless it was completed from what the server stored."""
+        """The body to validate: the bytes received, unless it was completed.
+
+        A completed body has no ``store``, since the items that it refers to are in it now.
+        """
         if not self.is_completed:
             return self.incoming.body
         return {key: value for key, value in self.body.items() if key != "store"}
 
     @property
     def api(self) -> str:
-        """The API it speaks."""
+        """The API that the request speaks."""
         return self.incoming.api
 
     @property
     def max_output(self) -> int | None:
-        """The tokens of output asked for at most, where the request says it."""
-        return next((value for value in _list_output_limits(self.api, self.body) if _is_plain_int(value)), None)
+        """The output limit of the request in tokens, or None if it has none."""
+        for limit in _list_output_limits(self.api, self.body):
+            if _is_plain_int(limit):
+                return int(limit)
+        return None
 
     def get_option(self, *names: str) -> Any:
-        """Return a field of the body, or of the objects inside it; nothing when one is missing."""
+        """Return a field of the body, nested under ``names``, or None if it or an object around it is missing."""
         value: Any = self.body
         for name in names:
-            value = value.get(name) if isinstance(value, dict) else None
+            if not isinstance(value, dict):
+                return None
+            value = value.get(name)
         return value
 
 
 def parse_provider_request(
     request: IncomingRequest, max_bytes: int | None = None, models: tuple[str, ...] = ()
 ) -> ProviderRequest | RefusalReply:
-    """Return the request, or the refusal of one that is too large, no JSON, or names no known model."""
+    """Parse a request, or return the refusal of one that is too large, not JSON, incomplete or of an unknown model."""
     limit = MAX_BYTES[request.api] if max_bytes is None else max_bytes
     if len(request.body) > limit:
         return _refuse_body_size(request.api, limit, len(request.body))
     body = _decode_object(request.body)
     if isinstance(body, str):
         return make_unreadable_json_refusal(request.api, body)
-    is_inside = request.api == "gemini" and request.endpoint == "count" and isinstance(body.get(_WRAPPED_REQUEST), dict)
-    if is_inside:
+    is_gemini_count = request.api == "gemini" and request.endpoint == "count"
+    is_wrapped = is_gemini_count and isinstance(body.get(_WRAPPED_REQUEST), dict)
+    if is_wrapped:
         body = body[_WRAPPED_REQUEST]
     model = request.model or body.get("model")
-    missing = _check_required_fields(request, body, model)
-    if missing is not None:
-        return missing
+    refusal = _check_required_fields(request, body, model)
+    if refusal is not None:
+        return refusal
     if not isinstance(_get_body_betas(body), list | None):
         return _refuse_betas(request.api)
     if models and model not in models:
         return _refuse_unknown_model(request.api, str(model))
-    goes_on = _get_conversation_id(body.get("conversation"))
     return ProviderRequest(
-        request, body, str(model), _collect_betas(request.headers, body), goes_on, is_completed=is_inside
+        incoming=request,
+        body=body,
+        model=str(model),
+        betas=_collect_betas(request.headers, body),
+        conversation=_get_conversation_id(body.get("conversation")),
+        is_completed=is_wrapped,
     )
 
 
 def _decode_object(data: bytes) -> dict[str, Any] | str:
-    """Return the object, or why there is none."""
+    """Decode a JSON object, or return the reason if it is not one."""
     try:
         body = msgspec.json.decode(data)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -101,10 +114,11 @@ def _decode_object(data: bytes) -> dict[str, Any] | str:
 
 
 def _collect_betas(headers: Mapping[str, str], body: Mapping[str, Any]) -> frozenset[str]:
-    """Return the beta features asked for by the header, or by the body as clouds have it."""
-    body_betas = _get_body_betas(body)
+    """Return the beta features of the header and of the body, where clouds have them."""
     names = [name.strip() for name in headers.get("anthropic-beta", "").split(",")]
-    names += [name for name in body_betas if isinstance(name, str)] if isinstance(body_betas, list) else []
+    body_betas = _get_body_betas(body)
+    if isinstance(body_betas, list):
+        names += [name for name in body_betas if isinstance(name, str)]
     return frozenset(filter(None, names))
 
 
@@ -139,7 +153,7 @@ def _refuse_body_size(api: str, limit: int, size: int) -> RefusalReply:
 
 
 def make_unreadable_json_refusal(api: str, why: str) -> RefusalReply:
-    """Return the refusal of a body that is not JSON."""
+    """Build the refusal of a body that is not JSON."""
     if api == "anthropic":
         return RefusalReply(400, "invalid_request_error", f"The request body is not valid JSON: {why}")
     if api == "gemini":
@@ -148,7 +162,7 @@ def make_unreadable_json_refusal(api: str, why: str) -> RefusalReply:
 
 
 def _check_required_fields(request: IncomingRequest, body: Mapping[str, Any], model: object) -> RefusalReply | None:
-    """Return the refusal of a request that leaves out what the API cannot do without."""
+    """Return the refusal of a request that lacks a required field, or None if it has all."""
     required_fields = {"model": model, _HISTORY_FIELD[request.api]: body.get(_HISTORY_FIELD[request.api])}
     if request.api == "anthropic" and request.endpoint == "generate":
         required_fields["max_tokens"] = body.get("max_tokens")

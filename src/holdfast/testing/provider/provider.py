@@ -1,4 +1,4 @@
-"""The strict provider: a request in, the reply of a provider that enforces every rule out. No sockets, no clock."""
+"""The strict provider: answer requests as a provider that enforces every rule does, without sockets or a clock."""
 
 from __future__ import annotations
 
@@ -43,21 +43,22 @@ from holdfast.testing.provider.signatures.response_history import ResponseStore
 
 
 class JudgedRequest(Struct, frozen=True):
-    """One line of the provider's own ledger."""
+    """A request that was answered, with the reply and the provider's counts."""
 
     incoming: IncomingRequest
     reply: ProviderReply
     tokens: int = 0
-    """Input tokens as counted; 0 where the request was refused before."""
+    """Input tokens; 0 if the request was refused before they were counted."""
     cached: int = 0
-    """Input tokens read from the cache."""
+    """Input tokens that were read from the cache."""
 
 
 class Provider:
-    """A provider of all four APIs. Equal requests in equal order get equal replies; safe for several threads.
+    """A provider of all four APIs. Equal requests in equal order get equal replies. Safe for use from several threads.
 
-    ``clock`` gives seconds and is read once a request, for the cache alone; without one each request is a second later.
-    Raises ``ConfigError`` for a tokenizer that is not installed and an overflow nobody says.
+    ``clock`` returns seconds and is read once per request, for the cache alone; without one, each request comes a
+    second after the one before. Raises ``ConfigError`` for a tokenizer that is not installed and for an unknown
+    overflow wording.
     """
 
     def __init__(
@@ -66,8 +67,10 @@ class Provider:
         script: Sequence[ScriptedAnswer] | AnswerSource = (),
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """Open a provider that will say ``script``, then answer by a simple rule (``AnswerScript``), or as a speaker
-        does.
+        """Create a provider with the answers of ``script``.
+
+        After a sequence of answers, it goes on by the simple rule of ``AnswerScript``. An ``AnswerSource`` chooses each
+        answer itself.
         """
         raise_if_wrong_type(ConfigError, settings=(settings, ProviderSettings | None))
         self.settings = settings or ProviderSettings()
@@ -78,27 +81,29 @@ class Provider:
         self.response_store = ResponseStore()
         ticks = count()
         self._clock = clock or (lambda: float(next(ticks)))
-        self._scale = RequestCounter(get_token_counter(self.settings.tokenizer), self.settings.factor)
+        self._counter = RequestCounter(get_token_counter(self.settings.tokenizer), self.settings.factor)
+        self._script: AnswerSource
         if isinstance(script, Sequence):
-            raise_if_wrong_type(
-                ConfigError,
-                **{f"script[{at}]": (scripted_answer, ScriptedAnswer) for at, scripted_answer in enumerate(script)},
-            )
-        self._script: AnswerSource = AnswerScript(script) if isinstance(script, Sequence) else script
-        self._ledger, self._lock = CacheLedger(), Lock()
-        self._number = 0
+            for index, answer in enumerate(script):
+                raise_if_wrong_type(ConfigError, **{f"script[{index}]": (answer, ScriptedAnswer)})
+            self._script = AnswerScript(script)
+        else:
+            self._script = script
+        self._cache = CacheLedger()
+        self._lock = Lock()
+        self._answer_count = 0
 
     @property
     def incoming_requests(self) -> list[IncomingRequest]:
-        """All requests, in the order in which they came."""
+        """All requests, in the order in which they arrived."""
         return [judged_request.incoming for judged_request in self.requests]
 
     def answer(self, request: IncomingRequest) -> ProviderReply:
-        """Return the reply to any request at all; whatever its bytes are, nothing is raised."""
+        """Return the reply to a request; malformed ones get a refusal, and nothing is raised."""
         with self._lock:
-            judgement = self._judge_request(request, self._clock())
-            self.requests.append(judgement)
-            return judgement.reply
+            judged_request = self._judge_request(request, self._clock())
+            self.requests.append(judged_request)
+            return judged_request.reply
 
     def answer_body(
         self,
@@ -109,13 +114,15 @@ class Provider:
         model: str = "",
         headers: Mapping[str, str] | None = None,
     ) -> ProviderReply:
-        """Return the reply to a body that is given as a value, or as its bytes."""
+        """Return the reply to a body given as a mapping or as bytes."""
         get_api_spec(api)
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
         return self.answer(IncomingRequest(api, endpoint, data, model, headers=dict(headers or {})))
 
     # -- from refusal to answer ----------------------------------------------------------------------------------------
 
+    # Form, references, rules and signatures are checked before the size, so that a request which breaks a rule is
+    # refused for that even if it is too large as well.
     def _judge_request(self, incoming_request: IncomingRequest, now: float) -> JudgedRequest:
         parsed_request = parse_provider_request(incoming_request, self.settings.max_bytes, self.settings.models)
         if isinstance(parsed_request, RefusalReply):
@@ -130,46 +137,55 @@ class Provider:
         accepted_blocks = check_returned_parts(request, pieces, self.settings, self.response_store)
         if isinstance(accepted_blocks, RefusalReply):
             return JudgedRequest(incoming_request, accepted_blocks)
-        prompt_size = measure_prompt(
-            filter_visible_blocks(request, accepted_blocks.pieces), self._scale, request, self.settings
-        )
+        visible_blocks = filter_visible_blocks(request, accepted_blocks.pieces)
+        prompt_size = measure_prompt(visible_blocks, self._counter, request, self.settings)
         if incoming_request.endpoint == "count":
             return JudgedRequest(incoming_request, TokenCountReply(prompt_size.tokens), prompt_size.tokens)
         refusal = check_request_limits(request, prompt_size, self.settings)
         if refusal is not None:
             return JudgedRequest(incoming_request, refusal, prompt_size.tokens)
-        hit = self._serve_cache(request, prompt_size, now)
-        return JudgedRequest(
-            incoming_request,
-            self._make_model_reply(request, prompt_size, hit, accepted_blocks),
-            prompt_size.tokens,
-            hit.read_tokens,
-        )
+        cache_tokens = self._serve_cache(request, prompt_size, now)
+        reply = self._make_model_reply(request, prompt_size, cache_tokens, accepted_blocks)
+        return JudgedRequest(incoming_request, reply, prompt_size.tokens, cache_tokens.read_tokens)
 
     def _serve_cache(self, request: ProviderRequest, prompt_size: PromptSize, now: float) -> CacheTokens:
-        """Return what the cache gives; a request that lost its front has none."""
+        """Serve the request from the cache; one whose front was cut off silently has no prefix that could be cached."""
         if not self.settings.has_cache or prompt_size.dropped_tokens:
             return CacheTokens()
         cache_rules = get_cache_rules(request.api, request.model, self.settings.cache_minimum)
-        return self._ledger.serve_request(request, prompt_size.blocks, prompt_size.sums, cache_rules, now)
+        return self._cache.serve_request(request, prompt_size.blocks, prompt_size.sums, cache_rules, now)
 
     def _make_model_reply(
-        self, request: ProviderRequest, prompt_size: PromptSize, hit: CacheTokens, accepted_blocks: HistoryCheck
+        self,
+        request: ProviderRequest,
+        prompt_size: PromptSize,
+        cache_tokens: CacheTokens,
+        accepted_blocks: HistoryCheck,
     ) -> ModelAnswer | CompactReply:
-        self._number += 1
-        setting = make_answer_settings(request, HistoryDigest(accepted_blocks.pieces).state, self._number)
-        used, count = _make_usage(prompt_size.tokens, hit), self._scale.count_text
+        self._answer_count += 1
         answer_context = AnswerContext(
-            request, prompt_size, setting, used, accepted_blocks, self.settings.window, count
+            request=request,
+            prompt_size=prompt_size,
+            placement=make_answer_settings(request, HistoryDigest(accepted_blocks.pieces).state, self._answer_count),
+            input_usage=_make_usage(prompt_size.tokens, cache_tokens),
+            history=accepted_blocks,
+            window=self.settings.window,
+            count=self._counter.count_text,
         )
-        answer = make_provider_reply(
+        reply = make_provider_reply(
             answer_context, lambda: self._script.choose_next_answer(request, accepted_blocks.pieces)
         )
-        if isinstance(answer, ModelAnswer) and request.api == "openai-responses":
-            output_items = [msgspec.json.decode(part.raw) for part in answer.parts if part.raw is not None]
-            self.response_store.store_answer(answer.id, request, output_items)
-        return answer
+        if isinstance(reply, ModelAnswer) and request.api == "openai-responses":
+            output_items = [msgspec.json.decode(part.raw) for part in reply.parts if part.raw is not None]
+            self.response_store.store_answer(reply.id, request, output_items)
+        return reply
 
 
-def _make_usage(tokens: int, hit: CacheTokens) -> TokenUse:
-    return TokenUse(tokens - hit.read_tokens - hit.write, 0, hit.read_tokens, hit.write, cache_write_1h=hit.write_1h)
+def _make_usage(tokens: int, cache_tokens: CacheTokens) -> TokenUse:
+    return TokenUse(
+        input=tokens - cache_tokens.read_tokens - cache_tokens.write,
+        output=0,
+        cache_read=cache_tokens.read_tokens,
+        cache_write=cache_tokens.write,
+        cache_write_1h=cache_tokens.write_1h,
+    )

@@ -1,13 +1,13 @@
-"""A request in pieces, in the order in which the model reads them: what is counted, cached and signed over.
+"""Split a request into blocks, in the order in which the model reads them, for counting, caching and signing.
 
-A piece's key is its meaning, not its spelling: two bodies that say the same thing with other white space, another order
-of fields, a string for one text block or other cache breakpoints have the same keys.
+A block's key stands for its meaning and not its spelling. Two bodies have the same keys if they differ only in white
+space, the order of fields, a string in place of one text block, or cache breakpoints.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -16,85 +16,91 @@ from holdfast.testing.provider.visible_text import Rendering, render_block
 
 
 class PromptBlock(Struct, frozen=True):
-    """One piece of a request."""
+    """One block of a request: a tool, a part of the system prompt, or a part of a message."""
 
     section: Literal["tools", "system", "messages"]
     role: str
     value: Any
     path: str
-    """Where it stands, as Anthropic names places: ``messages.1.content.0``."""
+    """Its path in the notation of its API (Anthropic's ``messages.1.content.0``)."""
     key: bytes
+    """Canonical form of role and value; equal keys mean the same to the model."""
     rendering: Rendering
     marker: str = ""
-    """``5m`` or ``1h`` where a cache breakpoint stands."""
+    """``5m`` or ``1h`` if the block has a cache breakpoint."""
 
     @property
     def kind(self) -> str:
-        """Its type, where it says one."""
+        """The field ``type``, or an empty string."""
         return str(self.value.get("type", "")) if isinstance(self.value, dict) else ""
 
 
 def split_into_blocks(api: str, body: Mapping[str, Any]) -> list[PromptBlock]:
-    """Return the pieces of a body in prompt order: tools, system, messages. What is malformed is left out."""
-    pieces = {
+    """Split a body into blocks in the order of the prompt: tools, system, messages. Malformed elements are left out."""
+    splitters = {
         "anthropic": _iterate_anthropic_pieces,
         "openai-chat": _iterate_chat_pieces,
         "openai-responses": _iterate_responses_pieces,
         "gemini": _iterate_gemini_pieces,
     }
-    return [_make_block(api, *piece) for piece in pieces[api](body)]
+    return [_make_block(api, piece) for piece in splitters[api](body)]
 
 
-_PieceTuple = tuple[Literal["tools", "system", "messages"], str, Any, str]
-"""Section, role, value, path."""
+class _Piece(NamedTuple):
+    section: Literal["tools", "system", "messages"]
+    role: str
+    value: Any
+    path: str
 
 
-def _make_block(
-    api: str, section: Literal["tools", "system", "messages"], role: str, value: Any, path: str
-) -> PromptBlock:
-    key = role.encode() + b":" + msgspec.json.encode(canonicalize_block_value(value))
-    return PromptBlock(section, role, value, path, key, render_block(value, api), _get_cache_marker(value))
+def _make_block(api: str, piece: _Piece) -> PromptBlock:
+    key = piece.role.encode() + b":" + msgspec.json.encode(canonicalize_block_value(piece.value))
+    rendering = render_block(piece.value, api)
+    return PromptBlock(*piece, key, rendering, _get_cache_marker(piece.value))
 
 
 def _get_cache_marker(value: object) -> str:
-    """Return how long the breakpoint on a block, or on one inside its result, keeps; nothing without one."""
-    inside = value.get("content") if isinstance(value, dict) else None
-    for candidate in (value, *(inside if isinstance(inside, list) else ())):
+    """Return the life of the breakpoint on a block, or on one inside of a result, or an empty string."""
+    if not isinstance(value, dict):
+        return ""
+    content = value.get("content")
+    for candidate in (value, *(content if isinstance(content, list) else ())):
         control = candidate.get("cache_control") if isinstance(candidate, dict) else None
         if isinstance(control, dict):
             return "1h" if control.get("ttl") == "1h" else "5m"
     return ""
 
 
-# -- meaning -----------------------------------------------------------------------------------------------------------
+# -- canonical form ----------------------------------------------------------------------------------------------------
 
 _IGNORED_FIELDS = frozenset({"cache_control", "status", "annotations", "logprobs"})
 _TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
 _ID_REPLACING_FIELDS = frozenset({"call_id", "encrypted_content", "summary", "role"})
-"""An item of Responses that has one of these is the same without its ``id``."""
+"""Fields that identify an item of Responses better than its ``id``, which may be left out then."""
 
 
 def canonicalize_block_value(value: Any) -> Any:
-    """Return ``value`` without what does not change what it says: breakpoints, nulls, ids of items, order of fields."""
+    """Return ``value`` in its canonical form: without breakpoints, nulls and ids of items, and with sorted fields."""
     if not isinstance(value, dict):
         return value
     if str(value.get("type")) in _TEXT_TYPES and isinstance(value.get("text"), str) and not value.get("citations"):
         return {"text": value["text"], "type": "text"}
-    left_out = _IGNORED_FIELDS | {"id"} if _ID_REPLACING_FIELDS & value.keys() else _IGNORED_FIELDS
-    kept_keys = sorted(
-        key for key, inner in value.items() if key not in left_out and inner is not None and inner is not False
-    )
-    return {key: _normalize_field(key, value[key]) for key in kept_keys if key != "type" or value[key] != "message"}
-
-
-def _normalize_field(key: str, value: Any) -> Any:
-    if key == "content":
-        return [canonicalize_block_value(item) for item in _to_block_list(value)]
-    return value
+    ignored_fields = _IGNORED_FIELDS | {"id"} if _ID_REPLACING_FIELDS & value.keys() else _IGNORED_FIELDS
+    canonical: dict[str, Any] = {}
+    for key in sorted(value):
+        inner = value[key]
+        is_default = inner is None or inner is False or (key == "type" and inner == "message")
+        if key in ignored_fields or is_default:
+            continue
+        if key == "content":
+            canonical[key] = [canonicalize_block_value(item) for item in _to_block_list(inner)]
+        else:
+            canonical[key] = inner
+    return canonical
 
 
 def _to_block_list(content: Any) -> list[Any]:
-    """Return content as a list of blocks, a plain string as one text."""
+    """Return content as a list of blocks; a string is one text block."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     return content if isinstance(content, list) else []
@@ -107,47 +113,49 @@ def _filter_objects(value: Any) -> list[dict[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-def _iterate_tools(body: Mapping[str, Any]) -> Iterator[_PieceTuple]:
-    for at, tool in enumerate(_filter_objects(body.get("tools"))):
-        yield "tools", "tools", tool, f"tools.{at}"
+def _iterate_tools(body: Mapping[str, Any]) -> Iterator[_Piece]:
+    for index, tool in enumerate(_filter_objects(body.get("tools"))):
+        yield _Piece("tools", "tools", tool, f"tools.{index}")
 
 
-def _iterate_anthropic_pieces(body: Mapping[str, Any]) -> Iterator[_PieceTuple]:
+def _iterate_anthropic_pieces(body: Mapping[str, Any]) -> Iterator[_Piece]:
     yield from _iterate_tools(body)
-    for at, value in enumerate(_to_block_list(body.get("system"))):
-        yield "system", "system", value, f"system.{at}"
-    for at, message in enumerate(_filter_objects(body.get("messages"))):
+    for index, value in enumerate(_to_block_list(body.get("system"))):
+        yield _Piece("system", "system", value, f"system.{index}")
+    for message_index, message in enumerate(_filter_objects(body.get("messages"))):
+        role = str(message.get("role"))
         for index, value in enumerate(_to_block_list(message.get("content"))):
-            yield "messages", str(message.get("role")), value, f"messages.{at}.content.{index}"
+            yield _Piece("messages", role, value, f"messages.{message_index}.content.{index}")
 
 
-def _iterate_chat_pieces(body: Mapping[str, Any]) -> Iterator[_PieceTuple]:
+def _iterate_chat_pieces(body: Mapping[str, Any]) -> Iterator[_Piece]:
     yield from _iterate_tools(body)
     if body.get("response_format") is not None:
-        yield "system", "system", body["response_format"], "response_format"
-    for at, message in enumerate(_filter_objects(body.get("messages"))):
-        yield "messages", str(message.get("role")), message, f"messages[{at}]"
+        yield _Piece("system", "system", body["response_format"], "response_format")
+    for index, message in enumerate(_filter_objects(body.get("messages"))):
+        yield _Piece("messages", str(message.get("role")), message, f"messages[{index}]")
 
 
-def _iterate_responses_pieces(body: Mapping[str, Any]) -> Iterator[_PieceTuple]:
+def _iterate_responses_pieces(body: Mapping[str, Any]) -> Iterator[_Piece]:
     yield from _iterate_tools(body)
     for name in ("instructions", "text"):
         if body.get(name) is not None:
-            yield "system", "system", body[name], name
-    for at, item in enumerate(get_input_items(body.get("input"))):
-        yield "messages", str(item.get("role") or item.get("type")), item, f"input[{at}]"
+            yield _Piece("system", "system", body[name], name)
+    for index, item in enumerate(get_input_items(body.get("input"))):
+        yield _Piece("messages", str(item.get("role") or item.get("type")), item, f"input[{index}]")
 
 
-def get_input_items(arguments: Any) -> list[dict[str, Any]]:
-    """Return the input of a Responses request as items, a plain string as a user's message."""
-    return [{"role": "user", "content": arguments}] if isinstance(arguments, str) else _filter_objects(arguments)
+def get_input_items(value: Any) -> list[dict[str, Any]]:
+    """Return the ``input`` of a Responses request as items; a string is a user message."""
+    return [{"role": "user", "content": value}] if isinstance(value, str) else _filter_objects(value)
 
 
-def _iterate_gemini_pieces(body: Mapping[str, Any]) -> Iterator[_PieceTuple]:
+def _iterate_gemini_pieces(body: Mapping[str, Any]) -> Iterator[_Piece]:
     yield from _iterate_tools(body)
     system = body.get("systemInstruction", body.get("system_instruction"))
     if system is not None:
-        yield "system", "system", system, "system_instruction"
-    for at, content in enumerate(_filter_objects(body.get("contents"))):
+        yield _Piece("system", "system", system, "system_instruction")
+    for content_index, content in enumerate(_filter_objects(body.get("contents"))):
+        role = str(content.get("role") or "user")
         for index, part in enumerate(_filter_objects(content.get("parts"))):
-            yield "messages", str(content.get("role") or "user"), part, f"contents[{at}].parts[{index}]"
+            yield _Piece("messages", role, part, f"contents[{content_index}].parts[{index}]")

@@ -1,4 +1,4 @@
-"""How strict the provider is and how large: every setting with its unit, default and source."""
+"""The settings of the strict provider, with units and sources."""
 
 from __future__ import annotations
 
@@ -11,37 +11,43 @@ from holdfast.errors import ConfigError, raise_if_wrong_type
 
 
 class ProviderSettings(Struct, frozen=True):
-    """What kind of provider this is. The defaults are a provider with 200,000 tokens that enforces every rule."""
+    """Size and strictness of a provider. The defaults are one with 200,000 tokens that enforces every rule."""
 
     window: int = 200_000
-    """Tokens of the context window (Claude's usual one)."""
+    """Tokens of the context window (Claude's usual size)."""
     max_output: int | None = None
-    """Most tokens that a request may ask for; more is refused. Nothing = no such limit."""
+    """Largest output limit that a request may ask for; None for no such limit."""
     factor: float = 1.0
-    """Tokens for one token of ``tokenizer``; Claude's newer models give about 1.3 for one of o200k."""
+    """Tokens for one token of ``tokenizer``; Claude's newer models count about 1.3 for one of o200k."""
     tokenizer: Literal["auto", "o200k", "words"] = "auto"
-    """What counts: ``o200k`` (the ``exact`` extra), ``words`` (our own word pieces), or the first of them at hand."""
+    """``o200k`` (needs the extra ``exact``), ``words`` (our own word pieces), or the first that is installed."""
     overflow: str = "native"
-    """How a request over the window is answered: ``native`` is the API's own refusal, ``silent`` drops the front and
-    answers, the others are the names in ``overflowing.WORDINGS``."""
+    """The reply to a request over the window.
+
+    ``native`` is the API's own refusal; ``silent`` drops the front of the prompt and answers; the others are names in
+    ``overflow_wordings.OVERFLOW_WORDINGS``.
+    """
     counts_output: bool | None = None
-    """Whether the output asked for must fit beside the input. Nothing = as the model has it: Claude up to 4.5 and the
-    older chat models refuse, newer ones stop at the window's end, Gemini counts input alone."""
+    """Whether the requested output must fit beside the input.
+
+    None follows the model: Claude up to 4.5 and older chat models refuse, newer ones stop at the end of the window, and
+    Gemini counts only the input.
+    """
     max_bytes: int | None = None
-    """Bytes of a body. Nothing = the API's own limit (``reading.MAX_BYTES``)."""
+    """Largest body in bytes; None for the API's own limit (``parse_request.MAX_BYTES``)."""
     binds_thinking: Literal["auto", "always", "never"] = "auto"
-    """Whether thinking is bound to everything before it. ``auto``: as the Claude model has it, unknown names bind."""
+    """Whether thinking is bound to everything before it; ``auto`` follows the Claude model, and binds unknown ones."""
     accepted_seals: Literal["own", "any"] = "own"
-    """Whose signatures and encrypted contents are taken: only those of a provider of ours, or anybody's."""
+    """Whether only signatures and encrypted contents of a strict provider are accepted, or any."""
     has_cache: bool = True
     """Whether there is a prompt cache."""
     cache_minimum: int | None = None
-    """Tokens of the shortest cached prefix. Nothing = as the model has it (``holdfast.state.target.CacheRules``)."""
+    """Tokens of the shortest cached prefix; None follows the model (``cache.get_cache_rules``)."""
     models: tuple[str, ...] = ()
-    """Names that exist; empty = all do."""
+    """Names of the models that exist; empty for any name."""
 
     def __post_init__(self) -> None:
-        """Refuse what no provider can be."""
+        """Raise ``ConfigError`` for values that no provider can have."""
         raise_if_wrong_type(ConfigError, factor=(self.factor, int | float), window=(self.window, int))
         raise_if_wrong_type(
             ConfigError, max_output=(self.max_output, int | None), max_bytes=(self.max_bytes, int | None)

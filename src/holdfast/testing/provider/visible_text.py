@@ -1,4 +1,4 @@
-"""What of a piece of a request the model reads: its words, and the media that are counted flat."""
+"""Extract from a block of a request the text that the model reads, and the flat token counts of its media."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from msgspec import Struct
 from holdfast.testing.provider.signatures.opaque_texts import open_provider_signature
 
 IMAGE_TOKENS = {"anthropic": 1_600, "gemini": 258}
-"""Tokens of any image: Claude's largest (width x height / 750, cut at 1,600), one tile of Gemini."""
+"""Tokens of any image: Claude's largest (width times height / 750, at most 1,600), and one tile of Gemini."""
 _DEFAULT_IMAGE_TOKENS = 765
-"""Tokens of an image of OpenAI: 1,024 x 1,024 in high detail."""
+"""Tokens of any image for OpenAI: 1,024 x 1,024 pixels in high detail."""
+# Chosen by judgement: about one page as text and picture. Real counts depend on contents that tests do not have.
 DOCUMENT_TOKENS = 2_000
-"""Tokens of any document or sound, about a page and its picture."""
+"""Tokens of any document or audio."""
 _IMAGE_TYPES = frozenset({"image", "image_url", "input_image", "computer_screenshot"})
 _DOCUMENT_TYPES = frozenset({"document", "file", "input_file", "input_audio"})
 _BLOB_FIELDS = ("inlineData", "inline_data", "fileData", "file_data")
@@ -24,14 +25,14 @@ _UNREAD_FIELDS = frozenset(
      "thought_signature", "status", "annotations", "logprobs", "is_error", "strict", "data", "thought", "phase",
      "media_type"}
 )  # fmt: skip
-"""Fields that are no words for the model; ``data`` is what is redacted, unless it is the text of a document."""
+"""Fields that the model does not read; ``data`` is redacted content, unless it is the text of a document."""
 _JSON_FIELDS = frozenset({"input", "args", "arguments", "response", "parameters", "input_schema", "schema"})
 """Fields that the model reads as JSON."""
 _SEAL_KINDS = ("reasoning", "compaction")
 
 
 class Rendering(Struct, frozen=True):
-    """What the model reads of one piece."""
+    """The content of one block, as the model reads it."""
 
     text: str
     media: int = 0
@@ -39,30 +40,30 @@ class Rendering(Struct, frozen=True):
 
 
 def render_block(value: object, api: str) -> Rendering:
-    """Return the words and the media of ``value``, a piece of a body of ``api``."""
-    words: list[str] = []
-    media = 0
+    """Render ``value``, a block of a body of ``api``."""
+    texts: list[str] = []
+    media_tokens = 0
     for piece in _iterate_words_and_media(value, api):
         if isinstance(piece, int):
-            media += piece
+            media_tokens += piece
         else:
-            words.append(piece)
-    return Rendering("\n".join(words), media)
+            texts.append(piece)
+    return Rendering("\n".join(texts), media_tokens)
 
 
 def _iterate_words_and_media(value: object, api: str) -> Iterator[str | int]:
-    """Yield texts, and numbers for tokens of media."""
+    """Yield texts as strings and media as numbers of tokens, in order."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
         for item in value:
             yield from _iterate_words_and_media(item, api)
     elif isinstance(value, dict):
-        flat = _get_media_tokens(value, api)
-        if flat is None:
+        media_tokens = _get_media_tokens(value, api)
+        if media_tokens is None:
             yield from _iterate_field_words(value, api)
         else:
-            yield flat
+            yield media_tokens
     elif value is not None:
         yield msgspec.json.encode(value).decode()
 
@@ -72,7 +73,7 @@ def _iterate_field_words(value: dict[str, Any], api: str) -> Iterator[str | int]
         if key == "encrypted_content":
             yield from _iterate_sealed_words(inner)
         elif key == "summary" and value.get("encrypted_content"):
-            continue
+            continue  # the model reads the reasoning itself, not the summary for the client
         elif key in _JSON_FIELDS and not isinstance(inner, str | list):
             yield msgspec.json.encode(inner).decode()
         elif key not in _UNREAD_FIELDS or (key == "data" and value.get("type") == "text"):
@@ -80,21 +81,26 @@ def _iterate_field_words(value: dict[str, Any], api: str) -> Iterator[str | int]
 
 
 def _iterate_sealed_words(content: object) -> Iterator[str]:
-    """Yield the words inside a seal of ours: the reasoning (not its summary beside it) or a compaction."""
+    """Yield the text inside of encrypted content that a strict provider made: reasoning or a compaction."""
     for kind in _SEAL_KINDS:
-        about = open_provider_signature(content, kind)
-        if about is not None:
-            yield about.get("words", "")
+        sealed_fields = open_provider_signature(content, kind)
+        if sealed_fields is not None:
+            yield sealed_fields.get("words", "")
 
 
 def _get_media_tokens(value: dict[str, Any], api: str) -> int | None:
-    """Return the tokens of an image, a document or a sound, nothing for other things."""
-    kind = value.get("type")
-    blob = next((value[key] for key in _BLOB_FIELDS if isinstance(value.get(key), dict)), None)
+    """Return the tokens of an image, a document or audio, or None for any other value."""
+    block_type = str(value.get("type"))
     source = value.get("source")
-    if kind == "document" and isinstance(source, dict) and source.get("type") in ("text", "content"):
+    is_text_document = isinstance(source, dict) and source.get("type") in ("text", "content")
+    if block_type == "document" and is_text_document:
         return None
-    mime = str(blob.get("mimeType", blob.get("mime_type"))) if isinstance(blob, dict) else ""
-    if (isinstance(kind, str) and kind in _IMAGE_TYPES) or mime.startswith("image/"):
+    mime = ""
+    for key in _BLOB_FIELDS:
+        blob = value.get(key)
+        if isinstance(blob, dict):
+            mime = str(blob.get("mimeType", blob.get("mime_type")))
+            break
+    if block_type in _IMAGE_TYPES or mime.startswith("image/"):
         return IMAGE_TOKENS.get(api, _DEFAULT_IMAGE_TOKENS)
-    return DOCUMENT_TOKENS if mime or (isinstance(kind, str) and kind in _DOCUMENT_TYPES) else None
+    return DOCUMENT_TOKENS if mime or block_type in _DOCUMENT_TYPES else None

@@ -1,1 +1,1 @@
-"""What the strict provider answers."""
+"""Build the answers of the strict provider."""

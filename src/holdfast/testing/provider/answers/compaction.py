@@ -1,4 +1,4 @@
-"""Compactions that the provider itself makes: what they say, how they are sealed, what is checked when they return."""
+"""Compactions by the provider itself: their text, their signatures, and the checks when they come back."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from holdfast.testing.provider.calls import RefusalReply
 from holdfast.testing.provider.parse_request import ProviderRequest
@@ -19,81 +20,94 @@ from holdfast.testing.provider.signatures.opaque_texts import (
 )
 
 DEFAULT_TRIGGER = 150_000
-"""Input tokens above which ``compact_20260112`` compacts when it says no trigger (Anthropic's compaction page)."""
+"""Input tokens above which ``compact_20260112`` compacts if it has no trigger (Anthropic's compaction page)."""
+# Chosen by judgement: enough that tests can tell which messages are in a summary, and short like a real one.
 _PIECE_CHARACTERS, _SUMMARY_CHARACTERS = 40, 2_000
-"""Characters taken of each piece, and of the whole summary."""
+"""Characters of each block in a summary, and of the whole summary."""
+
+
+class CompactionThreshold(Struct, frozen=True):
+    """A compaction that the request allows above a number of input tokens."""
+
+    tokens: int
+    pauses: bool
+    """Whether the answer ends behind the compaction (Anthropic's ``pause_after_compaction``)."""
 
 
 def make_provider_summary(blocks: Sequence[PromptBlock]) -> str:
-    """Return a summary of the conversation: how much it was, and how its pieces began. Equal input, equal words."""
+    """Summarize a conversation by the number of its blocks and the beginning of each; equal input, equal text."""
     message_blocks = [block for block in blocks if block.section == "messages"]
-    beginnings = "; ".join(
-        f"{block.role}: {block.rendering.text[:_PIECE_CHARACTERS]!r}"
-        for block in message_blocks
-        if block.rendering.text
-    )
-    return f"Summary of {len(message_blocks)} pieces. {beginnings}"[:_SUMMARY_CHARACTERS]
+    beginnings = []
+    for block in message_blocks:
+        text = block.rendering.text
+        if text:
+            beginnings.append(f"{block.role}: {text[:_PIECE_CHARACTERS]!r}")
+    summary = f"Summary of {len(message_blocks)} pieces. {'; '.join(beginnings)}"
+    return summary[:_SUMMARY_CHARACTERS]
 
 
 # -- Anthropic ---------------------------------------------------------------------------------------------------------
 
 
 def is_compaction_request(request: ProviderRequest) -> bool:
-    """Return whether the request asks for nothing but a compaction."""
+    """Return whether the request asks only for a compaction (Anthropic, on demand)."""
     return request.api == "anthropic" and request.get_option("compaction", "type") == "summarize"
 
 
-def get_compaction_threshold(request: ProviderRequest) -> tuple[int, bool] | None:
-    """Return above how many input tokens the provider compacts by itself, and whether it then pauses."""
+def get_compaction_threshold(request: ProviderRequest) -> CompactionThreshold | None:
+    """Return the threshold at which the request lets the provider compact, or None if it does not."""
     if request.api == "openai-responses":
-        edits = request.body.get("context_management")
-        values = [edit.get("compact_threshold") for edit in _filter_edits_by_type(edits, "compaction")]
-        return (values[0], False) if values and isinstance(values[0], int) else None
-    for edit in _filter_edits_by_type(request.get_option("context_management", "edits"), "compact_20260112"):
-        trigger = edit.get("trigger")
-        value = trigger.get("value") if isinstance(trigger, dict) else None
-        trigger_tokens = value if isinstance(value, int) else DEFAULT_TRIGGER
-        return trigger_tokens, edit.get("pause_after_compaction") is True
+        edit = _find_edit(request.body.get("context_management"), "compaction")
+        tokens = edit.get("compact_threshold") if edit is not None else None
+        return CompactionThreshold(tokens, pauses=False) if isinstance(tokens, int) else None
+    edit = _find_edit(request.get_option("context_management", "edits"), "compact_20260112")
+    if edit is None:
+        return None
+    trigger = edit.get("trigger")
+    tokens = trigger.get("value") if isinstance(trigger, dict) else None
+    return CompactionThreshold(
+        tokens if isinstance(tokens, int) else DEFAULT_TRIGGER,
+        pauses=edit.get("pause_after_compaction") is True,
+    )
+
+
+def _find_edit(edits: object, edit_type: str) -> dict[str, Any] | None:
+    """Return the first context edit of a type, or None."""
+    for edit in edits if isinstance(edits, list) else ():
+        if isinstance(edit, dict) and edit.get("type") == edit_type:
+            return edit
     return None
 
 
-def _filter_edits_by_type(edits: object, kind: str) -> list[dict[str, Any]]:
-    items = edits if isinstance(edits, list) else []
-    return [edit for edit in items if isinstance(edit, dict) and edit.get("type") == kind]
-
-
 def encode_compaction_block(blocks: Sequence[PromptBlock], *, has_signature: bool) -> bytes:
-    """Return the JSON of the block that stands for all ``blocks``: signed on demand, encrypted at a threshold."""
-    words, chain = make_provider_summary(blocks), HistoryDigest(blocks)
-    about = make_provider_signature(
-        "compaction", words=words, frame=chain.frame, end=chain.state, content=digest_pieces(words.encode())
+    """Encode the block that stands for ``blocks``: with a signature on demand, encrypted content at a threshold."""
+    summary = make_provider_summary(blocks)
+    history = HistoryDigest(blocks)
+    seal = make_provider_signature(
+        "compaction", words=summary, frame=history.frame, end=history.state, content=digest_pieces(summary.encode())
     )
-    return msgspec.json.encode(
-        {"type": "compaction", "content": words, ("signature" if has_signature else "encrypted_content"): about}
-    )
+    seal_field = "signature" if has_signature else "encrypted_content"
+    return msgspec.json.encode({"type": "compaction", "content": summary, seal_field: seal})
 
 
 def check_compaction_blocks(blocks: Sequence[PromptBlock], settings: ProviderSettings) -> RefusalReply | None:
-    """Return the refusal of a compaction block that did not come back as it was made."""
+    """Return the refusal of a compaction block that was changed, or None if all came back as they were made."""
     for block in blocks:
-        signature = (
-            block.value.get("signature", block.value.get("encrypted_content"))
-            if _is_compaction_with_content(block)
-            else None
-        )
-        if signature is None:
+        if not _is_compaction_with_content(block):
             continue
-        about = open_provider_signature(signature, "compaction")
-        if about is None and settings.accepted_seals == "own":
-            return _make_compaction_refusal(
-                block, "the signature of the compaction block is invalid", "signature_invalid"
-            )
-        if about is not None and about.get("content") != digest_pieces(
-            str(block.value["content"]).encode("utf-8", "replace")
-        ):
-            return _make_compaction_refusal(
-                block, "the content of the compaction block was changed", "content_mismatch"
-            )
+        seal = block.value.get("signature", block.value.get("encrypted_content"))
+        if seal is None:
+            continue
+        sealed_fields = open_provider_signature(seal, "compaction")
+        if sealed_fields is None:
+            if settings.accepted_seals == "own":
+                text = "the signature of the compaction block is invalid"
+                return _make_compaction_refusal(block, text, "signature_invalid")
+            continue
+        content = str(block.value["content"]).encode("utf-8", "replace")
+        if sealed_fields.get("content") != digest_pieces(content):
+            text = "the content of the compaction block was changed"
+            return _make_compaction_refusal(block, text, "content_mismatch")
     return None
 
 
@@ -117,20 +131,23 @@ def has_compaction_trigger(request: ProviderRequest) -> bool:
 
 
 def encode_compaction_item(id_: str, blocks: Sequence[PromptBlock]) -> bytes:
-    """Return the JSON of the item that stands for all ``blocks``; only the provider can read it."""
+    """Encode the item that stands for ``blocks``; only the provider can read it."""
     encrypted_content = make_provider_signature("compaction", words=make_provider_summary(blocks))
     return msgspec.json.encode({"type": "compaction", "id": id_, "encrypted_content": encrypted_content})
 
 
-# -- what is still read ------------------------------------------------------------------------------------------------
+# -- blocks that the model reads ---------------------------------------------------------------------------------------
 
 
 def drop_compacted_blocks(api: str, blocks: Sequence[PromptBlock]) -> list[PromptBlock]:
-    """Return the pieces that the model reads: what lies before the newest compaction is left out.
+    """Return the blocks that the model reads: everything before the newest compaction is left out.
 
-    Responses keeps the user's messages, which its compact endpoint puts before the item.
+    In Responses the user's messages stay, which its compact endpoint puts before the item.
     """
-    newest = max((at for at, block in enumerate(blocks) if _is_compaction_block(api, block)), default=-1)
+    newest = -1
+    for index, block in enumerate(blocks):
+        if _is_compaction_block(api, block):
+            newest = index
     if newest < 0:
         return list(blocks)
     kept_blocks = [block for block in blocks[:newest] if _is_kept_at_compaction(api, block)]
@@ -140,9 +157,8 @@ def drop_compacted_blocks(api: str, blocks: Sequence[PromptBlock]) -> list[Promp
 def _is_compaction_block(api: str, block: PromptBlock) -> bool:
     if api == "anthropic":
         return _is_compaction_with_content(block)
-    return (
-        api == "openai-responses" and block.section == "messages" and block.kind in ("compaction", "compaction_summary")
-    )
+    is_compaction_item = block.section == "messages" and block.kind in ("compaction", "compaction_summary")
+    return api == "openai-responses" and is_compaction_item
 
 
 def _is_kept_at_compaction(api: str, block: PromptBlock) -> bool:

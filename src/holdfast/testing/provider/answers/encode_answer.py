@@ -1,6 +1,7 @@
-"""An answer as it stands on the wire: what is said becomes blocks, items or parts, signed and with ids.
+"""Encode an answer as signed blocks, items or parts of an API, with ids.
 
-Ids are digests of the history and the place, so equal conversations get equal ids and no two calls of one get the same.
+Ids are digests of the history and the position, so that equal conversations get equal ids and no two calls of a
+conversation share one.
 """
 
 from __future__ import annotations
@@ -23,35 +24,42 @@ SignedPart = Text | Thinking | ToolCall | Opaque
 
 
 class AnswerSettings(Struct, frozen=True):
-    """Where an answer is given: to which request, behind which history."""
+    """The request and the history that an answer is encoded and signed for."""
 
     api: str
     model: str
     prefix: str
-    """The state of the chain behind the history."""
+    """Digest of the history before the answer."""
     number: int
-    """Counts the answers of this provider."""
+    """Number of the answer among all of this provider."""
     sends_encrypted: bool = True
-    """Responses: whether reasoning goes out with its encrypted content."""
+    """Whether reasoning is sent with its encrypted content (Responses)."""
     omits_thinking: bool = False
-    """Anthropic: whether thinking goes out without its words, as a signature alone."""
+    """Whether thinking is sent without its text, as a signature alone (Anthropic)."""
 
     def make_id(self, prefix: str, position: int = 0) -> str:
-        """Return an id that no other answer or place has."""
-        return prefix + digest_pieces(self.prefix.encode(), str(self.number).encode(), str(position).encode())[:24]
+        """Return an id that no other answer and no other position has."""
+        digest = digest_pieces(self.prefix.encode(), str(self.number).encode(), str(position).encode())
+        return prefix + digest[:24]
 
 
 def make_answer_settings(request: ProviderRequest, prefix: str, number: int) -> AnswerSettings:
-    """Return the setting of an answer to ``request``, with its wishes about what the client may see."""
+    """Return the settings of an answer to ``request``, by the request's options about reasoning."""
     include = request.body.get("include")
     includes_encrypted = isinstance(include, list) and "reasoning.encrypted_content" in include
-    is_encrypted = includes_encrypted or request.body.get("store") is False
-    is_omitted = request.get_option("thinking", "display") == "omitted"
-    return AnswerSettings(request.api, request.model, prefix, number, is_encrypted, is_omitted)
+    return AnswerSettings(
+        request.api,
+        request.model,
+        prefix,
+        number,
+        # A request that is not stored gets the content in any case: it has no other way to continue.
+        sends_encrypted=includes_encrypted or request.body.get("store") is False,
+        omits_thinking=request.get_option("thinking", "display") == "omitted",
+    )
 
 
 def sign_answer(answer: ScriptedAnswer, setting: AnswerSettings) -> tuple[SignedPart, ...]:
-    """Return what is said as signed parts, each with its bytes."""
+    """Encode an answer as signed parts, each with its raw JSON."""
     return tuple(_SIGNERS[setting.api](answer, setting))
 
 
@@ -68,14 +76,14 @@ def _encode_json_string(value: object) -> str:
 
 def _sign_anthropic_parts(answer: ScriptedAnswer, setting: AnswerSettings) -> Iterator[SignedPart]:
     if answer.thinking:
-        words = "" if setting.omits_thinking else answer.thinking
-        signature = sign_thinking(setting.prefix, setting.model, words)
-        block = {"type": "thinking", "thinking": words, "signature": signature}
-        yield Thinking(words, ProviderSignature("anthropic", setting.model, signature), _encode_raw(block))
+        thinking_text = "" if setting.omits_thinking else answer.thinking
+        signature = sign_thinking(setting.prefix, setting.model, thinking_text)
+        block = {"type": "thinking", "thinking": thinking_text, "signature": signature}
+        yield Thinking(thinking_text, ProviderSignature("anthropic", setting.model, signature), _encode_raw(block))
     if answer.text:
         yield Text(answer.text, raw=_encode_raw({"type": "text", "text": answer.text}))
-    for at, (name, arguments) in enumerate(answer.calls):
-        id_ = setting.make_id("toolu_", at)
+    for index, (name, arguments) in enumerate(answer.calls):
+        id_ = setting.make_id("toolu_", index)
         raw = _encode_raw({"type": "tool_use", "id": id_, "name": name, "input": dict(arguments)})
         yield ToolCall(id_, name, _encode_json_string(arguments), raw=raw)
 
@@ -83,10 +91,11 @@ def _sign_anthropic_parts(answer: ScriptedAnswer, setting: AnswerSettings) -> It
 def _sign_chat_parts(answer: ScriptedAnswer, setting: AnswerSettings) -> Iterator[SignedPart]:
     if answer.text:
         yield Text(answer.text)
-    for at, (name, arguments) in enumerate(answer.calls):
-        id_, text = setting.make_id("call_", at), _encode_json_string(arguments)
-        call = {"id": id_, "type": "function", "function": {"name": name, "arguments": text}}
-        yield ToolCall(id_, name, text, raw=_encode_raw(call))
+    for index, (name, arguments) in enumerate(answer.calls):
+        id_ = setting.make_id("call_", index)
+        arguments_text = _encode_json_string(arguments)
+        call = {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments_text}}
+        yield ToolCall(id_, name, arguments_text, raw=_encode_raw(call))
 
 
 def _sign_responses_parts(answer: ScriptedAnswer, setting: AnswerSettings) -> Iterator[SignedPart]:
@@ -96,44 +105,49 @@ def _sign_responses_parts(answer: ScriptedAnswer, setting: AnswerSettings) -> It
         content = [{"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}]
         item = {"type": "message", "id": setting.make_id("msg_"), "status": "completed", "role": "assistant"}
         yield Text(answer.text, raw=_encode_raw(item | {"content": content}))
-    for at, (name, arguments) in enumerate(answer.calls):
-        id_, text = setting.make_id("call_", at), _encode_json_string(arguments)
+    for index, (name, arguments) in enumerate(answer.calls):
+        call_id = setting.make_id("call_", index)
+        arguments_text = _encode_json_string(arguments)
         call = {
             "type": "function_call",
-            "id": setting.make_id("fc_", at),
-            "call_id": id_,
+            "id": setting.make_id("fc_", index),
+            "call_id": call_id,
             "name": name,
-            "arguments": text,
+            "arguments": arguments_text,
+            "status": "completed",
         }
-        yield ToolCall(id_, name, text, raw=_encode_raw(call | {"status": "completed"}))
+        yield ToolCall(call_id, name, arguments_text, raw=_encode_raw(call))
 
 
-def _make_reasoning_part(words: str, setting: AnswerSettings) -> Thinking:
-    id_ = setting.make_id("rs_")
-    item: dict[str, Any] = {"type": "reasoning", "id": id_, "summary": [{"type": "summary_text", "text": words}]}
+def _make_reasoning_part(text: str, setting: AnswerSettings) -> Thinking:
+    item_id = setting.make_id("rs_")
+    summary = [{"type": "summary_text", "text": text}]
+    item: dict[str, Any] = {"type": "reasoning", "id": item_id, "summary": summary}
     if setting.sends_encrypted:
-        item["encrypted_content"] = encrypt_reasoning(setting.prefix, setting.model, words)
-    data = item.get("encrypted_content", id_)
-    return Thinking(words, ProviderSignature("openai-responses", setting.model, data), _encode_raw(item))
+        item["encrypted_content"] = encrypt_reasoning(setting.prefix, setting.model, text)
+    data = item.get("encrypted_content", item_id)
+    return Thinking(text, ProviderSignature("openai-responses", setting.model, data), _encode_raw(item))
 
 
 def _sign_gemini_parts(answer: ScriptedAnswer, setting: AnswerSettings) -> Iterator[SignedPart]:
     if answer.thinking:
         yield Thinking(answer.thinking, raw=_encode_raw({"text": answer.thinking, "thought": True}))
+    # The signature is on the first call, or on the text if there are no calls; parallel calls have none.
     if answer.text:
         part: dict[str, Any] = {"text": answer.text}
-        signature = (
-            None if answer.calls else ProviderSignature("gemini", setting.model, sign_gemini_part(part, setting.model))
-        )
-        wire_part = part | ({"thoughtSignature": signature.data} if signature is not None else {})
-        yield Text(answer.text, signature, _encode_raw(wire_part))
-    for at, (name, arguments) in enumerate(answer.calls):
+        signature = None if answer.calls else _add_thought_signature(part, setting)
+        yield Text(answer.text, signature, _encode_raw(part))
+    for index, (name, arguments) in enumerate(answer.calls):
         part = {"functionCall": {"name": name, "args": dict(arguments)}}
-        signature = (
-            ProviderSignature("gemini", setting.model, sign_gemini_part(part, setting.model)) if not at else None
-        )
-        wire_part = part | ({"thoughtSignature": signature.data} if signature is not None else {})
-        yield ToolCall(f"{name}#{at}", name, _encode_json_string(arguments), signature, _encode_raw(wire_part))
+        signature = _add_thought_signature(part, setting) if index == 0 else None
+        yield ToolCall(f"{name}#{index}", name, _encode_json_string(arguments), signature, _encode_raw(part))
+
+
+def _add_thought_signature(part: dict[str, Any], setting: AnswerSettings) -> ProviderSignature:
+    """Sign a part of Gemini's in place, and return the signature."""
+    signature = ProviderSignature("gemini", setting.model, sign_gemini_part(part, setting.model))
+    part["thoughtSignature"] = signature.data
+    return signature
 
 
 _SIGNERS: dict[str, Callable[[ScriptedAnswer, AnswerSettings], Iterator[SignedPart]]] = {
@@ -148,40 +162,48 @@ _SIGNERS: dict[str, Callable[[ScriptedAnswer, AnswerSettings], Iterator[SignedPa
 
 
 class FittedAnswer(Struct, frozen=True):
-    """What could be said within a limit, and how many tokens that took."""
+    """The part of an answer that fits in a limit, with its tokens."""
 
     answer: ScriptedAnswer
     stop: StopReason
     output: int
+    """Tokens of the whole answer."""
     reasoning: int
+    """Tokens of the thinking."""
 
 
 def fit_answer(answer: ScriptedAnswer, limit: int | None, count: Callable[[str], int]) -> FittedAnswer:
-    """Return as much of an answer as fits in ``limit`` tokens: thinking, then words, then whole calls."""
-    room = float("inf") if limit is None else float(limit)
-    thinking, text, calls = _cut_text_to_tokens(answer.thinking, room, count), "", list[tuple[str, Any]]()
-    reasoning = used = count(thinking)
+    """Cut an answer to ``limit`` tokens: thinking comes first, then text, then calls, which are never cut."""
+    max_tokens = float("inf") if limit is None else float(limit)
+    thinking = _cut_text_to_tokens(answer.thinking, max_tokens, count)
+    reasoning_tokens = count(thinking)
+    used_tokens = reasoning_tokens
+    text = ""
     if thinking == answer.thinking:
-        text = _cut_text_to_tokens(answer.text, room - used, count)
-        used += count(text)
+        text = _cut_text_to_tokens(answer.text, max_tokens - used_tokens, count)
+        used_tokens += count(text)
+    calls = []
     for name, arguments in answer.calls if text == answer.text else ():
-        cost = count(name) + count(_encode_json_string(arguments))
-        if used + cost > room:
+        call_tokens = count(name) + count(_encode_json_string(arguments))
+        if used_tokens + call_tokens > max_tokens:
             break
         calls.append((name, arguments))
-        used += cost
-    whole = (thinking, text, tuple(calls)) == (answer.thinking, answer.text, tuple(answer.calls))
+        used_tokens += call_tokens
+    is_complete = (thinking, text, tuple(calls)) == (answer.thinking, answer.text, tuple(answer.calls))
     stop: StopReason = answer.stop or ("tool" if answer.calls else "end")
     fitted_answer = ScriptedAnswer(text, tuple(calls), thinking, answer.stop)
-    return FittedAnswer(fitted_answer, stop if whole else "length", used, reasoning)
+    return FittedAnswer(fitted_answer, stop if is_complete else "length", used_tokens, reasoning_tokens)
 
 
 def _cut_text_to_tokens(text: str, budget: float, count: Callable[[str], int]) -> str:
-    """Return the longest beginning of ``text``, in halves of halves, that fits in ``budget`` tokens."""
+    """Return a beginning of ``text`` that fits in ``budget`` tokens, about the longest, by binary search."""
     if count(text) <= budget:
         return text
     low, high = 0, len(text)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if count(text[:middle]) <= budget else (low, middle)
+        if count(text[:middle]) <= budget:
+            low = middle
+        else:
+            high = middle
     return text[:low]

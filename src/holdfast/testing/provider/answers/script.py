@@ -1,4 +1,4 @@
-"""What the model says: the answers of a script in their order, then by a simple rule of its own."""
+"""Choose the model's answers: those of a script in order, then answers by a simple rule."""
 
 from __future__ import annotations
 
@@ -13,50 +13,53 @@ from holdfast.testing.provider.parse_request import ProviderRequest
 from holdfast.testing.provider.request_pieces import PromptBlock
 
 _CALL_LINE = re.compile(r"^call (\S+) (\{.*\})\s*$", re.MULTILINE)
-"""A line of the user's that asks for a tool call: ``call NAME {json}``."""
+"""A line of the user that asks for a tool call: ``call NAME {json}``."""
 
 
 class AnswerSource(Protocol):
-    """Who decides what the model says."""
+    """Chooses the answers of the model."""
 
     def choose_next_answer(self, request: ProviderRequest, blocks: Sequence[PromptBlock]) -> ScriptedAnswer:
-        """Return the next answer, to a request that passed every check; ``blocks`` are what it shows the model."""
+        """Return the next answer, to a request that passed all checks; ``blocks`` are those that the model reads."""
 
 
 class AnswerScript:
-    """Answers one after the other; without a script, ``ok 1``, ``ok 2`` and the calls that the user asks for."""
+    """Gives the answers of a script one after the other, then ``ok 1``, ``ok 2`` and calls that the user asks for."""
 
     def __init__(self, answers: Sequence[ScriptedAnswer] = ()) -> None:
-        """Begin with the first of these answers."""
-        self._answers, self._said = list(answers), 0
+        self._answers = list(answers)
+        self._answer_count = 0
 
     def choose_next_answer(self, request: ProviderRequest, blocks: Sequence[PromptBlock]) -> ScriptedAnswer:
-        """Return the next answer."""
-        self._said += 1
-        if self._said <= len(self._answers):
-            return self._answers[self._said - 1]
+        """Return the next answer of the script, or one by the rule."""
+        self._answer_count += 1
+        if self._answer_count <= len(self._answers):
+            return self._answers[self._answer_count - 1]
         calls = _find_requested_calls(request, blocks)
-        thinking = f"step {self._said}" if _is_thinking_requested(request) else ""
-        return ScriptedAnswer("" if calls else f"ok {self._said}", calls, thinking)
+        thinking = f"step {self._answer_count}" if _is_thinking_requested(request) else ""
+        return ScriptedAnswer("" if calls else f"ok {self._answer_count}", calls, thinking)
 
 
 def _find_requested_calls(
     request: ProviderRequest, blocks: Sequence[PromptBlock]
 ) -> tuple[tuple[str, Mapping[str, object]], ...]:
-    """Return the calls that the newest words ask for, where they are the user's and the tools are there."""
-    last = blocks[-1] if blocks else None
-    if last is None or last.role != "user" or _is_tool_result_block(last):
+    """Return the calls that the newest user message asks for, of tools that the request offers."""
+    newest_block = blocks[-1] if blocks else None
+    if newest_block is None or newest_block.role != "user" or _is_tool_result_block(newest_block):
         return ()
-    names = list_tool_names(request)
-    candidates = [
-        (name, _parse_arguments(text)) for name, text in _CALL_LINE.findall(last.rendering.text) if name in names
-    ]
-    return tuple([(name, arguments) for name, arguments in candidates if arguments is not None])
+    tool_names = list_tool_names(request)
+    calls = []
+    for name, arguments_text in _CALL_LINE.findall(newest_block.rendering.text):
+        arguments = _parse_arguments(arguments_text)
+        if name in tool_names and arguments is not None:
+            calls.append((name, arguments))
+    return tuple(calls)
 
 
 def _is_tool_result_block(block: PromptBlock) -> bool:
-    gemini = isinstance(block.value, dict) and ("functionResponse" in block.value or "function_response" in block.value)
-    return block.kind == "tool_result" or gemini
+    if block.kind == "tool_result":
+        return True
+    return isinstance(block.value, dict) and ("functionResponse" in block.value or "function_response" in block.value)
 
 
 def _parse_arguments(text: str) -> dict[str, object] | None:
@@ -67,17 +70,21 @@ def _parse_arguments(text: str) -> dict[str, object] | None:
 
 
 def list_tool_names(request: ProviderRequest) -> frozenset[str]:
-    """Return the names of the tools that a request offers."""
+    """Return the names of the tools that a request offers, in the forms of all APIs."""
     tools = request.body.get("tools")
-    return frozenset(name for tool in (tools if isinstance(tools, list) else ()) for name in _list_declared_names(tool))
+    names: set[str] = set()
+    for tool in tools if isinstance(tools, list) else ():
+        names.update(_list_declared_names(tool))
+    return frozenset(names)
 
 
 def _list_declared_names(tool: Any) -> list[str]:
     if not isinstance(tool, dict):
         return []
-    inner = tool.get("function")
+    functions: list[Any] = [tool, tool.get("function")]
     declarations = tool.get("functionDeclarations", tool.get("function_declarations"))
-    functions = [tool, inner, *(declarations if isinstance(declarations, list) else ())]
+    if isinstance(declarations, list):
+        functions += declarations
     names = [function.get("name") for function in functions if isinstance(function, dict)]
     return [name for name in names if isinstance(name, str)]
 

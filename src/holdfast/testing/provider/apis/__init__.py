@@ -1,4 +1,4 @@
-"""The four APIs that the provider speaks, one voice each."""
+"""Encoders for the replies of the strict provider, one module for each API."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ API_ENCODERS: Mapping[str, ApiEncoder] = {
     "openai-responses": responses.RESPONSES_ENCODER,
     "gemini": gemini.GEMINI_ENCODER,
 }
-"""Names of APIs to how they are spoken."""
+"""The encoder of each API, by its name."""

@@ -1,4 +1,4 @@
-"""Anthropic Messages: content blocks, their events, errors with a type."""
+"""Encode replies as the Anthropic Messages API: content blocks, their events, typed errors."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ANTHROPIC_STOPS = {
     "length": "max_tokens",
     "window": "model_context_window_exceeded",
 }
-"""``stop_reason`` for why an answer ended; the others are called as they are."""
+"""``stop_reason`` by our stop reason; one that is not here has the same name in both."""
 _RETRYABLE_STATUSES = (408, 409, 429)
-"""Statuses under 500 after which a client may try again; the header ``x-should-retry`` says so."""
+"""Statuses under 500 that clients may retry, as the header ``x-should-retry`` tells them."""
 _DROP_REASONS = {"prefix_mismatch": "prefix_binding_mismatch", "model_mismatch": "model_binding_mismatch"}
 
 
 def encode_anthropic_answer(request: IncomingRequest, model_answer: ModelAnswer) -> dict[str, Any]:
-    """Return the message."""
+    """Encode an answer as a message."""
     del request
     return _make_empty_message(model_answer) | {
         "content": [_encode_answer_block(part) for part in model_answer.parts],
@@ -42,7 +42,7 @@ def encode_anthropic_answer(request: IncomingRequest, model_answer: ModelAnswer)
 
 
 def _make_empty_message(model_answer: ModelAnswer) -> dict[str, Any]:
-    """Return a message that says nothing yet."""
+    """Return a message without content, as ``message_start`` has it."""
     message: dict[str, Any] = {
         "id": model_answer.id,
         "type": "message",
@@ -52,15 +52,16 @@ def _make_empty_message(model_answer: ModelAnswer) -> dict[str, Any]:
         "stop_reason": None,
         "stop_sequence": None,
     }
-    transformations = [
-        {"type": "thinking_dropped", "path": path, "reason": _DROP_REASONS[why]}
-        for path, why in model_answer.dropped_blocks
-    ]
-    return message | ({"input_transformations": transformations} if transformations else {})
+    if model_answer.dropped_blocks:
+        message["input_transformations"] = [
+            {"type": "thinking_dropped", "path": path, "reason": _DROP_REASONS[reason]}
+            for path, reason in model_answer.dropped_blocks
+        ]
+    return message
 
 
 def _encode_answer_block(part: Part) -> Any:
-    """Return a part as a content block."""
+    """Encode a part as a content block."""
     if part.raw is not None:
         return part.raw
     if isinstance(part, Text):
@@ -72,26 +73,28 @@ def _encode_answer_block(part: Part) -> Any:
 
 
 def _encode_answer_usage(model_answer: ModelAnswer) -> dict[str, Any]:
-    """Return the usage; a compaction's own stands in ``iterations`` alone."""
+    """Encode the usage; the usage of a compaction is only in ``iterations``, as with Anthropic."""
     usage = _encode_token_use(model_answer.usage) | {"service_tier": "standard"}
     if model_answer.usage.reasoning:
         usage["output_tokens_details"] = {"thinking_tokens": model_answer.usage.reasoning}
     if model_answer.compaction is not None:
-        answer = (
-            [] if model_answer.stop == "compaction" else [{"type": "message"} | _encode_token_use(model_answer.usage)]
-        )
-        usage["iterations"] = [{"type": "compaction"} | _encode_token_use(model_answer.compaction), *answer]
+        iterations = [{"type": "compaction"} | _encode_token_use(model_answer.compaction)]
+        if model_answer.stop != "compaction":
+            iterations.append({"type": "message"} | _encode_token_use(model_answer.usage))
+        usage["iterations"] = iterations
     return usage
 
 
-def _encode_token_use(used: TokenUse) -> dict[str, Any]:
-    hour = used.cache_write_1h
+def _encode_token_use(usage: TokenUse) -> dict[str, Any]:
     return {
-        "input_tokens": used.input,
-        "cache_creation_input_tokens": used.cache_write,
-        "cache_read_input_tokens": used.cache_read,
-        "cache_creation": {"ephemeral_5m_input_tokens": used.cache_write - hour, "ephemeral_1h_input_tokens": hour},
-        "output_tokens": used.output,
+        "input_tokens": usage.input,
+        "cache_creation_input_tokens": usage.cache_write,
+        "cache_read_input_tokens": usage.cache_read,
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": usage.cache_write - usage.cache_write_1h,
+            "ephemeral_1h_input_tokens": usage.cache_write_1h,
+        },
+        "output_tokens": usage.output,
     }
 
 
@@ -99,34 +102,32 @@ def _encode_token_use(used: TokenUse) -> dict[str, Any]:
 
 
 def encode_anthropic_stream(request: IncomingRequest, model_answer: ModelAnswer) -> EventStream:
-    """Return the events of the answer: start, blocks, stop reason with the output's usage, stop."""
+    """Encode an answer as events: start, blocks, stop reason with the usage, stop."""
     del request
     return EventStream(encode_typed_events(_iterate_anthropic_events(model_answer)), closing_events=2)
 
 
 def _iterate_anthropic_events(model_answer: ModelAnswer) -> Iterator[dict[str, Any]]:
     usage = _encode_answer_usage(model_answer)
-    first = {key: usage[key] for key in (*_encode_token_use(model_answer.usage), "service_tier")}
-    yield {
-        "type": "message_start",
-        "message": _make_empty_message(model_answer) | {"usage": first | {"output_tokens": 1}},
-    }
+    start_usage = {key: usage[key] for key in (*_encode_token_use(model_answer.usage), "service_tier")}
+    start_usage["output_tokens"] = 1  # the real count is not known before the end
+    yield {"type": "message_start", "message": _make_empty_message(model_answer) | {"usage": start_usage}}
     for index, part in enumerate(model_answer.parts):
         start_block, deltas = _split_block(part)
         yield {"type": "content_block_start", "index": index, "content_block": start_block}
-        if not index:
+        if index == 0:
             yield {"type": "ping"}
         for delta in deltas:
             yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}
     stop = {"stop_reason": ANTHROPIC_STOPS.get(model_answer.stop, model_answer.stop), "stop_sequence": None}
-    late = {key: value for key, value in usage.items() if key not in ("cache_creation", "service_tier")}
-    yield {"type": "message_delta", "delta": stop, "usage": late}
+    end_usage = {key: value for key, value in usage.items() if key not in ("cache_creation", "service_tier")}
+    yield {"type": "message_delta", "delta": stop, "usage": end_usage}
     yield {"type": "message_stop"}
 
 
 def _split_block(part: Part) -> tuple[Any, list[dict[str, Any]]]:
-    """Return a block as it begins, and the deltas that make it whole."""
+    """Split a block into its empty beginning and the deltas that complete it."""
     block = _encode_answer_block(part)
     if isinstance(part, ToolCall):
         start_block = {"type": "tool_use", "id": part.id, "name": part.name, "input": {}}
@@ -150,8 +151,8 @@ def _split_thinking(block: dict[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
 
 
 def _split_compaction(block: dict[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
-    late = {key: block[key] for key in ("content", "encrypted_content") if key in block}
-    return block | dict.fromkeys(late), [{"type": "compaction_delta"} | late]
+    filled_fields = {key: block[key] for key in ("content", "encrypted_content") if key in block}
+    return block | dict.fromkeys(filled_fields), [{"type": "compaction_delta"} | filled_fields]
 
 
 def _split_nothing(block: dict[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
@@ -159,14 +160,14 @@ def _split_nothing(block: dict[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
 
 
 _DELTA_MAKERS = {"text": _split_text, "thinking": _split_thinking, "compaction": _split_compaction}
-"""How a block is told; all others come whole at their start."""
+"""Splitters by the type of a block; blocks of other types are complete at their start."""
 
 
 # -- errors and counts -------------------------------------------------------------------------------------------------
 
 
 def encode_anthropic_error(refusal: RefusalReply, ticket: str) -> dict[str, Any]:
-    """Return an error: its type and message, details where there are some, the request's id."""
+    """Encode an error with its type, message, details and the request id."""
     error: dict[str, Any] = {"type": refusal.code, "message": refusal.message}
     if refusal.details:
         error["details"] = dict(refusal.details)
@@ -176,20 +177,23 @@ def encode_anthropic_error(refusal: RefusalReply, ticket: str) -> dict[str, Any]
 def encode_anthropic_late_error(
     request: IncomingRequest, refusal: RefusalReply, ticket: str, before: int
 ) -> tuple[bytes, ...]:
-    """Return the error as an event."""
+    """Encode an error as an event of a stream."""
     del request, before
     return encode_typed_events([encode_anthropic_error(refusal, ticket)])
 
 
 def make_anthropic_retry_headers(refusal: RefusalReply) -> dict[str, str]:
-    """Return when to come again, in whole seconds, and whether at all."""
-    again = refusal.status in _RETRYABLE_STATUSES or refusal.status >= 500
-    after = {} if refusal.retry_after is None else {"retry-after": str(ceil(refusal.retry_after))}
-    return after | {"x-should-retry": "true" if again else "false"}
+    """Return the headers that say whether to retry, and after how many whole seconds."""
+    headers = {}
+    if refusal.retry_after is not None:
+        headers["retry-after"] = str(ceil(refusal.retry_after))
+    is_retryable = refusal.status in _RETRYABLE_STATUSES or refusal.status >= 500
+    headers["x-should-retry"] = "true" if is_retryable else "false"
+    return headers
 
 
 def encode_anthropic_count(tokens: int) -> dict[str, Any]:
-    """Return the answer of ``count_tokens``."""
+    """Encode the reply to ``count_tokens``."""
     return {"input_tokens": tokens}
 
 

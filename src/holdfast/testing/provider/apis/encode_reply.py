@@ -1,4 +1,4 @@
-"""What the judge answered, in the words of the API: status, headers, body."""
+"""Encode a reply of the provider as an HTTP response of its API: status, headers, body."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from holdfast.testing.provider.server.answer_steps import OutgoingResponse, make
 
 
 class ApiCall(Struct, frozen=True):
-    """One request for an answer, a count or a compaction."""
+    """The facts about one request that its response depends on."""
 
     api: str
     endpoint: Endpoint
@@ -32,69 +32,69 @@ class ApiCall(Struct, frozen=True):
     fault: Fault | None = None
     model: str = ""
     stream: bool | None = None
-    """Whether events are asked for, where the address says it."""
+    """Whether the address asks for a stream; None if that is in the body."""
     as_json_array: bool = False
-    """Whether the events are to be one JSON array (Gemini without ``alt=sse``)."""
+    """Whether the stream is one JSON array (Gemini without ``alt=sse``)."""
 
 
 def encode_reply(call: ApiCall, request: IncomingRequest, reply: ProviderReply) -> OutgoingResponse:
-    """Return ``reply`` as it is sent: status, headers, and the body in pieces."""
-    voice = API_ENCODERS[call.api]
-    about = {"content-type": JSON_TYPE, voice.request_id_header: call.request_id}
+    """Encode ``reply`` as a response, with its body in pieces."""
+    encoder = API_ENCODERS[call.api]
+    headers = {"content-type": JSON_TYPE, encoder.request_id_header: call.request_id}
     if isinstance(reply, RefusalReply):
-        return _encode_refusal(call, request, reply, about)
+        return _encode_refusal(call, request, reply, headers)
     if isinstance(reply, TokenCountReply):
-        return make_document_response(200, about, encode_json(voice.encode_count(reply.tokens)))
+        return make_document_response(200, headers, encode_json(encoder.encode_count(reply.tokens)))
     if isinstance(reply, CompactReply):
-        return make_document_response(200, about, encode_json(voice.encode_compaction(reply)))
+        return make_document_response(200, headers, encode_json(encoder.encode_compaction(reply)))
     if request.stream:
-        return _encode_stream(call, voice.encode_stream(request, reply), about)
-    return make_document_response(200, about, encode_json(voice.encode_answer(request, reply)))
+        return _encode_stream(call, encoder.encode_stream(request, reply), headers)
+    return make_document_response(200, headers, encode_json(encoder.encode_answer(request, reply)))
 
 
 def _encode_refusal(
-    call: ApiCall, request: IncomingRequest, reply: RefusalReply, about: Mapping[str, str]
+    call: ApiCall, request: IncomingRequest, reply: RefusalReply, headers: Mapping[str, str]
 ) -> OutgoingResponse:
-    voice = API_ENCODERS[call.api]
+    encoder = API_ENCODERS[call.api]
     if reply.in_stream and request.stream:
-        return _encode_stream(call, EventStream(voice.encode_late_error(request, reply, call.request_id, 0), 1), about)
-    body = reply.body or encode_json(voice.encode_error(reply, call.request_id))
+        error_events = encoder.encode_late_error(request, reply, call.request_id, 0)
+        return _encode_stream(call, EventStream(error_events, closing_events=1), headers)
+    body = reply.body or encode_json(encoder.encode_error(reply, call.request_id))
     if call.fault and call.fault.kind == "413-empty":
         body = b""
-    return make_document_response(
-        reply.status, {**about, "content-type": _guess_content_type(body), **voice.make_retry_headers(reply)}, body
-    )
+    error_headers = {**headers, "content-type": _guess_content_type(body), **encoder.make_retry_headers(reply)}
+    return make_document_response(reply.status, error_headers, body)
 
 
 def _guess_content_type(body: bytes) -> str:
-    """Return what kind of text an error's body is, told from its first character."""
+    """Return the content type of an error's body by its first character."""
     return {b"{": JSON_TYPE, b"[": JSON_TYPE, b"<": "text/html"}.get(body[:1], "text/plain; charset=utf-8")
 
 
-def _encode_stream(call: ApiCall, stream: EventStream, about: Mapping[str, str]) -> OutgoingResponse:
-    mime = f"{JSON_TYPE}; charset=UTF-8" if call.as_json_array else EVENT_STREAM_TYPE
-    events = _adapt_events(call, stream)
+def _encode_stream(call: ApiCall, stream: EventStream, headers: Mapping[str, str]) -> OutgoingResponse:
+    content_type = f"{JSON_TYPE}; charset=UTF-8" if call.as_json_array else EVENT_STREAM_TYPE
+    stream = _adapt_events(call, stream)
     return OutgoingResponse(
         200,
-        {**about, "content-type": mime, "cache-control": "no-cache"},
-        events.events,
-        events.closing_events,
+        {**headers, "content-type": content_type, "cache-control": "no-cache"},
+        stream.events,
+        stream.closing_events,
         is_stream=True,
     )
 
 
 def _adapt_events(call: ApiCall, stream: EventStream, before: int = 0) -> EventStream:
-    """Return the events as this call wants them; ``before`` of them were sent already."""
+    """Return the stream in the form that the call asks for, after ``before`` events that were sent already."""
     return convert_to_json_array(stream, before) if call.as_json_array else stream
 
 
 def encode_late_error(
     call: ApiCall, request: IncomingRequest, response: OutgoingResponse, before: int
 ) -> Sequence[bytes]:
-    """Return how an error is told inside an answer of which so many events were sent already."""
-    voice, error = API_ENCODERS[call.api], make_stream_error(call.api)
+    """Encode an error inside of an answer of which ``before`` events were sent already."""
+    encoder = API_ENCODERS[call.api]
+    error = make_stream_error(call.api)
     if not response.is_stream:
-        return (encode_json(voice.encode_error(error, call.request_id)),)
-    return _adapt_events(
-        call, EventStream(voice.encode_late_error(request, error, call.request_id, before), 1), before
-    ).events
+        return (encode_json(encoder.encode_error(error, call.request_id)),)
+    error_events = encoder.encode_late_error(request, error, call.request_id, before)
+    return _adapt_events(call, EventStream(error_events, closing_events=1), before).events

@@ -1,4 +1,4 @@
-"""What it takes to speak an API: the shape of its answers, its events, its errors."""
+"""The interface of an API's encoder, and helpers that several of them share."""
 
 from __future__ import annotations
 
@@ -13,60 +13,61 @@ from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.testing.provider.calls import CompactReply, IncomingRequest, ModelAnswer, RefusalReply
 
 FIXED_TIME = 1_780_000_000
-"""The time that every answer tells (2026-05-28): the provider has no clock, so equal requests have equal answers."""
+"""The creation time in all answers (2026-05-28): without a clock, equal requests have equal answers."""
+# Four characters are about one token, as real streams have it. The limit keeps tests with long texts fast.
 DELTA_CHARACTERS, MAX_DELTAS = 4, 64
-"""Characters in one delta, and the most deltas of one text: a long text comes in larger ones."""
+"""Characters in one delta, and the largest number of deltas of a text; a long text has larger ones."""
 EVENT_STREAM_TYPE, JSON_TYPE = "text/event-stream; charset=utf-8", "application/json"
 
 
 class EventStream(Struct, frozen=True):
-    """An answer in events."""
+    """An answer as the encoded events of a stream."""
 
     events: tuple[bytes, ...]
     closing_events: int
-    """How many of the last events end the answer; all words were said before them."""
+    """Number of events at the end that come after all content: stop reason, usage, end marks."""
 
 
 class ApiEncoder(Struct, frozen=True):
-    """How one API says things. What the functions return is JSON, or events as bytes."""
+    """The functions that encode replies for one API. They return values to be encoded as JSON, or events as bytes."""
 
     encode_answer: Callable[[IncomingRequest, ModelAnswer], Any]
-    """The answer in one document."""
+    """Encodes an answer as one document."""
     encode_stream: Callable[[IncomingRequest, ModelAnswer], EventStream]
-    """The answer in events."""
+    """Encodes an answer as events."""
     encode_error: Callable[[RefusalReply, str], Any]
-    """The body of an error; the text is the request's id."""
+    """Encodes an error for a body; the string is the request id."""
     encode_late_error: Callable[[IncomingRequest, RefusalReply, str, int], tuple[bytes, ...]]
-    """The events that tell an error after HTTP 200; the number is how many events came before."""
+    """Encodes an error as events of a stream with HTTP 200; the number is that of the events before it."""
     encode_count: Callable[[int], Any]
-    """The answer to a count of tokens."""
+    """Encodes a count of tokens."""
     encode_compaction: Callable[[CompactReply], Any]
-    """The answer to a compaction, where it has an endpoint of its own."""
+    """Encodes a compaction, if the API has an endpoint for it."""
     make_retry_headers: Callable[[RefusalReply], dict[str, str]]
-    """The headers that tell when to come again."""
+    """Returns the headers that say when to try again."""
     request_id_header: str
-    """The header that tells the request's id."""
+    """Name of the header with the request id."""
 
 
 def encode_sse_event(value: Any, name: str = "") -> bytes:
-    """Return a server-sent event that carries ``value`` as JSON, with ``name`` where the API names its events."""
+    """Encode a server-sent event with ``value`` as JSON, and with a name if the API names its events."""
     head = f"event: {name}\n".encode() if name else b""
     return head + b"data: " + encode_json(value) + b"\n\n"
 
 
 def encode_typed_events(values: Iterable[dict[str, Any]]) -> tuple[bytes, ...]:
-    """Return events that are called as their ``type`` says."""
+    """Encode events that are named by their field ``type``."""
     return tuple([encode_sse_event(value, value["type"]) for value in values])
 
 
 def split_into_deltas(text: str) -> list[str]:
-    """Return ``text`` cut into deltas; joined they are the text."""
+    """Split a text into deltas, which joined are the text again."""
     size = max(DELTA_CHARACTERS, ceil(len(text) / MAX_DELTAS))
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
 def decode_request_fields(request: IncomingRequest) -> dict[str, Any]:
-    """Return the fields of the request; nothing for a body that is no JSON object."""
+    """Return the fields of the request's body, or an empty dict if it is not a JSON object."""
     try:
         body_fields = msgspec.json.decode(request.body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -75,5 +76,5 @@ def decode_request_fields(request: IncomingRequest) -> dict[str, Any]:
 
 
 def make_empty_fields(_: object) -> dict[str, Any]:
-    """Return no fields: what an API has nothing to say to."""
+    """Return no fields; used for the replies and headers that an API does not have."""
     return {}

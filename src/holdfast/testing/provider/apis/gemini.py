@@ -1,4 +1,4 @@
-"""Gemini generateContent: one candidate, whole or in chunks, as events or as one JSON array."""
+"""Encode replies as Gemini's generateContent: one candidate, complete or in chunks, as events or one JSON array."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ GEMINI_STOPS = {
     "compaction": "STOP",
     "refusal": "SAFETY",
 }
-"""``finishReason`` for why an answer ended; a call is no reason of its own."""
+"""``finishReason`` by our stop reason; Gemini has none of its own for calls."""
 _RETRY_INFO_TYPE = "type.googleapis.com/google.rpc.RetryInfo"
 _EVENT_HEAD_LENGTH, _EVENT_TAIL_LENGTH = len(b"data: "), len(b"\n\n")
 
 
 def encode_gemini_answer(request: IncomingRequest, model_answer: ModelAnswer) -> dict[str, Any]:
-    """Return the response with its one candidate."""
+    """Encode an answer as a response with one candidate."""
     del request
     return _make_chunk(model_answer, [_encode_candidate_part(part) for part in model_answer.parts], last=True)
 
@@ -43,80 +43,94 @@ def _make_chunk(model_answer: ModelAnswer, parts: list[Any], *, last: bool) -> d
     if last:
         candidate["finishReason"] = GEMINI_STOPS.get(model_answer.stop, model_answer.stop)
     usage = _encode_full_usage(model_answer.usage) if last else _encode_prompt_usage(model_answer.usage)
-    about = {"modelVersion": model_answer.model, "responseId": model_answer.id}
-    return {"candidates": [candidate | {"index": 0}], "usageMetadata": usage} | about
+    return {
+        "candidates": [candidate | {"index": 0}],
+        "usageMetadata": usage,
+        "modelVersion": model_answer.model,
+        "responseId": model_answer.id,
+    }
 
 
 def _encode_candidate_part(part: Part) -> Any:
-    """Return a part as it stands in a candidate; an id that was only made up (``name#0``) is not told."""
+    """Encode a part of a candidate; an id that the provider made up (``name#0``) is left out."""
     if part.raw is not None:
         return part.raw
     assert isinstance(part, Text | Thinking | ToolCall)
-    signature_field = {"thoughtSignature": part.signature.data} if part.signature else {}
+    fields: dict[str, Any]
     if isinstance(part, ToolCall):
-        ident = {"id": part.id} if part.id and "#" not in part.id else {}
-        return {"functionCall": ident | {"name": part.name, "args": Raw(part.arguments.encode())}} | signature_field
-    return {"text": part.text} | ({"thought": True} if isinstance(part, Thinking) else {}) | signature_field
+        id_field = {"id": part.id} if part.id and "#" not in part.id else {}
+        fields = {"functionCall": id_field | {"name": part.name, "args": Raw(part.arguments.encode())}}
+    else:
+        fields = {"text": part.text}
+        if isinstance(part, Thinking):
+            fields["thought"] = True
+    if part.signature:
+        fields["thoughtSignature"] = part.signature.data
+    return fields
 
 
-def _encode_prompt_usage(used: TokenUse) -> dict[str, Any]:
-    cached = {"cachedContentTokenCount": used.cache_read} if used.cache_read else {}
-    return {"promptTokenCount": used.total_input, "totalTokenCount": used.total_input} | cached
+def _encode_prompt_usage(usage: TokenUse) -> dict[str, Any]:
+    counts = {"promptTokenCount": usage.total_input, "totalTokenCount": usage.total_input}
+    if usage.cache_read:
+        counts["cachedContentTokenCount"] = usage.cache_read
+    return counts
 
 
-def _encode_full_usage(used: TokenUse) -> dict[str, Any]:
-    """Return the usage; the prompt includes what was cached, the candidates leave out what was thought."""
-    thought = {"thoughtsTokenCount": used.reasoning} if used.reasoning else {}
-    output_counts = {
-        "candidatesTokenCount": used.output - used.reasoning,
-        "totalTokenCount": used.total_input + used.output,
-    }
-    return _encode_prompt_usage(used) | output_counts | thought
+def _encode_full_usage(usage: TokenUse) -> dict[str, Any]:
+    """Encode the usage; Gemini's prompt count includes cached tokens, its candidate count excludes thinking."""
+    counts = _encode_prompt_usage(usage)
+    counts["candidatesTokenCount"] = usage.output - usage.reasoning
+    counts["totalTokenCount"] = usage.total_input + usage.output
+    if usage.reasoning:
+        counts["thoughtsTokenCount"] = usage.reasoning
+    return counts
 
 
 # -- events ------------------------------------------------------------------------------------------------------------
 
 
 def encode_gemini_stream(request: IncomingRequest, model_answer: ModelAnswer) -> EventStream:
-    """Return the chunks of the answer; the one with the last words tells why it ended and what it used."""
+    """Encode an answer as chunks; the last chunk with content also has the finish reason and the usage."""
     del request
-    parts = [piece for part in model_answer.parts for piece in _split_part(_encode_candidate_part(part))] or [
-        {"text": ""}
-    ]
-    chunks = [_make_chunk(model_answer, [part], last=False) for part in parts[:-1]]
-    return EventStream(
-        (*map(encode_sse_event, chunks), encode_sse_event(_make_chunk(model_answer, parts[-1:], last=True))),
-        closing_events=1,
-    )
+    pieces: list[Any] = []
+    for part in model_answer.parts:
+        pieces += _split_part(_encode_candidate_part(part))
+    pieces = pieces or [{"text": ""}]
+    chunks = [_make_chunk(model_answer, [piece], last=False) for piece in pieces[:-1]]
+    chunks.append(_make_chunk(model_answer, pieces[-1:], last=True))
+    return EventStream(tuple(map(encode_sse_event, chunks)), closing_events=1)
 
 
 def _split_part(part: Any) -> Iterator[Any]:
-    """Yield a part in pieces: a text word by word, its signature with the last piece; a call whole."""
-    value = msgspec.json.decode(part) if isinstance(part, Raw) else part
-    words = split_into_deltas(value["text"]) if "text" in value else []
-    if len(words) < 2:
+    """Yield a text in deltas, with its signature on the last one, and any other part as a whole."""
+    fields = msgspec.json.decode(part) if isinstance(part, Raw) else part
+    deltas = split_into_deltas(fields["text"]) if "text" in fields else []
+    if len(deltas) < 2:
         yield part
         return
-    plain_part = {key: field_value for key, field_value in value.items() if key != "thoughtSignature"}
-    yield from (plain_part | {"text": word} for word in words[:-1])
-    yield value | {"text": words[-1]}
+    unsigned_fields = {key: value for key, value in fields.items() if key != "thoughtSignature"}
+    for delta in deltas[:-1]:
+        yield unsigned_fields | {"text": delta}
+    yield fields | {"text": deltas[-1]}
 
 
 def convert_to_json_array(stream: EventStream, before: int = 0) -> EventStream:
-    """Return the same chunks as one JSON array, which is what a client gets without ``alt=sse``.
+    """Convert the events of a stream to pieces of one JSON array, as clients get without ``alt=sse``.
 
-    ``before`` chunks of it were sent already.
+    ``before`` is the number of chunks that were sent already.
     """
-    chunks = [event[_EVENT_HEAD_LENGTH:-_EVENT_TAIL_LENGTH] for event in stream.events]
-    array_pieces = [(b"[" if index == 0 else b",\r\n") + chunk for index, chunk in enumerate(chunks, before)]
-    return replace(stream, events=(*array_pieces, b"]"), closing_events=stream.closing_events + 1)
+    pieces = []
+    for index, event in enumerate(stream.events, before):
+        separator = b"[" if index == 0 else b",\r\n"
+        pieces.append(separator + event[_EVENT_HEAD_LENGTH:-_EVENT_TAIL_LENGTH])
+    return replace(stream, events=(*pieces, b"]"), closing_events=stream.closing_events + 1)
 
 
 # -- errors and counts -------------------------------------------------------------------------------------------------
 
 
 def encode_gemini_error(refusal: RefusalReply, ticket: str) -> dict[str, Any]:
-    """Return an error: the status as a number and as a word, the message, when to come again."""
+    """Encode an error: the status as number and word, the message, and the retry delay in its details."""
     del ticket
     error: dict[str, Any] = {"code": refusal.status, "message": refusal.message, "status": refusal.code}
     if refusal.retry_after is not None:
@@ -127,13 +141,13 @@ def encode_gemini_error(refusal: RefusalReply, ticket: str) -> dict[str, Any]:
 def encode_gemini_late_error(
     request: IncomingRequest, refusal: RefusalReply, ticket: str, before: int
 ) -> tuple[bytes, ...]:
-    """Return the error as an event."""
+    """Encode an error as an event of a stream."""
     del request, before
     return (encode_sse_event(encode_gemini_error(refusal, ticket)),)
 
 
 def encode_gemini_count(tokens: int) -> dict[str, Any]:
-    """Return the answer of ``countTokens``."""
+    """Encode the reply to ``countTokens``."""
     return {"totalTokens": tokens}
 
 

@@ -1,4 +1,4 @@
-"""What the models endpoints say, in each API's shape."""
+"""Encode models and lists of models as the models endpoints of each API."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ DEFAULT_MODELS = (
     "gpt-5.6-sol",
     "gemini-3-pro",
 )
-"""Models that are listed where the settings name none; every other name is there too."""
+"""Models that are listed if the settings name none; requests may use any other name then, too."""
 DEFAULT_MAX_OUTPUT = 64_000
-"""Most tokens of an answer where the settings name no limit."""
+"""Output limit that is reported if the settings have none; chosen by judgement, clients only show it."""
 _CREATED_AT = "2026-05-28T00:00:00Z"
 
 
 class ListedModel(Struct, frozen=True):
-    """A model as the provider's settings have it."""
+    """A model with the limits from the provider's settings, in tokens."""
 
     name: str
     window: int
@@ -32,7 +32,7 @@ class ListedModel(Struct, frozen=True):
 
 
 def encode_anthropic_model(model: ListedModel) -> dict[str, Any]:
-    """Return the model as the Messages API tells it."""
+    """Encode a model as the Messages API."""
     return {
         "type": "model",
         "id": model.name,
@@ -45,12 +45,12 @@ def encode_anthropic_model(model: ListedModel) -> dict[str, Any]:
 
 
 def encode_openai_model(model: ListedModel) -> dict[str, Any]:
-    """Return the model as both OpenAI APIs tell it: no word of its window."""
+    """Encode a model as both OpenAI APIs, which do not report the window."""
     return {"id": model.name, "object": "model", "created": FIXED_TIME, "owned_by": "holdfast"}
 
 
 def encode_gemini_model(model: ListedModel) -> dict[str, Any]:
-    """Return the model as the Gemini API tells it."""
+    """Encode a model as the Gemini API."""
     return {
         "name": f"models/{model.name}",
         "version": "001",
@@ -62,30 +62,34 @@ def encode_gemini_model(model: ListedModel) -> dict[str, Any]:
 
 
 def encode_anthropic_models(models: Sequence[ListedModel]) -> dict[str, Any]:
-    """Return one page of models."""
-    ends = {"first_id": models[0].name, "last_id": models[-1].name} if models else {"first_id": None, "last_id": None}
-    return {"data": [encode_anthropic_model(model) for model in models], "has_more": False} | ends
+    """Encode one page of models as the Messages API."""
+    return {
+        "data": [encode_anthropic_model(model) for model in models],
+        "has_more": False,
+        "first_id": models[0].name if models else None,
+        "last_id": models[-1].name if models else None,
+    }
 
 
 def encode_openai_models(models: Sequence[ListedModel]) -> dict[str, Any]:
-    """Return all models."""
+    """Encode all models as the OpenAI APIs, which have no pages."""
     return {"object": "list", "data": [encode_openai_model(model) for model in models]}
 
 
 def encode_gemini_models(models: Sequence[ListedModel]) -> dict[str, Any]:
-    """Return all models."""
+    """Encode one page of models as the Gemini API."""
     return {"models": [encode_gemini_model(model) for model in models]}
 
 
 class ModelPage(Struct, frozen=True):
-    """Names that one request lists, and the fields that tell of the others."""
+    """The names on one page, and the fields of the reply that lead to the next page."""
 
     names: Sequence[str]
     extra_fields: dict[str, Any] = {}
 
 
 def choose_model_page(api: str, names: Sequence[str], query: Mapping[str, str]) -> ModelPage:
-    """Return the page of ``names`` that ``query`` asks ``api`` for; OpenAI has no pages, and nonsense gets all."""
+    """Return the page of ``names`` for the query of a request; parameters that make no sense are ignored."""
     if api == "anthropic":
         start = names.index(query["after_id"]) + 1 if query.get("after_id") in names else 0
         end = start + _parse_positive(query.get("limit"), len(names))
@@ -98,9 +102,10 @@ def choose_model_page(api: str, names: Sequence[str], query: Mapping[str, str]) 
 
 
 def _parse_positive(text: str | None, default: int) -> int:
-    """Return a whole number above 0 of at most four digits."""
-    right = text is not None and text.isascii() and text.isdecimal() and len(text) < 5
-    return (int(text or 0) if right else 0) or default
+    """Parse a whole number from 1 to 9999, or return ``default`` for anything else."""
+    if text is None or not text.isascii() or not text.isdecimal() or len(text) > 4:
+        return default
+    return int(text) or default
 
 
 MODEL_ENCODERS = {
@@ -109,11 +114,11 @@ MODEL_ENCODERS = {
     "openai-responses": encode_openai_model,
     "gemini": encode_gemini_model,
 }
-"""How an API tells one model."""
+"""Encoders of one model, by API."""
 MODEL_LIST_ENCODERS = {
     "anthropic": encode_anthropic_models,
     "openai-chat": encode_openai_models,
     "openai-responses": encode_openai_models,
     "gemini": encode_gemini_models,
 }
-"""How an API lists its models."""
+"""Encoders of a list of models, by API."""

@@ -1,4 +1,4 @@
-"""OpenAI Chat Completions: one message, or chunks of it."""
+"""Encode replies as OpenAI Chat Completions: one message, or chunks of it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from holdfast.testing.provider.apis.encoder import (
 from holdfast.testing.provider.calls import IncomingRequest, ModelAnswer, RefusalReply
 
 CHAT_STOPS = {"tool": "tool_calls", "length": "length", "window": "length"}
-"""``finish_reason`` for why an answer ended; nothing here is ``stop``."""
+"""``finish_reason`` by our stop reason; it is ``stop`` for those that are not here."""
 _KNOWN_CHAT_STOPS = frozenset({"end", "tool", "length", "window", "compaction", "refusal"})
 DONE_EVENT = b"data: [DONE]\n\n"
-"""The last event of a stream."""
+"""The final event of a stream."""
 
 
 def encode_chat_answer(request: IncomingRequest, model_answer: ModelAnswer) -> dict[str, Any]:
-    """Return the completion, with its one choice."""
+    """Encode an answer as a completion with one choice."""
     del request
     choice = {
         "index": 0,
@@ -49,7 +49,9 @@ def _make_chat_head(model_answer: ModelAnswer, kind: str) -> dict[str, Any]:
 
 
 def _get_finish_reason(model_answer: ModelAnswer) -> str:
-    return CHAT_STOPS.get(model_answer.stop, "stop" if model_answer.stop in _KNOWN_CHAT_STOPS else model_answer.stop)
+    # The fault "unknown" has a stop reason that is not one of ours; it is sent as it is.
+    default = "stop" if model_answer.stop in _KNOWN_CHAT_STOPS else model_answer.stop
+    return CHAT_STOPS.get(model_answer.stop, default)
 
 
 def _join_answer_text(model_answer: ModelAnswer) -> str:
@@ -58,19 +60,25 @@ def _join_answer_text(model_answer: ModelAnswer) -> str:
 
 def _encode_chat_message(model_answer: ModelAnswer) -> dict[str, Any]:
     text = _join_answer_text(model_answer)
-    refusing = model_answer.stop == "refusal"
-    message: dict[str, Any] = {"role": "assistant", "content": None if refusing else text or None}
-    message["refusal"] = text if refusing else None
-    message |= {field: "".join(words) for field, words in _group_reasoning(model_answer).items()}
-    if calls := [_encode_chat_call(part) for part in _list_calls(model_answer)]:
+    is_refusal = model_answer.stop == "refusal"
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": None if is_refusal else text or None,
+        "refusal": text if is_refusal else None,
+    }
+    for field, texts in _group_reasoning(model_answer).items():
+        message[field] = "".join(texts)
+    calls = [_encode_chat_call(part) for part in _list_calls(model_answer)]
+    if calls:
         message["tool_calls"] = calls
-    elif not refusing:
-        message["content"] = text
-    return message | {"annotations": []}
+    elif not is_refusal:
+        message["content"] = text  # null content is only for messages with calls
+    message["annotations"] = []
+    return message
 
 
 def _group_reasoning(model_answer: ModelAnswer) -> dict[str, list[str]]:
-    """Return reasoning by the field it stands in; OpenAI itself shows none, compatible servers do."""
+    """Return the reasoning by the field for it (the signature's data); OpenAI sends none, compatible servers do."""
     texts_by_field: dict[str, list[str]] = {}
     for part in model_answer.parts:
         if isinstance(part, Thinking) and part.signature is not None:
@@ -91,15 +99,16 @@ def _make_call_object(call: ToolCall, arguments: str = "") -> dict[str, Any]:
 
 
 def encode_chat_stream(request: IncomingRequest, model_answer: ModelAnswer) -> EventStream:
-    """Return the chunks; one more tells the usage, where it was asked for."""
+    """Encode an answer as chunks, with one more chunk for the usage if the request asks for it."""
     head = _make_chat_head(model_answer, "chat.completion.chunk")
-    wants_usage = _is_usage_requested(request)
-    empty_usage = {"usage": None} if wants_usage else {}
-    deltas = [head | {"choices": [_make_choice(delta)]} | empty_usage for delta in _iterate_chat_deltas(model_answer)]
-    ends = [head | {"choices": [_make_choice({}, _get_finish_reason(model_answer))]} | empty_usage]
-    if wants_usage:
-        ends.append(head | {"choices": [], "usage": openai.encode_chat_usage(model_answer.usage)})
-    return EventStream((*map(encode_sse_event, (*deltas, *ends)), DONE_EVENT), closing_events=len(ends) + 1)
+    has_usage = _is_usage_requested(request)
+    empty_usage = {"usage": None} if has_usage else {}
+    chunks = [head | {"choices": [_make_choice(delta)]} | empty_usage for delta in _iterate_chat_deltas(model_answer)]
+    closing_chunks = [head | {"choices": [_make_choice({}, _get_finish_reason(model_answer))]} | empty_usage]
+    if has_usage:
+        closing_chunks.append(head | {"choices": [], "usage": openai.encode_chat_usage(model_answer.usage)})
+    events = [encode_sse_event(chunk) for chunk in (*chunks, *closing_chunks)]
+    return EventStream((*events, DONE_EVENT), closing_events=len(closing_chunks) + 1)
 
 
 def _is_usage_requested(request: IncomingRequest) -> bool:
@@ -112,12 +121,16 @@ def _make_choice(delta: dict[str, Any], stop: str | None = None) -> dict[str, An
 
 
 def _iterate_chat_deltas(model_answer: ModelAnswer) -> Iterator[dict[str, Any]]:
-    refusing, calls = model_answer.stop == "refusal", _list_calls(model_answer)
+    is_refusal = model_answer.stop == "refusal"
+    calls = _list_calls(model_answer)
     text = _join_answer_text(model_answer)
-    yield {"role": "assistant", "content": None if refusing or (calls and not text) else "", "refusal": None}
-    for field, words in _group_reasoning(model_answer).items():
-        yield from ({field: piece} for piece in split_into_deltas("".join(words)))
-    yield from ({"refusal" if refusing else "content": piece} for piece in split_into_deltas(text))
+    has_no_content = is_refusal or (calls and not text)
+    yield {"role": "assistant", "content": None if has_no_content else "", "refusal": None}
+    for field, texts in _group_reasoning(model_answer).items():
+        for piece in split_into_deltas("".join(texts)):
+            yield {field: piece}
+    for piece in split_into_deltas(text):
+        yield {"refusal" if is_refusal else "content": piece}
     for index, call in enumerate(calls):
         yield {"tool_calls": [{"index": index} | _make_call_object(call)]}
         for piece in split_into_deltas(call.arguments):
@@ -127,7 +140,7 @@ def _iterate_chat_deltas(model_answer: ModelAnswer) -> Iterator[dict[str, Any]]:
 def encode_chat_late_error(
     request: IncomingRequest, refusal: RefusalReply, ticket: str, before: int
 ) -> tuple[bytes, ...]:
-    """Return the error as an event."""
+    """Encode an error as an event of a stream."""
     del request, before
     return (encode_sse_event(openai.encode_openai_error(refusal, ticket)),)
 

@@ -1,4 +1,4 @@
-"""OpenAI Responses: output items, each told by its own events, inside the life of a response."""
+"""Encode replies as OpenAI Responses: output items with their own events, inside the life of a response."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from holdfast.testing.provider.apis.encoder import (
 from holdfast.testing.provider.calls import CompactReply, IncomingRequest, ModelAnswer, RefusalReply
 
 _INCOMPLETE_REASONS = {"length": "max_output_tokens", "window": "max_output_tokens"}
-"""Why a response is ``incomplete``; the other ends are ``completed``."""
+"""Reasons of an ``incomplete`` response by our stop reason; with any other the response is ``completed``."""
 _KNOWN_RESPONSES_STOPS = frozenset({"end", "tool", "length", "window", "compaction", "refusal"})
 _ECHOED_FIELDS = {
     "instructions": None,
@@ -38,7 +38,7 @@ _ECHOED_FIELDS = {
     "top_p": 1.0,
     "truncation": "disabled",
 }
-"""Fields of a request that its response repeats, with the values they have where they are not sent."""
+"""Fields of a request that its response repeats, with their defaults."""
 _UNFINISHED_FIELDS: dict[str, Any] = {
     "status": "in_progress",
     "completed_at": None,
@@ -47,49 +47,60 @@ _UNFINISHED_FIELDS: dict[str, Any] = {
     "output": [],
     "usage": None,
 }
-"""What only the end of a response tells."""
+"""Fields that are set only at the end of a response."""
 
 ResponseEvent = dict[str, Any]
 
 
 def encode_responses_answer(request: IncomingRequest, model_answer: ModelAnswer) -> dict[str, Any]:
-    """Return the response."""
-    return _make_started_response(request, model_answer.id, model_answer.model) | _make_end_fields(
-        model_answer, _encode_output_items(model_answer)
-    )
+    """Encode an answer as a response."""
+    response = _make_started_response(request, model_answer.id, model_answer.model)
+    return response | _make_end_fields(model_answer, _encode_output_items(model_answer))
 
 
-def _make_started_response(request: IncomingRequest, ident: str, model: str) -> dict[str, Any]:
-    """Return a response that has only begun."""
+def _make_started_response(request: IncomingRequest, response_id: str, model: str) -> dict[str, Any]:
+    """Return a response that has just begun, with the options of its request."""
     options = decode_request_fields(request)
-    head = {"id": ident, "object": "response", "created_at": FIXED_TIME, "model": model}
-    echo = {key: default if options.get(key) is None else options[key] for key, default in _ECHOED_FIELDS.items()}
-    tools = options["tools"] if isinstance(options.get("tools"), list) else []
-    return head | _UNFINISHED_FIELDS | echo | {"tools": [_echo_tool(tool) for tool in tools]}
+    response = {"id": response_id, "object": "response", "created_at": FIXED_TIME, "model": model}
+    response |= _UNFINISHED_FIELDS
+    for key, default in _ECHOED_FIELDS.items():
+        response[key] = default if options.get(key) is None else options[key]
+    tools = options.get("tools")
+    response["tools"] = [_echo_tool(tool) for tool in tools] if isinstance(tools, list) else []
+    return response
 
 
 def _echo_tool(tool: Any) -> Any:
-    """Return a tool as a response repeats it, with its defaults."""
+    """Return a tool as a response repeats it, with the defaults filled in."""
     if isinstance(tool, dict) and tool.get("type") == "function":
         return {"description": None, "parameters": None, "strict": True} | tool
     return tool
 
 
 def _make_end_fields(model_answer: ModelAnswer, items: list[Any]) -> dict[str, Any]:
-    """Return the fields that the end of a response changes."""
-    reason = _INCOMPLETE_REASONS.get(model_answer.stop)
-    status = (
-        "incomplete" if reason else "completed" if model_answer.stop in _KNOWN_RESPONSES_STOPS else model_answer.stop
-    )
-    response: dict[str, Any] = {
+    """Return the fields that change at the end of a response."""
+    incomplete_reason = _INCOMPLETE_REASONS.get(model_answer.stop)
+    if incomplete_reason:
+        status = "incomplete"
+    elif model_answer.stop in _KNOWN_RESPONSES_STOPS:
+        status = "completed"
+    else:
+        status = model_answer.stop  # the fault "unknown"
+    fields: dict[str, Any] = {
         "status": status,
         "output": items,
         "usage": openai.encode_responses_usage(model_answer.usage),
     }
-    response |= {"incomplete_details": {"reason": reason}} if reason else {"completed_at": FIXED_TIME}
-    removal = {"type": "reasoning", "action": "removed"}
-    transformations = [removal | {"id": ident, "reason": why} for ident, why in model_answer.dropped_blocks]
-    return response | ({"input_transformations": transformations} if transformations else {})
+    if incomplete_reason:
+        fields["incomplete_details"] = {"reason": incomplete_reason}
+    else:
+        fields["completed_at"] = FIXED_TIME
+    if model_answer.dropped_blocks:
+        fields["input_transformations"] = [
+            {"type": "reasoning", "action": "removed", "id": item_id, "reason": reason}
+            for item_id, reason in model_answer.dropped_blocks
+        ]
+    return fields
 
 
 # -- items -------------------------------------------------------------------------------------------------------------
@@ -103,25 +114,31 @@ def _encode_output_items(model_answer: ModelAnswer) -> list[Any]:
     ]
 
 
-def _encode_output_item(part: Part, ident: str, stop: str) -> Any:
-    """Return a part as an output item; one that has no bytes of its own gets an id made of ``ident``."""
+def _encode_output_item(part: Part, id_suffix: str, stop: str) -> Any:
+    """Encode a part as an output item; one without raw JSON gets an id made of ``id_suffix``."""
     if part.raw is not None:
         return part.raw
     if isinstance(part, Text):
         status = "incomplete" if stop in _INCOMPLETE_REASONS else "completed"
-        content = [_make_text_content(part.text, refusing=stop == "refusal")]
-        return {"id": f"msg_{ident}", "type": "message", "status": status, "role": "assistant", "content": content}
+        content = [_make_text_content(part.text, is_refusal=stop == "refusal")]
+        return {"id": f"msg_{id_suffix}", "type": "message", "status": status, "role": "assistant", "content": content}
     if isinstance(part, Thinking):
         summary = [{"type": "summary_text", "text": part.text}] if part.text else []
         signature = part.signature.data if part.signature else None
-        return {"id": f"rs_{ident}", "type": "reasoning", "summary": summary, "encrypted_content": signature}
+        return {"id": f"rs_{id_suffix}", "type": "reasoning", "summary": summary, "encrypted_content": signature}
     assert isinstance(part, ToolCall)
-    named_ = {"call_id": part.id, "name": part.name, "arguments": part.arguments}
-    return {"id": f"fc_{ident}", "type": "function_call", "status": "completed"} | named_
+    return {
+        "id": f"fc_{id_suffix}",
+        "type": "function_call",
+        "status": "completed",
+        "call_id": part.id,
+        "name": part.name,
+        "arguments": part.arguments,
+    }
 
 
-def _make_text_content(text: str, *, refusing: bool) -> dict[str, Any]:
-    if refusing:
+def _make_text_content(text: str, *, is_refusal: bool) -> dict[str, Any]:
+    if is_refusal:
         return {"type": "refusal", "refusal": text}
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
@@ -130,7 +147,7 @@ def _make_text_content(text: str, *, refusing: bool) -> dict[str, Any]:
 
 
 def encode_responses_stream(request: IncomingRequest, model_answer: ModelAnswer) -> EventStream:
-    """Return the events of the answer, numbered from 0."""
+    """Encode an answer as events, numbered from 0."""
     return EventStream(_number_events(_iterate_responses_events(request, model_answer)), closing_events=1)
 
 
@@ -152,7 +169,7 @@ def _iterate_responses_events(request: IncomingRequest, model_answer: ModelAnswe
 
 
 def _iterate_item_events(item: dict[str, Any], final_item: Any, index: int) -> Iterator[ResponseEvent]:
-    """Yield the events of one item: added empty, filled, done."""
+    """Yield the events of one item: added while empty, filled, done."""
     make_start, fill = _ITEM_STREAMERS.get(item["type"], (_keep_item, _iterate_no_events))
     place = {"item_id": item.get("id", ""), "output_index": index}
     yield {"type": "response.output_item.added", "output_index": index, "item": make_start(item)}
@@ -174,15 +191,18 @@ def _make_empty_message_item(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _iterate_message_events(item: dict[str, Any], position: ResponseEvent) -> Iterator[ResponseEvent]:
-    for number, part in enumerate(item["content"]):
-        at = position | {"content_index": number}
-        field = "refusal" if part["type"] == "refusal" else "text"
-        name = "response.refusal" if field == "refusal" else "response.output_text"
-        extra: ResponseEvent = {} if field == "refusal" else {"logprobs": []}
-        yield {"type": "response.content_part.added", "part": part | {field: ""}} | at
-        yield from ({"type": f"{name}.delta", "delta": piece} | at | extra for piece in split_into_deltas(part[field]))
-        yield {"type": f"{name}.done", field: part[field]} | at | extra
-        yield {"type": "response.content_part.done", "part": part} | at
+    for index, part in enumerate(item["content"]):
+        part_position = position | {"content_index": index}
+        extra: ResponseEvent
+        if part["type"] == "refusal":
+            field, name, extra = "refusal", "response.refusal", {}
+        else:
+            field, name, extra = "text", "response.output_text", {"logprobs": []}
+        yield {"type": "response.content_part.added", "part": part | {field: ""}} | part_position
+        for delta in split_into_deltas(part[field]):
+            yield {"type": f"{name}.delta", "delta": delta} | part_position | extra
+        yield {"type": f"{name}.done", field: part[field]} | part_position | extra
+        yield {"type": "response.content_part.done", "part": part} | part_position
 
 
 def _make_empty_call_item(item: dict[str, Any]) -> dict[str, Any]:
@@ -190,23 +210,28 @@ def _make_empty_call_item(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _iterate_call_events(item: dict[str, Any], position: ResponseEvent) -> Iterator[ResponseEvent]:
-    name, text = "response.function_call_arguments", item["arguments"]
-    yield from ({"type": f"{name}.delta", "delta": piece} | position for piece in split_into_deltas(text))
-    yield {"type": f"{name}.done", "name": item["name"], "arguments": text} | position
+    name = "response.function_call_arguments"
+    for delta in split_into_deltas(item["arguments"]):
+        yield {"type": f"{name}.delta", "delta": delta} | position
+    yield {"type": f"{name}.done", "name": item["name"], "arguments": item["arguments"]} | position
 
 
 def _make_empty_reasoning_item(item: dict[str, Any]) -> dict[str, Any]:
-    return item | {"summary": []} | ({"encrypted_content": ""} if item.get("encrypted_content") else {})
+    empty_item = item | {"summary": []}
+    if item.get("encrypted_content"):
+        empty_item["encrypted_content"] = ""  # complete only in `output_item.done`, as OpenAI documents it
+    return empty_item
 
 
 def _iterate_reasoning_events(item: dict[str, Any], position: ResponseEvent) -> Iterator[ResponseEvent]:
-    for number, part in enumerate(item["summary"]):
-        at = position | {"summary_index": number}
-        name = "response.reasoning_summary"
-        yield {"type": f"{name}_part.added", "part": part | {"text": ""}} | at
-        yield from ({"type": f"{name}_text.delta", "delta": piece} | at for piece in split_into_deltas(part["text"]))
-        yield {"type": f"{name}_text.done", "text": part["text"]} | at
-        yield {"type": f"{name}_part.done", "part": part} | at
+    name = "response.reasoning_summary"
+    for index, part in enumerate(item["summary"]):
+        part_position = position | {"summary_index": index}
+        yield {"type": f"{name}_part.added", "part": part | {"text": ""}} | part_position
+        for delta in split_into_deltas(part["text"]):
+            yield {"type": f"{name}_text.delta", "delta": delta} | part_position
+        yield {"type": f"{name}_text.done", "text": part["text"]} | part_position
+        yield {"type": f"{name}_part.done", "part": part} | part_position
 
 
 _ITEM_STREAMERS = {
@@ -214,7 +239,7 @@ _ITEM_STREAMERS = {
     "function_call": (_make_empty_call_item, _iterate_call_events),
     "reasoning": (_make_empty_reasoning_item, _iterate_reasoning_events),
 }
-"""How an item begins and what fills it; all others come whole at once."""
+"""By the type of an item: its empty beginning, and the events that fill it. Other items are complete at once."""
 
 
 # -- errors and compaction ---------------------------------------------------------------------------------------------
@@ -223,14 +248,13 @@ _ITEM_STREAMERS = {
 def encode_responses_late_error(
     request: IncomingRequest, refusal: RefusalReply, ticket: str, before: int
 ) -> tuple[bytes, ...]:
-    """Return the events of a response that fails; behind other events of it, the error alone."""
+    """Encode a failed response as events; after other events of the response, only an event ``error``."""
     error = openai.make_openai_error_object(refusal)
     if before:
         del error["type"]
         return _number_events(iter([{"type": "error"} | error]), before)
-    response = _make_started_response(
-        request, f"resp_{ticket.removeprefix('req_')}", decode_request_fields(request).get("model") or request.model
-    )
+    model = decode_request_fields(request).get("model") or request.model
+    response = _make_started_response(request, f"resp_{ticket.removeprefix('req_')}", model)
     failure = {"status": "failed", "error": {"code": error["code"] or "server_error", "message": error["message"]}}
     events = [
         {"type": "response.created", "response": response},
@@ -241,16 +265,18 @@ def encode_responses_late_error(
 
 
 def encode_compact_response(compaction: CompactReply) -> dict[str, Any]:
-    """Return the answer of ``/responses/compact``, whose ``output`` is the next input."""
-    head = {"id": compaction.id, "object": "response.compaction", "created_at": FIXED_TIME}
-    return head | {
+    """Encode the reply to ``/responses/compact``; its ``output`` is the next request's input."""
+    return {
+        "id": compaction.id,
+        "object": "response.compaction",
+        "created_at": FIXED_TIME,
         "output": [_expand_item(item) for item in compaction.items],
         "usage": openai.encode_responses_usage(compaction.usage),
     }
 
 
 def _expand_item(item: bytes) -> Any:
-    """Return an item in its full form; a message may have been sent in the short one, which is no output."""
+    """Return an item in its full form; a message may have been sent in the short form, which outputs never have."""
     value = msgspec.json.decode(item)
     if not isinstance(value, dict) or "role" not in value:
         return Raw(item)
