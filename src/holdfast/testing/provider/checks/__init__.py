@@ -1,1 +1,1 @@
-"""Whether a request may pass, and how it is refused."""
+"""Check requests to the strict provider, and word their refusals."""

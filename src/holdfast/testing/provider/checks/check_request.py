@@ -1,4 +1,4 @@
-"""Whether a request may pass: the rules of its API, then what only the provider itself can know."""
+"""Check a request by the rules of its API, then by what only the provider that made its parts can know."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.testing.provider.signatures.response_history import ResponseStore
 
 
 def check_request_rules(request: ProviderRequest) -> RefusalReply | None:
-    """Return the refusal of a request that breaks a rule which its bytes alone can break."""
+    """Return the refusal of a request that breaks a rule of the validator, or None."""
     findings = validate_request(request.received, request.api, betas=request.betas, model=request.model)
     return make_rule_refusal(request.api, findings, request.body)
 
@@ -26,41 +26,45 @@ def check_request_rules(request: ProviderRequest) -> RefusalReply | None:
 def check_returned_parts(
     request: ProviderRequest, pieces: Sequence[PromptBlock], settings: ProviderSettings, response_store: ResponseStore
 ) -> HistoryCheck | RefusalReply:
-    """Return which of the provider's own words came back in another history, or the refusal of changed ones."""
+    """Check the parts that the provider made and signed itself.
+
+    Returns the history without reasoning that was made for another one, or the refusal of parts that were changed.
+    """
     if request.api == "anthropic":
         return check_compaction_blocks(pieces, settings) or check_signed_thinking(request, pieces, settings)
     if request.api == "openai-responses":
         return response_store.check_items(request, pieces, settings)
-    return (check_thought_signatures(request, settings) if request.api == "gemini" else None) or HistoryCheck(
-        tuple(pieces)
-    )
+    refusal = check_thought_signatures(request, settings) if request.api == "gemini" else None
+    return refusal or HistoryCheck(tuple(pieces))
 
 
 def filter_visible_blocks(request: ProviderRequest, pieces: Sequence[PromptBlock]) -> list[PromptBlock]:
-    """Return the pieces that the model reads: none before a compaction, no thinking that it has forgotten."""
-    start = (
-        _find_newest_user_words(pieces) if request.api == "anthropic" and is_old_thinking_dropped(request.model) else 0
-    )
-    kept_pieces = [
-        piece
-        for at, piece in enumerate(pieces)
-        if not (at < start and piece.section == "messages" and piece.kind in THINKING_FIELDS)
-    ]
-    return drop_compacted_blocks(request.api, kept_pieces)
+    """Return the blocks that the model reads: without those before a compaction, and without forgotten thinking."""
+    forgotten_end = 0
+    if request.api == "anthropic" and is_old_thinking_dropped(request.model):
+        forgotten_end = _find_newest_user_words(pieces)
+    visible_blocks = []
+    for index, block in enumerate(pieces):
+        is_thinking = block.section == "messages" and block.kind in THINKING_FIELDS
+        if index >= forgotten_end or not is_thinking:
+            visible_blocks.append(block)
+    return drop_compacted_blocks(request.api, visible_blocks)
 
 
 _FORGETFUL_MODELS = re.compile(
     r"claude-(?:v?[12](?!\d)|instant|3(?!\d))|opus-4(?![-.][5-9])|sonnet-4(?![-.][6-9])|haiku-4"
 )
-"""Claude up to Opus 4.1, Sonnet 4.5 and Haiku 4.5 (prompt caching page)."""
+"""Claude up to Opus 4.1, Sonnet 4.5 and Haiku 4.5, which drop old thinking (prompt caching page)."""
 
 
 def is_old_thinking_dropped(model: str) -> bool:
-    """Return whether ``model`` forgets its thinking when the user speaks again, and so misses its cache there."""
+    """Return whether ``model`` drops its thinking at the next user message, and so misses the cache from there on."""
     return _FORGETFUL_MODELS.search(model.lower()) is not None
 
 
 def _find_newest_user_words(pieces: Sequence[PromptBlock]) -> int:
-    """Return where the user's newest own words stand."""
-    starts = (at for at, piece in enumerate(pieces) if piece.role == "user" and piece.kind != "tool_result")
-    return max(starts, default=0)
+    """Return the index of the newest block of a user that is not a tool result, or 0."""
+    for index in range(len(pieces) - 1, -1, -1):
+        if pieces[index].role == "user" and pieces[index].kind != "tool_result":
+            return index
+    return 0

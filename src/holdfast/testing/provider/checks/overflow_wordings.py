@@ -1,7 +1,7 @@
-"""How providers say that a request is larger than the window: one wording a name, with true numbers.
+"""Wordings in which servers refuse a request that is larger than the window, filled in with the true numbers.
 
-The words are those that servers send; the names are ours. ``ProviderSettings.overflow`` takes any of them, ``native``
-(the API's own) and ``silent`` (the front is dropped and the request answered).
+The texts are those of real servers; the names are ours. ``ProviderSettings.overflow`` takes any of the names, and also
+``native`` (the API's own wording) and ``silent`` (the front is dropped and the request answered).
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from holdfast.testing.provider.calls import RefusalReply
 
 
 class OverflowWording(Struct, frozen=True):
-    """How one server says it: ``text`` holds names of numbers (see ``make_overflow_refusal``)."""
+    """The wording of one server."""
 
     status: int
     code: str
+    """The code in the error; empty for none, or for the API's own if ``in_stream``."""
     text: str
+    """The message, with the placeholders that ``make_overflow_refusal`` fills in."""
     shape: str = "api"
-    """``api`` is the error object of the API spoken; the others are servers that only resemble it."""
+    """``api`` for the API's own error object; the others are those of servers that only resemble the API."""
     in_stream: bool = False
-    """Said inside a stream that began with 200, where one was asked for; without a code, with the API's own."""
+    """Whether a streaming request gets the error inside a stream with HTTP 200."""
 
 
 NATIVE_WORDINGS = {
@@ -34,10 +36,12 @@ NATIVE_WORDINGS = {
     "openai-responses": "responses",
     "gemini": "gemini",
 }
-"""The wording of each API's own provider."""
+"""The wording of the provider of each API."""
 SUM_WORDINGS = {"anthropic": "anthropic-sum", "openai": "openai-sum", "azure": "openai-sum"}
-"""What stands for a wording where the input fits and the output asked for does not, so that its numbers are true. The
-others name the sum of both, or both."""
+"""The wordings to use instead if the input fits and only the requested output does not.
+
+They name both numbers, so that the numbers stay true. Wordings that are not here have the sum, or both, already.
+"""
 
 OVERFLOW_WORDINGS: Mapping[str, OverflowWording] = {
     "anthropic": OverflowWording(400, "invalid_request_error", "prompt is too long: {tokens} tokens > {limit} maximum"),
@@ -238,36 +242,41 @@ OVERFLOW_WORDINGS: Mapping[str, OverflowWording] = {
     ),
     "nginx": OverflowWording(413, "", "413 Request Entity Too Large", "html"),
 }
-"""Every wording by its name."""
+"""All wordings by their names."""
 OVERFLOW_NAMES = ("native", "silent", *OVERFLOW_WORDINGS)
-"""What ``ProviderSettings.overflow`` may be."""
+"""The allowed values of ``ProviderSettings.overflow``."""
 
 
 _CHARACTERS_PER_TOKEN = 4
-"""Characters for a token, where a server counts those."""
+"""Characters for a token, in the wordings of servers that count characters (Titan); about right for English."""
 
 
 class OverflowNumbers(Struct, frozen=True):
-    """The numbers of a request that is too large."""
+    """The numbers of a request that is too large, in tokens."""
 
     tokens: int
-    """Of the input."""
+    """The input."""
     limit: int
-    """Of the window."""
+    """The window."""
     output: int
-    """Asked for."""
+    """The requested output."""
     model: str
 
 
 def make_overflow_refusal(name: str, api: str, numbers: OverflowNumbers, *, stream: bool) -> RefusalReply:
-    """Return the refusal in the wording ``name``, or the API's own. Raises ``ConfigError`` for a name nobody has."""
+    """Build the refusal in the wording ``name``, or in the API's own for ``native``.
+
+    Raises ``ConfigError`` for an unknown name.
+    """
     wording_name = NATIVE_WORDINGS[api] if name == "native" else name
-    wording = OVERFLOW_WORDINGS.get(
-        wording_name if numbers.tokens > numbers.limit else SUM_WORDINGS.get(wording_name, wording_name)
-    )
+    does_input_fit = numbers.tokens <= numbers.limit
+    if does_input_fit:
+        wording_name = SUM_WORDINGS.get(wording_name, wording_name)
+    wording = OVERFLOW_WORDINGS.get(wording_name)
     if wording is None:
         raise ConfigError(f"no provider says an overflow as {name!r}; choose one of {', '.join(OVERFLOW_NAMES)}")
-    if numbers.tokens <= numbers.limit and "{output}" not in wording.text:  # one number for both
+    if does_input_fit and "{output}" not in wording.text:
+        # The wording has room for one number only. It must be one over the limit, so it is the sum.
         numbers = replace(numbers, tokens=numbers.tokens + numbers.output, output=0)
     text = wording.text.format(
         tokens=numbers.tokens,
@@ -279,7 +288,9 @@ def make_overflow_refusal(name: str, api: str, numbers: OverflowNumbers, *, stre
         characters=numbers.tokens * _CHARACTERS_PER_TOKEN,
         model=numbers.model,
     )
-    code = wording.code or OVERFLOW_WORDINGS[NATIVE_WORDINGS[api]].code if wording.in_stream else wording.code
+    code = wording.code
+    if wording.in_stream and not code:
+        code = OVERFLOW_WORDINGS[NATIVE_WORDINGS[api]].code
     details: dict[str, str | int] = {"param": _PARAM_OF_API[api]} if code == "context_length_exceeded" else {}
     body = _encode_error_body(wording, text, numbers)
     return RefusalReply(wording.status, code, text, in_stream=wording.in_stream and stream, body=body, details=details)
@@ -289,13 +300,13 @@ _PARAM_OF_API = {"openai-chat": "messages", "openai-responses": "input", "anthro
 
 
 def make_nginx_page(title: str) -> bytes:
-    """Return the page in which nginx tells an error."""
+    """Return an error page of nginx."""
     head = f"<head><title>{title}</title></head>"
     return f"<html>{head}<body><center><h1>{title}</h1></center><hr><center>nginx</center></body></html>".encode()
 
 
 def _encode_error_body(wording: OverflowWording, text: str, numbers: OverflowNumbers) -> bytes:
-    """Return the error body of a server that has its own, nothing for the API's usual one."""
+    """Encode the error body of a server with a form of its own, or return empty bytes for the API's usual form."""
     if wording.shape == "html":
         return make_nginx_page(text)
     shapes: dict[str, object] = {

@@ -1,6 +1,6 @@
-"""How a provider refuses a request that breaks a rule of ``lint``: in its own words, in its own shape.
+"""Build the refusal of a request that breaks a rule, in the wording and form of the provider.
 
-Where the words are known they are used (``wordings``); else the place, and what our own finding says.
+Known wordings are in ``rule_wordings``; for other rules the refusal has the path and the message of our own finding.
 """
 
 from __future__ import annotations
@@ -24,29 +24,35 @@ _USUAL_WORDINGS = {
     "openai-responses": ("invalid_value", "Invalid value for '{path}': {words}."),
     "gemini": ("INVALID_ARGUMENT", "Invalid value at '{path}': {words}"),
 }
-"""Code and text where a rule has none of its own."""
+"""Code and text of refusals for rules without a wording of their own."""
 
 
 def make_rule_refusal(api: str, findings: Sequence[Finding], body: Any) -> RefusalReply | None:
-    """Return how the provider refuses a request with these findings, nothing when none of them is an error."""
+    """Build the refusal of a request with these findings, or return None if none of them is an error.
+
+    Providers report one error. It is the first, but errors with a code of their own are checked before all others.
+    """
     errors = [finding for finding in findings if finding.level == "error"]
     if not errors:
         return None
-    first = next((finding for finding in errors if finding.rule in ANTHROPIC_ERROR_CODES), errors[0])
-    at = parse_json_place(first.path, body)
-    if first.rule == "json":
-        return make_unreadable_json_refusal(api, first.message.partition("; ")[0])
-    code, usual = _USUAL_WORDINGS[api]
-    choose = _SPECIAL_WORDINGS.get(first.rule)
-    chosen = choose(at, errors) if choose is not None else None
-    template = RULE_WORDINGS.get(first.rule, usual) if chosen is None else ""
-    code, text = chosen or (code, template.format(**_make_wording_fields(api, at, first)))
-    details: dict[str, str | int] = (
-        {"error_code": ANTHROPIC_ERROR_CODES[first.rule]} if first.rule in ANTHROPIC_ERROR_CODES else {}
-    )
+    error = next((finding for finding in errors if finding.rule in ANTHROPIC_ERROR_CODES), errors[0])
+    if error.rule == "json":
+        return make_unreadable_json_refusal(api, error.message.partition("; ")[0])
+    place = parse_json_place(error.path, body)
+    build_wording = _SPECIAL_WORDINGS.get(error.rule)
+    special_wording = build_wording(place, errors) if build_wording is not None else None
+    if special_wording is not None:
+        code, text = special_wording
+    else:
+        code, usual_template = _USUAL_WORDINGS[api]
+        template = RULE_WORDINGS.get(error.rule, usual_template)
+        text = template.format(**_make_wording_fields(api, place, error))
+    details: dict[str, str | int] = {}
+    if error.rule in ANTHROPIC_ERROR_CODES:
+        details["error_code"] = ANTHROPIC_ERROR_CODES[error.rule]
     if api.startswith("openai"):
-        details["param"] = _get_param(api, at)
-    return RefusalReply(400, OPENAI_ERROR_CODES.get(first.rule, code), text, details=details)
+        details["param"] = _get_param(api, place)
+    return RefusalReply(400, OPENAI_ERROR_CODES.get(error.rule, code), text, details=details)
 
 
 def _get_param(api: str, place: JsonPlace) -> str:
@@ -54,14 +60,15 @@ def _get_param(api: str, place: JsonPlace) -> str:
 
 
 def _make_wording_fields(api: str, place: JsonPlace, finding: Finding) -> dict[str, Any]:
-    """Return what a wording may name."""
-    owner = place.get_value() if isinstance(place.get_value(), dict) else place.get_value(1)
+    """Return the fields that a wording may use."""
+    value = place.get_value()
+    owner = value if isinstance(value, dict) else place.get_value(1)
     owner = owner if isinstance(owner, dict) else {}
     call = owner.get("functionCall", owner.get("function_call"))
     parts = place.get_value(1)
     return {
         "path": place.format_path(api),
-        "value": place.get_value(),
+        "value": value,
         "at": place.message_index,
         "block": JsonPlace(place.body, place.steps[:4]).format_path(api),
         "words": finding.message.partition("; ")[0],
@@ -72,19 +79,22 @@ def _make_wording_fields(api: str, place: JsonPlace, finding: Finding) -> dict[s
     }
 
 
-# -- wordings that depend on what stands there -------------------------------------------------------------------------
+# -- wordings that depend on the value ---------------------------------------------------------------------------------
 
 _CodeAndText = tuple[str, str] | None
-"""Code and text."""
+"""Code and text of a refusal, or None for the usual wording of the rule."""
 _INVALID_REQUEST = "invalid_request_error"
 
 
 def _word_missing_results(json_place: JsonPlace, errors: Sequence[Finding]) -> _CodeAndText:
-    places = [parse_json_place(finding.path, json_place.body) for finding in errors if finding.rule == "anthropic.pair"]
-    return _word_calls_without_results(
-        json_place.message_index,
-        [str(finding.get_value()) for finding in places if finding.message_index == json_place.message_index],
-    )
+    # Anthropic lists all ids of the message in one error, where the validator has a finding for each.
+    ids = []
+    for error in errors:
+        if error.rule == "anthropic.pair":
+            error_place = parse_json_place(error.path, json_place.body)
+            if error_place.message_index == json_place.message_index:
+                ids.append(str(error_place.get_value()))
+    return _word_calls_without_results(json_place.message_index, ids)
 
 
 def _word_results_behind_text(place: JsonPlace, errors: Sequence[Finding]) -> _CodeAndText:
@@ -107,14 +117,13 @@ def _word_block_role(place: JsonPlace, errors: Sequence[Finding]) -> _CodeAndTex
 
 def _word_server_pair(place: JsonPlace, errors: Sequence[Finding]) -> _CodeAndText:
     del errors
-    block = place.get_value() if isinstance(place.get_value(), dict) else place.get_value(1)
-    name, id_ = (block.get("name"), block.get("id")) if isinstance(block, dict) else (None, None)
-    if name is None:
+    value = place.get_value()
+    block = value if isinstance(value, dict) else place.get_value(1)
+    if not isinstance(block, dict) or block.get("name") is None:
         return None
-    return (
-        _INVALID_REQUEST,
-        f"`{name}` tool use with id `{id_}` was found without a corresponding `{name}_tool_result` block",
-    )
+    name = block["name"]
+    text = f"`{name}` tool use with id `{block.get('id')}` was found without a corresponding `{name}_tool_result` block"
+    return _INVALID_REQUEST, text
 
 
 def _word_cache_count(place: JsonPlace, errors: Sequence[Finding]) -> _CodeAndText:
@@ -126,7 +135,8 @@ def _word_cache_count(place: JsonPlace, errors: Sequence[Finding]) -> _CodeAndTe
 
 def _word_chat_pair(place: JsonPlace, errors: Sequence[Finding]) -> _CodeAndText:
     del errors
-    calls, messages = place.get_value(), place.body["messages"]
+    calls = place.get_value()
+    messages = place.body["messages"]
     ids = [str(call.get("id")) for call in calls if isinstance(call, dict)]
     for message in messages[place.message_index + 1 :]:
         if not isinstance(message, dict) or message.get("role") != "tool":
@@ -139,15 +149,17 @@ def _word_chat_pair(place: JsonPlace, errors: Sequence[Finding]) -> _CodeAndText
 
 
 def _word_wrong_type(place: JsonPlace, errors: Sequence[Finding]) -> _CodeAndText:
-    """Return what OpenAI says of a value of the wrong type, length or size."""
+    """Word OpenAI's errors about a value of the wrong type or length."""
     del errors
-    value, path = place.get_value(), place.format_path("openai")
-    if value == [] and place.steps[-1:] in (("content",), ("tool_calls",)):
+    value = place.get_value()
+    path = place.format_path("openai")
+    field = place.steps[-1] if place.steps else ""
+    if value == [] and field in ("content", "tool_calls"):
         problem = "empty array. Expected an array with minimum length 1, but got an empty array instead."
         return "empty_array", f"Invalid '{path}': {problem}"
-    if value is None and place.steps[-1:] == ("content",):
+    if value is None and field == "content":
         return "invalid_type", "Invalid value for 'content': expected a string, got null."
-    if isinstance(value, dict) and place.steps[-1:] == ("arguments",):
+    if isinstance(value, dict) and field == "arguments":
         return "invalid_type", f"Invalid type for '{path}': expected a string, but got an object instead."
     return None
 
@@ -205,17 +217,17 @@ _SPECIAL_WORDINGS: dict[str, Callable[[JsonPlace, Sequence[Finding]], _CodeAndTe
     "openai-responses.call-id": _word_long_string,
     "openai-responses.id-prefix": _word_id_prefix,
 }
-"""Rules whose words depend on what stands at the place; nothing = the usual words."""
+"""Rules with a wording that depends on the value at the path."""
 
 
 class JsonPlace(Struct, frozen=True):
-    """Where a finding points into a body."""
+    """A place in a body that a finding points to."""
 
     body: Any
     steps: tuple[str | int, ...]
 
     def get_value(self, drop: int = 0) -> Any:
-        """Return what stands there, or ``drop`` steps above it; nothing when that is not there."""
+        """Return the value at this place, or ``drop`` steps above it, or None if there is no such value."""
         current = self.body
         for step in self.steps[: len(self.steps) - drop]:
             try:
@@ -225,36 +237,44 @@ class JsonPlace(Struct, frozen=True):
         return current
 
     def get_field(self, name: str, drop: int = 0) -> Any:
-        """Return a field of what stands there, or ``drop`` steps above it."""
+        """Return a field of the object at this place, or ``drop`` steps above it, or None."""
         value = self.get_value(drop)
         return value.get(name) if isinstance(value, dict) else None
 
     @property
     def message_index(self) -> int:
-        """Index of the message, item or content it lies in; -1 outside of all."""
+        """Index of the message, item or content that contains the place; -1 if it is outside of all."""
         return next((step for step in self.steps if isinstance(step, int)), -1)
 
     def format_path(self, api: str) -> str:
-        """Return the path as ``api`` writes it."""
+        """Format the path in the notation of ``api``."""
         if api == "anthropic":
             return ".".join(self._list_typed_steps())
-        steps = [_to_snake_case(step) if api == "gemini" and isinstance(step, str) else step for step in self.steps]
-        return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).removeprefix(".")
+        path = ""
+        for step in self.steps:
+            if isinstance(step, int):
+                path += f"[{step}]"
+            else:
+                path += f".{_to_snake_case(step) if api == 'gemini' else step}"
+        return path.removeprefix(".")
 
     def _list_typed_steps(self) -> list[str]:
-        """Return the steps with the type of a block behind its number: ``messages.1.content.0.tool_use.id``."""
-        out: list[str] = []
-        for at, step in enumerate(self.steps):
-            out.append(str(step))
-            above = JsonPlace(self.body, self.steps[: at + 1])
-            if isinstance(step, int) and "content" in out[-2:] and at + 1 < len(self.steps) and above.get_field("type"):
-                out.append(str(above.get_field("type")))
-        return out
+        """List the steps with the type of each block behind its index, as in ``messages.1.content.0.tool_use.id``."""
+        typed_steps: list[str] = []
+        for index, step in enumerate(self.steps):
+            typed_steps.append(str(step))
+            is_inner_step = index + 1 < len(self.steps)
+            if isinstance(step, int) and "content" in typed_steps[-2:] and is_inner_step:
+                block_type = JsonPlace(self.body, self.steps[: index + 1]).get_field("type")
+                if block_type:
+                    typed_steps.append(str(block_type))
+        return typed_steps
 
 
 def parse_json_place(path: str, body: Any) -> JsonPlace:
-    """Return the place of a JSON path such as ``$.messages[1].content[0].id``."""
-    return JsonPlace(body, tuple([int(number) if number else name for number, name in _PATH_STEP.findall(path)]))
+    """Parse a JSON path such as ``$.messages[1].content[0].id``."""
+    steps = [int(digits) if digits else name for digits, name in _PATH_STEP.findall(path)]
+    return JsonPlace(body, tuple(steps))
 
 
 def _to_snake_case(name: str) -> str:

@@ -1,7 +1,7 @@
-"""The words of providers about a broken rule, by the rule's name: what is known from their errors and documents.
+"""Wordings of providers about a broken rule, by the rule's name, from their errors and documents.
 
-In a text ``path`` is the place as the API writes it, ``value`` what stands there, ``id`` that of the item or block it
-belongs to, ``at`` the number of the message; ``refusals`` has what else it may name.
+In a wording ``path`` is the path in the API's notation, ``value`` the value there, ``id`` that of the item or block
+around it, ``at`` the index of the message; ``refusals`` fills in these and further fields.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ RULE_WORDINGS: dict[str, str] = {
         " https://ai.google.dev/gemini-api/docs/thought-signatures for more details."
     ),
 }
-"""What is said about the first place where a rule is broken."""
+"""Texts about the first place where a rule is broken."""
 
 ANTHROPIC_ERROR_CODES: dict[str, str] = {
     "anthropic.compaction-first": "compaction_block_misplaced",
@@ -108,7 +108,7 @@ ANTHROPIC_ERROR_CODES: dict[str, str] = {
     "anthropic.compaction-something": "compaction_nothing_to_summarize",
     "anthropic.tool-reference": "tool_reference_unresolved",
 }
-"""``error_code`` of Anthropic's errors that have one (compaction page)."""
+"""``error_code`` by rule, for the errors of Anthropic that have one (compaction page)."""
 
 OPENAI_ERROR_CODES: dict[str, str] = {
     "openai-chat.orphan": "",
@@ -120,4 +120,4 @@ OPENAI_ERROR_CODES: dict[str, str] = {
     "openai-responses.history": "mutually_exclusive_parameters",
     "openai-responses.context-management": "integer_below_min_value",
 }
-"""``code`` of OpenAI's errors where it is not ``invalid_value``; empty = null."""
+"""``code`` of OpenAI's errors by rule, where it is not ``invalid_value``; empty for null."""

@@ -1,4 +1,4 @@
-"""How large a request is, and whether it fits: the window, the output asked for, the wording of the refusal."""
+"""Measure a request, and refuse one that exceeds the window or asks for too much output."""
 
 from __future__ import annotations
 
@@ -18,45 +18,49 @@ from holdfast.testing.provider.settings import ProviderSettings
 
 
 class PromptSize(Struct, frozen=True):
-    """The pieces that the model reads, and their tokens."""
+    """The blocks that the model reads, and their tokens."""
 
     blocks: Sequence[PromptBlock]
     sums: Sequence[int]
-    """Tokens of the first ``n`` pieces, for every ``n``."""
+    """``sums[n]`` is the number of tokens of the first ``n`` blocks."""
     dropped_tokens: int = 0
-    """Tokens that were dropped from the front, so that the rest fits."""
+    """Tokens that were cut off the front silently, so that the rest fits."""
 
     @property
     def tokens(self) -> int:
-        """Tokens of all of them, after the cut."""
+        """Tokens of the prompt, without those that were cut off."""
         return self.sums[-1] - self.dropped_tokens
 
     @property
     def setup_tokens(self) -> int:
-        """Tokens of tools and system."""
-        return self.sums[sum(block.section != "messages" for block in self.blocks)]
+        """Tokens of tools and system prompt."""
+        setup_blocks = sum(block.section != "messages" for block in self.blocks)
+        return self.sums[setup_blocks]
 
 
 def measure_prompt(
-    pieces: Sequence[PromptBlock], scale: RequestCounter, request: ProviderRequest, settings: ProviderSettings
+    pieces: Sequence[PromptBlock], counter: RequestCounter, request: ProviderRequest, settings: ProviderSettings
 ) -> PromptSize:
-    """Return the size of a request, cut to the window where it is to be cut in silence."""
-    sums = scale.sum_blocks(pieces)
-    silent = settings.overflow == "silent" or request.body.get("truncation") == "auto"
-    over = max(0, sums[-1] - settings.window) if silent and request.incoming.endpoint != "count" else 0
-    return PromptSize(pieces, sums, over)
+    """Measure the blocks of a request, and cut it to the window if settings or request ask for silent truncation."""
+    sums = counter.sum_blocks(pieces)
+    is_truncating = settings.overflow == "silent" or request.body.get("truncation") == "auto"
+    if not is_truncating or request.incoming.endpoint == "count":
+        return PromptSize(pieces, sums)
+    return PromptSize(pieces, sums, max(0, sums[-1] - settings.window))
 
 
 def check_request_limits(
     request: ProviderRequest, prompt_size: PromptSize, settings: ProviderSettings
 ) -> RefusalReply | None:
-    """Return the refusal of a request that asks for more than there is, nothing when it fits."""
-    output = request.max_output
-    if settings.max_output is not None and output is not None and output > settings.max_output:
-        return _refuse_output(request, output, settings.max_output)
-    output_tokens = output or 0
-    counts = output_tokens if is_output_counted(request, settings) else 0
-    if prompt_size.tokens + counts <= settings.window or settings.overflow == "silent":
+    """Return the refusal of a request that exceeds the window or the output limit, or None if it fits."""
+    max_output = request.max_output
+    if settings.max_output is not None and max_output is not None and max_output > settings.max_output:
+        return _refuse_output(request, max_output, settings.max_output)
+    output_tokens = max_output or 0
+    needed_tokens = prompt_size.tokens
+    if is_output_counted(request, settings):
+        needed_tokens += output_tokens
+    if needed_tokens <= settings.window or settings.overflow == "silent":
         return None
     numbers = OverflowNumbers(prompt_size.tokens, settings.window, output_tokens, request.model)
     return overflowing.make_overflow_refusal(settings.overflow, request.api, numbers, stream=request.incoming.stream)
@@ -67,10 +71,13 @@ _OLDER_GPT_MODELS = re.compile(r"gpt-(?:3|4)|davinci|turbo")
 
 
 def is_output_counted(request: ProviderRequest, settings: ProviderSettings) -> bool:
-    """Return whether the output asked for must fit beside the input."""
-    if settings.counts_output is not None or request.incoming.endpoint != "generate":
-        return bool(settings.counts_output) and request.incoming.endpoint == "generate"
+    """Return whether the requested output must fit into the window beside the input."""
+    if request.incoming.endpoint != "generate":
+        return False
+    if settings.counts_output is not None:
+        return settings.counts_output
     if request.api == "anthropic":
+        # The models that allow a prefill, up to 4.5, are the same ones that refuse input + max_tokens over the window.
         model_traits = get_claude_traits(request.model)
         return model_traits is not None and model_traits.allows_prefill
     return request.api == "openai-chat" and _OLDER_GPT_MODELS.search(request.model.lower()) is not None

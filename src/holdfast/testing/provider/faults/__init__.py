@@ -1,1 +1,1 @@
-"""What goes wrong on purpose, and what is said then."""
+"""Faults that strike on purpose, and the replies that they cause."""

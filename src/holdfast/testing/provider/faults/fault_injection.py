@@ -1,4 +1,4 @@
-"""A request heard and judged while a fault may strike: the same over HTTP and without any transport."""
+"""Answer a request that a fault may strike; shared by the server and the upstream without sockets."""
 
 from __future__ import annotations
 
@@ -21,22 +21,25 @@ class _StreamField(Struct):
 def answer_with_faults(
     answer: Callable[[IncomingRequest], ProviderReply], call: ApiCall, request: IncomingRequest
 ) -> ProviderReply:
-    """Return the judge's answer, unless a fault comes before it; some faults change it."""
+    """Return the reply of ``answer``, changed or replaced by the fault of the call if there is one."""
     if call.fault and is_status_fault(call.fault):
         return make_fault_refusal(call.fault, call.api)
     reply = answer(request)
-    if call.fault and isinstance(reply, ModelAnswer) and call.fault.kind in ("empty", "unknown"):
-        return make_empty_answer(reply) if call.fault.kind == "empty" else add_unknown_block(reply, call.api)
+    if call.fault and isinstance(reply, ModelAnswer):
+        if call.fault.kind == "empty":
+            return make_empty_answer(reply)
+        if call.fault.kind == "unknown":
+            return add_unknown_block(reply, call.api)
     return reply
 
 
 def is_status_fault(fault: Fault) -> bool:
-    """Return whether the fault is a status, told in place of an answer."""
+    """Return whether the fault is an error status that is sent in place of an answer."""
     return FAULT_KINDS[fault.kind].group == "status"
 
 
 def is_stream_requested(body: bytes) -> bool:
-    """Return whether the body asks for a stream (Gemini's address does)."""
+    """Return whether the body asks for a stream; for Gemini, the address says so instead."""
     try:
         return get_decoder(_StreamField).decode(body).stream
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""What is said in place of an answer when a fault strikes: refusals in each API's words, and answers nobody expects."""
+"""Replies that faults put in place of an answer: refusals in the wording of each API, and unexpected answers."""
 
 from __future__ import annotations
 
@@ -108,28 +108,30 @@ LLAMA_SERVER_OVERFLOW = (
     b'{"error":{"code":400,"type":"exceed_context_size_error","message":"the request exceeds the available context '
     b'size, try increasing it","n_prompt_tokens":41022,"n_ctx":32768}}'
 )
-"""An overflow as llama-server tells it, under any API."""
+"""The error of llama-server for an overflow, the same under any API."""
 _HTML_TITLES = {"413-html": "413 Request Entity Too Large", "502-html": "502 Bad Gateway"}
 
 
 def make_fault_refusal(fault: Fault, api: str) -> RefusalReply:
-    """Return what a fault of a status says in the words of ``api``."""
-    kind = "503" if fault.kind == "529" and api != "anthropic" else fault.kind
-    status = int(kind[:3])
-    body = (
-        LLAMA_SERVER_OVERFLOW
-        if kind == "400-foreign"
-        else make_nginx_page(_HTML_TITLES[kind])
-        if kind in _HTML_TITLES
-        else b""
-    )
-    code, message = _ERRORS_OF_API[api].get(kind) or _ERRORS_OF_API[api][kind[:3]] if not body else ("", "")
-    details = {"type": "tokens"} if kind.startswith("429-") and api.startswith("openai") else {}
-    return RefusalReply(status, code, message, fault.seconds, body=body, details=details)
+    """Build the refusal of a status fault in the wording of ``api``."""
+    kind = "503" if fault.kind == "529" and api != "anthropic" else fault.kind  # only Anthropic has 529
+    status_text = kind[:3]
+    body = b""
+    if kind == "400-foreign":
+        body = LLAMA_SERVER_OVERFLOW
+    elif kind in _HTML_TITLES:
+        body = make_nginx_page(_HTML_TITLES[kind])
+    code = message = ""
+    if not body:
+        errors = _ERRORS_OF_API[api]
+        code, message = errors.get(kind) or errors[status_text]
+    is_openai_rate_limit = kind.startswith("429-") and api.startswith("openai")
+    details = {"type": "tokens"} if is_openai_rate_limit else {}
+    return RefusalReply(int(status_text), code, message, fault.seconds, body=body, details=details)
 
 
 def make_stream_error(api: str) -> RefusalReply:
-    """Return the error that is told inside a stream: the model is overloaded."""
+    """Return the error for the inside of a stream: the model is overloaded."""
     return make_fault_refusal(Fault("529"), api)
 
 
@@ -138,15 +140,17 @@ UNKNOWN_BLOCKS: Mapping[str, Any] = {
     "openai-responses": {"type": "hologram_call", "id": "hg_1", "status": "completed", "depth": 3},
     "gemini": {"hologram": {"depth": 3}},
 }
-"""A block, an item or a part of a kind there is not; a message of Chat has no place for one."""
+"""A block, an item and a part of kinds that do not exist; a message of Chat has no place for one."""
 
 
 def add_unknown_block(model_answer: ModelAnswer, api: str) -> ModelAnswer:
-    """Return the answer with a block and a stop reason that no client knows."""
-    block = [Opaque("hologram", Raw(encode_json(UNKNOWN_BLOCKS[api])))] if api in UNKNOWN_BLOCKS else []
-    return replace(model_answer, parts=(*model_answer.parts, *block), stop="tired" if api != "gemini" else "TIRED")
+    """Return the answer with an additional block and a stop reason that no client knows."""
+    parts = model_answer.parts
+    if api in UNKNOWN_BLOCKS:
+        parts = (*parts, Opaque("hologram", Raw(encode_json(UNKNOWN_BLOCKS[api]))))
+    return replace(model_answer, parts=parts, stop="TIRED" if api == "gemini" else "tired")
 
 
 def make_empty_answer(model_answer: ModelAnswer) -> ModelAnswer:
-    """Return the answer with nothing in it."""
+    """Return the answer without any content."""
     return replace(model_answer, parts=(), stop="end", usage=replace(model_answer.usage, output=0, reasoning=0))

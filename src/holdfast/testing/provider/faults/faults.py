@@ -1,8 +1,8 @@
-"""What can go wrong between a provider and its client: each fault by name, and where in an answer it strikes.
+"""Faults between a provider and its client: their names, and the stages of an answer at which they can strike.
 
-A fault of a *status* is said in place of an answer. A fault of the *connection* ends or stops an answer that was
-begun. A fault of the *content* is an answer that no client expects. Refused connections and broken TLS are no faults
-of this server: point the client at a port where nobody listens, or speak ``https`` to it.
+A fault of the group *status* is an error in place of an answer. One of the group *connection* ends or stops an answer
+that has begun. One of the group *content* is an answer that no client expects. A server cannot refuse its connections
+or break TLS; to test these, use a port that nobody listens on, or ``https`` (or ``upstream.CONNECT_FAULTS``).
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from msgspec.structs import replace
 from holdfast.errors import ConfigError, raise_if_wrong_type
 
 FaultStage: TypeAlias = Literal["body", "head", "first", "middle", "end"]
-"""``body`` while the request's body is being sent, ``head`` before the first byte of the answer, ``first`` before its
-first event, ``middle`` behind half of its events, ``end`` behind its last words, before the events that end it."""
+"""The moment at which a fault strikes.
+
+``body`` is while the request's body is sent, ``head`` before the first byte of the answer, ``first`` before its first
+event, ``middle`` after half of its events, ``end`` after all content and before the events that end it.
+"""
 FAULT_STAGES: tuple[FaultStage, ...] = ("body", "head", "first", "middle", "end")
 _EARLY_STAGES: tuple[FaultStage, ...] = ("head", "body")
 _INSIDE_STAGES: tuple[FaultStage, ...] = ("middle", "first", "end")
@@ -28,28 +31,31 @@ _ALL_STAGES: tuple[FaultStage, ...] = ("middle", "body", "head", "first", "end")
 
 
 class Fault(Struct, frozen=True):
-    """One thing that goes wrong, once or always."""
+    """One fault, for one request or for all."""
 
     kind: str
     """A name in ``FAULT_KINDS``."""
     stage: str = ""
-    """A name in ``FAULT_STAGES``; empty: where faults of its kind usually strike."""
+    """A name in ``FAULT_STAGES``; empty for the usual stage of the kind."""
     at: int = 1
-    """The request that it strikes, counted from 1 over all requests for an answer; 0 = every one."""
+    """The number of the request that it strikes, counted from 1 over all requests for an answer; 0 for all of them."""
     seconds: float | None = None
-    """How long: until an answer goes on (``stall``), between two bites (``drip``), what ``retry-after`` says (429 and
-    other statuses). Nothing = what is usual for the kind."""
+    """Duration: of a ``stall``, between two pieces of a ``drip``, or in ``retry-after`` (statuses).
+
+    None for the usual duration of the kind.
+    """
 
 
 class FaultKind(Struct, frozen=True):
-    """What faults of one name have in common."""
+    """The properties of all faults of one name."""
 
     about: str
+    """Description, as the command line lists it."""
     group: Literal["status", "connection", "content"]
     stages: tuple[FaultStage, ...]
-    """Where it can strike, the usual place first."""
+    """The stages at which it can strike, the usual one first."""
     seconds: float | None = None
-    """What is usual."""
+    """The usual duration."""
 
 
 def _make_status_kind(about: str, seconds: float | None = None) -> FaultKind:
@@ -89,21 +95,21 @@ FAULT_KINDS: Mapping[str, FaultKind] = {
     "503": _make_status_kind("the service is away"),
     "529": _make_status_kind("overloaded; 503 on the APIs that have no 529"),
 }
-"""Every fault by its name."""
+"""All kinds of faults by their names."""
 
 
 _FAULT_PATTERN = re.compile(r"([\w-]+)(?::([a-z]*))?(?::(\d*))?(?::(\d+(?:\.\d+)?))?")
-"""``kind[:stage][:at][:seconds]``; what is left out or empty is as usual."""
+"""``kind[:stage][:at][:seconds]``; a part that is left out or empty has its default."""
 _WHY_NOT = {
     "status": "a status is told before the answer begins; for an error inside a stream give error",
     "connection": "there is nothing yet that it could strike",
     "content": "it is a whole answer of its own, or lies inside of one",
 }
-"""Why a fault of a group cannot strike at the other stages."""
+"""The reason, by group, why a fault cannot strike at other stages than those of its kind."""
 
 
 def parse_fault(text: str) -> Fault:
-    """Return the fault that ``text`` (``kind[:stage][:at][:seconds]``) names; raises ``ConfigError``."""
+    """Parse a fault from ``kind[:stage][:at][:seconds]``, or raise ``ConfigError``."""
     match = _FAULT_PATTERN.fullmatch(text)
     if match is None:
         raise ConfigError(f"{text!r} is no fault; give kind[:stage][:at][:seconds], for example stall:middle:2:5")
@@ -113,9 +119,9 @@ def parse_fault(text: str) -> Fault:
 
 
 def complete_fault(fault: Fault) -> Fault:
-    """Return the fault with what is usual for its kind filled in.
+    """Return the fault with the usual stage and seconds of its kind filled in.
 
-    Raises ``ConfigError`` for a kind or a stage there is not, and for a stage at which the kind cannot strike.
+    Raises ``ConfigError`` for an unknown kind or stage, and for a stage at which the kind cannot strike.
     """
     raise_if_wrong_type(ConfigError, fault=(fault, Fault), **{"fault.kind": (fault.kind, str)})
     kind = FAULT_KINDS.get(fault.kind)
@@ -132,5 +138,5 @@ def complete_fault(fault: Fault) -> Fault:
 
 
 def find_due_fault(faults: Sequence[Fault], number: int) -> Fault | None:
-    """Return the first of ``faults`` that strikes the request of this number, or nothing."""
+    """Return the first of ``faults`` that strikes the request with this number, or None."""
     return next((fault for fault in faults if fault.at in (0, number)), None)

@@ -1,1 +1,1 @@
-"""The strict provider over HTTP."""
+"""Serve the strict provider over HTTP."""

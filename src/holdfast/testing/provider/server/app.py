@@ -1,7 +1,7 @@
-"""The provider over HTTP: an ASGI application that speaks all four APIs and is struck by the faults asked for.
+"""The strict provider as an ASGI application, which speaks all four APIs and injects faults.
 
-Addresses work with and without ``/v1`` (``/v1beta`` for Gemini), as clients and gateways send them. What a request is
-answered is the judge's business (``ProviderInfo``); here it is heard, put into the API's words and sent.
+Addresses work with and without ``/v1`` (``/v1beta`` for Gemini), because clients and gateways send both. The provider
+decides the reply to a request; this module receives requests, and encodes and sends the replies.
 """
 
 from __future__ import annotations
@@ -55,34 +55,34 @@ from holdfast.testing.provider.settings import ProviderSettings
 
 
 class ProviderProtocol(Protocol):
-    """Who decides what a request is answered: a ``ProviderInfo``, or one of your own."""
+    """Decides the replies to requests: a ``Provider``, or a class of your own."""
 
     @property
     def settings(self) -> ProviderSettings:
-        """What kind of provider this is."""
+        """Size and strictness of the provider."""
 
     @property
     def requests(self) -> Sequence[JudgedRequest]:
-        """What was answered so far, the newest last; may be empty."""
+        """The requests that were answered, the newest last. May always be empty, and then no tokens are reported."""
 
     def answer(self, request: IncomingRequest) -> ProviderReply:
-        """Return the answer to one request."""
+        """Return the reply to one request."""
 
 
 class RequestReport(Struct, frozen=True):
-    """One request and what became of it, for those who look on."""
+    """A request and its outcome, for the log of a server."""
 
     method: str
     path: str
     status: int
-    """HTTP status; 0 where no answer was sent."""
+    """HTTP status; 0 if no answer was sent."""
     verdict: str
-    """Why the answer ended, or the word of the error; with the fault that struck."""
+    """The stop reason or the error code, with the fault that struck."""
     api: str = ""
     tokens: int | None = None
-    """Input tokens, where they were counted."""
+    """Input tokens, or None if they were not counted."""
     cached: int | None = None
-    """Input tokens that were read from the cache."""
+    """Input tokens that were read from the cache, or None if they were not counted."""
 
 
 def make_provider_app(
@@ -90,25 +90,29 @@ def make_provider_app(
     faults: Sequence[Fault] = (),
     on_request: Callable[[RequestReport], object] = lambda _: None,
 ) -> Starlette:
-    """Return the application; ``on_request`` is told of each request. Raises ``ConfigError`` for a fault there is
-    not.
+    """Create the application; ``on_request`` is called after each request.
+
+    Raises ``ConfigError`` for an unknown fault.
     """
-    front = _ProviderApp(provider, [complete_fault(fault) for fault in faults], on_request)
-    away = {404: front.handle_unknown_address, 405: front.handle_unknown_address}
-    return Starlette(routes=front.routes(), exception_handlers=away)  # type: ignore[arg-type]
+    app = _ProviderApp(provider, [complete_fault(fault) for fault in faults], on_request)
+    exception_handlers = {404: app.handle_unknown_address, 405: app.handle_unknown_address}
+    return Starlette(routes=app.routes(), exception_handlers=exception_handlers)  # type: ignore[arg-type]
 
 
 class _ProviderApp:
-    """Where requests come in: it numbers them and gives them to the judge."""
+    """Receives requests, numbers them, and sends the provider's replies."""
 
     def __init__(
-        self, provider: ProviderProtocol, faults: Sequence[Fault], onlooker: Callable[[RequestReport], object]
+        self, provider: ProviderProtocol, faults: Sequence[Fault], on_request: Callable[[RequestReport], object]
     ) -> None:
-        self._provider, self._faults, self._onlooker = provider, faults, onlooker
-        self._tickets, self._answers = count(1), count(1)
+        self._provider = provider
+        self._faults = faults
+        self._on_request = on_request
+        self._request_numbers = count(1)
+        self._answer_numbers = count(1)
 
     def routes(self) -> list[Route]:
-        """Return the addresses of all four APIs."""
+        """Return the routes of all four APIs."""
         all_routes = [Route("/", self._handle_root, methods=["GET", "HEAD"])]
         for base in ("/v1", ""):
             for path, (api, endpoint) in _ROUTES.items():
@@ -123,30 +127,30 @@ class _ProviderApp:
     # -- answers ---------------------------------------------------------------------------------------------------
 
     def _make_endpoint(self, api: str, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
-        async def take(request: Request) -> Response:
+        async def handle_request(request: Request) -> Response:
             return await self._handle_call(request, self._make_call(api, endpoint))
 
-        return take
+        return handle_request
 
     async def _handle_gemini(self, request: Request) -> Response:
         """Answer ``models/NAME:METHOD``."""
         model, _, method = request.path_params["name"].rpartition(":")
         if method not in _GEMINI_METHODS:
             raise HTTPException(404)
-        endpoint, stream = _GEMINI_METHODS[method]
+        endpoint, is_stream = _GEMINI_METHODS[method]
+        is_array = is_stream and request.query_params.get("alt") != "sse"
         call = self._make_call("gemini", endpoint)
-        is_array = stream and request.query_params.get("alt") != "sse"
-        return await self._handle_call(
-            request, msgspec.structs.replace(call, model=model, stream=stream, as_json_array=is_array)
-        )
+        call = msgspec.structs.replace(call, model=model, stream=is_stream, as_json_array=is_array)
+        return await self._handle_call(request, call)
 
     def _make_call(self, api: str, endpoint: Endpoint) -> ApiCall:
-        """Return the call with its number, and the fault that strikes this number."""
-        struck = None if endpoint == "count" else find_due_fault(self._faults, next(self._answers))
-        return ApiCall(api, endpoint, self._make_request_id(), struck)
+        """Create a call with the next request id, and with the fault that is due."""
+        # Counts of tokens are not numbered: clients send them as they like, and faults are planned for answers.
+        fault = None if endpoint == "count" else find_due_fault(self._faults, next(self._answer_numbers))
+        return ApiCall(api, endpoint, self._make_request_id(), fault)
 
     def _make_request_id(self) -> str:
-        return f"req_{next(self._tickets):024}"
+        return f"req_{next(self._request_numbers):024}"
 
     async def _handle_call(self, request: Request, call: ApiCall) -> Response:
         fault = call.fault if call.fault and call.fault.stage == "body" else None
@@ -156,13 +160,12 @@ class _ProviderApp:
         if fault and fault.kind == "stall":
             await wait_for_disconnect(request.scope, request.receive, fault.seconds or 0)
         if fault and is_status_fault(fault):
-            return self._respond(
-                request, call, IncomingRequest(call.api, call.endpoint, b""), make_fault_refusal(fault, call.api)
-            )
+            incoming = IncomingRequest(call.api, call.endpoint, b"")
+            return self._respond(request, call, incoming, make_fault_refusal(fault, call.api))
         return await self._handle_body(request, call)
 
     async def _handle_body(self, request: Request, call: ApiCall) -> Response:
-        """Answer a request once its body is there."""
+        """Receive the body of a request and answer it."""
         try:
             body = await receive_request_body(request.receive)
             if body is None:
@@ -172,10 +175,14 @@ class _ProviderApp:
         except FormatError as error:
             incoming = IncomingRequest(call.api, call.endpoint, b"")
             return self._respond(request, call, incoming, _refuse_unreadable(error, call.api))
-        stream = is_stream_requested(body) if call.stream is None else call.stream
-        headers = redact_secret_headers(request.headers)
+        is_stream = is_stream_requested(body) if call.stream is None else call.stream
         incoming = IncomingRequest(
-            call.api, call.endpoint, body, call.model, stream and call.endpoint == "generate", headers
+            call.api,
+            call.endpoint,
+            body,
+            call.model,
+            is_stream and call.endpoint == "generate",
+            redact_secret_headers(request.headers),
         )
         return self._respond(request, call, incoming, answer_with_faults(self._provider.answer, call, incoming))
 
@@ -184,31 +191,31 @@ class _ProviderApp:
     ) -> Response:
         response = encode_reply(call, incoming_request, reply)
         self._report_request(request, call, response.status, _name_verdict(reply), reply)
-        return StepResponse(
-            plan_server_steps(
-                response, call.fault, lambda before: encode_late_error(call, incoming_request, response, before)
-            )
+        steps = plan_server_steps(
+            response, call.fault, lambda before: encode_late_error(call, incoming_request, response, before)
         )
+        return StepResponse(steps)
 
     def _report_request(
         self, request: Request, call: ApiCall, status: int, verdict: str, reply: ProviderReply | None = None
     ) -> None:
-        struck = f", {call.fault.kind} at {call.fault.stage}" if call.fault else ""
-        tokens, cached = self._get_counted_tokens(reply)
-        report = RequestReport(request.method, request.url.path, status, f"{verdict}{struck}", call.api, tokens, cached)
-        self._onlooker(report)
+        if call.fault:
+            verdict = f"{verdict}, {call.fault.kind} at {call.fault.stage}"
+        report = RequestReport(request.method, request.url.path, status, verdict, call.api)
+        judged_request = self._find_judged_request(reply)
+        if judged_request is not None:
+            report = msgspec.structs.replace(report, tokens=judged_request.tokens or None, cached=judged_request.cached)
+        self._on_request(report)
 
-    def _get_counted_tokens(self, reply: ProviderReply | None) -> tuple[int | None, int | None]:
-        """Return the input tokens of a reply and how many came from the cache, where the judge counted them."""
-        last = self._provider.requests[-1:]
-        if reply is None or not last or last[0].reply is not reply:
-            return None, None
-        return last[0].tokens or None, last[0].cached
+    def _find_judged_request(self, reply: ProviderReply | None) -> JudgedRequest | None:
+        """Return the provider's record of a reply, or None if it keeps none or a fault replaced the reply."""
+        newest = self._provider.requests[-1:]
+        return newest[0] if reply is not None and newest and newest[0].reply is reply else None
 
-    # -- models, and addresses that are none -----------------------------------------------------------------------
+    # -- models and unknown addresses ------------------------------------------------------------------------------
 
     async def _handle_root(self, request: Request) -> Response:
-        """Say that somebody is here: some clients knock first."""
+        """Answer the base URL, which some clients ask first to see whether a server is there."""
         return self._respond_json(request, 200, {"provider": "holdfast", "apis": list(API_ENCODERS)})
 
     async def _list_models(self, request: Request) -> Response:
@@ -219,54 +226,51 @@ class _ProviderApp:
         return self._respond_json(request, 200, listing | model_page.extra_fields)
 
     async def _get_model(self, request: Request) -> Response:
-        name, settings = request.path_params["name"], self._provider.settings
-        if settings.models and name not in settings.models:
-            return self._respond_error(
-                request, make_fault_refusal(complete_fault(Fault("404")), detect_client_api(request))
-            )
-        return self._respond_json(request, 200, MODEL_ENCODERS[detect_client_api(request)](self._describe_model(name)))
+        name = request.path_params["name"]
+        known_names = self._provider.settings.models
+        api = detect_client_api(request)
+        if known_names and name not in known_names:
+            return self._respond_error(request, make_fault_refusal(complete_fault(Fault("404")), api))
+        return self._respond_json(request, 200, MODEL_ENCODERS[api](self._describe_model(name)))
 
     def _describe_model(self, name: str) -> ListedModel:
         settings = self._provider.settings
         return ListedModel(name, settings.window, settings.max_output or DEFAULT_MAX_OUTPUT)
 
     async def _refuse_websocket(self, request: Request) -> Response:
-        """Refuse a WebSocket, so that a client goes on over HTTP at once."""
+        """Refuse a WebSocket, so that a client continues over HTTP at once."""
         if "upgrade" not in request.headers:
             raise HTTPException(405, headers={"allow": "POST"})
         message = "WebSockets are not spoken here; send POST over HTTP"
         return self._respond_error(request, RefusalReply(426, "upgrade_required", message), {"upgrade": "HTTP/1.1"})
 
     async def handle_unknown_address(self, request: Request, error: HTTPException) -> Response:
-        """Refuse an address or a method there is not."""
-        api, place = detect_client_api(request), f"{request.method} {request.url.path}"
+        """Refuse an unknown address or method, in the form of the API that the client seems to speak."""
+        api = detect_client_api(request)
+        address = f"{request.method} {request.url.path}"
         if error.status_code == 404:
-            error_reply = RefusalReply(
-                404, {"anthropic": "not_found_error", "gemini": "NOT_FOUND"}.get(api, ""), f"Invalid URL ({place})"
-            )
+            code = {"anthropic": "not_found_error", "gemini": "NOT_FOUND"}.get(api, "")
+            refusal = RefusalReply(404, code, f"Invalid URL ({address})")
         else:
             code = {"anthropic": "invalid_request_error", "gemini": "UNIMPLEMENTED"}.get(api, "")
-            error_reply = RefusalReply(error.status_code, code, f"Method not allowed ({place})")
-        return self._respond_error(request, error_reply, dict(error.headers or {}))
+            refusal = RefusalReply(error.status_code, code, f"Method not allowed ({address})")
+        return self._respond_error(request, refusal, dict(error.headers or {}))
 
     def _respond_error(
-        self, request: Request, error: RefusalReply, headers: Mapping[str, str] | None = None
+        self, request: Request, refusal: RefusalReply, headers: Mapping[str, str] | None = None
     ) -> Response:
-        ticket, api = self._make_request_id(), detect_client_api(request)
-        about = {API_ENCODERS[api].request_id_header: ticket, **(headers or {})}
-        return self._respond_json(
-            request, error.status, API_ENCODERS[api].encode_error(error, ticket), about, _name_verdict(error)
-        )
+        encoder = API_ENCODERS[detect_client_api(request)]
+        request_id = self._make_request_id()
+        error_headers = {encoder.request_id_header: request_id, **(headers or {})}
+        error = encoder.encode_error(refusal, request_id)
+        return self._respond_json(request, refusal.status, error, error_headers, _name_verdict(refusal))
 
     def _respond_json(
         self, request: Request, status: int, value: Any, headers: Mapping[str, str] | None = None, verdict: str = "ok"
     ) -> Response:
-        self._onlooker(RequestReport(request.method, request.url.path, status, verdict))
-        return StepResponse(
-            plan_server_steps(
-                make_document_response(status, {"content-type": JSON_TYPE, **(headers or {})}, encode_json(value))
-            )
-        )
+        self._on_request(RequestReport(request.method, request.url.path, status, verdict))
+        response_headers = {"content-type": JSON_TYPE, **(headers or {})}
+        return StepResponse(plan_server_steps(make_document_response(status, response_headers, encode_json(value))))
 
 
 _ROUTES: Mapping[str, tuple[str, Endpoint]] = {
@@ -277,32 +281,34 @@ _ROUTES: Mapping[str, tuple[str, Endpoint]] = {
     "/responses/compact": ("openai-responses", "compact"),
     "/responses/input_tokens": ("openai-responses", "count"),
 }
-"""Where what is asked for, behind ``/v1`` or alone."""
+"""API and endpoint by path, which may have ``/v1`` before it."""
 _GEMINI_METHODS: Mapping[str, tuple[Endpoint, bool]] = {
     "generateContent": ("generate", False),
     "streamGenerateContent": ("generate", True),
     "countTokens": ("count", False),
 }
-"""What Gemini's methods ask for, and whether for events."""
+"""Endpoint by method of Gemini, and whether the answer is a stream."""
 
 
 def detect_client_api(request: Request) -> str:
-    """Return whose client this is, told from address and headers; without a sign, OpenAI's."""
-    if request.url.path.startswith("/v1beta") or "x-goog-api-key" in request.headers:
+    """Return the API that a client speaks, by address and headers; the default is Chat Completions."""
+    path = request.url.path
+    if path.startswith("/v1beta") or "x-goog-api-key" in request.headers:
         return "gemini"
-    if request.url.path.startswith(("/v1/messages", "/messages")):
+    has_anthropic_header = "anthropic-version" in request.headers or "x-api-key" in request.headers
+    if path.startswith(("/v1/messages", "/messages")) or has_anthropic_header:
         return "anthropic"
-    return "anthropic" if {"anthropic-version", "x-api-key"} & set(request.headers) else "openai-chat"
+    return "openai-chat"
 
 
 def _refuse_unreadable(error: FormatError, api: str) -> RefusalReply:
-    kind = "413" if isinstance(error, IncomingBodyTooLarge) else "400"
-    return msgspec.structs.replace(make_fault_refusal(complete_fault(Fault(kind)), api), message=str(error))
+    status = "413" if isinstance(error, IncomingBodyTooLarge) else "400"
+    return msgspec.structs.replace(make_fault_refusal(complete_fault(Fault(status)), api), message=str(error))
 
 
 def _name_verdict(reply: ProviderReply) -> str:
     if isinstance(reply, RefusalReply):
         return reply.code or "refused"
-    return (
-        reply.stop if isinstance(reply, ModelAnswer) else "compacted" if isinstance(reply, CompactReply) else "counted"
-    )
+    if isinstance(reply, ModelAnswer):
+        return reply.stop
+    return "compacted" if isinstance(reply, CompactReply) else "counted"

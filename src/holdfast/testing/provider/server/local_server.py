@@ -1,4 +1,4 @@
-"""The provider as a real server on a port of this machine, for as long as a ``with`` block lasts."""
+"""Serve the strict provider on a local port for the length of a ``with`` block."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from holdfast.testing.provider.server.app import ProviderProtocol, RequestReport
 from holdfast.testing.provider.server.send_steps import ClientConnection
 
 LOOPBACK = "127.0.0.1"
-"""The only address that is served: nobody else can come in."""
+"""The only address that is served, so that no other machine can connect."""
+# Longer than the SDKs' pools keep idle connections: a server that closes first makes them fail with a reset.
 KEEP_ALIVE_SECONDS = 60
-"""Seconds that an idle connection stays open; the SDKs' pools keep theirs for less."""
+"""Seconds that an idle connection stays open."""
 
 START_TIMEOUT = 30
-"""Seconds that a server may take to start; it takes a few milliseconds."""
+"""Seconds after which a server counts as failed to start; usually it takes milliseconds."""
 
 
 _CONNECTION_LOG = logging.getLogger("uvicorn.error.holdfast")
 _CONNECTION_LOG.setLevel(logging.ERROR)
-"""What a connection logs to: bytes that are no HTTP are answered with 400, and that is enough."""
+"""The logger of connections. Errors only: bytes that are not HTTP are answered with 400, which is report enough."""
 
 
 class _FaultyConnection(H11Protocol):
-    """A connection that its requests can reach, so that a fault can end it, and that closes when the server does."""
+    """A connection that its requests can reach, so that a fault can end it, and that closes with the server."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Put the connection where requests find it, and let each event leave when it is written."""
+        """Make the connection available to its requests, and send each event as soon as it is written."""
         super().connection_made(transport)
         self.access_log = False
         self.logger = _CONNECTION_LOG
@@ -43,43 +44,44 @@ class _FaultyConnection(H11Protocol):
         self.app_state = {**self.app_state, "line": self._line}
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let those know who wait for it."""
+        """Wake the steps that wait for the client to leave."""
         super().connection_lost(exc)
         self._line.connection_lost.set()
 
     def shutdown(self) -> None:
-        """End the connection at once, with whatever waits on it: a stalled answer is never over by itself."""
+        """End the connection at once; uvicorn would wait for answers to finish, and a stalled one never does."""
         self.transport.abort()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Keep silent: a WebSocket is refused by the application."""
+        """Do not warn about WebSockets, which the application refuses."""
 
 
 class _StoppableServer(Server):
-    """A server that says when it is ready, and that ends when it is told to, not at its next look."""
+    """A server that signals when it is ready, and that stops at once; uvicorn polls for both."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.ready = Event()
-        self._over, self._is_over = asyncio.Event(), False
+        self._stop_event = asyncio.Event()
+        self._is_stopped = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then say so."""
+        """Start as uvicorn does, and then set ``ready``."""
         await super().startup(sockets)
         self._loop = asyncio.get_running_loop()
         self.ready.set()
 
     async def main_loop(self) -> None:
-        """Serve until ``stop``, which may have come before the loop was there."""
-        if not self._is_over:
-            await self._over.wait()
+        """Serve until ``stop`` is called, which may happen before the loop runs."""
+        if not self._is_stopped:
+            await self._stop_event.wait()
 
     def stop(self) -> None:
-        """End the server; from any thread."""
-        self._is_over = True
+        """Stop the server; callable from any thread."""
+        self._is_stopped = True
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._over.set)
+            self._loop.call_soon_threadsafe(self._stop_event.set)
 
 
 @contextmanager
@@ -90,14 +92,14 @@ def serve_provider(
     port: int = 0,
     on_request: Callable[[RequestReport], object] = lambda _: None,
 ) -> Iterator[str]:
-    """Yield the base URL of a server that speaks for ``provider``; it is gone after the block, its connections too.
+    """Serve ``provider`` and yield the base URL. The server and its connections are closed after the block.
 
-    ``port`` 0 takes a free one. ``on_request`` is told of each request, in the server's thread. Raises ``OSError`` for
-    a port that is taken and ``ConfigError`` for a fault there is not.
+    ``port`` 0 takes a free port. ``on_request`` is called after each request, in the server's thread. Raises
+    ``OSError`` if the port is taken, and ``ConfigError`` for an unknown fault.
     """
     asgi_app = make_provider_app(provider, faults, on_request)
     with socket.create_server((LOOPBACK, port)) as listener:
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does so for sockets of its own making
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does so only for its own sockets
         server = _StoppableServer(_make_provider_server_config(asgi_app))
         thread = Thread(target=server.run, args=([listener],), name="holdfast-provider", daemon=True)
         thread.start()
@@ -111,7 +113,7 @@ def serve_provider(
 
 
 def _make_provider_server_config(asgi_app: Callable[..., object]) -> Config:
-    """Return how the application is served: one loop, no logs of its own, no header that tells the time."""
+    """Return uvicorn's settings: one loop, no logs, and no date header, so that equal requests get equal responses."""
     return Config(
         asgi_app,
         http=_FaultyConnection,

@@ -1,4 +1,4 @@
-"""A request's body as it comes in: read to its end, unpacked, and bounded."""
+"""Receive the body of a request, decompress it, and limit its size."""
 
 from __future__ import annotations
 
@@ -11,28 +11,36 @@ from starlette.types import Receive
 from holdfast.errors import FormatError
 
 MAX_BODY_BYTES = 256 * 1024 * 1024
-"""Bytes of a body that are kept, packed or not: the largest that any of the APIs takes (Anthropic's batches). What the
-endpoint itself takes is the provider's own judgement."""
+"""Largest body in bytes that is kept in memory, compressed or not.
+
+It is the largest that any of the APIs accepts (Anthropic's batches); the provider itself checks the limit of the
+endpoint.
+"""
 _GZIP_WINDOW_BITS = zlib.MAX_WBITS | 16
-"""How zlib is told that there is a gzip header."""
+"""Tells zlib to expect a gzip header."""
 SECRET_HEADERS = frozenset({"authorization", "x-api-key", "x-goog-api-key", "api-key", "cookie", "proxy-authorization"})
-"""Headers whose values are not kept."""
+"""Headers with values that are not kept, so that keys do not end up in recordings."""
 
 
 class IncomingBodyTooLarge(FormatError):
-    """A body has more bytes than are kept."""
+    """The body has more bytes than are kept in memory."""
 
 
 async def receive_request_body(receive: Receive, max_bytes: int = MAX_BODY_BYTES) -> bytes | None:
-    """Return the whole body, or nothing when the client left before its end; raises ``IncomingBodyTooLarge`` at its
-    end.
+    """Return the whole body, or None if the client left before its end.
+
+    Raises ``IncomingBodyTooLarge`` once a body that is too large has been received to its end: a client that is still
+    sending does not read the refusal.
     """
-    body, size, has_more = bytearray(), 0, True
+    body = bytearray()
+    size = 0
+    has_more = True
     while has_more:
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
-        chunk, has_more = message.get("body", b""), message.get("more_body", False)
+        chunk = message.get("body", b"")
+        has_more = message.get("more_body", False)
         size += len(chunk)
         if size <= max_bytes:
             body += chunk
@@ -46,13 +54,16 @@ def _check_received_size(size: int, max_bytes: int) -> None:
 
 
 def decompress_body(body: bytes, encoding: str, max_bytes: int = MAX_BODY_BYTES) -> bytes:
-    """Return the body without its ``content-encoding``; raises ``FormatError``, ``IncomingBodyTooLarge`` for one
-    that swells.
+    """Undo the ``content-encoding`` of a body.
+
+    Raises ``FormatError`` for an unknown encoding or damaged data, and ``IncomingBodyTooLarge`` for a body that
+    exceeds ``max_bytes`` once it is decompressed.
     """
-    for name in reversed([item.strip().lower() for item in encoding.split(",") if item.strip()]):
+    names = [item.strip().lower() for item in encoding.split(",") if item.strip()]
+    for name in reversed(names):  # the last one was applied last
         if name not in _DECODERS:
             raise FormatError(f"the content-encoding {name!r} is not known; send {', '.join(_DECODERS)} or none")
-        body = _DECODERS[name](body, max_bytes + 1)
+        body = _DECODERS[name](body, max_bytes + 1)  # one byte more tells a body that is too large
         _check_received_size(len(body), max_bytes)
     return body
 
@@ -68,10 +79,10 @@ def _decompress_zstd(body: bytes, max_bytes: int) -> bytes:
     import zstandard
 
     try:
-        whole: bytes = zstandard.ZstdDecompressor().stream_reader(body).read(max_bytes)
+        data: bytes = zstandard.ZstdDecompressor().stream_reader(body).read(max_bytes)
     except zstandard.ZstdError as error:
         raise FormatError(f"the body is not what its content-encoding says: {error}; send it as it is") from None
-    return whole
+    return data
 
 
 _DECODERS: Mapping[str, Callable[[bytes, int], bytes]] = {
@@ -80,9 +91,13 @@ _DECODERS: Mapping[str, Callable[[bytes, int], bytes]] = {
     "zstd": _decompress_zstd,
     "identity": lambda body, _: body,
 }
-"""Content encodings and how they are undone, to so many bytes at most."""
+"""Decoders by content encoding; the number is the largest output in bytes."""
 
 
 def redact_secret_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers with their names in lower case and without the values of keys."""
-    return {name.lower(): "(kept out)" if name.lower() in SECRET_HEADERS else value for name, value in headers.items()}
+    """Return the headers with names in lower case, and with the values of keys replaced."""
+    redacted = {}
+    for name, value in headers.items():
+        is_secret = name.lower() in SECRET_HEADERS
+        redacted[name.lower()] = "(kept out)" if is_secret else value
+    return redacted

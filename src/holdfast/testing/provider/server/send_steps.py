@@ -1,4 +1,4 @@
-"""Steps done on a connection: what a server sends, when it waits, how it leaves."""
+"""Perform the planned steps of an answer on a connection: send, wait, close or reset."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from starlette.types import Receive, Scope, Send
 from holdfast.testing.provider.server.answer_steps import CloseStep, HeadStep, RawBytesStep, ServerStep, WaitStep
 
 _LINGER_OFF = struct.pack("ii", 1, 0)
-"""``SO_LINGER``: on, no seconds. A socket that is closed so sends a reset."""
+"""``SO_LINGER`` with zero seconds: closing the socket then sends a reset."""
 
 
 class ClientConnection(Struct, frozen=True):
-    """A connection, which ``serving`` shows to the requests on it as ``scope["state"]["line"]``."""
+    """A connection, which ``local_server`` passes to its requests as ``scope["state"]["line"]``."""
 
     transport: asyncio.Transport
     connection_lost: asyncio.Event
-    """Set once the connection is gone."""
+    """Set once the connection is closed."""
 
 
 class StepResponse(Response):
-    """A response that does its steps one by one; without steps it sends nothing."""
+    """A response that performs steps one by one; without steps it sends nothing."""
 
     def __init__(self, steps: Sequence[ServerStep]) -> None:
         self.steps = tuple(steps)
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Do the steps, and end the body unless the connection was left."""
+        """Perform the steps, and end the body unless the connection was closed."""
         for step in self.steps:
             if isinstance(step, CloseStep | RawBytesStep):
                 await _close_connection(step, scope, receive)
@@ -57,11 +57,11 @@ def _make_asgi_message(step: HeadStep | bytes) -> dict[str, object]:
 
 
 async def wait_for_disconnect(scope: Scope, receive: Receive, seconds: float) -> bool:
-    """Return whether the client left within so many seconds, as soon as that is known."""
-    line = _get_connection(scope)
+    """Wait for the client to leave, at most for ``seconds``, and return whether it did."""
+    connection = _get_connection(scope)
     with anyio.move_on_after(seconds):
-        if line is not None:
-            await line.connection_lost.wait()
+        if connection is not None:
+            await connection.connection_lost.wait()
             return True
         while (await receive())["type"] != "http.disconnect":
             pass
@@ -70,23 +70,27 @@ async def wait_for_disconnect(scope: Scope, receive: Receive, seconds: float) ->
 
 
 def _get_connection(scope: Scope) -> ClientConnection | None:
-    """Return the connection itself; under another server than ``serving`` there is none to be had."""
-    line = scope.get("state", {}).get("line")
-    return line if isinstance(line, ClientConnection) else None
+    """Return the connection of a request, or None under a server other than ``local_server``."""
+    connection = scope.get("state", {}).get("line")
+    return connection if isinstance(connection, ClientConnection) else None
 
 
 async def _close_connection(step: CloseStep | RawBytesStep, scope: Scope, receive: Receive) -> None:
-    """End the connection; raises ``ConnectionAbortedError`` under a server that does not show it."""
-    line = _get_connection(scope)
-    if line is None:
+    """Close or reset the connection.
+
+    Raises ``ConnectionAbortedError`` under a server other than ``local_server``, which offers no access to it.
+    """
+    connection = _get_connection(scope)
+    if connection is None:
         raise ConnectionAbortedError(
             "a connection can be ended only under holdfast.testing.provider.server.local_server"
         )
     if isinstance(step, RawBytesStep):
-        line.transport.write(step.data)
+        connection.transport.write(step.data)
     if isinstance(step, CloseStep) and step.reset:
-        line.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_OFF)
-        line.transport.abort()
+        client_socket = connection.transport.get_extra_info("socket")
+        client_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_OFF)
+        connection.transport.abort()
     else:
-        line.transport.close()
+        connection.transport.close()
     await wait_for_disconnect(scope, receive, inf)
