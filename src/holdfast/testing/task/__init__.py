@@ -1,3 +1,3 @@
-"""One long task on real files, and a model that does it: what it needs to know it takes from what it is shown."""
+"""A long task on real files, and a scripted model that does it with only the facts that requests show it."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The files of the task: a small project of ferry fares, its logs, an audit that can be taken once, and its checks."""
+"""Write the files of the task: a small project of ferry fares, its logs, an audit that works once, and checks."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ first wrong invoice and its surcharge before and after. Then run `sh check repor
 
 Amounts are whole cents, never floats. Nothing under ports/ may be touched. The last line of REPORT.md must be exactly:
 {SIGNATURE_LINE}"""
-"""What the user asks for."""
+"""The user's request."""
 _TRAVELLER_KINDS = ("foot", "cycle", "motorcycle", "car", "caravan", "van", "lorry", "coach")
 _DECK_NAMES = ("upper deck", "car deck", "lower hold", "forward lounge", "aft cabins", "vehicle ramp")
 _LOG_PHRASES = ("booking taken", "seat moved", "manifest sent to the port", "boarding pass printed", "payment settled")
 
 
 def write_project(folder: Path, routes: Sequence[FerryRoute] = ROUTES) -> None:
-    """Write the project of these routes into ``folder``."""
+    """Write the project for these routes into ``folder``."""
     files = {"HANDOVER.md": _make_handover(routes), "ports/tables.py": _make_port_tables()}
     for route in routes:
         files[f"fares/{route.name}.py"] = _make_fares_file(route)
@@ -80,14 +80,10 @@ def _make_fares_file(route: FerryRoute) -> str:
 
 
 def _make_fare_band(route: str, kind: str) -> str:
-    cents, level = (
-        derive_fact_number(route, f"{kind} base", 900, 24_000),
-        derive_fact_number(route, f"{kind} deck", 1, 9),
-    )
-    return (
-        f'    ("{kind}", {cents}, {level}),  # '
-        f"{_DECK_NAMES[derive_fact_number(route, kind + ' where', 0, len(_DECK_NAMES) - 1)]}"
-    )
+    cents = derive_fact_number(route, f"{kind} base", 900, 24_000)
+    level = derive_fact_number(route, f"{kind} deck", 1, 9)
+    deck = _DECK_NAMES[derive_fact_number(route, f"{kind} where", 0, len(_DECK_NAMES) - 1)]
+    return f'    ("{kind}", {cents}, {level}),  # {deck}'
 
 
 def _make_fare_details(route: FerryRoute) -> dict[str, int]:
@@ -96,26 +92,30 @@ def _make_fare_details(route: FerryRoute) -> dict[str, int]:
 
 
 def _iterate_log_lines(route: FerryRoute) -> Iterator[str]:
-    """Yield the lines of a route's log; from one line on invoices come out wrong."""
-    for at in range(1, 121):
-        minute = derive_fact_number(route.name, "opens", 0, 180) + 7 * at
-        when = (
-            f"2026-11-17T{4 + minute // 60:02}:{minute % 60:02}:{derive_fact_number(route.name, f'{at} s', 0, 59):02}Z"
-        )
-        if at < route.log_line or at % 3 != route.log_line % 3:
-            talk = _LOG_PHRASES[derive_fact_number(route.name, f"{at} talk", 0, len(_LOG_PHRASES) - 1)]
-            yield f"{when} INFO  {talk}, ticket {derive_fact_number(route.name, f'{at} ticket', 100_000, 999_999)}"
+    """Yield the 120 lines of a route's log; from ``log_line`` on, every third one has a wrong invoice."""
+    name = route.name
+    first_minute = derive_fact_number(name, "opens", 0, 180)
+    for number in range(1, 121):
+        minute = first_minute + 7 * number
+        second = derive_fact_number(name, f"{number} s", 0, 59)
+        timestamp = f"2026-11-17T{4 + minute // 60:02}:{minute % 60:02}:{second:02}Z"
+        is_wrong_invoice = number >= route.log_line and number % 3 == route.log_line % 3
+        if not is_wrong_invoice:
+            phrase = _LOG_PHRASES[derive_fact_number(name, f"{number} talk", 0, len(_LOG_PHRASES) - 1)]
+            ticket = derive_fact_number(name, f"{number} ticket", 100_000, 999_999)
+            yield f"{timestamp} INFO  {phrase}, ticket {ticket}"
             continue
-        invoice = route.invoice if at == route.log_line else f"{route.invoice[:9]}-{at:03}"
-        total = derive_fact_number(route.name, f"{at} total", 2_000, 90_000)
-        kind = _TRAVELLER_KINDS[derive_fact_number(route.name, f"{at} kind", 0, len(_TRAVELLER_KINDS) - 1)]
-        yield f"{when} ERROR invoice {invoice} of a {kind}: total {total} expected {total - 3 - at % 40}"
+        invoice = route.invoice if number == route.log_line else f"{route.invoice[:9]}-{number:03}"
+        total = derive_fact_number(name, f"{number} total", 2_000, 90_000)
+        kind = _TRAVELLER_KINDS[derive_fact_number(name, f"{number} kind", 0, len(_TRAVELLER_KINDS) - 1)]
+        yield f"{timestamp} ERROR invoice {invoice} of a {kind}: total {total} expected {total - 3 - number % 40}"
 
 
 def _make_audit_answer(route: FerryRoute) -> str:
-    """Return what the port of a route answers to the audit."""
+    """Return the answer of a route's port to the audit: the agreement among facts that nobody needs."""
     name = route.name
-    people, cars = derive_fact_number(name, "people", 4_000, 90_000), derive_fact_number(name, "cars", 300, 9_000)
+    people = derive_fact_number(name, "people", 4_000, 90_000)
+    cars = derive_fact_number(name, "cars", 300, 9_000)
     return (
         f"{name}: port of {route.port}, answered on paper "
         f"{derive_fact_number(name, 'paper', 1_000, 9_999)}-{name[:3]}\n"
@@ -127,6 +127,7 @@ def _make_audit_answer(route: FerryRoute) -> str:
 
 
 def _make_check_line(route: FerryRoute) -> str:
-    """Return what the checks know of a route's agreement, and of its line in the report."""
-    line = compute_facts_digest(route.name, route.invoice, route.wrong_surcharge, route.surcharge)
-    return f"{route.name} {compute_facts_digest(route.name, route.surcharge, route.discount)} {line}"
+    """Return the digests by which the checks recognize a route's agreement and its line in the report."""
+    agreement_digest = compute_facts_digest(route.name, route.surcharge, route.discount)
+    report_digest = compute_facts_digest(route.name, route.invoice, route.wrong_surcharge, route.surcharge)
+    return f"{route.name} {agreement_digest} {report_digest}"

@@ -1,4 +1,4 @@
-"""The programs of the task: what fares are computed with, the audit, and the checks."""
+"""The programs of the task: the computation of fares, the audit, and the checks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from holdfast.testing.task.routes import AUDIT_NUMBER, CHANGE_ORDER, SIGNATURE_L
 
 
 def compute_facts_digest(*values: object) -> str:
-    """Return what the checks know of ``values``: enough to tell it from anything else, not what it is."""
+    """Return a digest of ``values``, by which the checks recognize facts without revealing them to the model."""
     return blake2b(" ".join(map(str, values)).encode(), digest_size=8).hexdigest()
 
 
@@ -69,7 +69,7 @@ def invoice(kinds: list[str], season: str = "usual") -> int:
     """Return the total of an invoice."""
     return sum(both_ways(kind, season) for kind in kinds)
 '''
-"""A file of fares, to be filled with a route."""
+"""A file of fares, to be formatted with a route."""
 
 AUDIT_PROGRAM = f'''\
 """Ask every port what was agreed. A port answers once."""

@@ -1,6 +1,6 @@
-"""The facts of the task: ferry routes, what each agreed with its port, and what stands in its file instead.
+"""The facts of the task: ferry routes, the amounts each agreed with its port, and the wrong ones in its file.
 
-All of it follows from the names by digests, so that every run has the same numbers and none can be guessed.
+All numbers are derived from names by digests, so that every run has the same ones and no model can guess them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from msgspec import Struct
 AUDIT_NUMBER = "AU-6093-Q"
 CHANGE_ORDER = "CO-58213"
 SIGNATURE_LINE = "Checked for Maren Okafor, ledger 7741-K."
-"""The last line that the user wants the report to have."""
+"""The last line of the report, as the user demands it."""
 ROUTE_NAMES = (
     ("harwich", "Hoek van Holland"),
     ("kristiansand", "Hirtshals"),
@@ -47,34 +47,37 @@ ROUTE_NAMES = (
     ("tarifa", "Tangier"),
     ("varna", "Poti"),
 )
-"""Routes by their home port, and where they go."""
+"""The routes: home port and destination."""
 
 
 class FerryRoute(Struct, frozen=True):
-    """One route: amounts are cents, shares are basis points."""
+    """One route. Surcharges are in cents, discounts in basis points."""
 
     name: str
     port: str
     surcharge: int
-    """As agreed with the port."""
+    """The surcharge agreed with the port."""
     discount: int
+    """The discount agreed with the port."""
     wrong_surcharge: int
-    """As it stands in the file."""
+    """The surcharge in the file."""
     wrong_discount: int
+    """The discount in the file."""
     invoice: str
-    """The first invoice that came out wrong."""
+    """The first wrong invoice."""
     log_line: int
-    """Where the log has it."""
+    """The line of the log with that invoice."""
 
 
 def derive_fact_number(route: str, description: str, lowest: int, highest: int) -> int:
-    """Return a number from ``lowest`` to ``highest`` that belongs to ``description`` of a route."""
+    """Derive the number for ``description`` of a route, from ``lowest`` to ``highest``, both included."""
     hash_bytes = blake2b(f"{route}/{description}".encode(), digest_size=6).digest()
     return lowest + int.from_bytes(hash_bytes) % (highest - lowest + 1)
 
 
 def _make_route(name: str, port: str) -> FerryRoute:
-    surcharge, discount = derive_fact_number(name, "surcharge", 90, 480), derive_fact_number(name, "discount", 110, 900)
+    surcharge = derive_fact_number(name, "surcharge", 90, 480)
+    discount = derive_fact_number(name, "discount", 110, 900)
     return FerryRoute(
         name=name,
         port=port,

@@ -1,7 +1,7 @@
-"""A model that does the task. It follows a plan; whatever it needs to know it takes from what the request shows.
+"""A scripted model that does the task. It follows a plan, and takes every fact from the request in front of it.
 
-What the request shows no more it reads back with ``fetch_result``, as a model does that knows what it has forgotten.
-Where it cannot, or where something is not as it should be, it stops and says so.
+Facts that the request no longer shows it reads back with ``fetch_result``, as a model does that knows what it has
+forgotten. If that fails, or if something is not as it should be, it stops and says so.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from holdfast.testing.provider.request_pieces import PromptBlock
 
 ROUTES_PER_ITEM = 4
 """Routes in one item of the plan."""
+# Chosen by judgement: one search and one read are enough; more tries only delay the failure of a test.
 RECALL_TRIES = 3
-"""How often something that was forgotten is looked for."""
+"""Number of attempts to read back a forgotten fact."""
 REPORT_ITEM = "write and check REPORT.md"
 
 
 class FactLost(Exception):
-    """Something that is needed is neither shown nor found."""
+    """A fact that is needed is neither shown by the request nor found in the history."""
 
 
 class ScriptedTaskModel:
-    """The model, as a provider's script.
-
-    ``recalls`` counts what it had to read back; ``is_done`` once the report is written and found right.
-    """
+    """The model, as an ``AnswerSource`` of a provider."""
 
     def __init__(self) -> None:
         self.recalls = 0
+        """Number of times it had to read something back."""
         self.is_done = False
+        """Whether the report is written and was found to be right."""
         self._shown = ShownText("", "")
         self._work = self._work_through_task()
 
     def choose_next_answer(self, request: ProviderRequest, blocks: Sequence[PromptBlock]) -> ScriptedAnswer:
-        """Return what the model says to a request that shows ``blocks``."""
+        """Return the model's answer to a request that shows ``blocks``."""
         del request
         self._shown = collect_shown_text(blocks)
         return next(self._work)
@@ -69,16 +69,16 @@ class ScriptedTaskModel:
         yield _make_plan_call([*groups, REPORT_ITEM], done_count=0)
 
     def _correct_route(self, route: str) -> Generator[ScriptedAnswer, None, None]:
-        """Correct one route: its log, its file, what was agreed, the change, the check."""
+        """Correct one route: read its log and its file, find the agreement, edit, check."""
         yield _make_call("", "grep", pattern="ERROR", folder=f"logs/{route}.log")
         invoice = self._find_in_newest(rf"{route}\.log:\d+: .* invoice (INV\S+) of ", f"a wrong invoice of {route}")[1]
         yield _make_call(f"The first wrong invoice of {route} is {invoice}.", "read", path=f"fares/{route}.py")
-        before = self._find_in_newest(r"^SURCHARGE = (\d+)\n(?:.*\n)DISCOUNT = (\d+)", f"the amounts of {route}")
+        old_amounts = self._find_in_newest(r"^SURCHARGE = (\d+)\n(?:.*\n)DISCOUNT = (\d+)", f"the amounts of {route}")
         pattern = rf"{route}: agreed surcharge (\d+) cents, agreed discount (\d+) basis points"
         yield from self._recall_until_shown(pattern, f"{route}: agreed surcharge")
-        after = self._shown.find_last(pattern)
-        assert after is not None
-        yield from self._edit_route(route, invoice, before, after)
+        agreed_amounts = self._shown.find_last(pattern)
+        assert agreed_amounts is not None
+        yield from self._edit_route(route, invoice, old_amounts, agreed_amounts)
         yield _make_call("", "bash", command=f"sh check {route}")
         self._find_in_newest(f"{route}: as agreed with the port", f"that {route} is right now")
 
@@ -86,21 +86,14 @@ class ScriptedTaskModel:
         self, route: str, invoice: str, old_amounts: Match[str], agreed_amounts: Match[str]
     ) -> Generator[ScriptedAnswer, None, None]:
         summary = f"{route}: first wrong invoice {invoice}, surcharge {old_amounts[1]} -> {agreed_amounts[1]}"
-        edits = [
-            (
-                "edit",
-                {
-                    "path": f"fares/{route}.py",
-                    "old": f"{name} = {old_amounts[at]}",
-                    "new": f"{name} = {agreed_amounts[at]}",
-                },
-            )
-            for at, name in enumerate(("SURCHARGE", "DISCOUNT"), 1)
-        ]
+        edits = []
+        for group, name in enumerate(("SURCHARGE", "DISCOUNT"), 1):
+            old, new = f"{name} = {old_amounts[group]}", f"{name} = {agreed_amounts[group]}"
+            edits.append(("edit", {"path": f"fares/{route}.py", "old": old, "new": new}))
         yield ScriptedAnswer(f"{summary}, discount {old_amounts[2]} -> {agreed_amounts[2]}.", tuple(edits))
 
     def _write_report(self) -> Generator[ScriptedAnswer, None, None]:
-        """Write the report from what the request shows, or shows again."""
+        """Write the report from facts in the request, after reading back those that it no longer shows."""
         yield from self._recall_until_shown(_WHOLE_PLAN, "done] ")
         routes = [route for group in self._get_plan_groups() for route in group]
         for route in routes:
@@ -114,16 +107,27 @@ class ScriptedTaskModel:
         self.is_done = True
 
     def _make_report(self, routes: Sequence[str]) -> str:
-        findings = {route: self._shown.find_last(_make_finding_pattern(route)) for route in routes}
-        lines = [f"- {route}: {match[1]}" for route, match in findings.items() if match is not None]
-        audit, order, last = map(self._shown.find_last, (r"audit (AU-\S+?)[:\s]", r"change order (CO-\d+)", _LAST_LINE))
-        assert audit is not None and order is not None and last is not None  # noqa: PT018
-        return "\n".join(["# Fares after release 41", "", f"Audit {audit[1]}, {order[0]}.", "", *lines, "", last[1]])
+        lines = []
+        for route in routes:
+            finding = self._shown.find_last(_make_finding_pattern(route))
+            if finding is not None:
+                lines.append(f"- {route}: {finding[1]}")
+        audit = self._shown.find_last(r"audit (AU-\S+?)[:\s]")
+        order = self._shown.find_last(r"change order (CO-\d+)")
+        last_line = self._shown.find_last(_LAST_LINE)
+        assert audit is not None
+        assert order is not None
+        assert last_line is not None
+        head = ["# Fares after release 41", "", f"Audit {audit[1]}, {order[0]}.", ""]
+        return "\n".join([*head, *lines, "", last_line[1]])
 
-    # -- knowing -------------------------------------------------------------------------------------------------------
+    # -- facts ---------------------------------------------------------------------------------------------------------
 
     def _recall_until_shown(self, pattern: str, words: str) -> Generator[ScriptedAnswer, None, None]:
-        """Do what it takes until the request shows ``pattern``: search the history for ``words``, and read on."""
+        """Search the history for ``words``, and read the hits, until the request shows ``pattern``.
+
+        Raises ``FactLost`` after ``RECALL_TRIES`` attempts.
+        """
         for _ in range(RECALL_TRIES):
             if self._shown.find_last(pattern):
                 return
@@ -136,7 +140,7 @@ class ScriptedTaskModel:
             raise FactLost(f"nothing shows {words!r} any more")
 
     def _find_in_newest(self, pattern: str, description: str) -> Match[str]:
-        """Return the first place of ``pattern`` in the newest results."""
+        """Return the first match of ``pattern`` in the newest results, or raise ``FactLost``."""
         matches = ShownText(self._shown.newest, "").find_all(pattern)
         if not matches:
             raise FactLost(f"the last result does not tell {description}")
@@ -145,18 +149,23 @@ class ScriptedTaskModel:
     # -- the plan ------------------------------------------------------------------------------------------------------
 
     def _get_plan_groups(self) -> dict[tuple[str, ...], bool]:
-        """Return the groups of routes in the newest plan that is shown, and whether each is done."""
+        """Return the groups of routes in the newest plan that the request shows, and whether each is done."""
         plan = self._shown.find_last(_WHOLE_PLAN)
-        items = re.findall(_PLAN_ITEM, plan[0], re.MULTILINE) if plan is not None else []
+        if plan is None:
+            return {}
+        items = re.findall(_PLAN_ITEM, plan[0], re.MULTILINE)
         return {tuple(text.split(", ")): status == "done" for status, text in items if text != REPORT_ITEM}
 
     def _find_open_group(self) -> Generator[ScriptedAnswer, None, tuple[str, ...]]:
-        """Return the routes that come next; nothing when all are done."""
+        """Return the next group of routes, or an empty tuple when all are done."""
         yield from self._recall_until_shown(_WHOLE_PLAN, "done] ")
-        return next((group for group, is_done in self._get_plan_groups().items() if not is_done), ())
+        for group, is_done in self._get_plan_groups().items():
+            if not is_done:
+                return group
+        return ()
 
     def _tick_group(self, group: tuple[str, ...]) -> Generator[ScriptedAnswer, None, None]:
-        """Write the plan down with one group more that is done."""
+        """Write the plan down again, with one more group done."""
         yield from self._recall_until_shown(_WHOLE_PLAN, "done] ")
         groups = list(self._get_plan_groups())
         yield _make_plan_call([*map(", ".join, groups), REPORT_ITEM], done_count=groups.index(group) + 1)
@@ -164,7 +173,7 @@ class ScriptedTaskModel:
 
 _PLAN_ITEM = r"^- \[(open|active|done)\] (.+)$"
 _WHOLE_PLAN = rf"(?:{_PLAN_ITEM.replace('$', chr(10))})+- \[(?:open|active)\] {REPORT_ITEM}"
-"""A whole plan, not a line of one: each of its items, to the last."""
+"""A complete plan with all of its items, since a search may show single lines of older plans."""
 _LAST_LINE = r"last line of REPORT\.md must be exactly:\s+(\S.*?\.)(?=\s|…|\"|$)"
 
 
@@ -177,38 +186,46 @@ def _make_call(text: str, name: str, /, **arguments: object) -> ScriptedAnswer:
 
 
 def _make_plan_call(items: Sequence[str], done_count: int) -> ScriptedAnswer:
-    """Return the call that writes the plan down: so many are done, the next one is being done."""
-    states: list[Mapping[str, object]] = [
-        {"text": text, "status": "done" if at < done_count else "active" if at == done_count else "open"}
-        for at, text in enumerate(items)
-    ]
-    return _make_call("", "todo", items=states)
+    """Return the call that writes the plan down: ``done_count`` items are done, and the next one is active."""
+    plan: list[Mapping[str, object]] = []
+    for index, text in enumerate(items):
+        if index < done_count:
+            status = "done"
+        elif index == done_count:
+            status = "active"
+        else:
+            status = "open"
+        plan.append({"text": text, "status": status})
+    return _make_call("", "todo", items=plan)
 
 
 class ShownText(Struct, frozen=True):
-    """A request's words: all of them, and those that came since the model spoke last."""
+    """The text of a request's messages."""
 
     text: str
+    """All of it."""
     newest: str
+    """The part after the model's last answer: the results of its calls."""
 
     def find_last(self, pattern: str) -> re.Match[str] | None:
-        """Return the last place where ``pattern`` stands; nothing where the request does not show it."""
+        """Return the last match of ``pattern`` in the whole text, or None."""
         return next(reversed(self.find_all(pattern)), None)
 
     def find_all(self, pattern: str) -> list[re.Match[str]]:
-        """Return all places where ``pattern`` stands, in the order in which they are read."""
+        """Return all matches of ``pattern`` in the whole text, in order."""
         return list(re.finditer(pattern, self.text, re.MULTILINE))
 
 
 def collect_shown_text(blocks: Sequence[PromptBlock]) -> ShownText:
-    """Return what the messages of a request say."""
+    """Collect the text of the messages of a request."""
     message_blocks = [block for block in blocks if block.section == "messages"]
-    newest_start = next(
-        (at for at in range(len(message_blocks), 0, -1) if message_blocks[at - 1].role in ("assistant", "model")), 0
-    )
+    newest_start = 0
+    for index, block in enumerate(message_blocks):
+        if block.role in ("assistant", "model"):
+            newest_start = index + 1
     return ShownText(_join_block_text(message_blocks), _join_block_text(message_blocks[newest_start:]))
 
 
 def _join_block_text(blocks: Sequence[PromptBlock]) -> str:
-    """Return what blocks say, without the marks that a search puts around the words that it found."""
+    """Join the text of blocks, without the marks («») that a search puts around its hits."""
     return "\n".join([block.rendering.text for block in blocks]).replace("«", "").replace("»", "")

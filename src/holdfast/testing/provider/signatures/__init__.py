@@ -1,1 +1,1 @@
-"""What only the provider can read, and what it knows of earlier answers."""
+"""Data that only the provider can read or verify, and its memory of earlier answers."""

@@ -1,4 +1,4 @@
-"""Thinking of the Messages API, signed over everything before it, and what becomes of it when that was changed."""
+"""Sign thinking of the Messages API over everything before it, and check it when it comes back."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from holdfast.testing.provider.signatures.opaque_texts import (
 )
 
 THINKING_FIELDS = {"thinking": ("thinking", "signature"), "redacted_thinking": ("data", "data")}
-"""Blocks of thinking: where their words and their signature are."""
+"""The fields of text and signature in thinking blocks, by the type of the block."""
 _MODEL_DATE = re.compile(r"[-@]\d{8}\b.*|-latest$")
 
 
 class HistoryCheck(Struct, frozen=True):
-    """What is left of a history once the reasoning that belongs to another one is out."""
+    """A history that passed the check, without reasoning that was made for another history."""
 
     pieces: tuple[PromptBlock, ...]
     dropped_parts: tuple[tuple[str, str], ...] = ()
-    """Paths or ids of what was dropped, and why."""
+    """Pairs of the path or id of dropped reasoning and the reason."""
 
 
 def is_thinking_bound(model: str, settings: ProviderSettings) -> bool:
-    """Return whether ``model`` binds its thinking to what came before it; an unknown Claude does."""
+    """Return whether ``model`` binds its thinking to everything before it; unknown models do."""
     if settings.binds_thinking != "auto":
         return settings.binds_thinking == "always"
     model_traits = get_claude_traits(model)
@@ -41,29 +41,34 @@ def is_thinking_bound(model: str, settings: ProviderSettings) -> bool:
 
 
 def is_same_model_name(first_model: str, second_model: str) -> bool:
-    """Return whether two names are one model, dates aside."""
+    """Return whether two names are of one model, apart from a date or ``-latest`` at the end."""
     return _MODEL_DATE.sub("", first_model) == _MODEL_DATE.sub("", second_model)
 
 
-# -- the chain ---------------------------------------------------------------------------------------------------------
+# -- signing -----------------------------------------------------------------------------------------------------------
 
 
 class HistoryDigest:
-    """The digest of everything said so far. A compaction of ours stands for what it summarised."""
+    """The digest of a history, block by block.
+
+    A compaction block of the provider counts as the history that it stands for, so that thinking behind it stays valid.
+    """
 
     def __init__(self, blocks: Iterable[PromptBlock] = ()) -> None:
-        """Start with nothing, or with these pieces."""
-        self.state = self.frame = ""
+        self.state = ""
+        """Digest of all blocks so far."""
+        self.frame = ""
+        """Digest of tools and system prompt alone."""
         for block in blocks:
             self.add_block(block)
 
     def add_block(self, block: PromptBlock) -> None:
-        """Go on over one piece; tools that are loaded later are no part of what is signed."""
+        """Extend the digest by one block; tools with ``defer_loading`` are not part of it."""
         if block.section == "tools" and isinstance(block.value, dict) and block.value.get("defer_loading"):
             return
-        about = open_compaction_signature(block)
-        if about is not None and about.get("frame") == self.frame:
-            self.state = about.get("end", "")
+        sealed_fields = open_compaction_signature(block)
+        if sealed_fields is not None and sealed_fields.get("frame") == self.frame:
+            self.state = sealed_fields.get("end", "")
             return
         self.state = digest_pieces(self.state.encode(), block.key)
         if block.section != "messages":
@@ -71,7 +76,7 @@ class HistoryDigest:
 
 
 def open_compaction_signature(block: PromptBlock) -> SealContent | None:
-    """Return what a compaction block of ours says it stands for, nothing for other blocks."""
+    """Return the sealed fields of a compaction block that a strict provider made, or None for any other block."""
     if block.kind != "compaction":
         return None
     signature = block.value.get("signature") or block.value.get("encrypted_content")
@@ -79,37 +84,42 @@ def open_compaction_signature(block: PromptBlock) -> SealContent | None:
 
 
 def sign_thinking(prefix: str, model: str, words: str) -> str:
-    """Return the signature of thinking ``words`` behind ``prefix``, a state of the chain."""
-    return make_provider_signature(
-        "thinking", prefix=prefix, model=model, words=digest_pieces(words.encode("utf-8", "replace"))
-    )
+    """Return the signature of the thinking ``words`` of ``model``, after the history with the digest ``prefix``."""
+    words_digest = digest_pieces(words.encode("utf-8", "replace"))
+    return make_provider_signature("thinking", prefix=prefix, model=model, words=words_digest)
 
 
-# -- the check ---------------------------------------------------------------------------------------------------------
+# -- checking ----------------------------------------------------------------------------------------------------------
 
 
 def check_signed_thinking(
     request: ProviderRequest, blocks: Sequence[PromptBlock], settings: ProviderSettings
 ) -> HistoryCheck | RefusalReply:
-    """Return the thinking to drop, or the refusal of thinking that was changed or belongs to another history."""
-    is_bound, latest = is_thinking_bound(request.model, settings), _find_latest_answer(blocks)
-    chain, kept_blocks, dropped_blocks = HistoryDigest(), list[PromptBlock](), list[tuple[str, str]]()
-    for at, block in enumerate(blocks):
-        is_thinking = block.section == "messages" and block.kind in THINKING_FIELDS
-        why = (
-            _check_thinking_block(block, chain.state, request.model, at >= latest, is_bound, settings)
-            if is_thinking
-            else ""
-        )
-        if isinstance(why, RefusalReply):
-            return why
-        if why and not _is_dropping_mismatches(request):
+    """Check the thinking in a history.
+
+    Returns the history without thinking that does not belong to it, if the request asks for that
+    (``prefix_mismatch_behavior``). Otherwise such thinking is refused, as is thinking that was changed.
+    """
+    is_bound = is_thinking_bound(request.model, settings)
+    latest_answer_start = _find_latest_answer(blocks)
+    history = HistoryDigest()
+    kept_blocks: list[PromptBlock] = []
+    dropped_blocks: list[tuple[str, str]] = []
+    for index, block in enumerate(blocks):
+        mismatch: RefusalReply | str = ""
+        if block.section == "messages" and block.kind in THINKING_FIELDS:
+            is_latest = index >= latest_answer_start
+            mismatch = _check_thinking_block(block, history.state, request.model, is_latest, is_bound, settings)
+        if isinstance(mismatch, RefusalReply):
+            return mismatch
+        if mismatch and not _is_dropping_mismatches(request):
             return _make_thinking_refusal(block, _BOUND_TEXT)
-        if why:
-            dropped_blocks.append((block.path, why))
+        if mismatch:
+            # Dropped thinking is not part of the digest, so all thinking after it mismatches too, as with Anthropic.
+            dropped_blocks.append((block.path, mismatch))
         else:
             kept_blocks.append(block)
-            chain.add_block(block)
+            history.add_block(block)
     return HistoryCheck(tuple(kept_blocks), tuple(dropped_blocks))
 
 
@@ -118,33 +128,37 @@ def _is_dropping_mismatches(request: ProviderRequest) -> bool:
 
 
 def _find_latest_answer(blocks: Sequence[PromptBlock]) -> int:
-    """Return where the latest assistant message begins."""
-    at = len(blocks)
-    while at and blocks[at - 1].role != "assistant":
-        at -= 1
-    while at and blocks[at - 1].role == "assistant":
-        at -= 1
-    return at
+    """Return the index of the first block of the latest assistant message."""
+    index = len(blocks)
+    while index and blocks[index - 1].role != "assistant":
+        index -= 1
+    while index and blocks[index - 1].role == "assistant":
+        index -= 1
+    return index
 
 
 def _check_thinking_block(
-    block: PromptBlock, prefix: str, model: str, latest: bool, is_bound: bool, settings: ProviderSettings
+    block: PromptBlock, prefix: str, model: str, is_latest: bool, is_bound: bool, settings: ProviderSettings
 ) -> RefusalReply | str:
-    """Return the refusal of a block that is not as it was made, why it belongs elsewhere, or nothing.
+    """Check one thinking block against the history before it.
 
-    What a model that does not bind has signed may be replayed anywhere.
+    Returns the refusal of a block that was changed, the reason why a block belongs to another history, or an empty
+    string if it is accepted. Thinking of a model that does not bind it may be replayed anywhere.
     """
-    words, mark = (block.value.get(key) for key in THINKING_FIELDS[block.kind])
-    about = open_provider_signature(mark, "thinking")
-    if about is None:
+    text_field, signature_field = THINKING_FIELDS[block.kind]
+    sealed_fields = open_provider_signature(block.value.get(signature_field), "thinking")
+    if sealed_fields is None:
         return "" if settings.accepted_seals == "any" else _make_thinking_refusal(block, _CORRUPT_TEXT)
-    if block.kind == "thinking" and about.get("words") != digest_pieces(str(words).encode("utf-8", "replace")):
-        return _make_thinking_refusal(block, _MODIFIED_TEXT if latest else _CORRUPT_TEXT)
-    if not (is_bound and is_thinking_bound(about.get("model", ""), settings)):
+    if block.kind == "thinking":
+        text_digest = digest_pieces(str(block.value.get(text_field)).encode("utf-8", "replace"))
+        if sealed_fields.get("words") != text_digest:
+            return _make_thinking_refusal(block, _MODIFIED_TEXT if is_latest else _CORRUPT_TEXT)
+    signing_model = sealed_fields.get("model", "")
+    if not is_bound or not is_thinking_bound(signing_model, settings):
         return ""
-    if not is_same_model_name(about.get("model", ""), model):
+    if not is_same_model_name(signing_model, model):
         return "model_mismatch"
-    return "" if about.get("prefix") == prefix else "prefix_mismatch"
+    return "" if sealed_fields.get("prefix") == prefix else "prefix_mismatch"
 
 
 _CORRUPT_TEXT = "Invalid `signature` in `thinking` block"

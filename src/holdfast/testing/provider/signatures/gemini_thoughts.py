@@ -1,4 +1,4 @@
-"""Gemini's thought signatures: whether each is the one its part came with. Which must be there is a rule of lint."""
+"""Sign parts as Gemini does, and check that each part has its own signature; rules check that none is missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.testing.provider.signatures.opaque_texts import (
 )
 
 DUMMY_SIGNATURE = "skip_thought_signature_validator"
-"""What a call of another provider carries; taken without a check (Gemini's thought signatures page)."""
+"""The signature to give to calls of another provider; accepted without a check (Gemini's thought signatures page)."""
 _UNCHECKED_SIGNATURES = (
     None,
     "",
@@ -27,11 +27,15 @@ _UNCHECKED_SIGNATURES = (
     base64.b64encode(DUMMY_SIGNATURE.encode()).decode(),
     DUMMY_SIGNATURE.replace("_", "/"),
 )
-"""What needs no check: SDKs send bytes in base64, and read the dummy as base64 of some bytes."""
+"""Signatures that need no check.
+
+SDKs hold signatures as bytes and send them as base64: they encode the dummy, or take it for base64 and change its
+alphabet.
+"""
 
 
 def sign_gemini_part(part: Mapping[str, Any], model: str) -> str:
-    """Return the signature of a part: good for this model and, on a call, for this name and these arguments."""
+    """Return the signature of a part, which is valid for this model and, on a call, for its name and arguments."""
     return make_provider_signature("thought", model=model, part=_digest_call(part))
 
 
@@ -42,18 +46,18 @@ def _digest_call(part: Mapping[str, Any]) -> str:
 
 
 def get_thought_signature(part: Mapping[str, Any]) -> Any:
-    """Return the signature that a part carries."""
+    """Return the signature of a part in either spelling, or None."""
     return part.get("thoughtSignature", part.get("thought_signature"))
 
 
 def check_thought_signatures(request: ProviderRequest, settings: ProviderSettings) -> RefusalReply | None:
-    """Return the refusal of a signature that was changed, or is another part's or model's."""
+    """Return the refusal of a signature that was changed, or that belongs to another part or model, or None."""
     contents = request.body.get("contents")
     for content in contents if isinstance(contents, list) else ():
         for part in _list_content_parts(content) if isinstance(content, dict) else ():
-            fault = _explain_wrong_signature(part, request.model, settings)
-            if fault:
-                return RefusalReply(400, "INVALID_ARGUMENT", fault)
+            problem = _explain_wrong_signature(part, request.model, settings)
+            if problem:
+                return RefusalReply(400, "INVALID_ARGUMENT", problem)
     return None
 
 
@@ -63,14 +67,16 @@ def _list_content_parts(content: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _explain_wrong_signature(part: Mapping[str, Any], model: str, settings: ProviderSettings) -> str:
-    """Return what is wrong with a part's signature, nothing when it has none that needs a check."""
-    signature_text = get_thought_signature(part)
-    if signature_text in _UNCHECKED_SIGNATURES:
+    """Return the error about a part's signature, or an empty string if it is valid or needs no check."""
+    signature = get_thought_signature(part)
+    if signature in _UNCHECKED_SIGNATURES:
         return ""
-    about = open_provider_signature(signature_text, "thought")
-    if about is None:
+    sealed_fields = open_provider_signature(signature, "thought")
+    if sealed_fields is None:
         return "Corrupted thought signature." if settings.accepted_seals == "own" else ""
-    if not is_same_model_name(about.get("model", ""), model):
+    if not is_same_model_name(sealed_fields.get("model", ""), model):
         return "Invalid thought signature: it was made by another model."
     is_call = "functionCall" in part or "function_call" in part
-    return "Invalid thought signature." if is_call and about.get("part") != _digest_call(part) else ""
+    if is_call and sealed_fields.get("part") != _digest_call(part):
+        return "Invalid thought signature."
+    return ""

@@ -1,7 +1,7 @@
 """Opaque texts that only a strict provider can read: signatures, encrypted reasoning, compactions.
 
-A seal carries what it is about and a keyed digest of that, so a provider needs no memory to check one, and a seal made
-by one provider is good with every other, as it is between two machines of a real one.
+Such a *seal* contains its fields and a keyed digest of them. So a provider needs no memory to check one, and a seal of
+one provider is valid at every other, as between two machines of a real provider.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import TypeAlias
 import msgspec
 
 _SEAL_KEY = b"holdfast strict provider"
-"""Public on purpose: the seals prove that bytes came back unchanged, they keep no secret."""
+"""Public on purpose: seals prove that bytes came back unchanged, and protect no secret."""
 _DIGEST_BYTES = 16
 _SEAL_DECODER = msgspec.json.Decoder(dict[str, str])
 SealContent: TypeAlias = Mapping[str, str]
-"""What a seal is about: its ``kind``, and what that kind needs."""
+"""The fields of a seal: its ``kind``, and those that the kind needs."""
 
 
 def digest_pieces(*pieces: bytes) -> str:
-    """Return a short digest of ``pieces`` that tells their borders apart."""
+    """Return a short digest of ``pieces``, which depends on the borders between them too."""
     state = blake2b(digest_size=_DIGEST_BYTES)
     for piece in pieces:
         state.update(len(piece).to_bytes(8, "big") + piece)
@@ -31,23 +31,27 @@ def digest_pieces(*pieces: bytes) -> str:
 
 
 def make_provider_signature(kind: str, **about: str) -> str:
-    """Return the seal of ``about`` in base64."""
+    """Return a seal with the given fields, as base64."""
     payload = msgspec.json.encode({"kind": kind, **about})
     return base64.b64encode(_sign_payload(payload) + payload).decode()
 
 
 def open_provider_signature(text: object, kind: str) -> SealContent | None:
-    """Return what a seal of ``kind`` is about, or nothing when it is none or a single byte of it was changed."""
+    """Return the fields of a seal of ``kind``, or None if ``text`` is not one or any byte of it was changed."""
     if not isinstance(text, str):
         return None
+    # Clients may send the bytes in the other alphabet of base64, and without padding.
+    standard_text = text.replace("-", "+").replace("_", "/")
+    padding = "=" * (-len(text) % 4)
     try:
-        plain = base64.b64decode(text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4), validate=True)
-        about = _SEAL_DECODER.decode(plain[_DIGEST_BYTES:])
+        data = base64.b64decode(standard_text + padding, validate=True)
+        sealed_fields = _SEAL_DECODER.decode(data[_DIGEST_BYTES:])
     except (binascii.Error, ValueError, msgspec.MsgspecError):
         return None
-    return (
-        about if plain[:_DIGEST_BYTES] == _sign_payload(plain[_DIGEST_BYTES:]) and about.get("kind") == kind else None
-    )
+    digest, payload = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
+    if digest != _sign_payload(payload) or sealed_fields.get("kind") != kind:
+        return None
+    return sealed_fields
 
 
 def _sign_payload(payload: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""What a server of Responses knows of earlier answers: their items, and which item followed which reasoning."""
+"""The memory of a Responses server: the items of earlier answers, and which item followed which reasoning."""
 
 from __future__ import annotations
 
@@ -17,44 +17,50 @@ from holdfast.testing.provider.signatures.opaque_texts import make_provider_sign
 
 
 class ResponseStoreItem(Struct, frozen=True):
-    """An item that an answer had."""
+    """An item of an earlier answer."""
 
     item: dict[str, Any]
     is_stored: bool
-    """Whether it may be named by its id (``store``)."""
+    """Whether requests may refer to it by its id (``store``)."""
     reasoning: dict[str, Any] | None = None
-    """The reasoning right before it."""
+    """The reasoning item right before it, which has to come back with it."""
 
 
 class ResponseStore:
-    """The items and answers of one server. ``items`` by their id, ``answers`` by theirs."""
+    """The items and answers of one server."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self.items: dict[str, ResponseStoreItem] = {}
+        """Items by their id; those that are not stored too, to check what comes back."""
         self.answers: dict[str, list[dict[str, Any]]] = {}
+        """The whole history up to and including an answer, by its id and by the id of its conversation."""
 
     def resolve_references(self, request: ProviderRequest) -> ProviderRequest | RefusalReply:
-        """Return the request with what it only names put in its place: earlier answers and single items."""
+        """Replace the references in a request to earlier answers and single items by the items themselves.
+
+        Returns the refusal if a reference is unknown, and the same request if it has no references.
+        """
         history = self._get_history(request)
         if isinstance(history, RefusalReply):
             return history
-        input_items, is_stored = request.body.get("input"), request.body.get("store") is not False
-        if not isinstance(input_items, str | list | None) or not (history or _has_item_references(input_items)):
+        request_input = request.body.get("input")
+        has_references = bool(history) or _has_item_references(request_input)
+        if not isinstance(request_input, str | list | None) or not has_references:
             return request
-        whole_input = [*history, *get_input_items(input_items)]
-        for at, item in enumerate(whole_input):
+        items = [*history, *get_input_items(request_input)]
+        for index, item in enumerate(items):
             if item.get("type") == "item_reference":
-                stored_item = self.items.get(str(item.get("id")))
+                item_id = str(item.get("id"))
+                stored_item = self.items.get(item_id)
                 if stored_item is None or not stored_item.is_stored:
-                    return _refuse_unknown_item(str(item.get("id")), is_stored=is_stored)
-                whole_input[at] = stored_item.item
+                    return _refuse_unknown_item(item_id, is_stored=request.body.get("store") is not False)
+                items[index] = stored_item.item
         reference_fields = ("previous_response_id", "conversation")
         body = {key: value for key, value in request.body.items() if key not in reference_fields}
-        return msgspec.structs.replace(request, body={**body, "input": whole_input}, is_completed=True)
+        return msgspec.structs.replace(request, body={**body, "input": items}, is_completed=True)
 
     def _get_history(self, request: ProviderRequest) -> list[dict[str, Any]] | RefusalReply:
-        """Return the items that a request goes on from, or the refusal of an answer nobody knows."""
+        """Return the stored items that a request continues, or the refusal of an unknown answer."""
         previous = request.body.get("previous_response_id")
         if previous is not None and request.conversation:
             text = "Mutually exclusive parameters: 'previous_response_id' and 'conversation'."
@@ -69,20 +75,27 @@ class ResponseStore:
     def check_items(
         self, request: ProviderRequest, blocks: Sequence[PromptBlock], settings: ProviderSettings
     ) -> HistoryCheck | RefusalReply:
-        """Return the reasoning that is left out, or the refusal of items that do not fit what the server knows."""
-        chain, kept_blocks, dropped_blocks = HistoryDigest(), list[PromptBlock](), list[tuple[str, str]]()
-        before: list[dict[str, Any]] = []
+        """Check the items of a request against those that this server made.
+
+        Returns the history without reasoning that was made for another one, or the refusal of items that do not match.
+        """
+        history = HistoryDigest()
+        kept_blocks: list[PromptBlock] = []
+        dropped_blocks: list[tuple[str, str]] = []
+        earlier_items: list[dict[str, Any]] = []
         for block in blocks:
-            fault = self._check_item(block.value, before, request, settings) if block.section == "messages" else None
-            if fault is not None:
-                return fault
-            why = _explain_mismatch(block, chain.state, request.model)
-            before += [block.value] if block.section == "messages" else []
-            if why:
-                dropped_blocks.append((str(block.value.get("id", "")), why))
+            if block.section == "messages":
+                refusal = self._check_item(block.value, earlier_items, request, settings)
+                if refusal is not None:
+                    return refusal
+                earlier_items.append(block.value)
+            # Unlike Anthropic, OpenAI drops foreign reasoning silently and reports it in the response.
+            mismatch = _explain_mismatch(block, history.state, request.model)
+            if mismatch:
+                dropped_blocks.append((str(block.value.get("id", "")), mismatch))
             else:
                 kept_blocks.append(block)
-                chain.add_block(block)
+                history.add_block(block)
         return HistoryCheck(tuple(kept_blocks), tuple(dropped_blocks))
 
     def _check_item(
@@ -92,34 +105,33 @@ class ResponseStore:
         request: ProviderRequest,
         settings: ProviderSettings,
     ) -> RefusalReply | None:
-        id_, kind = str(item.get("id", "")), item.get("type")
-        stored_item = self.items.get(id_)
-        if kind in _SEALED_TYPES and item.get("encrypted_content") is not None:
+        item_id = str(item.get("id", ""))
+        item_type = item.get("type")
+        if item_type in _SEALED_TYPES and item.get("encrypted_content") is not None:
             return None if _is_readable(item, settings) else _refuse_corrupt_content(str(item["encrypted_content"]))
-        if (
-            kind == "reasoning"
-            and settings.accepted_seals == "own"
-            and not (stored_item is not None and stored_item.is_stored)
-        ):
-            return _refuse_unknown_item(id_, is_stored=request.body.get("store") is not False)
-        if (
-            stored_item is not None
-            and stored_item.reasoning is not None
-            and not any(_is_same_reasoning(stored_item.reasoning, earlier_item) for earlier_item in earlier_items)
-        ):
-            text = f"Item '{id_}' of type '{kind}' was provided without its required 'reasoning' item:"
-            return RefusalReply(400, "", f"{text} '{stored_item.reasoning.get('id')}'.", details={"param": "input"})
-        return None
+        known_item = self.items.get(item_id)
+        # Reasoning without its encrypted content is only an id, so the server must have stored the item.
+        is_stored = known_item is not None and known_item.is_stored
+        if item_type == "reasoning" and settings.accepted_seals == "own" and not is_stored:
+            return _refuse_unknown_item(item_id, is_stored=request.body.get("store") is not False)
+        required_reasoning = known_item.reasoning if known_item is not None else None
+        if required_reasoning is None:
+            return None
+        if any(_is_same_reasoning(required_reasoning, earlier_item) for earlier_item in earlier_items):
+            return None
+        text = f"Item '{item_id}' of type '{item_type}' was provided without its required 'reasoning' item:"
+        return RefusalReply(400, "", f"{text} '{required_reasoning.get('id')}'.", details={"param": "input"})
 
     def store_answer(self, id_: str, request: ProviderRequest, output_items: Iterable[dict[str, Any]]) -> None:
-        """Remember an answer: its items, what they followed, and the history it stands in."""
-        is_stored, reasoning = request.body.get("store") is not False, None
-        out = list(output_items)
-        for item in out:
+        """Store an answer: its items, the reasoning that each of them followed, and the history up to it."""
+        is_stored = request.body.get("store") is not False
+        items = list(output_items)
+        reasoning = None
+        for item in items:
             self.items[str(item.get("id"))] = ResponseStoreItem(item, is_stored, reasoning)
             reasoning = item if item.get("type") == "reasoning" else None
         if is_stored:
-            self.answers[id_] = [*get_input_items(request.body.get("input")), *out]
+            self.answers[id_] = [*get_input_items(request.body.get("input")), *items]
             if request.conversation:
                 self.answers[request.conversation] = self.answers[id_]
 
@@ -132,10 +144,13 @@ def _has_item_references(input_items: object) -> bool:
 
 
 def _is_same_reasoning(stored_item: dict[str, Any], item: dict[str, Any]) -> bool:
-    """Return whether ``item`` is the reasoning that was kept, by its id or its content."""
-    return item.get("type") == "reasoning" and any(
-        item.get(key) is not None and item.get(key) == stored_item.get(key) for key in ("id", "encrypted_content")
-    )
+    """Return whether ``item`` is the stored reasoning, by its id or its encrypted content."""
+    if item.get("type") != "reasoning":
+        return False
+    for key in ("id", "encrypted_content"):
+        if item.get(key) is not None and item.get(key) == stored_item.get(key):
+            return True
+    return False
 
 
 def _is_readable(item: dict[str, Any], settings: ProviderSettings) -> bool:
@@ -144,21 +159,19 @@ def _is_readable(item: dict[str, Any], settings: ProviderSettings) -> bool:
 
 
 def _explain_mismatch(block: PromptBlock, prefix: str, model: str) -> str:
-    """Return why the model does not read this reasoning, or nothing when it does."""
-    about = (
-        open_provider_signature(block.value.get("encrypted_content"), "reasoning")
-        if block.kind == "reasoning"
-        else None
-    )
-    if about is None:
+    """Return the reason why a block is reasoning of another model or history, or an empty string."""
+    if block.kind != "reasoning":
         return ""
-    if not is_same_model_name(about.get("model", ""), model):
+    sealed_fields = open_provider_signature(block.value.get("encrypted_content"), "reasoning")
+    if sealed_fields is None:
+        return ""
+    if not is_same_model_name(sealed_fields.get("model", ""), model):
         return "model_mismatch"
-    return "" if about.get("prefix") == prefix else "prefix_mismatch"
+    return "" if sealed_fields.get("prefix") == prefix else "prefix_mismatch"
 
 
 def encrypt_reasoning(prefix: str, model: str, words: str) -> str:
-    """Return reasoning that only the provider reads, behind ``prefix``, a state of the chain."""
+    """Encrypt the reasoning ``words`` of ``model``, after the history with the digest ``prefix``."""
     return make_provider_signature("reasoning", prefix=prefix, model=model, words=words)
 
 
