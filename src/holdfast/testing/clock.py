@@ -153,6 +153,7 @@ class _FakeClockSelector(selectors.DefaultSelector):
         ready = super().select(0)
         if ready or (timeout is not None and timeout <= 0):
             return ready
+        # No time passes for a thread: its work is real, and jumping to the next timer would let timeouts strike it.
         if self._loop.is_threaded:
             return super().select(None)
         # One socket is always watched: the loop's own, by which threads wake it.

@@ -79,11 +79,12 @@ class AnswerStream:
     def _add_parsed_event(self, event: StreamEvent) -> bool:
         """Add an event of any kind by decoding it in full; the result is that of ``add_event``."""
         data = event.data.strip()
-        if data == DONE_DATA:
+        if data == DONE_DATA:  # the end mark of Chat's streams, the only data that is not JSON
             self._accumulator.add_event("[DONE]", {})
             return False
         readable_data = make_json_readable(data) if data else None
         if readable_data is None:
+            # JSON that was cut or mangled is lost; only bytes that are no text make the rest of the answer suspect.
             self._is_damaged = self._is_damaged or not is_utf8(event.raw)
             self.unreadable_events += bool(data)
             return False
@@ -106,6 +107,7 @@ class AnswerStream:
 
     def build_answer(self) -> ParsedAnswer:
         """Return the answer so far."""
+        # Through the body's own parser, so that streamed and complete answers cannot be read differently.
         answer = self._answer_format.parse_body(read_json_fields(self.build_body()))
         if self._is_damaged:
             answer = replace(answer, is_damaged=True)

@@ -38,6 +38,11 @@ def wrap_in_list(raw: Raw) -> list[Raw]:
     return [] if kind == "n" else [raw]
 
 
+def encode_raw(value: object) -> Raw:
+    """Encode a value as raw JSON, to be a field or an element of another value."""
+    return Raw(encode_json(value))
+
+
 def decode_fields_if_object(raw: Raw | None) -> dict[str, Raw]:
     """Return the fields of a JSON object, or an empty dict for any other value."""
     return decode_json_fields(raw) if raw is not None and get_json_first_char(raw) == "{" else {}
@@ -95,7 +100,7 @@ def _drop_invalid_signature(raw: Raw) -> Raw:
             invalid_keys.append(key)
     if not invalid_keys:
         return raw
-    return Raw(encode_json({key: value for key, value in raw_fields.items() if key not in invalid_keys}))
+    return encode_raw({key: value for key, value in raw_fields.items() if key not in invalid_keys})
 
 
 def _split_text_part(fields: Mapping[str, Raw]) -> list[Raw]:
@@ -107,8 +112,8 @@ def _split_text_part(fields: Mapping[str, Raw]) -> list[Raw]:
     if not has_payload or not read_json_text(fields.get("text")):
         return []
     return [
-        Raw(encode_json({"text": fields["text"]})),
-        Raw(encode_json({key: raw for key, raw in fields.items() if key != "text"})),
+        encode_raw({"text": fields["text"]}),
+        encode_raw({key: raw for key, raw in fields.items() if key != "text"}),
     ]
 
 
@@ -128,7 +133,7 @@ def _reshape_block(raw: Raw, spec: ApiSpec, role: str) -> Raw:
     # A cache breakpoint is about the position, not the words; without it the whole prompt is written anew.
     if spec.supports_cache_control and "cache_control" in raw_fields:
         new_fields["cache_control"] = raw_fields["cache_control"]
-    return Raw(encode_json(new_fields))
+    return encode_raw(new_fields)
 
 
 def find_block_text(fields: Mapping[str, Raw]) -> str:
@@ -158,7 +163,7 @@ def get_text_block_type(spec: ApiSpec, role: str) -> str:
 def build_text_block(text: str, spec: ApiSpec, role: str) -> Raw:
     """Build a text block of this API."""
     block_type = get_text_block_type(spec, role)
-    return Raw(encode_json({"type": block_type, "text": text} if block_type else {"text": text}))
+    return encode_raw({"type": block_type, "text": text} if block_type else {"text": text})
 
 
 def render_foreign_block(fields: Mapping[str, Raw]) -> str:
@@ -187,9 +192,9 @@ def reshape_tool_output(raw: Raw, spec: ApiSpec) -> Raw:
     is_list = kind == "["
     is_block = kind == "{" and _is_result_block(decode_json_fields(raw))
     if not is_list and not is_block:
-        return Raw(encode_json(bytes(raw).decode()))
+        return encode_raw(bytes(raw).decode())
     blocks = [new_block for block in wrap_in_list(raw) for new_block in _reshape_result_block(block, spec)]
-    return Raw(encode_json(blocks))
+    return encode_raw(blocks)
 
 
 def _is_result_block(fields: Mapping[str, Raw]) -> bool:

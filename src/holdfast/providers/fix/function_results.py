@@ -9,7 +9,7 @@ from msgspec import Raw
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.lenient_json import read_json_items, read_json_text
 from holdfast.providers.common.json.raw_json import encode_json, replace_json_fields
-from holdfast.providers.fix.blocks import decode_fields_if_object
+from holdfast.providers.fix.blocks import decode_fields_if_object, encode_raw
 from holdfast.providers.fix.fix_context import FixContext, RequestFix, build_request_fix
 from holdfast.providers.rules.rule import Finding
 
@@ -49,9 +49,9 @@ def _iter_named_messages(raws: Sequence[Raw]) -> Iterator[Raw]:
         if role != "function" or read_json_text(raw_fields.get("name")):
             yield raw
         elif waiting_function:
-            yield Raw(encode_json({**raw_fields, "name": waiting_function}))
+            yield encode_raw({**raw_fields, "name": waiting_function})
         else:
-            yield Raw(encode_json({**raw_fields, "role": "tool"}))
+            yield encode_raw({**raw_fields, "role": "tool"})
         if role in ("assistant", "function"):
             waiting_function = _get_called_function(raw_fields)
 

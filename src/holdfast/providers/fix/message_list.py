@@ -12,7 +12,7 @@ from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.json_path import get_json_first_char
 from holdfast.providers.common.json.lenient_json import read_json_items, read_json_text
 from holdfast.providers.common.json.raw_json import decode_json_fields, encode_json, replace_json_fields
-from holdfast.providers.fix.blocks import decode_fields_if_object, iter_replacement_blocks, wrap_in_list
+from holdfast.providers.fix.blocks import decode_fields_if_object, encode_raw, iter_replacement_blocks, wrap_in_list
 from holdfast.providers.fix.fix_context import FixContext, RequestFix, build_request_fix
 from holdfast.providers.fix.lost_text import SYSTEM_PROMPT_FIELDS
 from holdfast.providers.rules.rule import Finding
@@ -149,7 +149,7 @@ def _hoist_system_messages(body: bytes, spec: ApiSpec, _errors: Sequence[Finding
         hoisted_count += 1
     if not hoisted_count:
         return body, []
-    raw_fields[spec.messages_field] = Raw(encode_json(raws[hoisted_count:]))
+    raw_fields[spec.messages_field] = encode_raw(raws[hoisted_count:])
     why = f"{hoisted_count} system message(s) at the start moved into {spec.system_fields[0]!r}"
     new_body = encode_json(_append_system_blocks(raw_fields, spec, blocks))
     return new_body, [RequestFix("system", why, f"$.{spec.messages_field}[0]")]

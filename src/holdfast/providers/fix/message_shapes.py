@@ -28,6 +28,7 @@ from holdfast.providers.common.json.raw_json import (
 from holdfast.providers.fix.blocks import (
     build_text_block,
     decode_fields_if_object,
+    encode_raw,
     find_block_text,
     get_text_block_type,
     iter_replacement_blocks,
@@ -117,7 +118,7 @@ def _drop_unreadable_fields(raw: Raw, spec: ApiSpec) -> tuple[Raw, list[str]]:
         return raw, []
     # One field at a time beside the core: the decoder stops at the first bad one and does not say which others are.
     dropped = [key for key in raw_fields if not _is_decodable(encode_json({**core_fields, key: raw_fields[key]}), spec)]
-    return Raw(encode_json({key: value for key, value in raw_fields.items() if key not in dropped})), dropped
+    return encode_raw({key: value for key, value in raw_fields.items() if key not in dropped}), dropped
 
 
 def _is_decodable(message: JsonBytes, spec: ApiSpec) -> bool:
@@ -141,14 +142,14 @@ def _reshape_message(raw: Raw, spec: ApiSpec) -> Raw | None:
         text = read_json_text(raw) if kind == '"' else ""
         if not text.strip():
             return None
-        return Raw(encode_json(_build_single_block_message("user", build_text_block(text, spec, "user"), spec)))
+        return encode_raw(_build_single_block_message("user", build_text_block(text, spec, "user"), spec))
     raw_fields = decode_json_fields(raw)
     if spec.group_items is None:
         new_fields = _reshape_role_message(raw_fields, spec)
     else:
         new_fields = _reshape_item(raw_fields, spec)
     new_fields = stringify_numeric_ids(new_fields)
-    return raw if new_fields == raw_fields else Raw(encode_json(new_fields))
+    return raw if new_fields == raw_fields else encode_raw(new_fields)
 
 
 def _build_single_block_message(role: str, block: Raw, spec: ApiSpec) -> dict[str, object]:
@@ -162,12 +163,12 @@ def _reshape_item(fields: dict[str, Raw], spec: ApiSpec) -> dict[str, Raw]:
     if text:  # a content block that stands alone in the list
         role = "assistant" if item_type == "output_text" else "user"
         block = build_text_block(text, spec, role)
-        return {"type": Raw(b'"message"'), "role": Raw(encode_json(role)), "content": Raw(encode_json([block]))}
+        return {"type": Raw(b'"message"'), "role": encode_raw(role), "content": encode_raw([block])}
     if item_type in _CALL_TYPES and bytes(fields.get("call_id", b"null")) in (b"null", b'""'):
         call_id = read_json_text(fields.get("id"))
         if not call_id:
             call_id = mint_call_id(encode_json(fields).decode(), get_api_dialect(spec.api, ""))
-        return {**fields, "call_id": Raw(encode_json(call_id))}
+        return {**fields, "call_id": encode_raw(call_id)}
     if item_type in _OUTPUT_TYPES and "output" in fields:
         return {"call_id": Raw(b'""'), **fields, "output": reshape_tool_output(fields["output"], spec)}
     is_message = item_type in ("", "message") and ("role" in fields or any(key in fields for key in CONTENT_FIELDS))
@@ -179,7 +180,7 @@ def _reshape_role_message(fields: dict[str, Raw], spec: ApiSpec) -> dict[str, Ra
     new_fields = dict(fields)
     role = _choose_role(fields.get("role"), spec)
     if role is not None:
-        new_fields["role"] = Raw(encode_json(role))
+        new_fields["role"] = encode_raw(role)
     content_field = spec.shape.content_field
     own_content = new_fields.get(content_field)
     contents = []
@@ -228,7 +229,7 @@ def _reshape_content(contents: Sequence[Raw], spec: ApiSpec, role: str) -> Raw:
             reshaped_block = _reshape_result(new_block, spec) if spec.supports_cache_control else new_block
             new_blocks.append(_render_unreadable_result(reshaped_block, spec, role))
     is_unchanged_list = len(contents) == 1 and get_json_first_char(contents[0]) == "[" and new_blocks == blocks
-    return contents[0] if is_unchanged_list else Raw(encode_json(new_blocks))
+    return contents[0] if is_unchanged_list else encode_raw(new_blocks)
 
 
 def _render_unreadable_result(block: Raw, spec: ApiSpec, role: str) -> Raw:
@@ -259,7 +260,7 @@ def _reshape_result(block: Raw, spec: ApiSpec) -> Raw:
         del new_fields["is_error"]
     if block_type == "tool_result" and "content" in raw_fields:
         new_fields["content"] = reshape_tool_output(raw_fields["content"], spec)
-    return block if new_fields == raw_fields else Raw(encode_json(new_fields))
+    return block if new_fields == raw_fields else encode_raw(new_fields)
 
 
 # -- ids ---------------------------------------------------------------------------------------------------------------
@@ -270,7 +271,7 @@ def stringify_numeric_ids(fields: dict[str, Raw]) -> dict[str, Raw]:
     new_fields = dict(fields)
     for key in _ID_FIELDS:
         if key in fields and get_json_first_char(fields[key]) in "-0123456789":
-            new_fields[key] = Raw(encode_json(bytes(fields[key]).decode()))
+            new_fields[key] = encode_raw(bytes(fields[key]).decode())
     return new_fields
 
 
@@ -283,8 +284,8 @@ def _stringify_message_ids(raw: Raw) -> Raw:
             blocks = read_json_items(raw_fields[key])
             new_blocks = [_stringify_block_ids(block) for block in blocks]
             if new_blocks != blocks:
-                new_fields[key] = Raw(encode_json(new_blocks))
-    return raw if new_fields == raw_fields else Raw(encode_json(new_fields))
+                new_fields[key] = encode_raw(new_blocks)
+    return raw if new_fields == raw_fields else encode_raw(new_fields)
 
 
 def _stringify_block_ids(raw: Raw) -> Raw:
@@ -294,4 +295,4 @@ def _stringify_block_ids(raw: Raw) -> Raw:
     if not is_call_or_result:
         return raw
     new_fields = stringify_numeric_ids(raw_fields)
-    return raw if new_fields == raw_fields else Raw(encode_json(new_fields))
+    return raw if new_fields == raw_fields else encode_raw(new_fields)

@@ -22,6 +22,7 @@ from holdfast.providers.common.json.json_path import get_json_first_char
 from holdfast.providers.common.json.lenient_json import read_json_items, read_json_text
 from holdfast.providers.common.json.raw_json import decode_json_fields, decode_json_value, encode_json
 from holdfast.providers.fix.blocks import (
+    encode_raw,
     iter_replacement_blocks,
     render_foreign_block,
     reshape_tool_output,
@@ -79,7 +80,7 @@ def translate_message(raw: Raw, spec: ApiSpec, foreign_blocks: Sequence[ForeignB
 
 def _set_message_role(raw: Raw, role: Role) -> Raw:
     # Only for Anthropic (the API with cache_control), where results are a user's blocks.
-    return Raw(encode_json({**decode_json_fields(raw), "role": "user" if role == "tool" else role}))
+    return encode_raw({**decode_json_fields(raw), "role": "user" if role == "tool" else role})
 
 
 def _rebuild_message(raw: Raw, spec: ApiSpec) -> TranslatedMessage:
@@ -143,7 +144,7 @@ def _decode_side_fields(fields: Mapping[str, Raw], spec: ApiSpec) -> tuple[Part,
     if get_json_first_char(fields.get("function_call")) == "{":
         name = read_json_text(decode_json_fields(fields["function_call"]).get("name"))
         # The old form has no ids. An id of this shape counts as none: the result is tied to the call by its name.
-        calls.append(Raw(encode_json({"id": f"{name}#1", "type": "function", "function": fields["function_call"]})))
+        calls.append(encode_raw({"id": f"{name}#1", "type": "function", "function": fields["function_call"]}))
     chat_message = API_SPECS[_CHAT_API].decode_message(encode_json({"role": "assistant", "tool_calls": calls}))
     keeps_file_ids = have_one_provider(spec.api, _CHAT_API)
     return strip_foreign_content(chat_message, spec.api, keeps_file_ids=keeps_file_ids).parts
@@ -232,11 +233,11 @@ def _prepare_block(block: Raw, spec: ApiSpec) -> Raw:
     raw_fields = decode_json_fields(block)
     new_fields = stringify_numeric_ids(raw_fields)
     if spec.shape.image_url_is_object and get_json_first_char(new_fields.get("image_url")) == '"':
-        new_fields["image_url"] = Raw(encode_json({"url": new_fields["image_url"]}))
+        new_fields["image_url"] = encode_raw({"url": new_fields["image_url"]})
     for key in ("content", "output"):
         if key in new_fields:
             new_fields[key] = reshape_tool_output(new_fields[key], spec)
-    return block if new_fields == raw_fields else Raw(encode_json(new_fields))
+    return block if new_fields == raw_fields else encode_raw(new_fields)
 
 
 def _decode_blocks_of_api(raws: Sequence[Raw], api: str) -> list[tuple[Part, ...]]:
@@ -248,7 +249,7 @@ def _decode_blocks_of_api(raws: Sequence[Raw], api: str) -> list[tuple[Part, ...
     parts_by_block = []
     for raw in raws:
         # Calls, results and reasoning of Responses are items of the list; everything else is a block of a message.
-        item = raw if _is_responses_item(raw) else Raw(encode_json({"role": "user", "content": [raw]}))
+        item = raw if _is_responses_item(raw) else encode_raw({"role": "user", "content": [raw]})
         parts_by_block.append(spec.decode_message(item).parts)
     return parts_by_block
 

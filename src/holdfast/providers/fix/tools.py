@@ -12,6 +12,7 @@ from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.lenient_json import read_json_items
 from holdfast.providers.common.json.raw_json import decode_json_value, encode_json, replace_json_fields
 from holdfast.providers.common.portable_options import FunctionTool, PortableOptions
+from holdfast.providers.fix.blocks import encode_raw
 from holdfast.providers.fix.fix_context import FixContext, RequestFix
 from holdfast.providers.foreign.foreign_blocks import BlockOrigin, classify_tool_declaration
 from holdfast.providers.registry import API_SPECS
@@ -74,7 +75,7 @@ def translate_foreign_tools(
 def _translate_tools(raws: Sequence[Raw], source_api: str, target_api: str) -> tuple[list[object], list[str]]:
     """Translate tools of one API to another; return them with a note on each that the other cannot have."""
     source_options = read_request_options(
-        source_api, {_TOOLS_FIELD: Raw(encode_json(raws))}, API_SPECS[source_api].messages_field
+        source_api, {_TOOLS_FIELD: encode_raw(raws)}, API_SPECS[source_api].messages_field
     )
     losses = [
         f"the tool {tool_type}: only functions of the client's have a form there"

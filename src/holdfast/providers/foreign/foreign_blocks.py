@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from msgspec import Struct
 
+from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.common.content_kinds import (
     BUILT_IN_CALL_KIND,
     CALL_KIND,
@@ -53,44 +54,45 @@ _KIND_BY_MEDIA_TYPE = {"image": PICTURE_KIND, "audio": SOUND_KIND}
 """Kinds of inline data by the first half of its MIME type; any other type is a document."""
 
 
-def _merge_origins(*tables: tuple[str, Mapping[T, str]]) -> dict[T, BlockOrigin]:
-    """Merge tables of kinds into one of origins; the APIs of a key are in the order of ``tables``."""
+def _merge_origins(*getters: Callable[[ApiSpec], Mapping[T, str]]) -> dict[T, BlockOrigin]:
+    """Merge the tables of kinds that ``getters`` take from the specs into one table of origins.
+
+    The APIs of a key are in the order of the getters, and of the registry for each of them.
+    """
     origins: dict[T, BlockOrigin] = {}
-    for api, kinds in tables:
-        for key, kind in kinds.items():
-            earlier_apis = origins[key].apis if key in origins else ()
-            origins[key] = BlockOrigin(kind, (*earlier_apis, api))
+    for get_kinds in getters:
+        for spec in API_SPECS.values():
+            for key, kind in get_kinds(spec).items():
+                earlier_apis = origins[key].apis if key in origins else ()
+                origins[key] = BlockOrigin(kind, (*earlier_apis, spec.api))
     return origins
 
 
 # The tables below are all derived from the specs of the APIs, so that an API is added without a change here.
-_SPECS = API_SPECS.values()
 _ORIGIN_BY_TYPE = _merge_origins(
-    *((spec.api, spec.blocks.kinds_by_type) for spec in _SPECS),
-    *((spec.api, spec.blocks.later_kinds_by_type) for spec in _SPECS),
+    lambda spec: spec.blocks.kinds_by_type,
+    lambda spec: spec.blocks.later_kinds_by_type,
 )
-_ORIGIN_BY_TYPE_AND_FIELD = _merge_origins(*((spec.api, spec.blocks.kinds_by_type_and_field) for spec in _SPECS))
+_ORIGIN_BY_TYPE_AND_FIELD = _merge_origins(lambda spec: spec.blocks.kinds_by_type_and_field)
 """Origins by type and a field that must be there too, for types that several APIs use."""
-_ORIGIN_BY_FIELD = _merge_origins(*((spec.api, spec.blocks.kinds_by_field) for spec in _SPECS))
+_ORIGIN_BY_FIELD = _merge_origins(lambda spec: spec.blocks.kinds_by_field)
 """Origins of elements without a type (Gemini's parts), by the field that holds an object."""
 _COMPACTION_ORIGIN_BY_FIELD = _merge_origins(
-    *((spec.api, {spec.blocks.compaction_field: TEXT_KIND}) for spec in _SPECS if spec.blocks.compaction_field)
+    lambda spec: {spec.blocks.compaction_field: TEXT_KIND} if spec.blocks.compaction_field else {}
 )
 """Origins of blocks of type ``compaction``, by the field that only one API's have."""
-_APIS_BY_TYPE_END = _merge_origins(
-    *((spec.api, dict.fromkeys(spec.blocks.built_in_type_ends, BUILT_IN_CALL_KIND)) for spec in _SPECS)
+_BUILT_IN_ORIGIN_BY_TYPE_END = _merge_origins(
+    lambda spec: dict.fromkeys(spec.blocks.built_in_type_ends, BUILT_IN_CALL_KIND)
 )
 """Origins of calls of built-in tools and their results, by the end of their types."""
-MESSAGE_ORIGIN_BY_FIELD = _merge_origins(*((spec.api, {spec.shape.content_field: MESSAGE_KIND}) for spec in _SPECS))
+MESSAGE_ORIGIN_BY_FIELD = _merge_origins(lambda spec: {spec.shape.content_field: MESSAGE_KIND})
 """Origins of messages, by the field that holds their content."""
-_CALL_ORIGIN_BY_FIELD = _merge_origins(
-    *((spec.api, dict.fromkeys(spec.blocks.call_fields, CALL_KIND)) for spec in _SPECS)
-)
-_CALL_FIELD_TYPES = {name: type_ for spec in _SPECS for name, type_ in spec.blocks.call_fields.items()}
+_CALL_ORIGIN_BY_FIELD = _merge_origins(lambda spec: dict.fromkeys(spec.blocks.call_fields, CALL_KIND))
+_CALL_FIELD_TYPES: dict[str, type] = {}
+for _spec in API_SPECS.values():
+    _CALL_FIELD_TYPES.update(_spec.blocks.call_fields)
 """The JSON types of fields that hold calls beside a content."""
-_RESULT_ORIGIN_BY_ROLE = _merge_origins(
-    *((spec.api, dict.fromkeys(spec.blocks.result_roles, RESULT_KIND)) for spec in _SPECS)
-)
+_RESULT_ORIGIN_BY_ROLE = _merge_origins(lambda spec: dict.fromkeys(spec.blocks.result_roles, RESULT_KIND))
 """Origins of messages that are tool results, by their role."""
 _CONTENT_FIELDS = (*MESSAGE_ORIGIN_BY_FIELD, "output")
 """Fields that hold blocks, of messages and of results that are elements of the list themselves."""
@@ -139,7 +141,10 @@ def _classify_typed_block(block_type: str, block: Mapping[str, Any]) -> BlockOri
             return origin
     if block_type == "compaction":
         return next((origin for field, origin in _COMPACTION_ORIGIN_BY_FIELD.items() if field in block), None)
-    return next((origin for end, origin in _APIS_BY_TYPE_END.items() if block_type.endswith(end)), None)
+    for type_end, origin in _BUILT_IN_ORIGIN_BY_TYPE_END.items():
+        if block_type.endswith(type_end):
+            return origin
+    return None
 
 
 def classify_tool_declaration(tool: object) -> BlockOrigin | None:

@@ -48,18 +48,18 @@ _FIELDS_DECODER = Decoder(dict[str, Any])
 _SHARED_ROLES = frozenset({"user", "assistant", "system"})
 
 
-def _merge_owners(*tables: tuple[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
-    """Return the APIs of each key, in the order of ``tables``."""
-    owners: dict[str, tuple[str, ...]] = {}
-    for api, keys in tables:
-        for key in keys:
-            owners[key] = (*owners.get(key, ()), api)
-    return owners
+def _list_apis_by_key(get_keys: Callable[[ApiSpec], Iterable[str]]) -> dict[str, tuple[str, ...]]:
+    """Return the APIs that have each key, in the order of the registry."""
+    apis: dict[str, tuple[str, ...]] = {}
+    for spec in API_SPECS.values():
+        for key in get_keys(spec):
+            apis[key] = (*apis.get(key, ()), spec.api)
+    return apis
 
 
-_APIS_BY_FIELD = _merge_owners(*((spec.api, spec.blocks.own_message_fields) for spec in API_SPECS.values()))
+_APIS_BY_FIELD = _list_apis_by_key(lambda spec: spec.blocks.own_message_fields)
 """The APIs of message fields that carry content in these APIs and mean nothing in others."""
-_APIS_BY_ROLE = _merge_owners(*((spec.api, spec.blocks.own_roles) for spec in API_SPECS.values()))
+_APIS_BY_ROLE = _list_apis_by_key(lambda spec: spec.blocks.own_roles)
 """The APIs of roles that not all of them have."""
 # LiteLLM accepts a document of Anthropic's form in a list of Chat messages, so it is no sign against Chat.
 _ALSO_READ_BY = {BlockOrigin(DOCUMENT_KIND, (ANTHROPIC_SPEC.api,)): (OPENAI_CHAT_SPEC.api,)}

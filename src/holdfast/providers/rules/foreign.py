@@ -90,6 +90,7 @@ def _find_enclosing_origin(inner_path: str, foreign_blocks: Mapping[str, BlockOr
     return foreign_blocks.get(_RELATED_PATHS.get(inner_path, inner_path))
 
 
+# A message in another API's form has its content in the other field, so the finding is about a missing one.
 _CONTENT_PATHS = (".content", ".parts")
 _RELATED_PATHS = {".tool_call_id": ".role"}
 """Paths of missing fields, with that of the field which shows why they are missing."""

@@ -13,6 +13,8 @@ NumberRange = tuple[float, float]
 """Smallest and largest allowed value, both included."""
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]+\Z")
 _GEMINI_TOOL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}\Z")
+# The limit of Anthropic and of Responses. Anthropic's specification of 2024 had 64, as Chat still has, whose rules pass
+# their own number.
 _MAX_TOOL_NAME_CHARS = 128
 
 

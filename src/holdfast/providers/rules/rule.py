@@ -51,6 +51,7 @@ class Rule(Struct, frozen=True):
         return "warning" if self.evidence == "inferred" else "error"
 
 
+# Sources of rules. They name the version that was read, so that a rule can be looked up again.
 ANTHROPIC_DOCS = "reference and SDK 2.12 types of the Messages API"
 OPENAI_DOCS = "OpenAPI 2.3.0 and SDK 3.54 types"
 GEMINI_DOCS = "API reference and SDK 3.4 types"

@@ -44,6 +44,7 @@ def validate_request(
     Raises ``UnrecognizedContent`` if the API is not given and cannot be told from the body.
     """
     try:
+        # A mapping is encoded too: its size is a rule, and the API is recognized from raw top-level fields.
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
         fields = parse_body_fields(data)
         value = msgspec.json.decode(data) if isinstance(body, bytes) else body
@@ -54,10 +55,12 @@ def validate_request(
     view = RequestView(value, len(data), _merge_betas(value, betas), _get_body_model(fields) or model)
     request = spec.rules.build_view(view)
     applied_rules = (*spec.rules.rules, *spec.rules.required) if complete else spec.rules.rules
+    # By identity, so that the default costs nothing. Rules of other APIs in ``rules`` fall out by their names.
     if rules is not ALL_RULES:
         names = {rule.name for rule in rules}
         applied_rules = tuple([rule for rule in applied_rules if rule.name in names])
     findings = collect_findings(applied_rules, request)
+    # Explaining comes last: rules must not know other APIs, and what is found must not depend on it.
     messages = request.get_list(spec.messages_field)
     return explain_foreign_findings(findings, messages, spec.messages_field, request.get_list("tools"), api)
 
@@ -91,4 +94,8 @@ def _merge_betas(body: Mapping[str, Any], header_betas: Iterable[str] | None) ->
     body_betas = body.get("betas", body.get("anthropic_beta"))  # Bedrock has the second spelling
     if not isinstance(body_betas, list):
         return None if header_betas is None else frozenset(header_betas)
-    return frozenset([*(header_betas or ()), *(beta for beta in body_betas if isinstance(beta, str))])
+    betas = set(header_betas or ())
+    for beta in body_betas:
+        if isinstance(beta, str):
+            betas.add(beta)
+    return frozenset(betas)

@@ -166,6 +166,7 @@ class CacheLedger:
         for prefix, tokens in pieces:
             if self._expires_at.get(prefix, 0.0) > now:
                 cached_tokens = max(cached_tokens, tokens)
+        # Where writes are charged, the provider keeps only the prompt as a whole.
         for prefix, _ in pieces[-1:] if cache_rules.reports_writes else pieces:
             self._keep_prefix(prefix, cache_rules.ttl, now)
         read_tokens = cached_tokens - cached_tokens % cache_rules.step

@@ -38,7 +38,7 @@ class ProviderClient:
         self.model = model or STRICTEST_MODELS[api]
         self.body: dict[str, Any] = {} if api == "gemini" else {"model": self.model}
         if api == "anthropic":
-            self.body["max_tokens"] = 1_000
+            self.body["max_tokens"] = 1_000  # the only API that requires it
         if tools:
             self.body["tools"] = _encode_tools(api, tools)
         self.body |= {_HISTORY_FIELDS[api]: [], **fields}
@@ -52,7 +52,7 @@ class ProviderClient:
     def send_history(self, endpoint: Any = "generate", **headers: str) -> ProviderReply:
         """Send the conversation as it is and return the reply; an answer is added to the history."""
         header_fields = {name.replace("_", "-"): value for name, value in headers.items()}
-        model = self.model if self.api == "gemini" else ""
+        model = self.model if self.api == "gemini" else ""  # Gemini's address names the model, not the body
         reply = self.provider.answer_body(self.api, self.body, endpoint=endpoint, model=model, headers=header_fields)
         if isinstance(reply, ModelAnswer):
             self.history.extend(_encode_answer_history(self.api, reply))

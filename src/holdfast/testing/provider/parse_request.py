@@ -76,6 +76,7 @@ def parse_provider_request(
     request: IncomingRequest, max_bytes: int | None = None, models: tuple[str, ...] = ()
 ) -> ProviderRequest | RefusalReply:
     """Parse a request, or return the refusal of one that is too large, not JSON, incomplete or of an unknown model."""
+    # The size comes first: it is checked at the edge, before anything parses the body.
     limit = MAX_BYTES[request.api] if max_bytes is None else max_bytes
     if len(request.body) > limit:
         return _refuse_body_size(request.api, limit, len(request.body))
@@ -166,6 +167,7 @@ def _check_required_fields(request: IncomingRequest, body: Mapping[str, Any], mo
     required_fields = {"model": model, _HISTORY_FIELD[request.api]: body.get(_HISTORY_FIELD[request.api])}
     if request.api == "anthropic" and request.endpoint == "generate":
         required_fields["max_tokens"] = body.get("max_tokens")
+    # A request that continues stored history may add nothing to it.
     if request.api == "openai-responses" and _has_stored_history(body):
         required_fields.pop("input")
     for name, value in required_fields.items():

@@ -74,6 +74,7 @@ class Provider:
         """
         raise_if_wrong_type(ConfigError, settings=(settings, ProviderSettings | None))
         self.settings = settings or ProviderSettings()
+        # Checked here, since an overflow may first occur in the middle of a long test.
         if self.settings.overflow not in overflowing.OVERFLOW_NAMES:
             names = ", ".join(overflowing.OVERFLOW_NAMES)
             raise ConfigError(f"no provider says an overflow as {self.settings.overflow!r}; choose one of {names}")
@@ -175,6 +176,7 @@ class Provider:
         reply = make_provider_reply(
             answer_context, lambda: self._script.choose_next_answer(request, accepted_blocks.pieces)
         )
+        # Kept even with `store: false`: the server still checks that items come back with their reasoning.
         if isinstance(reply, ModelAnswer) and request.api == "openai-responses":
             output_items = [msgspec.json.decode(part.raw) for part in reply.parts if part.raw is not None]
             self.response_store.store_answer(reply.id, request, output_items)

@@ -73,6 +73,7 @@ def _get_cache_marker(value: object) -> str:
 
 # -- canonical form ----------------------------------------------------------------------------------------------------
 
+# Clients drop or add these without changing what the model reads.
 _IGNORED_FIELDS = frozenset({"cache_control", "status", "annotations", "logprobs"})
 _TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
 _ID_REPLACING_FIELDS = frozenset({"call_id", "encrypted_content", "summary", "role"})

@@ -40,6 +40,7 @@ def write_project(folder: Path, routes: Sequence[FerryRoute] = ROUTES) -> None:
         (folder / name).write_text(text, "utf-8")
     for name, script in (("audit", AUDIT_PROGRAM), ("check", CHECK_PROGRAM)):
         (folder / "tools" / f"{name}.py").write_text(script, "utf-8")
+        # -I -S keep the surrounding environment out of the programs, and make them start fast.
         (folder / name).write_text(f'exec "{sys.executable}" -I -S tools/{name}.py "$@"\n', "utf-8")
 
 

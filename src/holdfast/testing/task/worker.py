@@ -56,6 +56,7 @@ class ScriptedTaskModel:
             yield ScriptedAnswer("REPORT.md is written and checked: every route is as agreed with its port.")
         except FactLost as lost:
             yield ScriptedAnswer(f"I cannot go on: {lost}.")
+        # The agent may ask again after the end, for instance because a test sends one more message.
         while True:
             yield ScriptedAnswer("There is nothing left to do.")
 
@@ -132,6 +133,7 @@ class ScriptedTaskModel:
             if self._shown.find_last(pattern):
                 return
             self.recalls += 1
+            # A search shows the lines around each hit. If the fact is not among them, its result is read in full.
             yield _make_call(f"I no longer see: {words}", "fetch_result", search=f'"{words}"')
             match = re.search(r'recall\(id="(\w+)"\) tool', self._shown.newest)
             if self._shown.find_last(pattern) is None and match is not None:

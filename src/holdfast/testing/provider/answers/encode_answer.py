@@ -183,6 +183,7 @@ def fit_answer(answer: ScriptedAnswer, limit: int | None, count: Callable[[str],
         text = _cut_text_to_tokens(answer.text, max_tokens - used_tokens, count)
         used_tokens += count(text)
     calls = []
+    # A model that was cut in its text never comes to its calls, and half a call is not sent at all.
     for name, arguments in answer.calls if text == answer.text else ():
         call_tokens = count(name) + count(_encode_json_string(arguments))
         if used_tokens + call_tokens > max_tokens:

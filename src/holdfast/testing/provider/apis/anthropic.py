@@ -131,6 +131,7 @@ def _split_block(part: Part) -> tuple[Any, list[dict[str, Any]]]:
     block = _encode_answer_block(part)
     if isinstance(part, ToolCall):
         start_block = {"type": "tool_use", "id": part.id, "name": part.name, "input": {}}
+        # Anthropic begins the arguments of every call with an empty delta.
         json_pieces = ["", *split_into_deltas(part.arguments)]
         return start_block, [{"type": "input_json_delta", "partial_json": piece} for piece in json_pieces]
     if isinstance(block, Raw):

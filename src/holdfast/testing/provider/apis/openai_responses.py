@@ -22,6 +22,7 @@ from holdfast.testing.provider.calls import CompactReply, IncomingRequest, Model
 
 _INCOMPLETE_REASONS = {"length": "max_output_tokens", "window": "max_output_tokens"}
 """Reasons of an ``incomplete`` response by our stop reason; with any other the response is ``completed``."""
+# A stop reason outside of these comes from the fault "unknown", and is sent as the status.
 _KNOWN_RESPONSES_STOPS = frozenset({"end", "tool", "length", "window", "compaction", "refusal"})
 _ECHOED_FIELDS = {
     "instructions": None,
@@ -107,6 +108,7 @@ def _make_end_fields(model_answer: ModelAnswer, items: list[Any]) -> dict[str, A
 
 
 def _encode_output_items(model_answer: ModelAnswer) -> list[Any]:
+    # Ids of items are made from the id of the response, so they are stable and unique in the conversation.
     stem = model_answer.id.removeprefix("resp_")
     return [
         _encode_output_item(part, f"{stem}{index:02}", model_answer.stop)
@@ -251,7 +253,7 @@ def encode_responses_late_error(
     """Encode a failed response as events; after other events of the response, only an event ``error``."""
     error = openai.make_openai_error_object(refusal)
     if before:
-        del error["type"]
+        del error["type"]  # the event has a type of its own
         return _number_events(iter([{"type": "error"} | error]), before)
     model = decode_request_fields(request).get("model") or request.model
     response = _make_started_response(request, f"resp_{ticket.removeprefix('req_')}", model)

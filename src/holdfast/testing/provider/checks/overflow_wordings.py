@@ -54,6 +54,7 @@ OVERFLOW_WORDINGS: Mapping[str, OverflowWording] = {
     "anthropic-bytes": OverflowWording(
         413, "request_too_large", "Request exceeds the maximum allowed number of bytes."
     ),
+    # An overflow only if the prompt is long: accounts without extra usage get it for any request to these models.
     "anthropic-tier": OverflowWording(429, "rate_limit_error", "Extra usage is required for long context requests."),
     "openai": OverflowWording(
         400,
@@ -73,6 +74,7 @@ OVERFLOW_WORDINGS: Mapping[str, OverflowWording] = {
         "Input tokens exceed the configured limit of {limit} tokens. Your messages resulted in {tokens} tokens. Please"
         " reduce the length of the messages.",
     ),
+    # A single request over the tokens of a minute: a rate limit by its status, and never cured by waiting.
     "openai-tpm": OverflowWording(
         429,
         "rate_limit_exceeded",
@@ -104,6 +106,7 @@ OVERFLOW_WORDINGS: Mapping[str, OverflowWording] = {
         "INVALID_ARGUMENT",
         "The input token count exceeds the maximum number of tokens allowed ({limit}).",
     ),
+    # Without a number, so the limit cannot be learned from it.
     "vertex": OverflowWording(
         400, "INVALID_ARGUMENT", "The input exceeds the maximum number of tokens supported by this model."
     ),
@@ -113,6 +116,7 @@ OVERFLOW_WORDINGS: Mapping[str, OverflowWording] = {
         "This model's maximum context length is {limit} tokens. However, your messages resulted in {tokens} tokens."
         " Please reduce the length of the messages.",
     ),
+    # GitHub Copilot says nothing about size but the status.
     "copilot": OverflowWording(413, "", "failed to parse request", "flat"),
     "bedrock": OverflowWording(
         400,
@@ -120,6 +124,7 @@ OVERFLOW_WORDINGS: Mapping[str, OverflowWording] = {
         "The model returned the following errors: prompt is too long: {tokens} tokens > {limit} maximum",
         "flat",
     ),
+    # Bedrock reports overflows of these models inside of a stream with HTTP 200.
     "bedrock-nova": OverflowWording(
         400,
         "modelStreamError",
@@ -142,6 +147,7 @@ OVERFLOW_WORDINGS: Mapping[str, OverflowWording] = {
         "400 Bad Request: Too many input tokens. Max input tokens: {limit}, request input token count: {tokens}",
         "flat",
     ),
+    # Titan counts characters, and its numbers must not be taken for tokens.
     "bedrock-titan": OverflowWording(
         400,
         "ValidationException",
@@ -153,6 +159,7 @@ OVERFLOW_WORDINGS: Mapping[str, OverflowWording] = {
         400, "", "This model's maximum prompt length is {limit} but the request contains {tokens} tokens."
     ),
     "groq": OverflowWording(400, "context_length_exceeded", "Please reduce the length of the messages or completion."),
+    # The same words as a proxy's limit on bytes.
     "groq-bytes": OverflowWording(413, "request_too_large", "Request Entity Too Large"),
     "openrouter": OverflowWording(
         400, "", "Input length {tokens} exceeds the maximum allowed input length of {limit} tokens."
@@ -181,6 +188,7 @@ OVERFLOW_WORDINGS: Mapping[str, OverflowWording] = {
         "request ({tokens} tokens) exceeds the available context size ({limit} tokens), try increasing it",
         "llama",
     ),
+    # Early versions had HTTP 500 for it, which clients retry.
     "llama.cpp-old": OverflowWording(500, "", "context size has been exceeded"),
     "ollama": OverflowWording(400, "", "ollama error: context length exceeded, too many tokens"),
     "vllm": OverflowWording(

@@ -60,6 +60,7 @@ def check_request_limits(
     needed_tokens = prompt_size.tokens
     if is_output_counted(request, settings):
         needed_tokens += output_tokens
+    # In silent mode nothing is refused: `measure_prompt` has cut the prompt already.
     if needed_tokens <= settings.window or settings.overflow == "silent":
         return None
     numbers = OverflowNumbers(prompt_size.tokens, settings.window, output_tokens, request.model)

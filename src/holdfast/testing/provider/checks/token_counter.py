@@ -68,6 +68,7 @@ def count_word_pieces(text: str) -> int:
 
 def _count_piece(piece: str) -> int:
     first = piece[0]
+    # Three bytes of UTF-8 are one Chinese or Japanese character, which is about a token.
     if not first.isascii():
         return ceil(len(piece.encode("utf-8", "replace")) / 3)
     if first.isalpha():

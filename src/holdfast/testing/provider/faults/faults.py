@@ -62,6 +62,8 @@ def _make_status_kind(about: str, seconds: float | None = None) -> FaultKind:
     return FaultKind(about, "status", _EARLY_STAGES, seconds)
 
 
+# The usual stage of a kind is the one that is hardest for clients: in the middle of an answer for connections, and for
+# a drip the first event, so that the whole answer drips.
 FAULT_KINDS: Mapping[str, FaultKind] = {
     "reset": FaultKind("the connection is reset", "connection", _ALL_STAGES),
     "cut": FaultKind("the connection is closed before the answer is whole", "connection", _ALL_STAGES),

@@ -117,7 +117,9 @@ class _ProviderApp:
         for base in ("/v1", ""):
             for path, (api, endpoint) in _ROUTES.items():
                 all_routes.append(Route(f"{base}{path}", self._make_endpoint(api, endpoint), methods=["POST"]))
+            # Codex asks for a WebSocket at this address first.
             all_routes.append(Route(f"{base}/responses", self._refuse_websocket, methods=["GET"]))
+        # Names of models may contain slashes, hence the path converter.
         for base in ("/v1beta", "/v1", ""):
             all_routes.append(Route(f"{base}/models/{{name:path}}", self._handle_gemini, methods=["POST"]))
             all_routes.append(Route(f"{base}/models/{{name:path}}", self._get_model, methods=["GET"]))
@@ -153,6 +155,7 @@ class _ProviderApp:
         return f"req_{next(self._request_numbers):024}"
 
     async def _handle_call(self, request: Request, call: ApiCall) -> Response:
+        # These faults strike before the body is read; all others are part of the steps that send the answer.
         fault = call.fault if call.fault and call.fault.stage == "body" else None
         if fault and fault.kind in ("reset", "cut"):
             self._report_request(request, call, 0, "no answer")
@@ -238,7 +241,10 @@ class _ProviderApp:
         return ListedModel(name, settings.window, settings.max_output or DEFAULT_MAX_OUTPUT)
 
     async def _refuse_websocket(self, request: Request) -> Response:
-        """Refuse a WebSocket, so that a client continues over HTTP at once."""
+        """Refuse a WebSocket with 426.
+
+        Codex then continues over HTTP at once; after a 404 it tries seven times, for over six seconds.
+        """
         if "upgrade" not in request.headers:
             raise HTTPException(405, headers={"allow": "POST"})
         message = "WebSockets are not spoken here; send POST over HTTP"

@@ -39,6 +39,7 @@ class _FaultyConnection(H11Protocol):
         super().connection_made(transport)
         self.access_log = False
         self.logger = _CONNECTION_LOG
+        # Otherwise small events wait in the kernel, and a fault would strike before the client has seen them.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._line = ClientConnection(transport, asyncio.Event())
         self.app_state = {**self.app_state, "line": self._line}

@@ -31,6 +31,7 @@ class StepResponse(Response):
     """A response that performs steps one by one; without steps it sends nothing."""
 
     def __init__(self, steps: Sequence[ServerStep]) -> None:
+        # Not calling the base class: it would compute headers, which are part of the steps here.
         self.steps = tuple(steps)
         self.background = None
 
@@ -63,6 +64,7 @@ async def wait_for_disconnect(scope: Scope, receive: Receive, seconds: float) ->
         if connection is not None:
             await connection.connection_lost.wait()
             return True
+        # Other servers report the end of a connection only as a message to the application.
         while (await receive())["type"] != "http.disconnect":
             pass
         return True
@@ -93,4 +95,5 @@ async def _close_connection(step: CloseStep | RawBytesStep, scope: Scope, receiv
         connection.transport.abort()
     else:
         connection.transport.close()
+    # Returning at once would let the server end the response in its own way, on a connection that is still closing.
     await wait_for_disconnect(scope, receive, inf)

@@ -26,6 +26,7 @@ def digest_pieces(*pieces: bytes) -> str:
     """Return a short digest of ``pieces``, which depends on the borders between them too."""
     state = blake2b(digest_size=_DIGEST_BYTES)
     for piece in pieces:
+        # With its length, or ("ab", "c") and ("a", "bc") would have one digest.
         state.update(len(piece).to_bytes(8, "big") + piece)
     return state.hexdigest()
 
