@@ -221,7 +221,7 @@ def _classify_raw_block(raw: Raw) -> BlockOrigin | None:
 
 
 def _get_reading_api(origin: BlockOrigin, spec: ApiSpec) -> str:
-    """Return the API whose reader decodes a block: the target's if it knows the form, else the first that does."""
+    """Return the API with the reader for a block: the target's if it knows the form, else the first that does."""
     return spec.api if spec.api in origin.apis else origin.apis[0]
 
 

@@ -105,6 +105,6 @@ def _translate_tool_choice(fields: Mapping[str, Raw], source_api: str, target_ap
 
 
 def _find_tool_choice_apis(fields: Mapping[str, Raw]) -> Sequence[str]:
-    """Return the APIs whose form the field ``tool_choice`` of a body has; several share simple forms."""
+    """Return the APIs that write ``tool_choice`` in the form of a body; several share simple forms."""
     choice = decode_json_value(fields.get("tool_choice", Raw(b"null")))
     return [spec.api for spec in API_SPECS.values() if spec.options.is_own_tool_choice(choice)]

@@ -133,7 +133,7 @@ def _convert_messages(
 
 
 def move_result_media(messages: Sequence[Message], spec: ApiSpec) -> tuple[list[Message], list[str]]:
-    """Move media out of tool results into a user message behind them, for APIs whose results hold only text.
+    """Move media out of tool results into a user message behind them, for APIs with text-only results.
 
     Returns the messages and a note on the number of moved media; the same messages and no note if nothing moves.
     """
@@ -186,7 +186,7 @@ def _is_media_shown(part: Media, message: Message, spec: ApiSpec) -> bool:
 def _rename_invalid_tools(
     options: PortableOptions, messages: list[Message], spec: ApiSpec, model: str
 ) -> tuple[PortableOptions, list[Message], list[str]]:
-    """Rename tools whose names the API refuses, in declarations, choice, calls and results alike, with notes."""
+    """Rename tools with names that the API refuses, in declarations, choice, calls and results alike, with notes."""
     tool_names = [tool.name for tool in options.tools]
     tool_names += [call.name for message in messages for call in message.calls]
     tool_names += [result.name for message in messages for result in message.results]

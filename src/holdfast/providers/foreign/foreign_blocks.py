@@ -99,7 +99,7 @@ _CONTENT_FIELDS = (*MESSAGE_ORIGIN_BY_FIELD, "output")
 
 
 def format_foreign_block_advice(origin: BlockOrigin, api: str) -> str:
-    """Format the message about a block in another form than that of ``api``: the form it has, and what to do."""
+    """Format the message about a block in another form than that of ``api``: the form it has, and the remedy."""
     own_form = API_SPECS[api].blocks.own_forms.get(origin.content_kind) if api in API_SPECS else None
     remedy = f"write {own_form}" if own_form else "leave it out"
     return f"this is {origin.description}; {remedy} here, as holdfast fix does"

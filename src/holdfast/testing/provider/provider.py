@@ -150,7 +150,7 @@ class Provider:
         return JudgedRequest(incoming_request, reply, prompt_size.tokens, cache_tokens.read_tokens)
 
     def _serve_cache(self, request: ProviderRequest, prompt_size: PromptSize, now: float) -> CacheTokens:
-        """Serve the request from the cache; one whose front was cut off silently has no prefix that could be cached."""
+        """Serve the request from the cache; a prompt that was cut off silently has no prefix that could be cached."""
         if not self.settings.has_cache or prompt_size.dropped_tokens:
             return CacheTokens()
         cache_rules = get_cache_rules(request.api, request.model, self.settings.cache_minimum)

@@ -70,7 +70,7 @@ LateEvents: TypeAlias = Callable[[int], Sequence[bytes]]
 
 
 def make_document_response(status: int, headers: Mapping[str, str], body: bytes) -> OutgoingResponse:
-    """Build a response whose body is one document, split in pieces so that a fault can strike between them."""
+    """Build a response with one document as its body, in pieces so that a fault can strike between them."""
     size = max(1, ceil(len(body) / DOCUMENT_PIECES))
     pieces = tuple([body[start : start + size] for start in range(0, len(body), size)])
     return OutgoingResponse(status, headers, pieces)
