@@ -61,6 +61,10 @@ def test_a_plan_is_made_of_its_own_values(given: dict[str, Any], told: str) -> N
         (("hello",), "$.parts[0]"),
         ((Text(None),), "$.parts[0].text"),
         ((ToolCall("c", "sh", {"c": "ls"}),), "$.parts[0].arguments"),
+        ((ToolCall(5, "sh", "{}"),), "$.parts[0].id"),
+        ((ToolCall("c", None, "{}"),), "$.parts[0].name"),
+        ((ToolCall("c", "sh", "{}", signature="abc"),), "$.parts[0].signature"),
+        ((Text("hello", signature="abc"),), "$.parts[0].signature"),
     ],
 )
 def test_a_message_that_is_none_is_told_by_its_place(parts: Any, place: str) -> None:

@@ -18,6 +18,7 @@ from holdfast.state.fold.fold_entries import apply_entries
 from holdfast.state.fold.rewind import replace_raw_bytes, rewind_state
 from holdfast.state.plan import Plan
 from holdfast.state.target import PlanInputs, Target
+from holdfast.state.validation import is_valid_part
 
 
 def plan(
@@ -128,13 +129,10 @@ def _measure_messages(messages: Sequence[Message], first_index: int) -> list[Siz
 
 
 def _is_valid_message(message: Message) -> bool:
-    """Return whether ``message`` looks valid: its type, its role, and the arguments of its calls.
-
-    Other parts are not looked into: counting them fails by itself if they are of a wrong type.
-    """
+    """Return whether ``message`` looks valid: its type, its role, and the fields of its parts."""
     if not isinstance(message, Message) or message.role not in ROLES:
         return False
-    return all(type(call.arguments) is str for call in message.calls)
+    return all(map(is_valid_part, message.parts))
 
 
 def _measure_message(message: Message, index: int) -> SizedMessage:

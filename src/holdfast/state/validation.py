@@ -9,7 +9,10 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from msgspec import Struct
 
+from holdfast.messages.parts import Part, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.state.dialect import NO_LIMIT
+
+_PART_TYPES = frozenset(get_args(Part))
 
 _NEGATIVE_ALLOWED = ("requested_output", "idle_seconds", "window")
 """Fields in which less than 0 is no mistake, or not ours to tell: clients say -1 of an answer that is as long as it
@@ -99,3 +102,22 @@ def _describe_type_hint(hint: Any) -> str:
     if get_origin(hint) is tuple:
         return f"a list, of which each is {_describe_type_hint(inner[0])}"
     return ", or ".join(map(_describe_type_hint, inner)) if inner else f"a {hint.__name__}"
+
+
+def is_valid_part(part: object) -> bool:
+    """Return whether ``part`` is a part of a message whose fields have their types.
+
+    Structs check no types when they are created; text is often passed where a list of parts belongs, and arguments as
+    a dict. ``describe_type_mismatch`` says where the first mistake is.
+    """
+    if type(part) not in _PART_TYPES:
+        return False
+    if isinstance(part, ToolCall):
+        texts_are_valid = type(part.id) is str and type(part.name) is str and type(part.arguments) is str
+        return texts_are_valid and isinstance(part.signature, ProviderSignature | None)
+    if isinstance(part, ToolResult):
+        texts_are_valid = type(part.call_id) is str and type(part.name) is str
+        return texts_are_valid and isinstance(part.content, tuple | list) and all(map(is_valid_part, part.content))
+    if isinstance(part, Text | Thinking):
+        return type(part.text) is str and isinstance(part.signature, ProviderSignature | None)
+    return True

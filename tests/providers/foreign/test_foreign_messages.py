@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast import Message
 from holdfast.errors import FormatError
-from holdfast.messages.parts import ToolCall
+from holdfast.messages.parts import ToolCall, ToolResult
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.providers.gemini import messages as gemini
 from holdfast.providers.openai_chat import messages as openai_chat
@@ -178,8 +178,18 @@ def test_dicts_are_made_of_values(module: ModuleType) -> None:
         (Message("user", "hello"), r"Expected `array`, got `str` - at `\$\.parts`"),  # type: ignore[arg-type]
         (Message("assistant", (ToolCall("c", "sh", {"a": 1}),)), r"Expected `str`, got `object`"),  # type: ignore[arg-type]
         (Message("user", ("hello",)), r"at `\$\.parts\[0\]`"),  # type: ignore[arg-type]
+        (Message("tool", (ToolResult("c", "sh", "done"),)), r"at `\$\.parts\[0\]\.content`"),  # type: ignore[arg-type]
+        (Message("tool", (ToolResult("c", "sh", ("done",)),)), r"at `\$\.parts\[0\]\.content\[0\]`"),  # type: ignore[arg-type]
+        (Message("tool", (ToolResult(5, "sh"),)), r"at `\$\.parts\[0\]\.call_id`"),  # type: ignore[arg-type]
     ],
-    ids=["words for parts", "arguments that are no text", "words for a part"],
+    ids=[
+        "text for parts",
+        "arguments as a dict",
+        "text for a part",
+        "text for content",
+        "text in content",
+        "number for id",
+    ],
 )
 def test_values_that_were_made_wrong(module: ModuleType, value: Message, told: str) -> None:
     """Messages are made without being checked: what is wrong in one is told where it is to be sent, by its place."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import UnrecognizedContent
-from holdfast.providers.rules.validate import validate_request
+from holdfast.providers.rules.validate import ALL_RULES, validate_request
 
 APIS = ("anthropic", "openai-chat", "openai-responses", "gemini")
 HISTORY = {"openai-responses": "input", "gemini": "contents"}
@@ -223,3 +223,28 @@ def test_the_time_grows_with_the_body(make, api, grows_slowly):
         return lambda: len(validate_request(data, api)) >= 400 or pytest.fail("it found less")
 
     grows_slowly(validating, 500)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"betas": [1]}, r"betas\[0\] is of type int"),
+        ({"betas": "context-1m"}, "betas is of type str; give a list of str"),
+        ({"rules": ["anthropic.size"]}, r"rules\[0\] is of type str; give a value of type Rule"),
+        ({"rules": None}, "rules is of type NoneType"),
+    ],
+)
+def test_validate_request_names_wrong_arguments(arguments, problem):
+    """Beta features and rules of a wrong type are a ``TypeError`` that names the argument."""
+    with pytest.raises(TypeError, match=problem):
+        validate_request(b'{"model": "m", "messages": []}', "anthropic", **arguments)
+
+
+def test_foreign_block_findings_have_the_order_of_the_body():
+    """Findings of foreign blocks come in the order of the body, in every process."""
+    kinds = ["output_text", "input_image", "image_url", "input_text", "refusal"]
+    body = {"messages": [{"role": "user", "content": [{"type": kind} for kind in kinds]}]}
+    findings = validate_request(body, "anthropic", rules=[rule for rule in ALL_RULES if "foreign-block" in rule.name])
+    assert [finding.path for finding in findings] == [
+        f"$.messages[0].content[{index}].type" for index in range(len(kinds))
+    ]

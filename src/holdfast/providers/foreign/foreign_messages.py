@@ -9,14 +9,13 @@ checked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.json import Decoder
 
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
-from holdfast.messages.parts import Part, ToolCall
 from holdfast.providers.anthropic.spec import ANTHROPIC_SPEC
 from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.common.content_kinds import DOCUMENT_KIND
@@ -31,6 +30,7 @@ from holdfast.providers.foreign.foreign_bytes import drop_foreign_bytes_of_messa
 from holdfast.providers.openai_chat.spec import OPENAI_CHAT_SPEC
 from holdfast.providers.registry import API_SPECS
 from holdfast.state.codec.packing import describe_type_mismatch
+from holdfast.state.validation import is_valid_part
 
 
 class ForeignSign(NamedTuple):
@@ -43,7 +43,6 @@ class ForeignSign(NamedTuple):
     """The APIs that have it, and whose readers take it."""
 
 
-_PART_TYPES = frozenset(get_args(Part))
 _FIELDS_DECODER = Decoder(dict[str, Any])
 _SHARED_ROLES = frozenset({"user", "assistant", "system"})
 
@@ -120,14 +119,9 @@ def check_messages_to_encode(messages: object, api: str) -> list[Message]:
                 f"messages[{index}] is a {type(message).__name__}; "
                 "encode_messages() takes what decode_messages() makes of dicts"
             )
-        if not isinstance(message.parts, tuple | list) or not all(map(_is_valid_part, message.parts)):
+        if not isinstance(message.parts, tuple | list) or not all(map(is_valid_part, message.parts)):
             raise TypeError(f"messages[{index}] is no message: {describe_type_mismatch(message, Message)}")
     return drop_foreign_bytes_of_messages(checked_messages, api)
-
-
-def _is_valid_part(part: object) -> bool:
-    # Structs check no types when they are created, and arguments are often passed as a dict.
-    return type(part) in _PART_TYPES and (type(part) is not ToolCall or type(part.arguments) is str)
 
 
 def _require_message_list(dicts: object, api: str) -> Iterable[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -16,6 +16,8 @@ from holdfast.providers.requests.recognize import recognize_api
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.foreign import explain_foreign_findings
 from holdfast.providers.rules.rule import Finding, Rule, collect_findings
+
+T = TypeVar("T")
 
 __all__ = ["ALL_RULES", "Finding", "Rule", "validate_request"]
 
@@ -41,8 +43,13 @@ def validate_request(
     body does not name it, as with Gemini, where the address does. ``rules`` limits the check to these rules. A
     ``complete`` request must name its model and its ``max_tokens``; for a part of one that is no finding.
 
-    Raises ``UnrecognizedContent`` if the API is not given and cannot be told from the body.
+    Raises ``UnrecognizedContent`` if the API is not given and cannot be told from the body, and ``TypeError`` for
+    ``betas`` that are not a list of names or ``rules`` that are not a list of rules.
     """
+    if betas is not None:
+        betas = _require_items("betas", betas, str)
+    if rules is not ALL_RULES:
+        rules = _require_items("rules", rules, Rule)
     try:
         # A mapping is encoded too: its size is a rule, and the API is recognized from raw top-level fields.
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
@@ -72,6 +79,17 @@ def _build_json_finding(body: bytes | Mapping[str, Any], error: Exception) -> Fi
         return Finding("json", "error", "$", f"{error}; no API takes it")
     message = f"half of a character stands in {surrogate_path}; put U+FFFD in its place, as holdfast fix does"
     return Finding("json", "error", "$", message)
+
+
+def _require_items(name: str, values: object, kind: type[T]) -> tuple[T, ...]:
+    """Return ``values`` as a tuple, or raise ``TypeError`` unless it is a list of ``kind``; one text is no list."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} is of type {type(values).__name__}; give a list of {kind.__name__}")
+    items = tuple(values)
+    for index, item in enumerate(items):
+        if not isinstance(item, kind):
+            raise TypeError(f"{name}[{index}] is of type {type(item).__name__}; give a value of type {kind.__name__}")
+    return items
 
 
 def _resolve_api(api: str | None, fields: Mapping[str, Raw]) -> str:

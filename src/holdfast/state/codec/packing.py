@@ -54,7 +54,7 @@ def describe_type_mismatch(value: object, kind: type) -> str:
     try:
         convert_value(msgspec.to_builtins(value), kind)
     except (ValueError, TypeError, RecursionError, msgspec.MsgspecError) as error:
-        return str(error)
+        return str(error).replace(".seal`", ".signature`")  # the stored name of that field
     return ""
 
 
