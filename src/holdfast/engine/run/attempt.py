@@ -1,9 +1,10 @@
-"""One attempt: a request is made ready and goes out, its events come in, and what came of it is judged."""
+"""One attempt at a request: check the body, send it, pass on its events, and judge the answer that came back."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from enum import Enum
 from functools import partial
 from typing import cast
 
@@ -33,19 +34,45 @@ from holdfast.state.target import Target
 from holdfast.state.view import get_valid_measured_request
 
 ANSWER_KINDS = frozenset({"content", "output_limit", "silent_overflow", "silent_truncation"})
-"""Kinds of answers that are the model's, whatever is to be learned from them."""
+"""Verdicts on answers that count as the model's own, even where they teach something about the window."""
+# An error message is one line in a terminal or a log; the first sentences of a provider's text hold the reason, and
+# gateways are known to put a whole HTML page behind it. 400 is chosen by judgement.
 _MAX_PROVIDER_CHARS = 400
-"""Characters of a provider's own words that an error repeats."""
+"""Characters of a provider's own message that an error repeats."""
 FIXED_NOTICE = "what was said breaks this rule: it goes out mended, and stays in the log as it came"
-"""What is told of a request whose conversation its API would refuse."""
+"""Text of the notice given when a conversation had to be fixed before its API would accept it."""
+
+
+class EventDelivery(Enum):
+    """When the events of a streamed answer are handed to the caller."""
+
+    AS_RECEIVED = "as they arrive: the request is only observed, so no other attempt will replace this one"
+    ONCE_STARTED = "held until the model says something, so that another attempt can still take this one's place"
+    NEVER = "not at all: the caller wants only the finished answer"
+
+
+class AttemptOutcome(Enum):
+    """The judgement on an attempt. Exactly one holds; `Attempt.verdict` has the kind and the numbers."""
+
+    UNFINISHED = "the reply was not read to its end"
+    FAILED = "the connection failed, the answer broke off, or it says nothing and gives no reason"
+    REFUSED = "the provider answered with an error"
+    SIGNATURES_REFUSED = "the provider answered with an error about signatures or encrypted content"
+    CUT_BY_WINDOW = "the model's answer ended where the window did"
+    SILENT_OVERFLOW = "an empty answer to a request that was too large; a smaller one can be sent instead"
+    SILENCE_ACCEPTED = (
+        "an empty answer to a request that may be too large, passed on because nothing smaller can be sent"
+    )
+    ANSWERED = "the reply ended without an error"
 
 
 class Attempt:
-    """A request on its way. Iterate ``stream_events``; afterwards it has an ``answer``, and why it is none.
+    """A request on its way to the provider.
 
-    Nothing is given out before the model says something, so that until then another attempt can take its place; where
-    nothing is changed none may, and all is given out as it comes. ``quiet`` gives out nothing at all. What is no stream
-    is given out once it is judged.
+    Iterate ``stream_events`` to send it; afterwards ``outcome``, ``verdict`` and ``answer`` say how it went.
+
+    Events are held back until the model says something, so that a refusal can still be replaced by the answer to
+    another attempt (see `EventDelivery`). A reply that is not a stream is passed on once it has been judged.
     """
 
     def __init__(
@@ -54,111 +81,110 @@ class Attempt:
         upstream_request: UpstreamRequest,
         prepared_request: PreparedRequest,
         *,
-        quiet: bool = False,
-        as_planned: bool = True,
-        holds: bool = True,
-        presses: bool,
+        delivery: EventDelivery,
+        is_as_planned: bool,
+        can_shrink: bool,
         on_silence: Callable[[], Awaitable[None]],
     ) -> None:
-        self._upstream, self._request, self._prepared, self._quiet = upstream, upstream_request, prepared_request, quiet
-        self._holds_events, self._can_shrink, self._on_silence = holds, presses, on_silence
-        self.is_as_planned = as_planned
-        """Whether what goes out is what was planned: its size tells of the plan's, then."""
-        self.has_delivered = False
-        """Whether bytes of the answer were given out."""
+        self._upstream = upstream
+        self._request = upstream_request
+        self._prepared = prepared_request
+        self._delivery = delivery
+        self._can_shrink = can_shrink
+        self._on_silence = on_silence
+        self.is_as_planned = is_as_planned
+        """Whether the messages sent are the planned ones, so that their reported size measures the plan."""
         self.has_started = False
-        """Whether the model said something in a stream, given out or not."""
+        """Whether the model said something in a stream, passed on or not."""
+        self.has_delivered = False
+        """Whether events of the answer were passed on to the caller."""
         self.has_ended = False
-        """Whether the provider ended what came back, whatever it says."""
-        self.answer = ParsedAnswer()
+        """Whether the provider ended its reply, be it an answer or an error."""
+        self.outcome = AttemptOutcome.UNFINISHED
         self.verdict = Verdict("network")
         self.failure_text = "the answer was not read to its end"
+        self.answer = ParsedAnswer()
         self._held_events: list[StreamEvent] = []
         self._reply_reader: ReplyReader | None = None
         self._status: int | None = None
         self._provider_token_count: int | None = None
-        """What the provider says that it counted, believed or not."""
-        self._is_error = False
-        """Whether the provider said that it does not answer."""
-        self.is_signature_refusal = False
-        """Whether it was refused for what the provider had sealed before."""
-        self.is_cut_by_window = False
-        """Whether the model's own answer ended where the window did."""
-        self.is_silent_overflow = False
-        """Whether nothing was said to what was not read, and less can be asked."""
-        self._is_silence_accepted = False
-        """Whether that is the answer all the same."""
+        """The token count in the provider's error, also where the verdict drops it as impossible."""
 
     @property
     def target(self) -> Target:
-        """Whom this asks."""
+        """The API and model that this request goes to."""
         return self._prepared.target
 
     @property
     def body_size(self) -> int:
-        """Bytes of the body that went out."""
+        """Length of the request body in bytes."""
         return len(self._request.body)
 
     @property
     def reply(self) -> Reply | None:
-        """What came back, its status and headers; nothing where no reply came."""
+        """Status and headers of the reply, or None if no reply came."""
         return None if self._reply_reader is None else self._reply_reader.reply
 
     @property
     def _max_output(self) -> int | None:
-        """The tokens that the answer may have, where any limit was asked for."""
+        """The most tokens the answer may have, or None if the request sets no limit."""
         return self.plan.options.max_tokens or self.target.limits.requested_output
 
     @property
     def is_streaming(self) -> bool:
-        """Whether events have begun to come that are no refusal, though the model may not have said anything."""
+        """Whether a successful event stream has begun, though the model may not have said anything yet."""
         return self._reply_reader is not None and self._reply_reader.is_stream and self._reply_reader.reply.is_success
 
     @property
     def held_bytes(self) -> bytes:
-        """What came back and was not given out, as it came."""
+        """The bytes received but not passed on, unchanged."""
         return b"".join([event.raw for event in self._held_events])
 
     @property
     def plan(self) -> Plan:
-        """What this request shows, and why."""
+        """The plan that this request was made from."""
         return self._prepared.plan
 
     @property
     def partial_answer(self) -> ParsedAnswer:
-        """What the model said before the answer broke off."""
-        fold = self._reply_reader.fold if self._reply_reader is not None else None
-        return ParsedAnswer() if fold is None else fold.build_answer()
+        """The answer as far as its events have come; empty if the reply is not a stream."""
+        if self._reply_reader is None or self._reply_reader.fold is None:
+            return ParsedAnswer()
+        return self._reply_reader.fold.build_answer()
 
     @property
     def is_answered(self) -> bool:
         """Whether the model's own answer came, to its end."""
-        is_taken = self.verdict.kind in ANSWER_KINDS and not (self._is_error or self.is_silent_overflow)
-        return is_taken or (self.is_cut_by_window and (self.has_delivered or _has_words_or_calls(self.answer.message)))
+        if self.outcome is AttemptOutcome.CUT_BY_WINDOW:
+            # An answer with words or calls is worth keeping wherever it was cut. An empty one is an overflow, unless
+            # the caller already has its events: those cannot be taken back.
+            return self.has_delivered or _has_words_or_calls(self.answer.message)
+        has_answer = self.outcome in {AttemptOutcome.ANSWERED, AttemptOutcome.SILENCE_ACCEPTED}
+        # The finish reason can still name a failure ("error", "malformed_function_call").
+        return has_answer and self.verdict.kind in ANSWER_KINDS
 
     @property
     def is_complete(self) -> bool:
-        """Whether the model's answer came to its end, though its connection may not have ended."""
+        """Whether the model's answer came to its end, though its connection may still be open."""
         return self.is_answered or self.partial_answer.is_complete
 
     @property
     def cached_request(self) -> CachedRequest:
-        """What the provider has just read, for a summary that goes on from it."""
-        upstream_request, state = self._request, self._prepared.plan.state
-        tokens = self.answer.usage.input if self.answer.usage else self._prepared.plan.after
+        """The request as the provider's prompt cache now holds it, for a summary request that continues it."""
+        usage = self.answer.usage
         return CachedRequest(
-            upstream_request.api,
-            upstream_request.model,
-            upstream_request.body,
-            len(state.history.sized_messages),
-            tokens,
+            self._request.api,
+            self._request.model,
+            self._request.body,
+            len(self.plan.state.history.sized_messages),
+            usage.input if usage else self.plan.after,
             self.target.setup.digest,
-            upstream_request.stream,
+            self._request.stream,
         )
 
     @property
     def refusal(self) -> ProviderRefusal:
-        """What recovery is told."""
+        """The failure of this attempt in the terms of the recovery machine."""
         verdict = self.verdict
         return ProviderRefusal(
             verdict.kind,
@@ -166,160 +192,225 @@ class Attempt:
             retry_after=verdict.retry_after,
             token_limit=verdict.limit,
             counted_tokens=self._provider_token_count,
-            estimated_tokens=self._prepared.plan.after,
+            estimated_tokens=self.plan.after,
             has_answer_started=self.has_delivered,
             status=self._status,
             has_media=self.plan.state.view.media_count > 0,
-            is_signature_error=self.is_signature_refusal,
+            is_signature_error=self.outcome is AttemptOutcome.SIGNATURES_REFUSED,
         )
 
     async def stream_events(self) -> AsyncGenerator[list[StreamEvent]]:
-        """Yield the API's own events as they come, those together that came at once, and judge what they say."""
+        """Send the request, yield the API's own events in the batches they arrive in, and judge the reply.
+
+        Failures of the upstream do not raise: they become ``outcome`` and ``verdict``.
+        """
         try:
             async with self._upstream.send(self._request) as reply:
-                incoming = self._reply_reader = ReplyReader(reply, self._request)
-                async with aclosing(incoming.read_events()) as coming:
-                    async for events, meaningful in coming:
-                        self.has_started = self.has_started or (meaningful and incoming.is_stream)
+                reader = self._reply_reader = ReplyReader(reply, self._request)
+                async with aclosing(reader.read_events()) as batches:
+                    async for batch, has_content in batches:
+                        self.has_started = self.has_started or (has_content and reader.is_stream)
                         if self.has_delivered:
-                            yield events
+                            yield batch
                             continue
-                        self._held_events += events
-                        if (meaningful or not self._holds_events) and incoming.is_stream and not self._quiet:
+                        self._held_events += batch
+                        if reader.is_stream and self._can_deliver(has_content=has_content):
                             yield self._release_held_events()
                 self.has_ended = True
-                self._judge_answer(incoming.build_answer())
+                self._judge_answer(reader.build_answer())
         except UpstreamError as error:
-            self.verdict, self.failure_text = Verdict(_get_error_kind(error), retry_after=error.retry_after), str(error)
+            self._fail(Verdict(_get_error_kind(error), retry_after=error.retry_after), str(error))
         except OSError as error:
+            # Holdfast's own errors about the store are OSErrors too, and none of the provider's doing.
             if isinstance(error, HoldfastError):
                 raise
-            self.verdict, self.failure_text = Verdict("network"), f"{type(error).__name__}: {error}"
-        if self._is_silence_accepted:
+            self._fail(Verdict("network"), f"{type(error).__name__}: {error}")
+        if self.outcome is AttemptOutcome.SILENCE_ACCEPTED:
             await self._on_silence()
-        if (self.is_answered or self.has_delivered) and self._held_events and not self._quiet:
+        # What is still held now is a reply that was no stream, or the end of one in which the model said nothing.
+        is_final = self.is_answered or self.has_delivered
+        if is_final and self._held_events and self._delivery is not EventDelivery.NEVER:
             yield self._release_held_events()
 
     def judge_unread_answer(self) -> bool:
-        """Return whether what came is an answer, judged as one, although nobody read on to the end."""
+        """Judge an answer that came to its end although the caller stopped reading; return whether it is one.
+
+        A caller that has all the events it waited for often closes the stream before the connection ends.
+        """
         if not self.is_answered and self.is_complete:
             self._judge_answer(self.partial_answer)
         return self.is_answered
 
+    def _can_deliver(self, *, has_content: bool) -> bool:
+        """Return whether held events may go to the caller; ``has_content``: the newest ones have words of the model."""
+        match self._delivery:
+            case EventDelivery.AS_RECEIVED:
+                return True
+            case EventDelivery.ONCE_STARTED:
+                return has_content
+            case EventDelivery.NEVER:
+                return False
+
     def _release_held_events(self) -> list[StreamEvent]:
-        """Return the events that were held back; from now on they are given out as they come."""
-        held_events, self._held_events, self.has_delivered = self._held_events, [], True
+        """Return the held events; from now on events are passed on as they come."""
+        held_events = self._held_events
+        self._held_events = []
+        self.has_delivered = True
         return held_events
 
     def _estimate_prompt_tokens(self, answer: ParsedAnswer) -> int | None:
-        """Return the tokens that the prompt has as we count; where it did not grow, as counted anew from the start.
+        """Return our own estimate of the prompt, to compare with the reported count, or None if it is no measure.
 
-        Nothing where a hook changed it, for what that has was not counted, and where it shows media: a small picture
-        has far less than is reckoned for one. Who drops the front of what is too long tells the same number again and
-        again, and each is near the last.
+        It is none where a hook changed the messages, since those were not estimated, and where media is shown: a small
+        picture takes far fewer tokens than the flat figure that is estimated for one.
         """
-        plan, target = self._prepared.plan, self._prepared.target
+        plan = self.plan
         if not self.is_as_planned or plan.state.view.media_count:
             return None
-        measured_request, prompt_usage = get_valid_measured_request(plan.state), answer.request_usage
-        if measured_request is None or prompt_usage is None or prompt_usage.input > measured_request.reported_tokens:
+        measured_request = get_valid_measured_request(plan.state)
+        prompt_usage = answer.request_usage
+        if measured_request is None or prompt_usage is None:
             return plan.after
-        return estimate_request_tokens(plan.state, target, plan.state.view.shown_tokens)
+        has_grown = prompt_usage.input > measured_request.reported_tokens
+        if has_grown:
+            return plan.after
+        # A server that silently drops the front of a long prompt reports nearly the same count again and again.
+        # `plan.after` is built on the last of those counts and would confirm it, so the whole prompt is estimated anew.
+        return estimate_request_tokens(plan.state, self.target, plan.state.view.shown_tokens)
+
+    def _fail(self, verdict: Verdict, failure_text: str) -> None:
+        self.outcome = AttemptOutcome.FAILED
+        self.verdict = verdict
+        self.failure_text = failure_text
 
     def _judge_answer(self, answer: ParsedAnswer) -> None:
+        """Set outcome, verdict and failure text from a reply that was read to its end."""
         self.answer = answer
         report = answer.to_report(self._estimate_prompt_tokens(answer), self.target.limits.window)
         verdict = classify_error(report)
-        self.verdict, self._provider_token_count = (
-            _drop_impossible_count(verdict, len(self._request.body)),
-            verdict.requested,
-        )
-        self._is_error = isinstance(report, ErrorReport)
-        self.is_cut_by_window = not self._is_error and self.verdict.kind == "context_window"
+        self._provider_token_count = verdict.requested
+        self.verdict = _drop_impossible_count(verdict, len(self._request.body))
         if isinstance(report, ErrorReport):
-            self.failure_text, self._status = describe_error_report(report, self.verdict), report.status
-            self.is_signature_refusal = is_signature_error(report, self.verdict.kind)
-        elif not answer.is_complete:
-            self.verdict, self.failure_text = Verdict("network"), "the answer broke off before its end"
+            is_about_signatures = is_signature_error(report, self.verdict.kind)
+            self.outcome = AttemptOutcome.SIGNATURES_REFUSED if is_about_signatures else AttemptOutcome.REFUSED
+            self.failure_text = describe_error_report(report, self.verdict)
+            self._status = report.status
+            return
+        # A finish reason "window exceeded" keeps its outcome even where the end of the stream is missing: the words
+        # before it are still the model's answer.
+        is_cut_by_window = self.verdict.kind == "context_window"
+        self.outcome = AttemptOutcome.CUT_BY_WINDOW if is_cut_by_window else AttemptOutcome.FAILED
+        if not answer.is_complete:
+            self.verdict = Verdict("network")
+            self.failure_text = "the answer broke off before its end"
         elif not answer.message.parts and answer.stop_reason == "unknown":
-            self.verdict, self.failure_text = Verdict("server"), "the answer says nothing, not even why"
-        elif self.is_cut_by_window:
+            self.verdict = Verdict("server")
+            self.failure_text = "the answer says nothing, not even why"
+        elif is_cut_by_window:
             self.failure_text = "the answer ended where the window did"
         else:
-            self._judge_silence(answer)
+            self._judge_ended_answer(answer)
 
-    def _judge_silence(self, answer: ParsedAnswer) -> None:
-        """Take an answer that says nothing to what was too large for an overflow, where less may be asked instead."""
-        silent = classify_empty_answer(answer, self.verdict, self.plan, self._max_output)
-        self.is_silent_overflow = bool(silent) and self._can_shrink and not self.has_delivered
-        self._is_silence_accepted = bool(silent) and not self.is_silent_overflow
-        if self.is_silent_overflow:
-            numbers = (self.verdict.limit, self.verdict.requested)
-            self.verdict, self.failure_text = (
-                Verdict("silent_overflow", *numbers),
-                describe_silent_overflow(answer, self.plan),
-            )
-            self.is_as_planned = self.is_as_planned and silent == "counted"  # a guess tells nothing of sizes
+    def _judge_ended_answer(self, answer: ParsedAnswer) -> None:
+        """Take a reply that ended well for an answer, unless it is empty because the request was too large."""
+        silence = classify_empty_answer(answer, self.verdict, self.plan, self._max_output)
+        if not silence:
+            self.outcome = AttemptOutcome.ANSWERED
+            return
+        if not self._can_shrink or self.has_delivered:
+            self.outcome = AttemptOutcome.SILENCE_ACCEPTED
+            return
+        self.outcome = AttemptOutcome.SILENT_OVERFLOW
+        self.verdict = Verdict("silent_overflow", self.verdict.limit, self.verdict.requested)
+        self.failure_text = describe_silent_overflow(answer, self.plan)
+        # Judged by its size alone it is a guess, and nothing about sizes may be learned from a guess.
+        if silence != "counted":
+            self.is_as_planned = False
 
 
 def _has_words_or_calls(message: Message) -> bool:
-    """Return whether a message has words or calls: what a model said is its answer, wherever it was cut."""
     return bool(message.text.strip() or message.calls)
 
 
-def _drop_impossible_count(verdict: Verdict, size: int) -> Verdict:
-    """Return the verdict on a request of ``size`` bytes: no text has more tokens than bytes, such a count is none."""
-    return replace(verdict, requested=None) if (verdict.requested or 0) > size else verdict
+def _drop_impossible_count(verdict: Verdict, body_bytes: int) -> Verdict:
+    """Return ``verdict`` without a token count above ``body_bytes``: no text has more tokens than bytes.
+
+    Such a number counts something else, and must not be learned as the size of a request.
+    """
+    if verdict.requested is not None and verdict.requested > body_bytes:
+        return replace(verdict, requested=None)
+    return verdict
 
 
 def _get_error_kind(error: UpstreamError) -> VerdictKind:
-    """Return what kind of error an upstream raised; one that does not say is of the connection."""
-    return cast("VerdictKind", error.kind) if error.kind in VERDICT_KINDS and error.kind != "unknown" else "network"
+    """Return the kind of an error that an upstream raised; "network" if it names none."""
+    if error.kind in VERDICT_KINDS and error.kind != "unknown":
+        return cast("VerdictKind", error.kind)
+    return "network"
 
 
 def describe_error_report(report: ErrorReport, verdict: Verdict) -> str:
-    """Return what the provider said, with its status and its numbers."""
+    """Return one line with the provider's status, its token numbers and the beginning of its own message."""
     status = f"HTTP {report.status}" if report.status else "an error"
-    numbers = f", {verdict.requested:,} of {verdict.limit:,} tokens" if verdict.requested and verdict.limit else ""
+    numbers = ""
+    if verdict.requested and verdict.limit:
+        numbers = f", {verdict.requested:,} of {verdict.limit:,} tokens"
     return f"the provider answered with {status} ({verdict.kind}{numbers}): {report.message_line[:_MAX_PROVIDER_CHARS]}"
 
 
 async def prepare_attempt(
     runtime: SessionRuntime, template: RequestTemplate, prepared_request: PreparedRequest, *, quiet: bool
 ) -> Attempt:
-    """Return an attempt to have ``prepared_request`` answered; nothing was sent yet. Raises ``InvalidRequest``."""
-    sized_messages: Sequence[SizedMessage] = await _apply_transform_hook(runtime, prepared_request.messages)
-    as_planned = sized_messages is prepared_request.messages or [*map(id, sized_messages)] == [
-        *map(id, prepared_request.messages)
-    ]
-    upstream_request, resources = template.build_upstream_request(prepared_request, sized_messages), runtime.resources
-    is_own = template.is_client_body(upstream_request.body)
-    checks_changes = resources.check_mode == "changed" and (runtime.requires_check or not is_own)
-    has_known_rules = not (
-        runtime.requires_strict_form or template.target.dialect.keeps_client_content
-    )  # of another server nobody knows what it refuses
-    if resources.check_mode == "all" or (checks_changes and has_known_rules):
+    """Return an attempt at ``prepared_request``, ready to be sent; ``quiet`` passes on no events.
+
+    Raises ``InvalidRequest`` if the body breaks a rule of its API and cannot be fixed.
+    """
+    sized_messages = await _apply_transform_hook(runtime, prepared_request.messages)
+    is_as_planned = _has_same_items(sized_messages, prepared_request.messages)
+    upstream_request = template.build_upstream_request(prepared_request, sized_messages)
+    resources = runtime.resources
+
+    is_client_body = template.is_client_body(upstream_request.body)
+    may_be_wrong = runtime.requires_check or not is_client_body
+    # A server other than the API's maker (`keeps_client_content`) has rules that nobody wrote down: what it refuses
+    # is learned from its refusals, and checking by the maker's rules would reject requests that it takes.
+    is_unknown_server = runtime.requires_strict_form or template.target.dialect.keeps_client_content
+    checks_change = resources.check_mode == "changed" and may_be_wrong and not is_unknown_server
+    if resources.check_mode == "all" or checks_change:
         try:
             upstream_request = _check_outgoing_request(
-                runtime, template, upstream_request, sized_messages, as_planned=as_planned
+                runtime, template, upstream_request, sized_messages, is_as_planned=is_as_planned
             )
         except InvalidRequest:
-            if resources.check_mode == "all" or not is_own:
+            # A body that its client wrote goes to the provider as it came: the client gets the provider's own error.
+            if resources.check_mode == "all" or not is_client_body:
                 raise
+
     plan = prepared_request.plan
     runtime.emit_event(events.RequestStarted(runtime.key, len(sized_messages), plan.after, plan.window))
-    upstream = template.request_options.upstream or resources.upstream
-    holds = not template.request_options.observe_only
+    is_observed = template.request_options.observe_only
     return Attempt(
-        upstream,
+        template.request_options.upstream or resources.upstream,
         upstream_request,
         prepared_request,
-        quiet=quiet,
-        as_planned=as_planned,
-        holds=holds,
-        presses=holds and can_recover_from_refusals(runtime.settings) and not template.accepts_empty_answer,
+        delivery=_choose_event_delivery(quiet=quiet, is_observed=is_observed),
+        is_as_planned=is_as_planned,
+        can_shrink=(
+            not is_observed and can_recover_from_refusals(runtime.settings) and not template.accepts_empty_answer
+        ),
         on_silence=partial(accept_empty_answer, runtime),
     )
+
+
+def _choose_event_delivery(*, quiet: bool, is_observed: bool) -> EventDelivery:
+    if quiet:
+        return EventDelivery.NEVER
+    return EventDelivery.AS_RECEIVED if is_observed else EventDelivery.ONCE_STARTED
+
+
+def _has_same_items(messages: Sequence[SizedMessage], planned: Sequence[SizedMessage]) -> bool:
+    """Return whether both sequences hold the same objects; equality would compare the whole history."""
+    return messages is planned or [*map(id, messages)] == [*map(id, planned)]
 
 
 def _check_outgoing_request(
@@ -328,30 +419,37 @@ def _check_outgoing_request(
     upstream_request: UpstreamRequest,
     messages: Sequence[SizedMessage],
     *,
-    as_planned: bool,
+    is_as_planned: bool,
 ) -> UpstreamRequest:
-    """Return ``upstream_request`` as its API takes it; of what a client sends anew each time, what was judged is not
-    looked at.
+    """Return ``upstream_request`` in a form that its API accepts, or raise ``InvalidRequest``.
+
+    A client repeats its whole conversation with every request. Only the part that is new since the last checked request
+    is checked, so that the cost of a check does not grow with the conversation.
     """
-    own = template.parsed_body if as_planned and runtime.resources.check_mode == "changed" else None
-    if own is not None and is_already_checked(upstream_request, messages, own, runtime.last_checked_request):
-        rule = ""
+    client_body = None
+    if is_as_planned and runtime.resources.check_mode == "changed":
+        client_body = template.parsed_body
+    last_checked = runtime.last_checked_request
+    broken_rule = ""
+    if client_body is None or not is_already_checked(upstream_request, messages, client_body, last_checked):
+        check_result = check_request(upstream_request, hook="" if is_as_planned else "transform_messages")
+        upstream_request, broken_rule = check_result.upstream_request, check_result.fixed_rule
+    if client_body is not None and not broken_rule:
+        runtime.last_checked_request = make_checked_request(upstream_request, messages)
     else:
-        upstream_request, rule = check_request(upstream_request, hook="" if as_planned else "transform_messages")
-    runtime.last_checked_request = (
-        make_checked_request(upstream_request, messages) if own is not None and not rule else None
-    )
-    if rule:
-        runtime.emit_event(events.NoticeGiven(runtime.key, rule, FIXED_NOTICE))
+        runtime.last_checked_request = None
+    if broken_rule:
+        runtime.emit_event(events.NoticeGiven(runtime.key, broken_rule, FIXED_NOTICE))
     return upstream_request
 
 
 async def _apply_transform_hook(runtime: SessionRuntime, messages: Sequence[SizedMessage]) -> Sequence[SizedMessage]:
-    """Return the slots as the hook wants this request to show them."""
+    """Return the messages as the ``transform_messages`` hook wants this request to show them."""
     if runtime.resources.hooks.transform_messages is None:
         return messages
     new_messages = await runtime.call_hook("transform_messages", [sized_message.message for sized_message in messages])
     if new_messages is None:
         return messages
+    # A message that the hook returns untouched is the same object: it keeps its size and its bytes.
     messages_by_id = {id(sized_message.message): sized_message for sized_message in messages}
     return [messages_by_id.get(id(message)) or SizedMessage(message) for message in new_messages]

@@ -1,4 +1,8 @@
-"""Judging a request before it goes out: whole, or where it grew from one that was judged, by what is new in it."""
+"""Check a request body against the rules of its API before it is sent.
+
+A body that extends one that was checked before is checked only in its new part, so that the cost of a check stays
+proportional to what is new.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +21,20 @@ from holdfast.providers.requests.request_body import ParsedRequest, render_reque
 from holdfast.providers.rules.rule import Finding
 from holdfast.providers.rules.validate import validate_request
 
+# Parallel calls come back in as many messages at most. More than that is rare enough to pay for a full check, and the
+# bound keeps the search from walking a long history. Chosen by judgement.
 _MAX_LOOKBACK = 64
-"""[H] Messages that are looked back on for the calls of the last results: one answer makes no more."""
+"""Messages searched backwards for the calls that the newest results belong to."""
 _CHECKED_PLACEHOLDER = SizedMessage(Message.from_text("user", "(what was judged before)"))
-"""Stands for all of it: no conversation begins with an answer."""
+"""Stands for the checked part of a conversation: no API lets a conversation begin with an answer."""
 
+# The headers come from a proxy's client or an SDK and are not known here, so their absence proves nothing.
 _HEADER_RULES = frozenset({"anthropic.binding-beta", "anthropic.compaction-beta"})
-"""Rules about headers that the upstream sends, a proxy's client or an SDK, and that are not known here."""
+"""Rules about headers."""
 
 
 class CheckedRequest(Struct, frozen=True):
-    """A request with nothing wrong in it: its body, where its last message stands there, and how many it shows."""
+    """A request that broke no rule: its body, where its last message lies in it, and how many messages it shows."""
 
     model: str
     body: bytes
@@ -36,18 +43,27 @@ class CheckedRequest(Struct, frozen=True):
     message_count: int
 
 
-def make_checked_request(upstream_request: UpstreamRequest, messages: Sequence[SizedMessage]) -> CheckedRequest | None:
-    """Return ``upstream_request``, which shows ``messages`` and breaks no rule, for later requests to go on from.
+class CheckResult(Struct, frozen=True):
+    """A request that its API accepts."""
 
-    Nothing where its last message is not there as it came.
+    upstream_request: UpstreamRequest
+    fixed_rule: str = ""
+    """The first rule that the conversation broke before it was fixed; empty if nothing had to be fixed."""
+
+
+def make_checked_request(upstream_request: UpstreamRequest, messages: Sequence[SizedMessage]) -> CheckedRequest | None:
+    """Return a rule-abiding request, which shows ``messages``, as the starting point for checking later ones.
+
+    Return None if its last message is not in the body byte for byte: then a later body cannot be compared with it.
     """
     raw = messages[-1].raw if messages else None
-    start = -1 if raw is None else upstream_request.body.rfind(memoryview(raw))
-    return (
-        None
-        if raw is None or start < 0
-        else CheckedRequest(upstream_request.model, upstream_request.body, start, start + len(raw), len(messages))
-    )
+    if raw is None:
+        return None
+    # From the end: the same words may have been said before.
+    start = upstream_request.body.rfind(memoryview(raw))
+    if start < 0:
+        return None
+    return CheckedRequest(upstream_request.model, upstream_request.body, start, start + len(raw), len(messages))
 
 
 def is_already_checked(
@@ -56,70 +72,76 @@ def is_already_checked(
     client_body: ParsedRequest,
     checked: CheckedRequest | None,
 ) -> bool:
-    """Return whether nothing in ``upstream_request`` needs to be judged but what its client said since, and that breaks
-    no rule.
+    """Return whether ``upstream_request`` only adds to ``checked``, and the added messages break no rule.
 
-    It is what was judged up to the last message there, and from that one on what ``client_body``, its client's body,
-    says.
+    Up to the last message of ``checked`` it must have the same bytes, and from there on the bytes of ``client_body``.
     """
     if checked is None or checked.model != upstream_request.model or checked.message_count > len(messages):
         return False
     if not _is_extension_of(upstream_request.body, checked, client_body.body):
         return False
-    new = _extend_back_to_calls(messages, checked.message_count - 1)
-    if new is None:
+    new_messages = _extend_back_to_calls(messages, checked.message_count - 1)
+    if new_messages is None:
         return False
-    shown_messages = new if new and new[0].message.role == "user" else [_CHECKED_PLACEHOLDER, *new]
-    return not _find_errors(replace(upstream_request, body=render_request(client_body, shown_messages)))
+    starts_with_user = bool(new_messages) and new_messages[0].message.role == "user"
+    shown_messages = new_messages if starts_with_user else [_CHECKED_PLACEHOLDER, *new_messages]
+    new_body = render_request(client_body, shown_messages)
+    return not _find_errors(replace(upstream_request, body=new_body))
 
 
-def check_request(upstream_request: UpstreamRequest, *, hook: str = "") -> tuple[UpstreamRequest, str]:
-    """Return ``upstream_request`` as its API takes it, and the rule that its conversation broke, where it had to be
-    mended for it.
+def check_request(upstream_request: UpstreamRequest, *, hook: str = "") -> CheckResult:
+    """Return ``upstream_request`` as its API accepts it, fixed if its messages broke a rule.
 
-    What a server said may break the rules that its own API has for what is said to it. ``InvalidRequest`` says what is
-    wrong with a request that is not mended so, and where; one whose messages a ``hook`` made never is.
+    A conversation can break rules without anybody's mistake: answers of compatible servers do not always keep the rules
+    that the API has for its input. Raises ``InvalidRequest``, with the place and the rule, if the request cannot be
+    fixed, and always if a ``hook`` made its messages: a hook's mistake must not be hidden.
     """
-    wrong = _find_errors(upstream_request)
-    if not wrong:
-        return upstream_request, ""
-    if not hook and all(_is_about_messages(finding, upstream_request) for finding in wrong):
-        fixed_request = replace(
-            upstream_request,
-            body=fix_request(upstream_request.body, upstream_request.api, model=upstream_request.model).body,
-        )
+    findings = _find_errors(upstream_request)
+    if not findings:
+        return CheckResult(upstream_request)
+    if not hook and all(_is_about_messages(finding, upstream_request) for finding in findings):
+        fix_result = fix_request(upstream_request.body, upstream_request.api, model=upstream_request.model)
+        fixed_request = replace(upstream_request, body=fix_result.body)
         if not _find_errors(fixed_request):
-            return fixed_request, wrong[0].rule
-    first, more_note = wrong[0], f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-    subject = (
-        f"what the hook {hook} returned" if hook and _is_about_messages(first, upstream_request) else "the request"
-    )
+            return CheckResult(fixed_request, findings[0].rule)
+    raise _make_invalid_request_error(upstream_request, findings, hook)
+
+
+def _make_invalid_request_error(
+    upstream_request: UpstreamRequest, findings: Sequence[Finding], hook: str
+) -> InvalidRequest:
+    first = findings[0]
+    more_note = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+    subject = "the request"
+    if hook and _is_about_messages(first, upstream_request):
+        subject = f"what the hook {hook} returned"
     text = f"{first.path}: {first.message}{more_note}; run `holdfast lint` on the request, or send it with check=False"
-    raise InvalidRequest(f"{subject} breaks the rule {first.rule!r} of {upstream_request.api}: {text}")
+    return InvalidRequest(f"{subject} breaks the rule {first.rule!r} of {upstream_request.api}: {text}")
 
 
 def _is_about_messages(finding: Finding, upstream_request: UpstreamRequest) -> bool:
-    """Return whether ``finding`` is about the conversation, and not about the fields beside it."""
+    """Return whether ``finding`` is about the conversation rather than the fields beside it."""
     return finding.path.startswith(f"$.{get_api_spec(upstream_request.api).messages_field}")
 
 
-def _is_extension_of(body: bytes, before: CheckedRequest, own: bytes) -> bool:
-    """Return whether ``body`` begins like ``before``, its last message too, and from that one on ends like ``own``."""
-    expected_start, new = (
-        memoryview(before.body)[: before.last_message_stop],
-        memoryview(body)[before.last_message_start :],
-    )
-    return body.startswith(expected_start) and own.endswith(new)
+def _is_extension_of(body: bytes, checked: CheckedRequest, client_body: bytes) -> bool:
+    """Return whether ``body`` is ``checked`` up to its last message, and ``client_body`` from that message on."""
+    checked_part = memoryview(checked.body)[: checked.last_message_stop]
+    new_part = memoryview(body)[checked.last_message_start :]
+    return body.startswith(checked_part) and client_body.endswith(new_part)
 
 
 def _extend_back_to_calls(messages: Sequence[SizedMessage], last: int) -> Sequence[SizedMessage] | None:
-    """Return ``messages`` from ``last`` on, and before it as far as their results have their calls; nothing if too
-    far.
+    """Return ``messages`` from index ``last`` on, extended backwards until every result in them has its call.
+
+    Checked without its call, a result would count as an orphan. Return None if a call is over ``_MAX_LOOKBACK``
+    messages away.
     """
-    open_call_ids = {
-        result.call_id for sized_message in messages[last + 1 :] for result in sized_message.message.results
-    }
-    open_call_ids -= {call.id for sized_message in messages[last + 1 :] for call in sized_message.message.calls}
+    open_call_ids: set[str] = set()
+    for sized_message in messages[last + 1 :]:
+        open_call_ids |= {result.call_id for result in sized_message.message.results}
+    for sized_message in messages[last + 1 :]:
+        open_call_ids -= {call.id for call in sized_message.message.calls}
     for start in range(last, max(-1, last - _MAX_LOOKBACK), -1):
         message = messages[start].message
         open_call_ids |= {result.call_id for result in message.results}
@@ -130,6 +152,5 @@ def _extend_back_to_calls(messages: Sequence[SizedMessage], last: int) -> Sequen
 
 
 def _find_errors(upstream_request: UpstreamRequest) -> list[Finding]:
-    """Return what is wrong with the body of a request."""
     findings = validate_request(upstream_request.body, upstream_request.api, model=upstream_request.model)
     return [finding for finding in findings if finding.level == "error" and finding.rule not in _HEADER_RULES]

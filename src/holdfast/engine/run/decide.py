@@ -1,4 +1,4 @@
-"""Deciding: what the next request shows is planned, written into the log, and told."""
+"""Decide what the next request shows: plan it, write the decisions to the log, and emit the events about them."""
 
 from __future__ import annotations
 
@@ -13,41 +13,49 @@ from holdfast.state.target import PlanInputs
 async def decide_next_request(
     runtime: SessionRuntime, template: RequestTemplate, plan_inputs: PlanInputs, plan: Plan | None = None
 ) -> PreparedRequest:
-    """Return the next request for ``template``, decided and in the log; ``plan`` is the one to begin with."""
+    """Return the next request for ``template``, decided and in the log.
+
+    ``plan`` is a plan to start from, if the caller already has one.
+    """
     while True:
         plan, final_inputs = await compacting.plan_with_summary(runtime, template, plan_inputs, plan)
         prepared_request = await _commit_and_announce(runtime, template, plan, final_inputs)
         if prepared_request is not None:
             return prepared_request
-        plan = None
+        plan = None  # entries were appended while a summary was written: plan again with them
 
 
 async def decide_smaller_request(
     runtime: SessionRuntime, template: RequestTemplate, plan_inputs: PlanInputs, overflow_step: str
 ) -> PreparedRequest | str:
-    """Return the request planned anew under pressure, or why it would not be smaller; then nothing is written.
+    """Return the request planned anew by ``overflow_step``, or the outcome that says why it would not be smaller.
 
-    Where it compacts, who waits for compactions waits for the request too, until its run is answered or has failed.
+    Nothing is written in the second case.
     """
+    tracker = runtime.compaction_tracker
     if overflow_step == "compact":
-        runtime.compaction_tracker.expect_retry()
+        # Callers of `wait_for_compaction` must not be told "done" between a compaction and the request it was made for.
+        tracker.expect_retry()
     while True:
         plan, final_inputs = await compacting.plan_with_summary(runtime, template, plan_inputs, trigger="overflow")
-        if stop_reason := compacting.get_summary_overflow_rule(plan):
-            return stop_reason
-        useless = compacting.find_shrink_failure(plan, overflow_step)
-        if useless:
-            await compacting.emit_compaction(runtime, plan, useless)
-            return useless
+        if summary_overflow := compacting.get_summary_overflow_rule(plan):
+            return summary_overflow
+        failure = compacting.find_shrink_failure(plan, overflow_step)
+        if failure:
+            await compacting.emit_compaction(runtime, plan, failure)
+            return failure
         if plan.compaction is not None and plan.compaction is not runtime.journal.state.view.compaction:
-            runtime.compaction_tracker.expect_retry()
+            tracker.expect_retry()  # the other steps may compact too
         prepared_request = await _commit_and_announce(runtime, template, plan, final_inputs)
         if prepared_request is not None:
             return prepared_request
 
 
 async def emit_new_decisions(runtime: SessionRuntime, plan: Plan, prepared_request: PreparedRequest) -> None:
-    """Tell what was decided, unless it is the same request again: that was told before."""
+    """Emit the events about the decisions of a committed request, unless it is a repeated request.
+
+    A repeated request keeps the plan object that it was first committed with; its decisions were announced then.
+    """
     if prepared_request.plan is not plan:
         await compacting.emit_compaction(runtime, prepared_request.plan)
         compacting.emit_decisions(runtime, prepared_request.plan)
@@ -56,7 +64,7 @@ async def emit_new_decisions(runtime: SessionRuntime, plan: Plan, prepared_reque
 async def _commit_and_announce(
     runtime: SessionRuntime, template: RequestTemplate, plan: Plan, plan_inputs: PlanInputs
 ) -> PreparedRequest | None:
-    """Return the request of ``plan``, once what it decides is in the log and told; nothing where more was said."""
+    """Write the decisions of ``plan`` to the log and announce them; return None if the log has moved on since."""
     prepared_request = await runtime.resources.run_in_worker(
         lambda: runtime.commit_plan(plan, template.target, plan_inputs)
     )

@@ -1,4 +1,8 @@
-"""Unsealing, driven: what a provider sealed and takes no more is left out, and shown again where that was no help."""
+"""Leave out signed parts that a provider no longer accepts, and show them again if that did not help.
+
+A signature (a thinking block's, encrypted reasoning) can only be verified by the provider that made it. When another
+key or organization asks, some providers refuse the whole conversation because of it.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,7 @@ from holdfast.engine.log.journal import Journal
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.planning.pipeline import plan_request
 from holdfast.recovery.signatures import DROP_SIGNATURES_RULE, drop_signed_parts, is_signature_drop
-from holdfast.state.entries import NOTE_SIGNATURES_RESTORED, AnswerEntry, Entry, NoteEntry
-from holdfast.state.entries import RequestEntry as Asked
+from holdfast.state.entries import NOTE_SIGNATURES_RESTORED, AnswerEntry, Entry, NoteEntry, RequestEntry
 from holdfast.state.plan import Plan
 from holdfast.state.target import Target
 
@@ -23,22 +26,26 @@ T = TypeVar("T")
 SIGNATURES_RESTORED_NOTICE = (
     "the request is refused like that without what the provider had sealed too: it is shown again from here on"
 )
-"""What is told where leaving it out is taken back."""
+"""Text of the notice given when leaving out signed parts did not help and is undone."""
 
 
 async def drop_signatures(runtime: SessionRuntime, target: Target, write: Callable[[Plan], T | None]) -> T | None:
-    """Return what ``write`` does of the plan without what the provider sealed, once told; nothing where nothing is.
+    """Plan without signed parts, call ``write`` to commit the plan, announce it, and return the result of ``write``.
 
-    ``write`` puts it into the log, or returns nothing where it stands no more. Where it was no help since the last
-    answer it is none now.
+    Return None if nothing is signed, or if this was tried since the last answer and undone. ``write`` runs in the
+    worker and returns None if the log has moved on; then the plan is made again.
     """
 
-    def left_out() -> tuple[Plan | None, T | None]:
-        plan = None if _has_failed_since_answer(runtime.journal) else plan_without_signatures(runtime.journal, target)
-        return plan, None if plan is None else write(plan)
+    def plan_and_write() -> tuple[Plan | None, T | None]:
+        if _has_failed_since_answer(runtime.journal):
+            return None, None
+        plan = plan_without_signatures(runtime.journal, target)
+        if plan is None:
+            return None, None
+        return plan, write(plan)
 
     while True:
-        plan, result = await runtime.resources.run_in_worker(left_out)
+        plan, result = await runtime.resources.run_in_worker(plan_and_write)
         if plan is None:
             return None
         if result:
@@ -48,48 +55,57 @@ async def drop_signatures(runtime: SessionRuntime, target: Target, write: Callab
 
 
 async def restore_signatures(runtime: SessionRuntime) -> None:
-    """Take back that what is sealed is left out, tell and write it, where no answer came since: it was no help."""
+    """Undo the decisions that left out signed parts, if no answer came since: the refusals are about something else.
+
+    Does nothing if an answer came. The undo is recorded, so that the same is not tried again before the next answer.
+    """
     journal = runtime.journal
 
-    def taken_back() -> bool:
+    def undo_unanswered_drops() -> bool:
         with journal.hold_lease():
-            helpless = _find_unanswered_drops(journal)
-            for id_ in helpless:
-                journal.undo(id_)
-            if helpless:
+            decision_ids = _find_unanswered_drops(journal)
+            for decision_id in decision_ids:
+                journal.undo(decision_id)
+            if decision_ids:
                 journal.add_notes(NoteEntry(NOTE_SIGNATURES_RESTORED))
-        return bool(helpless)
+        return bool(decision_ids)
 
-    if await runtime.resources.run_in_worker(taken_back):
+    if await runtime.resources.run_in_worker(undo_unanswered_drops):
         runtime.emit_event(events.NoticeGiven(runtime.key, DROP_SIGNATURES_RULE, SIGNATURES_RESTORED_NOTICE))
 
 
 def plan_without_signatures(journal: Journal, target: Target) -> Plan | None:
-    """Return the plan that leaves out what is sealed, and decides no more; nothing where nothing is."""
+    """Return a plan that leaves out signed parts and decides nothing else, or None if nothing shown is signed."""
     policy = replace(journal.policy, stages=((DROP_SIGNATURES_RULE, drop_signed_parts),))
     plan = plan_request(journal.state, target, policy)
-    return plan if plan.record or plan.compaction is not None else None
+    has_decision = bool(plan.record) or plan.compaction is not None
+    return plan if has_decision else None
 
 
 def _find_unanswered_drops(journal: Journal) -> list[str]:
-    """Return the ids of what leaves out what is sealed, and was asked with but never answered, the newest first."""
-    law = {id_ for id_, decision in journal.state.view.active_decisions if is_signature_drop(decision)}
-    later_entries = dropwhile(
-        lambda entry: not isinstance(entry.body, Asked), _iter_entries_since_answer(journal) if law else ()
+    """Return the ids of active signature drops that a request was sent with and no answer came to, newest first."""
+    drop_ids = {id_ for id_, decision in journal.state.view.active_decisions if is_signature_drop(decision)}
+    if not drop_ids:
+        return []  # the common case: spares reading the path
+    # Entries newer than the newest request were decided after it and have not been tried.
+    tried_entries = dropwhile(
+        lambda entry: not isinstance(entry.body, RequestEntry), _iter_entries_since_answer(journal)
     )
-    return [entry.id for entry in later_entries if entry.id in law]
+    return [entry.id for entry in tried_entries if entry.id in drop_ids]
 
 
 def _has_failed_since_answer(journal: Journal) -> bool:
-    """Whether leaving out what is sealed was taken back since the last answer: the refusals are about something else.
+    """Return whether leaving out signed parts was undone since the last answer.
 
-    Behind an answer another one may be about what is sealed.
+    Only since the last answer: a refusal after that may be about other signatures.
     """
-    notes = [entry.body for entry in _iter_entries_since_answer(journal) if isinstance(entry.body, NoteEntry)]
-    return any(note.reason == NOTE_SIGNATURES_RESTORED for note in notes)
+    for entry in _iter_entries_since_answer(journal):
+        if isinstance(entry.body, NoteEntry) and entry.body.reason == NOTE_SIGNATURES_RESTORED:
+            return True
+    return False
 
 
 def _iter_entries_since_answer(journal: Journal) -> Iterator[Entry]:
-    """Return the entries behind the last answer, the newest first."""
+    """Yield the entries after the last answer, newest first."""
     path = journal.store.read_path(journal.key, journal.leaf)
     return takewhile(lambda entry: not isinstance(entry.body, AnswerEntry), reversed(path))

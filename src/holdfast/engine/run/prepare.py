@@ -1,6 +1,7 @@
-"""How a run begins: what is asked goes into the log, and its request is decided, at once where nobody is to be asked.
+"""Start a run: append the input to the log and decide the request.
 
-All of it is one visit to the worker then, under one lease.
+If nobody has to be asked for that (no summary, no hook), all of it is one call in the worker under one lease of the
+session, so that a plain request costs one transaction.
 """
 
 from __future__ import annotations
@@ -36,26 +37,28 @@ from holdfast.state.target import PlanInputs
 
 
 class PreparedRun(Struct, frozen=True):
-    """A request whose words are in the log, and its plan."""
+    """A run with its messages in the log, and the plan of its request."""
 
     template: RequestTemplate
     recovery: RecoveryState
-    """What may be done where it fails, as the log was before it."""
+    """The recovery steps left to this run; those used since the last answer stay used, also after a restart."""
     plan_inputs: PlanInputs
     plan: Plan
     prepared_request: PreparedRequest | None
-    """Nothing where somebody is to be asked or told first, or where more was said meanwhile."""
+    """The committed request, or None if a summary or a hook comes first, or if the log has moved on."""
 
 
 def parse_request_input(
     runtime: SessionRuntime, request_input: RequestInput
 ) -> ParsedRequest | list[Message | SizedMessage]:
-    """Return a body opened, or the words to say; ``FormatError`` for what is neither."""
+    """Parse a request body, or return the messages to append. Raises ``FormatError`` if the input is neither."""
     if not isinstance(request_input, bytes | Mapping | ParsedRequest):
         return coerce_messages(request_input)
-    own = runtime.resources.target
-    request_input = replace_surrogates_in_bytes(request_input) if isinstance(request_input, bytes) else request_input
-    parsed_request = parse_and_measure_body(request_input, own.api if own is not None else None, is_api_certain=False)
+    if isinstance(request_input, bytes):
+        request_input = replace_surrogates_in_bytes(request_input)
+    default_target = runtime.resources.target
+    expected_api = None if default_target is None else default_target.api
+    parsed_request = parse_and_measure_body(request_input, expected_api, is_api_certain=False)
     if not parsed_request.messages:
         raise FormatError("this body has no messages; send it with the whole conversation in it")
     return parsed_request
@@ -66,63 +69,65 @@ async def prepare_run(
     parsed_input: ParsedRequest | list[Message | SizedMessage],
     request_options: RequestOptions = RequestOptions(),
 ) -> tuple[PreparedRun, PreparedRequest]:
-    """Return how the request of a body or of words begins, and what it shows, decided and in the log."""
+    """Append the input to the log and return the run with its first request, decided and in the log."""
     if isinstance(parsed_input, ParsedRequest):
-        first = await runtime.resources.run_in_worker(
-            lambda: _prepare_from_body(runtime, parsed_input, request_options)
+        parsed_body = parsed_input
+        prepared_run = await runtime.resources.run_in_worker(
+            lambda: _prepare_from_body(runtime, parsed_body, request_options)
         )
     else:
         messages = [await runtime.apply_append_hook(message) for message in parsed_input]
-        first = await runtime.resources.run_in_worker(
+        prepared_run = await runtime.resources.run_in_worker(
             lambda: _prepare_from_messages(runtime, messages, request_options)
         )
-    if first.prepared_request is None:
-        return first, await decide_next_request(runtime, first.template, first.plan_inputs, first.plan)
-    await emit_new_decisions(runtime, first.plan, first.prepared_request)
-    return first, first.prepared_request
+    prepared_request = prepared_run.prepared_request
+    if prepared_request is None:
+        prepared_request = await decide_next_request(
+            runtime, prepared_run.template, prepared_run.plan_inputs, prepared_run.plan
+        )
+    else:
+        await emit_new_decisions(runtime, prepared_run.plan, prepared_request)
+    return prepared_run, prepared_request
 
 
 def _prepare_from_body(
     runtime: SessionRuntime, parsed_body: ParsedRequest, request_options: RequestOptions
 ) -> PreparedRun:
-    journal, target = (
-        runtime.journal,
-        runtime.resources.resolve_target(parsed_body.api, parsed_body.model or request_options.model),
-    )
+    """Match a client's conversation against the log, append the new part, and plan its request."""
+    journal = runtime.journal
+    target = runtime.resources.resolve_target(parsed_body.api, parsed_body.model or request_options.model)
     with journal.batch_writes():
         journal.deliver_queued()
         journal.follow_conversation(parsed_body.messages, parsed_body.decode_message)
+        # Looked up after the conversation was followed: that may have moved the journal to another branch.
         if get_model_stats(journal.state, target.model).learned_limits.fixes_client_content:
             target = replace(target, dialect=replace(target.dialect, keeps_client_content=False))
-        request = build_template_from_body(target, parsed_body, request_options)
-        setup = add_system_messages_to_setup(
-            request.target.setup,
-            journal.state.history.sized_messages.slice(0, journal.state.view.pinned_count),
-            parsed_body.messages,
-        )
-        return _plan_run(runtime, replace(request, target=replace(request.target, setup=setup)))
+        template = build_template_from_body(target, parsed_body, request_options)
+        pinned_messages = journal.state.history.sized_messages.slice(0, journal.state.view.pinned_count)
+        setup = add_system_messages_to_setup(template.target.setup, pinned_messages, parsed_body.messages)
+        template = replace(template, target=replace(template.target, setup=setup))
+        return _plan_run(runtime, template)
 
 
 def _prepare_from_messages(
     runtime: SessionRuntime, messages: list[Message | SizedMessage], request_options: RequestOptions
 ) -> PreparedRun:
+    """Append messages and plan the request that shows them."""
     journal = runtime.journal
     with journal.batch_writes():
         journal.deliver_queued()
         journal.append(*messages)
         if not len(journal.state.history.sized_messages):
             raise FormatError("nothing was said in this session yet; say something first")
-        return _plan_run(
-            runtime,
-            build_template_from_fields(runtime.get_default_target(), runtime.get_default_fields(), request_options),
-        )
+        target, fields = runtime.get_default_target(), runtime.get_default_fields()
+        return _plan_run(runtime, build_template_from_fields(target, fields, request_options))
 
 
 def _plan_run(runtime: SessionRuntime, template: RequestTemplate) -> PreparedRun:
-    """Return the plan of ``template``, and the request itself where it can go out as planned."""
+    """Plan the request of ``template``, and commit it if nobody has to be asked or told first."""
     journal, target = runtime.journal, template.target
     journal.describe_session(target.model)
-    state = start_recovery(
+    recovery = start_recovery(
         journal.state,
         runtime.settings,
         can_change_request=not template.request_options.observe_only,
@@ -130,5 +135,7 @@ def _plan_run(runtime: SessionRuntime, template: RequestTemplate) -> PreparedRun
     )
     inputs = compacting.make_runtime_plan_inputs(runtime, template)
     plan = journal.plan_next(target, inputs)
-    waits = plan.summary_request is not None or plan.compaction is not None
-    return PreparedRun(template, state, inputs, plan, None if waits else runtime.commit_plan(plan, target, inputs))
+    # A summary has to be written, or the `auto_continue` hook asked about the compaction, outside of the worker.
+    must_wait = plan.summary_request is not None or plan.compaction is not None
+    prepared_request = None if must_wait else runtime.commit_plan(plan, target, inputs)
+    return PreparedRun(template, recovery, inputs, plan, prepared_request)

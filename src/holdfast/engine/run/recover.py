@@ -1,8 +1,9 @@
-"""Recovery, driven: what ``recovery/machine.py`` says is done, until a request can be sent or an error is raised."""
+"""Recovery from a failed attempt: carry out the actions of ``recovery/machine.py`` until a request can be sent."""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import NamedTuple
 
 from anyio import sleep
 from msgspec.structs import replace
@@ -11,11 +12,11 @@ from holdfast import events
 from holdfast.engine.compaction import compact as compacting
 from holdfast.engine.log.journal import PreparedRequest
 from holdfast.engine.request_template import RequestTemplate
-from holdfast.engine.run import drop_signatures as unsealing
 from holdfast.engine.run import record as recording
-from holdfast.engine.run.attempt import Attempt
+from holdfast.engine.run.attempt import Attempt, AttemptOutcome
 from holdfast.engine.run.check_request import check_request
 from holdfast.engine.run.decide import decide_next_request, decide_smaller_request
+from holdfast.engine.run.drop_signatures import drop_signatures, restore_signatures
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.errors import ContextOverflow, InvalidRequest, UpstreamError
 from holdfast.planning.budget import compute_effective_target
@@ -28,6 +29,7 @@ from holdfast.recovery.machine import (
     DropSignatures,
     NoProgress,
     ProviderRefusal,
+    RecoveryEvent,
     RecoveryState,
     Retry,
     Shrink,
@@ -47,8 +49,23 @@ _STRICT_FORM_NOTICE = (
 )
 
 
+class NextRequest(NamedTuple):
+    """A request to send, decided and in the log, with the template that it was made from."""
+
+    template: RequestTemplate
+    prepared_request: PreparedRequest
+
+
+class NextAttempt(NamedTuple):
+    """What to send after a failed attempt, and how much recovery may still do if that fails too."""
+
+    template: RequestTemplate
+    prepared_request: PreparedRequest
+    recovery: RecoveryState
+
+
 def can_recover(verdict: Verdict) -> bool:
-    """Whether something else may be asked in place of a request that was refused like this."""
+    """Return whether a changed request may be accepted where this one was refused."""
     return verdict.is_overflow or verdict.kind in _FORM_REFUSALS or verdict.kind in FIRST_STEP_BY_KIND
 
 
@@ -56,172 +73,220 @@ async def decide_next_attempt(
     runtime: SessionRuntime,
     template: RequestTemplate,
     prepared_request: PreparedRequest,
-    state: RecoveryState,
+    recovery: RecoveryState,
     attempt: Attempt,
-) -> tuple[RequestTemplate, PreparedRequest, RecoveryState]:
-    """Return what is sent next after an attempt that failed: the same again, or less. Raises where nothing is left.
+) -> NextAttempt:
+    """Record a failed attempt and return what to send next: the same request again, or a smaller one.
 
-    Where nothing was said, and nothing smaller can be asked, the same is asked once more: what comes then is taken.
+    Sleeps where the provider wants a pause. Raises ``UpstreamError``, or ``ContextOverflow`` for an overflow, if
+    nothing is left to try.
     """
     refusal = attempt.refusal
-    template = replace(template, accepts_empty_answer=template.accepts_empty_answer or attempt.is_silent_overflow)
+    is_silent_overflow = attempt.outcome is AttemptOutcome.SILENT_OVERFLOW
+    # An empty answer may be the model's own choice after all, so it is questioned once and then accepted.
+    template = replace(template, accepts_empty_answer=template.accepts_empty_answer or is_silent_overflow)
     await recording.record_refusal(runtime, attempt)
-    fixed_request = await _retry_with_strict_form(runtime, template, prepared_request, refusal)
-    if fixed_request is not None:
-        return *fixed_request, state
-    event: ProviderRefusal | NoProgress = refusal
+
+    # First the form: a server that rejects an element of the history rejects it in a smaller request too.
+    strict_request = await _retry_with_strict_form(runtime, template, prepared_request, refusal)
+    if strict_request is not None:
+        return NextAttempt(*strict_request, recovery)
+
+    event: RecoveryEvent = refusal
     while True:
-        before, (state, action) = state, decide_next_action(subtract_used_steps(state, runtime.journal.state), event)
-        if isinstance(action, Stop) and attempt.is_silent_overflow:
-            return template, prepared_request, before
-        if isinstance(action, Stop):
-            await runtime.resources.run_in_worker(runtime.journal.record_accepted_form)
-            if refusal.is_signature_error and not template.request_options.observe_only:
-                await unsealing.restore_signatures(runtime)
-            raise make_final_error(runtime, prepared_request, action, attempt)
-        if isinstance(action, Retry):
-            attempts = runtime.settings.retry.max_retries - state.retries
-            runtime.emit_event(events.RetryScheduled(runtime.key, refusal.kind, action.seconds, attempts))
-            await sleep(action.seconds)
-            return template, prepared_request, state
-        if isinstance(action, DropSignatures):
-            without = await commit_without_signatures(runtime, template)
-            if without is not None:
-                return template, without, state
-            event = refusal  # said again: now that nothing is sealed, it stops
-        else:
-            runtime.emit_event(
-                events.ShrinkStarted(runtime.key, action.step, runtime.journal.state.counters.compactions_since_answer)
-            )
-            smaller = await shrink_request(
-                runtime, _halve_byte_limit(template, attempt, action), prepared_request, action
-            )
-            if not isinstance(smaller, str):
-                return *smaller, state
-            event = NoProgress(smaller)
+        previous_recovery = recovery
+        recovery, action = decide_next_action(subtract_used_steps(recovery, runtime.journal.state), event)
+        match action:
+            case Stop() if is_silent_overflow:
+                # Nothing smaller can be sent. Ask the same once more and take whatever answer comes.
+                return NextAttempt(template, prepared_request, previous_recovery)
+            case Stop():
+                await _undo_failed_recovery(runtime, template, refusal)
+                raise make_final_error(runtime, prepared_request, action, attempt)
+            case Retry():
+                retry_number = runtime.settings.retry.max_retries - recovery.retries
+                runtime.emit_event(events.RetryScheduled(runtime.key, refusal.kind, action.seconds, retry_number))
+                await sleep(action.seconds)
+                return NextAttempt(template, prepared_request, recovery)
+            case DropSignatures():
+                unsigned_request = await commit_without_signatures(runtime, template)
+                if unsigned_request is not None:
+                    return NextAttempt(template, unsigned_request, recovery)
+                event = refusal  # nothing was signed; fed the same refusal again, the machine stops
+            case Shrink():
+                smaller = await _announce_and_shrink(runtime, template, prepared_request, action, attempt)
+                if isinstance(smaller, NextRequest):
+                    return NextAttempt(*smaller, recovery)
+                event = NoProgress(smaller)
+
+
+async def _undo_failed_recovery(runtime: SessionRuntime, template: RequestTemplate, refusal: ProviderRefusal) -> None:
+    """Take back the changes that were meant to satisfy the provider and did not.
+
+    They would otherwise stay in force for the rest of the session, although the refusals are about something else.
+    """
+    await runtime.resources.run_in_worker(runtime.journal.record_accepted_form)
+    if refusal.is_signature_error and not template.request_options.observe_only:
+        await restore_signatures(runtime)
 
 
 async def _retry_with_strict_form(
     runtime: SessionRuntime, template: RequestTemplate, prepared_request: PreparedRequest, refusal: ProviderRefusal
-) -> tuple[RequestTemplate, PreparedRequest] | None:
-    """Return what went out as its client wrote it and was refused for its form, made what the API's maker takes.
+) -> NextRequest | None:
+    """Return the request in the form that the API's maker documents, or None if the form cannot be the problem.
 
-    Nothing where it has that form already. What comes next in this session goes out like that too.
+    Requests to a server other than the maker's keep what their client wrote, since such servers accept more. When one
+    refuses that, this and all later requests of the session are normalized by the maker's rules.
     """
-    dialect = template.target.dialect
-    if refusal.has_answer_started or refusal.kind not in _FORM_REFUSALS or template.request_options.observe_only:
+    may_be_about_form = refusal.kind in _FORM_REFUSALS and not refusal.has_answer_started
+    if not may_be_about_form or template.request_options.observe_only:
         return None
+    dialect = template.target.dialect
     if not dialect.keeps_client_content:
         return await _retry_with_checks(runtime, template, prepared_request)
-    strict = replace(template, target=replace(template.target, dialect=replace(dialect, keeps_client_content=False)))
-    inputs = await runtime.resources.run_in_worker(lambda: compacting.make_runtime_plan_inputs(runtime, strict))
-    plan = await runtime.resources.run_in_worker(lambda: runtime.journal.plan_next(strict.target, inputs))
+
+    run_in_worker = runtime.resources.run_in_worker
+    strict_target = replace(template.target, dialect=replace(dialect, keeps_client_content=False))
+    strict_template = replace(template, target=strict_target)
+    inputs = await run_in_worker(lambda: compacting.make_runtime_plan_inputs(runtime, strict_template))
+    plan = await run_in_worker(lambda: runtime.journal.plan_next(strict_target, inputs))
     if plan.normalization == prepared_request.plan.normalization:
-        return None
-    await runtime.resources.run_in_worker(
-        lambda: runtime.journal.record_accepted_form(mends=True, judges=runtime.requires_check)
-    )
+        return None  # the strict form is the form that was just refused
+    # Recorded before the send: after a crash the next request must not repeat the refused form.
+    await run_in_worker(lambda: runtime.journal.record_accepted_form(mends=True, judges=runtime.requires_check))
     runtime.emit_event(events.NoticeGiven(runtime.key, "form", _STRICT_FORM_NOTICE))
-    return strict, await decide_next_request(runtime, strict, inputs, plan)
+    return NextRequest(strict_template, await decide_next_request(runtime, strict_template, inputs, plan))
 
 
 async def _retry_with_checks(
     runtime: SessionRuntime, template: RequestTemplate, prepared_request: PreparedRequest
-) -> tuple[RequestTemplate, PreparedRequest] | None:
-    """Return the same, to be mended as it goes out, where it went as its client wrote it and breaks a known rule.
+) -> NextRequest | None:
+    """Return the same request, to be fixed as it goes out, if it is its client's own body and breaks a known rule.
 
-    Nothing where it was judged before, or breaks no rule that can be kept here.
+    Return None if it was checked before, or breaks no rule that can be fixed here.
     """
     if runtime.requires_check or runtime.resources.check_mode != "changed":
         return None
     upstream_request = template.build_upstream_request(prepared_request)
     if not template.is_client_body(upstream_request.body):
         return None
-    with suppress(InvalidRequest):
-        if check_request(upstream_request)[1]:
+    with suppress(InvalidRequest):  # it breaks a rule, and no fix is known
+        if check_request(upstream_request).fixed_rule:
+            # From here on `runtime.requires_check` holds, and the next attempt fixes the body.
             await runtime.resources.run_in_worker(
                 lambda: runtime.journal.record_accepted_form(mends=runtime.requires_strict_form, judges=True)
             )
-    return (template, prepared_request) if runtime.requires_check else None
+    return NextRequest(template, prepared_request) if runtime.requires_check else None
 
 
 async def commit_without_signatures(runtime: SessionRuntime, template: RequestTemplate) -> PreparedRequest | None:
-    """Return the request without what the provider sealed, decided and in the log; nothing where nothing is."""
+    """Return the request without signed parts, decided and in the log, or None if nothing in it is signed."""
     target = template.target
-    return await unsealing.drop_signatures(
-        runtime, target, lambda plan: runtime.commit_plan(plan, target, PlanInputs())
-    )
+    return await drop_signatures(runtime, target, lambda plan: runtime.commit_plan(plan, target, PlanInputs()))
+
+
+async def _announce_and_shrink(
+    runtime: SessionRuntime,
+    template: RequestTemplate,
+    prepared_request: PreparedRequest,
+    shrink: Shrink,
+    attempt: Attempt,
+) -> NextRequest | str:
+    compactions = runtime.journal.state.counters.compactions_since_answer
+    runtime.emit_event(events.ShrinkStarted(runtime.key, shrink.step, compactions))
+    return await shrink_request(runtime, _halve_byte_limit(template, attempt, shrink), prepared_request, shrink)
 
 
 def _halve_byte_limit(template: RequestTemplate, attempt: Attempt, shrink: Shrink) -> RequestTemplate:
-    """Return ``template`` for half the bytes of a body that had too many, where nobody said how many it may have."""
-    verdict, dialect = attempt.verdict, template.target.dialect
-    if shrink.step != "media" or verdict.kind != "request_bytes" or verdict.max_bytes:
+    """Return ``template`` limited to half the bytes of a body that was too long, if the provider named no limit.
+
+    The step "media" then drops media until the body fits. That step is tried once, so the guess must be bold: half is
+    chosen by judgement.
+    """
+    verdict = attempt.verdict
+    is_unknown_byte_limit = verdict.kind == "request_bytes" and not verdict.max_bytes
+    if shrink.step != "media" or not is_unknown_byte_limit:
         return template
+    dialect = template.target.dialect
     smaller_dialect = replace(dialect, max_bytes=min(dialect.max_bytes, attempt.body_size // 2))
     return replace(template, target=replace(template.target, dialect=smaller_dialect))
 
 
 async def shrink_request(
     runtime: SessionRuntime, template: RequestTemplate, prepared_request: PreparedRequest, shrink: Shrink
-) -> tuple[RequestTemplate, PreparedRequest] | str:
-    """Return the request made smaller as ``shrink`` says, or why it does not get smaller."""
+) -> NextRequest | str:
+    """Return the request made smaller by the step in ``shrink``, or the outcome that says why it did not get smaller.
+
+    The outcome is a `CompactionOutcome`, or a word of ``SUMMARY_TOO_LARGE_MESSAGES``.
+    """
     inputs = await runtime.resources.run_in_worker(lambda: compacting.make_runtime_plan_inputs(runtime, template))
     if shrink.step == "output":
-        lower = _lower_output_limit(runtime, template, prepared_request)
-        return lower if isinstance(lower, str) else (lower, await decide_next_request(runtime, lower, inputs))
-    writes = inputs.can_summarize and shrink.step == "compact"
-    harder = replace(inputs, overflow_step=shrink.step, can_summarize=writes)
-    smaller = await decide_smaller_request(runtime, template, harder, shrink.step)
-    return smaller if isinstance(smaller, str) else (template, smaller)
+        lowered_template = _lower_output_limit(runtime, template, prepared_request)
+        if isinstance(lowered_template, str):
+            return lowered_template
+        return NextRequest(lowered_template, await decide_next_request(runtime, lowered_template, inputs))
+    # Only the step that compacts may wait for a summary; the later ones cut what is there without asking a model.
+    can_summarize = inputs.can_summarize and shrink.step == "compact"
+    inputs = replace(inputs, overflow_step=shrink.step, can_summarize=can_summarize)
+    smaller_request = await decide_smaller_request(runtime, template, inputs, shrink.step)
+    if isinstance(smaller_request, str):
+        return smaller_request
+    return NextRequest(template, smaller_request)
 
 
 def _lower_output_limit(
     runtime: SessionRuntime, template: RequestTemplate, prepared_request: PreparedRequest
 ) -> RequestTemplate | str:
-    """Return ``template`` with a lower limit for the answer, or why that would not help."""
+    """Return ``template`` with a lower limit for the answer, or the outcome that says why that would not help.
+
+    For providers that count the requested output into the window. The limit is halved at least, so that an estimate of
+    the prompt that is too low does not lead to the same refusal again.
+    """
     state, settings = runtime.journal.state, runtime.settings
     target = compute_effective_target(template.target, state, settings)
-    remaining_tokens, current_output = (
-        target.limits.window - estimate_request_tokens(state, target),
-        _get_rendered_max_output(template, prepared_request, prepared_request.plan.options),
-    )
+    remaining_tokens = target.limits.window - estimate_request_tokens(state, target)
+    current_output = _get_rendered_max_output(template, prepared_request, prepared_request.plan.options)
     if current_output is None:
         return "not_smaller"
-    new_output = max(settings.reserve.min, min(current_output // 2, remaining_tokens))
-    lower = _get_rendered_max_output(template, prepared_request, PlanOptions(max_tokens=new_output)) or new_output
-    if lower >= current_output:
+    wanted_output = max(settings.reserve.min, min(current_output // 2, remaining_tokens))
+    # The body may ask for more than is wanted: its limit stays above the tokens that the model may think in.
+    wanted_options = PlanOptions(max_tokens=wanted_output)
+    new_output = _get_rendered_max_output(template, prepared_request, wanted_options) or wanted_output
+    if new_output >= current_output:
         return "not_smaller"
-    if remaining_tokens < lower:
+    if remaining_tokens < new_output:
         return "too_large_without_it"
-    limits = replace(template.target.limits, requested_output=lower)
-    return replace(template, target=replace(template.target, limits=limits), max_output=lower)
+    limits = replace(template.target.limits, requested_output=new_output)
+    return replace(template, target=replace(template.target, limits=limits), max_output=new_output)
 
 
 def _get_rendered_max_output(
     template: RequestTemplate, prepared_request: PreparedRequest, options: PlanOptions
 ) -> int | None:
-    """Return the tokens that the body asks for with ``options``: always more than its model may think in.
+    """Return the output limit in the body rendered with ``options``, or None if the body sets none.
 
-    What it may think in is not lowered: with it the provider's cache of all messages would be gone.
+    It is always above the thinking budget of the request. That budget is not lowered: changing it would invalidate the
+    provider's cache of all messages.
     """
     request_with_options = replace(prepared_request, plan=replace(prepared_request.plan, options=options))
-    return parse_request(template.render_body(request_with_options, ()), template.target.api).requested_max_tokens
+    body = template.render_body(request_with_options, ())
+    return parse_request(body, template.target.api).requested_max_tokens
 
 
 def make_final_error(
     runtime: SessionRuntime, prepared_request: PreparedRequest, stop: Stop, attempt: Attempt
 ) -> UpstreamError:
-    """Return the error that ends a run: what was measured, and what can be done."""
-    verdict, target = attempt.verdict, prepared_request.target
+    """Build the error that ends a run: what was measured, and what the user can do about it."""
+    verdict = attempt.verdict
     if stop.kind != CONTEXT_OVERFLOW_KIND:
-        return UpstreamError(
-            format_stop_message(stop, attempt.refusal, provider_message=attempt.failure_text),
-            verdict.kind,
-            verdict.retry_after,
-        )
-    min_tokens = estimate_irreducible_tokens(runtime.journal.state, target, runtime.settings)
+        text = format_stop_message(stop, attempt.refusal, provider_message=attempt.failure_text)
+        return UpstreamError(text, verdict.kind, verdict.retry_after)
+    target = prepared_request.target
     text = format_stop_message(
-        stop, attempt.refusal, window=target.limits.window, min_tokens=min_tokens, provider_message=attempt.failure_text
+        stop,
+        attempt.refusal,
+        window=target.limits.window,
+        min_tokens=estimate_irreducible_tokens(runtime.journal.state, target, runtime.settings),
+        provider_message=attempt.failure_text,
     )
     return ContextOverflow(text, verdict.kind)

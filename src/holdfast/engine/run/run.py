@@ -1,4 +1,4 @@
-"""A run: a request and all it takes to get its answer into the log."""
+"""A run: one request of a session, with every retry and compaction it takes to get its answer into the log."""
 
 from __future__ import annotations
 
@@ -20,45 +20,43 @@ from holdfast.providers.common.sse import StreamEvent
 
 
 class Run:
-    """One request of a session, as ``async with``; iterate it for the API's own events as they come, one by one.
+    """One request of a session. Use it as ``async with`` and iterate it for the API's own events.
 
-    Behind the block ``answer`` is in the log, or the error was raised. Who leaves early has what was said so far in
-    the log, as an answer that was interrupted.
+    Once the block ends, ``answer`` is in the log, or the error was raised. If the caller leaves the block early, the
+    answer as far as it came is in the log, marked as interrupted.
     """
 
     def __init__(
         self,
         runtime: SessionRuntime,
         request_input: RequestInput,
-        way: RequestOptions = RequestOptions(),
+        request_options: RequestOptions = RequestOptions(),
         *,
         quiet: bool = False,
     ) -> None:
-        self._runtime, self._request_input, self._request_options, self._suppress_events = (
-            runtime,
-            request_input,
-            way,
-            quiet,
-        )
+        self._runtime = runtime
+        self._request_input = request_input
+        self._request_options = request_options
+        self._suppress_events = quiet
         self.attempt: Attempt | None = None
-        """The newest request that went out, with what came back."""
+        """The newest request that went out, with the reply to it."""
         self.attempts = 0
-        """How many requests went out, or are about to."""
+        """Requests that went out, or are about to."""
         self._stack = AsyncExitStack()
         self._events: AsyncGenerator[list[StreamEvent]] | None = None
         self._unread_events: deque[StreamEvent] = deque()
-        """What came at once and was not read yet."""
+        """Events of the newest batch that ``__anext__`` has not returned yet."""
         self._answer: ParsedAnswer | None = None
 
     @property
     def answer(self) -> ParsedAnswer:
-        """The model's answer; ``OperationAborted`` where the run was not read to its end."""
+        """The model's answer. Raises ``OperationAborted`` if the run was not read to its end."""
         if self._answer is None:
             raise OperationAborted("this run has no answer: it was not read to its end; iterate it, or use session.ask")
         return self._answer
 
     async def __aenter__(self) -> Self:
-        """Hold the branch's lane until the end of the block; ``OperationAborted`` the second time."""
+        """Wait for the branch's lane and hold it until the block ends. A run can be entered once."""
         if self._events is not None:
             raise OperationAborted("a run is one request and this one was begun already; call session.run for another")
         await self._stack.enter_async_context(self._runtime.hold_lane())
@@ -69,10 +67,12 @@ class Run:
         try:
             self._unread_events.clear()
             if self._events is not None:
+                # Closing the generator records the interruption; the lane is held until that is in the log.
                 await self._events.aclose()
         except StoreError as unwritten:
             if kind is None:
                 raise
+            # The block's own error is the more useful one to the caller, so this one becomes a notice.
             recording.emit_unwritten(self._runtime, unwritten)
         finally:
             self._runtime.compaction_tracker.is_sending = False
@@ -80,14 +80,14 @@ class Run:
             await self._stack.aclose()
 
     def iter_batches(self) -> AsyncIterator[list[StreamEvent]]:
-        """Return the API's own events, those together that came at once."""
+        """Return the API's own events in the batches they arrive in."""
         if self._events is None:
             raise OperationAborted("a run is read inside of its block: async with session.run(…) as run")
         return self._events
 
     def __aiter__(self) -> Self:
-        """Return the run, for its events."""
-        self.iter_batches()
+        """Return the run itself, as the iterator of its events."""
+        self.iter_batches()  # raises outside of the block
         return self
 
     async def __anext__(self) -> StreamEvent:
@@ -97,40 +97,45 @@ class Run:
         return self._unread_events.popleft()
 
     async def _generate_events(self) -> AsyncGenerator[list[StreamEvent]]:
-        runtime, inflight = self._runtime, self._runtime.compaction_tracker
+        """Prepare the request, send it as often as recovery asks, and record the answer; yield batches of events."""
+        runtime = self._runtime
+        tracker = runtime.compaction_tracker
         parsed_input = parse_request_input(runtime, self._request_input)
-        inflight.is_sending = True
+        tracker.is_sending = True
         with runtime.track_answering_run():
-            first, prepared_request = await prepare_run(runtime, parsed_input, self._request_options)
-            request, state = first.template, first.recovery
+            prepared_run, prepared_request = await prepare_run(runtime, parsed_input, self._request_options)
+            template, recovery = prepared_run.template, prepared_run.recovery
             while True:
                 self.attempts += 1
                 attempt = self.attempt = await prepare_attempt(
-                    runtime, request, prepared_request, quiet=self._suppress_events
+                    runtime, template, prepared_request, quiet=self._suppress_events
                 )
                 try:
-                    async with runtime.resources.permits.hold(), aclosing(attempt.stream_events()) as coming:
-                        async for came in coming:
-                            inflight.is_sending = False  # the caller has the floor, and may never come back for more
-                            yield came
-                            inflight.is_sending = True
+                    async with runtime.resources.permits.hold(), aclosing(attempt.stream_events()) as batches:
+                        async for batch in batches:
+                            # While the caller has control it may never come back for more.
+                            tracker.is_sending = False
+                            yield batch
+                            tracker.is_sending = True
                 except BaseException as error:
-                    if isinstance(error, Exception) or not attempt.judge_unread_answer():
+                    # The caller left (GeneratorExit), was cancelled, or an upstream raised an error of its own.
+                    has_left = not isinstance(error, Exception)
+                    if has_left and attempt.judge_unread_answer():
+                        await self._record_answer(template, prepared_request)  # it had read all of the answer
+                    else:
                         await recording.record_interruption(runtime, attempt, error)
-                    else:  # the caller has all it waited for
-                        await self._record_answer(request, prepared_request)
                     raise
                 if attempt.is_answered:
-                    await self._record_answer(request, prepared_request)
+                    await self._record_answer(template, prepared_request)
                     break
-                request, prepared_request, state = await decide_next_attempt(
-                    runtime, request, prepared_request, state, attempt
+                template, prepared_request, recovery = await decide_next_attempt(
+                    runtime, template, prepared_request, recovery, attempt
                 )
         await runtime.deliver_queued()
 
-    async def _record_answer(self, request: RequestTemplate, prepared_request: PreparedRequest) -> None:
-        """Write the answer down, also where the caller leaves meanwhile."""
+    async def _record_answer(self, template: RequestTemplate, prepared_request: PreparedRequest) -> None:
+        """Write the answer to the log; `Run.answer` returns it from then on."""
         assert self.attempt is not None
         self._answer = await recording.record_answer(
-            self._runtime, self.attempt, prepared_request, is_own_conversation=request.parsed_body is None
+            self._runtime, self.attempt, prepared_request, is_own_conversation=template.parsed_body is None
         )

@@ -1,9 +1,9 @@
-"""Silence: an answer without a word, to a request that its server did not read, or that left no room for an answer.
+"""Tell an empty answer that hides an overflow from a model that has nothing to say.
 
-Some gateways answer what is too large for the server behind them with success, no word, and a count of next to nothing
-(LiteLLM). Some servers take what fills their window, and end the answer at its first token as one that got too long
-(Xiaomi MiMo). A model that has nothing to say is another matter: what it read is counted as ever, it ends as it wants
-or where its request does, and that is its answer.
+Some gateways answer a request that is too large for the server behind them with HTTP 200, no text, and a usage of
+nearly zero (LiteLLM). Some servers accept a request that fills their window and end the answer at its first token, with
+the finish reason "length" (Xiaomi MiMo). A model that has nothing to say looks different: its prompt is counted as
+usual, and the answer ends by the model's own choice or at the limit that was asked for.
 """
 
 from __future__ import annotations
@@ -22,101 +22,112 @@ from holdfast.state.conversation_state import ConversationState
 from holdfast.state.plan import Plan
 
 SilenceKind: TypeAlias = Literal["", "counted", "guessed"]
-"""The model's own, if it is silence at all · of a server that counts, and does not count this · by its size alone."""
+"""Why an answer is empty: "" the model's own choice, or not empty at all; "counted" the request was too large, for the
+server counts its requests and did not count this one; "guessed" the same by the size of the request alone."""
+# A server that reports no usage gives no other sign. Below half the window a request is most likely not too large, and
+# a wrong guess costs a compaction that nobody needed. Chosen by judgement.
 LARGE_REQUEST_SHARE = 0.5
-"""[H] Share of the room for a conversation from which it may be too large for a server that counts nothing."""
+"""Share of the message budget from which a request may be too large for a server that reports no usage."""
 _ACCEPTED_SILENCE_NOTICE = (
     "an answer says nothing, and by what was counted its request may be too large for the server; the answer is passed "
     "on as it came"
 )
-"""What is told of such an answer where nothing smaller is asked."""
+"""Text of the notice given when such an answer is passed on because nothing smaller can be sent."""
+# An answer cut by a full window ends within the few tokens that begin it. 16 is the least that an API takes as a limit
+# for a whole answer; Chat Completions and Messages take less, but then the request itself says so (`max_output`).
 _MAX_FIRST_TOKENS = 16
-"""[H] Most tokens of an answer that ended before a word: how one begins. No API takes a limit for all of it under that
-but Chat and Messages, whose request says so then."""
+"""Most output tokens of an answer that was cut before its first word."""
+# LiteLLM reports 1 for a prompt that it did not count, others 0. No real prompt is as short.
 _MAX_UNCOUNTED_TOKENS = 1
-"""Most tokens that are told of a prompt that nobody counted: there is none so short (LiteLLM says 1, others 0)."""
+"""Most tokens reported for a prompt that nobody counted."""
 
 
 def classify_empty_answer(answer: ParsedAnswer, verdict: Verdict, plan: Plan, max_output: int | None) -> SilenceKind:
-    """Return whether ``answer``, an answer to what ``plan`` shows, says nothing because that was too large.
+    """Return whether ``answer``, to the request of ``plan``, is empty because that request was too large.
 
-    A server that counted the request before counts this one too, if it reads it. Of one that did not, only a large
-    request may be one too large. No few words are. ``max_output`` are the tokens that the answer may have, where any
-    limit was asked for.
+    ``max_output`` is the most tokens that the request allows the answer, or None if it sets no limit.
     """
-    state, prompt_tokens = plan.state, answer.request_usage.input if answer.request_usage is not None else 0
-    size, room = plan.after - state.setup.tokens, plan.window - state.setup.tokens
-    if size < MIN_COMPARED_TOKENS or not (
-        is_cut_short(answer, max_output)
-        or (is_empty_answer(answer) and _is_prompt_unread(prompt_tokens, verdict, state))
-    ):
+    state = plan.state
+    message_tokens = plan.after - state.setup.tokens
+    message_budget = plan.window - state.setup.tokens
+    if message_tokens < MIN_COMPARED_TOKENS:
         return ""
+    prompt_tokens = answer.request_usage.input if answer.request_usage is not None else 0
+    is_unread = is_empty_answer(answer) and _is_prompt_unread(prompt_tokens, verdict, state)
+    if not is_unread and not is_cut_short(answer, max_output):
+        return ""
+    # A server that counted the request before would count this one too, had it read it.
     if verdict.limit or _has_counted_before(state, prompt_tokens):
         return "counted"
-    return "guessed" if size >= LARGE_REQUEST_SHARE * room else ""
+    is_large = message_tokens >= LARGE_REQUEST_SHARE * message_budget
+    return "guessed" if is_large else ""
 
 
 def describe_silent_overflow(answer: ParsedAnswer, plan: Plan) -> str:
-    """Return why ``answer``, to what ``plan`` shows, counts as an overflow."""
-    token_count = f"{answer.request_usage.input:,}" if answer.request_usage is not None else "none"
-    how = "the answer says nothing" if answer.stop_reason == "end" else "the answer ended before a word"
-    return f"{how}, and counts {token_count} of the request's tokens, about {plan.after:,}"
+    """Describe why ``answer``, to the request of ``plan``, counts as an overflow."""
+    reported_tokens = f"{answer.request_usage.input:,}" if answer.request_usage is not None else "none"
+    symptom = "the answer says nothing" if answer.stop_reason == "end" else "the answer ended before a word"
+    return f"{symptom}, and counts {reported_tokens} of the request's tokens, about {plan.after:,}"
 
 
 async def accept_empty_answer(runtime: SessionRuntime) -> None:
-    """Tell that such an answer is passed on; a window that was learned from it in vain counts no more."""
+    """Give notice that an empty answer is passed on, and forget the window that was learned from its overflow.
+
+    A smaller request was answered with nothing too, so the window was not the reason.
+    """
     runtime.emit_event(events.NoticeGiven(runtime.key, "silence", _ACCEPTED_SILENCE_NOTICE))
     if runtime.journal.state.usage.learned_limits.overflows_since_answer:
         await runtime.resources.run_in_worker(runtime.journal.forget_learned_window)
 
 
 def is_empty_answer(answer: ParsedAnswer) -> bool:
-    """Return whether an answer that ended as its model wanted has no word, no call and no thought."""
-    return (
-        answer.stop_reason == "end"
-        and _is_blank_answer(answer)
-        and not (answer.usage is not None and answer.usage.reasoning)
-    )
+    """Return whether an answer that ended by the model's choice has no text, no call and no thinking."""
+    has_reasoned = answer.usage is not None and bool(answer.usage.reasoning)
+    return answer.stop_reason == "end" and not has_reasoned and _is_blank_answer(answer)
 
 
 def is_cut_short(answer: ParsedAnswer, max_output: int | None) -> bool:
-    """Return whether an answer ended before a word because it got too long, as far short of ``max_output`` tokens.
+    """Return whether an answer was ended for its length before its first word, though it may have had ``max_output``.
 
-    That is not the limit that was asked for: no room was left.
+    The limit that was asked for cannot have ended it, so there was no room left in the window.
     """
-    output_tokens = answer.usage.output if answer.usage is not None else None
-    is_short = (
-        output_tokens is not None
-        and output_tokens <= _MAX_FIRST_TOKENS
-        and (max_output is None or output_tokens < max_output)
-    )
-    return answer.stop_reason == "length" and is_short and _is_blank_answer(answer)
+    if answer.stop_reason != "length" or answer.usage is None or not _is_blank_answer(answer):
+        return False
+    output_tokens = answer.usage.output
+    is_below_limit = max_output is None or output_tokens < max_output
+    return output_tokens <= _MAX_FIRST_TOKENS and is_below_limit
 
 
 def _is_blank_answer(answer: ParsedAnswer) -> bool:
-    """Return whether an answer that was told to its end has no word, no call and no thought to show."""
-    shows = any(not isinstance(part, Text) or part.text.strip() for part in answer.message.parts)
-    return answer.is_complete and answer.error is None and not shows
+    """Return whether a complete answer shows nothing: no text beside white space, no call, no thinking."""
+    if not answer.is_complete or answer.error is not None:
+        return False
+    return all(isinstance(part, Text) and not part.text.strip() for part in answer.message.parts)
 
 
 def _is_prompt_unread(prompt_tokens: int, verdict: Verdict, state: ConversationState) -> bool:
-    """Return whether ``prompt_tokens`` tokens are neither the newest request of ``state`` nor what no cache held of
-    it.
+    """Return whether the reported ``prompt_tokens`` show that the server did not read the newest request of ``state``.
+
+    They do if they count next to nothing, or far less than the request and not its uncached part either: some servers
+    report only the tokens that their cache did not hold.
     """
-    new = measure_new_content(state)
-    return prompt_tokens <= _MAX_UNCOUNTED_TOKENS or (
-        verdict.kind == "silent_truncation"
-        and not MIN_CALIBRATION_RATIO * new <= prompt_tokens <= MAX_CALIBRATION_RATIO * new
-    )
+    if prompt_tokens <= _MAX_UNCOUNTED_TOKENS:
+        return True
+    if verdict.kind != "silent_truncation":
+        return False
+    new_tokens = measure_new_content(state)
+    is_uncached_part = MIN_CALIBRATION_RATIO * new_tokens <= prompt_tokens <= MAX_CALIBRATION_RATIO * new_tokens
+    return not is_uncached_part
 
 
 def _has_counted_before(state: ConversationState, prompt_tokens: int) -> bool:
-    """Return whether the request before the newest one was counted, by a server that does not always say
-    ``prompt_tokens``.
+    """Return whether the server counted the request before the newest one, with a number other than ``prompt_tokens``.
+
+    A server that always reports the same number does not count.
     """
-    before = state.usage.measured_request
-    return (
-        before is not None
-        and before.message_count == state.last_request.previous_coverage[0]
-        and before.reported_tokens != prompt_tokens
-    )
+    measured_request = state.usage.measured_request
+    if measured_request is None:
+        return False
+    previous_count, _ = state.last_request.previous_coverage
+    is_previous_request = measured_request.message_count == previous_count
+    return is_previous_request and measured_request.reported_tokens != prompt_tokens

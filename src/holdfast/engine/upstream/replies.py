@@ -1,15 +1,18 @@
-"""Replies as answers: event by event, or all at once. An error of any shape is an answer with ``error``."""
+"""Read a provider's reply as an answer, event by event or all at once.
+
+An error of any shape becomes an answer whose ``error`` is set.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import suppress
+from typing import NamedTuple
 
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.engine.upstream import redact as redacting
+from holdfast.engine.upstream.redact import redact_report
 from holdfast.engine.upstream.upstream import Reply, Upstream, UpstreamRequest
 from holdfast.errors import FormatError, UpstreamError
 from holdfast.messages.signatures import set_signing_model
@@ -25,26 +28,35 @@ from holdfast.state.entries import Usage
 _EVENT_STREAM_TYPE = "text/event-stream"
 _JSON_TYPE = "application/json"
 _SSE_PREFIXES = (b"data:", b"event:", b"id:", b"retry:", b":")
-"""How a line of server-sent events begins that says something."""
+"""Prefixes of the lines that server-sent events consist of."""
 _LEADING_BLANKS = b"\xef\xbb\xbf \t\r\n"
-"""What may stand before: white space, and a byte order mark."""
+"""A byte order mark and white space, which may come before the first event or the body."""
+
+
+class LoggedAnswer(NamedTuple):
+    """An answer in the form in which the log stores it."""
+
+    sized_message: SizedMessage
+    usage: Usage
+    stop_reason: str
 
 
 class ReplyReader:
-    """A reply being read. Its events come as they were sent; ``build_answer`` is what they say so far.
+    """Reads one reply: iterate ``read_events``; ``build_answer`` returns the answer as far as it has come.
 
-    A reply that is no stream is one event, which holds the whole body.
+    A reply that is not a stream is read as one event that holds the whole body.
     """
 
     def __init__(self, reply: Reply, upstream_request: UpstreamRequest) -> None:
         self.reply = reply
         self.api = upstream_request.api
         self.fold: AnswerStream | None = None
-        """What the events say, once it is known that they are some."""
+        """The answer folded from the events so far; None until the reply is known to be a stream."""
         self._wants_stream = upstream_request.stream
         self._body = b""
         self._objects: list[bytes] = []
-        """The first ones that came, where each may be an event, and one alone a whole answer."""
+        """The first two objects of a JSON stream. Some servers answer a request for a stream with one JSON object,
+        which is then not an event but the whole answer."""
 
     @property
     def is_stream(self) -> bool:
@@ -52,130 +64,155 @@ class ReplyReader:
         return self.fold is not None
 
     async def read_events(self) -> AsyncGenerator[tuple[list[StreamEvent], bool]]:
-        """Yield the events that came at once, and whether any holds something the model said."""
+        """Yield the events that arrived together, and whether any of them has content from the model.
+
+        Raises ``UpstreamError`` if the bytes cannot be read as events.
+        """
         chunks = aiter(self.reply.chunks)
-        first, reader = await self._detect_reader(chunks)
+        first_bytes, reader = await self._detect_reader(chunks)
         if reader is None:
-            self._body = first + b"".join([chunk async for chunk in chunks])
-            yield [StreamEvent(self._body, raw=self._body)], self.reply.is_success and bool(self._body)
+            self._body = first_bytes + b"".join([chunk async for chunk in chunks])
+            has_content = self.reply.is_success and bool(self._body)
+            yield [StreamEvent(self._body, raw=self._body)], has_content
             return
-        fold = self.fold = AnswerStream(self.api)
-        is_listed = isinstance(reader, JsonArrayReader)
+        self.fold = AnswerStream(self.api)
+        all_chunks = _chain_chunks(first_bytes, chunks) if first_bytes else chunks
         try:
-            async for chunk in chunks if not first else _chain_chunks(first, chunks):
+            async for chunk in all_chunks:
                 if events := reader.feed(chunk):
-                    if is_listed:
-                        self._keep_objects(events)
-                    yield events, True in [fold.add_event(event) for event in events]
+                    yield events, self._fold_events(events, reader)
             if events := reader.close():
-                if is_listed:
-                    self._keep_objects(events)
-                yield events, True in [fold.add_event(event) for event in events]
+                yield events, self._fold_events(events, reader)
         except FormatError as error:
             raise UpstreamError(f"the answer cannot be read: {error}", "network") from error
 
-    async def _detect_reader(self, chunks: AsyncIterator[bytes]) -> tuple[bytes, SseReader | JsonArrayReader | None]:
-        """Return what was read to tell what reads the rest, and that; nothing for a body that is no stream.
-
-        Servers of one's own may call a stream anything, so it is told by how it begins.
-        """
-        kind, first = self.reply.headers.get("content-type", "").lower(), b""
-        is_named = _EVENT_STREAM_TYPE in kind
-        if not self.reply.is_success or not (is_named or self._wants_stream):
-            return b"", None
-        if is_named and self._wants_stream:
-            return b"", SseReader()
-        while (signs := _detect_sse(first)) is None and (chunk := await anext(chunks, None)) is not None:
-            first += chunk
-        begins = first.strip(_LEADING_BLANKS)[:1]
-        is_object = begins == b"{"
-        if signs or (is_named and not is_object):
-            return first, SseReader()
-        is_whole = is_named or kind.partition(";")[0].strip() == _JSON_TYPE
-        is_listed = (
-            begins in {b"{", b"["} if API_SPECS[self.api].answers.streams_json_array else is_object and not is_whole
-        )
-        return first, JsonArrayReader() if self._wants_stream and is_listed else None
-
-    def _keep_objects(self, events: Sequence[StreamEvent]) -> None:
-        """Keep the objects of ``events`` as long as it may be that one came alone."""
-        if len(self._objects) < 2:
+    def _fold_events(self, events: Sequence[StreamEvent], reader: SseReader | JsonArrayReader) -> bool:
+        """Add events to the answer; return whether any of them has content from the model."""
+        assert self.fold is not None
+        if isinstance(reader, JsonArrayReader) and len(self._objects) < 2:
             self._objects += [event.data for event in events if event.data]
+        has_content = False
+        for event in events:
+            # Every event has to be folded, so this must not stop at the first one with content.
+            has_content = self.fold.add_event(event) or has_content
+        return has_content
+
+    async def _detect_reader(self, chunks: AsyncIterator[bytes]) -> tuple[bytes, SseReader | JsonArrayReader | None]:
+        """Return the reader for the body, or None if it is not a stream, and the bytes read to find that out.
+
+        Self-hosted servers label a stream with any content type, so how the body begins decides, not its label alone.
+        """
+        if not self.reply.is_success:
+            return b"", None
+        content_type = self.reply.headers.get("content-type", "").lower()
+        is_labeled_sse = _EVENT_STREAM_TYPE in content_type
+        if not is_labeled_sse and not self._wants_stream:
+            return b"", None
+        if is_labeled_sse and self._wants_stream:
+            return b"", SseReader()
+
+        first_bytes = b""
+        is_sse = _detect_sse(first_bytes)
+        while is_sse is None:
+            chunk = await anext(chunks, None)
+            if chunk is None:
+                break
+            first_bytes += chunk
+            is_sse = _detect_sse(first_bytes)
+        first_char = first_bytes.strip(_LEADING_BLANKS)[:1]
+        is_object = first_char == b"{"
+        if is_sse or (is_labeled_sse and not is_object):
+            return first_bytes, SseReader()
+        if not self._wants_stream:
+            return first_bytes, None
+        if API_SPECS[self.api].answers.streams_json_array:
+            is_json_stream = first_char in {b"{", b"["}
+        else:
+            is_labeled_json = content_type.partition(";")[0].strip() == _JSON_TYPE
+            is_json_stream = is_object and not (is_labeled_sse or is_labeled_json)
+        return first_bytes, JsonArrayReader() if is_json_stream else None
 
     def build_answer(self) -> ParsedAnswer:
-        """Return what the reply says so far; ``UpstreamError`` where a status of success came without an answer."""
+        """Return the answer as far as it has come.
+
+        Raises ``UpstreamError`` if the status says success and the body is no answer.
+        """
         if self.fold is not None:
             return self._add_reply_error(self._parse_single_object() or self.fold.build_answer())
         try:
             return self._add_reply_error(parse_answer(self.api, self._body))
         except FormatError as error:
             if self.reply.is_success:
-                problem = str(error).rpartition("; ")[0] or str(error)  # its advice is for who made the body
-                why = f"HTTP {self.reply.status} came without an answer: {problem}; try again"
-                raise UpstreamError(why, "server") from error
+                # The second half of the message is advice for whoever made the body, not for the one who asked.
+                problem = str(error).rpartition("; ")[0] or str(error)
+                message = f"HTTP {self.reply.status} came without an answer: {problem}; try again"
+                raise UpstreamError(message, "server") from error
             return self._add_reply_error(ParsedAnswer(stop_reason="error", is_complete=False))
 
     def _parse_single_object(self) -> ParsedAnswer | None:
-        """Return what the one object that came says, where it is a whole answer and no event."""
+        """Return the only object of a JSON stream as a whole answer, or None if it is an event or one of several."""
         if len(self._objects) != 1:
             return None
-        with suppress(FormatError):
-            whole_answer = parse_answer(self.api, self._objects[0])
-            return whole_answer if whole_answer.message.parts or whole_answer.error is not None else None
-        return None
+        try:
+            answer = parse_answer(self.api, self._objects[0])
+        except FormatError:
+            return None
+        return answer if answer.message.parts or answer.error is not None else None
 
-    def _add_reply_error(self, raw_answer: ParsedAnswer) -> ParsedAnswer:
-        if self.reply.is_success and raw_answer.error is None:
-            return raw_answer
-        report = raw_answer.error or ErrorReport(self.api, body=self._body)
+    def _add_reply_error(self, answer: ParsedAnswer) -> ParsedAnswer:
+        """Return ``answer`` with the status, headers and time of the reply in its error, and secrets removed from it.
+
+        A reply without success status gets an error even if its body has none.
+        """
+        if self.reply.is_success and answer.error is None:
+            return answer
+        report = answer.error or ErrorReport(self.api, body=self._body)
+        # An error inside a successful stream names its own status; HTTP 200 would hide it.
         status = report.status if self.reply.is_success else self.reply.status
         report = replace(report, status=status, headers=self.reply.headers, received_at=time.time())
-        report = redacting.redact_report(report, self.reply.secrets)
-        return replace(raw_answer, error=report)
+        return replace(answer, error=redact_report(report, self.reply.secrets))
 
 
-async def _chain_chunks(first: bytes, chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-    """Yield what was read already, then the rest."""
-    yield first
+async def _chain_chunks(first_bytes: bytes, chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+    yield first_bytes
     async for chunk in chunks:
         yield chunk
 
 
-def _detect_sse(first: bytes) -> bool | None:
-    """Whether a body begins as server-sent events do; nothing where that cannot be told yet."""
-    start = first.strip(_LEADING_BLANKS)
-    if not start or any(len(start) < len(sign) and sign.startswith(start) for sign in _SSE_PREFIXES):
+def _detect_sse(first_bytes: bytes) -> bool | None:
+    """Return whether a body beginning with ``first_bytes`` is server-sent events, or None if that needs more bytes."""
+    start = first_bytes.strip(_LEADING_BLANKS)
+    if not start:
         return None
+    for prefix in _SSE_PREFIXES:
+        if len(start) < len(prefix) and prefix.startswith(start):
+            return None
     return start.startswith(_SSE_PREFIXES)
 
 
 async def ask_upstream(upstream: Upstream, upstream_request: UpstreamRequest) -> ParsedAnswer:
-    """Return the whole answer to ``upstream_request``; what the provider refuses is in its ``error``.
+    """Send ``upstream_request`` and return the whole answer; a refusal of the provider is in its ``error``.
 
-    ``UpstreamError`` where none came, or where it broke off.
+    Raises ``UpstreamError`` if no answer came, or if it broke off.
     """
     async with upstream.send(upstream_request) as reply:
-        incoming = ReplyReader(reply, upstream_request)
-        async for _ in incoming.read_events():
+        reader = ReplyReader(reply, upstream_request)
+        async for _ in reader.read_events():
             pass
-        return incoming.build_answer()
+        return reader.build_answer()
 
 
-def convert_answer_for_log(answer: ParsedAnswer, api: str, model: str = "") -> tuple[SizedMessage, Usage, str]:
-    """Return an answer as the log takes it: in the provider's own bytes, what is sealed in it known to be ``model``'s.
+def convert_answer_for_log(answer: ParsedAnswer, api: str, model: str = "") -> LoggedAnswer:
+    """Return ``answer`` as the log stores it: in the provider's own bytes, with signatures bound to ``model``.
 
-    That is the model that was asked, by the name it was asked by: an answer may call the same model otherwise. Of one
-    that came damaged the words and calls are left: the provider would refuse its own bytes, and all later requests.
+    ``model`` is the name that the request used: the answer may call the same model something else, and a later request
+    compares names. A damaged answer keeps only its text and calls: the provider would refuse its own damaged bytes,
+    and with them every later request.
     """
+    usage = answer.request_usage or Usage()
     if answer.is_damaged:
-        return (
-            SizedMessage(strip_foreign_content(answer.message, ""), api=api),
-            answer.request_usage or Usage(),
-            answer.stop_reason,
-        )
+        sized_message = SizedMessage(strip_foreign_content(answer.message, ""), api=api)
+        return LoggedAnswer(sized_message, usage, answer.stop_reason)
     raw = Raw(b",".join(answer.history_elements)) if answer.history_elements else None
-    return (
-        SizedMessage(set_signing_model(answer.message, model), api=api, raw=raw),
-        answer.request_usage or Usage(),
-        answer.stop_reason,
-    )
+    sized_message = SizedMessage(set_signing_model(answer.message, model), api=api, raw=raw)
+    return LoggedAnswer(sized_message, usage, answer.stop_reason)
