@@ -1,10 +1,11 @@
-"""A strand: one branch of the log as it is followed and written, whatever is said on it."""
+"""One branch of a stored session: follow what others write to it, and append to it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
+from typing import NamedTuple
 
 from holdfast.engine.log.conversation_diff import replace_with_client_bytes
 from holdfast.engine.log.queued_messages import is_queued_note
@@ -16,17 +17,24 @@ from holdfast.state.persistent_sequence import PersistentSequence
 from holdfast.store.base import MessageDecoder, SessionStore
 from holdfast.store.repair.repair_on_read import read_with_repair
 
-_SPOKEN_ENTRIES = MessageEntry | BranchSummaryEntry | AnswerEntry
-"""What is said, or was an answer to it."""
+_CONTENT_ENTRIES = MessageEntry | BranchSummaryEntry | AnswerEntry
+"""Entries that add to the conversation, in contrast to decisions, undos and notes about it."""
 NO_LEAF = ""
-"""No entry: who expects the session's leaf there does not move it."""
+"""An ``expected_leaf`` that no session has: entries appended with it do not move the session's leaf."""
+
+
+class _BranchPosition(NamedTuple):
+    """A leaf and the state folded up to it."""
+
+    state: ConversationState
+    leaf: str | None
 
 
 class BranchLog:
-    """One branch of one stored session, used by one thread at a time: what is in the log up to its leaf.
+    """The log of one branch up to its leaf, used by one thread at a time.
 
-    What somebody else decided or took back behind the same entry counts here too. Where they *said* something there,
-    what is written here is a branch beside theirs, which parts just before their first words.
+    Decisions and undos that others append behind the same leaf count here too. If others append *messages* there, the
+    two have gone different ways: what is appended here from then on is a fork, from just before their first message.
     """
 
     def __init__(
@@ -44,28 +52,33 @@ class BranchLog:
         self.key = key
         self.state = state
         self.leaf = leaf
-        self._clock, self._ids = clock, ids
+        self._clock = clock
+        self._ids = ids
         self.moves_leaf = moves_leaf
-        """Whether the session's leaf goes on with this branch."""
+        """Whether the session's leaf moves on with this branch; false for a fork."""
         self.append_listener: Callable[[str, Sequence[Entry]], object] = lambda _key, _entries: None
-        """Who is told which entries were appended here, and to which session."""
+        """Called with the session's key and the new entries after each append."""
         self._client_messages: PersistentSequence[SizedMessage] = PersistentSequence()
-        """What its client said last, in its own words."""
-        self._has_lease = self._is_current = False
-        """Whether the lease is held, and nobody else can have written since the log was looked at."""
+        """The client's last conversation in its own bytes."""
+        self._has_lease = False
+        self._is_current = False
+        """Whether the log was read since the lease was taken, so that nobody else can have written since."""
         self.repairs: list[str] = []
-        """What was damaged in the session, and repaired without loss before it was read; emptied by who tells it."""
+        """Descriptions of damage that was repaired while reading; whoever reports them empties the list."""
         self._is_batching = False
-        """Whether what is written waits for the end of a block."""
+        """Whether appended entries are collected until the end of a ``batch_writes`` block."""
         self._batched_entries: list[Entry] = []
         self._decode: MessageDecoder | None = None
-        """Who made the messages that were gathered of their bytes."""
-        self._before_batch = state, leaf
-        """What stood before what was gathered."""
+        """The decoder that made the collected messages from their bytes."""
+        self._before_batch = _BranchPosition(state, leaf)
+        """The position to return to if the batch cannot be written."""
 
     @contextmanager
     def hold_lease(self) -> Iterator[None]:
-        """Hold the session's lease; all that is done inside finds the log as it was at the first look, and its own."""
+        """Hold the session's lease for the block; a block inside another shares its lease.
+
+        Inside, the log does not change except by what is appended here.
+        """
         if self._has_lease:
             yield
             return
@@ -74,13 +87,14 @@ class BranchLog:
             try:
                 yield
             finally:
-                self._has_lease = self._is_current = False
+                self._has_lease = False
+                self._is_current = False
 
     @contextmanager
     def batch_writes(self) -> Iterator[None]:
-        """Hold the lease; what is written inside is in the log behind the block: in one transaction, or none of it.
+        """Hold the lease, and write everything appended inside the block in one transaction at its end.
 
-        Where the block raises, what was written before that is there. A block inside another is part of it.
+        Entries appended before the block raises are written too. A block inside another is part of it.
         """
         if self._is_batching:
             yield
@@ -95,36 +109,41 @@ class BranchLog:
                 self._flush_batch()
 
     def take_session_leaf(self) -> None:
-        """Let the session's leaf go on with this branch from here on."""
+        """Move the session's leaf on with this branch from here on."""
         self.moves_leaf = True
 
     def join_session(self) -> None:
-        """Go on where the session does, whatever others said meanwhile, and lead it."""
+        """Go to the session's leaf, whatever others appended meanwhile, and move it on from there."""
         with self.hold_lease():
             leaf = self.store.get_session(self.key).leaf_id
             if leaf is not None and leaf != self.leaf:
-                self.state, self.leaf = self._fold_path(self._read_path_to(leaf)), leaf
+                self.state = self._fold_path(self._read_path_to(leaf))
+                self.leaf = leaf
                 self._on_branch_changed()
-            self.moves_leaf = self._is_current = True
+            self.moves_leaf = True
+            self._is_current = True
 
     def join_if_extended(self) -> bool:
-        """Join the session where it went on behind the leaf, with nothing said beside; return whether it did."""
+        """Join the session if it went on behind this branch's leaf; return whether it did."""
         with self.hold_lease():
-            there = self.store.get_session(self.key).leaf_id
-            if there is None or there == self.leaf:
+            session_leaf = self.store.get_session(self.key).leaf_id
+            if session_leaf is None or session_leaf == self.leaf:
                 return False
-            if self.leaf is not None and all(entry.id != self.leaf for entry in self._read_path_to(there)):
-                return False
+            if self.leaf is not None:
+                is_extension = any(entry.id == self.leaf for entry in self._read_path_to(session_leaf))
+                if not is_extension:
+                    return False
             self.join_session()
         return True
 
-    # -- what is written -----------------------------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------------------------------
 
     def _append_bodies(self, bodies: Sequence[EntryBody], decode: MessageDecoder | None = None) -> list[Entry]:
-        """Append an entry for each body behind the leaf, in one transaction, and fold them in.
+        """Append an entry for each body behind the leaf in one transaction, and fold them into the state.
 
-        Bodies may be made before the catch-up: what is decided or undone is made behind one, under the same lease; the
-        rest is what was said, failed or cost, and as true whatever others decided meanwhile.
+        The first try assumes that nobody else wrote, which saves reading the session's leaf; only if that fails the
+        branch catches up. The bodies are the same then. That is safe: decisions and undos are made after a catch-up
+        under the same lease, and messages, failures and usage are true whatever others decided meanwhile.
         """
         entries = self._append_or_batch(bodies, decode, onward=self.moves_leaf and not self._is_current)
         if not entries:
@@ -140,30 +159,30 @@ class BranchLog:
     def _append_or_batch(
         self, bodies: Sequence[EntryBody], decode: MessageDecoder | None, *, onward: bool = False
     ) -> list[Entry]:
-        """Return an entry for each body, in the log behind the leaf; none ``onward`` of a leaf that somebody moved.
+        """Make an entry for each body and write it, or collect it inside ``batch_writes``; return the entries.
 
-        Inside ``batch_writes`` they are gathered.
+        With ``onward``, return an empty list and write nothing if somebody else moved the session's leaf.
         """
         if not bodies:
             return []
         ids, now = self._ids(len(bodies)), self._clock()
         parents = [self.leaf, *ids[:-1]]
-        places = zip(ids, parents, bodies, strict=True)
-        entries = [Entry(id_, parent, body, 0, now) for id_, parent, body in places]
-        if not self._is_batching:
-            there = self._append_to_store(entries, decode, onward=onward)
-            if there:
-                self.append_listener(self.key, entries)
-            return entries if there else []
-        if not self._batched_entries:
-            self._before_batch = self.state, self.leaf
-        self._batched_entries += entries
-        self._decode = decode or self._decode
+        entries = [Entry(id_, parent, body, 0, now) for id_, parent, body in zip(ids, parents, bodies, strict=True)]
+        if self._is_batching:
+            if not self._batched_entries:
+                self._before_batch = _BranchPosition(self.state, self.leaf)
+            self._batched_entries += entries
+            self._decode = decode or self._decode
+            return entries
+        if not self._append_to_store(entries, decode, onward=onward):
+            return []
+        self.append_listener(self.key, entries)
         return entries
 
     def _flush_batch(self) -> None:
-        """Let what was gathered be in the log; where that takes it not, all is as it was before."""
-        entries, decode, self._batched_entries, self._decode = self._batched_entries, self._decode, [], None
+        """Write the collected entries; if the store refuses them, return to the position before them and raise."""
+        entries, decode = self._batched_entries, self._decode
+        self._batched_entries, self._decode = [], None
         if not entries:
             return
         try:
@@ -177,54 +196,64 @@ class BranchLog:
     def _append_to_store(
         self, entries: Sequence[Entry], decode: MessageDecoder | None, *, onward: bool = False
     ) -> bool:
-        """Append ``entries`` in one transaction; return whether they are there."""
-        behind = None if self.moves_leaf else NO_LEAF
-        result = self.store.append_entries(self.key, entries, expected_leaf=behind, decode=decode, onward=onward)
+        """Append ``entries`` in one transaction; return whether they were written."""
+        expected_leaf = None if self.moves_leaf else NO_LEAF
+        result = self.store.append_entries(self.key, entries, expected_leaf=expected_leaf, decode=decode, onward=onward)
         return result.is_leaf_moved or not onward
 
     def _on_branch_changed(self, new: Sequence[Entry] = ()) -> None:
-        """Take note that the branch is another one: by ``new`` entries of its own, or else by what others did."""
+        """React to a changed branch: by its own ``new`` entries, or by entries of others if there are none."""
 
-    # -- what is read --------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     def _catch_up(self) -> bool:
-        """Fold in what others decided or took back behind the leaf; return whether there was anything."""
-        there = self.store.get_session(self.key).leaf_id if self.moves_leaf and not self._is_current else self.leaf
+        """Fold in the decisions and undos that others appended behind the leaf; return whether there were any."""
+        session_leaf = self.leaf
+        if self.moves_leaf and not self._is_current:
+            session_leaf = self.store.get_session(self.key).leaf_id
         self._is_current = self._has_lease
-        if there == self.leaf or there is None:
+        if session_leaf == self.leaf or session_leaf is None:
             return False
-        path = self._read_path_to(there)
-        behind = next(
-            (at + 1 for at, path_entry in enumerate(path) if path_entry.id == self.leaf), 0 if self.leaf is None else -1
-        )
-        if behind < 0:
+        path = self._read_path_to(session_leaf)
+        new_start = self._find_index_after_leaf(path)
+        if new_start is None:
+            self.moves_leaf = False  # the session went on from an earlier entry: this branch is a fork now
+            return False
+        new_entries = path[new_start:]
+        if any(isinstance(entry.body, _CONTENT_ENTRIES) for entry in new_entries):
             self.moves_leaf = False
+            new_entries = list(takewhile(_has_no_content, new_entries))
+        if not new_entries:
             return False
-        if any(isinstance(entry.body, _SPOKEN_ENTRIES) for entry in path[behind:]):
-            self.moves_leaf = False
-            path = [*path[:behind], *takewhile(_is_wordless, path[behind:])]
-        if len(path) == behind:
-            return False
-        self.state, self.leaf = self._fold_path(path), path[-1].id
+        self.state = self._fold_path([*path[:new_start], *new_entries])
+        self.leaf = new_entries[-1].id
         self._on_branch_changed()
         return True
 
+    def _find_index_after_leaf(self, path: Sequence[Entry]) -> int | None:
+        """Return the index in ``path`` of the first entry behind the leaf, or None if the leaf is not in it."""
+        for index, entry in enumerate(path):
+            if entry.id == self.leaf:
+                return index + 1
+        return 0 if self.leaf is None else None
+
     def _read_path(self) -> list[Entry]:
-        """Return the entries up to the leaf, which are in the log then."""
+        """Return the entries up to the leaf; collected entries are written first."""
         self._flush_batch()
         return self._read_path_to(self.leaf)
 
     def _read_path_to(self, leaf: str | None) -> list[Entry]:
-        """Return the entries up to ``leaf`` as the log has them; what is damaged is repaired first, if it can be."""
+        """Return the stored entries up to ``leaf``; damage is repaired first if that loses nothing."""
         return read_with_repair(self.store, self.key, lambda: self.store.read_path(self.key, leaf), self.repairs.extend)
 
     def _rebuild_state(self) -> None:
+        """Fold the state anew from the log, which also reads messages that the state had left there."""
         self.state = ConversationState() if self.leaf is None else self._fold_path(self._read_path())
 
     def _fold_path(self, path: Sequence[Entry]) -> ConversationState:
         return replace_with_client_bytes(ConversationState.from_entries(path), self._client_messages)
 
 
-def _is_wordless(entry: Entry) -> bool:
-    """Whether ``entry`` says nothing, and holds nothing that is to be said."""
-    return not isinstance(entry.body, _SPOKEN_ENTRIES) and not is_queued_note(entry)
+def _has_no_content(entry: Entry) -> bool:
+    """Return whether ``entry`` adds nothing to the conversation, and queues nothing to be added."""
+    return not isinstance(entry.body, _CONTENT_ENTRIES) and not is_queued_note(entry)

@@ -1,10 +1,11 @@
-"""What a whole conversation, as a client sends it, repeats of the one in the log."""
+"""Match the whole conversation that a client sends against the one in the log."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
 from operator import is_
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,23 +24,34 @@ from holdfast.state.persistent_sequence import PersistentSequence, count_shared_
 from holdfast.state.plan import Plan
 from holdfast.state.target import PlanInputs, Target
 
+# Clients put a clock, the working folder or a list of files into the system prompt of each request. A message that
+# differs by more is taken for another one: its size decides what fits. 1,024 is chosen by judgement: a file list of a
+# hundred lines passes, a second prompt does not.
+MAX_SYSTEM_SIZE_DIFFERENCE = 1_024
+"""Tokens by which a system message at the start may differ from the logged one and still take its place."""
+
 
 class MessageMatches(Struct, frozen=True):
-    """Messages of the log, and those of a conversation that repeat them: the first ``one_to_one_count`` one by one."""
+    """Messages of the log, and the client's messages that repeat them.
+
+    The first ``one_to_one_count`` correspond one by one; the rest as a whole, grouped differently.
+    """
 
     logged: Sequence[SizedMessage] = ()
     client: Sequence[SizedMessage] = ()
     one_to_one_count: int = 0
 
     def count_still_matched(self, logged: Sequence[SizedMessage], messages: Sequence[SizedMessage]) -> tuple[int, int]:
-        """Return how many messages at the start of both are such twins: all, or as many as are so one by one.
+        """Return how many messages at the start of ``logged`` and of ``messages`` are matched ones.
 
-        Those that were said in other objects are compared again, and the log takes the new ones up.
+        Both numbers cover all matches if both sequences still begin with all of them; otherwise they are equal and
+        cover only messages that correspond one by one. Messages are compared by identity: equal ones in new objects
+        are compared again by the caller, which then shares the new objects.
         """
-        logged_count, message_count = (
-            count_shared_prefix_items(logged, self.logged),
-            count_shared_prefix_items(messages, self.client),
-        )
+        logged_count = count_shared_prefix_items(logged, self.logged)
+        message_count = count_shared_prefix_items(messages, self.client)
+        # A shared prefix may be equal without being identical. If its last items are not identical, count those that
+        # are.
         if message_count and messages[message_count - 1] is not self.client[message_count - 1]:
             message_count = [*map(is_, messages, self.client), False].index(False)
         if (logged_count, message_count) == (len(self.logged), len(self.client)):
@@ -49,16 +61,23 @@ class MessageMatches(Struct, frozen=True):
 
 
 class PrefixMatch(Struct, frozen=True):
-    """What a conversation repeats: ``messages`` of the log, in its own bytes, for which it takes ``client_count``
-    messages.
-    """
+    """The part of the log that a conversation repeats."""
 
     messages: Sequence[SizedMessage]
+    """The repeated messages of the log, in the client's bytes."""
     client_count: int
+    """How many of the client's messages they correspond to."""
     one_to_one_count: int
-    """How many of them, from the first on, are repeated one by one."""
+    """How many of them, from the first one on, correspond to one message each."""
     unchanged_count: int = 0
-    """How many of them, from the first on, are known to be the log's own."""
+    """How many of them, from the first one on, are known to be the log's own objects."""
+
+
+class _MatchedGroup(NamedTuple):
+    """Messages of the log, in the client's bytes, and how many of the client's messages repeat them."""
+
+    messages: list[SizedMessage]
+    client_count: int
 
 
 def match_known_prefix(
@@ -67,192 +86,204 @@ def match_known_prefix(
     settings: Settings,
     matched: MessageMatches = MessageMatches(),
 ) -> PrefixMatch:
-    """Return what ``client_messages``, a whole conversation, repeats of ``logged``, from the first message on.
+    """Find how much of ``logged``, from its first message on, the conversation ``client_messages`` repeats.
 
-    An answer may come back in pieces, as its chunks came, and results together or one by one, as their API has them.
-    System messages that both open with are the request's frame and not its past: the same place, whatever they say, as
-    long as they are about as large.
-    What is known to be alike by ``matched`` is not compared again.
+    An answer may come back in pieces, one for each of its chunks, and tool results joined or one by one, as their API
+    has them. Messages known to match from ``matched`` are not compared again.
+
+    System messages that both sides begin with belong to the request's setup rather than its past: they match whatever
+    they say, as long as their sizes are close.
     """
-    standing, count = matched.count_still_matched(logged, client_messages)
-    opening = _count_shared_system_messages(logged, client_messages)
-    sized_messages, single = (
-        [*logged[:standing]],
-        -1 if standing == count <= matched.one_to_one_count else matched.one_to_one_count,
-    )
-    while len(sized_messages) < len(logged) and count < len(client_messages):
-        sized_message, client_message = logged[len(sized_messages)], client_messages[count]
-        if count < opening:
-            sized_messages.append(_keep_logged_size(sized_message, client_message))
-            count += 1
-            continue
-        if _is_same_message(sized_message, client_message, settings):
-            sized_messages.append(adopt_client_bytes(sized_message, client_message))
-            count += 1
-            continue
-        logged_run, client_run = (
-            _collect_same_role_run(logged, len(sized_messages)),
-            _collect_same_role_run(client_messages, count),
-        )
-        pieces = find_message_pieces(sized_message, client_run)
-        if len(pieces) > 1 and is_equivalent_message(sized_message.message, join_message_run(pieces)):
-            logged_run, client_run = [adopt_piece_bytes(sized_message, pieces)], pieces
-        elif max(len(logged_run), len(client_run)) < 2 or not is_equivalent_message(
-            join_message_run(logged_run), join_message_run(client_run)
-        ):
-            break
-        single = len(sized_messages) if single < 0 else single
-        sized_messages += logged_run
-        count += len(client_run)
-    return PrefixMatch(sized_messages, count, count if single < 0 else single, standing)
+    logged_count, client_count = matched.count_still_matched(logged, client_messages)
+    messages = [*logged[:logged_count]]
+    system_count = _count_shared_system_messages(logged, client_messages)
+    # Index of the first message that does not correspond to exactly one of the client's.
+    first_regrouped: int | None = None
+    is_one_to_one = logged_count == client_count <= matched.one_to_one_count
+    if not is_one_to_one:
+        first_regrouped = matched.one_to_one_count
+    while len(messages) < len(logged) and client_count < len(client_messages):
+        logged_message, client_message = logged[len(messages)], client_messages[client_count]
+        if client_count < system_count:
+            messages.append(_keep_logged_size(logged_message, client_message))
+            client_count += 1
+        elif _is_same_message(logged_message, client_message, settings):
+            messages.append(adopt_client_bytes(logged_message, client_message))
+            client_count += 1
+        else:
+            group = _match_regrouped_messages(logged, len(messages), client_messages, client_count)
+            if group is None:
+                break
+            if first_regrouped is None:
+                first_regrouped = len(messages)
+            messages += group.messages
+            client_count += group.client_count
+    one_to_one_count = client_count if first_regrouped is None else first_regrouped
+    return PrefixMatch(messages, client_count, one_to_one_count, unchanged_count=logged_count)
+
+
+def _match_regrouped_messages(
+    logged: Sequence[SizedMessage], logged_index: int, client_messages: Sequence[SizedMessage], client_index: int
+) -> _MatchedGroup | None:
+    """Match messages that a client split or joined, from the two indexes on; return None if they differ.
+
+    First one logged message against several pieces: the pieces' bytes can then stand in its place. Else all messages
+    that one side said without a break, as a whole: their number may differ, and the log keeps its own bytes.
+    """
+    logged_message = logged[logged_index]
+    logged_run = _collect_same_role_run(logged, logged_index)
+    client_run = _collect_same_role_run(client_messages, client_index)
+    pieces = find_message_pieces(logged_message, client_run)
+    if len(pieces) > 1 and is_equivalent_message(logged_message.message, join_message_run(pieces)):
+        return _MatchedGroup([adopt_piece_bytes(logged_message, pieces)], len(pieces))
+    if len(logged_run) < 2 and len(client_run) < 2:
+        return None  # one message each: they were compared already
+    if not is_equivalent_message(join_message_run(logged_run), join_message_run(client_run)):
+        return None
+    return _MatchedGroup(logged_run, len(client_run))
+
+
+class _Comparison(NamedTuple):
+    """The result of ``match_known_prefix`` for some arguments."""
+
+    arguments: tuple[PersistentSequence[SizedMessage], tuple[SizedMessage, ...], Settings]
+    result: PrefixMatch
 
 
 class ConversationMatcher:
-    """How whole conversations follow one branch, one after the other: what was compared is not compared again."""
+    """Matches the successive conversations of one client against one branch, comparing each message once."""
 
     def __init__(self) -> None:
-        self._twins = MessageMatches()
-        self._compared: (
-            tuple[tuple[PersistentSequence[SizedMessage], tuple[SizedMessage, ...], Settings], PrefixMatch] | None
-        ) = None
-        """The last comparison: of which messages with which others by which settings, and what it found."""
+        self._matches = MessageMatches()
+        self._last_comparison: _Comparison | None = None
+        """Kept because the proxy asks which branch a conversation continues, and then the branch asks the same."""
 
     def match_prefix(
         self, logged: PersistentSequence[SizedMessage], client_messages: tuple[SizedMessage, ...], settings: Settings
     ) -> PrefixMatch:
-        """Return what ``client_messages`` repeats of ``logged``; of the same again it is known."""
-        arguments, comparison = (logged, client_messages, settings), self._compared
-        if comparison is None or not all(map(is_, arguments, comparison[0])):
-            comparison = self._compared = (
-                arguments,
-                match_known_prefix(logged.slice(), client_messages, settings, self._twins),
-            )
-        return comparison[1]
+        """Do what ``match_known_prefix`` does, or return its last result if the arguments are the same objects."""
+        arguments = (logged, client_messages, settings)
+        comparison = self._last_comparison
+        if comparison is None or not all(map(is_, arguments, comparison.arguments)):
+            result = match_known_prefix(logged.slice(), client_messages, settings, self._matches)
+            comparison = self._last_comparison = _Comparison(arguments, result)
+        return comparison.result
 
     def remember_match(
         self, logged: PersistentSequence[SizedMessage], messages: tuple[SizedMessage, ...], repeated_prefix: PrefixMatch
     ) -> None:
-        """Know which messages repeat each other, now that what is new of ``messages`` stands behind the
-        ``repeated_prefix`` too.
+        """Remember that ``messages`` repeat ``logged``, now that their new part was appended too.
+
+        ``repeated_prefix`` is the match from before that.
         """
-        is_single = repeated_prefix.one_to_one_count == repeated_prefix.client_count == len(repeated_prefix.messages)
-        self._twins = MessageMatches(
-            logged.slice(), messages, len(logged) if is_single else repeated_prefix.one_to_one_count
+        is_one_to_one = (
+            repeated_prefix.one_to_one_count == repeated_prefix.client_count == len(repeated_prefix.messages)
         )
+        one_to_one_count = len(logged) if is_one_to_one else repeated_prefix.one_to_one_count
+        self._matches = MessageMatches(logged.slice(), messages, one_to_one_count)
 
 
 def add_system_messages_to_setup(
     setup: RequestSetup, logged: Sequence[SizedMessage], messages: Sequence[SizedMessage]
 ) -> RequestSetup:
-    """Return ``setup`` with what ``messages`` opens with in other words than the log, whose ``logged`` slots say which.
+    """Return ``setup`` with the system messages at the start of ``messages`` that differ from the ``logged`` ones.
 
-    Those slots keep size and digest of the log, so that it tells the same after a restart: the rest is the frame's.
+    The log keeps size and digest of its own messages, so that it gives the same state after a restart. The difference
+    counts as setup: its tokens are added there, and its digest tells that the cached prefix is another one.
     """
-    opening = _count_shared_system_messages(logged, messages)
-    pairs = [
-        (sized_message, client_message)
-        for sized_message, client_message in zip(logged[:opening], messages, strict=False)
-        if sized_message.digest != client_message.digest
-    ]
-    if not pairs:
+    system_count = _count_shared_system_messages(logged, messages)
+    extra_tokens = 0
+    has_changed = False
+    for logged_message, client_message in zip(logged[:system_count], messages, strict=False):
+        if logged_message.digest != client_message.digest:
+            has_changed = True
+            extra_tokens += client_message.tokens - logged_message.tokens
+    if not has_changed:
         return setup
-    digest_input = b"\x00".join(
-        [setup.digest.encode(), *(client_message.digest for client_message in messages[:opening])]
-    )
-    extra_tokens = max(0, sum(client_message.tokens - sized_message.tokens for sized_message, client_message in pairs))
-    return replace(setup, digest=blake2b(digest_input, digest_size=16).hexdigest(), tokens=setup.tokens + extra_tokens)
+    digests = [setup.digest.encode(), *(message.digest for message in messages[:system_count])]
+    digest = blake2b(b"\x00".join(digests), digest_size=16).hexdigest()
+    return replace(setup, digest=digest, tokens=setup.tokens + max(0, extra_tokens))
 
 
 def plan_with_existing_decisions(
     state: ConversationState, policy: Policy, messages: Sequence[SizedMessage], target: Target
 ) -> Plan:
-    """Return what a request that says ``messages``, and no more, shows by the decisions there are of what it repeats.
+    """Plan a request for ``messages`` with the decisions that are in force for the part that they repeat.
 
-    Nothing is written, and what no decision is about has the bytes that it was said in. Nothing is decided either.
+    Nothing is decided and nothing written. What no decision is about keeps the client's bytes.
     """
     logged = state.history.sized_messages.slice()
     repeated_prefix = match_known_prefix(logged, messages, policy.settings)
-    count, target = (
-        len(repeated_prefix.messages),
-        replace(target, setup=add_system_messages_to_setup(target.setup, logged, messages)),
-    )
-    alone = replace_raw_bytes(rewind_state(state, count), repeated_prefix.messages)
-    alone = apply_entries(
-        alone,
-        [Entry("", None, MessageEntry(sized_message)) for sized_message in messages[repeated_prefix.client_count :]],
-    )
-    return plan_request(alone, target, replace(policy, stages=()), PlanInputs(can_spill=False))
+    target = replace(target, setup=add_system_messages_to_setup(target.setup, logged, messages))
+    rewound_state = rewind_state(state, len(repeated_prefix.messages))
+    rewound_state = replace_raw_bytes(rewound_state, repeated_prefix.messages)
+    new_entries = [Entry("", None, MessageEntry(message)) for message in messages[repeated_prefix.client_count :]]
+    request_state = apply_entries(rewound_state, new_entries)
+    return plan_request(request_state, target, replace(policy, stages=()), PlanInputs(can_spill=False))
 
 
 def replace_with_client_bytes(
     state: ConversationState, messages: PersistentSequence[SizedMessage]
 ) -> ConversationState:
-    """Return ``state``, as the log has it, in the words of its client, as far as ``messages`` says the same
-    messages.
+    """Return ``state`` with the client's bytes for the messages at its start that ``messages`` repeats.
+
+    Used after the log was read again: it holds the bytes that were appended, the client sends its own, and only its own
+    continue what the provider has cached.
     """
     client_messages = messages.slice()
-    pairs = zip(client_messages, state.history.sized_messages.slice(0, len(client_messages)), strict=False)
-    parts = next(
-        (
-            at
-            for at, (client_message, sized_message) in enumerate(pairs)
-            if not _has_same_size_and_digest(client_message, sized_message)
-        ),
-        len(state.history.sized_messages),
-    )
-    return replace_raw_bytes(state, client_messages[:parts])
+    logged_messages = state.history.sized_messages.slice(0, len(client_messages))
+    for index, (client_message, logged_message) in enumerate(zip(client_messages, logged_messages, strict=False)):
+        if not _has_same_size_and_digest(client_message, logged_message):
+            return replace_raw_bytes(state, client_messages[:index])
+    return replace_raw_bytes(state, client_messages[: len(state.history.sized_messages)])
 
 
 def _has_same_size_and_digest(client_message: SizedMessage, logged: SizedMessage) -> bool:
-    """Whether ``client_message`` is what a conversation said in the place of ``logged``, as ``match_known_prefix``
-    told.
-    """
     return (client_message.tokens, client_message.digest) == (logged.tokens, logged.digest)
 
 
 def _count_shared_system_messages(logged: Sequence[SizedMessage], messages: Sequence[SizedMessage]) -> int:
-    """Return how many system messages both open with, the first of each being about as large as the other."""
-    opening = min(_count_leading_system_messages(logged), _count_leading_system_messages(messages))
-    return next(
-        (at for at in range(opening) if abs(logged[at].tokens - messages[at].tokens) > MAX_SYSTEM_SIZE_DIFFERENCE),
-        opening,
-    )
-
-
-MAX_SYSTEM_SIZE_DIFFERENCE = 1_024
-"""[H] Tokens by which a system message may be larger or smaller and keep its place: a clock, a list of files."""
+    """Return how many system messages both begin with, up to the first pair whose sizes are not close."""
+    system_count = min(_count_leading_system_messages(logged), _count_leading_system_messages(messages))
+    for index in range(system_count):
+        if abs(logged[index].tokens - messages[index].tokens) > MAX_SYSTEM_SIZE_DIFFERENCE:
+            return index
+    return system_count
 
 
 def _count_leading_system_messages(messages: Sequence[SizedMessage]) -> int:
-    """Return how many system messages ``messages`` open with."""
-    for at, sized_message in enumerate(messages):
+    for index, sized_message in enumerate(messages):
         if sized_message.message.role != "system":
-            return at
+            return index
     return len(messages)
 
 
 def _keep_logged_size(logged: SizedMessage, client_message: SizedMessage) -> SizedMessage:
-    """Return ``client_message`` with the size and the digest that the log has in its place."""
+    """Return ``client_message`` with the size and digest of the ``logged`` message whose place it takes."""
     if client_message.raw is not None and (client_message.api, client_message.raw) == (logged.api, logged.raw):
         return logged
-    size_and_digest = (logged.tokens, logged.digest)
-    return (
-        client_message
-        if size_and_digest == (client_message.tokens, client_message.digest)
-        else replace(client_message, tokens=logged.tokens, digest=logged.digest)
-    )
+    if _has_same_size_and_digest(client_message, logged):
+        return client_message  # the same object, which the client's next request holds too
+    return replace(client_message, tokens=logged.tokens, digest=logged.digest)
 
 
-def _collect_same_role_run(messages: Sequence[SizedMessage], at: int) -> list[SizedMessage]:
-    """Return the slots from ``at`` on that one side said without a break."""
-    role = messages[at].message.role
-    stop = next((place for place in range(at, len(messages)) if messages[place].message.role != role), len(messages))
-    return list(messages[at:stop])
+def _collect_same_role_run(messages: Sequence[SizedMessage], start: int) -> list[SizedMessage]:
+    """Return the messages from index ``start`` on that have the same role without a break."""
+    role = messages[start].message.role
+    stop = start
+    while stop < len(messages) and messages[stop].message.role == role:
+        stop += 1
+    return list(messages[start:stop])
 
 
 def _is_same_message(logged: SizedMessage, client_message: SizedMessage, settings: Settings) -> bool:
-    if client_message.digest == logged.digest or (client_message.raw is not None and client_message.raw == logged.raw):
+    """Return whether a client's message is the logged one; the cheap comparisons come first."""
+    if client_message.digest == logged.digest:
         return True
-    return is_equivalent_message(logged.message, client_message.message) or is_equivalent_message(
-        logged.message, cap_message_texts(client_message.message, settings)[0]
-    )
+    if client_message.raw is not None and client_message.raw == logged.raw:
+        return True
+    if is_equivalent_message(logged.message, client_message.message):
+        return True
+    # A text over the append limit was shortened when it was appended, and the client still sends all of it.
+    capped_message, _ = cap_message_texts(client_message.message, settings)
+    return is_equivalent_message(logged.message, capped_message)

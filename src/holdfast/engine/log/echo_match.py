@@ -1,4 +1,7 @@
-"""A message of the log in the bytes in which its client sent it back: whole or in pieces, with all of it or less."""
+"""Give a logged message the bytes in which its client sent it back: whole, in pieces, or with parts left out.
+
+The client's bytes are what the provider has seen and cached, so they are the ones to repeat.
+"""
 
 from __future__ import annotations
 
@@ -19,123 +22,129 @@ from holdfast.providers.registry import API_SPECS, get_api_dialect
 
 
 def adopt_client_bytes(logged: SizedMessage, client_message: SizedMessage) -> SizedMessage:
-    """Return ``logged`` in the bytes of ``client_message``, unless it was cut when it was appended, or they lack what
-    they need.
+    """Return ``logged`` in the bytes of ``client_message``.
 
-    Where both are equal it is ``client_message`` itself, which its client's next request holds, too.
+    Return ``logged`` itself if it was shortened when it was appended, or if the client's bytes lack something that it
+    needs. Return ``client_message`` itself if both are equal: the client's next request holds the same object, and is
+    then recognized without a comparison.
     """
     if client_message.raw is None or (client_message.api == logged.api and client_message.raw == logged.raw):
         return client_message if client_message == logged else logged
     if client_message.digest != logged.digest and not is_equivalent_message(logged.message, client_message.message):
         return logged
-    result = _replace_bytes(logged, client_message.message, client_message.api, client_message.raw)
-    whole = (logged.tokens, logged.digest, None) == (
-        client_message.tokens,
-        client_message.digest,
-        client_message.base_raw,
+    adopted = _replace_bytes(logged, client_message.message, client_message.api, client_message.raw)
+    is_client_message = (
+        adopted.message is client_message.message
+        and client_message.tokens == logged.tokens
+        and client_message.digest == logged.digest
+        and client_message.base_raw is None
     )
-    return client_message if whole and result.message is client_message.message else result
+    return client_message if is_client_message else adopted
 
 
 def find_message_pieces(message: SizedMessage, messages: Sequence[SizedMessage]) -> list[SizedMessage]:
-    """Return those of ``messages``, from the first on, that may be what ``message`` came back as: they say as much
-    together.
+    """Return the first of ``messages`` whose contents together are as long as that of ``message``; else an empty list.
+
+    Only lengths are compared here, which is cheap; the caller compares the contents.
     """
-    remaining = len(encode_comparable_bytes(message.message))
-    for at, piece in enumerate(messages):
-        piece_length = len(encode_comparable_bytes(piece.message))
-        if piece_length > remaining:
-            return [*messages[:at]] if not remaining else []
-        remaining -= piece_length
-    return [] if remaining else [*messages]
+    remaining_bytes = len(encode_comparable_bytes(message.message))
+    for index, piece in enumerate(messages):
+        piece_bytes = len(encode_comparable_bytes(piece.message))
+        if piece_bytes > remaining_bytes:
+            return [*messages[:index]] if not remaining_bytes else []
+        remaining_bytes -= piece_bytes
+    return [] if remaining_bytes else [*messages]
 
 
 def adopt_piece_bytes(message: SizedMessage, messages: Sequence[SizedMessage]) -> SizedMessage:
-    """Return ``message`` in the bytes of ``messages``, which it came back as.
+    """Return ``message`` in the bytes of ``messages``, the pieces that it came back in.
 
-    They stay apart where their API takes them so: Gemini takes no call behind another answer.
+    The pieces stay separate elements if their API accepts them so; Gemini accepts no call after another answer.
     """
-    spec, raws = API_SPECS.get(messages[0].api), [message.raw for message in messages if message.raw is not None]
+    spec = API_SPECS.get(messages[0].api)
+    raws = [piece.raw for piece in messages if piece.raw is not None]
     if spec is None or len(raws) < len(messages):
         return message
-    joined_message, raw = join_message_run(messages), Raw(b",".join(raws))
-    if get_api_dialect(spec.api, "").calls_follow_user and any(message.message.calls for message in messages[1:]):
+    joined_message = join_message_run(messages)
+    raw = Raw(b",".join(raws))
+    has_later_calls = any(piece.message.calls for piece in messages[1:])
+    if has_later_calls and get_api_dialect(spec.api, "").calls_follow_user:
         raw = Raw(b",".join(spec.encode_message(joined_message, None)))
         joined_message = spec.decode_message(raw)
     return _replace_bytes(message, joined_message, spec.api, raw)
 
 
 def join_message_run(messages: Sequence[SizedMessage]) -> Message:
-    """Return the messages of ``messages`` as one."""
-    return Message(
-        messages[0].message.role, tuple([part for sized_message in messages for part in sized_message.message.parts])
-    )
+    """Return one message with the parts of all ``messages``."""
+    parts: list[Part] = []
+    for sized_message in messages:
+        parts += sized_message.message.parts
+    return Message(messages[0].message.role, tuple(parts))
 
 
 def _replace_bytes(message: SizedMessage, echoed_message: Message, api: str, raw: Raw) -> SizedMessage:
-    """Return ``message`` in the bytes ``raw`` of ``echoed_message``, which is alike; ``message`` where they lack what
-    they need.
+    """Return ``message`` in the bytes ``raw`` of the equivalent ``echoed_message``, or unchanged if those lack a need.
 
-    Its parts stay as many and in the places that they have in the log, which decisions are about.
+    The number and places of its parts do not change: recorded decisions name parts by their place.
     """
-    bare, own_parts, echoed_parts = (
-        replace(message, api=api, raw=raw, base_raw=None),
-        message.message.parts,
-        echoed_message.parts,
-    )
-    if list(map(type, own_parts)) == list(map(type, echoed_parts)):
-        return replace(bare, message=copy_signing_models(echoed_message, message.message))
-    if not _is_self_contained(bare, echoed_message):
+    own_parts, echoed_parts = message.message.parts, echoed_message.parts
+    with_new_bytes = replace(message, api=api, raw=raw, base_raw=None)
+    has_same_parts = [type(part) for part in own_parts] == [type(part) for part in echoed_parts]
+    if has_same_parts:
+        return replace(with_new_bytes, message=copy_signing_models(echoed_message, message.message))
+    if not _is_self_contained(with_new_bytes, echoed_message):
         return message
-    parts = _align_parts(own_parts, echoed_parts)
-    return (
-        bare
-        if parts is None
-        else replace(bare, message=copy_signing_models(Message(echoed_message.role, parts), message.message))
-    )
+    aligned_parts = _align_parts(own_parts, echoed_parts)
+    if aligned_parts is None:
+        return with_new_bytes
+    aligned_message = Message(echoed_message.role, aligned_parts)
+    return replace(with_new_bytes, message=copy_signing_models(aligned_message, message.message))
 
 
 def _is_self_contained(message: SizedMessage, echoed_message: Message) -> bool:
-    """Whether the bytes of ``message``, which are those of ``echoed_message``, need nothing that it has in the log and
-    not there.
+    """Return whether the bytes of ``message``, which are those of ``echoed_message``, can be sent without its parts.
 
-    A signature on what is no reasoning does, and an item of Responses does by its id where anything is left out. Else
-    what a client leaves out it does not want to be sent.
+    A part that the client left out is one that it does not want to send. That is its choice, except where another part
+    needs it: a part with a signature (other than thinking), and an item of the Responses API that has an id: the server
+    looks for the reasoning item that belongs to it.
     """
     if list_non_thinking_signatures(message.message) != list_non_thinking_signatures(echoed_message):
         return False
     if _count_side_parts(message.message) == _count_side_parts(echoed_message):
         return True
-    return (
-        message.api != RESPONSES
-        or message.raw is None
-        or all(decode_item(raw).id is None for raw in split_response_items(message.raw))
-    )
+    if message.api != RESPONSES or message.raw is None:
+        return True
+    return all(decode_item(raw).id is None for raw in split_response_items(message.raw))
+
+
+def _is_side_part(part: Part) -> bool:
+    """Return whether ``part`` stands beside the content of its message: thinking, above all. Clients may drop these."""
+    return isinstance(part, Thinking) or is_message_field(part)
 
 
 def _count_side_parts(message: Message) -> int:
-    """Return how many parts of ``message`` stand beside what it says: reasoning, above all."""
-    return sum(isinstance(part, Thinking) or is_message_field(part) for part in message.parts)
+    return sum(_is_side_part(part) for part in message.parts)
 
 
 def _align_parts(own_parts: Sequence[Part], echoed_parts: Sequence[Part]) -> tuple[Part, ...] | None:
-    """Return each of ``echoed_parts`` in the place of its own among ``own_parts``, where some of these were left out.
+    """Return ``own_parts`` with each part that came back replaced by the echoed one; the others are kept.
 
-    Nothing where they are cut otherwise.
+    Return None if parts are missing that clients do not drop: the message was divided into parts in another way.
     """
-    remaining_parts, out = deque(echoed_parts), list[Part]()
+    remaining_parts = deque(echoed_parts)
+    aligned_parts: list[Part] = []
     for part in own_parts:
         if remaining_parts and _is_same_part(part, remaining_parts[0]):
-            out.append(remaining_parts.popleft())
-        elif isinstance(part, Thinking) or is_message_field(part):
-            out.append(part)
+            aligned_parts.append(remaining_parts.popleft())
+        elif _is_side_part(part):
+            aligned_parts.append(part)
         else:
             return None
-    return None if remaining_parts else tuple(out)
+    return None if remaining_parts else tuple(aligned_parts)
 
 
 def _is_same_part(part: Part, echoed_part: Part) -> bool:
-    """Whether ``echoed_part`` is what became of ``part``, in messages that are alike."""
+    """Return whether ``echoed_part`` is ``part``, given that their messages are equivalent."""
     if isinstance(part, Thinking) and isinstance(echoed_part, Thinking):
         return part.text == echoed_part.text
     if isinstance(part, Opaque) and isinstance(echoed_part, Opaque):

@@ -1,12 +1,12 @@
-"""What a conversation that parts from its log takes along: what was decided of the part that both say, and learned.
+"""Decide what a branch takes along when a conversation parts from its log: the decisions about the shared messages.
 
-An undo is taken along as what it undid, and the undo: no rule takes again what it brought back.
+A decision that was undone is taken along with its undo: without both, its rule would decide the same again and take
+away what the undo brought back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 
 from msgspec.structs import replace
 
@@ -29,88 +29,124 @@ from holdfast.state.entries import (
 )
 from holdfast.state.fold.rewind import clip_decision
 
+# Clients that edit their last message fork with every request, and each note is an entry. A difference of 5 % is within
+# the margin that estimates get anyway, so no plan would differ. Chosen by judgement.
 MAX_RATIO_DIFFERENCE = 0.05
-"""[H] Ratios of a model's tokens to ours that differ by less make no other plan worth a note."""
+"""Difference between two ratios of a model's tokens to estimated ones, below which they count as equal."""
 
 _VIEW_ENTRIES = RequestEntry | DecisionEntry | CompactionEntry | RevokeEntry
-"""What says, or changes, what the next request shows."""
+"""Entries that say, or change, what a request shows."""
 
 
 def collect_decisions_to_copy(state: ConversationState, path: Sequence[Entry], start: int, count: int) -> list[Entry]:
-    """Return what ``path``, that of ``state``, tells from entry ``start`` on of its first ``count`` slots, in order.
+    """Return the entries that a branch from just before ``path[start]`` needs, to show its messages as before.
 
-    Where a conversation parts from its log before ``start``, it goes on with that: what was decided of them or taken
-    back, and that requests showed them (whose basis is another one here). What was told there already, by an earlier
-    branch from the same place, is not told again.
+    ``path`` is the path of ``state``; ``count`` is the number of messages before ``start``. The entries come from
+    ``path[start:]``, clipped to those messages: decisions in force, undone decisions and their undos, and the requests
+    that showed the messages (their digests have to be computed anew). What an earlier branch from the same place has
+    copied already is not copied again.
     """
-    law = {id_ for id_, _ in state.view.active_decisions}
+    active_ids = {id_ for id_, _ in state.view.active_decisions}
     known_ids = {entry.id for entry in path[:start]}
-    bodies, again = _collect_bodies_after_last_message(path[:start]), list[Entry]()
-    setup_index = next(
-        (at for at, path_entry in enumerate(path) if isinstance(path_entry.body, RequestSetup | RequestEntry)), -1
-    )
-    for at, entry in enumerate(path[start:], start):
+    previous_bodies = _collect_bodies_after_last_message(path[:start])
+    first_setup_index = _find_first_setup_index(path)
+    copies: list[Entry] = []
+    for index, entry in enumerate(path[start:], start):
         body = entry.body
-        new: EntryBody | None = None
+        copy: EntryBody | None = None
         if isinstance(body, RequestEntry):
-            new = _copy_request_entry(body, bodies, count)
+            copy = _copy_request_entry(body, previous_bodies, count)
         elif isinstance(body, RequestSetup):
-            new = body if at == setup_index else None  # the first request had it: who parts here had no other
+            # The setup of the first request: a branch that begins before it would have none.
+            copy = body if index == first_setup_index else None
         elif isinstance(body, RevokeEntry):
-            new = body if body.revoked_id in known_ids else None
+            copy = body if body.revoked_id in known_ids else None
         elif isinstance(body, DecisionEntry | CompactionEntry):
-            new = clip_decision(body, count) if entry.id in law else _keep_undone_decision(body, count)
-        if new is not None:
+            is_active = entry.id in active_ids
+            copy = clip_decision(body, count) if is_active else _clip_undone_decision(body, count)
+        if copy is not None:
             known_ids.add(entry.id)
-            bodies.append(new)
-            again.append(replace(entry, body=new))
-    return again
+            previous_bodies.append(copy)
+            copies.append(replace(entry, body=copy))
+    return copies
 
 
-def rebase_entry_body(body: EntryBody, basis: str, ids: Mapping[str, str]) -> EntryBody:
-    """Return what was carried as it is told where requests have this ``basis``; ``ids`` are the new for the old."""
+def rebase_entry_body(body: EntryBody, prefix_digest: str, new_ids: Mapping[str, str]) -> EntryBody:
+    """Return a copied body as the new branch needs it: with its ``prefix_digest``, and new ids for the old ones."""
     if isinstance(body, RequestEntry):
-        return replace(body, prefix_digest=basis)
-    return RevokeEntry(ids.get(body.revoked_id, body.revoked_id)) if isinstance(body, RevokeEntry) else body
+        return replace(body, prefix_digest=prefix_digest)
+    if isinstance(body, RevokeEntry):
+        return RevokeEntry(new_ids.get(body.revoked_id, body.revoked_id))
+    return body
 
 
-def make_learned_limits_notes(there: ConversationState, before: ConversationState) -> list[NoteEntry]:
-    """Return the note by which ``there`` knows of models what ``before`` does; none where it nearly does."""
-    own_stats, earlier_stats = list_nonempty_model_stats(there), list_nonempty_model_stats(before)
-    is_nearly_equal = len(own_stats) == len(earlier_stats) and all(
-        _is_nearly_equal(*pair) for pair in zip(own_stats, earlier_stats, strict=True)
+def make_learned_limits_notes(branch_state: ConversationState, previous_state: ConversationState) -> list[NoteEntry]:
+    """Return the note that passes on the statistics of models from ``previous_state``; none if they are nearly equal.
+
+    Window, limits and calibration belong to the model: an edit of the conversation must not make them unknown again.
+    """
+    branch_stats = list_nonempty_model_stats(branch_state)
+    previous_stats = list_nonempty_model_stats(previous_state)
+    is_nearly_equal = len(branch_stats) == len(previous_stats) and all(
+        _is_nearly_equal(*pair) for pair in zip(branch_stats, previous_stats, strict=True)
     )
-    return [] if is_nearly_equal else [build_model_stats_note(before)]
+    return [] if is_nearly_equal else [build_model_stats_note(previous_state)]
 
 
-def _is_nearly_equal(own_stats: ModelStats, earlier_stats: ModelStats) -> bool:
-    ratios = [
-        (stats.calibration.real_tokens + PRIOR_WEIGHT) / (stats.calibration.estimated_tokens + PRIOR_WEIGHT)
-        for stats in (own_stats, earlier_stats)
-    ]
-    return (
-        replace(own_stats, calibration=earlier_stats.calibration) == earlier_stats
-        and abs(ratios[0] - ratios[1]) < MAX_RATIO_DIFFERENCE
-    )
+def _is_nearly_equal(branch_stats: ModelStats, previous_stats: ModelStats) -> bool:
+    if replace(branch_stats, calibration=previous_stats.calibration) != previous_stats:
+        return False
+    ratio_difference = _compute_calibration_ratio(branch_stats) - _compute_calibration_ratio(previous_stats)
+    return abs(ratio_difference) < MAX_RATIO_DIFFERENCE
 
 
-def _keep_undone_decision(body: DecisionEntry | CompactionEntry, count: int) -> EntryBody | None:
-    """Return what a rule would do again to the first ``count`` slots, were it not known that ``body`` was undone."""
-    edits = clip_decision(DecisionEntry(body.edits), count)
+def _compute_calibration_ratio(stats: ModelStats) -> float:
+    calibration = stats.calibration
+    return (calibration.real_tokens + PRIOR_WEIGHT) / (calibration.estimated_tokens + PRIOR_WEIGHT)
+
+
+def _clip_undone_decision(body: DecisionEntry | CompactionEntry, count: int) -> EntryBody | None:
+    """Return the part of an undone decision that its rule would decide again for the first ``count`` messages.
+
+    Of a compaction these are its edits, and the cut itself only if a limit of turns made it: any other compaction
+    depends on the size of the request, which is another one on the branch.
+    """
+    clipped = clip_decision(DecisionEntry(body.edits), count)
     if isinstance(body, CompactionEntry) and body.trigger == TRIGGER_HISTORY:
-        return CompactionEntry(min(body.first_kept, count), edits=edits.edits if edits else (), trigger=TRIGGER_HISTORY)
-    return edits
+        edits = clipped.edits if clipped is not None else ()
+        return CompactionEntry(min(body.first_kept, count), edits=edits, trigger=TRIGGER_HISTORY)
+    return clipped
 
 
 def _collect_bodies_after_last_message(path: Sequence[Entry]) -> list[EntryBody]:
-    """Return what stands at the end of ``path`` behind the last message."""
-    behind = takewhile(lambda entry: not isinstance(entry.body, MessageEntry | BranchSummaryEntry), reversed(path))
-    return [entry.body for entry in behind][::-1]
+    """Return the bodies at the end of ``path`` that come after its last message, in order."""
+    bodies: list[EntryBody] = []
+    for entry in reversed(path):
+        if isinstance(entry.body, MessageEntry | BranchSummaryEntry):
+            break
+        bodies.append(entry.body)
+    bodies.reverse()
+    return bodies
 
 
-def _copy_request_entry(request: RequestEntry, bodies: Sequence[EntryBody], count: int) -> RequestEntry | None:
-    """Return the request that showed the first ``count`` slots, unless ``bodies`` has it and nothing decided since."""
-    again = RequestEntry("", count, request.model, request.window, request.api)
-    newest = next((body for body in reversed(bodies) if isinstance(body, _VIEW_ENTRIES)), None)
-    is_told = isinstance(newest, RequestEntry) and replace(newest, prefix_digest="") == again
-    return again if count and not is_told else None
+def _find_first_setup_index(path: Sequence[Entry]) -> int:
+    """Return the index of the first setup or request in ``path``, or -1 if there is none."""
+    for index, entry in enumerate(path):
+        if isinstance(entry.body, RequestSetup | RequestEntry):
+            return index
+    return -1
+
+
+def _copy_request_entry(request: RequestEntry, previous_bodies: Sequence[EntryBody], count: int) -> RequestEntry | None:
+    """Return ``request`` as one that showed the first ``count`` messages.
+
+    Return None if there are none, or if ``previous_bodies`` ends with the same request and nothing was decided since.
+    """
+    if not count:
+        return None
+    copy = RequestEntry("", count, request.model, request.window, request.api)
+    for body in reversed(previous_bodies):
+        if isinstance(body, _VIEW_ENTRIES):
+            is_repeated = isinstance(body, RequestEntry) and replace(body, prefix_digest="") == copy
+            return None if is_repeated else copy
+    return copy

@@ -1,9 +1,8 @@
-"""What the log takes: of a message, of a plan, and at the beginning of a session."""
+"""Build the entries that the log stores: for a message, for a plan, and for the beginning of a session."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -30,102 +29,117 @@ from holdfast.store.base import SessionStore
 
 
 def make_policy_note(policy: str) -> NoteEntry:
-    """Return the note that names the policy that decides from here on."""
+    """Make the note that names the policy that decides from here on."""
     return NoteEntry(NOTE_POLICY, data={"name": policy})
 
 
 def is_replan_forced(plan_inputs: PlanInputs) -> bool:
-    """Whether the request is to be planned anew, whatever was planned before."""
-    return plan_inputs.force_compaction or bool(plan_inputs.overflow_step) or plan_inputs.summary is not None
+    """Return whether the request has to be planned anew, even if a plan for it is already there."""
+    has_summary = plan_inputs.summary is not None
+    return plan_inputs.force_compaction or bool(plan_inputs.overflow_step) or has_summary
 
 
 def convert_to_sized_message(message: Message | SizedMessage) -> SizedMessage:
-    """Return ``message`` as a slot with size and digest; ``LogConflict`` where it is no message."""
+    """Return ``message`` with its size and digest. Raises ``LogConflict`` if its values have wrong types."""
     try:
         if isinstance(message, Message):
             return build_sized_message(message)
-        return (
-            message
-            if message.digest
-            else replace(
-                build_sized_message(message.message), api=message.api, raw=message.raw, base_raw=message.base_raw
-            )
-        )
+        if message.digest:
+            return message
+        measured_message = build_sized_message(message.message)
+        return replace(measured_message, api=message.api, raw=message.raw, base_raw=message.base_raw)
     except (TypeError, AttributeError, KeyError) as error:
-        why = describe_type_mismatch(message, SizedMessage if isinstance(message, SizedMessage) else Message) or str(
-            error
-        )
-        raise _make_message_error(why) from error
+        # Types are checked only once measuring has failed: on the way of every request the check would cost more.
+        expected_type = SizedMessage if isinstance(message, SizedMessage) else Message
+        reason = describe_type_mismatch(message, expected_type) or str(error)
+        raise _make_message_error(reason) from error
 
 
 def check_message_types(message: Message) -> Message:
-    """Return ``message``; ``LogConflict`` where it is none, of the right types all through."""
-    why = describe_type_mismatch(message, Message)
-    if why:
-        raise _make_message_error(why)
+    """Return ``message`` itself. Raises ``LogConflict`` if its values have wrong types."""
+    reason = describe_type_mismatch(message, Message)
+    if reason:
+        raise _make_message_error(reason)
     return message
 
 
-def _make_message_error(why: str) -> LogConflict:
-    return LogConflict(f"this is no message: {why}; nothing was written: give a value of that type")
+def _make_message_error(reason: str) -> LogConflict:
+    return LogConflict(f"this is no message: {reason}; nothing was written: give a value of that type")
 
 
 def make_plan_entry_bodies(state: ConversationState, plan: Plan, target: Target, policy: str) -> list[EntryBody]:
-    """Return what the log takes for ``plan``: a frame that changed, a decision, a compaction, and the request.
+    """Build the entries that record ``plan``, in order: a changed setup, the policy, a decision, a compaction, and last
+    the request.
 
-    Where another policy decides than the log names, its name comes before what it decided.
+    The policy's name is recorded only if it changed and something was decided.
     """
-    bodies: list[EntryBody] = [] if target.setup == state.setup else [target.setup]
+    bodies: list[EntryBody] = []
+    if target.setup != state.setup:
+        bodies.append(target.setup)
     if policy != state.policy_name and (plan.record or plan.compaction is not None):
         bodies.append(make_policy_note(policy))
     if plan.record:
         bodies.append(DecisionEntry(plan.record))
     if plan.compaction is not None:
         bodies.append(plan.compaction)
-    slots, window = len(plan.state.history.sized_messages), target.limits.window
-    return [*bodies, RequestEntry(plan.state.last_request.prefix_digest, slots, target.model, window, target.api)]
+    prefix_digest = plan.state.last_request.prefix_digest
+    message_count = len(plan.state.history.sized_messages)
+    bodies.append(RequestEntry(prefix_digest, message_count, target.model, target.limits.window, target.api))
+    return bodies
 
 
 def make_answer_entry_body(state: ConversationState, usage: Usage, stop: str, *, as_planned: bool) -> AnswerEntry:
-    """Return what the newest request of ``state`` cost; of one that went out otherwise it says nothing of its size.
+    """Build the entry with the usage of the newest request of ``state``.
 
-    ``LogConflict`` for what is no usage: every later request would be planned by it.
+    If the messages sent were not the planned ones, the entry gets no digest: its size then measures no request of the
+    log. Raises ``LogConflict`` for a malformed usage: every later request would be planned by it.
     """
     raise_if_wrong_type(LogConflict, usage=(usage, Usage), stop=(stop, str))
-    if why := describe_type_mismatch(usage, Usage):
-        raise LogConflict(f"this is no usage: {why}; nothing was written: give Usage(input=…, output=…) in tokens")
+    reason = describe_type_mismatch(usage, Usage)
+    if reason:
+        raise LogConflict(f"this is no usage: {reason}; nothing was written: give Usage(input=…, output=…) in tokens")
     return AnswerEntry(state.last_request.prefix_digest if as_planned else "", usage, stop)
 
 
 def resolve_decision_id(ids: Sequence[str], prefix: str | None) -> str:
-    """Return the newest of ``ids``, those of what is in force, or the one that begins with ``prefix``."""
+    """Return the one of ``ids``, those of the decisions in force, that begins with ``prefix``; the newest if None.
+
+    Raises ``UnknownId`` if none or several begin with it.
+    """
     if prefix is None:
         if not ids:
             raise UnknownId("nothing is in force that could be undone: no decision and no compaction")
         return ids[-1]
-    matches = [id_ for id_ in ids if id_ == prefix] or [id_ for id_ in ids if prefix and id_.startswith(prefix)]
-    if len(matches) != 1:
-        problem = (
-            f"{len(matches)} decisions in force begin with {prefix!r}"
-            if matches
-            else f"no decision in force is {prefix!r}"
-        )
-        cure = f"give the id of one; newest: {', '.join(ids[-5:])}" if ids else "there is none that could be undone"
-        raise UnknownId(f"{problem}; {cure}")
-    return matches[0]
+    matches = [id_ for id_ in ids if id_ == prefix]
+    if not matches and prefix:
+        matches = [id_ for id_ in ids if id_.startswith(prefix)]
+    if len(matches) == 1:
+        return matches[0]
+    problem = f"no decision in force is {prefix!r}"
+    if matches:
+        problem = f"{len(matches)} decisions in force begin with {prefix!r}"
+    advice = "there is none that could be undone"
+    if ids:
+        advice = f"give the id of one; newest: {', '.join(ids[-5:])}"
+    raise UnknownId(f"{problem}; {advice}")
 
 
 def add_unstored_notice(plan: Plan, store_error: StoreError) -> Plan:
-    """Return ``plan`` with a notice that texts stay whole."""
-    why = f"texts could not be stored away, so every one stays whole: {store_error}"
-    return replace(plan, notices=(*plan.notices, Notice("unstored", why)))
+    """Return ``plan`` with a notice that texts stay whole because the store did not take them."""
+    text = f"texts could not be stored away, so every one stays whole: {store_error}"
+    return replace(plan, notices=(*plan.notices, Notice("unstored", text)))
 
 
 def begin_session(
     store: SessionStore, key: str, policy: Policy, clock: Callable[[], int], ids: Callable[[int], list[str]]
 ) -> str | None:
-    """Return the leaf of session ``key``; a new one begins with a note of its policy."""
-    with suppress(UnknownId):
-        if (info := store.get_session(key)).key == key:
-            return info.leaf_id
-    return store.import_entries(key, [Entry(ids(1)[0], None, make_policy_note(policy.name), time_ms=clock())]).leaf
+    """Return the leaf of session ``key``; if it does not exist, create it with a note of its policy."""
+    try:
+        info = store.get_session(key)
+    except UnknownId:
+        info = None
+    # The store also finds a session by the beginning of its key; that is another session.
+    if info is not None and info.key == key:
+        return info.leaf_id
+    first_entry = Entry(ids(1)[0], None, make_policy_note(policy.name), time_ms=clock())
+    return store.import_entries(key, [first_entry]).leaf

@@ -1,4 +1,7 @@
-"""Messages that wait for an answer on its way: stored at once as notes, said behind it, each of them once."""
+"""Messages that arrive while an answer is on its way.
+
+They are stored at once as notes, so that a crash loses none, and appended as messages once the answer is there.
+"""
 
 from __future__ import annotations
 
@@ -15,32 +18,35 @@ from holdfast.store.base import SessionStore
 
 
 def make_queued_note(message: Message) -> NoteEntry:
-    """Return the note that holds ``message``."""
+    """Make the note that stores ``message`` until it is delivered."""
     return NoteEntry(NOTE_QUEUED, pack_value(message))
 
 
 def is_queued_note(entry: Entry) -> bool:
-    """Return whether ``entry`` holds a message that waits."""
+    """Return whether ``entry`` stores a queued message."""
     return isinstance(entry.body, NoteEntry) and entry.body.reason == NOTE_QUEUED
 
 
 def is_user_message(message: Message | SizedMessage) -> TypeGuard[Message]:
-    """Return whether ``message`` are a user's words: they wait, and what else there is does not."""
+    """Return whether ``message`` comes from the user, and so has to wait for the answer; tool results do not wait."""
     return isinstance(message, Message) and message.role == "user"
 
 
 def make_delivered_note(ids: Sequence[str]) -> NoteEntry:
-    """Return the note that says that the messages of those notes were said."""
+    """Make the note that marks the messages of the notes ``ids`` as delivered."""
     return NoteEntry(NOTE_DELIVERED, data={"notes": list(ids)})
 
 
 def read_queued_messages(store: SessionStore, key: str, leaf: str | None) -> list[tuple[str, Message]]:
-    """Return the messages that wait on the branch at ``leaf``, oldest first, with the ids of their notes."""
+    """Return the queued messages of the branch at ``leaf``, oldest first, with the ids of their notes."""
     return decode_queued_messages(store.open_state(key, leaf), key)
 
 
 def decode_queued_messages(state: ConversationState, key: str) -> list[tuple[str, Message]]:
-    """Return the messages that wait on ``state``, of session ``key``, oldest first, with the ids of their notes."""
+    """Return the queued messages of ``state``, oldest first, with the ids of their notes.
+
+    Raises ``StoreCorrupt``, naming session ``key``, if one cannot be decoded.
+    """
     return [(id_, _decode_queued_message(key, id_, raw)) for id_, raw in state.history.queued_messages]
 
 

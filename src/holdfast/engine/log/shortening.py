@@ -1,4 +1,4 @@
-"""Results said shorter in the log itself, as OpenClaw does it: on a copy of the branch."""
+"""Shorten long tool results in the log itself, on a copy of the branch, as OpenClaw does."""
 
 from __future__ import annotations
 
@@ -16,29 +16,31 @@ from holdfast.state.target import Target
 
 
 class ShorteningOutcome(Struct, frozen=True):
-    """What became of ``shorten_long_results``: the leaf of the copied branch and how many messages it says shorter,
-    or why none.
-    """
+    """The result of ``shorten_long_results``."""
 
     leaf: str | None = None
+    """The leaf of the copied branch, or None if nothing was shortened."""
     messages: int = 0
+    """How many messages were shortened."""
     why: str = ""
+    """Why nothing was shortened; empty if something was."""
 
 
 def shorten_long_results(journal: Journal, target: Target) -> ShorteningOutcome:
-    """Say the branch of ``journal`` again with its results within the policy's limits, and go on there.
+    """Copy the branch of ``journal`` with results cut to the policy's limits, and make the copy its branch.
 
-    What the next requests show is said shorter on a copy, from the first such message on; the old branch stays whole.
-    Where the policy has no limits or nothing is over them nothing is read or written.
+    Only messages that the next request shows are cut. The old branch stays whole. Nothing is read or written if the
+    policy sets no limit, or nothing is over it.
     """
     policy = journal.policy
     limits = policy.rules.get_result_limits(apply_window_cap(target, policy.settings).limits.window)
     if limits is None:
         return ShorteningOutcome(why=f"policy {policy.name!r} sets no limit for one result")
-    within = ShorteningOutcome(why=f"no result is over its limit: {limits.per_result:,} weighted characters")
+    nothing_over = ShorteningOutcome(why=f"no result is over its limit: {limits.per_result:,} weighted characters")
+    # The state in memory answers the common case; the log is read only to rewrite it.
     if not has_oversized_results(map_shown_messages(journal.state).values(), limits):
-        return within
+        return nothing_over
     count = journal.rewrite_messages(
         lambda path: truncate_entry_messages(build_shown_entries(path, journal.state), limits)
     )
-    return ShorteningOutcome(journal.leaf, count) if count else within
+    return ShorteningOutcome(journal.leaf, count) if count else nothing_over
