@@ -1,4 +1,4 @@
-"""Compaction with all that the planner cannot do itself: hooks, the provider's own, a model's summary, the events."""
+"""Compaction, with the steps that the planner cannot take itself: hooks, summaries by a provider or model, events."""
 
 from __future__ import annotations
 
@@ -42,63 +42,64 @@ _OUTCOMES: dict[str, CompactionOutcome] = {
     "breaker": "not_smaller",
     "cancelled": "cancelled",
 }
-"""What the planner's notices say of a compaction that did not come about."""
+"""Outcomes by the rule of the planner's notice about a compaction that it did not make."""
+_BYTE_STEPS = frozenset({"fallback", "media"})
+"""Overflow steps whose success shows in bytes rather than tokens: media are estimated at a high flat rate, and the
+requests they follow were often not over the limit of tokens."""
 
 
 class CompactionTask(Struct, frozen=True):
-    """What a summary is asked for."""
+    """A compaction for which a summary is to be written."""
 
     template: RequestTemplate
     trigger: str
+    """``auto``, ``manual`` or ``overflow``."""
     instructions: str
+    """The user's own wishes for the summary; empty if there are none."""
     is_warm: bool
-    """Whether the provider still holds what it read last."""
+    """Whether the provider's cache still holds the last request."""
 
 
 class SummaryAttempt(Struct, frozen=True):
-    """What came of asking for a summary: the summary, or why there is none."""
+    """A summary, or the reason why there is none."""
 
     summary: SummaryResult | None = None
     outcome: CompactionOutcome = "compacted"
     reason: str = ""
     is_too_large: bool = False
-    """Whether each writer was asked for too much at once, however short it was told."""
+    """Whether the request for a summary was too large for every writer, even in the smallest parts."""
 
 
 def make_runtime_plan_inputs(
     runtime: SessionRuntime, template: RequestTemplate, *, is_manual: bool = False
 ) -> PlanInputs:
-    """Return what the planner is told, asked for in the worker: how old the cache is, and who writes summaries.
+    """Collect what the planner needs to know of the outside: the age of the cache, and whether summaries can be made.
 
-    A writer that failed several times in a row is left alone for a while, unless this compaction ``is_manual``: a user
-    asked for it.
+    Called in the worker. After several failures in a row no summary is asked for until a cool-down has passed, unless
+    ``is_manual``: a user asked for this compaction.
     """
     resources, target, state = runtime.resources, template.target, runtime.journal.state
-    idle = runtime.journal.get_idle_seconds()
-    there = bool(
+    idle_seconds = runtime.journal.get_idle_seconds()
+    is_cold = idle_seconds > get_cache_lifetime(state, target.cache_rules)
+    has_summarizer = bool(
         list_summary_writers(runtime, template)
         or _can_compact_natively(runtime, target)
         or resources.hooks.before_compaction
     )
+    counters = state.counters
+    is_summarizer_ready = is_manual or is_breaker_closed(
+        counters.failures_since_summary, counters.compaction_failed_at, resources.clock(), runtime.settings
+    )
     return PlanInputs(
-        cache_state="cold" if idle > get_cache_lifetime(state, target.cache_rules) else "warm",
-        idle_seconds=idle,
-        can_summarize=there
-        and (
-            is_manual
-            or is_breaker_closed(
-                state.counters.failures_since_summary,
-                state.counters.compaction_failed_at,
-                resources.clock(),
-                runtime.settings,
-            )
-        ),
+        cache_state="cold" if is_cold else "warm",
+        idle_seconds=idle_seconds,
+        can_summarize=has_summarizer and is_summarizer_ready,
         retry_compaction=runtime.journal.can_retry_compaction(),
     )
 
 
 def list_summary_writers(runtime: SessionRuntime, template: RequestTemplate) -> tuple[SummaryWriter, ...]:
-    """Return the models that write summaries for ``template``, the first to be asked first."""
+    """Return the models that write summaries for ``template``, in the order in which they are asked."""
     return (*template.request_options.writers, *runtime.resources.writers)
 
 
@@ -111,15 +112,15 @@ async def plan_with_summary(
     trigger: str = "auto",
     instructions: str = "",
 ) -> tuple[Plan, PlanInputs]:
-    """Return the plan of the next request with its summary made, and what the planner was told for it.
+    """Plan the next request, have its summary written if it needs one, and return the final plan with its inputs.
 
-    ``plan`` is the one to begin with, where it is made already.
-    A summary that does not come, or does not help, is told, written down, and replaced by an extract. A hook may take
-    back the sentence at its end that tells the model to go on.
+    ``plan`` is a plan to start from, if the caller already has one. If no summary comes, or it does not help, that is
+    announced and recorded, and an extract takes its place. The ``auto_continue`` hook may drop the sentence at the end
+    of a summary that tells the model to go on.
     """
-    occasion = CompactionTask(template, trigger, instructions, plan_inputs.cache_state == "warm")
+    task = CompactionTask(template, trigger, instructions, plan_inputs.cache_state == "warm")
     try:
-        plan, plan_inputs = await _plan_and_summarize(runtime, occasion, plan_inputs, plan)
+        plan, plan_inputs = await _plan_and_summarize(runtime, task, plan_inputs, plan)
     finally:
         runtime.emit_repairs()
     compaction = plan.compaction
@@ -136,98 +137,98 @@ async def plan_with_summary(
 async def _plan_and_summarize(
     runtime: SessionRuntime, task: CompactionTask, plan_inputs: PlanInputs, plan: Plan | None
 ) -> tuple[Plan, PlanInputs]:
-    """Return the plan of the next request with its summary made, whether or not it tells the model to go on."""
-    request = task.template
-    target, journal = request.target, runtime.journal
+    """Plan the next request and have its summary written; return the plan with its inputs."""
+    target, journal = task.template.target, runtime.journal
+    run_in_worker = runtime.resources.run_in_worker
     if plan is None:
-        plan = await runtime.resources.run_in_worker(lambda: journal.plan_next(target, plan_inputs))
-    if plan.compaction is not None and plan.compaction is journal.state.view.compaction:
-        return plan, plan_inputs  # that request again
-    if (
-        plan.summary_request is not None
-        and not is_replan_forced(plan_inputs)
-        and _get_first_summarizer(runtime, request) == "extract"
-    ):
-        extract_inputs = replace(
-            plan_inputs, can_summarize=False
-        )  # a hook is asked early: not before there is anything to compact
-        extract = await runtime.resources.run_in_worker(lambda: journal.plan_next(target, extract_inputs))
-        if extract.compaction is None:
-            return extract, extract_inputs
-    if plan.summary_request is not None or plan.compaction is not None:
-        plan_inputs = replace(
-            plan_inputs, restored_texts=await runtime.resources.run_in_worker(lambda: _collect_restored_texts(runtime))
-        )
+        plan = await run_in_worker(lambda: journal.plan_next(target, plan_inputs))
+    is_repeated = plan.compaction is not None and plan.compaction is journal.state.view.compaction
+    if is_repeated:
+        return plan, plan_inputs  # the committed request again, with the compaction it had
+    may_be_early = plan.summary_request is not None and not is_replan_forced(plan_inputs)
+    if may_be_early and _get_first_summarizer(runtime, task.template) == "extract":
+        # The trigger for written summaries is lower than that for extracts, to leave time for the writing. If only a
+        # hook could write one, and an extract would not be due yet, nothing is compacted yet.
+        extract_inputs = replace(plan_inputs, can_summarize=False)
+        extract_plan = await run_in_worker(lambda: journal.plan_next(target, extract_inputs))
+        if extract_plan.compaction is None:
+            return extract_plan, extract_inputs
+    if plan.summary_request is None and plan.compaction is None:
+        return plan, plan_inputs
+    restored_texts = await run_in_worker(lambda: _collect_restored_texts(runtime))
+    plan_inputs = replace(plan_inputs, restored_texts=restored_texts)
     if plan.summary_request is not None:
         return await _plan_with_requested_summary(runtime, task, plan.summary_request, plan_inputs)
-    if plan.compaction is not None:
-        runtime.emit_event(events.CompactionStarted(runtime.key, task.trigger))
-        plan = (
-            await runtime.resources.run_in_worker(lambda: journal.plan_next(target, plan_inputs))
-            if plan_inputs.restored_texts
-            else plan
-        )
+    runtime.emit_event(events.CompactionStarted(runtime.key, task.trigger))
+    if restored_texts:
+        plan = await run_in_worker(lambda: journal.plan_next(target, plan_inputs))
     return plan, plan_inputs
 
 
 async def _plan_with_requested_summary(
     runtime: SessionRuntime, task: CompactionTask, summary_request: SummaryRequest, plan_inputs: PlanInputs
 ) -> tuple[Plan, PlanInputs]:
-    """Return the plan with the summary that was asked for, or with an extract; what hooks said meanwhile is in it.
+    """Have a summary written and plan with it, or with an extract; messages appended meanwhile are in the plan.
 
-    Where the request for a summary was too large after an overflow, a policy may want neither: the plan says so.
+    A policy may want neither if the request for a summary was too large after an overflow; the plan has a notice then
+    (see ``get_summary_overflow_rule``).
     """
     target = task.template.target
     try:
-        result = await _summarize_tracked(runtime, task, summary_request)
+        attempt = await _summarize_tracked(runtime, task, summary_request)
     finally:
         await runtime.resources.run_in_worker(runtime.record_summary_costs)
-    summary, outcome, why = result.summary, result.outcome, result.reason
-    stops = result.is_too_large and task.trigger == "overflow" and runtime.settings.summarizer.when_too_large == "stop"
-    await _emit_failed_compaction(runtime, target, _get_first_summarizer(runtime, task.template), outcome, why)
-    plan, plan_inputs = await _replan_with_summary(
-        runtime, target, plan_inputs, summary, without_compaction=stops or outcome == "cancelled"
+    summary, outcome, reason = attempt.summary, attempt.outcome, attempt.reason
+    must_stop = (
+        attempt.is_too_large and task.trigger == "overflow" and runtime.settings.summarizer.when_too_large == "stop"
     )
-    if stops:
-        plan = _replace_breaker_notice(
-            plan, "history_too_large" if summary_request.is_replay else "session_too_large", why
-        )
+    first_summarizer = _get_first_summarizer(runtime, task.template)
+    await _emit_failed_compaction(runtime, target, first_summarizer, outcome, reason)
+    plan, plan_inputs = await _replan_with_summary(
+        runtime, target, plan_inputs, summary, without_compaction=must_stop or outcome == "cancelled"
+    )
+    if must_stop:
+        rule = "history_too_large" if summary_request.is_replay else "session_too_large"
+        plan = _replace_breaker_notice(plan, rule, reason)
     elif outcome == "cancelled":
-        plan = _replace_breaker_notice(plan, "cancelled", why)
+        plan = _replace_breaker_notice(plan, "cancelled", reason)
     if summary is not None and plan.compaction is None:
-        outcome, why = _find_no_compaction_reason(plan)
-        await _emit_failed_compaction(runtime, target, summary.author, outcome, why)
+        # The planner did not accept the summary, because it does not make the request smaller. An extract may.
+        outcome, reason = _find_no_compaction_reason(plan)
+        await _emit_failed_compaction(runtime, target, summary.author, outcome, reason)
         plan, plan_inputs = await _replan_with_summary(runtime, target, plan_inputs, None)
-    if outcome not in {"compacted", "nothing_to_compact", "cancelled"}:
-        await runtime.resources.run_in_worker(lambda: runtime.journal.record_failure(why, outcome))
+    is_failure = outcome not in {"compacted", "nothing_to_compact", "cancelled"}
+    if is_failure:
+        # Counted by the breaker, which then leaves the summarizer alone for a while.
+        await runtime.resources.run_in_worker(lambda: runtime.journal.record_failure(reason, outcome))
     return plan, plan_inputs
 
 
 async def emit_compaction(runtime: SessionRuntime, plan: Plan, outcome: CompactionOutcome = "compacted") -> None:
-    """Tell of the compaction of ``plan``, if there is one: it is in the log now, or came to nothing."""
+    """Announce the compaction of ``plan``, if it has one: committed, or given up with another ``outcome``."""
     if plan.compaction is not None:
         await runtime.emit_compacted(_make_compacted_event(runtime, plan.compaction, outcome))
 
 
 def emit_decisions(runtime: SessionRuntime, plan: Plan) -> None:
-    """Tell what ``plan`` decided, also about what its compaction keeps."""
-    rules: dict[str, list[int]] = {}
+    """Announce the edits of ``plan``, one event for each rule, and its notices."""
+    saves_by_rule: dict[str, list[int]] = {}
     compaction_edits = plan.compaction.edits if plan.compaction is not None else ()
     for edit in (*plan.record, *compaction_edits):
-        rules.setdefault(edit.rule, []).append(edit.saves)
-    for rule, saves in rules.items():
+        saves_by_rule.setdefault(edit.rule, []).append(edit.saves)
+    for rule, saves in saves_by_rule.items():
         runtime.emit_event(events.EditsDecided(runtime.key, rule, len(saves), sum(saves)))
     for notice in plan.notices:
         runtime.emit_event(events.NoticeGiven(runtime.key, notice.rule, notice.why))
 
 
 def _can_compact_natively(runtime: SessionRuntime, target: Target) -> bool:
-    """Whether the provider is to compact by itself, and can."""
+    """Return whether compaction by the provider is switched on, and its API has it."""
     return runtime.resources.native_compaction and can_compact_natively(target)
 
 
 def _get_first_summarizer(runtime: SessionRuntime, template: RequestTemplate) -> str:
-    """Return who is asked for a summary first; an extract is made where nobody is."""
+    """Return the author of the first summary to be tried: ``native``, ``model`` or, without a model, ``extract``."""
     if _can_compact_natively(runtime, template.target):
         return "native"
     return "model" if list_summary_writers(runtime, template) else "extract"
@@ -241,91 +242,102 @@ async def _replan_with_summary(
     *,
     without_compaction: bool = False,
 ) -> tuple[Plan, PlanInputs]:
-    """Return the plan with what was written, or with an extract; ``without_compaction`` any compaction where none is
-    wanted.
-    """
+    """Plan with ``summary``, or with an extract if it is None, or ``without_compaction``; return plan and inputs."""
     final_inputs = replace(plan_inputs, can_summarize=False, summary=summary)
     if without_compaction:
         final_inputs = replace(final_inputs, force_compaction=False, overflow_step="", is_breaker_closed=False)
-    return await runtime.resources.run_in_worker(lambda: runtime.journal.plan_next(target, final_inputs)), final_inputs
+    plan = await runtime.resources.run_in_worker(lambda: runtime.journal.plan_next(target, final_inputs))
+    return plan, final_inputs
 
 
 async def compact_now(runtime: SessionRuntime, template: RequestTemplate, instructions: str) -> events.CompactionEnded:
-    """Compact now; return what became of it. Nothing is sent to the model but what a summary needs.
+    """Compact now, whatever the size, and return the event that describes the outcome.
 
-    Where others said more in the session meanwhile, and nothing was said here beside it, that is compacted too.
+    Only requests for a summary are sent. If others extended the session meanwhile, and nothing was appended here beside
+    it, their messages are compacted too.
     """
-    along = make_session_joiner(runtime)
+    join_session = make_session_joiner(runtime)
 
-    def begun() -> PlanInputs:
-        along()
+    def join_and_collect_inputs() -> PlanInputs:
+        join_session()
         return replace(make_runtime_plan_inputs(runtime, template, is_manual=True), force_compaction=True)
 
-    forced_inputs = await runtime.resources.run_in_worker(begun)
+    forced_inputs = await runtime.resources.run_in_worker(join_and_collect_inputs)
     while True:
         plan, final_inputs = await plan_with_summary(
             runtime, template, forced_inputs, trigger="manual", instructions=instructions
         )
         if plan.compaction is not None:
-            decided_plan = await runtime.resources.run_in_worker(
-                lambda: _write_compaction_plan(runtime, along, plan, template.target, final_inputs)  # noqa: B023
+            written_plan = await runtime.resources.run_in_worker(
+                lambda: _write_compaction_plan(runtime, join_session, plan, template.target, final_inputs)  # noqa: B023
             )
-            if decided_plan is None:
-                continue
-            await emit_compaction(runtime, plan := decided_plan)
+            if written_plan is None:
+                continue  # entries were appended while the summary was written: plan again with them
+            plan = written_plan
+            await emit_compaction(runtime, plan)
             emit_decisions(runtime, plan)
+        # A plan made anew, because its texts could not be stored, may have no compaction.
         if plan.compaction is not None:
             return _make_compacted_event(runtime, plan.compaction)
-        outcome, why = _find_no_compaction_reason(plan)
-        return events.CompactionEnded(
-            runtime.key, outcome, _get_first_summarizer(runtime, template), plan.before, plan.before, why
-        )
+        outcome, reason = _find_no_compaction_reason(plan)
+        author = _get_first_summarizer(runtime, template)
+        return events.CompactionEnded(runtime.key, outcome, author, plan.before, plan.before, reason)
 
 
 def _write_compaction_plan(
-    runtime: SessionRuntime, along: Callable[[], bool], plan: Plan, target: Target, plan_inputs: PlanInputs
+    runtime: SessionRuntime, join_session: Callable[[], bool], plan: Plan, target: Target, plan_inputs: PlanInputs
 ) -> Plan | None:
-    """Return the plan that is in the log: this one, or with the same summary one for what others said meanwhile.
+    """Write ``plan``, or a new one with the same summary if others extended the session; return the one written.
 
-    Nothing where it stands no more.
+    Return None if the plan is out of date, or if the new one has no compaction.
     """
     journal = runtime.journal
     with journal.hold_lease():
-        plan = mark_compaction_manual(journal.plan_next(target, plan_inputs) if along() else plan)
-        return journal.write_decision(plan, target, plan_inputs) if plan.compaction is not None else None
+        if join_session():
+            plan = journal.plan_next(target, plan_inputs)
+        plan = mark_compaction_manual(plan)
+        if plan.compaction is None:
+            return None
+        return journal.write_decision(plan, target, plan_inputs)
 
 
 def make_session_joiner(runtime: SessionRuntime) -> Callable[[], bool]:
-    """Return what joins the session where others said more in it, and tells whether they did.
+    """Return a function that moves the branch to where others extended the session, and returns whether it did.
 
-    What is decided without a word of one's own is to count where the session goes on. A branch beside it stays there,
-    and so does one that an answer is on its way to.
+    A compaction or an undo adds no message of its own, so it should count where the session has gone on. It does
+    nothing for a fork, and for a branch that an answer is on its way to: both have to stay where they are.
     """
-    stays = runtime.is_answering or not runtime.journal.moves_leaf
-    return lambda: not stays and runtime.journal.join_if_extended()
+    must_stay = runtime.is_answering or not runtime.journal.moves_leaf
+
+    def join_session() -> bool:
+        return not must_stay and runtime.journal.join_if_extended()
+
+    return join_session
 
 
 def get_summary_overflow_rule(plan: Plan) -> str:
-    """Return the outcome of ``SUMMARY_TOO_LARGE_MESSAGES`` that ended the compaction of ``plan``, or nothing."""
-    return next((notice.rule for notice in plan.notices if notice.rule in SUMMARY_TOO_LARGE_MESSAGES), "")
+    """Return the key of ``SUMMARY_TOO_LARGE_MESSAGES`` that ended the compaction of ``plan``, or ""."""
+    for notice in plan.notices:
+        if notice.rule in SUMMARY_TOO_LARGE_MESSAGES:
+            return notice.rule
+    return ""
 
 
 def find_shrink_failure(plan: Plan, overflow_step: str) -> CompactionOutcome | Literal[""]:
-    """Return why a plan that was pressed for is no smaller than the request that was refused, or nothing."""
+    """Return why the plan made by ``overflow_step`` is no smaller than the refused request, or "" if it is smaller."""
     if plan.compaction is None and not plan.record:
-        return _find_no_compaction_reason(plan)[0]
-    is_token_overflow = overflow_step not in {
-        "fallback",
-        "media",
-    }  # what media take is reckoned high, and these were not too many tokens
-    too_large = is_token_overflow and any(notice.rule == OVER_WINDOW_RULE for notice in plan.notices)
-    return "not_smaller" if plan.after >= plan.before or too_large else ""
+        outcome, _ = _find_no_compaction_reason(plan)
+        return outcome
+    if plan.after >= plan.before:
+        return "not_smaller"
+    is_over_window = any(notice.rule == OVER_WINDOW_RULE for notice in plan.notices)
+    return "not_smaller" if is_over_window and overflow_step not in _BYTE_STEPS else ""
 
 
 async def _summarize_tracked(
     runtime: SessionRuntime, task: CompactionTask, summary_request: SummaryRequest
 ) -> SummaryAttempt:
-    """Return what ``_make_summary`` does, while everybody may know that a compaction is under way, and stop it."""
+    """Call ``_make_summary`` while the session's tracker shows a compaction in flight, which ``close`` can abort."""
     result = SummaryAttempt(outcome="cancelled", reason="the session was closed")
     with CancelScope() as scope:
         runtime.compaction_tracker.start(scope.cancel)
@@ -339,30 +351,32 @@ async def _summarize_tracked(
 async def _make_summary(
     runtime: SessionRuntime, task: CompactionTask, summary_request: SummaryRequest
 ) -> SummaryAttempt:
-    """Return the summary that was asked for; or nothing, with what became of it and why."""
+    """Have a summary written by a hook, the provider or a model.
+
+    The result has no summary if that failed, or if an extract is to be made without a model.
+    """
     resources, trigger = runtime.resources, task.trigger
     head = await resources.run_in_worker(
         lambda: runtime.journal.read_messages(summary_request.start, summary_request.stop)
     )
-    hook_result = await runtime.call_hook(
-        "before_compaction", [sized_message.message for sized_message in head], trigger
-    )
-    before = hook_result if isinstance(hook_result, BeforeCompactionResult) else BeforeCompactionResult()
-    if before.cancel:
+    hook_messages = [sized_message.message for sized_message in head]
+    hook_result = await runtime.call_hook("before_compaction", hook_messages, trigger)
+    if not isinstance(hook_result, BeforeCompactionResult):
+        hook_result = BeforeCompactionResult()
+    if hook_result.cancel:
         return SummaryAttempt(outcome="cancelled", reason="the hook before_compaction cancelled it")
-    is_supplied = bool(before.summary.strip())
-    by = "hook" if is_supplied else _get_first_summarizer(runtime, task.template)
-    runtime.emit_event(events.CompactionStarted(runtime.key, trigger, by))
+    is_supplied = bool(hook_result.summary.strip())
+    author = "hook" if is_supplied else _get_first_summarizer(runtime, task.template)
+    runtime.emit_event(events.CompactionStarted(runtime.key, trigger, author))
     if is_supplied:
-        return SummaryAttempt(SummaryResult(summary_request.stop, before.summary, author="hook"))
-    if by == "extract":
+        return SummaryAttempt(SummaryResult(summary_request.stop, hook_result.summary, author="hook"))
+    if author == "extract":
         return SummaryAttempt()
     try:
-        return SummaryAttempt(await _try_summarizers(runtime, task, summary_request, head, before))
-    except CompactionFailed as failed:
-        return SummaryAttempt(
-            None, _parse_outcome(failed.outcome), str(failed), isinstance(failed, SummaryRequestTooLarge)
-        )
+        return SummaryAttempt(await _try_summarizers(runtime, task, summary_request, head, hook_result))
+    except CompactionFailed as error:
+        is_too_large = isinstance(error, SummaryRequestTooLarge)
+        return SummaryAttempt(None, _parse_outcome(error.outcome), str(error), is_too_large)
 
 
 async def _try_summarizers(
@@ -370,40 +384,53 @@ async def _try_summarizers(
     task: CompactionTask,
     summary_request: SummaryRequest,
     head: Sequence[SizedMessage],
-    before: BeforeCompactionResult,
+    hook_result: BeforeCompactionResult,
 ) -> SummaryResult:
-    """Return the summary of the first that makes one: the provider's own compaction, then the models in their order."""
-    if _can_compact_natively(runtime, task.template.target) and not before.prompt:
+    """Return the first summary that succeeds: by the provider's own compaction, then by the models in their order."""
+    writers = list_summary_writers(runtime, task.template)
+    # The provider's own compaction takes no prompt, so a hook's prompt is for the models.
+    if _can_compact_natively(runtime, task.template.target) and not hook_result.prompt:
         try:
             return await _compact_natively(runtime, task, summary_request)
         except CompactionFailed:
-            if not list_summary_writers(runtime, task.template):
+            if not writers:
                 raise
     prompt_options = SummaryPromptOptions(
-        focus=task.instructions, added_context=tuple(before.extra_context), custom_prompt=before.prompt
+        focus=task.instructions,
+        added_context=tuple(hook_result.extra_context),
+        custom_prompt=hook_result.prompt,
     )
-    prefix = runtime.cached_request if task.is_warm else None
-    if prefix is not None and prefix.setup_digest != task.template.target.setup.digest:
-        prefix = None  # somebody else said the same, under instructions of their own
+    cached_request = runtime.cached_request if task.is_warm else None
+    if cached_request is not None and cached_request.setup_digest != task.template.target.setup.digest:
+        # The messages are the same under another system prompt: another agent shares the session, and the summary
+        # would be written under its instructions.
+        cached_request = None
     target = compute_effective_target(task.template.target, runtime.journal.state, runtime.settings)
-    candidates = [writer.with_learned_window(target) for writer in list_summary_writers(runtime, task.template)]
     return await write_summary(
-        head, summary_request, candidates, _make_compaction_context(runtime), prompt_options, cached_request=prefix
+        head,
+        summary_request,
+        [writer.with_learned_window(target) for writer in writers],
+        _make_compaction_context(runtime),
+        prompt_options,
+        cached_request=cached_request,
     )
 
 
 async def _compact_natively(
     runtime: SessionRuntime, task: CompactionTask, summary_request: SummaryRequest
 ) -> SummaryResult:
-    """Return what the provider made of the slots that were asked for."""
+    """Have the provider compact the messages of ``summary_request``."""
     resources, journal, stop = runtime.resources, runtime.journal, summary_request.stop
     upstream_request = await resources.run_in_worker(
         lambda: native.build_head_request(journal.state, task.template, stop, journal.policy)
     )
-    beside = await resources.run_in_worker(lambda: _collect_texts_beside(runtime, task, summary_request))
-    terms = _make_compaction_context(runtime)
+    extra_texts = await resources.run_in_worker(lambda: _collect_texts_beside(runtime, task, summary_request))
     native_summary = await native.compact_by_provider(
-        resources.upstream, upstream_request, terms, instructions=task.instructions, extra_texts=beside
+        resources.upstream,
+        upstream_request,
+        _make_compaction_context(runtime),
+        instructions=task.instructions,
+        extra_texts=extra_texts,
     )
     return SummaryResult(stop, "", "native", native_summary)
 
@@ -411,64 +438,67 @@ async def _compact_natively(
 def _collect_texts_beside(
     runtime: SessionRuntime, task: CompactionTask, summary_request: SummaryRequest
 ) -> tuple[str, ...]:
-    """Return the texts that stand behind what the provider makes: the user's words where it keeps none, and sources."""
+    """Return the texts to append to the provider's summary: the user's words if it keeps none, and restored texts."""
     journal = runtime.journal
-    journal.read_messages(0, summary_request.stop)  # a branch that was opened again may not have the oldest at hand
-    words = native.quote_user_words(journal.state, task.template.target, summary_request, runtime.journal.policy)
-    return tuple(filter(None, (words, *_collect_restored_texts(runtime))))
+    # A branch that was opened again may not hold its oldest messages; reading them here loads them into the state.
+    journal.read_messages(0, summary_request.stop)
+    user_words = native.quote_user_words(journal.state, task.template.target, summary_request, journal.policy)
+    return tuple(text for text in (user_words, *_collect_restored_texts(runtime)) if text)
 
 
 def _collect_restored_texts(runtime: SessionRuntime) -> tuple[str, ...]:
-    """Return the texts that stand behind a summary again: rules that changed, skills that were used, the plan."""
+    """Return the texts to show again after a summary: rules that changed, skills that were used, the plan."""
     environment, state = runtime.resources.environment, runtime.journal.state
     if environment is None:
         return ()
-    summary = state.view.compaction.summary if state.view.compaction is not None else None
-    shown_messages = [
-        sized_message.message for sized_message in state.history.sized_messages.slice(state.view.first_kept)
-    ]
-    return environment.restore_texts(shown_messages if summary is None else [summary, *shown_messages])
+    messages = [sized_message.message for sized_message in state.history.sized_messages.slice(state.view.first_kept)]
+    if state.view.compaction is not None and state.view.compaction.summary is not None:
+        messages.insert(0, state.view.compaction.summary)
+    return environment.restore_texts(messages)
 
 
 def _make_compaction_context(runtime: SessionRuntime) -> CompactionContext:
-    """Return the terms on which models are asked for a compaction here."""
     return CompactionContext(
         runtime.settings, runtime.resources.permits.hold, runtime.emit_event, runtime.unlogged_costs.append, runtime.key
     )
 
 
 async def _emit_failed_compaction(
-    runtime: SessionRuntime, target: Target, by: str, outcome: CompactionOutcome, why: str
+    runtime: SessionRuntime, target: Target, author: str, outcome: CompactionOutcome, reason: str
 ) -> None:
-    """Tell of a compaction that failed, and ``by`` whom it would have been."""
-    if outcome != "compacted":
-        state = runtime.journal.state
-        size = estimate_request_tokens(state, compute_effective_target(target, state, runtime.settings))
-        await runtime.emit_compacted(events.CompactionEnded(runtime.key, outcome, by, size, size, why))
+    """Announce a compaction by ``author`` that failed; do nothing if it succeeded."""
+    if outcome == "compacted":
+        return
+    state = runtime.journal.state
+    size = estimate_request_tokens(state, compute_effective_target(target, state, runtime.settings))
+    await runtime.emit_compacted(events.CompactionEnded(runtime.key, outcome, author, size, size, reason))
 
 
 def _make_compacted_event(
     runtime: SessionRuntime, compaction: CompactionEntry, outcome: CompactionOutcome = "compacted"
 ) -> events.CompactionEnded:
-    """Return what is told of the compaction ``compaction``."""
     return events.CompactionEnded(
         runtime.key, outcome, compaction.author or "extract", compaction.tokens_before, compaction.tokens_after
     )
 
 
 def _find_no_compaction_reason(plan: Plan) -> tuple[CompactionOutcome, str]:
-    """Return why there is no compaction in ``plan``."""
-    notices: Sequence[Notice] = [notice for notice in plan.notices if notice.rule in _OUTCOMES]
+    """Return the outcome and the reason of a ``plan`` without a compaction, from its last notice about that."""
+    notices = [notice for notice in plan.notices if notice.rule in _OUTCOMES]
     if not notices:
         return "nothing_to_compact", "there is nothing to compact"
     return _OUTCOMES[notices[-1].rule], notices[-1].why
 
 
 def _replace_breaker_notice(plan: Plan, rule: str, why: str) -> Plan:
-    """Return ``plan``, made as if the breaker were open, with the reason that is known in place of that one."""
+    """Return ``plan`` with the real reason for having no compaction in place of the notice about the breaker.
+
+    The plan was made as if the breaker were open, to keep the planner from compacting.
+    """
     notices = [notice for notice in plan.notices if notice.rule != "breaker"]
     return replace(plan, notices=(*notices, Notice(rule, why)))
 
 
 def _parse_outcome(word: str) -> CompactionOutcome:
+    """Return ``word`` if it is an outcome; errors of hooks and writers may carry any text."""
     return word if word in events.COMPACTION_OUTCOMES else "provider_error"  # type: ignore[return-value]

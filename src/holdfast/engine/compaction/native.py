@@ -1,7 +1,7 @@
-"""Compaction by the provider itself: the head of a conversation goes out as it was shown, and comes back as its items.
+"""Compaction by the provider: the head of a conversation is sent as it was shown, and comes back as the API's items.
 
-Nothing is written down here. What the provider makes only it can read, and only for the same model: the readable twin
-is the planner's.
+Only the provider can read what it makes, and only for the same model. The planner therefore keeps a readable twin, an
+extract, in the same compaction. Nothing is written to the log here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from holdfast.engine.compaction.summary_writer import CompactionContext
 from holdfast.engine.log.journal import PreparedRequest
 from holdfast.engine.request_template import RequestTemplate
-from holdfast.engine.upstream.replies import ask_upstream as asked
+from holdfast.engine.upstream.replies import ask_upstream
 from holdfast.engine.upstream.upstream import Upstream, UpstreamRequest
 from holdfast.errors import CompactionFailed, HoldfastError, UpstreamError
 from holdfast.messages.message import Message
@@ -53,42 +53,36 @@ async def compact_by_provider(
     instructions: str = "",
     extra_texts: Sequence[str] = (),
 ) -> Raw:
-    """Return what the provider made of all that ``upstream_request`` shows, as ``CompactionEntry.native``.
+    """Have the provider compact everything that ``upstream_request`` shows; return it as ``CompactionEntry.native``.
 
-    The texts ``extra_texts`` it follow as the user's. Raises ``CompactionFailed`` with what became of it:
+    ``extra_texts`` are appended to it as user messages. Raises ``CompactionFailed`` with the outcome
     ``nothing_to_compact``, ``summary_rejected``, ``provider_error``, ``cancelled``, or ``timed_out`` after
     ``summarizer.timeout_seconds``.
     """
-    settings = context.settings
+    api, settings = upstream_request.api, context.settings.summarizer
     compaction_request = build_native_compaction_request(
-        upstream_request.api,
-        upstream_request.body,
-        instructions=clip_focus(instructions, settings.summarizer.focus_chars),
+        api, upstream_request.body, instructions=clip_focus(instructions, settings.focus_chars)
     )
-    request_headers = add_beta_header(
-        upstream_request.headers, find_required_betas(upstream_request.api, compaction_request.body)
-    )
+    betas = find_required_betas(api, compaction_request.body)
     compact_request = replace(
         upstream_request,
         body=compaction_request.body,
         endpoint=compaction_request.endpoint,
         stream=False,
-        headers=request_headers,
+        headers=add_beta_header(upstream_request.headers, betas),
     )
-    with move_on_after(settings.summarizer.timeout_seconds):
+    with move_on_after(settings.timeout_seconds):
         result = await _compact_with_retries(upstream, compact_request, context)
-        return result.append_user_texts(upstream_request.api, extra_texts).to_stored_json(
-            upstream_request.api, upstream_request.model
-        )
+        return result.append_user_texts(api, extra_texts).to_stored_json(api, upstream_request.model)
     hint = "raise summarizer.timeout_seconds, or go on without"
-    late = f"the provider did not compact in {settings.summarizer.timeout_seconds:g} s; {hint}"
+    late = f"the provider did not compact in {settings.timeout_seconds:g} s; {hint}"
     raise CompactionFailed(late, "timed_out")
 
 
 async def _compact_with_retries(
     upstream: Upstream, upstream_request: UpstreamRequest, context: CompactionContext
 ) -> NativeCompactionResult:
-    """Return the compaction; where only the provider is at fault, up to ``summarizer.max_attempts`` are made."""
+    """Return the compaction; failures of the provider are retried, up to ``summarizer.max_attempts`` calls in all."""
     attempt = 1
     while True:
         result = await _try_compaction(upstream, upstream_request, context)
@@ -105,17 +99,18 @@ async def _try_compaction(
 ) -> NativeCompactionResult | NativeCompactionFailure:
     try:
         async with context.hold_permit():
-            answer = await asked(upstream, upstream_request)
+            answer = await ask_upstream(upstream, upstream_request)
             context.record_cost(upstream_request, answer)
             return parse_native_compaction(upstream_request.api, answer)
     except UpstreamError as error:
-        why = f"the provider did not compact ({error.kind}): {error}"
-        return NativeCompactionFailure("provider_error", why, error.kind in TRANSIENT_ERROR_KINDS, error.retry_after)
-    except Exception as error:
-        if isinstance(error, HoldfastError):
-            raise
-        why = f"the provider did not compact ({type(error).__name__}): {error}"
-        return NativeCompactionFailure("provider_error", why, is_retryable=isinstance(error, OSError))
+        reason = f"the provider did not compact ({error.kind}): {error}"
+        is_retryable = error.kind in TRANSIENT_ERROR_KINDS
+        return NativeCompactionFailure("provider_error", reason, is_retryable, error.retry_after)
+    except HoldfastError:
+        raise
+    except Exception as error:  # noqa: BLE001 -- an upstream of the user's may raise anything; an extract still can be made
+        reason = f"the provider did not compact ({type(error).__name__}): {error}"
+        return NativeCompactionFailure("provider_error", reason, is_retryable=isinstance(error, OSError))
 
 
 # -- the request -------------------------------------------------------------------------------------------------------
@@ -124,68 +119,62 @@ async def _try_compaction(
 def build_head_request(
     state: ConversationState, template: RequestTemplate, stop: int, policy: Policy = Policy()
 ) -> UpstreamRequest:
-    """Return ``template`` as it shows the slots before ``stop`` and no more, just as they were shown before."""
+    """Build a request of ``template`` for the messages before ``stop``, exactly as they were shown before.
+
+    Byte for byte the same prefix, so that the provider reads it from its cache.
+    """
     plan = plan_request(state, template.target, replace(policy, stages=()))
     sized_messages = _select_head_messages(plan, stop)
     last = len(sized_messages) - 1
-    markers = (
-        (last, *[place for place in plan.options.cache_breakpoints if place < last])
-        if plan.options.cache_breakpoints
-        else ()
-    )
-    options = replace(plan.options, cache_breakpoints=markers)
-    return template.build_upstream_request(
-        PreparedRequest(replace(plan, options=options), sized_messages, "", template.target)
-    )
+    breakpoints: tuple[int, ...] = ()
+    if plan.options.cache_breakpoints:
+        breakpoints = (last, *[index for index in plan.options.cache_breakpoints if index < last])
+    plan = replace(plan, options=replace(plan.options, cache_breakpoints=breakpoints))
+    return template.build_upstream_request(PreparedRequest(plan, sized_messages, "", template.target))
 
 
 def _select_head_messages(plan: Plan, stop: int) -> tuple[SizedMessage, ...]:
-    place = sum(index < stop for index in list_projection_origins(plan.state))
-    repairs = [edit for edit in plan.normalization if edit.span.stop <= place]
-    return tuple(apply_normalization(build_projection(plan.state)[:place], repairs))
+    """Return the projected messages that come from the history before ``stop``, normalized as in ``plan``."""
+    count = sum(index < stop for index in list_projection_origins(plan.state))
+    head_edits = [edit for edit in plan.normalization if edit.span.stop <= count]
+    return tuple(apply_normalization(build_projection(plan.state)[:count], head_edits))
 
 
 def quote_user_words(state: ConversationState, target: Target, summary_request: SummaryRequest, policy: Policy) -> str:
-    """Return the user's words before the slot where ``summary_request`` stops, as an extract quotes them.
+    """Return the user's words before the end of ``summary_request``, quoted as in an extract, within its budget.
 
-    They stand beside a compaction that keeps none of them: the request under way may be one, and rules are. Nothing
-    where the provider keeps them itself.
+    Return "" if the provider's compaction keeps the user's words itself.
     """
     if returns_user_words(target.api):
         return ""
     builder = _make_plan_builder(state, target, policy)
-    is_open = not any(
-        sized_message.message.is_turn_start
-        for sized_message in state.history.sized_messages.slice(summary_request.stop)
-    )
+    later_messages = state.history.sized_messages.slice(summary_request.stop)
+    is_turn_open = not any(sized_message.message.is_turn_start for sized_message in later_messages)
     budget = int(builder.to_estimator_tokens(summary_request.max_tokens) * policy.settings.summary.user_share)
-    goal, other_words = quote_user_messages(
-        [sized_message.message for sized_message in build_head_messages(builder, summary_request.stop)],
-        budget,
-        is_open=is_open,
-    )
+    head = [sized_message.message for sized_message in build_head_messages(builder, summary_request.stop)]
+    goal, other_words = quote_user_messages(head, budget, is_open=is_turn_open)
     return "\n\n".join([*goal, *other_words])
 
 
-# -- what the provider compacted while it answered ---------------------------------------------------------------------
+# -- compaction by the provider while it answered ----------------------------------------------------------------------
 
 
 def extract_server_compaction(state: ConversationState, target: Target, policy: Policy) -> CompactionEntry | None:
-    """Return the compaction that the newest answer brought along, with its readable twin; nothing where it has none.
+    """Return the compaction contained in the newest answer, with a readable twin, or None if it contains none.
 
-    Once it is in the log, no later request shows what lies before it.
+    Once it is in the log, later requests show nothing of what lies before it.
     """
     index = len(state.history.sized_messages) - 1
-    if index < 0 or not count_parts_before_compaction(state.history.sized_messages[index].message):
+    if index < 0:
+        return None
+    answer = state.history.sized_messages[index].message
+    if not count_parts_before_compaction(answer):
         return None
     builder = _make_plan_builder(state, target, policy)
-    extract = build_compaction(
-        builder, index, builder.budget.compute_share(compute_summary_share(builder.budget, builder.settings))
-    )
+    extract_tokens = builder.budget.compute_share(compute_summary_share(builder.budget, builder.settings))
+    extract = build_compaction(builder, index, extract_tokens)
     twin = extract.summary if extract is not None else None
-    compaction = build_compaction_from_answer(
-        target.api, target.model, state.history.sized_messages[index].message, index, twin or Message("user")
-    )
+    compaction = build_compaction_from_answer(target.api, target.model, answer, index, twin or Message("user"))
     if compaction is None:
         return None
     return replace(

@@ -1,7 +1,7 @@
-"""Summaries written by a model: asked for, judged, asked for once more with the reasons, then of the next writer.
+"""Summaries written by a model: ask for one, judge it, ask once more with the reasons, then ask the next writer.
 
-The head of a conversation goes out as text, in as many parts as the writer's window needs, or, where the provider's
-cache is warm, as the last request again with one message behind it. Nothing is written down here.
+The head of the conversation is sent as text, in as many parts as the writer's window needs. If the provider's cache is
+warm, the last request is sent again instead, with one message behind it. Nothing is written to the log here.
 """
 
 from __future__ import annotations
@@ -50,26 +50,35 @@ from holdfast.state.target import SummaryResult
 
 __all__ = ["CachedRequest", "CompactionContext", "SummaryRequestTooLarge", "SummaryWriter", "write_summary"]
 
+# From OpenClaw. The work in hand is in the newest messages; requiring the identifiers of more would reject summaries
+# for leaving out what is done with.
 NEWEST_MESSAGES = 10
-"""Messages that count as the newest, whose identifiers a summary must keep. [O]"""
+"""How many of the newest messages a summary must keep the identifiers of."""
+# From OpenClaw. Each correction costs a whole request, and a model that ignores the reasons once ignores them again.
 MAX_CORRECTIONS = 1
-"""Requests that give the reasons why the last summary was rejected: what a model ignores once it ignores again. [O]"""
+"""Requests that repeat the last one with the reasons why its summary was rejected."""
+# Prose has about 0.75 words a token, paths and code fewer, and models overrun a limit. A summary over its limit is
+# rejected, one below it only wastes room, so the figure is low. Chosen by judgement.
 WORDS_PER_TOKEN = 0.5
-"""Words for one token, as a writer is told its limit: prose has 0.75, paths and code less, and models overrun. [H]"""
+"""Words for one token, for the limit in words that a writer is told."""
+# The provider's two numbers describe a request, not its text alone, and the next one is divided elsewhere.
 _REFUSAL_SAFETY_SHARE = 0.9
-"""Share of what a refusal says would fit that is asked for. [H]"""
+"""Share of the size that a refusal says would fit, that is then asked for. Chosen by judgement."""
+# With fewer, each round of merging would hardly reduce their number. Chosen by judgement.
 _MIN_MERGE_GROUP = 3
-"""Summaries of parts that fit into one request to merge them, at the least. [H]"""
+"""How many summaries of parts must fit into one request that merges them."""
+_MAX_PREVIOUS_SUMMARY_DIVISOR = 3
+"""The previous summary may take one part in so many of a request; the rest is for what it is to be updated with."""
 _PromptFactory: TypeAlias = Callable[[SummaryPromptOptions], str]
-"""The request with one order or another."""
+"""Builds a prompt with the given options."""
 
 
 class _SummaryTask(Struct, frozen=True):
-    """What is to be summarised, and what is asked of its summary."""
+    """The messages to summarize, and the requirements for the summary."""
 
     head: tuple[Message, ...]
     summary_request: SummaryRequest
-    order: SummaryPromptOptions
+    prompt_options: SummaryPromptOptions
     requirements: SummaryRequirements
 
 
@@ -82,23 +91,22 @@ async def write_summary(
     *,
     cached_request: CachedRequest | None = None,
 ) -> SummaryResult:
-    """Return the summary of ``head`` that ``summary_request`` wants, by the first of ``writers`` who makes one that is
-    accepted.
+    """Return the summary of ``head`` from the first of ``writers`` that writes an acceptable one.
 
-    Of ``prompt_options`` the user's own ``focus`` and a hook's ``context`` and ``prompt`` count; ``cached_request`` is
-    the request that the provider's cache holds. Raises ``CompactionFailed`` with what became of it:
-    ``nothing_to_compact``, ``summary_rejected``, ``provider_error``, ``cancelled``, or ``timed_out`` after
-    ``summarizer.timeout_seconds`` for all of it; ``SummaryRequestTooLarge``, which is one, where every writer found the
-    request itself too large.
+    Of ``prompt_options`` the user's ``focus`` and a hook's ``added_context`` and ``custom_prompt`` count.
+    ``cached_request`` is the request that the provider's cache holds, if any.
+
+    Raises ``CompactionFailed`` with the outcome ``nothing_to_compact``, ``summary_rejected``, ``provider_error``,
+    ``cancelled``, or ``timed_out`` after ``summarizer.timeout_seconds`` for all writers together. It is a
+    ``SummaryRequestTooLarge`` if the request was too large for every writer.
     """
-    work = _prepare_task(
-        [sized_message.message for sized_message in head], summary_request, context.settings, prompt_options
-    )
+    messages = [sized_message.message for sized_message in head]
+    task = _prepare_task(messages, summary_request, context.settings, prompt_options)
     errors: list[CompactionFailed] = []
     with move_on_after(context.settings.summarizer.timeout_seconds) as scope:
         for writer in writers:
             try:
-                text = await _SummaryJob(writer, work, context).write(cached_request)
+                text = await _SummaryJob(writer, task, context).write(cached_request)
             except CompactionFailed as error:
                 if error.outcome in {"cancelled", "timed_out"}:
                     raise
@@ -118,32 +126,28 @@ def _prepare_task(
 ) -> _SummaryTask:
     if not render_transcript(head).strip():
         raise CompactionFailed("nothing was said that a summary could hold; go on without one", "nothing_to_compact")
-    keep = collect_newest_identifiers(head, NEWEST_MESSAGES, settings.summarizer.max_identifiers)
-    focus = prompts.clip_focus(prompt_options.focus, settings.summarizer.focus_chars)
-    prompt_options = replace(
+    identifiers = collect_newest_identifiers(head, NEWEST_MESSAGES, settings.summarizer.max_identifiers)
+    task_options = replace(
         prompt_options,
         max_words=int(summary_request.max_tokens * WORDS_PER_TOKEN),
         previous_summary=summary_request.previous_summary,
-        identifiers=keep,
-        focus=focus,
+        identifiers=identifiers,
+        focus=prompts.clip_focus(prompt_options.focus, settings.summarizer.focus_chars),
     )
-    min_tokens = min(settings.summarizer.min_tokens, summary_request.max_tokens // 2)
     requirements = SummaryRequirements(
         summary_request.max_tokens,
-        min_tokens,
-        identifiers=keep,
+        min(settings.summarizer.min_tokens, summary_request.max_tokens // 2),
+        identifiers=identifiers,
         newest_request=find_newest_user_text(head),
         previous_summary=summary_request.previous_summary,
     )
-    return _SummaryTask(
-        tuple(head),
-        summary_request,
-        prompt_options,
-        replace(requirements, headings=()) if prompt_options.custom_prompt else requirements,
-    )
+    if prompt_options.custom_prompt:
+        requirements = replace(requirements, headings=())  # a hook's prompt need not ask for our headings
+    return _SummaryTask(tuple(head), summary_request, task_options, requirements)
 
 
 def _combine_failures(errors: Sequence[CompactionFailed]) -> CompactionFailed:
+    """Build one error from those of all writers; the outcome is that of the last one."""
     if not errors:
         return CompactionFailed("nobody is there to write a summary; name a model, or go on with an extract")
     text = "; ".join(map(str, errors))
@@ -153,185 +157,218 @@ def _combine_failures(errors: Sequence[CompactionFailed]) -> CompactionFailed:
 
 
 class _SummaryJob:
-    """One writer at work on one summary."""
+    """One writer's work on one summary."""
 
-    def __init__(self, writer: SummaryWriter, work: _SummaryTask, terms: CompactionContext) -> None:
-        self.writer, self.terms, self.settings = writer, terms, terms.settings
-        self.output = writer.get_max_output(work.summary_request.max_tokens)
-        self.work, self.room = self._fit_task(work)
+    def __init__(self, writer: SummaryWriter, task: _SummaryTask, context: CompactionContext) -> None:
+        self.writer = writer
+        self.context = context
+        self.settings = context.settings.summarizer
+        self.max_output = writer.get_max_output(task.summary_request.max_tokens)
+        self.task = self._clip_previous_summary(task)
+        self.part_tokens = self._compute_part_tokens()
+        """Estimated tokens of the conversation that fit into one request."""
 
-    def _fit_task(self, work: _SummaryTask) -> tuple[_SummaryTask, int]:
-        """Return the work with an earlier summary that leaves room for more, and the tokens of a part."""
-        whole = compute_chunk_budget(self.writer.input_window, self.output, 0, self.writer.token_ratio)
-        prompt_options = replace(work.order, previous_summary=clip_text_middle(work.order.previous_summary, whole // 3))
-        fixed_tokens = estimate_text_tokens(
-            prompts.SUMMARIZER_INSTRUCTIONS + prompts.build_summary_prompt("", prompt_options)
-        )
-        part_tokens = compute_chunk_budget(self.writer.input_window, self.output, fixed_tokens, self.writer.token_ratio)
-        return replace(work, order=prompt_options), part_tokens
+    def _clip_previous_summary(self, task: _SummaryTask) -> _SummaryTask:
+        """Return ``task`` with a previous summary that leaves most of a request to the conversation."""
+        total_tokens = compute_chunk_budget(self.writer.input_window, self.max_output, 0, self.writer.token_ratio)
+        max_tokens = total_tokens // _MAX_PREVIOUS_SUMMARY_DIVISOR
+        previous_summary = clip_text_middle(task.prompt_options.previous_summary, max_tokens)
+        return replace(task, prompt_options=replace(task.prompt_options, previous_summary=previous_summary))
 
-    async def write(self, prefix: CachedRequest | None) -> str:
-        """Return a summary that was accepted; ``CompactionFailed`` where none was."""
-        reasons = await self._summarize_cached_request(prefix) if prefix is not None else ()
-        if isinstance(reasons, str):
-            return reasons
+    def _compute_part_tokens(self) -> int:
+        prompt = prompts.build_summary_prompt("", self.task.prompt_options)
+        fixed_tokens = estimate_text_tokens(prompts.SUMMARIZER_INSTRUCTIONS + prompt)
+        return compute_chunk_budget(self.writer.input_window, self.max_output, fixed_tokens, self.writer.token_ratio)
+
+    async def write(self, cached_request: CachedRequest | None) -> str:
+        """Return an accepted summary. Raises ``CompactionFailed`` if none was accepted."""
+        reasons: tuple[str, ...] = ()
+        if cached_request is not None:
+            result = await self._summarize_cached_request(cached_request)
+            if isinstance(result, str):
+                return result
+            reasons = result
         try:
-            return await self._summarize_text(self.room, reasons)
+            return await self._summarize_text(self.part_tokens, reasons)
         except SummaryRequestTooLarge as error:
+            # Once: a writer that refuses the smaller parts too is left to the next one.
             return await self._summarize_text(self._shrink_part_size(error), reasons)
 
     def _shrink_part_size(self, error: SummaryRequestTooLarge) -> int:
-        """Return the tokens of a part after one was too large: by what the provider counted, else half."""
-        total_tokens = sum(part.tokens for part in self._split_head(self.room))
-        self.output = min(self.output, error.limit // 4) if error.limit else self.output
-        input_limit = error.limit - self.output
-        share = (
-            min(1.0, input_limit / error.requested) * _REFUSAL_SAFETY_SHARE if error.limit and error.requested else 0.5
-        )
-        size = int(min(self.room, total_tokens) * share)
+        """Return a smaller size for parts, in estimated tokens: by the provider's numbers, or else half.
+
+        Raises ``error`` again if such parts would be too small to summarize.
+        """
+        total_tokens = sum(part.tokens for part in self._split_head(self.part_tokens))
+        share = 0.5
+        if error.limit:
+            # The limit is smaller than the window that the output limit was chosen for.
+            self.max_output = min(self.max_output, error.limit // 4)
+        if error.limit and error.requested:
+            input_limit = error.limit - self.max_output
+            share = min(1.0, input_limit / error.requested) * _REFUSAL_SAFETY_SHARE
+        size = int(min(self.part_tokens, total_tokens) * share)
         if size < MIN_CHUNK_TOKENS:
             raise error
         return size
 
     def _split_head(self, size: int) -> tuple[HistoryChunk, ...]:
-        style = TranscriptStyle(self.settings.summarizer.result_chars, self.settings.summarizer.argument_chars)
-        return split_into_chunks(self.work.head, size, style)
+        style = TranscriptStyle(self.settings.result_chars, self.settings.argument_chars)
+        return split_into_chunks(self.task.head, size, style)
 
     # -- one request after the other -----------------------------------------------------------------------------------
 
-    async def _summarize_cached_request(self, prefix: CachedRequest) -> str | tuple[str, ...]:
-        """Return the summary that is asked for behind the last request, or why there is none; nothing if not asked."""
-        text = prompts.build_inline_summary_prompt(self.work.order)
-        upstream_request = (
-            prefix.build_followup(self.writer, text) if prefix.message_count >= self.work.summary_request.stop else None
-        )
+    async def _summarize_cached_request(self, cached_request: CachedRequest) -> str | tuple[str, ...]:
+        """Ask for the summary behind the cached request; return it, or the reasons why it was rejected.
+
+        The reasons are empty if that request does not cover the head, cannot be extended, or is too large.
+        """
+        if cached_request.message_count < self.task.summary_request.stop:
+            return ()
+        text = prompts.build_inline_summary_prompt(self.task.prompt_options)
+        upstream_request = cached_request.build_followup(self.writer, text)
         if upstream_request is None:
             return ()
+        tokens = cached_request.tokens + estimate_text_tokens(text)
         try:
-            return await self._ask_and_judge(
-                upstream_request, self.work.requirements, prefix.tokens + estimate_text_tokens(text)
-            )
+            return await self._ask_and_judge(upstream_request, self.task.requirements, tokens)
         except SummaryRequestTooLarge:
             return ()
 
     async def _summarize_text(self, size: int, reasons: tuple[str, ...]) -> str:
-        """Return the summary of the head told as text, part by part if it must be."""
-        prompt_options, head_parts = self.work.order, self._split_head(size)
-        if len(head_parts) == 1:
-            text = head_parts[0].text
-            return await self._ask_until_accepted(
-                lambda order_with_reasons: prompts.build_summary_prompt(text, order_with_reasons),
-                prompt_options,
-                self._make_final_requirements(head_parts),
-                reasons,
-            )
-        stage = self._fold_parts if self.settings.summarizer.merge_mode == "fold" else self._merge_part_summaries
-        return await stage(head_parts, size, reasons)
-
-    async def _fold_parts(self, head_parts: Sequence[HistoryChunk], size: int, reasons: tuple[str, ...]) -> str:
-        """Return the summary that each part brought up to date in turn."""
-        cap = self._get_part_cap(size)
-        anchor = self.work.order.previous_summary
-        for number, part in enumerate(head_parts, 1):
-            is_last = number == len(head_parts)
-            order = replace(self.work.order if is_last else self._make_part_order(cap), previous_summary=anchor)
-            requirements = (
-                self._make_final_requirements(head_parts) if is_last else self._make_part_requirements(cap, part.tokens)
-            )
-            make = _make_part_prompt(part, prompts.format_part_label(number, len(head_parts)))
-            anchor = await self._ask_until_accepted(make, order, requirements, reasons if is_last else ())
-        return anchor
-
-    async def _merge_part_summaries(
-        self, head_parts: Sequence[HistoryChunk], size: int, reasons: tuple[str, ...]
-    ) -> str:
-        """Return the summary made of summaries of the parts; the earlier one comes in at the end."""
-        cap = self._get_part_cap(size)
-        prompt_options = self._make_part_order(cap)
-        summaries: list[str] = []
-        for number, part in enumerate(head_parts, 1):
-            part_order = (
-                replace(prompt_options, identifiers=self.work.order.identifiers)
-                if number == len(head_parts)
-                else prompt_options
-            )
-            make = _make_part_prompt(part, prompts.format_part_label(number, len(head_parts)))
-            summaries.append(
-                await self._ask_until_accepted(make, part_order, self._make_part_requirements(cap, part.tokens))
-            )
-        while len(groups := _group_summaries(summaries, size)) > 1:
-            rough = self._make_part_requirements(cap, estimate_text_tokens(summaries[0]))
-            summaries = [
-                await self._ask_until_accepted(_make_merge_prompt(group), prompt_options, rough) for group in groups
-            ]
+        """Summarize the head sent as text, in parts of ``size`` tokens; ``reasons`` are those of a rejected summary."""
+        parts = self._split_head(size)
+        if len(parts) > 1:
+            if self.settings.merge_mode == "fold":
+                return await self._fold_parts(parts, size, reasons)
+            return await self._merge_part_summaries(parts, size, reasons)
+        text = parts[0].text
         return await self._ask_until_accepted(
-            _make_merge_prompt(summaries), self.work.order, self._make_final_requirements(head_parts), reasons
+            lambda prompt_options: prompts.build_summary_prompt(text, prompt_options),
+            self.task.prompt_options,
+            self._make_final_requirements(parts),
+            reasons,
+        )
+
+    async def _fold_parts(self, parts: Sequence[HistoryChunk], size: int, reasons: tuple[str, ...]) -> str:
+        """Summarize the parts one after the other, each request updating the summary of those before it."""
+        max_tokens = self._get_max_part_tokens(size)
+        summary = self.task.prompt_options.previous_summary
+        for number, part in enumerate(parts, 1):
+            is_last = number == len(parts)
+            if is_last:
+                prompt_options = self.task.prompt_options
+                requirements = self._make_final_requirements(parts)
+            else:
+                prompt_options = self._make_part_options(max_tokens)
+                requirements = self._make_part_requirements(max_tokens, part.tokens)
+            summary = await self._ask_until_accepted(
+                _make_part_prompt(part, prompts.format_part_label(number, len(parts))),
+                replace(prompt_options, previous_summary=summary),
+                requirements,
+                reasons if is_last else (),
+            )
+        return summary
+
+    async def _merge_part_summaries(self, parts: Sequence[HistoryChunk], size: int, reasons: tuple[str, ...]) -> str:
+        """Summarize each part by itself, then merge the summaries; the previous summary joins in the last request."""
+        max_tokens = self._get_max_part_tokens(size)
+        prompt_options = self._make_part_options(max_tokens)
+        summaries: list[str] = []
+        for number, part in enumerate(parts, 1):
+            part_options = prompt_options
+            if number == len(parts):  # the identifiers to keep are those of the newest messages
+                part_options = replace(prompt_options, identifiers=self.task.prompt_options.identifiers)
+            make_prompt = _make_part_prompt(part, prompts.format_part_label(number, len(parts)))
+            requirements = self._make_part_requirements(max_tokens, part.tokens)
+            summaries.append(await self._ask_until_accepted(make_prompt, part_options, requirements))
+        groups = _group_summaries(summaries, size)
+        while len(groups) > 1:
+            requirements = self._make_part_requirements(max_tokens, estimate_text_tokens(summaries[0]))
+            summaries = [
+                await self._ask_until_accepted(_make_merge_prompt(group), prompt_options, requirements)
+                for group in groups
+            ]
+            groups = _group_summaries(summaries, size)
+        return await self._ask_until_accepted(
+            _make_merge_prompt(summaries), self.task.prompt_options, self._make_final_requirements(parts), reasons
         )
 
     async def _ask_until_accepted(
         self,
-        make: _PromptFactory,
+        make_prompt: _PromptFactory,
         prompt_options: SummaryPromptOptions,
         requirements: SummaryRequirements,
         reasons: tuple[str, ...] = (),
     ) -> str:
-        """Return the first answer that is accepted; who was refused is told why and asked once more."""
-        for _ in range(max(1, MAX_CORRECTIONS + (not reasons))):
-            text = make(replace(prompt_options, rejection_reasons=reasons))
-            upstream_request = self.writer.build_summary_request(text, self.output)
-            result = await self._ask_and_judge(
-                upstream_request, requirements, estimate_text_tokens(prompts.SUMMARIZER_INSTRUCTIONS + text)
-            )
+        """Return the first accepted summary; a rejected one is asked for again with the reasons.
+
+        ``reasons`` are those of a summary that was rejected before, which counts as the first try.
+        """
+        max_requests = MAX_CORRECTIONS if reasons else MAX_CORRECTIONS + 1
+        for _ in range(max(1, max_requests)):
+            text = make_prompt(replace(prompt_options, rejection_reasons=reasons))
+            upstream_request = self.writer.build_summary_request(text, self.max_output)
+            tokens = estimate_text_tokens(prompts.SUMMARIZER_INSTRUCTIONS + text)
+            result = await self._ask_and_judge(upstream_request, requirements, tokens)
             if isinstance(result, str):
                 return result
             reasons = result
-        model = self.writer.target.model
-        why = "; ".join(reason.partition("; ")[0] for reason in reasons)  # what is behind it is said to the model
-        text = f"{model} wrote no summary that is accepted: {why}; name another model for summaries, or none"
-        raise CompactionFailed(text, "summary_rejected")
+        # The part of a reason behind "; " is an instruction to the model.
+        summary_problems = "; ".join(reason.partition("; ")[0] for reason in reasons)
+        raise CompactionFailed(
+            f"{self.writer.target.model} wrote no summary that is accepted: {summary_problems}; "
+            "name another model for summaries, or none",
+            "summary_rejected",
+        )
 
     async def _ask_and_judge(
         self, upstream_request: UpstreamRequest, requirements: SummaryRequirements, tokens: int
     ) -> str | tuple[str, ...]:
-        """Return the summary that the answer to ``upstream_request`` is, or why it is none."""
-        answer = await ask_summary_writer(self.writer, upstream_request, self.terms, tokens)
+        """Send ``upstream_request``, of about ``tokens`` tokens; return the summary, or why it was rejected."""
+        answer = await ask_summary_writer(self.writer, upstream_request, self.context, tokens)
         text = strip_fence_and_introduction(answer.message.text)
-        stop = (
-            "end"
-            if answer.stop_reason == "unknown" and answer.is_complete and not answer.native_stop_reason
-            else answer.stop_reason
-        )
-        calls = tuple([call.name for call in answer.message.calls])
-        reasons = find_summary_problems(SummaryAnswer(text, self.writer.count_tokens(text), stop, calls), requirements)
+        stop_reason = answer.stop_reason
+        # Some compatible servers send a whole answer without any finish reason.
+        if stop_reason == "unknown" and answer.is_complete and not answer.native_stop_reason:
+            stop_reason = "end"
+        call_names = tuple([call.name for call in answer.message.calls])
+        summary_answer = SummaryAnswer(text, self.writer.count_tokens(text), stop_reason, call_names)
+        reasons = find_summary_problems(summary_answer, requirements)
         if reasons:
-            self.terms.listener(NoticeGiven(self.terms.session, "summary", f"refused: {'; '.join(reasons)}"))
+            self.context.listener(NoticeGiven(self.context.session, "summary", f"refused: {'; '.join(reasons)}"))
         return reasons or text
 
-    # -- what is asked of parts ----------------------------------------------------------------------------------------
+    # -- requirements for the summaries of parts -----------------------------------------------------------------------
 
-    def _get_part_cap(self, size: int) -> int:
-        """Return the real tokens that the summary of one part may have: several must fit into one request."""
-        return min(self.work.summary_request.max_tokens, int(size * self.writer.token_ratio) // _MIN_MERGE_GROUP)
+    def _get_max_part_tokens(self, size: int) -> int:
+        """Return the real tokens that the summary of one part may have, so that several fit into one request."""
+        real_tokens = int(size * self.writer.token_ratio)
+        return min(self.task.summary_request.max_tokens, real_tokens // _MIN_MERGE_GROUP)
 
-    def _make_part_order(self, cap: int) -> SummaryPromptOptions:
-        return replace(self.work.order, max_words=int(cap * WORDS_PER_TOKEN), previous_summary="", identifiers=())
+    def _make_part_options(self, max_tokens: int) -> SummaryPromptOptions:
+        max_words = int(max_tokens * WORDS_PER_TOKEN)
+        return replace(self.task.prompt_options, max_words=max_words, previous_summary="", identifiers=())
 
-    def _make_part_requirements(self, cap: int, source: int) -> SummaryRequirements:
-        """Return what is asked of the summary of one part, which has ``source`` tokens."""
-        return SummaryRequirements(cap, self._get_min_tokens(source, cap), self.work.requirements.headings)
+    def _make_part_requirements(self, max_tokens: int, source_tokens: int) -> SummaryRequirements:
+        """Return the requirements for the summary of one part, which has ``source_tokens`` estimated tokens."""
+        min_tokens = self._get_min_tokens(source_tokens, max_tokens)
+        return SummaryRequirements(max_tokens, min_tokens, self.task.requirements.headings)
 
-    def _make_final_requirements(self, head_parts: Iterable[HistoryChunk]) -> SummaryRequirements:
-        source = sum(part.tokens for part in head_parts) + estimate_text_tokens(self.work.order.previous_summary)
-        return replace(
-            self.work.requirements, min_tokens=self._get_min_tokens(source, self.work.summary_request.max_tokens)
-        )
+    def _make_final_requirements(self, parts: Iterable[HistoryChunk]) -> SummaryRequirements:
+        source_tokens = sum(part.tokens for part in parts)
+        source_tokens += estimate_text_tokens(self.task.prompt_options.previous_summary)
+        min_tokens = self._get_min_tokens(source_tokens, self.task.summary_request.max_tokens)
+        return replace(self.task.requirements, min_tokens=min_tokens)
 
-    def _get_min_tokens(self, source: int, cap: int) -> int:
-        return min(self.settings.summarizer.min_tokens, int(source * self.writer.token_ratio) // 2, cap // 2)
+    def _get_min_tokens(self, source_tokens: int, max_tokens: int) -> int:
+        """Return the shortest acceptable summary in real tokens; a short source may have a short one."""
+        half_of_source = int(source_tokens * self.writer.token_ratio) // 2
+        return min(self.settings.min_tokens, half_of_source, max_tokens // 2)
 
 
-def _make_part_prompt(part: HistoryChunk, place: str) -> _PromptFactory:
-    return lambda prompt_options: prompts.build_summary_prompt(part.text, prompt_options, place)
+def _make_part_prompt(part: HistoryChunk, label: str) -> _PromptFactory:
+    return lambda prompt_options: prompts.build_summary_prompt(part.text, prompt_options, label)
 
 
 def _make_merge_prompt(group: Sequence[str]) -> _PromptFactory:
@@ -339,9 +376,9 @@ def _make_merge_prompt(group: Sequence[str]) -> _PromptFactory:
 
 
 def _group_summaries(summaries: Sequence[str], size: int) -> list[list[str]]:
-    """Return neighbouring summaries together, as many as fit into one request; all of them where that is no use."""
-    atoms = [
+    """Group adjacent summaries, as many as fit into ``size`` tokens; return one group if that does not reduce them."""
+    chunks = [
         HistoryChunk(number, number + 1, text, estimate_text_tokens(text)) for number, text in enumerate(summaries)
     ]
-    groups = [[part.text for part in group] for group in pack_chunks(atoms, size)]
+    groups = [[chunk.text for chunk in group] for group in pack_chunks(chunks, size)]
     return groups if len(groups) < len(summaries) else [list(summaries)]

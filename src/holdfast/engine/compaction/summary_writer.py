@@ -1,10 +1,10 @@
-"""One writer of summaries: requests to it, and its answers, tried again while only its provider is at fault."""
+"""One model that writes summaries: requests to it, and its answers, with retries while its provider fails."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from anyio import sleep
 from msgspec import Struct
@@ -34,8 +34,10 @@ from holdfast.state.entries import TRANSIENT_ERROR_KINDS, Usage
 from holdfast.state.plan import PlanOptions
 from holdfast.state.target import Target
 
+# Without room for thinking, a thinking model spends the summary's own tokens and is cut off before its end. Too much
+# takes away from the part of the conversation that fits into one request. Chosen by judgement.
 THINKING_TOKENS = 4_096
-"""Output asked for beside the summary, since models think; at most an eighth of the window. [H]"""
+"""Output tokens asked for beside the summary for a model that thinks; at most an eighth of the window."""
 _EXCLUDED_FIELDS = frozenset(
     {
         "tools", "functions", "tool_choice", "function_call", "parallel_tool_calls", "toolConfig", "tool_config",
@@ -43,25 +45,25 @@ _EXCLUDED_FIELDS = frozenset(
         "cachedContent", "cached_content", "context_management",
     }
 )  # fmt: skip
-"""Fields of an agent's requests that a request for a summary has not: tools, the form of answers, history elsewhere."""
+"""Fields of an agent's requests left out of a request for a summary: tools, answer formats, history kept elsewhere."""
 PermitFactory: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
-"""What is held around one model call and nothing else."""
+"""Returns a context manager held around one model call."""
 
 
 class CompactionContext(Struct, frozen=True):
-    """On which terms models are asked for a compaction: by whose numbers, with which permit, and who is told."""
+    """The surroundings of requests for a compaction: settings, the permit for a call, and the listeners."""
 
     settings: Settings = Settings()
     permit: PermitFactory = nullcontext
     listener: EventListener = lambda _: None
     on_cost: Callable[[SummaryCall], None] = lambda _: None
-    """Is told of each call that was answered."""
+    """Called with each answered call."""
     session: str = ""
-    """The name of the session that is told about."""
+    """The session's name, for events."""
 
     @asynccontextmanager
     async def hold_permit(self) -> AsyncIterator[None]:
-        """Hold a permit around one call; where the work is aborted that is a ``CompactionFailed`` that says so."""
+        """Hold a permit around one call; raise ``CompactionFailed`` if the call is aborted."""
         try:
             async with self.permit():
                 yield
@@ -70,22 +72,22 @@ class CompactionContext(Struct, frozen=True):
             raise CompactionFailed(f"no summary was written: {error}", outcome) from error
 
     def record_cost(self, upstream_request: UpstreamRequest, answer: ParsedAnswer) -> None:
-        """Take note of what the answer to ``upstream_request`` cost, where it says so."""
+        """Report the usage of an answer, if it has any."""
         usage = answer.billed_usage or answer.request_usage
         if usage is not None and usage != Usage():
             self.on_cost(SummaryCall(upstream_request.api, upstream_request.model, usage))
 
     async def wait_before_retry(self, kind: str, attempt: int, retry_after: float | None) -> None:
-        """Wait before a request goes out again that was tried so often, and tell of it; ``kind`` is of its error."""
+        """Announce a retry after ``attempt`` calls, and sleep; ``kind`` is the kind of the last error."""
         seconds = compute_summary_retry_delay(attempt, retry_after, self.settings)
         self.listener(RetryScheduled(self.session, kind, seconds, attempt))
         await sleep(seconds)
 
 
 class SummaryWriter(Struct, frozen=True):
-    """A model that writes summaries, asked by an ``Upstream`` or an official SDK's client.
+    """A model that writes summaries, reached through an ``Upstream`` or an official SDK's client.
 
-    ``fields`` stand beside the messages of its requests; tools in them stay out.
+    ``fields`` are sent beside the messages of its requests, without tools.
     """
 
     upstream: Upstream
@@ -93,50 +95,52 @@ class SummaryWriter(Struct, frozen=True):
     fields: Mapping[str, Any] = {}
     headers: Mapping[str, str] = {}
     tokens_per_estimate: float = 0.0
-    """Real tokens for one of the estimator; 0 = what is known of the model before any usage, and a tenth."""
+    """Real tokens for one estimated token; 0 = the catalog's ratio for the model, and a margin of a tenth."""
 
     def with_upstream(self) -> SummaryWriter:
-        """Return this writer with its client as an upstream; ``ConfigError`` for what is no client of its API."""
+        """Return this writer with its client wrapped as an upstream.
+
+        Raises ``ConfigError`` if the client is of an unknown kind, or does not speak the writer's API.
+        """
         return replace(self, upstream=wrap_upstream(self.upstream, self.target.api))
 
     @property
     def token_ratio(self) -> float:
-        """Real tokens that one of the estimator counts for."""
+        """Real tokens of this model for one estimated token."""
         return self.tokens_per_estimate or self.target.prior_ratio * UNSEEN_MARGIN
 
     @property
     def input_window(self) -> int:
-        """Tokens of a request that this model reads."""
-        return min(self.target.limits.window, self.target.limits.max_input or self.target.limits.window)
+        """The most tokens that a request to this model may have."""
+        limits = self.target.limits
+        return min(limits.window, limits.max_input or limits.window)
 
     def with_learned_window(self, target: Target) -> SummaryWriter:
-        """Return this writer as it is asked beside ``target``: the same model reads no more than is known there."""
+        """Return this writer with the window of ``target``, if that is the same model with a smaller, learned one."""
         own_target, other_limits = self.target, target.limits
-        if (own_target.api, own_target.model) != (
-            target.api,
-            target.model,
-        ) or other_limits.window >= own_target.limits.window:
+        is_same_model = (own_target.api, own_target.model) == (target.api, target.model)
+        if not is_same_model or other_limits.window >= own_target.limits.window:
             return self
         return replace(self, target=replace(own_target, limits=replace(own_target.limits, window=other_limits.window)))
 
     def count_tokens(self, text: str) -> int:
-        """Return about how many of this model's tokens ``text`` has."""
+        """Estimate the tokens of ``text`` for this model."""
         return round(estimate_text_tokens(text) * self.token_ratio)
 
     def get_max_output(self, cap: int) -> int:
-        """Return the most tokens to ask for: ``cap`` for the summary, and some for a model that thinks before it."""
+        """Return the output limit for a summary of ``cap`` tokens, with room for thinking, within the model's own."""
         max_tokens = cap + min(THINKING_TOKENS, self.input_window // 8)
         return min(max_tokens, self.target.limits.max_output or max_tokens)
 
     def build_summary_request(self, text: str, output: int) -> UpstreamRequest:
-        """Return the request that shows this model our instructions and ``text``, and nothing else."""
+        """Build the request that shows this model the summarizer instructions and ``text``, and nothing else."""
         spec, model = get_api_spec(self.target.api), self.target.model
         sized_messages = [
             SizedMessage(Message.from_text("system", SUMMARIZER_INSTRUCTIONS)),
             SizedMessage(Message.from_text("user", text)),
         ]
-        out_of_place = {*_EXCLUDED_FIELDS, *spec.system_fields, spec.messages_field}
-        fields = {name: value for name, value in self.fields.items() if name not in out_of_place}
+        excluded_fields = {*_EXCLUDED_FIELDS, *spec.system_fields, spec.messages_field}
+        fields = {name: value for name, value in self.fields.items() if name not in excluded_fields}
         request_body = build_request_body(
             spec.api, model, sized_messages, setup_fields=fields, options=PlanOptions(max_tokens=output)
         )
@@ -144,51 +148,61 @@ class SummaryWriter(Struct, frozen=True):
 
 
 class CachedRequest(Struct, frozen=True):
-    """A request that the provider has just read, so that its cache holds what a summary is to be made of."""
+    """A request that the provider has just read, so that its cache holds the conversation to summarize."""
 
     api: str
     model: str
     body: bytes
-    """As it went out, byte for byte."""
+    """The body as it was sent."""
     message_count: int
-    """Slots of the branch that it stands for: the first it does not know."""
+    """How many messages of the history it covers."""
     tokens: int
-    """Of its prompt, as the provider counts them or as they are estimated."""
+    """Size of its prompt, as the provider counted it, or else estimated."""
     setup_digest: str = ""
-    """Digest of what stood around its messages."""
+    """Digest of its system prompt and tools."""
     stream: bool = False
     """Whether events were asked for."""
 
     def build_followup(self, writer: SummaryWriter, text: str) -> UpstreamRequest | None:
-        """Return the same request with ``text`` behind it; nothing where that would be another one, or too large.
+        """Build the same request with ``text`` as one more message, so that only ``text`` is not in the cache.
 
-        It is another one for another model, and where its answer cannot be plain words. The output it asks for is its
-        own.
+        Return None if it goes to another model than the writer's, if it forces an answer other than plain text (a
+        format, a tool call), or if it would be too large. Everything before ``text`` stays byte for byte the same, the
+        output limit included.
         """
         if (self.api, self.model) != (writer.target.api, writer.target.model):
             return None
         parsed_request = parse_request(self.body, self.api)
-        request_fields = read_request_options(self.api, parsed_request.fields, get_api_spec(self.api).messages_field)
-        has_format = any(
-            option.name == "format" and option.value != TEXT_FORMAT for option in request_fields.shared_options
-        )
-        size = self.tokens + writer.count_tokens(text) + (parsed_request.requested_max_tokens or 0)
-        if has_format or request_fields.tool_choice in {"any", "tool"} or size > writer.target.limits.window:
+        options = read_request_options(self.api, parsed_request.fields, get_api_spec(self.api).messages_field)
+        has_format = any(option.name == "format" and option.value != TEXT_FORMAT for option in options.shared_options)
+        if has_format or options.tool_choice in {"any", "tool"}:
             return None
-        request_body = render_request(
-            parsed_request, [*parsed_request.messages, SizedMessage(Message.from_text("user", text))]
-        )
+        size = self.tokens + writer.count_tokens(text) + (parsed_request.requested_max_tokens or 0)
+        if size > writer.target.limits.window:
+            return None
+        messages = [*parsed_request.messages, SizedMessage(Message.from_text("user", text))]
         return UpstreamRequest(
             self.api,
-            request_body,
+            render_request(parsed_request, messages),
             self.model,
-            stream=self.stream or request_fields.stream is True,
+            stream=self.stream or options.stream is True,
             headers=writer.headers,
         )
 
 
+class _SummaryCallResult(NamedTuple):
+    """An answer, or None and what went wrong."""
+
+    answer: ParsedAnswer | None
+    verdict: Verdict
+    reason: str
+
+
 class SummaryRequestTooLarge(CompactionFailed):
-    """A request for a summary was itself too large, by the numbers that the provider gave (0 where it gave none)."""
+    """A request for a summary was itself too large.
+
+    ``limit`` and ``requested`` are the provider's numbers in tokens, 0 if it gave none.
+    """
 
     def __init__(self, text: str, limit: int = 0, requested_tokens: int = 0) -> None:
         super().__init__(text)
@@ -199,23 +213,23 @@ class SummaryRequestTooLarge(CompactionFailed):
 async def ask_summary_writer(
     writer: SummaryWriter, upstream_request: UpstreamRequest, context: CompactionContext, tokens: int = 0
 ) -> ParsedAnswer:
-    """Return the answer to ``upstream_request``, a request of ``tokens`` tokens or more, whatever it says.
+    """Send ``upstream_request``, of about ``tokens`` tokens, and return the answer, whatever it says.
 
-    Where only the provider is at fault it goes out again, ``summarizer.max_attempts`` times in all. Raises
-    ``SummaryRequestTooLarge`` for an overflow and ``CompactionFailed`` for any other error; work that was aborted is
-    not tried again.
+    Failures of the provider are retried, up to ``summarizer.max_attempts`` calls in all; aborted work is not. Raises
+    ``SummaryRequestTooLarge`` for an overflow and ``CompactionFailed`` for any other error.
     """
     attempt = 1
     while True:
-        answer, verdict, why = await _try_summary_call(writer, upstream_request, context, tokens)
+        result = await _try_summary_call(writer, upstream_request, context, tokens)
+        verdict = result.verdict
         if verdict.is_overflow:
-            text = f"{_get_writer_name(writer)} takes no request for a summary this large: {why}"
+            text = f"{_get_writer_name(writer)} takes no request for a summary this large: {result.reason}"
             raise SummaryRequestTooLarge(text, verdict.limit or 0, verdict.requested or 0)
-        if answer is not None:
-            return answer
+        if result.answer is not None:
+            return result.answer
         if verdict.kind not in TRANSIENT_ERROR_KINDS or attempt >= context.settings.summarizer.max_attempts:
             raise CompactionFailed(
-                f"{_get_writer_name(writer)} wrote no summary ({verdict.kind}, try {attempt}): {why}"
+                f"{_get_writer_name(writer)} wrote no summary ({verdict.kind}, try {attempt}): {result.reason}"
             )
         await context.wait_before_retry(verdict.kind, attempt, verdict.retry_after)
         attempt += 1
@@ -223,26 +237,27 @@ async def ask_summary_writer(
 
 async def _try_summary_call(
     writer: SummaryWriter, upstream_request: UpstreamRequest, context: CompactionContext, tokens: int
-) -> tuple[ParsedAnswer | None, Verdict, str]:
-    """Return the answer, or nothing with what went wrong."""
+) -> _SummaryCallResult:
+    """Make one call. Raises ``CompactionFailed`` only if it was aborted."""
     try:
         async with context.hold_permit():
             answer = await ask_upstream(writer.upstream, upstream_request)
             context.record_cost(upstream_request, answer)
     except UpstreamError as error:
-        return None, _classify_upstream_error(error), str(error)
+        return _SummaryCallResult(None, _classify_upstream_error(error), str(error))
     except CompactionFailed:
         raise
     except HoldfastError as error:
-        return None, Verdict("invalid_request"), str(error)
+        return _SummaryCallResult(None, Verdict("invalid_request"), str(error))
     except OSError as error:
-        return None, Verdict("network"), f"{type(error).__name__}: {error}"
-    except Exception as error:  # noqa: BLE001 -- an HTTP library's own, of a writer: there are others, and an extract
-        return None, Verdict("unknown"), f"{type(error).__name__}: {error}"
+        return _SummaryCallResult(None, Verdict("network"), f"{type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001 -- a writer's HTTP library may raise anything; other writers follow
+        return _SummaryCallResult(None, Verdict("unknown"), f"{type(error).__name__}: {error}")
     verdict = classify_error(answer.to_report(tokens or None, writer.target.limits.window))
     if answer.error is None:
-        return answer, verdict, "its own usage says so"
-    return None, verdict, answer.error.message or f"HTTP {answer.error.status}"
+        # An overflow without an error shows in the usage alone.
+        return _SummaryCallResult(answer, verdict, "its own usage says so")
+    return _SummaryCallResult(None, verdict, answer.error.message or f"HTTP {answer.error.status}")
 
 
 def _classify_upstream_error(error: UpstreamError) -> Verdict:
