@@ -1,8 +1,8 @@
-"""Connections to providers on which an answer is heard while its request is still being sent.
+"""Connections to providers that read the answer while the request is still being sent.
 
-A server may refuse a large request before it has read it: it answers 413, 401 or 429 and closes the connection. The
-HTTP client reads the answer only when its own write has failed, and by then the operating system has thrown the answer
-away together with the connection. So the connections made here read while they write, and stop writing at a refusal.
+A server may refuse a large request before it has read all of it: it answers 413, 401 or 429 and closes the connection.
+An HTTP client reads the answer only after its own write has failed, and by then the operating system has discarded the
+answer together with the connection. The connections made here read while they write, and stop writing at a refusal.
 They use the extension points that httpcore2 documents: a network backend, and the streams that it opens.
 """
 
@@ -20,44 +20,49 @@ import httpcore2
 import httpx2
 from anyio import CancelScope, Event, create_task_group, move_on_after
 
+# The buffers of any connection hold as much, so the write cannot block on a server that has stopped reading. Most
+# requests are smaller, and cost nothing more than a plain write. Chosen by judgement.
 UNLISTENED_BYTES = 65_536
-"""[H] Bytes of a request that are written without listening: the buffers of any connection take as much, so that the
-write cannot wait for a server that has stopped reading. Most requests are smaller, and cost nothing more."""
+"""Bytes of a request that are written without reading at the same time."""
+# A refusal is far smaller. The bound keeps memory flat if a server sends a long answer before it has read the request.
+# Chosen by judgement.
 MAX_EARLY_ANSWER_BYTES = 262_144
-"""[H] Bytes of an answer that are held while its request is being sent: a refusal is far smaller, and memory stays flat
-where a server answers at length before it has read everything."""
+"""Bytes of an answer that are kept while its request is being sent."""
 ANSWER_BEGAN = "holdfast.answer_began"
-"""The extension of a request whose answer broke off after its first byte: the server has taken it, so that sending it
-again would have a model called twice. The transports of this project set it."""
+"""Extension of a request whose answer broke off after its first byte: the server has accepted it, so that sending it
+again would call the model twice. Set by the transports of this project."""
 _CURRENT_REQUEST: ContextVar[httpx2.Request | None] = ContextVar("request", default=None)
-"""The request whose head is waited for, for the stream that it goes over: httpcore2 does not tell which that is."""
+"""The request whose response is awaited. httpcore2 does not tell a stream which request it carries."""
 READ_SIZE = 65_536
 """Bytes that are read at a time: as many as httpcore2 asks for."""
+# On an encrypted connection the bytes may not belong to an answer at all (a session ticket), so the wait must be short.
+# Chosen by judgement: many times what the event loop needs.
 SETTLE_SECONDS = 0.05
-"""[H] Seconds for bytes that have arrived to come through the event loop. On an encrypted connection they may be none
-of an answer (a session ticket), so nobody waits longer for one."""
+"""Seconds to wait for bytes that have arrived to come through the event loop."""
 REFUSAL_PATTERN = re.compile(rb"(?:HTTP/1\.\d 1\d\d[^\n]*\n(?:[^\r\n][^\n]*\n)*\r?\n)*HTTP/1\.\d [345]\d\d")
-"""The beginning of an answer, behind interim ones such as 100 Continue, that is no success. A server that has begun a
-success may still read, so it is sent the rest."""
+"""Matches the beginning of an answer that is no success, after any interim responses such as 100 Continue.
+
+A server that has begun a success may still be reading, so it is sent the rest of the request."""
 
 
 class FullDuplexStream(httpcore2.AsyncNetworkStream):
-    """A connection that keeps what arrives while it is written to, for whoever reads next."""
+    """A connection that reads while it is written to, and keeps the bytes for the next ``read``."""
 
     def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
         self._stream = stream
         self._written_bytes = 0
-        """Bytes written since the last read: of the request that is on its way."""
+        """Bytes written since the last read, which are those of the request being sent."""
         self._early_bytes = b""
-        """What arrived meanwhile."""
+        """Bytes that arrived while the request was being sent."""
         self.is_spoiled = False
-        """Whether more was read than the answer that was asked for: the next answer would begin with it."""
+        """Whether more was read than the answer: the next answer on this connection would begin with those bytes."""
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 -- as it is called
-        """Return what arrived while the request was sent, then what arrives now; nothing at the end."""
+        """Return the bytes that arrived while the request was sent, then those that arrive now; b"" at the end."""
         self._written_bytes = 0
         if self._early_bytes:
-            data, self._early_bytes = self._early_bytes[:max_bytes], self._early_bytes[max_bytes:]
+            data = self._early_bytes[:max_bytes]
+            self._early_bytes = self._early_bytes[max_bytes:]
         else:
             data = await self._stream.read(max_bytes, timeout)
         request = _CURRENT_REQUEST.get()
@@ -66,37 +71,43 @@ class FullDuplexStream(httpcore2.AsyncNetworkStream):
         return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
-        """Send ``buffer``; ``WriteError`` where the other side refused the request or closed the connection.
+        """Send ``buffer``. Raises ``WriteError`` if the other side refused the request or closed the connection.
 
-        httpcore2 takes that as a reason to stop sending, and to read the answer.
+        httpcore2 takes a ``WriteError`` as the reason to stop sending and to read the answer.
         """
-        is_first, self._written_bytes = not self._written_bytes, self._written_bytes + len(buffer)
-        has_arrived = not is_first and self._stream.get_extra_info("is_readable")
-        if is_first or (self._written_bytes <= UNLISTENED_BYTES and not has_arrived):
+        # The first write is the head of the request: nothing can have been answered before it.
+        is_first_write = not self._written_bytes
+        self._written_bytes += len(buffer)
+        has_arrived = not is_first_write and self._stream.get_extra_info("is_readable")
+        fits_buffers = self._written_bytes <= UNLISTENED_BYTES and not has_arrived
+        if is_first_write or fits_buffers:
             await self._stream.write(buffer, timeout)
             return
         failure: Exception | None = None
-        writing, something, over = CancelScope(), Event(), Event()
+        writing, data_arrived, listening_ended = CancelScope(), Event(), Event()
         async with create_task_group() as tasks:
-            tasks.start_soon(self._listen, writing, something, over)
+            tasks.start_soon(self._listen, writing, data_arrived, listening_ended)
             try:
                 with writing:
-                    if has_arrived:  # to write now may be what closes the connection, with all that it holds
+                    if has_arrived:
+                        # If the server has closed its side, this write is what makes the operating system discard the
+                        # answer: read it first.
                         with move_on_after(SETTLE_SECONDS):
-                            await something.wait()
+                            await data_arrived.wait()
                     await self._stream.write(buffer, timeout)
-            except Exception as error:  # noqa: BLE001 -- it is raised behind the group, which would wrap it
+            except Exception as error:  # noqa: BLE001 -- raised below: the task group would wrap it in a group
                 failure = error
+                # The listener may still be about to read the answer that explains the failure.
                 with move_on_after(SETTLE_SECONDS):
-                    await over.wait()
+                    await listening_ended.wait()
             tasks.cancel_scope.cancel()
         if failure is not None:
             raise failure
         if writing.cancelled_caught:
             raise httpcore2.WriteError("the request was refused before all of it was sent")
 
-    async def _listen(self, writing: CancelScope, something: Event, over: Event) -> None:
-        """Keep what arrives until the connection ends; a refusal cancels ``writing``."""
+    async def _listen(self, writing: CancelScope, data_arrived: Event, listening_ended: Event) -> None:
+        """Keep the bytes that arrive until the connection ends; a refusal cancels ``writing``."""
         try:
             while len(self._early_bytes) < MAX_EARLY_ANSWER_BYTES:
                 data = await self._stream.read(READ_SIZE)
@@ -106,12 +117,12 @@ class FullDuplexStream(httpcore2.AsyncNetworkStream):
                 if REFUSAL_PATTERN.match(self._early_bytes):
                     writing.cancel()
                     return
-                something.set()
+                data_arrived.set()
         except httpcore2.ReadError:
-            return  # whoever reads next is told the same
+            return  # the next read raises it again
         finally:
-            something.set()
-            over.set()
+            data_arrived.set()
+            listening_ended.set()
 
     async def aclose(self) -> None:
         """Close the connection."""
@@ -127,9 +138,9 @@ class FullDuplexStream(httpcore2.AsyncNetworkStream):
         return FullDuplexStream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
 
     def get_extra_info(self, info: str) -> Any:
-        """Return what is asked of the connection; it is readable, too, where something was heard or read too much.
+        """Return information about the connection; it counts as readable if it has early or surplus bytes.
 
-        The pool takes a connection that is readable before a request for one that has ended.
+        The pool takes a connection that is readable before a request as closed, and opens another.
         """
         if info == "is_readable" and (self._early_bytes or self.is_spoiled):
             return True
@@ -137,7 +148,7 @@ class FullDuplexStream(httpcore2.AsyncNetworkStream):
 
 
 class FullDuplexBackend(httpcore2.AsyncNetworkBackend):
-    """Opens connections that listen while they are written to."""
+    """Opens full-duplex connections."""
 
     def __init__(self) -> None:
         self._network = httpcore2.AnyIOBackend()
@@ -150,7 +161,7 @@ class FullDuplexBackend(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """Return a connection to ``port`` of ``host``."""
+        """Connect to ``port`` of ``host``."""
         stream = await self._network.connect_tcp(host, port, timeout, local_address, socket_options)
         return FullDuplexStream(stream)
 
@@ -160,7 +171,7 @@ class FullDuplexBackend(httpcore2.AsyncNetworkBackend):
         timeout: float | None = None,  # noqa: ASYNC109
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """Return a connection to the socket at ``path``."""
+        """Connect to the socket at ``path``."""
         return FullDuplexStream(await self._network.connect_unix_socket(path, timeout, socket_options))
 
     async def sleep(self, seconds: float) -> None:
@@ -169,7 +180,7 @@ class FullDuplexBackend(httpcore2.AsyncNetworkBackend):
 
 
 class FullDuplexTransport(httpx2.AsyncBaseTransport):
-    """The transport of an ``httpx2.AsyncClient`` over connections that listen."""
+    """A transport for ``httpx2.AsyncClient`` over full-duplex connections."""
 
     def __init__(self, limits: httpx2.Limits) -> None:
         self._pool = httpcore2.AsyncConnectionPool(
@@ -181,7 +192,7 @@ class FullDuplexTransport(httpx2.AsyncBaseTransport):
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Return the answer to ``request``, its body not read yet."""
+        """Send ``request`` and return the response, its body not read yet."""
         url = httpcore2.URL(
             scheme=request.url.raw_scheme, host=request.url.raw_host, port=request.url.port, target=request.url.raw_path
         )
@@ -199,7 +210,7 @@ class FullDuplexTransport(httpx2.AsyncBaseTransport):
         )
 
     async def aclose(self) -> None:
-        """Close every connection."""
+        """Close all connections."""
         await self._pool.aclose()
 
     async def __aenter__(self) -> Self:
@@ -208,7 +219,7 @@ class FullDuplexTransport(httpx2.AsyncBaseTransport):
 
 
 class _ResponseStream(httpx2.AsyncByteStream):
-    """The body of an answer, as httpx2 reads it."""
+    """The body of a response, as httpx2 reads it."""
 
     def __init__(self, answer: httpcore2.Response) -> None:
         self._answer = answer
@@ -226,9 +237,10 @@ class _ResponseStream(httpx2.AsyncByteStream):
 
 
 def _has_read_too_much(answer: httpcore2.Response) -> bool:
-    """Return whether bytes behind ``answer`` lie in its parser, where httpcore2 2.16 begins the next answer with them.
+    """Return whether the parser holds bytes behind ``answer``: httpcore2 2.16 would begin the next answer with them.
 
-    It has no public name for them. Where its own names change, this is True, and no connection is used twice.
+    httpcore2 has no public name for them. If its private names change, this returns True, and no connection is reused:
+    slower, but never wrong.
     """
     try:
         data, _ = cast("Any", answer.stream)._stream._connection._h11_state.trailing_data  # noqa: SLF001 -- see above
@@ -237,12 +249,18 @@ def _has_read_too_much(answer: httpcore2.Response) -> bool:
     return bool(data)
 
 
-_ERROR_CLASSES = {
-    error: getattr(httpx2, name)
-    for name in httpcore2.__all__
-    if isinstance(error := getattr(httpcore2, name), type) and issubclass(error, Exception) and hasattr(httpx2, name)
-}
-"""The errors of httpcore2, and those that httpx2 raises for them: they have the same names."""
+def _map_error_classes() -> dict[type[Exception], type[Exception]]:
+    """Return the error of httpx2 for each error of httpcore2; they have the same names."""
+    classes: dict[type[Exception], type[Exception]] = {}
+    for name in httpcore2.__all__:
+        error = getattr(httpcore2, name)
+        is_error = isinstance(error, type) and issubclass(error, Exception)
+        if is_error and hasattr(httpx2, name):
+            classes[error] = getattr(httpx2, name)
+    return classes
+
+
+_ERROR_CLASSES = _map_error_classes()
 
 
 @contextmanager
@@ -254,8 +272,8 @@ def _translate_errors() -> Iterator[None]:
 
 
 def make_full_duplex_mounts(limits: httpx2.Limits = httpx2.Limits()) -> dict[str, httpx2.AsyncBaseTransport | None]:
-    """Return the ``mounts`` with which an ``httpx2.AsyncClient`` listens on every connection of its own.
+    """Return ``mounts`` that make an ``httpx2.AsyncClient`` use full-duplex connections.
 
-    Connections through a proxy of the network (``HTTPS_PROXY``, ``ALL_PROXY``) stay those of httpx2.
+    Connections through a network proxy (``HTTPS_PROXY``, ``ALL_PROXY``) stay those of httpx2.
     """
     return {} if getproxies().get("all") else {"all://": FullDuplexTransport(limits)}

@@ -1,7 +1,7 @@
-"""An official SDK's client as an upstream: its transport, its keys and its base address, our bytes.
+"""Use an official SDK's client as an upstream: its transport, keys and base URL, with bodies made here.
 
-Nothing of an SDK is imported here; a client is known by the name of its class. What the SDK does around a request of
-its own (retries, errors for statuses, typed answers) is left out: a refusal is a reply like any other.
+No SDK is imported; a client is recognized by the name of its class. The SDK's retries, its exceptions for statuses and
+its typed answers are bypassed: a refusal is a reply like any other, and recovery decides about it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from math import inf
 from threading import Lock
-from typing import Any, TypeAlias, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeGuard, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -30,9 +30,9 @@ from holdfast.providers.registry import API_SPECS
 T = TypeVar("T")
 
 _RAW_RESPONSE_HEADER = {"x-stainless-raw-response": "stream"}
-"""The header by which the SDKs of Anthropic and OpenAI return an answer unread (their ``with_streaming_response``)."""
+"""Makes the SDKs of Anthropic and OpenAI return an unread response, as ``with_streaming_response`` does."""
 _CONNECTION_ERRORS = frozenset({"APIConnectionError", "APITimeoutError"})
-"""What the SDKs call a request that got no answer."""
+"""Names of the SDKs' errors for a request that got no answer."""
 _TRANSPORT_PACKAGES = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "aiohttp"})
 """Packages whose errors come from the connection."""
 
@@ -45,29 +45,37 @@ class _OpenReply(Struct, frozen=True):
     chunks: AsyncIterator[bytes]
     close: Callable[[], Awaitable[object]]
     secrets: Sequence[str] = ()
-    """What must stand in no log."""
+    """Keys that must not reach a log."""
     byte_timeout: float = inf
-    """Seconds that may pass without a byte, where the client itself waits for ever."""
+    """Seconds without a byte after which reading fails; finite only if the client itself has no timeout."""
 
 
 _Opener: TypeAlias = Callable[[Any, UpstreamRequest, str], Awaitable[_OpenReply]]
-"""Sends a request by a client to an address of its own."""
+"""Sends a request through a client to a path."""
+
+
+class _SdkClient(NamedTuple):
+    """The APIs that a client speaks, and how to send a request through it."""
+
+    apis: tuple[str, ...]
+    opener: _Opener
 
 
 class SdkUpstream:
-    """A client of an official SDK as an upstream; it stays yours, and open."""
+    """A client of an official SDK as an upstream. It stays the caller's, and open."""
 
-    def __init__(self, client: Any, name: str, apis: tuple[str, ...], opening: _Opener) -> None:
+    def __init__(self, client: Any, name: str, apis: tuple[str, ...], opener: _Opener) -> None:
         self.apis = apis
         self._client = client
         self._name = name
-        self._open_reply = opening
+        self._open_reply = opener
 
     @asynccontextmanager
     async def send(self, request: UpstreamRequest) -> AsyncIterator[Reply]:
-        """Return the reply to ``request`` as it comes; ``UpstreamError`` where none does.
+        """Send ``request`` and return the reply.
 
-        ``FormatError`` where the client does not speak the API of ``request``, or the API has no such endpoint.
+        Raises ``UpstreamError`` if no reply comes, ``FormatError`` if the client does not speak the API of ``request``,
+        or the API has no such endpoint.
         """
         open_reply = await self._open(request, self._get_path(request))
         try:
@@ -79,10 +87,11 @@ class SdkUpstream:
                 await open_reply.close()
 
     def _get_path(self, upstream_request: UpstreamRequest) -> str:
+        """Return the request's path below the client's base URL."""
         spec = API_SPECS.get(upstream_request.api)
-        path = (
-            "" if spec is None else spec.endpoints.get_path(upstream_request.endpoint, stream=upstream_request.stream)
-        )
+        path = ""
+        if spec is not None:
+            path = spec.endpoints.get_path(upstream_request.endpoint, stream=upstream_request.stream)
         if spec is None or not path or upstream_request.api not in self.apis:
             raise FormatError(
                 f"{self._name} has no address for {upstream_request.endpoint!r} of {upstream_request.api}; it "
@@ -94,6 +103,7 @@ class SdkUpstream:
         try:
             return await self._open_reply(self._client, upstream_request, path)
         except Exception as error:
+            # An SDK raises for a refusal; the reply is inside of the exception.
             refusal = _reply_from_error(error)
             if refusal is None:
                 raise _make_no_answer_error(self._name, error) from error
@@ -111,11 +121,11 @@ class SdkUpstream:
             yield chunk
 
 
-# -- what an SDK raises ------------------------------------------------------------------------------------------------
+# -- exceptions of an SDK ----------------------------------------------------------------------------------------------
 
 
 def _reply_from_error(error: Exception) -> _OpenReply | None:
-    """Return the reply that ``error`` was made of, if it was."""
+    """Return the reply that an SDK made ``error`` from, or None if it was not made from a reply."""
     response = getattr(error, "response", None)
     if response is None or type(error).__name__ in _CONNECTION_ERRORS:
         return None
@@ -128,19 +138,24 @@ def _reply_from_error(error: Exception) -> _OpenReply | None:
 
 
 def _make_no_answer_error(name: str, error: Exception) -> UpstreamError:
-    """Return the error of a request without an answer: lost on its way, or not sent for what the client lacks."""
-    error_text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    why = f"{error_text} ({error.__cause__})" if error.__cause__ is not None and str(error.__cause__) else error_text
-    why = redact_text(why, _find_request_secrets(error))
+    """Build the error for a request without a reply: lost on its way, or not sent because of the client's settings."""
+    text = type(error).__name__
+    if str(error):
+        text += f": {error}"
+    # The SDKs wrap the transport's error in one that says only "Connection error."
+    if error.__cause__ is not None and str(error.__cause__):
+        text += f" ({error.__cause__})"
+    text = redact_text(text, _find_request_secrets(error))
     if _is_connection_error(error):
-        return UpstreamError(f"no answer came to {name} ({why}); check its address and the connection", "network")
-    return UpstreamError(f"{name} did not send the request ({why}); check how it was made", "config")
+        return UpstreamError(f"no answer came to {name} ({text}); check its address and the connection", "network")
+    return UpstreamError(f"{name} did not send the request ({text}); check how it was made", "config")
 
 
 def _is_connection_error(error: BaseException) -> bool:
-    package = type(error).__module__.partition(".")[0]
     if type(error).__name__ in _CONNECTION_ERRORS:
-        return type(error.__cause__) is not RuntimeError  # that is how a client says that it was closed
+        # A RuntimeError inside is how a client says that it was closed.
+        return type(error.__cause__) is not RuntimeError
+    package = type(error).__module__.partition(".")[0]
     return package in _TRANSPORT_PACKAGES or isinstance(error, OSError)
 
 
@@ -149,37 +164,42 @@ async def _iter_once(body: bytes) -> AsyncIterator[bytes]:
 
 
 async def _close_nothing() -> None:
-    """Return: there is nothing to close."""
+    """Do nothing: the reply was read already."""
 
 
 # -- clients of Anthropic and OpenAI -----------------------------------------------------------------------------------
 
 
 def _build_post_arguments(upstream_request: UpstreamRequest, path: str) -> dict[str, Any]:
-    """Return how ``client.post`` is called."""
+    """Return the arguments for ``client.post``."""
     options = {"headers": {**_RAW_RESPONSE_HEADER, **upstream_request.headers}, "max_retries": 0}
     return {"path": path, "cast_to": object, "content": upstream_request.body, "options": options}
 
 
 async def _post_async(client: Any, upstream_request: UpstreamRequest, path: str) -> _OpenReply:
     response = (await client.post(**_build_post_arguments(upstream_request, path))).http_response
-    chunks, keys = response.aiter_bytes(), _find_request_secrets(response)
-    return _OpenReply(response.status_code, _get_headers(response), chunks, response.aclose, keys)
+    return _OpenReply(
+        response.status_code,
+        _get_headers(response),
+        response.aiter_bytes(),
+        response.aclose,
+        _find_request_secrets(response),
+    )
 
 
 async def _post_in_thread(client: Any, upstream_request: UpstreamRequest, path: str) -> _OpenReply:
-    """Return the reply to a client that waits: every step of it is done in a worker thread."""
-    beside = _ThreadedRequest(partial(client.post, **_build_post_arguments(upstream_request, path)))
+    """Send a request through a synchronous client: every step of it runs in a worker thread."""
+    threaded_request = _ThreadedRequest(partial(client.post, **_build_post_arguments(upstream_request, path)))
     try:
-        response = await beside.run_step(beside.send)
+        response = await threaded_request.run_step(threaded_request.send)
     except BaseException:
-        await beside.close()
+        await threaded_request.close()
         raise
     return _OpenReply(
         response.status_code,
         _get_headers(response),
-        beside.iter_chunks(),
-        beside.close,
+        threaded_request.iter_chunks(),
+        threaded_request.close,
         _find_request_secrets(response),
     )
 
@@ -193,9 +213,9 @@ async def _post_azure_in_thread(client: Any, upstream_request: UpstreamRequest, 
 
 
 def _get_azure_path(client: Any, upstream_request: UpstreamRequest, path: str) -> str:
-    """Return where Azure has ``path``: on Chat Completions at a deployment, which is called like the model if unsaid.
+    """Return ``path`` as Azure has it: for Chat Completions below a deployment, by default named like the model.
 
-    The SDK reads that off a body that it wrote itself.
+    The SDK adds the deployment to bodies that it builds itself, and these bodies are not.
     """
     if upstream_request.api != OPENAI_CHAT_SPEC.api or "/deployments" in client.base_url.path:
         return path
@@ -203,43 +223,48 @@ def _get_azure_path(client: Any, upstream_request: UpstreamRequest, path: str) -
 
 
 class _ThreadedRequest:
-    """One request of a client that waits. Given up in the middle of a step, it is closed when the step ends."""
+    """One request of a synchronous client. If it is abandoned during a step, it is closed when the step ends."""
 
     def __init__(self, post: Callable[[], Any]) -> None:
         self._post = post
         self._response: Any = None
         self._chunks: Iterator[bytes] = iter(())
-        self._step, self._left = Lock(), False
+        self._step_lock = Lock()
+        self._is_abandoned = False
+        # A limiter of its own: a step may block for minutes, and must not take a slot from other worker threads.
         self._limiter = CapacityLimiter(1)
 
     def send(self) -> Any:
-        """Return the response, unread."""
+        """Send the request and return the response, unread."""
         self._response = self._post().http_response
         self._chunks = self._response.iter_bytes()
         return self._response
 
     async def iter_chunks(self) -> AsyncIterator[bytes]:
         """Yield the body."""
-        while (chunk := await self.run_step(lambda: next(self._chunks, None))) is not None:
+        while True:
+            chunk = await self.run_step(lambda: next(self._chunks, None))
+            if chunk is None:
+                return
             yield chunk
 
     async def run_step(self, work: Callable[[], T]) -> T:
-        """Return what ``work`` returns, done in a worker thread; who gives up does not wait for its end."""
+        """Run ``work`` in a worker thread and return its result; a cancelled caller does not wait for its end."""
         return await to_thread.run_sync(self._run_locked, work, abandon_on_cancel=True, limiter=self._limiter)
 
     def _run_locked(self, work: Callable[[], T]) -> T:
         try:
-            with self._step:
+            with self._step_lock:
                 return work()
         finally:
-            if self._left:
+            if self._is_abandoned:
                 self._close_response()
 
     async def close(self) -> None:
-        """Close the response now; where a step is still under way, at its end."""
-        self._left = True
-        if self._step.acquire(blocking=False):
-            self._step.release()
+        """Close the response now, or at the end of the step that is still running."""
+        self._is_abandoned = True
+        if self._step_lock.acquire(blocking=False):
+            self._step_lock.release()
             with CancelScope(shield=True):
                 await to_thread.run_sync(self._close_response)
 
@@ -252,32 +277,39 @@ class _ThreadedRequest:
 
 
 async def _generate_by_google(client: Any, upstream_request: UpstreamRequest, path: str) -> _OpenReply:
-    """Return the reply to Google's client, by the one door of it that takes bytes."""
-    inside = client._api_client  # noqa: SLF001 -- the public methods take no body of ours
-    request = inside._build_request(  # noqa: SLF001
-        "post", path.format(model=_get_google_model_path(inside, upstream_request.model)), {}
-    )
+    """Send a request through Google's client.
+
+    Its public methods take typed values only; the private ones used here are those that take bytes.
+    """
+    api_client = client._api_client  # noqa: SLF001 -- see above
+    model_path = _get_google_model_path(api_client, upstream_request.model)
+    request = api_client._build_request("post", path.format(model=model_path), {})  # noqa: SLF001
     request.headers.update(upstream_request.headers)
     request.data = upstream_request.body
-    patience = READ_TIMEOUT if request.timeout is None else inf
-    with fail_after(patience):
-        raw_response = await inside._async_request_once(request, stream=True, implicit_retry=False)  # noqa: SLF001
+    byte_timeout = READ_TIMEOUT if request.timeout is None else inf
+    with fail_after(byte_timeout):
+        raw_response = await api_client._async_request_once(request, stream=True, implicit_retry=False)  # noqa: SLF001
     response = raw_response.response_stream
-    keys, close = _find_request_secrets(response), partial(_close_google_response, response)
     return _OpenReply(
-        _get_status(response), _get_headers(response), _iter_response_bytes(response), close, keys, patience
+        _get_status(response),
+        _get_headers(response),
+        _iter_response_bytes(response),
+        partial(_close_google_response, response),
+        _find_request_secrets(response),
+        byte_timeout,
     )
 
 
-def _get_google_model_path(inside: Any, model: str) -> str:
-    """Return the model's name as an address has it: on Vertex with its publisher."""
-    folder = "publishers/google/models/" if inside.vertexai else "models/"
-    is_whole = model.startswith(("models/", "tunedModels/", "publishers/", "projects/"))
-    return quote(model if is_whole else folder + model, safe="/")
+def _get_google_model_path(api_client: Any, model: str) -> str:
+    """Return the model's name as a URL path: on Vertex with its publisher."""
+    has_folder = model.startswith(("models/", "tunedModels/", "publishers/", "projects/"))
+    if not has_folder:
+        model = ("publishers/google/models/" if api_client.vertexai else "models/") + model
+    return quote(model, safe="/")
 
 
 def _iter_response_bytes(response: Any) -> AsyncIterator[bytes]:
-    """Return the chunks of a response of httpx, or of aiohttp where that is installed."""
+    """Return the chunks of a response of httpx, or of aiohttp, which Google's client uses if it is installed."""
     chunks = response.aiter_bytes() if hasattr(response, "aiter_bytes") else response.content.iter_any()
     return aiter(chunks)
 
@@ -298,41 +330,42 @@ def _get_headers(response: Any) -> dict[str, str]:
 
 
 def _find_request_secrets(thing: Any) -> tuple[str, ...]:
-    """Return the keys of the request that a response, or an error of the connection, belongs to."""
+    """Return the secrets of the request that ``thing``, a response or a connection error, belongs to."""
     request = getattr(thing, "request", None) or getattr(thing, "request_info", None)
     return () if request is None else find_secrets(request.headers.items(), str(request.url))
 
 
-# -- which client it is ------------------------------------------------------------------------------------------------
+# -- recognizing a client ----------------------------------------------------------------------------------------------
 
 _OPENAI = (OPENAI_CHAT_SPEC.api, OPENAI_RESPONSES_SPEC.api)
-_SDK_CLIENTS: Mapping[str, tuple[tuple[str, ...], _Opener]] = {
-    "anthropic.AsyncAnthropic": ((ANTHROPIC_SPEC.api,), _post_async),
-    "anthropic.Anthropic": ((ANTHROPIC_SPEC.api,), _post_in_thread),
-    "openai.AsyncOpenAI": (_OPENAI, _post_async),
-    "openai.OpenAI": (_OPENAI, _post_in_thread),
-    "openai.AsyncAzureOpenAI": (_OPENAI, _post_azure_async),
-    "openai.AzureOpenAI": (_OPENAI, _post_azure_in_thread),
-    "google.genai.Client": ((GEMINI_SPEC.api,), _generate_by_google),
-    "google.genai.AsyncClient": ((GEMINI_SPEC.api,), _generate_by_google),
+_SDK_CLIENTS: Mapping[str, _SdkClient] = {
+    "anthropic.AsyncAnthropic": _SdkClient((ANTHROPIC_SPEC.api,), _post_async),
+    "anthropic.Anthropic": _SdkClient((ANTHROPIC_SPEC.api,), _post_in_thread),
+    "openai.AsyncOpenAI": _SdkClient(_OPENAI, _post_async),
+    "openai.OpenAI": _SdkClient(_OPENAI, _post_in_thread),
+    "openai.AsyncAzureOpenAI": _SdkClient(_OPENAI, _post_azure_async),
+    "openai.AzureOpenAI": _SdkClient(_OPENAI, _post_azure_in_thread),
+    "google.genai.Client": _SdkClient((GEMINI_SPEC.api,), _generate_by_google),
+    "google.genai.AsyncClient": _SdkClient((GEMINI_SPEC.api,), _generate_by_google),
 }
-"""Clients by package and class, with what they speak and how they are asked; subclasses count as what they extend."""
+"""Supported clients by package and class; a subclass counts as the first of its bases that is listed."""
 
 
 def wrap_upstream(client: object, api: str = "") -> Upstream:
-    """Return ``client`` as an upstream: one of anthropic, openai or google.genai, async or not; an upstream as it is.
+    """Return a client of anthropic, openai or google.genai as an upstream; an upstream is returned as it is.
 
-    ``api`` says what it is to speak: OpenAI's clients speak Chat Completions and Responses, and without it each request
-    says which. ``ConfigError`` for any other object, and for an API that the client does not speak.
+    ``api`` limits it to one API: OpenAI's clients speak Chat Completions and Responses, and without ``api`` each
+    request names its own. Raises ``ConfigError`` for any other object, and for an API that the client does not speak.
     """
     if _is_upstream(client):
         if isinstance(client, HttpUpstream):
             _check_api(f"the upstream at {client.base_url}", (client.api,), api)
         return client
-    name = next(filter(None, map(_find_client_name, type(client).__mro__)), "")
-    if name:
-        apis, opening = _SDK_CLIENTS[name]
-        return SdkUpstream(client, name, _check_api(name, apis, api), opening)
+    for kind in type(client).__mro__:
+        name = _find_client_name(kind)
+        if name:
+            sdk_client = _SDK_CLIENTS[name]
+            return SdkUpstream(client, name, _check_api(name, sdk_client.apis, api), sdk_client.opener)
     raise ConfigError(
         f"{type(client).__module__}.{type(client).__qualname__} is no client known here; give one of"
         f" {', '.join(_SDK_CLIENTS)}, or holdfast.HttpUpstream(base_url, api)"
@@ -340,21 +373,24 @@ def wrap_upstream(client: object, api: str = "") -> Upstream:
 
 
 def _is_upstream(thing: object) -> TypeGuard[Upstream]:
-    """Return whether ``thing`` sends requests of ours; clients of plain HTTP send others."""
+    """Return whether ``thing`` is an `Upstream`; plain HTTP clients have a ``send`` too, for their own requests."""
     package = type(thing).__module__.partition(".")[0]
-    return callable(getattr(thing, "send", None)) and not isinstance(thing, type) and package not in _TRANSPORT_PACKAGES
+    if isinstance(thing, type) or package in _TRANSPORT_PACKAGES:
+        return False
+    return callable(getattr(thing, "send", None))
 
 
 def _find_client_name(kind: type) -> str:
-    """Return what a class is called here, or nothing."""
+    """Return the key of ``_SDK_CLIENTS`` for a class, or "" if it is not listed."""
     for name in _SDK_CLIENTS:
-        package, _, own = name.rpartition(".")
-        if kind.__name__ == own and f"{kind.__module__}.".startswith(f"{package}."):
+        package, _, class_name = name.rpartition(".")
+        if kind.__name__ == class_name and f"{kind.__module__}.".startswith(f"{package}."):
             return name
     return ""
 
 
 def _check_api(name: str, apis: tuple[str, ...], api: str) -> tuple[str, ...]:
+    """Return ``apis``, limited to ``api`` if that is given. Raises ``ConfigError`` if it is not among them."""
     if api and api not in apis:
         raise ConfigError(f"{name} does not speak {api!r}; it speaks {', '.join(apis)}: name one of those")
     return (api,) if api else apis

@@ -1,4 +1,4 @@
-"""Upstreams: one request to a provider, one reply as it comes. Nothing is judged here and nothing is tried again."""
+"""Upstreams: send one request to a provider and return its reply as it comes, without judging or retrying it."""
 
 from __future__ import annotations
 
@@ -17,34 +17,37 @@ from holdfast.engine.upstream.redact import find_secrets, redact_text
 from holdfast.errors import ConfigError, FormatError, UpstreamError
 from holdfast.providers.registry import API_SPECS, get_api_spec
 
+# As long as the SDKs of Anthropic and OpenAI wait. A model that thinks without streaming sends nothing for minutes.
 READ_TIMEOUT = 600.0
-"""Seconds without a byte after which a provider counts as gone: the SDKs of Anthropic and OpenAI wait as long."""
+"""Seconds without a byte after which a provider counts as gone."""
+# Connecting takes well under a second where it works at all; a wrong address should fail while its user is looking.
+# Chosen by judgement.
 CONNECT_TIMEOUT = 15.0
 """Seconds that connecting may take."""
 LARGEST_PORT = 65_535
-"""The largest number that a port can have."""
+"""The largest port number."""
 Endpoint: TypeAlias = Literal["generate", "compact", "count"]
-"""An answer, a compaction (an address of its own on Responses alone), or a count of the prompt's tokens."""
+"""An answer, a compaction (which only Responses has an endpoint for), or a count of the prompt's tokens."""
 _ANTHROPIC_BETA_HEADER = "anthropic-beta"
-"""The header that lists the beta features asked for."""
+"""The header that lists the requested beta features."""
 _VERSION_SUFFIX_PATTERN = re.compile(r"/v\d\w*$")
-"""A base address that names a version of its own (``…/v1``, ``…/paas/v4``) gets none of ours."""
+"""Matches a base URL that ends with a version (``…/v1``, ``…/paas/v4``); the API's own version is not added to it."""
 
 
 class UpstreamRequest(Struct, frozen=True):
-    """One request: its body, and what the address and the headers say."""
+    """One request: its body, and the parts of its URL and headers that depend on it."""
 
     api: str
     body: bytes
     model: str = ""
     endpoint: Endpoint = "generate"
     stream: bool = False
-    """Whether the answer is to come as events; the body says the same where its API has a field for it."""
+    """Whether the answer is to come as events. The body says the same if its API has a field for it."""
     headers: Mapping[str, str] = {}
 
 
 class Reply:
-    """What comes back: names of ``headers`` are in lower case, ``chunks`` are the body as it comes, not compressed."""
+    """A reply: ``headers`` have lower-case names, ``chunks`` are the decompressed body as it comes."""
 
     def __init__(
         self,
@@ -58,13 +61,13 @@ class Reply:
         self.headers = headers
         self.chunks = chunks
         self.raw_headers = raw
-        """The headers as they came, where somebody relays them."""
+        """The headers as received, for relaying; empty if the upstream does not keep them."""
         self.secrets = secrets
-        """What the request was sent with that must stand in no log, also where the reply repeats it."""
+        """Keys that the request was sent with; they must not reach a log, also if the reply repeats them."""
 
     @property
     def is_success(self) -> bool:
-        """Whether the status tells of no error."""
+        """Whether the status is 2xx."""
         return 200 <= self.status < 300
 
     async def read_body(self) -> bytes:
@@ -73,20 +76,20 @@ class Reply:
 
 
 class Upstream(Protocol):
-    """Whoever answers requests: a provider over HTTP, an SDK's client, or one of your own."""
+    """Sends requests: to a provider over HTTP, through an SDK's client, or in a way of your own."""
 
     def send(self, request: UpstreamRequest) -> AbstractAsyncContextManager[Reply]:
-        """Return the reply to ``request``, whatever its status, open as long as the block lasts.
+        """Send ``request`` and return the reply, whatever its status, open as long as the block lasts.
 
-        ``UpstreamError`` of kind ``network`` where none came, or where it breaks off while its chunks are read.
+        Raises ``UpstreamError`` of kind ``network`` if no reply comes, or if it breaks off while its chunks are read.
         """
 
 
 class HttpUpstream:
     """A provider at ``base_url`` that speaks ``api``; ``headers`` carry its key. Use it as ``async with``.
 
-    ``anthropic-version`` is sent where ``headers`` name none.
-    ``ConfigError`` for what is no address, and for headers that no request can have.
+    Headers that the API requires (``anthropic-version``) are added if ``headers`` do not name them. Raises
+    ``ConfigError`` for a malformed URL, and for headers that cannot be sent.
     """
 
     def __init__(
@@ -103,7 +106,7 @@ class HttpUpstream:
             default_headers = httpx2.Headers(
                 {"content-type": "application/json", **get_api_spec(api).endpoints.default_headers}
             )
-            default_headers.update(headers)  # in any case of letters
+            default_headers.update(headers)  # replaces a default also if it is spelled in another case
             self._client = httpx2.AsyncClient(
                 headers=default_headers,
                 timeout=httpx2.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT),
@@ -111,48 +114,50 @@ class HttpUpstream:
                 mounts=make_full_duplex_mounts() if transport is None else None,
             )
         except (TypeError, ValueError) as error:
-            why = f"{type(error).__name__}; their names and values are texts of ASCII letters"
-            raise ConfigError(f"these headers cannot be sent ({why}); look for a key that was copied badly") from None
+            # Without the error's own text and cause: both would show the key.
+            reason = f"{type(error).__name__}; their names and values are texts of ASCII letters"
+            raise ConfigError(
+                f"these headers cannot be sent ({reason}); look for a key that was copied badly"
+            ) from None
 
     def build_url(self, upstream_request: UpstreamRequest) -> str:
-        """Return where ``upstream_request`` goes; ``FormatError`` where its API has no such endpoint."""
+        """Return the URL for ``upstream_request``. Raises ``FormatError`` if its API has no such endpoint."""
         spec = API_SPECS.get(upstream_request.api)
-        path_template = (
-            "" if spec is None else spec.endpoints.get_path(upstream_request.endpoint, stream=upstream_request.stream)
-        )
+        path_template = ""
+        if spec is not None:
+            path_template = spec.endpoints.get_path(upstream_request.endpoint, stream=upstream_request.stream)
         if not path_template:
             raise FormatError(
                 f"{upstream_request.api} has no address for {upstream_request.endpoint!r}; ask it for an answer"
             )
         path = path_template.format(model=quote(upstream_request.model.removeprefix("models/"), safe=""))
         if _VERSION_SUFFIX_PATTERN.search(self.base_url):
-            path = "/" + path.split("/", 2)[2]
+            path = "/" + path.split("/", 2)[2]  # without the API's own version
         return self.base_url + path
 
     @asynccontextmanager
     async def send(self, request: UpstreamRequest) -> AsyncIterator[Reply]:
-        """Return the reply to ``request`` as it comes; ``UpstreamError`` of kind ``network`` where none does."""
+        """Send ``request`` and return the reply. Raises ``UpstreamError`` of kind ``network`` if none comes."""
         if self._client.is_closed:
             raise UpstreamError(f"the upstream at {self.base_url} was closed; make another for this engine", "config")
         try:
             async with self._client.stream(
                 "POST", self.build_url(request), content=request.body, headers=self._merge_headers(request)
             ) as reply:
-                keys = find_secrets(reply.request.headers.items())
-                yield Reply(reply.status_code, dict(reply.headers), self._read_chunks(reply), secrets=keys)
+                secrets = find_secrets(reply.request.headers.items())
+                yield Reply(reply.status_code, dict(reply.headers), self._read_chunks(reply), secrets=secrets)
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
-            why = redact_text(_describe_no_answer(self.base_url, error), find_secrets(self._client.headers.items()))
-            raise UpstreamError(why, "network") from error
+            message = _describe_no_answer(self.base_url, error)
+            raise UpstreamError(redact_text(message, find_secrets(self._client.headers.items())), "network") from error
 
     def _merge_headers(self, upstream_request: UpstreamRequest) -> dict[str, str]:
-        """Return the headers of one request; a list of features is added to ours and does not replace it."""
-        own = self._client.headers.get(_ANTHROPIC_BETA_HEADER, "")
-        added = upstream_request.headers.get(_ANTHROPIC_BETA_HEADER, "")
-        return (
-            {**upstream_request.headers, _ANTHROPIC_BETA_HEADER: f"{own},{added}"}
-            if own and added
-            else dict(upstream_request.headers)
-        )
+        """Return the headers of one request; its beta features are added to those of the client."""
+        headers = dict(upstream_request.headers)
+        client_betas = self._client.headers.get(_ANTHROPIC_BETA_HEADER, "")
+        request_betas = headers.get(_ANTHROPIC_BETA_HEADER, "")
+        if client_betas and request_betas:
+            headers[_ANTHROPIC_BETA_HEADER] = f"{client_betas},{request_betas}"
+        return headers
 
     async def _read_chunks(self, reply: httpx2.Response) -> AsyncIterator[bytes]:
         try:
@@ -162,7 +167,7 @@ class HttpUpstream:
             raise UpstreamError(_describe_no_answer(self.base_url, error), "network") from error
 
     async def close(self) -> None:
-        """Close every connection; the upstream cannot be used afterwards."""
+        """Close all connections; the upstream cannot be used afterwards."""
         await self._client.aclose()
 
     async def __aenter__(self) -> Self:
@@ -174,16 +179,17 @@ class HttpUpstream:
 
 
 def _check_base_url(base_url: str) -> str:
-    """Return an address that something can be sent to; ``ConfigError`` for any other."""
+    """Return ``base_url``. Raises ``ConfigError`` if nothing can be sent there."""
     try:
         url = httpx2.URL(base_url)
     except (httpx2.InvalidURL, TypeError, ValueError):
         url = httpx2.URL("")
-    if url.scheme not in {"http", "https"} or not url.host or (url.port or 0) > LARGEST_PORT:
+    has_valid_port = (url.port or 0) <= LARGEST_PORT
+    if url.scheme not in {"http", "https"} or not url.host or not has_valid_port:
         raise ConfigError(f"{base_url!r} is no address of a provider; give one such as https://api.anthropic.com")
     return base_url
 
 
-def _describe_no_answer(place: str, error: Exception) -> str:
+def _describe_no_answer(url: str, error: Exception) -> str:
     error_text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return f"no answer came from {place} ({error_text}); check the address and the connection, then try again"
+    return f"no answer came from {url} ({error_text}); check the address and the connection, then try again"
