@@ -1,4 +1,4 @@
-"""Who an engine belongs to: one event loop of one process."""
+"""Bind an engine to one event loop of one process."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from holdfast.errors import OperationAborted
 
 
 class EngineOwner:
-    """The event loop and the process in which an engine was used first.
+    """The event loop and the process in which an engine was first used; it refuses to work anywhere else.
 
-    What waits in an event loop can be woken there alone, and a forked child has none of its parent's threads. So an
-    engine is refused everywhere else.
+    A task that waits in an event loop can only be woken there, and a forked child has none of its parent's threads.
     """
 
     def __init__(self) -> None:
@@ -21,7 +20,7 @@ class EngineOwner:
 
     @property
     def is_forked(self) -> bool:
-        """Whether the engine came into this process by a fork."""
+        """Whether this process is a forked child of the engine's own."""
         return self._loop is not None and self._process_id != os.getpid()
 
     def require(self) -> None:
@@ -52,5 +51,5 @@ def _find_running_loop() -> AbstractEventLoop | None:
 
 
 def make_forked_error() -> OperationAborted:
-    """Return the error of an engine that came into this process by a fork."""
+    """Build the error for an engine that is used in a forked child."""
     return OperationAborted("this engine belongs to another process, from which this one was forked; open it here too")

@@ -1,8 +1,8 @@
-"""Lanes and permits: what runs one at a time in the order it came, and how many model calls run at once.
+"""Lanes and permits: lanes run the work of one branch one at a time, in order; permits limit concurrent model calls.
 
-A branch's work holds its lane; a permit is taken last, around a model call alone. Who holds one may take it again: the
-task itself and those that it started wait for one another alone, never for the hold they are inside of, so nothing
-waits for itself. Of those inside of one hold as many are in at once as there are outside.
+The work of a branch holds its lane; a permit is taken last, only around a model call. Both are re-entrant: a task that
+holds one, and the tasks it started, may take it again. They wait only for one another, never for the hold that they are
+inside of, so nothing waits for itself. Inside one hold the same number may be in at once as outside.
 """
 
 from __future__ import annotations
@@ -16,32 +16,37 @@ from anyio import CancelScope, Event, Semaphore, current_time
 
 from holdfast.errors import ConfigError, DeadlineExceeded, LaneCleared, LaneClosed
 
+# More calls at once finish sooner, but share one account's rate limit: each refusal costs a wait. Chosen by judgement;
+# `permits` of `Engine.open` sets another number.
 DEFAULT_PERMITS = 4
-"""Model calls at once. [H]"""
+"""Model calls that run at once."""
+# As long as a provider may take for one answer (`READ_TIMEOUT`): if none of the running calls has ended by then, none
+# is going to.
 PERMIT_TIMEOUT = 600.0
-"""Seconds in which no permit was given back after which who waits for one gives up. [H] as long as a provider has."""
+"""Seconds without any permit being given back after which a waiter gives up."""
 
 
 class _Hold:
-    """A slot of ``gate``, and the slots of those that its holder lets in beside itself.
+    """A slot of ``gate``, with slots of its own for the tasks that its holder lets in beside itself.
 
-    It is the owner token: whoever has it among ``_HOLDS`` goes in by ``slots``. The slot is given back once the holder
-    and all inside have left, so a child task that outlives its parent keeps it. The outermost hold of a gate is the
-    gate's own, which nobody has to wait for.
+    It serves as the owner token: a task that has it among its ``_HOLDS`` enters through its ``slots``. The slot is
+    given back once the holder and everybody inside have left, so a child task that outlives its parent keeps it. Each
+    gate has an outermost hold of its own, whose slots are the gate's.
     """
 
     def __init__(self, gate: _Gate, outer: _Hold | None) -> None:
-        self.gate, self.outer = gate, outer
+        self.gate = gate
+        self.outer = outer
         self.slots = Semaphore(gate.capacity, fast_acquire=True)
         self.user_count = 0
-        """The holder, and those that are inside or wait to be."""
+        """The holder, and the tasks that are inside or wait to be."""
 
     def count_ahead(self) -> int:
-        """Return how many are inside or wait to be, the holder itself aside."""
+        """Return how many tasks are inside or wait to be, without the holder."""
         return self.gate.capacity - self.slots.value + self.slots.statistics().tasks_waiting
 
     def leave(self) -> None:
-        """Say that one of its users has left."""
+        """Note that one of its users has left; after the last one, give the slot back."""
         self.user_count -= 1
         if self.user_count == 0 and self.outer is not None:
             self.outer.slots.release()
@@ -50,11 +55,11 @@ class _Hold:
 
 
 _HOLDS: ContextVar[tuple[_Hold, ...]] = ContextVar("holdfast_holds", default=())
-"""What this task holds, the innermost last; a task that it starts has the same."""
+"""The holds of this task, innermost last. A task that it starts inherits them."""
 
 
 class _Waiter:
-    """Somebody who waits for a slot."""
+    """A task that waits for a slot."""
 
     def __init__(self, scope: CancelScope, ahead_count: int) -> None:
         self.scope = scope
@@ -68,35 +73,36 @@ class _Waiter:
 
 
 class _Gate:
-    """Lets ``capacity`` in at a time, in the order they came.
+    """Lets ``capacity`` tasks in at a time, in the order they came.
 
-    Where nobody left for ``patience`` seconds, who waits gives up: that is for permits alone, as its error says.
+    Waiters give up if nobody has left for ``patience`` seconds. Only permits use that, and the error says so.
     """
 
     def __init__(self, capacity: int = 1, patience: float = math.inf) -> None:
-        self.capacity, self.patience = capacity, patience
+        self.capacity = capacity
+        self.patience = patience
         self._root = _Hold(self, None)
         self._waiters: list[_Waiter] = []
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody is inside or waits."""
+        """Whether no task is inside or waits."""
         return self._root.user_count == 0
 
     def find_own_hold(self) -> _Hold | None:
-        """Return the calling task's innermost hold that somebody still has, or ``None`` where it is not inside."""
+        """Return the calling task's innermost hold that is still in use, or None if it is not inside."""
         for hold in reversed(_HOLDS.get()):
             if hold.gate is self and hold.user_count:
                 return hold
         return None
 
     def count_ahead(self) -> int:
-        """Return how many the calling task would wait behind, or beside."""
+        """Return how many tasks the calling task would wait behind, or run beside."""
         return (self.find_own_hold() or self._root).count_ahead()
 
     @asynccontextmanager
     async def enter(self) -> AsyncIterator[None]:
-        """Be inside for the block, which starts when the turn has come."""
+        """Wait for a slot and hold it for the block."""
         outer = self.find_own_hold() or self._root
         outer.user_count += 1
         try:
@@ -106,7 +112,8 @@ class _Gate:
             raise
         hold = _Hold(self, outer)
         hold.user_count = 1
-        _HOLDS.set((*[other for other in _HOLDS.get() if other.user_count], hold))
+        holds_in_use = [other for other in _HOLDS.get() if other.user_count]
+        _HOLDS.set((*holds_in_use, hold))
         try:
             yield
         finally:
@@ -126,7 +133,7 @@ class _Gate:
             finally:
                 self._waiters.remove(waiter)
         if waiter.is_turned_away:
-            if is_acquired:  # the turn came in the same moment
+            if is_acquired:  # the slot came free at the same moment
                 outer.slots.release()
             raise LaneCleared(
                 f"the work was taken out of its lane while it waited behind {waiter.ahead_count}; ask again"
@@ -138,12 +145,12 @@ class _Gate:
             )
 
     def extend_patience(self) -> None:
-        """Let those that wait go on waiting: somebody left."""
+        """Start the waiters' ``patience`` anew, because somebody has left."""
         for waiter in self._waiters:
             waiter.scope.deadline = current_time() + self.patience
 
     def turn_away_waiting(self) -> int:
-        """Turn away all that wait, here and inside; return how many."""
+        """Turn away all waiters, of the gate and of its holds; return how many."""
         waiters = [waiter for waiter in self._waiters if not waiter.is_turned_away]
         for waiter in waiters:
             waiter.turn_away()
@@ -151,30 +158,32 @@ class _Gate:
 
 
 class Lanes:
-    """Work under one key runs one at a time, in the order it came; work under other keys does not wait for it."""
+    """Runs the work under one key one at a time, in the order it came; work under other keys does not wait for it."""
 
     def __init__(self) -> None:
         self._gates: dict[str, _Gate] = {}
         self._is_closed = False
         self._freed = Event()
-        """Set when a lane comes free, and then made anew."""
+        """Set when a lane comes free, and then replaced by a new event."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody holds a lane or waits for one."""
+        """Whether no task holds a lane or waits for one."""
         return not self._gates
 
     @asynccontextmanager
     async def hold(self, key: str, *, deadline: float | None = None) -> AsyncIterator[None]:
-        """Hold lane ``key`` for the block, which starts when all that came before it have ended.
+        """Wait until all earlier work under ``key`` has ended, then hold the lane for the block.
 
-        A block inside one that holds the key waits for others inside of that alone. Who holds several keys takes them
-        in one order or gives a ``deadline``: seconds for waiting and block together, after which the block is cancelled
-        and ``DeadlineExceeded`` raised. ``LaneCleared`` where ``turn_away_waiting`` took it out, ``LaneClosed`` after
-        ``drain``.
+        A block inside another that holds the key waits only for others inside of that one. To hold several keys, take
+        them in one order everywhere, or give a ``deadline``, or two tasks may wait for each other.
+
+        ``deadline`` is in seconds for waiting and block together; after it the block is cancelled and
+        ``DeadlineExceeded`` raised. Raises ``LaneCleared`` after ``turn_away_waiting``, ``LaneClosed`` after ``drain``.
         """
         gate = self._get_gate(key)
-        began, ahead_count, wait_seconds = current_time(), gate.count_ahead(), math.inf
+        began, ahead_count = current_time(), gate.count_ahead()
+        wait_seconds = math.inf  # until the lane is held
         try:
             with CancelScope(deadline=_compute_deadline(deadline)) as scope:
                 async with gate.enter():
@@ -186,28 +195,30 @@ class Lanes:
             raise DeadlineExceeded(_format_deadline(key, ahead_count, deadline or 0.0, wait_seconds))
 
     def turn_away_waiting(self, key: str) -> int:
-        """Turn away all that wait for lane ``key`` with ``LaneCleared``; what runs goes on. Return how many."""
+        """Raise ``LaneCleared`` in all tasks that wait for lane ``key``, and return how many; running work goes on."""
         gate = self._gates.get(key)
         return gate.turn_away_waiting() if gate is not None else 0
 
     async def drain(self, *, deadline: float | None = None) -> None:
-        """Take no new work from here on, and return when what was taken before has ended.
+        """Accept no new work, and wait until the accepted work has ended.
 
-        What runs may still begin what it needs; what the caller itself holds is not waited for. ``DeadlineExceeded``
-        after ``deadline`` seconds, where some of it still runs.
+        Running work may still take lanes that it needs. Lanes that the caller holds are not waited for. Raises
+        ``DeadlineExceeded`` if some of it still runs after ``deadline`` seconds.
         """
-        self._is_closed, began = True, current_time()
+        self._is_closed = True
+        began = current_time()
         with CancelScope(deadline=_compute_deadline(deadline)):
             while self._count_other_lanes():
                 await self._freed.wait()
-        if busy_count := self._count_other_lanes():
+        busy_count = self._count_other_lanes()
+        if busy_count:
             elapsed = round(current_time() - began, 1)
             raise DeadlineExceeded(
                 f"{busy_count} lanes were still in use after {elapsed:g} s; cancel what runs, or wait longer"
             )
 
     def _get_gate(self, key: str) -> _Gate:
-        """Return the gate of ``key``, made if need be; ``LaneClosed`` for new work after ``drain``."""
+        """Return the gate of ``key``, creating it if needed. Raises ``LaneClosed`` for new work after ``drain``."""
         holds_any = self._count_other_lanes() < len(self._gates)
         if self._is_closed and not holds_any:
             raise LaneClosed(f"lane {key!r} takes no new work: its engine is closing; open the engine again")
@@ -225,9 +236,9 @@ class Lanes:
 
 
 class Permits:
-    """At most so many model calls run at once, whoever makes them; the others wait in the order they came.
+    """Limits the model calls that run at once to ``limit``; the others wait in the order they came.
 
-    Calls inside a call have the permit of the outer one, and are as many at once.
+    Calls made inside a call share its permit; of those, again, ``limit`` run at once.
     """
 
     def __init__(self, limit: int = DEFAULT_PERMITS, *, patience: float = PERMIT_TIMEOUT) -> None:
@@ -239,21 +250,24 @@ class Permits:
 
     @property
     def is_idle(self) -> bool:
-        """Whether every permit is free and nobody waits."""
+        """Whether all permits are free and no task waits."""
         return self._gate.is_idle
 
     def hold(self) -> AbstractAsyncContextManager[None]:
-        """Hold one permit for the block; ``DeadlineExceeded`` where none was given back for ``timeout`` seconds."""
+        """Return a context manager that holds one permit.
+
+        Entering it raises ``DeadlineExceeded`` if no permit was given back for ``timeout`` seconds.
+        """
         return self._gate.enter()
 
 
 def _compute_deadline(deadline: float | None) -> float:
-    """Return when ``deadline`` seconds are over."""
+    """Return the time of the event loop's clock that is ``deadline`` seconds from now; never for None."""
     return math.inf if deadline is None else current_time() + deadline
 
 
 def _format_deadline(key: str, ahead_count: int, deadline: float, wait_seconds: float) -> str:
-    waiting = min(wait_seconds, deadline)
+    waiting = min(wait_seconds, deadline)  # infinite if the lane was never held
     return (
         f"lane {key!r}: its {deadline:g} s are over, {waiting:.1f} of them waiting behind {ahead_count} and "
         f"{deadline - waiting:.1f} running; give it more time, or less to do"

@@ -1,4 +1,4 @@
-"""The worker: one call after the other is made in a thread, each to its end, whoever gives up meanwhile."""
+"""A worker thread that makes one call after the other, each to its end, even if the caller is cancelled meanwhile."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ T = TypeVar("T")
 
 
 class WorkerThread:
-    """Makes one call at a time, in the order they came, in a thread that ends with this object.
+    """Makes one call at a time, in order, in a thread that ends with this object.
 
-    The interpreter waits at its exit for calls that were taken, so what was to be written is written.
+    At exit the interpreter waits for the accepted calls, so that everything to be written is written.
     """
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="worker of holdfast")
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Return what ``call`` returns; it is over when this ends, also where the caller is cancelled."""
+        """Make ``call`` in the thread and return its result; a cancelled caller still waits for its end."""
         try:
             future = get_running_loop().run_in_executor(self._executor, copy_context().run, call)
         except RuntimeError:
-            # The main thread has ended, and with it all executors, while this loop goes on in another thread. It may
-            # have a paid answer to store: once the thread has done what it took, the call is made here.
+            # The main thread has ended, and with it all executors, while this event loop runs on in another thread. It
+            # may have a paid answer to store: make the call here, once the thread has finished the accepted ones.
             self._executor.shutdown(wait=True)
             return call()
         await _wait_until_done(future)
         try:
             return future.result()
         finally:
-            del future  # the error it may hold refers to this frame: a cycle that only the collector would free
+            # The error it may hold refers to this frame: a reference cycle that would wait for the garbage collector.
+            del future
 
 
 async def _wait_until_done(future: Future[T]) -> None:
-    """Return when ``future`` is done; a cancellation meanwhile is raised then.
+    """Wait for ``future``; if this task is cancelled meanwhile, raise that once it is done.
 
-    The scope shields from those of anyio, but not from ``Task.cancel``, by which ``asyncio.timeout`` and ^C give up.
+    The scope shields from cancellation by anyio, but not from ``Task.cancel``, which ``asyncio.timeout`` and ^C use.
     """
     cancellation: CancelledError | None = None
     with CancelScope(shield=True):
