@@ -1,4 +1,4 @@
-"""The engine: a store, whoever answers, and sessions that never have to think of the window."""
+"""The engine: opens a store and an upstream, and the sessions whose conversations stay inside the window."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from typing import Any
 
 from anyio import CancelScope
 
-from holdfast.config import Catalog, load_configuration
-from holdfast.config import get_target as known_target
+from holdfast.config import Catalog, get_target, load_configuration
 from holdfast.engine.compaction.summarizer import SummaryWriter
 from holdfast.engine.concurrency.lanes_and_permits import DEFAULT_PERMITS, Permits
 from holdfast.engine.engine_resources import EngineResources
@@ -33,14 +32,15 @@ from holdfast.state.target import Target
 from holdfast.store.base import SessionStore
 from holdfast.store.open_store import open_store
 
+# From OpenClaw. Long enough for most answers under way to be stored; a program that closes its engine wants to end.
 CLOSE_TIMEOUT = 60.0
-"""Seconds that runs have to end when the engine closes. [O]"""
+"""Seconds that runs have to end when the engine closes."""
 
 
 class Engine:
     """Opens sessions of one store. Use ``Engine.open`` as ``async with``.
 
-    An engine belongs to the event loop and the process in which it was opened; anywhere else its verbs, and those of
+    An engine belongs to the event loop and the process in which it was opened. Anywhere else its methods, and those of
     its sessions, raise ``OperationAborted``.
     """
 
@@ -48,7 +48,7 @@ class Engine:
         self.resources = resources
         self.policy = policy
         self._sessions: OrderedDict[str, Session] = OrderedDict()
-        """Those that were opened and not closed, and some that were; who was looked at last stands last."""
+        """Sessions by key: all open ones, and closed ones that were not evicted yet. See `_evict_closed_sessions`."""
 
     @classmethod
     @asynccontextmanager
@@ -71,43 +71,51 @@ class Engine:
         permits: int = DEFAULT_PERMITS,
         check: bool = True,
     ) -> AsyncIterator[Engine]:
-        """Open the store at ``place`` (a path, a URL, or a store) for sessions answered by ``upstream``.
+        """Open the store at ``place`` for sessions answered by ``upstream``.
 
-        ``upstream`` is an ``Upstream`` or an official SDK's client. ``api`` and ``model`` (or a ``target``) are those
-        of requests made of words, which have the ``fields`` beside their messages, over those of the ``environment``;
-        a whole body brings its own. ``summary_model`` (of the same upstream) and ``writers`` are models that write
-        summaries, tried in turn, and ``native`` lets the provider compact where it can; without any of them an extract
-        is made. ``listen``, a plain function, is told of everything that happens. At most ``permits`` model calls run
-        at once. With ``check`` a request that breaks a rule of its API is an ``InvalidRequest`` before it is sent.
-        Raises ``ConfigError`` for what is none of these, and outside of asyncio's event loop.
+        ``place`` is a path, a URL, or a store; ``upstream`` an ``Upstream`` or an official SDK's client.
+
+        ``api`` and ``model`` (or a ``target``) are for requests made from messages. Such requests also have the
+        ``fields``, which take precedence over those of the ``environment``. A whole request body brings its own.
+
+        ``summary_model`` (of the same upstream) and ``writers`` are models that write summaries, tried in turn.
+        ``native`` lets the provider compact if its API can. Without any of them a compaction makes an extract.
+
+        ``listen`` is a plain function that is called with every event. At most ``permits`` model calls run at once.
+        With ``check`` a request that breaks a rule of its API raises ``InvalidRequest`` before it is sent.
+
+        Raises ``ConfigError`` for arguments of another kind, and outside of an asyncio event loop.
         """
         _require_running_loop()
         config = load_configuration()
-        chosen = config.build_policy(policy) if isinstance(policy, str) else policy
-        raise_if_wrong_type(ConfigError, policy=(chosen, Policy), target=(target, Target | None), hooks=(hooks, Hooks))
+        chosen_policy = config.build_policy(policy) if isinstance(policy, str) else policy
+        raise_if_wrong_type(
+            ConfigError, policy=(chosen_policy, Policy), target=(target, Target | None), hooks=(hooks, Hooks)
+        )
         if target and target.validation_problem:
             raise ConfigError(target.validation_problem.why)
         raise_if_wrong_type(
             ConfigError, environment=(environment, Environment | None), listen=(listen, Callable | None)
         )
-        if iscoroutinefunction(listen) or iscoroutinefunction(getattr(listen, "__call__", None)):  # noqa: B004
+        is_async = iscoroutinefunction(listen) or iscoroutinefunction(getattr(listen, "__call__", None))  # noqa: B004
+        if is_async:
             raise ConfigError("listen is an async def, which nobody would wait for; give a plain function, or a hook")
         raise_if_wrong_type(ConfigError, fields=(fields, Mapping), writers=(writers, Sequence))
         raise_if_wrong_type(ConfigError, permits=(permits, int), model=(model, str), api=(api, str))
         raise_if_wrong_type(
             ConfigError, **{f"writers[{at}]": (writer, SummaryWriter) for at, writer in enumerate(writers)}
         )
-        answers = wrap_upstream(upstream, api)
-        goal = target or _find_model_target(api, model, config.catalog)
-        resolved_api = api or (goal.api if goal is not None else "")
+        wrapped_upstream = wrap_upstream(upstream, api)
+        default_target = target or _find_model_target(api, model, config.catalog)
+        default_api = api or (default_target.api if default_target is not None else "")
         resources = EngineResources(
-            upstream=answers,
-            target=goal,
+            upstream=wrapped_upstream,
+            target=default_target,
             fields=fields,
             environment=environment,
             writers=(
                 *[writer.with_upstream() for writer in writers],
-                *_make_summary_writers(answers, resolved_api, summary_model, config.catalog),
+                *_make_summary_writers(wrapped_upstream, default_api, summary_model, config.catalog),
             ),
             native_compaction=native,
             hooks=hooks,
@@ -115,50 +123,55 @@ class Engine:
             permits=Permits(permits),
             check_mode="all" if check else "none",
             catalog=config.catalog,
-            store=_resolve_store(place),  # last: nothing may fail behind it
+            # Last: if anything failed after it, the store would stay open.
+            store=_resolve_store(place),
         )
         resources.owner.require()
-        engine = cls(resources, chosen)
-        with nullcontext() if resources.store is place else closing(resources.store):
+        engine = cls(resources, chosen_policy)
+        is_callers_store = resources.store is place
+        with nullcontext() if is_callers_store else closing(resources.store):
             try:
                 yield engine
             finally:
                 await engine._close()
 
     async def session(self, key: str, *, leaf: str | None = None) -> Session:
-        """Return the session called ``key``, created if need be; with ``leaf`` the branch that ends there.
+        """Return the session called ``key``, creating it if needed; with ``leaf`` a fork of it behind that entry.
 
-        What was said to it while an answer was on its way, before a crash, is said with the next of its verbs.
+        The same key gives the same object until that is closed. User messages that waited for an answer when the
+        program last ended are delivered with the session's next request.
         """
         raise_if_wrong_type(ConfigError, key=(key, str), leaf=(leaf, str | None))
         resources = self.resources
 
-        def opened() -> Journal:
+        def open_journal() -> Journal:
             return Journal.open(
                 resources.store, key, self.policy, leaf=leaf, clock=resources.clock, ids=resources.make_ids
             )
 
         if leaf is not None:
-            return Session(resources, await resources.run_in_worker(opened))
-        open_session = self._sessions.get(key)
-        if (
-            open_session is not None
-            and not _is_session_closed(open_session)
-            and await resources.run_in_worker(open_session.journal.is_still_stored)
-        ):
-            return open_session
-        journal = await resources.run_in_worker(opened)
+            return Session(resources, await resources.run_in_worker(open_journal))
+        known_session = self._sessions.get(key)
+        if known_session is not None and await self._is_usable(known_session):
+            return known_session
+        journal = await resources.run_in_worker(open_journal)
         current_session = self._sessions.get(key)
-        if current_session is not None and current_session is not open_session:  # another task opened it meanwhile
-            return current_session
+        if current_session is not None and current_session is not known_session:
+            return current_session  # another task opened it meanwhile
         session = self._sessions[key] = Session(resources, journal)
         self._evict_closed_sessions()
         return session
 
-    def _evict_closed_sessions(self) -> None:
-        """Look at the two sessions that were longest not looked at, and forget those that were closed.
+    async def _is_usable(self, session: Session) -> bool:
+        """Return whether a session is open and still in the store; somebody may have removed it from there."""
+        if _is_session_closed(session):
+            return False
+        return await self.resources.run_in_worker(session.journal.is_still_stored)
 
-        Two for each that is opened: they grow with those that are open, and no opening takes longer for them.
+    def _evict_closed_sessions(self) -> None:
+        """Check the two sessions that were checked longest ago, and forget them if they are closed.
+
+        Two for each session that is opened: closed ones then cannot pile up, and opening takes constant time.
         """
         for key in list(islice(self._sessions, 2)):
             if _is_session_closed(self._sessions[key]):
@@ -167,21 +180,21 @@ class Engine:
                 self._sessions.move_to_end(key)
 
     async def _close(self) -> None:
-        """Take no new work; wait for what runs, and give it up where it does not end in time.
+        """Accept no new work, and wait up to ``CLOSE_TIMEOUT`` for the runs under way.
 
-        A forked child that leaves the block ends nothing of its parent's.
+        Does nothing in a forked child that leaves the block: the engine is its parent's.
         """
         if self.resources.owner.is_forked:
             return
         self.resources.owner.require()
-        for flight in list(self.resources.compaction_trackers):
-            flight.close()
+        for tracker in list(self.resources.compaction_trackers):
+            tracker.close()
         with CancelScope(shield=True), suppress(DeadlineExceeded):
             await self.resources.lanes.drain(deadline=CLOSE_TIMEOUT)
 
 
 def _require_running_loop() -> None:
-    """Raise ``ConfigError`` where no loop of asyncio runs: workers and lanes wait in one."""
+    """Raise ``ConfigError`` if no asyncio event loop is running, which worker and lanes need."""
     try:
         get_running_loop()
     except RuntimeError:
@@ -192,12 +205,11 @@ def _require_running_loop() -> None:
 
 
 def _is_session_closed(session: Session) -> bool:
-    """Return whether nothing begins in a session any more."""
     return session.compaction_tracker.status.is_closed
 
 
 def _resolve_store(place: str | os.PathLike[str] | SessionStore) -> SessionStore:
-    """Return the store at ``place``; ``ConfigError`` for what is none."""
+    """Open the store at ``place``, or return the store that it is. Raises ``ConfigError`` if it is neither."""
     if isinstance(place, str | os.PathLike):
         return open_store(place)
     if not hasattr(place, "hold_lease"):
@@ -206,15 +218,17 @@ def _resolve_store(place: str | os.PathLike[str] | SessionStore) -> SessionStore
 
 
 def _make_summary_writers(upstream: Upstream, api: str, model: str, catalog: Catalog) -> list[SummaryWriter]:
-    """Return who writes summaries with ``model``; nobody without one."""
+    """Return a writer for ``model``, or an empty list if no model is named."""
     if model and not api:
         raise ConfigError(
             f"summary_model={model!r} says no API; give Engine.open api=… too, or writers=[SummaryWriter(…)]"
         )
-    goal = _find_model_target(api, model, catalog)
-    return [] if goal is None else [SummaryWriter(upstream, goal)]
+    target = _find_model_target(api, model, catalog)
+    return [] if target is None else [SummaryWriter(upstream, target)]
 
 
 def _find_model_target(api: str, model: str, catalog: Catalog) -> Target | None:
-    """Return all that is known of requests to ``model`` by ``api``, an API that there is; nothing without a model."""
-    return known_target(get_api_spec(api).api, model, catalog=catalog) if api and model else None
+    """Return the catalog's target for ``model`` on ``api``, or None if one of them is not given."""
+    if not api or not model:
+        return None
+    return get_target(get_api_spec(api).api, model, catalog=catalog)

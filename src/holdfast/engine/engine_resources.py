@@ -1,4 +1,4 @@
-"""The means that all sessions of one engine share: who answers, who may run, who is told."""
+"""The resources that all sessions of one engine share: store, upstream, hooks, lanes, permits and the listener."""
 
 from __future__ import annotations
 
@@ -25,86 +25,90 @@ from holdfast.store.tree.tree import get_time_ms, make_entry_ids
 
 T = TypeVar("T")
 CheckMode: TypeAlias = Literal["all", "changed", "none"]
-"""Every request · those that are not what the caller handed in · none."""
+"""Check every request · only requests that differ from the body the caller handed in · none."""
 
 _LOG = logging.getLogger(__name__)
+# Far more models than anybody uses in turn; the bound is against clients that make up names. Chosen by judgement.
 MAX_CACHED_TARGETS = 256
-"""[H] Models of which it is held what is known: nobody asks as many in turn."""
+"""Targets kept, one for each API and model."""
 
 
 @dataclass
 class EngineResources:
-    """What the sessions of one engine work with, in one event loop of one process.
+    """Everything that the sessions of one engine share, in one event loop of one process.
 
-    Whatever a session does goes by ``run_in_worker`` or ``hold_lane``, which raise ``OperationAborted`` elsewhere. The
-    store is used by one thread at a time, whoever calls.
+    All work of a session goes through ``run_in_worker`` or ``hold_lane``, which raise ``OperationAborted`` anywhere
+    else. Only the worker uses the store, so that is one thread at a time.
     """
 
     store: SessionStore
     upstream: Upstream
     target: Target | None = None
-    """Where requests that are made of words go."""
+    """The API and model of requests made from messages; None if only whole bodies are sent."""
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """What stands beside their messages, over what the environment says."""
+    """Fields of such requests beside the messages; they take precedence over the environment's."""
     environment: Environment | None = None
     writers: Sequence[SummaryWriter] = ()
     """Models that write summaries, tried in turn."""
     native_compaction: bool = False
-    """Whether the provider compacts where it can."""
+    """Whether the provider compacts, if its API can."""
     hooks: Hooks = field(default_factory=Hooks)
     listener: EventListener | None = None
     check_mode: CheckMode = "all"
-    """Which requests are refused here, before they are sent, where they break a rule of their API."""
+    """Which requests are checked against the rules of their API before they are sent."""
     permits: Permits = field(default_factory=Permits)
     catalog: Catalog = field(default_factory=load_shipped_catalog)
     window: int | None = None
-    """Tokens of the window of every model that is no target of the engine's own; nothing = as the catalogue says."""
+    """Window in tokens of all models other than ``target``'s; None = as the catalog says."""
     trusts_client_limits: bool = False
-    """Whether clients know what their servers take, where nobody here does."""
+    """Whether clients are trusted to know the limits of servers that the catalog does not know."""
     clock: Callable[[], int] = get_time_ms
     """Milliseconds since 1970."""
     make_ids: Callable[[int], list[str]] = make_entry_ids
-    """What so many entries are called; two that are the same break the log."""
+    """Returns so many new entry ids; they must be unique."""
     owner: EngineOwner = field(default_factory=EngineOwner)
     lanes: Lanes = field(default_factory=Lanes)
     compaction_trackers: WeakSet[CompactionTracker] = field(default_factory=WeakSet)
-    """The compactions of every session that somebody still has."""
+    """The trackers of all sessions still in use, to be closed with the engine."""
     _targets: dict[tuple[str, str], Target] = field(default_factory=dict)
-    """What was found of others, by API and model."""
+    """Cached targets by API and model."""
     _worker: WorkerThread = field(default_factory=WorkerThread)
 
     def emit_event(self, event: Event) -> None:
-        """Tell the listener; one that raises is told of nothing more, which a warning says, and changes nothing."""
-        if self.listener is not None:
-            try:
-                self.listener(event)
-            except Exception as error:  # noqa: BLE001 -- whatever a listener does, the session goes on
-                self.listener = None
-                why = f"{type(error).__name__}: {error}; it is told of nothing more, mend it and open the engine again"
-                _LOG.warning("the listener of this engine raised %s", why)
+        """Call the listener with ``event``. A listener that raises is dropped, with a warning in the log."""
+        if self.listener is None:
+            return
+        try:
+            self.listener(event)
+        except Exception as error:  # noqa: BLE001 -- whatever a listener does, the session goes on
+            self.listener = None
+            reason = f"{type(error).__name__}: {error}; it is told of nothing more, mend it and open the engine again"
+            _LOG.warning("the listener of this engine raised %s", reason)
 
-    def run_in_worker(self, verb: Callable[[], T]) -> Awaitable[T]:
-        """Return what ``verb`` returns, done in the worker; it is done to its end even where the caller gives up."""
+    def run_in_worker(self, call: Callable[[], T]) -> Awaitable[T]:
+        """Make ``call`` in the worker thread and return its result; a cancelled caller still waits for its end."""
         self.owner.require()
-        return self._worker.run(verb)
+        return self._worker.run(call)
 
     def hold_lane(self, key: str) -> AbstractAsyncContextManager[None]:
-        """Return lane ``key``, to be held by one run at a time."""
+        """Return a context manager that holds lane ``key``, which one run may hold at a time."""
         self.owner.require()
         return self.lanes.hold(key)
 
     def set_catalog(self, catalog: Catalog, window: int | None) -> None:
-        """Let models be from now on what ``catalog`` says, with this ``window`` if there is one."""
-        self.catalog, self.window, self._targets = catalog, window, {}
+        """Use ``catalog`` from now on, with ``window`` for all models if it is given."""
+        self.catalog = catalog
+        self.window = window
+        self._targets = {}  # a new dict: a lookup still running in the worker fills the old one
 
     def resolve_target(self, api: str, model: str) -> Target:
-        """Return all that is known of requests to ``model`` by ``api``: the engine's own target if it is that one.
+        """Return the target for ``model`` on ``api``: the engine's own if it matches, else from the catalog.
 
-        It is asked by the worker too: what was found by another catalogue is not kept for the one that counts now.
+        Called in the worker too, while ``set_catalog`` may replace the cache.
         """
-        own, targets = self.target, self._targets
-        if own is not None and own.api == api and model in ("", own.model):
-            return own
+        own_target, targets = self.target, self._targets
+        if own_target is not None and own_target.api == api and model in ("", own_target.model):
+            return own_target
         cached_target = targets.get((api, model))
         if cached_target is None:
             cached_target = get_target(

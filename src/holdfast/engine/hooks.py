@@ -1,7 +1,8 @@
-"""Hooks: what authors may have a say in. One that raises, hangs, or returns something else is told, and left out.
+"""Hooks: functions of the program that observe or change the work of a session.
 
-A hook is a plain function, which runs in a thread of its own, or an ``async def``; one call of it has ``patience``
-seconds. It is given values that nobody can change, so whatever becomes of it the session goes on as without it.
+A hook is a plain function, which runs in a thread of its own, or an ``async def``; one call may take ``Hooks.timeout``
+seconds. Its arguments are immutable. A hook that raises, hangs or returns a wrong value is reported as ``HookFailed``,
+and the session goes on as if it had not been called.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from functools import partial
 from inspect import isawaitable, iscoroutinefunction
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from anyio import create_task_group, move_on_after, to_thread
 from msgspec import Struct
@@ -24,87 +25,93 @@ from holdfast.state.codec.packing import describe_type_mismatch
 
 T = TypeVar("T")
 MaybeAwaitable: TypeAlias = T | Awaitable[T]
-"""What a plain function returns, or an ``async def``."""
+"""The result of a plain function, or of an ``async def``."""
 
+# A hook is on the way of every request, whose user waits. Long enough for a look-up over the network; a hook that asks
+# a model for a summary needs more. Chosen by judgement.
 HOOK_TIMEOUT = 10.0
-"""Seconds that one call of a hook may take. [H]"""
+"""Seconds that one call of a hook may take."""
 _ACTIVE_HOOKS: ContextVar[tuple[Callable[..., Any], ...]] = ContextVar("holdfast_hooks", default=())
-"""The hooks that this task is the work of."""
+"""The hooks that the current task is running inside of."""
 
 
 class BeforeCompactionResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What ``before_compaction`` wants. With nothing in it the compaction goes its way."""
+    """Changes that ``before_compaction`` makes to a compaction; an empty one changes nothing."""
 
     extra_context: tuple[str, ...] = ()
-    """Texts that the summariser sees beside the messages."""
+    """Texts shown to the summarizer beside the messages."""
     prompt: str = ""
-    """Words that replace the summariser's own."""
+    """A prompt in place of the summarizer's own."""
     summary: str = ""
-    """The summary itself: no model is asked for one."""
+    """The summary itself; no model is asked for one."""
     cancel: bool = False
-    """No compaction now; the request goes on without, where it can."""
+    """Whether to make no compaction now; the request is sent without one if it fits."""
 
 
 class BeforeCompaction(Protocol):
-    """Called once before each compaction that somebody could write a summary for."""
+    """Called once before each compaction for which a summary can be written."""
 
     def __call__(self, head: Sequence[Message], reason: str, /) -> MaybeAwaitable[BeforeCompactionResult | None]:
-        """Return what is wanted of the compaction of ``head``; ``reason`` is ``auto``, ``manual`` or ``overflow``."""
+        """Return changes to the compaction of ``head``, or None; ``reason`` is ``auto``, ``manual`` or ``overflow``."""
 
 
 class TransformMessages(Protocol):
-    """Called for each request, and again for each attempt at it."""
+    """Called for each attempt at a request."""
 
     def __call__(self, messages: Sequence[Message], /) -> MaybeAwaitable[Sequence[Message] | None]:
-        """Return what this request says in place of ``messages``, or nothing; the log keeps what was said.
+        """Return the messages that this attempt sends in place of ``messages``, or None to leave them.
 
-        A message that is returned as it was given keeps its bytes. The rules of the API are the hook's to keep.
+        The log is not changed. A message that is returned as the same object keeps its bytes. The result has to keep
+        the rules of the API.
         """
 
 
 class AfterCompaction(Protocol):
-    """Called when a compaction ended, whatever came of it."""
+    """Called when a compaction ended, with any outcome."""
 
     def __call__(self, event: CompactionEnded, /) -> MaybeAwaitable[object]:
-        """See what became of it; what is returned is not looked at."""
+        """Observe the outcome; the result is ignored."""
 
 
 class OnOverflow(Protocol):
-    """Called when a request was refused as too large, before anything is done about it."""
+    """Called when a request was refused as too large, before recovery begins."""
 
     def __call__(self, event: RequestRefused, /) -> MaybeAwaitable[object]:
-        """See what was refused; what is returned is not looked at."""
+        """Observe the refusal; the result is ignored."""
 
 
 class OnAppend(Protocol):
-    """Called for each message that is handed in as one, before it is in the log; not for whole bodies and answers."""
+    """Called for each single message before it is appended; not for whole bodies, and not for answers."""
 
     def __call__(self, message: Message, /) -> MaybeAwaitable[Message | None]:
-        """Return the message to append in place of ``message``, or nothing to leave it."""
+        """Return the message to append in place of ``message``, or None to leave it."""
 
 
 class AutoContinue(Protocol):
-    """Called where the window cut an answer, or a compaction a turn, before the model is told to go on."""
+    """Called before the model is told to continue, because the window cut its answer or a compaction its turn."""
 
     def __call__(self) -> MaybeAwaitable[bool | None]:
-        """Return ``False`` to have nothing added."""
+        """Return False to prevent that."""
 
 
 class Hooks(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The hooks of an engine, each a plain function, an ``async def``, or nothing; ``ConfigError`` for others."""
+    """The hooks of an engine, each a plain function, an ``async def``, or None.
+
+    Raises ``ConfigError`` for anything else.
+    """
 
     before_compaction: BeforeCompaction | None = None
     """May add context, replace the prompt, supply the summary, or cancel."""
     transform_messages: TransformMessages | None = None
-    """May show one request other messages."""
+    """May change the messages of one attempt."""
     after_compaction: AfterCompaction | None = None
-    """Sees what became of a compaction."""
+    """Observes the outcome of a compaction."""
     on_overflow: OnOverflow | None = None
-    """Sees what was refused as too large."""
+    """Observes a request that was refused as too large."""
     on_append: OnAppend | None = None
-    """May put another message in place of one that is said."""
+    """May replace a message before it is appended."""
     auto_continue: AutoContinue | None = None
-    """Says whether the work goes on by itself where the window cut an answer, or a compaction a turn."""
+    """May prevent that the model is told to continue a cut answer or turn."""
     timeout: float = HOOK_TIMEOUT
     """Seconds that one call may take."""
 
@@ -126,74 +133,83 @@ async def run_hook(
     session: str = "",
     timeout: float | None = None,  # noqa: ASYNC109
 ) -> Any:
-    """Return what the hook called ``name`` says to ``arguments``, or nothing: where there is none, and where it fails.
+    """Call the hook ``name`` and return its result, or None if there is no such hook, or it fails.
 
-    A failure (it raised, took longer than ``timeout``, or returned what it may not) is told once, as ``HookFailed``.
-    For what a hook does itself, with the session, it is not called again: that would have no end.
+    A hook fails if it raises, takes longer than ``timeout`` seconds, or returns a wrong value; ``listener`` is then
+    called with a ``HookFailed``. A hook that uses the session is not called for its own work: that would never end.
     """
     hook: Callable[..., Any] | None = getattr(hooks, name)
     if hook is None or hook in _ACTIVE_HOOKS.get():
         return None
-    result, why = await _call_isolated(hook, arguments, hooks.timeout if timeout is None else timeout)
-    why = why or _find_result_problem(name, result, arguments)
-    if not why:
-        return result if name in _RESULT_TYPES else None
-    listener(HookFailed(session, name, f"{why}; the session went on without it"))
-    return None
+    result, problem = await _call_isolated(hook, arguments, hooks.timeout if timeout is None else timeout)
+    problem = problem or _find_result_problem(name, result, arguments)
+    if problem:
+        listener(HookFailed(session, name, f"{problem}; the session went on without it"))
+        return None
+    return result if name in _RESULT_TYPES else None
 
 
-async def _call_isolated(hook: Callable[..., Any], arguments: Sequence[Any], patience: float) -> tuple[Any, str]:
-    """Return what ``hook`` returned, or nothing and why; a task of its own keeps what it cancels to itself."""
-    results: list[tuple[Any, str]] = []
+class _HookResult(NamedTuple):
+    """The result of one call, and a description of the failure if it failed."""
+
+    value: Any
+    problem: str = ""
+
+
+async def _call_isolated(hook: Callable[..., Any], arguments: Sequence[Any], timeout: float) -> _HookResult:  # noqa: ASYNC109
+    """Call ``hook`` in a task of its own, so that a cancellation that it causes stays inside of that task."""
+    results: list[_HookResult] = []
 
     async def run() -> None:
         _ACTIVE_HOOKS.set((*_ACTIVE_HOOKS.get(), hook))
         try:
-            results.append(await _call_hook_function(hook, arguments, patience))
+            results.append(await _call_hook_function(hook, arguments, timeout))
         except (Exception, SystemExit) as error:  # noqa: BLE001 -- whatever a hook raises, the session goes on
-            results.append((None, _describe_exception(error)))
+            results.append(_HookResult(None, _describe_exception(error)))
 
-    with move_on_after(patience) as scope:
+    with move_on_after(timeout) as scope:
         async with create_task_group() as group:
             group.start_soon(run)
     if results:
         return results[0]
-    return None, _describe_timeout(patience) if scope.cancelled_caught else "it cancelled itself"
+    return _HookResult(None, _describe_timeout(timeout) if scope.cancelled_caught else "it cancelled itself")
 
 
-async def _call_hook_function(hook: Callable[..., Any], arguments: Sequence[Any], patience: float) -> tuple[Any, str]:
+async def _call_hook_function(hook: Callable[..., Any], arguments: Sequence[Any], timeout: float) -> _HookResult:  # noqa: ASYNC109
     if iscoroutinefunction(hook):
-        return await hook(*arguments), ""
-    result, why = await to_thread.run_sync(_call_in_thread, partial(hook, *arguments), patience, abandon_on_cancel=True)
-    return (await result if isawaitable(result) else result), why
+        return _HookResult(await hook(*arguments))
+    result = await to_thread.run_sync(_call_in_thread, partial(hook, *arguments), timeout, abandon_on_cancel=True)
+    if isawaitable(result.value):  # a plain function that returns a coroutine
+        return _HookResult(await result.value, result.problem)
+    return result
 
 
-def _call_in_thread(hook: Callable[[], Any], patience: float) -> tuple[Any, str]:
-    """Return what ``hook`` returns, or why nothing, from a thread that keeps no program from ending should it hang."""
-    result_queue: SimpleQueue[tuple[Any, str]] = SimpleQueue()
+def _call_in_thread(hook: Callable[[], Any], timeout: float) -> _HookResult:
+    """Call ``hook`` in a daemon thread: if it hangs, it does not keep the program from ending."""
+    results: SimpleQueue[_HookResult] = SimpleQueue()
 
     def run() -> None:
         try:
-            result_queue.put((hook(), ""))
-        except BaseException as error:  # noqa: BLE001 -- as above; nobody else sees it
-            result_queue.put((None, _describe_exception(error)))
+            results.put(_HookResult(hook()))
+        except BaseException as error:  # noqa: BLE001 -- nothing above this thread would see it
+            results.put(_HookResult(None, _describe_exception(error)))
 
     Thread(target=copy_context().run, args=(run,), name="holdfast-hook", daemon=True).start()
     try:
-        return result_queue.get(timeout=patience)
+        return results.get(timeout=timeout)
     except Empty:
-        return None, _describe_timeout(patience)
+        return _HookResult(None, _describe_timeout(timeout))
 
 
 def _describe_exception(error: BaseException) -> str:
     try:
         return f"it raised {type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 -- an error that cannot even be told
+    except Exception:  # noqa: BLE001 -- an error whose own text raises
         return f"it raised {type(error).__name__}"
 
 
-def _describe_timeout(patience: float) -> str:
-    return f"it took longer than {patience:g} s"
+def _describe_timeout(timeout: float) -> str:
+    return f"it took longer than {timeout:g} s"
 
 
 _RESULT_TYPES: dict[str, Any] = {
@@ -202,11 +218,11 @@ _RESULT_TYPES: dict[str, Any] = {
     "on_append": Message,
     "auto_continue": bool,
 }
-"""What hooks return whose result is looked at; each may return nothing."""
+"""Result types of the hooks whose result counts; each may also return None."""
 
 
 def _find_result_problem(name: str, result: object, arguments: Sequence[Any]) -> str:
-    """Return how ``result`` is not what the hook may return, or nothing."""
+    """Return a description of what is wrong with ``result``, or "" if nothing is."""
     if result is None or name not in _RESULT_TYPES:
         return ""
     if name == "transform_messages":
@@ -219,12 +235,18 @@ def _find_messages_problem(result: object, messages: Sequence[Message]) -> str:
         return f"it returned {type(result).__name__} instead of a list of messages"
     if not result:
         return "it returned no message at all"
+    # Messages that were handed in are right: only new ones are checked, which spares a check of the whole history.
     message_ids = {id(message) for message in messages}
-    return next(filter(None, (_find_type_problem(item, Message) for item in result if id(item) not in message_ids)), "")
+    for item in result:
+        if id(item) not in message_ids:
+            problem = _find_type_problem(item, Message)
+            if problem:
+                return problem
+    return ""
 
 
 def _find_type_problem(value: object, kind: type) -> str:
     if type(value) is not kind:
         return f"it returned {type(value).__name__} instead of {kind.__name__}"
-    why = describe_type_mismatch(value, kind)
-    return f"it returned a {kind.__name__} that is none: {why}" if why else ""
+    mismatch = describe_type_mismatch(value, kind)
+    return f"it returned a {kind.__name__} that is none: {mismatch}" if mismatch else ""

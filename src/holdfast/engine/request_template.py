@@ -1,8 +1,8 @@
-"""Requests as they are handed in: words to say, or a whole body of a provider's API."""
+"""Request templates: the target and fields, or the client's body, that planned messages are put into."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -33,53 +33,51 @@ from holdfast.providers.requests.request_body import (
 from holdfast.state.target import Target
 
 MessageInput: TypeAlias = str | Message | SizedMessage
-"""Something to say: a text is the user's."""
+"""A message to append; a plain text is a user message."""
 RequestInput: TypeAlias = MessageInput | Sequence[MessageInput] | bytes | Mapping[str, Any] | ParsedRequest | None
-"""Words to append · a body with the whole conversation, or one that was opened · nothing, to go on with what the log
-holds."""
+"""Messages to append · a body with the whole conversation, parsed or not · None, to continue the log as it is."""
+# Few answers of an agent are longer, and the reserve for the answer is taken from the window. Chosen by judgement.
 DEFAULT_OUTPUT_TOKENS = 16_000
-"""[H] Tokens asked for where an API must be told a limit and nobody says one: few answers of an agent are longer."""
+"""Output limit sent to an API that requires one, if the caller sets none."""
 
 
 class RequestOptions(Struct, frozen=True):
-    """What a request says beside its body: where it goes, and how."""
+    """Options of one request that are not in its body."""
 
     stream: bool | None = None
-    """Whether the provider is asked for events; by default as the body says, and for words it is."""
+    """Whether the provider is asked for events; None = as the body says, and True for requests made from messages."""
     model: str = ""
-    """The model of a body that names none (Gemini says it in the address)."""
+    """The model of a body that names none (Gemini names it in the URL)."""
     upstream: Upstream | None = None
-    """Who is asked, where it is not whom the engine asks."""
+    """The upstream to send to; None = the engine's."""
     observe_only: bool = False
-    """Whether the body goes out whatever is decided: it is looked at and written down, no more."""
+    """Whether the body is sent unchanged: the conversation is recorded and planned, but the plan is not applied."""
     writers: tuple[SummaryWriter, ...] = ()
     """Models that write summaries for this request, before those of the engine."""
 
 
 class RequestTemplate(Struct, frozen=True):
-    """What goes out beside the messages that are planned: a target, and the fields or the body they stand in."""
+    """Everything of a request except the planned messages: the target, and the fields or the body around them."""
 
     target: Target
     fields: Mapping[str, Any] = MappingProxyType({})
     parsed_body: ParsedRequest | None = None
-    """The body that the caller handed in, where it was one: what nothing touched keeps its bytes."""
+    """The caller's body, if there is one; all parts of it that no edit touches keep their bytes."""
     stream: bool = True
     max_output: int | None = None
-    """The most tokens that the answer may have, where recovery asks for fewer than the caller does."""
+    """Output limit set by recovery, below the caller's; None if it has set none."""
     accepts_empty_answer: bool = False
-    """Whether an answer that says nothing is taken as it comes: it was asked again for one already."""
+    """Whether an empty answer is accepted: the request was sent again because of one already."""
     request_options: RequestOptions = RequestOptions()
 
     def render_body(
         self, prepared_request: PreparedRequest, sized_messages: Sequence[SizedMessage] | None = None
     ) -> bytes:
-        """Return the body that shows ``sized_messages``, those of ``prepared_request`` by default."""
+        """Return the body that shows ``sized_messages``, by default those of ``prepared_request``."""
         if self.request_options.observe_only and self.parsed_body is not None:
             return self.parsed_body.body
-        shown_messages, options = (
-            prepared_request.messages if sized_messages is None else sized_messages,
-            prepared_request.plan.options,
-        )
+        shown_messages = prepared_request.messages if sized_messages is None else sized_messages
+        options = prepared_request.plan.options
         if options.max_tokens is None:
             options = replace(options, max_tokens=self.max_output)
         if self.parsed_body is not None:
@@ -88,37 +86,43 @@ class RequestTemplate(Struct, frozen=True):
         return build_request_body(api, model, shown_messages, setup_fields=self.fields, options=options)
 
     def is_client_body(self, body: bytes) -> bool:
-        """Whether ``body`` is the caller's own, untouched."""
+        """Return whether ``body`` is the caller's own bytes object, untouched."""
         return self.parsed_body is not None and body is self.parsed_body.body
 
     def build_upstream_request(
         self, prepared_request: PreparedRequest, sized_messages: Sequence[SizedMessage] | None = None
     ) -> UpstreamRequest:
-        """Return what goes to the provider."""
-        api, request_body = self.target.api, self.render_body(prepared_request, sized_messages)
-        is_relayed = self.request_options.upstream is not None and self.is_client_body(
-            request_body
-        )  # its client says what it needs
-        beta_features = () if is_relayed else find_required_betas(api, request_body)
-        return UpstreamRequest(
-            api, request_body, self.target.model, stream=self.stream, headers=add_beta_header({}, beta_features)
-        )
+        """Return the request to send: its body, and the beta headers that the body needs."""
+        api = self.target.api
+        body = self.render_body(prepared_request, sized_messages)
+        # A relayed body comes with its client's own headers, which say what it needs.
+        is_relayed = self.request_options.upstream is not None and self.is_client_body(body)
+        betas = () if is_relayed else find_required_betas(api, body)
+        return UpstreamRequest(api, body, self.target.model, stream=self.stream, headers=add_beta_header({}, betas))
 
 
 def build_template_from_fields(
     target: Target, fields: Mapping[str, Any], request_options: RequestOptions = RequestOptions()
 ) -> RequestTemplate:
-    """Return the request to ``target`` with ``fields`` beside its messages."""
+    """Build a template for ``target`` with ``fields`` beside the messages.
+
+    Raises ``FormatError`` if the fields cannot be encoded as JSON.
+    """
     stream = request_options.stream is not False
     stream_fields = get_api_spec(target.api).options.stream_fields if stream else {}
     all_fields = {**_get_required_fields(target), **stream_fields, **fields}
     try:
-        head = parse_request(build_request_body(target.api, target.model, (), setup_fields=all_fields), target.api)
+        body_without_messages = build_request_body(target.api, target.model, (), setup_fields=all_fields)
+        parsed_fields = parse_request(body_without_messages, target.api)
     except (TypeError, msgspec.EncodeError) as error:
         raise FormatError(f"the fields beside the messages are no JSON: {error}; give plain values") from None
-    limits = replace(target.limits, requested_output=head.requested_max_tokens, min_output=head.min_output_tokens)
+    limits = replace(
+        target.limits,
+        requested_output=parsed_fields.requested_max_tokens,
+        min_output=parsed_fields.min_output_tokens,
+    )
     return RequestTemplate(
-        replace(target, setup=measure_body_as_setup(head), limits=limits),
+        replace(target, setup=measure_body_as_setup(parsed_fields), limits=limits),
         all_fields,
         stream=stream,
         request_options=request_options,
@@ -126,32 +130,30 @@ def build_template_from_fields(
 
 
 def _get_required_fields(target: Target) -> dict[str, int]:
-    """Return the field that an API must be told, where nobody else says it: how long an answer may be."""
+    """Return the fields that the API requires of every request: for some, a limit for the answer."""
     if not get_api_spec(target.api).options.requires_max_tokens:
         return {}
     return {"max_tokens": min(target.limits.max_output or DEFAULT_OUTPUT_TOKENS, DEFAULT_OUTPUT_TOKENS)}
 
 
 def add_setup_to_target(target: Target, fields: Mapping[str, Any] = MappingProxyType({})) -> Target:
-    """Return ``target`` with what the fields beside the messages say: the frame, and the output asked for."""
+    """Return ``target`` with the setup and the output limits that ``fields`` give its requests."""
     return build_template_from_fields(target, fields, RequestOptions(stream=False)).target
 
 
 def render_prepared_request(
     prepared_request: PreparedRequest, fields: Mapping[str, Any] = MappingProxyType({})
 ) -> bytes:
-    """Return the body of a prepared request that has ``fields`` beside its messages, and what its API must be told."""
-    return RequestTemplate(
-        prepared_request.target, {**_get_required_fields(prepared_request.target), **fields}
-    ).render_body(prepared_request)
+    """Return the body of ``prepared_request`` with ``fields``, and the fields that its API requires."""
+    target = prepared_request.target
+    template = RequestTemplate(target, {**_get_required_fields(target), **fields})
+    return template.render_body(prepared_request)
 
 
 def build_template_from_body(
     target: Target, parsed_body: ParsedRequest, request_options: RequestOptions = RequestOptions()
 ) -> RequestTemplate:
-    """Return the request that the opened body ``parsed_body`` is; ``request_options`` says whether it streams where
-    the body does not.
-    """
+    """Build a template around a caller's body; ``request_options`` decides about streaming if the body does not."""
     limits = replace(
         target.limits, requested_output=parsed_body.requested_max_tokens, min_output=parsed_body.min_output_tokens
     )
@@ -167,10 +169,10 @@ def build_template_from_body(
 def parse_and_measure_body(
     body: bytes | Mapping[str, Any] | ParsedRequest, api: str | None = None, *, is_api_certain: bool = True
 ) -> ParsedRequest:
-    """Return a body with its messages measured; ``FormatError`` for what is none.
+    """Parse a body and measure its messages. Raises ``FormatError`` if it is not a request of a known API.
 
-    ``api`` is what it speaks; a body with no messages there may be one of another API. Where that is not
-    certain, a body of another API may also be known by what only that has.
+    ``api`` is the API it is expected to be of. Unless ``is_api_certain``, fields that only another API has tell that it
+    is of that one. In either case, a body without the expected API's messages is recognized by its fields.
     """
     if isinstance(body, ParsedRequest):
         return body if body.measured_setup is not None else measure_parsed_request(body)
@@ -187,15 +189,12 @@ def parse_and_measure_body(
 
 
 def coerce_messages(request_input: RequestInput) -> list[Message | SizedMessage]:
-    """Return what is to be said, a text as the user's; ``FormatError`` for what is nothing to say."""
+    """Return the messages in ``request_input``; a text becomes a user message. Raises ``FormatError`` for others."""
     if request_input is None:
         return []
-    items: Iterable[Any] = (
-        request_input
-        if isinstance(request_input, Sequence) and not isinstance(request_input, str | bytes)
-        else [request_input]
-    )
-    return [_coerce_message(item) for item in items]
+    if isinstance(request_input, Sequence) and not isinstance(request_input, str | bytes):
+        return [_coerce_message(item) for item in request_input]
+    return [_coerce_message(request_input)]
 
 
 def _coerce_message(value: Any) -> Message | SizedMessage:

@@ -1,4 +1,4 @@
-"""A session: one conversation that may be called again and again, and never has to think of the window."""
+"""A session: one stored conversation, whose requests always fit the model's window."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from holdfast.engine.request_template import (
     coerce_messages,
     render_prepared_request,
 )
-from holdfast.engine.run import drop_signatures as unsealing
 from holdfast.engine.run import record as recording
+from holdfast.engine.run.drop_signatures import drop_signatures, restore_signatures
 from holdfast.engine.run.prepare import parse_request_input, prepare_run
 from holdfast.engine.run.run import Run
 from holdfast.engine.session_runtime import SessionRuntime
@@ -49,42 +49,42 @@ from holdfast.state.target import Target
 
 
 class Report(Struct, frozen=True):
-    """How full the context of a session is: tokens, estimated and calibrated by what the provider told."""
+    """How full the context of a session is. Tokens are estimated, and calibrated by the usage reported so far."""
 
     session: str
     api: str
     model: str
     tokens: int
-    """Of the next request, as it stands."""
+    """Size of the next request, as it stands."""
     window: int
     window_source: str
     """Where the window came from; ``learned`` = from an overflow."""
     usable_tokens: int
-    """What a request may hold: the window less what is kept free for the answer."""
+    """The most tokens that a request may have: the window less the reserve for the answer."""
     setup_tokens: int
-    """System prompt and tools."""
+    """Size of the system prompt and tools."""
     message_count: int
-    """All that were said, shown or not."""
+    """All messages of the conversation, shown or not."""
     compaction_count: int
-    """Those that shape the next request: one, or none."""
+    """1 if a compaction is in force, else 0."""
     decision_count: int
-    """Others that shape it: of what gave way to a compaction none counts any more."""
+    """Other decisions that change the next request; those about messages behind a compaction no longer count."""
     policy: str
 
     @property
     def window_share(self) -> float:
-        """How much of the window the next request takes."""
+        """The share of the window that the next request takes."""
         return self.tokens / self.window
 
 
 class Session:
-    """One branch of one stored session and whoever answers it. Its runs go one after the other, in order."""
+    """One branch of one stored session. Its runs go one after the other, in order."""
 
     def __init__(self, resources: EngineResources, journal: Journal) -> None:
         self._runtime = SessionRuntime(resources, journal)
         self._runtime.emit_repairs()
         self._caller_request: PreparedRequest | None = None
-        """The request that the caller sends."""
+        """The request that ``prepare`` returned and ``record`` has not answered yet."""
 
     @property
     def key(self) -> str:
@@ -93,51 +93,53 @@ class Session:
 
     @property
     def resources(self) -> EngineResources:
-        """What it shares with the other sessions of its engine."""
+        """The resources shared with the other sessions of the engine."""
         return self._runtime.resources
 
     @property
     def journal(self) -> Journal:
-        """Its branch of the log."""
+        """The session's branch of the log."""
         return self._runtime.journal
 
     @property
     def compaction_tracker(self) -> CompactionTracker:
-        """Its compactions as they come and go."""
+        """The tracker of the session's compactions."""
         return self._runtime.compaction_tracker
 
     @property
     def settings(self) -> Settings:
-        """The numbers of the policy that decides here."""
+        """The settings of the session's policy."""
         return self._runtime.settings
 
     @property
     def api(self) -> str:
-        """The API of requests that are made of words."""
+        """The API of requests made from messages."""
         return self.get_default_target().api
 
     def get_default_target(self) -> Target:
-        """Return the target of requests that are made of words; ``ConfigError`` where there is none."""
+        """Return the target of requests made from messages. Raises ``ConfigError`` if the engine has none."""
         return self._runtime.get_default_target()
 
     def get_default_fields(self) -> Mapping[str, Any]:
-        """Return the fields beside the messages of requests that are made of words."""
+        """Return the fields, beside the messages, of requests made from messages."""
         return self._runtime.get_default_fields()
 
     async def append(self, *messages: str | Message | SizedMessage) -> list[str]:
-        """Store messages; they survive a crash from here on. Returns the ids of their entries.
+        """Store messages, which then survive a crash, and return the ids of their entries.
 
-        While an answer is on its way a user's words wait behind it, and are said once it is there.
+        While an answer is on its way, user messages wait and are appended behind it.
         """
         return await self._runtime.append(coerce_messages(messages))
 
     async def ask(self, *messages: str | Message | SizedMessage, deadline: float | None = None) -> ParsedAnswer:
-        """Say something (or nothing, to go on behind tool results) and return the model's answer, which is in the log.
+        """Append ``messages`` (none, to continue after tool results) and return the model's answer, once it is stored.
 
-        ``deadline`` is in seconds; a compaction under way extends it once, by ``summarizer.timeout_seconds`` of the
-        policy. Raises ``DeadlineExceeded`` then, which tells of a compaction that was under way, ``UpstreamError``
-        where the provider refuses or does not answer, ``ContextOverflow`` where nothing that could be left out is left,
-        ``WindowTooSmall`` before any call.
+        ``deadline`` is in seconds. A compaction under way extends it once, by the policy's
+        ``summarizer.timeout_seconds``.
+
+        Raises ``DeadlineExceeded`` after the deadline, ``UpstreamError`` if the provider refuses or does not answer,
+        ``ContextOverflow`` if even the smallest request is refused as too large, and ``WindowTooSmall`` before any call
+        if the window cannot hold the conversation at all.
         """
         raise_if_wrong_type(ConfigError, deadline=(deadline, float | int | None))
         if deadline is not None and isnan(deadline):
@@ -161,28 +163,34 @@ class Session:
         as_it_is: bool = False,
         writers: Sequence[SummaryWriter] = (),
     ) -> Run:
-        """Return a run of ``request_input``: nothing, words to append, or a provider's body with the whole
-        conversation.
+        """Return a run of ``request_input``: nothing, messages to append, or a body with the whole conversation.
 
-        Use it as ``async with`` (``with`` where there is no loop) and iterate it for the API's own events. ``quiet``
-        gives out none, and may try again where an answer broke off. ``stream`` says whether the provider is asked for
-        events; by default as the body says, and for words it is. ``model`` names the model of a body that does not
-        (Gemini says it in the address). ``upstream`` (or an SDK's client) answers in place of the engine's;
-        ``as_it_is`` lets the body go out as it came, whatever is due. ``writers`` are asked for a summary before the
-        engine's own.
+        Use it as ``async with`` and iterate it for the API's own events (see ``holdfast.sync`` for programs without an
+        event loop).
+
+        ``quiet`` passes on no events, and can therefore retry an answer that broke off. ``stream`` says whether the
+        provider is asked for events; by default the body decides, and requests made from messages stream. ``model`` is
+        the model of a body that names none (Gemini names it in the URL). ``upstream`` (or an SDK's client) answers in
+        place of the engine's. With ``as_it_is`` the body is sent unchanged, and only observed. ``writers`` are asked
+        for a summary before the engine's own.
         """
         raise_if_wrong_type(ConfigError, writers=(writers, Sequence))
         raise_if_wrong_type(
             ConfigError, **{f"writers[{at}]": (writer, SummaryWriter) for at, writer in enumerate(writers)}
         )
-        asker = upstream if upstream is None else wrap_upstream(upstream)
-        way = RequestOptions(stream, model, asker, as_it_is, tuple([writer.with_upstream() for writer in writers]))
-        return Run(self._runtime, request_input, way, quiet=quiet)
+        request_options = RequestOptions(
+            stream,
+            model,
+            None if upstream is None else wrap_upstream(upstream),
+            as_it_is,
+            tuple([writer.with_upstream() for writer in writers]),
+        )
+        return Run(self._runtime, request_input, request_options, quiet=quiet)
 
     async def prepare(self, request_input: RequestInput = None) -> PreparedRequest:
-        """Return the next request, decided and in the log, without sending it; answer it with ``record``.
+        """Return the next request, decided and in the log, for the caller to send; pass the answer to ``record``.
 
-        What the user says before that waits behind the answer.
+        User messages that arrive before that wait behind the answer.
         """
         async with self._runtime.hold_lane():
             parsed_input = parse_request_input(self._runtime, request_input)
@@ -190,52 +198,54 @@ class Session:
             return self._caller_request
 
     def render_body(self, prepared_request: PreparedRequest) -> bytes:
-        """Return the body of a request that ``prepare`` returned, with the default fields of this session's engine."""
+        """Return the body of a request from ``prepare``, with the engine's default fields."""
         return render_prepared_request(prepared_request, self.get_default_fields())
 
     async def record(self, answer: ParsedAnswer | bytes) -> str:
         """Store the answer to the request that ``prepare`` returned; return the id of its message.
 
-        ``answer`` is the body of the provider's answer, or of its refusal. A refusal is written to the log; what an
-        overflow teaches counts for the next request, which also leaves out signatures that the provider refused.
+        ``answer`` is the body of the provider's answer, or of its refusal. A refusal is written to the log, and the
+        next request takes it into account: the limits that an overflow names, and signatures that were refused.
+
         Raises ``FormatError`` for anything else, ``OperationAborted`` if no prepared request waits for an answer.
         """
+        prepared_request = self._caller_request
         if isinstance(answer, bytes):
-            answer = parse_answer(self._caller_request.target.api if self._caller_request else self.api, answer)
+            answer = parse_answer(self.api if prepared_request is None else prepared_request.target.api, answer)
         if not isinstance(answer, ParsedAnswer):
             raise FormatError(f"a {type(answer).__name__} is no answer; give the bytes of the provider's answer")
-        prepared_request = self._caller_request
-        id_ = await self.resources.run_in_worker(lambda: self._record_caller_answer(answer))
-        if (
-            prepared_request is not None
-            and can_recover_from_refusals(self.settings)
-            and _is_signature_refusal(answer, prepared_request)
-        ):
+        entry_id = await self.resources.run_in_worker(lambda: self._record_caller_answer(answer))
+        if prepared_request is None or not can_recover_from_refusals(self.settings):
+            return entry_id
+        if _is_signature_refusal(answer, prepared_request):
             await self._drop_refused_signatures(prepared_request.target)
-        return id_
+        return entry_id
 
     async def compact(self, instructions: str = "") -> events.CompactionEnded:
-        """Compact now, whatever the size; ``instructions`` say what a model's summary looks at above all.
+        """Compact now, whatever the size, and return the event that describes the outcome.
 
-        Where others went on with the session, and nothing was said here since, it holds for what they said too.
+        ``instructions`` tell a model that writes the summary where to look first. If others extended the session, and
+        nothing was appended here since, their messages are compacted too.
         """
         async with self._runtime.hold_lane():
-            request = build_template_from_fields(self.get_default_target(), self.get_default_fields())
-            return await compact_now(self._runtime, request, instructions)
+            template = build_template_from_fields(self.get_default_target(), self.get_default_fields())
+            return await compact_now(self._runtime, template, instructions)
 
     async def undo(self, id: str | None = None) -> str:  # noqa: A002 -- what it is called everywhere
-        """Take back the newest decision or compaction in force, or the one called ``id``; return its id."""
+        """Undo the newest decision or compaction in force, or the one whose id begins with ``id``; return its id."""
         async with self._runtime.hold_lane():
             return await self.resources.run_in_worker(lambda: self._undo_decision(id))
 
     async def branch(self, entry: str) -> Session:
-        """Return a session that goes on behind ``entry``; this one stays where it is. ``UnknownId`` for any other."""
-        return Session(
-            self.resources, await self.resources.run_in_worker(lambda: self.journal.fork_at(_require_id(entry)))
-        )
+        """Return a fork of this session behind ``entry``; this one stays where it is.
+
+        Raises ``UnknownId`` if the session has no such entry.
+        """
+        journal = await self.resources.run_in_worker(lambda: self.journal.fork_at(_require_id(entry)))
+        return Session(self.resources, journal)
 
     async def recall(self, id: str = "", **where: Any) -> TextPage:  # noqa: A002
-        """Return a page of a spilled text, or of what an entry says; see ``holdfast.engine.recall``."""
+        """Return a page of a spilled text, or of an entry's content; see ``holdfast.engine.recall.recall_page``."""
         store, key = self.resources.store, self.key
         return await self.resources.run_in_worker(lambda: recall.recall_page(store, key, _require_id(id), **where))
 
@@ -245,9 +255,9 @@ class Session:
         return recall.make_recall_tool(self.api)
 
     async def answer_recall(self, arguments: str | Mapping[str, Any]) -> RecallAnswer:
-        """Return what a model's call of ``recall_tool`` with ``arguments`` (JSON text or values) answers.
+        """Answer a model's call of ``recall_tool`` with ``arguments`` (JSON text or values).
 
-        Wrong arguments raise nothing: the answer says what is wrong, with ``is_error``.
+        Wrong arguments do not raise: the answer explains them to the model, with ``is_error``.
         """
         store, key = self.resources.store, self.key
         return await self.resources.run_in_worker(lambda: recall.answer_recall(store, key, arguments))
@@ -265,9 +275,8 @@ class Session:
     def report(self) -> Report:
         """Return how full the context is."""
         state, settings = self.journal.state, self.settings
-        target = compute_effective_target(
-            build_template_from_fields(self.get_default_target(), self.get_default_fields()).target, state, settings
-        )
+        template = build_template_from_fields(self.get_default_target(), self.get_default_fields())
+        target = compute_effective_target(template.target, state, settings)
         budget = compute_budget(target, settings)
         return Report(
             session=self.key,
@@ -285,77 +294,78 @@ class Session:
         )
 
     async def wait_for_compaction(self) -> None:
-        """Return when no compaction is under way, and no request that one was made for after a refusal.
+        """Wait until no compaction is under way, and no request that is sent again after one.
 
-        That request is waited for until it is answered or has finally failed, whoever wrote the summary. A compaction
-        that ran before its request first went out is over once it is made: who wants the answer waits for the run.
+        A request refused for its size and compacted is waited for until its run ends. A compaction that was due before
+        its request was first sent is over once it is made: to wait for the answer, wait for the run. Raises
         ``OperationAborted`` after ``close``.
         """
         self.resources.owner.require()
         await self.compaction_tracker.wait()
 
     def close(self) -> None:
-        """Stop a compaction under way and turn away those that wait for it; runs may still end."""
+        """Stop a compaction under way and turn away its waiters; runs may still end."""
         self.resources.owner.require()
         self.compaction_tracker.close()
 
     async def record_window_too_small(self, error: WindowTooSmall) -> None:
-        """Write down, and tell, why nothing could be sent; the same is said once."""
+        """Record and announce that nothing could be sent; the same error is recorded once."""
         await self._runtime.record_window_too_small(error)
 
     def _undo_decision(self, id: str | None) -> str:  # noqa: A002
-        """Take back a decision where the session goes on; return its id."""
+        """Undo a decision at the session's leaf, if others extended the session; return its id."""
         with self.journal.hold_lease():
             make_session_joiner(self._runtime)()
             return self.journal.undo(id)
 
     async def _drop_refused_signatures(self, target: Target) -> None:
-        """Decide that the next request leaves out what is sealed; where none is left, that this was no help."""
+        """Decide that the next request leaves out signed parts; if that was done before, it did not help: undo it."""
         journal = self.journal
-        if not await unsealing.drop_signatures(
-            self._runtime, target, lambda plan: journal.write_decision(plan, target)
-        ):
-            await unsealing.restore_signatures(self._runtime)
+        written_plan = await drop_signatures(self._runtime, target, lambda plan: journal.write_decision(plan, target))
+        if not written_plan:
+            await restore_signatures(self._runtime)
 
     def _record_caller_answer(self, answer: ParsedAnswer) -> str:
-        """Record what came of the request that was handed out; return the id of the message, or of what it is else."""
+        """Record the answer to the request that was handed out; return the id of its message, or of the refusal."""
         prepared_request = self._caller_request
         if prepared_request is None:
             raise OperationAborted(
                 "no request waits for an answer: each is answered once; call prepare for the next one"
             )
-        id_ = recording.record_caller_answer(self.journal, prepared_request, answer)
+        entry_id = recording.record_caller_answer(self.journal, prepared_request, answer)
         if answer.error is None:
-            self._caller_request = None
+            self._caller_request = None  # a refused request may be answered again
         self._runtime.end_answering()
-        return id_
+        return entry_id
 
 
 def _describe_snapshot(journal: Journal) -> str:
-    """Describe what a session goes on with: its newest entry, how many messages there are, and what hides some."""
+    """Describe the position of a session: its newest entry, the number of messages, and the compaction in force."""
     state = journal.state
-    compaction_note = (
-        "no compaction"
-        if state.view.compaction is None
-        else f"the compaction that shows message {state.view.first_kept} first"
-    )
+    compaction_note = "no compaction"
+    if state.view.compaction is not None:
+        compaction_note = f"the compaction that shows message {state.view.first_kept} first"
     return f"entry {journal.leaf}, {len(state.history.sized_messages)} messages, {compaction_note} in force"
 
 
 def _count_active_decisions(state: ConversationState) -> int:
-    """Return how many decisions beside the compaction in force change what the next request shows."""
-    decisions = [decision for _, decision in state.view.active_decisions if decision != state.view.compaction]
-    return sum(any(edit.span.start >= state.view.first_kept for edit in decision.edits) for decision in decisions)
+    """Return how many decisions, other than the compaction in force, change the next request."""
+    count = 0
+    for _, decision in state.view.active_decisions:
+        is_about_shown = any(edit.span.start >= state.view.first_kept for edit in decision.edits)
+        if is_about_shown and decision != state.view.compaction:
+            count += 1
+    return count
 
 
 def _is_signature_refusal(answer: ParsedAnswer, prepared_request: PreparedRequest) -> bool:
-    """Whether a request of the caller's was refused for what the provider had sealed before."""
+    """Return whether a request was refused for signatures or encrypted content that the provider does not accept."""
     report = answer.to_report(prepared_request.plan.after)
     return isinstance(report, ErrorReport) and is_signature_error(report, classify_error(report).kind)
 
 
 def _require_id(id: str) -> str:  # noqa: A002
-    """Return ``id``, where it is a name at all."""
+    """Return ``id``. Raises ``UnknownId`` if it is not a string."""
     if not isinstance(id, str):
         raise UnknownId(f"a {type(id).__name__} names nothing; give the id of an entry, or how it begins, as a text")
     return id

@@ -1,6 +1,6 @@
-"""The course of a session: the state that its runs share, and the small steps that they take on it.
+"""The state that the runs of one session share, and the small steps that they take on it.
 
-What needs a plan, a summary or an answer is done elsewhere, to a ``SessionRuntime``; this module knows none of that.
+Planning, summarizing and sending happen elsewhere, on a ``SessionRuntime``; this module does not import them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from holdfast.state.plan import Plan
 from holdfast.state.target import PlanInputs, Target
 
 SESSION_REPAIRED = "session-repaired"
-"""Rule of the notice that tells what was damaged in a session and repaired without loss."""
+"""Rule of the notice about damage in a session that was repaired without loss."""
 
 
 class SessionRuntime:
-    """One branch of one stored session and whoever answers it, as its runs find it one after the other."""
+    """One branch of one stored session, with everything that its runs share one after the other."""
 
     def __init__(self, resources: EngineResources, journal: Journal) -> None:
         self.resources = resources
@@ -37,19 +37,21 @@ class SessionRuntime:
         self.compaction_tracker = CompactionTracker()
         resources.compaction_trackers.add(self.compaction_tracker)
         self.cached_request: CachedRequest | None = None
-        """The last request that was answered, as the provider's cache holds it."""
+        """The last answered request, as the provider's cache holds it."""
         self.last_checked_request: CheckedRequest | None = None
-        """The last request in which something of ours was judged, and nothing wrong was found."""
+        """The last request that was checked and broke no rule; later ones are checked from there on."""
         self.unlogged_costs: list[SummaryCall] = []
-        """Calls for summaries that the log does not tell of yet."""
+        """Calls for summaries whose usage is not in the log yet."""
         self.is_answering = False
-        """Whether a request is on its way. Set where it is committed, in the worker, so that no words slip between."""
+        """Whether an answer is on its way. Set in the worker together with the commit of the request, so that no user
+        message can be appended between the two."""
         self._active_runs = 0
         self._pending_appends = 0
-        """How many calls of ``append`` are in the worker, or on their way there."""
+        """How many calls of ``append`` are running in the worker, or waiting for it."""
         self._emitted_notices: set[tuple[str, str]] = set()
+        # Forks have lanes of their own: a client runs subagents and titles in parallel under one session.
         self._lane_key = self.key if journal.moves_leaf else f"{self.key}/{id(self)}"
-        """Stays the same where the branch parts from the session's."""
+        """Does not change if the branch becomes a fork later."""
 
     @property
     def key(self) -> str:
@@ -58,45 +60,47 @@ class SessionRuntime:
 
     @property
     def settings(self) -> Settings:
-        """The numbers of the policy that decides here."""
+        """The settings of the session's policy."""
         return self.journal.policy.settings
 
     @property
     def requires_strict_form(self) -> bool:
-        """Whether a server that we do not know refused what its client wrote: the API's maker's rules hold there."""
+        """Whether an unknown server refused its client's content as written, so that the API maker's rules apply."""
         return self.journal.state.usage.learned_limits.fixes_client_content
 
     @property
     def requires_check(self) -> bool:
-        """Whether its API refused what its client wrote, for a rule that we know: it is judged like what is ours."""
+        """Whether the API refused its client's body for breaking a known rule, so that its bodies are checked too."""
         return self.journal.state.usage.learned_limits.validates_client_content
 
     def get_default_target(self) -> Target:
-        """Return the target of requests that are made of words; ``ConfigError`` where there is none."""
+        """Return the target of requests made from messages. Raises ``ConfigError`` if the engine has none."""
         if self.resources.target is None:
             raise ConfigError("this engine knows no model; give Engine.open api=… and model=…, or a whole request body")
         return self.resources.target
 
     def get_default_fields(self) -> Mapping[str, Any]:
-        """Return the fields beside the messages of requests that are made of words."""
+        """Return the fields, beside the messages, of requests made from messages."""
         environment = self.resources.environment
-        environment_fields = {} if environment is None else environment.build_fields(self.get_default_target().api)
-        return {**environment_fields, **self.resources.fields}
+        if environment is None:
+            return dict(self.resources.fields)
+        return {**environment.build_fields(self.get_default_target().api), **self.resources.fields}
 
     def hold_lane(self) -> AbstractAsyncContextManager[None]:
-        """Return the lane of this branch, to be held by one run at a time."""
+        """Return a context manager that holds this branch's lane, which one run may hold at a time."""
         return self.resources.hold_lane(self._lane_key)
 
     def record_summary_costs(self) -> None:
-        """Write down what summaries cost, in the worker: no answer tells it."""
+        """Append the usage of calls for summaries, which is in no answer. Called in the worker."""
         calls, self.unlogged_costs = self.unlogged_costs, []
-        with suppress(StoreError):  # of a store that takes nothing the request itself tells
+        # A store that accepts nothing fails the request itself, which is the place to report it.
+        with suppress(StoreError):
             self.journal.add_notes(*map(build_summary_cost_note, calls))
 
-    # -- what is said while an answer is on its way --------------------------------------------------------------------
+    # -- messages that arrive while an answer is on its way ------------------------------------------------------------
 
     async def append(self, messages: Sequence[Message | SizedMessage]) -> list[str]:
-        """Store messages, the hook asked; a user's words wait while an answer is on its way."""
+        """Store messages, as the ``on_append`` hook wants them; user messages wait while an answer is on its way."""
         self.resources.owner.require()
         hooked_messages = [await self.apply_append_hook(message) for message in messages]
         self._pending_appends += 1
@@ -106,7 +110,7 @@ class SessionRuntime:
             self._pending_appends -= 1
 
     async def apply_append_hook(self, message: Message | SizedMessage) -> Message | SizedMessage:
-        """Return ``message`` as the hook wants it appended."""
+        """Return ``message`` as the ``on_append`` hook wants it."""
         if not isinstance(message, Message):
             return message
         new_message = await self.call_hook("on_append", message)
@@ -114,7 +118,7 @@ class SessionRuntime:
 
     @contextmanager
     def track_answering_run(self) -> Iterator[None]:
-        """Let a user's words wait from the block's first committed request to its end: an answer is on its way."""
+        """Mark a run for the block: from its first committed request to its end user messages wait for the answer."""
         self._active_runs += 1
         try:
             yield
@@ -124,31 +128,35 @@ class SessionRuntime:
                 self.end_answering()
 
     def commit_plan(self, plan: Plan, target: Target, inputs: PlanInputs) -> PreparedRequest | None:
-        """Commit the request of ``plan``, in the worker; from then on a user's words wait for its answer."""
+        """Commit the request of ``plan``; from then on user messages wait for its answer. Called in the worker.
+
+        Return None if the log has moved on since the plan was made.
+        """
         prepared_request = self.journal.commit_plan(plan, target, inputs)
-        self.is_answering = self.is_answering or prepared_request is not None
+        if prepared_request is not None:
+            self.is_answering = True
         return prepared_request
 
     def end_answering(self) -> None:
-        """Let a user's words wait no longer: no answer is on its way."""
+        """Note that no answer is on its way: user messages no longer wait."""
         self.is_answering = False
 
     async def deliver_queued(self) -> None:
-        """Say what came while the answer was being stored."""
+        """Append the user messages that arrived while the answer was being stored."""
         if self._pending_appends or self.journal.can_have_queued:
             await self.resources.run_in_worker(self.journal.deliver_queued)
 
     def _append_or_queue(self, messages: Sequence[Message | SizedMessage]) -> list[str]:
-        """Append messages behind those that waited; a user's words wait. Return the ids of their entries."""
+        """Append messages behind the queued ones, or queue them if an answer is on its way; return their entry ids."""
         if self.is_answering:
             return self.journal.queue_messages(*messages)
         self.journal.deliver_queued()
         return self.journal.append(*messages)
 
-    # -- who is told ---------------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------------
 
     def emit_event(self, event: events.Event) -> None:
-        """Tell the engine's listener; the same notice is told once."""
+        """Call the engine's listener; the same notice is given once."""
         if isinstance(event, events.NoticeGiven):
             if (event.rule, event.why) in self._emitted_notices:
                 return
@@ -156,23 +164,24 @@ class SessionRuntime:
         self.resources.emit_event(event)
 
     def emit_repairs(self) -> None:
-        """Tell what was repaired in the session since this was asked last."""
+        """Give notice of the repairs made in the session since the last call."""
         repairs, self.journal.repairs = self.journal.repairs, []
         for repair in repairs:
             self.resources.emit_event(events.NoticeGiven(self.key, SESSION_REPAIRED, repair))
 
     async def emit_compacted(self, event: events.CompactionEnded) -> None:
-        """Tell what became of a compaction, the hook too."""
+        """Announce the outcome of a compaction to the listener and the ``after_compaction`` hook."""
         self.emit_event(event)
         await self.call_hook("after_compaction", event)
 
     async def record_window_too_small(self, error: WindowTooSmall) -> None:
-        """Write down, and tell, why nothing could be sent; the same is said once."""
+        """Record and announce that nothing could be sent; the same error is recorded once."""
         event = events.NoticeGiven(self.key, "window-too-small", str(error))
-        if (event.rule, event.why) not in self._emitted_notices:
-            self.emit_event(event)
-            await self.resources.run_in_worker(lambda: self.journal.record_failure(f"{event.rule}: {event.why}"))
+        if (event.rule, event.why) in self._emitted_notices:
+            return
+        self.emit_event(event)
+        await self.resources.run_in_worker(lambda: self.journal.record_failure(f"{event.rule}: {event.why}"))
 
     async def call_hook(self, name: str, *arguments: Any) -> Any:
-        """Return what the hook called ``name`` says; nothing where there is none, or where it fails."""
+        """Return the result of hook ``name``, or None if there is no such hook, or it fails."""
         return await run_hook(self.resources.hooks, name, *arguments, listener=self.emit_event, session=self.key)
