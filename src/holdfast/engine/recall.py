@@ -1,6 +1,6 @@
-"""Reading back: pages of what was stored away or said in a session, for the model as a tool and for everybody else.
+"""Read back spilled texts and earlier messages of a session, page by page: as a tool for the model, and as functions.
 
-The tool is called ``recall_page`` as the previews call it, so a model can do what they say word for word.
+Previews in the conversation show the tool's calls literally, so a model can copy them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,13 @@ from msgspec.structs import replace
 
 from holdfast.engine.recall_sources import SpilledText, TextSource, find_text_source, list_spilled_texts
 from holdfast.errors import FormatError, HoldfastError, UnrecognizedContent, raise_if_wrong_type
-from holdfast.messages.text.paging import MAX_PAGE_CHARS, MIN_PAGE_LIMIT, TextPage, iter_text_pages
-from holdfast.messages.text.paging import read_text_page as page_of
+from holdfast.messages.text.paging import (
+    MAX_PAGE_CHARS,
+    MIN_PAGE_LIMIT,
+    TextPage,
+    iter_text_pages,
+    read_text_page,
+)
 from holdfast.messages.text.scan import make_text_reader, measure_extent
 from holdfast.messages.text.text_cuts import replace_surrogates_in_text
 from holdfast.planning.extract.constants import HANDLE_CHARS
@@ -61,22 +66,24 @@ RECALL_PARAMETERS: dict[str, dict[str, Any]] = {
     },
     "page": {"type": "integer", "description": "Which page of what was asked for, counted from 1."},
 }
+# A fifth of the budget at three characters a token. A page must stay under the quarter of the budget from which a
+# result is spilled (`results.spill_share`), or reading a text back would spill it again.
 PAGE_CHARS_PER_TOKEN = 0.6
-"""[H] Characters of a page for each token of the room: a fifth of it at three characters a token, under the quarter
-from which a result is spilled."""
+"""Characters of a page for each token of the message budget."""
+# A line each with a snippet: enough to choose from without being spilled. Chosen by judgement.
 MAX_SEARCH_HITS = 20
-"""[H] Messages that a search of the whole history shows at once."""
+"""Messages on one page of a search of the whole history."""
 
 
 class RecallAnswer(NamedTuple):
-    """What the tool returns to the model."""
+    """The result of the tool."""
 
     text: str
     is_error: bool = False
 
 
 class RecallArguments(Struct, frozen=True, forbid_unknown_fields=True):
-    """The arguments of a call; what is empty was not given."""
+    """The arguments of a call; an empty one was not given."""
 
     id: str = ""
     lines: str = ""
@@ -85,7 +92,7 @@ class RecallArguments(Struct, frozen=True, forbid_unknown_fields=True):
     page: int = 1
 
 
-# -- for everybody -----------------------------------------------------------------------------------------------------
+# -- functions ---------------------------------------------------------------------------------------------------------
 
 
 def recall_page(
@@ -99,10 +106,10 @@ def recall_page(
     page: int = 1,
     max_chars: int = MAX_PAGE_CHARS,
 ) -> TextPage:
-    """Return a page of the text that ``id`` stands for in session ``key``; its ``next_arguments`` are
-    arguments of this function.
+    """Return a page of the text called ``id`` in session ``key``.
 
-    Raises ``UnknownId`` for what the session does not name, and ``FormatError`` for a range that is not there.
+    ``next_arguments`` of the page are the arguments of this function for the next page. Raises ``UnknownId`` if the
+    session has no such text, and ``FormatError`` if the text has no such range.
     """
     arguments = RecallArguments(id, lines or "", chars or "", search or "", page)
     raise_if_wrong_type(FormatError, id=(id, str), lines=(arguments.lines, str), chars=(arguments.chars, str))
@@ -119,17 +126,18 @@ def iter_recall_pages(
     chars: str = "",
     search: str = "",
 ) -> Iterator[TextPage]:
-    """Return what is asked for page after page to its end; nothing is held but a page."""
+    """Yield all pages of a text, or of a range of it, holding one page at a time in memory."""
     text_source = find_text_source(store, key, id)
     return iter_text_pages(text_source.read_text, lines=lines, chars=chars, search=search, extent=text_source.extent)
 
 
-# -- for the model -----------------------------------------------------------------------------------------------------
+# -- the tool ----------------------------------------------------------------------------------------------------------
 
 
 def make_recall_tool(api: str) -> dict[str, Any]:
-    """Return the definition of the tool as an element of a request's ``tools``; ``UnrecognizedContent`` for another
-    API.
+    """Return the definition of the tool as an element of a request's ``tools``.
+
+    Raises ``UnrecognizedContent`` for an unknown API.
     """
     if not isinstance(api, str) or api not in API_SPECS:
         raise UnrecognizedContent(f"no tool can be described for {api!r}; the APIs are {', '.join(API_SPECS)}")
@@ -143,21 +151,23 @@ def make_recall_tool(api: str) -> dict[str, Any]:
 def answer_recall(
     store: SessionStore, key: str, arguments: str | Mapping[str, Any], max_chars: int = MAX_PAGE_CHARS
 ) -> RecallAnswer:
-    """Return what a call of the tool with ``arguments`` (JSON text or values) answers; nothing is raised for them.
+    """Answer a call of the tool with ``arguments`` (JSON text or values); errors are explained in the answer.
 
-    ``max_chars`` are the characters of a page, see ``compute_page_chars``: where a page does not fit into the window it
-    would be stored away again.
+    ``max_chars`` is the size of a page, see ``compute_page_chars``: a page that is too large for the window would be
+    spilled again.
     """
     try:
-        return RecallAnswer(
-            replace_surrogates_in_text(_build_recall_text(store, key, _parse_recall_arguments(arguments), max_chars))
-        )
+        text = _build_recall_text(store, key, _parse_recall_arguments(arguments), max_chars)
     except HoldfastError as error:
         return RecallAnswer(replace_surrogates_in_text(str(error)), is_error=True)
+    return RecallAnswer(replace_surrogates_in_text(text))
 
 
 def _parse_recall_arguments(arguments: str | Mapping[str, Any]) -> RecallArguments:
-    """Return the arguments of a call, read as kindly as they can be."""
+    """Parse the arguments of a call leniently: null and empty ones count as not given, numbers as text.
+
+    Raises ``FormatError`` for anything else.
+    """
     try:
         values = json.loads(arguments or "{}") if isinstance(arguments, str) else dict(arguments)
         fields = msgspec.convert(values, dict[str, Any])
@@ -170,19 +180,19 @@ def _parse_recall_arguments(arguments: str | Mapping[str, Any]) -> RecallArgumen
 
 
 def _number_to_text(value: Any) -> Any:
-    """Return a number as text: a handle may be all digits, and a range one number."""
+    """Return an integer as text: an id may consist of digits, and a range of one number."""
     return str(value) if type(value) is int else value
 
 
 def compute_page_chars(budget_tokens: int) -> int:
-    """Return how many characters a page may have where all messages together have ``budget_tokens`` tokens: about a
-    fifth.
-    """
+    """Return the size of a page in characters, about a fifth of ``budget_tokens``, the budget of all messages."""
     return max(MIN_PAGE_LIMIT, min(MAX_PAGE_CHARS, int(PAGE_CHARS_PER_TOKEN * budget_tokens)))
 
 
 def _build_recall_text(store: SessionStore, key: str, arguments: RecallArguments, max_chars: int) -> str:
-    if arguments.search and not (arguments.id or arguments.lines or arguments.chars):
+    """Return a page of a text, of a search of the history, or of the list of spilled texts."""
+    is_history_search = arguments.search and not (arguments.id or arguments.lines or arguments.chars)
+    if is_history_search:
         return search_history(store, key, arguments.search, number=arguments.page)
     if arguments.id:
         text_source = find_text_source(store, key, arguments.id)
@@ -191,13 +201,12 @@ def _build_recall_text(store: SessionStore, key: str, arguments: RecallArguments
     if not listing:
         return "Nothing of this conversation was stored away. A search finds messages of its history."
     read_text = make_text_reader(listing)
-    return format_recall_page(
-        _read_source_page(TextSource("", read_text, measure_extent(read_text)), arguments, max_chars), ""
-    )
+    listing_source = TextSource("", read_text, measure_extent(read_text))
+    return format_recall_page(_read_source_page(listing_source, arguments, max_chars), "")
 
 
 def _read_source_page(source: TextSource, arguments: RecallArguments, max_chars: int) -> TextPage:
-    got = page_of(
+    page = read_text_page(
         source.read_text,
         lines=arguments.lines,
         chars=arguments.chars,
@@ -206,15 +215,13 @@ def _read_source_page(source: TextSource, arguments: RecallArguments, max_chars:
         extent=source.extent,
         max_chars=max_chars,
     )
-    return (
-        replace(got, next_arguments={"id": source.id, **got.next_arguments})
-        if got.next_arguments and source.id
-        else got
-    )
+    if not page.next_arguments or not source.id:
+        return page
+    return replace(page, next_arguments={"id": source.id, **page.next_arguments})
 
 
 def format_recall_page(page: TextPage, id_: str) -> str:
-    """Return a page as the model sees it, with what it covers and how to go on in its first line."""
+    """Format a page for the model: the first line says which part of text ``id_`` it is, and how to get the next."""
     where = (
         f"lines {page.first_line}-{page.last_line} of {page.total_lines}, characters "
         f"{page.start_char}-{page.stop_char} of {page.total_chars}"
@@ -222,33 +229,34 @@ def format_recall_page(page: TextPage, id_: str) -> str:
     description = f"{id_[:80] or 'texts that were stored away'}: {where}"
     if page.match_count is not None:
         description += f"; {page.match_count:,} lines there match" if page.match_count else "; no line there matches"
-    end = (
-        f"go on with {format_recall_call(page.next_arguments)}"
-        if page.next_arguments
-        else "nothing follows of what was asked for"
-    )
-    return f"[{description}; {end}]\n{page.text}"
+    next_hint = "nothing follows of what was asked for"
+    if page.next_arguments:
+        next_hint = f"go on with {format_recall_call(page.next_arguments)}"
+    return f"[{description}; {next_hint}]\n{page.text}"
 
 
 def search_history(store: SessionStore, key: str, query: str, *, number: int = 1, limit: int = MAX_SEARCH_HITS) -> str:
-    """Return page ``number`` of what a search of the session's whole history finds, as the model sees it."""
+    """Search the whole history of a session, and return page ``number`` of the hits, formatted for the model.
+
+    Raises ``FormatError`` if ``number`` is below 1.
+    """
     if number < 1:
         raise FormatError(f"there is no page {number}: pages count from 1; leave it out for the first")
-    hits = store.search_session(key, query, limit=limit * number + 1)
-    part = hits[limit * (number - 1) : limit * number]
-    if not part:
+    hits = store.search_session(key, query, limit=limit * number + 1)  # one more shows whether there is a next page
+    page_hits = hits[limit * (number - 1) : limit * number]
+    if not page_hits:
         return f"[nothing in this conversation's history matches {query[:80]!r}; try fewer or other words]"
-    lines = [
-        f"{format_recall_call({'id': _get_hit_id(hit)})} {hit.role}{_format_time_suffix(hit.time_ms)}: {hit.snippet}"
-        for hit in part
-    ]
-    on = (
-        f"go on with {format_recall_call({'search': query, 'page': str(number + 1)})}"
-        if limit == MAX_SEARCH_HITS
-        else "give a higher limit"
-    )
-    next_hint = f"; {on}" if len(hits) > limit * number else ""
-    return "\n".join([f"[{len(part)} found in this conversation's history{next_hint}]", *lines])
+    next_hint = ""
+    if len(hits) > limit * number:
+        next_hint = "; give a higher limit"
+        if limit == MAX_SEARCH_HITS:
+            next_call = format_recall_call({"search": query, "page": str(number + 1)})
+            next_hint = f"; go on with {next_call}"
+    lines = [f"[{len(page_hits)} found in this conversation's history{next_hint}]"]
+    for hit in page_hits:
+        call = format_recall_call({"id": _get_hit_id(hit)})
+        lines.append(f"{call} {hit.role}{_format_time_suffix(hit.time_ms)}: {hit.snippet}")
+    return "\n".join(lines)
 
 
 def _get_hit_id(hit: SearchHit) -> str:
@@ -256,7 +264,7 @@ def _get_hit_id(hit: SearchHit) -> str:
 
 
 def format_spill_line(spill: SpilledText) -> str:
-    """Return what is known of a stored text on one line."""
+    """Describe a spilled text on one line."""
     missing_note = "" if spill.is_stored else " (no longer in the store)"
     return (
         f"{spill.id}  {spill.size:,} bytes  "
@@ -265,16 +273,16 @@ def format_spill_line(spill: SpilledText) -> str:
 
 
 def format_recall_call(arguments: Mapping[str, str]) -> str:
-    """Return a call of the tool as the previews write it."""
-    return (
-        f"{RECALL_TOOL_NAME}"
-        f"({', '.join(f'{name}={json.dumps(value, ensure_ascii=False)}' for name, value in arguments.items())})"
-    )
+    """Format a call of the tool as the previews do."""
+    formatted_arguments = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items()]
+    return f"{RECALL_TOOL_NAME}({', '.join(formatted_arguments)})"
 
 
 def _format_time_suffix(at: int | None) -> str:
-    """Return a time in UTC behind a blank, or nothing where it is not known or beyond the calendar."""
+    """Format milliseconds since 1970 as a UTC time after a space; "" if unknown or outside of the calendar."""
+    if at is None:
+        return ""
     try:
-        return "" if at is None else f" {datetime.fromtimestamp(at / 1_000, UTC):%Y-%m-%d %H:%M}"
+        return f" {datetime.fromtimestamp(at / 1_000, UTC):%Y-%m-%d %H:%M}"
     except (ValueError, OverflowError, OSError):
         return ""

@@ -1,7 +1,7 @@
-"""What of a session can be read back: the texts that were stored away, and everything that was ever said.
+"""Find the texts of a session that can be read back: spilled texts, and the content of every entry.
 
-Only what the session's own log names is found. A blob of another session is refused in the very words for one that
-does not exist.
+Only texts that the session's own log names are found. A blob of another session is refused with the same message as one
+that does not exist, so that nobody can find out what other sessions hold.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ from holdfast.store.blobs.blob_names import BLOB_NAMING_KINDS, collect_named_blo
 
 TEXT_ENTRY_KINDS = ("message", "branch_summary", "compaction")
 """Kinds of entries that have a text."""
+# A model that shortens an id keeps more; with fewer characters, a word of its own could match. Chosen by judgement.
 MIN_ID_PREFIX = 4
-"""[H] Characters of the beginning of an entry's id that mean it; fewer may be anything."""
+"""Characters from which the beginning of an entry's id is accepted for it."""
 MAX_LISTED_HANDLES = 5
-"""Handles that a message about an unknown one lists."""
+"""Ids listed in the error about an unknown or ambiguous one."""
+# An extent is a few numbers, so the bound matters only to a proxy that runs for weeks. Chosen by judgement.
 MAX_CACHED_EXTENTS = 64
-"""Texts whose extent is remembered, so that a long one is walked once and not at every page."""
+"""Texts whose extent is remembered, so that a long text is measured once and not for each of its pages."""
 _HANDLE_PATTERN = re.compile(r"[0-9a-f]{6,64}\Z")
 _SUFFIX_PATTERN = re.compile(r"\.(?:txt|json)\Z")
 _extent_cache: dict[str, TextExtent] = {}
-"""By the hash of their text, so they are true for ever, in any store."""
+"""Extents by the hash of the text: they never become wrong, whatever store it is in."""
 
 
 class TextSource(NamedTuple):
-    """A text that can be read back, what it is called, and how long it is."""
+    """A text that can be read back, with its id and its extent."""
 
     id: str
     read_text: TextReader
@@ -47,27 +49,28 @@ class TextSource(NamedTuple):
 
 
 class SpilledText(Struct, frozen=True):
-    """A text that was stored away and what is known of it; ``at`` is ms since 1970."""
+    """A text that was stored as a blob."""
 
     id: str
-    """What the model calls it."""
+    """The short id that the model uses."""
     hash: str
     size: int
-    """Bytes."""
+    """In bytes; 0 if the blob is no longer in the store."""
     tool: str
-    """The tool that gave it, or nothing where a person said it."""
+    """The tool whose result it is; empty for a user's text."""
     at: int | None
+    """Milliseconds since 1970 when it was stored."""
     entry: str
-    """The entry of the log that names it."""
+    """Id of the entry that names it."""
     is_stored: bool = True
     """Whether the blob is still in the store."""
 
 
 def find_text_source(store: SessionStore, key: str, name: str) -> TextSource:
-    """Return the text that ``name`` stands for in session ``key``: a stored text, else what an entry says.
+    """Find the text called ``name`` in session ``key``: a spilled text, or else an entry's content.
 
-    ``name`` is the beginning of a blob's hash (six digits or more, ``.txt`` or ``.json`` may follow) or of an entry's
-    id. Raises ``UnknownId`` with the newest handles that there are.
+    ``name`` is the beginning of a blob's hash (at least six digits, and ``.txt`` or ``.json`` may follow), or of an
+    entry's id. Raises ``UnknownId``, listing the newest ids, if it is unknown or ambiguous.
     """
     handle = _SUFFIX_PATTERN.sub("", name.strip())
     blob_entry_ids = collect_named_blobs(_list_blob_entries(store, key))
@@ -85,26 +88,27 @@ def find_text_source(store: SessionStore, key: str, name: str) -> TextSource:
         ids = ", ".join(entry.id[:40] for entry in entries)
         raise UnknownId(f"{name[:40]!r} begins the ids of several messages: {ids}; give more of the one you mean")
     if not entries:
-        raise UnknownId(
-            f"nothing to read back is called {name[:40]!r}; {_describe_newest_handles(list(blob_entry_ids))}"
-        )
+        newest_handles = _describe_newest_handles(list(blob_entry_ids))
+        raise UnknownId(f"nothing to read back is called {name[:40]!r}; {newest_handles}")
     read_text = make_text_reader(get_entry_text(entries[0]))
     return TextSource(entries[0].id, read_text, measure_extent(read_text))
 
 
 def list_spilled_texts(store: SessionStore, key: str) -> list[SpilledText]:
-    """Return every text of session ``key`` that was stored away, the newest first."""
-    naming = {entry.id: entry for entry in _list_blob_entries(store, key)}
-    blob_entry_ids = collect_named_blobs(naming.values())
-    tools = _find_tool_names(store, key, naming.values(), blob_entry_ids)
-    spills = [
-        _make_spilled_text(store, hash_, naming[id_], tools.get(hash_, "")) for hash_, id_ in blob_entry_ids.items()
+    """Return all spilled texts of session ``key``, newest first."""
+    entries_by_id = {entry.id: entry for entry in _list_blob_entries(store, key)}
+    blob_entry_ids = collect_named_blobs(entries_by_id.values())
+    tool_names = _find_tool_names(store, key, entries_by_id.values(), blob_entry_ids)
+    spilled_texts = [
+        _make_spilled_text(store, hash_, entries_by_id[entry_id], tool_names.get(hash_, ""))
+        for hash_, entry_id in blob_entry_ids.items()
     ]
-    return spills[::-1]
+    spilled_texts.reverse()
+    return spilled_texts
 
 
 def get_entry_text(entry: Entry) -> str:
-    """Return all that an entry says; raises ``UnknownId`` for one that says nothing."""
+    """Return the whole content of an entry as text. Raises ``UnknownId`` for an entry without content."""
     body = entry.body
     if isinstance(body, MessageEntry | BranchSummaryEntry):
         return get_message_text(body.sized_message.message)
@@ -115,24 +119,24 @@ def get_entry_text(entry: Entry) -> str:
 
 
 def get_message_text(message: Message) -> str:
-    """Return all that a message says: the words alone where it has one part, else every part with a heading."""
+    """Return the whole content of a message: its text alone if it has one part, else each part with a heading."""
     if len(message.parts) == 1 and isinstance(message.parts[0], Text | ToolResult):
         return _get_part_text(message.parts[0])
     return "\n\n".join(_format_part_with_heading(part) for part in message.parts)
 
 
 def _format_part_with_heading(part: Part) -> str:
-    words = _get_part_text(part)
+    text = _get_part_text(part)
     match part:
         case Thinking():
-            return f"[thinking]\n{words}"
+            return f"[thinking]\n{text}"
         case ToolCall():
-            return f"[call of {part.name}, {part.id}]\n{words}"
+            return f"[call of {part.name}, {part.id}]\n{text}"
         case ToolResult():
             error_mark = ", an error" if part.is_error else ""
-            return f"[result of {part.name or 'call'} {part.call_id}{error_mark}]\n{words}"
+            return f"[result of {part.name or 'call'} {part.call_id}{error_mark}]\n{text}"
         case _:
-            return words
+            return text
 
 
 def _get_part_text(part: Part) -> str:
@@ -143,7 +147,7 @@ def _get_part_text(part: Part) -> str:
             return part.arguments
         case ToolResult():
             placeholders = [format_part_placeholder(item) for item in part.content if not isinstance(item, Text)]
-            return "\n".join([get_result_text(part), *placeholders] if placeholders else [get_result_text(part)])
+            return "\n".join([get_result_text(part), *placeholders])
         case Media() | Opaque():
             return format_part_placeholder(part)
 
@@ -152,15 +156,17 @@ def _get_part_text(part: Part) -> str:
 
 
 def _list_blob_entries(store: SessionStore, key: str) -> list[Entry]:
-    """Return the entries that can name a blob, the oldest first."""
-    entries = [entry for kind in BLOB_NAMING_KINDS for entry in store.read_entries(key, kind)]
+    """Return the entries that can name a blob, oldest first."""
+    entries: list[Entry] = []
+    for kind in BLOB_NAMING_KINDS:
+        entries += store.read_entries(key, kind)
     return sorted(entries, key=lambda entry: entry.seq)
 
 
 def _open_blob_source(store: SessionStore, key: str, hash_: str) -> TextSource:
     read_text: TextReader = partial(store.blobs.read_text, hash_)
     try:
-        read_text(0, 1)  # the store looks whether the text is the one that it had
+        read_text(0, 1)  # makes the store verify the blob
     except (UnknownId, StoreCorrupt) as error:
         read_text = make_text_reader(_recover_blob_text(store, key, hash_, error))
     return TextSource(hash_[:HANDLE_CHARS], read_text, _get_cached_extent(hash_, read_text))
@@ -177,33 +183,42 @@ def _get_cached_extent(hash_: str, read_text: TextReader) -> TextExtent:
 
 
 def _recover_blob_text(store: SessionStore, key: str, hash_: str, error: Exception) -> str:
-    """Return the text of a blob that is gone or damaged, from the message that said it; raises ``error`` without one.
+    """Return the text of a missing or damaged blob from the message that it was taken from; else raise ``error``.
 
-    A spilled text still stands in its own entry, as it came; one that was capped does not.
+    The entry of a spilled text still has all of it. A text that was capped when it was appended is in its blob only.
     """
     for entry in store.read_entries(key, "message"):
-        for part in entry.body.sized_message.message.parts if isinstance(entry.body, MessageEntry) else ():
-            if (text := get_part_text(part)) and hash_text(text) == hash_:
+        if not isinstance(entry.body, MessageEntry):
+            continue
+        for part in entry.body.sized_message.message.parts:
+            text = get_part_text(part)
+            if text and hash_text(text) == hash_:
                 return text
     raise error
 
 
 def _find_entries_by_id(store: SessionStore, key: str, name: str) -> list[Entry]:
-    """Return the entry that ``name`` means; where several begin with it, those that say something."""
+    """Return the entry whose id is or begins with ``name``; if several do, those among them that have content."""
     if not name:
         return []
+    is_long_enough = len(name) >= MIN_ID_PREFIX
     try:
-        exact_entry = store.get_entry(key, name)
-        return [exact_entry] if exact_entry.id == name or len(name) >= MIN_ID_PREFIX else []
+        entry = store.get_entry(key, name)
     except UnknownId:
-        matches = (
-            entry for kind in TEXT_ENTRY_KINDS for entry in store.read_entries(key, kind) if entry.id.startswith(name)
-        )
-        return list(islice(matches, MAX_LISTED_HANDLES)) if len(name) >= MIN_ID_PREFIX else []
+        # None, or several: list those that can be read.
+        return list(islice(_iter_text_entries(store, key, name), MAX_LISTED_HANDLES)) if is_long_enough else []
+    return [entry] if entry.id == name or is_long_enough else []
+
+
+def _iter_text_entries(store: SessionStore, key: str, id_prefix: str) -> Iterator[Entry]:
+    for kind in TEXT_ENTRY_KINDS:
+        for entry in store.read_entries(key, kind):
+            if entry.id.startswith(id_prefix):
+                yield entry
 
 
 def _describe_newest_handles(hashes: list[str]) -> str:
-    """Return the newest handles in words."""
+    """Describe the ids of the newest spilled texts, for an error about an unknown one."""
     if not hashes:
         return "nothing of this session was stored away; search its history, or give the id of a message"
     handles = ", ".join(hash_[:HANDLE_CHARS] for hash_ in reversed(hashes[-MAX_LISTED_HANDLES:]))
@@ -212,43 +227,61 @@ def _describe_newest_handles(hashes: list[str]) -> str:
 
 def _make_spilled_text(store: SessionStore, hash_: str, entry: Entry, tool: str) -> SpilledText:
     try:
-        size, is_here = store.blobs.get_size(hash_), True
+        size = store.blobs.get_size(hash_)
+        is_stored = True
     except UnknownId:
-        size, is_here = 0, False
-    return SpilledText(hash_[:HANDLE_CHARS], hash_, size, tool, entry.time_ms, entry.id, is_here)
+        size = 0
+        is_stored = False
+    return SpilledText(hash_[:HANDLE_CHARS], hash_, size, tool, entry.time_ms, entry.id, is_stored)
 
 
 def _find_tool_names(
-    store: SessionStore, key: str, naming: Iterable[Entry], blob_entry_ids: dict[str, str]
+    store: SessionStore, key: str, blob_entries: Iterable[Entry], blob_entry_ids: dict[str, str]
 ) -> dict[str, str]:
-    """Return the tool behind each blob; the calls are looked at only where a result does not say."""
-    edits = [
-        edit for entry in naming if isinstance(entry.body, DecisionEntry | CompactionEntry) for edit in entry.body.edits
-    ]
-    results = {edit.blob_hash: part for edit in edits for part in edit.replacement if isinstance(part, ToolResult)}
+    """Return the name of the tool for each blob hash; messages are read only if some result does not name its tool."""
+    results = _collect_replaced_results(blob_entries)
     if all(hash_ in results and results[hash_].name for hash_ in blob_entry_ids):
         return {hash_: result.name for hash_, result in results.items()}
+
     message_entries = store.read_entries(key, "message")
-    bodies = (entry.body for entry in message_entries)
-    names = {
-        call.id: call.name
-        for body in bodies
-        if isinstance(body, MessageEntry)
-        for call in body.sized_message.message.calls
-    }
-    notes: dict[str, list[str]] = {}
-    for hash_, id_ in blob_entry_ids.items():
-        notes.setdefault(id_, []).append(hash_)
-    results |= dict(_match_capped_results(message_entries, notes))
-    return {hash_: result.name or names.get(result.call_id, "") for hash_, result in results.items()}
+    call_names: dict[str, str] = {}
+    for entry in message_entries:
+        if isinstance(entry.body, MessageEntry):
+            for call in entry.body.sized_message.message.calls:
+                call_names[call.id] = call.name
+    hashes_by_entry_id: dict[str, list[str]] = {}
+    for hash_, entry_id in blob_entry_ids.items():
+        hashes_by_entry_id.setdefault(entry_id, []).append(hash_)
+    results |= dict(_match_capped_results(message_entries, hashes_by_entry_id))
+    return {hash_: result.name or call_names.get(result.call_id, "") for hash_, result in results.items()}
 
 
-def _match_capped_results(entries: Iterable[Entry], notes: dict[str, list[str]]) -> Iterator[tuple[str, ToolResult]]:
-    """Yield the blobs of ``notes`` with the results, in the messages behind those, that have their handles in them."""
-    for entry in entries:
-        hashes = notes.get(entry.parent or "", ())
-        for result in (
-            entry.body.sized_message.message.results if hashes and isinstance(entry.body, MessageEntry) else ()
-        ):
+def _collect_replaced_results(blob_entries: Iterable[Entry]) -> dict[str, ToolResult]:
+    """Return the shortened result for each blob hash that an edit names."""
+    results: dict[str, ToolResult] = {}
+    for entry in blob_entries:
+        if not isinstance(entry.body, DecisionEntry | CompactionEntry):
+            continue
+        for edit in entry.body.edits:
+            for part in edit.replacement:
+                if isinstance(part, ToolResult):
+                    results[edit.blob_hash] = part
+    return results
+
+
+def _match_capped_results(
+    message_entries: Iterable[Entry], hashes_by_entry_id: dict[str, list[str]]
+) -> Iterator[tuple[str, ToolResult]]:
+    """Yield each blob of a capped text with its result.
+
+    The blob is named by a note, the result is in the message behind that note and shows the blob's id.
+    """
+    for entry in message_entries:
+        hashes = hashes_by_entry_id.get(entry.parent or "", ())
+        if not hashes or not isinstance(entry.body, MessageEntry):
+            continue
+        for result in entry.body.sized_message.message.results:
             text = get_result_text(result)
-            yield from ((hash_, result) for hash_ in hashes if hash_[:HANDLE_CHARS] in text)
+            for hash_ in hashes:
+                if hash_[:HANDLE_CHARS] in text:
+                    yield hash_, result

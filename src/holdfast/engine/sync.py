@@ -1,4 +1,4 @@
-"""The engine without ``async``: the same verbs, for programs that have no event loop.
+"""The engine without ``async``: the same methods, for programs that have no event loop.
 
 ::
 
@@ -6,7 +6,8 @@
         session = engine.session("tide")
         print(session.ask("How high is it?").message.text)
 
-The loop runs in a thread of its own, which ends with the block. What a verb raises is what its ``async`` twin raises.
+The event loop runs in a thread of its own, which ends with the block. A method raises the same errors as its ``async``
+counterpart.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from contextlib import (
 from contextvars import Context, ContextVar, copy_context
 from functools import partial, wraps
 from threading import Thread, current_thread, main_thread
-from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 import anyio
 from anyio import BrokenResourceError, CancelScope, ClosedResourceError, EndOfStream, create_memory_object_stream
@@ -44,10 +45,14 @@ from holdfast.providers.common.sse import StreamEvent
 P = ParamSpec("P")
 T = TypeVar("T")
 
+# Python handles ^C between bytecodes of the main thread only, so a wait without end may miss one that comes a moment
+# before it begins, or to another thread. Shorter slices react sooner and wake the thread more often. Chosen by
+# judgement.
 WAIT_SLICE_SECONDS = 0.5
-"""Seconds of one wait: ^C that comes a moment before it begins, or to another thread, is heard when it ends. [H]"""
+"""Seconds of one wait; ^C is noticed between two of them at the latest."""
 _RUN_CONTEXT: ContextVar[Context | None] = ContextVar("holdfast_run_context", default=None)
-"""The context of the run whose block this thread is in: its work goes into the run's lane, and has its permit."""
+"""The context of the run whose ``with`` block this thread is in. Calls made in the block run in it, so that they share
+the run's lane and permit instead of waiting for them for ever."""
 
 
 class LoopThread:
@@ -59,11 +64,14 @@ class LoopThread:
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is a forked child, in which the loop has no thread."""
+        """Whether this process is a forked child, in which the loop has no thread."""
         return self._process_id != os.getpid()
 
     def submit(self, work: Callable[[], Awaitable[T]]) -> Future[T]:
-        """Return the future of ``work``; ``OperationAborted`` where the loop has ended, or is the caller's own."""
+        """Start ``work`` in the loop and return its future.
+
+        Raises ``OperationAborted`` if the loop has ended, or if the caller is in the loop itself.
+        """
         if self.is_forked:
             raise make_forked_error()
         run_context = _RUN_CONTEXT.get()
@@ -75,19 +83,20 @@ class LoopThread:
             raise OperationAborted(text) from error
 
     def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Return what ``work`` returns; it is given up where the caller is interrupted."""
+        """Run ``work`` in the loop and return its result; cancel it if the caller is interrupted."""
         job = _Job(self, work)
         try:
             job.start()
             return job.wait()
         except BaseException as error:
-            if not isinstance(error, Exception):
+            is_interrupted = not isinstance(error, Exception)
+            if is_interrupted:
                 job.cancel()
             raise
 
 
 class _Job(Generic[T]):
-    """Work in an event loop, whose caller may be interrupted at any moment, also before it has its future."""
+    """Work in an event loop whose caller may be interrupted at any moment, even before it has the future."""
 
     def __init__(self, loop: LoopThread, work: Callable[[], Awaitable[T]]) -> None:
         self._loop = loop
@@ -96,17 +105,18 @@ class _Job(Generic[T]):
         self._future: Future[T] = Future()
 
     def start(self) -> None:
-        """Begin the work."""
+        """Start the work."""
         self._future = self._loop.submit(self._run)
 
     def wait(self) -> T:
-        """Return what came of the work."""
+        """Wait for the work and return its result."""
         return _wait_for_result(self._future)
 
     def cancel(self) -> None:
-        """Let the work end, where it was begun; ``wait`` returns when it has."""
+        """Cancel the work if it was started; ``wait`` returns when it has ended."""
         with suppress(OperationAborted):
-            self._loop.submit(self._cancel_scope)  # behind ``_run``, which has its scope by then
+            # Through the loop, and so after the start of `_run`, which has its scope by then.
+            self._loop.submit(self._cancel_scope)
 
     async def _run(self) -> T:
         with CancelScope() as self._scope:
@@ -119,7 +129,7 @@ class _Job(Generic[T]):
 
 
 def _wait_for_result(future: Future[T]) -> T:
-    """Return what is waited for, in slices, between which ^C is heard."""
+    """Wait for ``future`` in slices, between which ^C is noticed, and return its result."""
     try:
         while not future.done():
             with suppress(TimeoutError):
@@ -131,10 +141,10 @@ def _wait_for_result(future: Future[T]) -> T:
 
 @contextmanager
 def run_event_loop() -> Iterator[LoopThread]:
-    """Run an event loop in a thread of its own until the end of the block; what still runs then is cancelled.
+    """Run an event loop in a thread of its own until the end of the block, then cancel what still runs in it.
 
-    ``anyio.from_thread.start_blocking_portal`` joins its thread also where ^C came before the loop was told to end, and
-    lets what runs end by itself. Here a loop that was told nothing ends with the program.
+    Not ``anyio.from_thread.start_blocking_portal``: it lets running tasks end by themselves, and it joins its thread
+    even if ^C came before the loop was told to stop, which then hangs. This loop also ends with the program.
     """
     started: Future[LoopThread] = Future()
     thread = Thread(target=Context().run, args=(_serve_portal, started, current_thread()), name="holdfast", daemon=True)
@@ -148,10 +158,10 @@ def run_event_loop() -> Iterator[LoopThread]:
 
 
 def _serve_portal(started: Future[LoopThread], opener: Thread) -> None:
-    """Run a loop until it is told to end, or the program ends: whoever is interrupted may have told it nothing.
+    """Run a loop until it is told to stop, or the program ends: an interrupted opener may never tell it.
 
-    A program ends with its main thread, unless the thread that opened the loop is one that Python waits for: that may
-    be in the middle of an answer.
+    A program ends with its main thread, unless ``opener``, the thread that opened the loop, is one that Python waits
+    for: it may be in the middle of an answer.
     """
 
     async def serve() -> None:
@@ -165,24 +175,24 @@ def _serve_portal(started: Future[LoopThread], opener: Thread) -> None:
 
     try:
         anyio.run(serve)
-    except BaseException as error:  # noqa: BLE001 -- it is raised where the loop is waited for
+    except BaseException as error:  # noqa: BLE001 -- raised where ``started`` is waited for
         with suppress(InvalidStateError):  # nobody waits for it any more
             started.set_exception(error)
 
 
 def _stop_portal(started: Future[LoopThread]) -> None:
-    """Tell a loop to end; one that is about to begin ends by itself."""
+    """Tell a loop to stop; one that has not begun yet ends by itself, since its future is cancelled."""
     if started.cancel() or started.exception() is not None:
         return
     loop = started.result()
-    with suppress(OperationAborted):  # it has ended, or is the parent's
+    with suppress(OperationAborted):  # it has ended, or is that of the parent process
         loop.submit(partial(loop.portal.stop, cancel_remaining=True))
 
 
 def _make_sync_method(
     method: Callable[Concatenate[Session, P], Awaitable[T]],
 ) -> Callable[Concatenate[SyncSession, P], T]:
-    """Return ``method`` as one that returns when it is done."""
+    """Turn an async method of ``Session`` into a blocking one of ``SyncSession``."""
 
     @wraps(method)
     def call(self: SyncSession, /, *args: P.args, **options: P.kwargs) -> T:
@@ -192,7 +202,7 @@ def _make_sync_method(
 
 
 def _make_async(method: Callable[Concatenate[Session, P], T]) -> Callable[Concatenate[Session, P], Awaitable[T]]:
-    """Return a plain ``method`` as one that is awaited, in the session's loop."""
+    """Turn a plain method of ``Session`` into an async one, so that it runs in the session's event loop."""
 
     @wraps(method)
     async def call(self: Session, /, *args: P.args, **options: P.kwargs) -> T:
@@ -204,9 +214,9 @@ def _make_async(method: Callable[Concatenate[Session, P], T]) -> Callable[Concat
 def _make_sync_run_method(
     method: Callable[Concatenate[Session, P], Run],
 ) -> Callable[Concatenate[SyncSession, P], AbstractContextManager[SyncRun]]:
-    """Return ``method`` as one whose run is used as ``with``, and iterated without ``async``.
+    """Turn ``Session.run`` into a method whose run is used as ``with`` and iterated without ``async``.
 
-    Who leaves the block early has what was said so far in the log, as an answer that was interrupted.
+    If the caller leaves the block early, the answer as far as it came is in the log, marked as interrupted.
     """
 
     @wraps(method)
@@ -218,7 +228,7 @@ def _make_sync_run_method(
             run.wait_for_turn()
             yield run
         except BaseException:
-            with suppress(HoldfastError):
+            with suppress(HoldfastError):  # the error of the block is the one to raise
                 run.finish()
             raise
         else:
@@ -230,7 +240,7 @@ def _make_sync_run_method(
 
 
 class SyncSession:
-    """A ``Session`` whose verbs return when they are done."""
+    """A ``Session`` whose methods block until they are done."""
 
     def __init__(self, loop: LoopThread, session: Session) -> None:
         self.loop = loop
@@ -261,20 +271,27 @@ class SyncSession:
     wait_for_compaction = _make_sync_method(Session.wait_for_compaction)
 
     def recall(self, id: str = "", **where: Any) -> TextPage:  # noqa: A002 -- what it is called everywhere
-        """Return a page of a text that was stored away, or of what an entry says."""
+        """Return a page of a spilled text, or of an entry's content."""
         return self.loop.run(partial(self.session.recall, id, **where))
 
     def branch(self, entry: str) -> SyncSession:
-        """Return a session that goes on behind ``entry``; this one stays where it is."""
+        """Return a fork of this session behind ``entry``; this one stays where it is."""
         return SyncSession(self.loop, self.loop.run(partial(self.session.branch, entry)))
 
 
-_RunStep: TypeAlias = tuple[StreamEvent | None, Context]
-"""An event, and the context of the run now; no event when its turn has come."""
+class _RunStep(NamedTuple):
+    """The next event of a run, or None for its start, and the context that the run has then."""
+
+    event: StreamEvent | None
+    context: Context
 
 
 class SyncRun:
-    """A ``Run`` to be iterated. One task does all of it, and goes on by one event whenever one is asked for."""
+    """A ``Run`` to be iterated without ``async``.
+
+    One task in the event loop does all of the run: lanes, permits and cancel scopes belong to the task that entered
+    them. It advances by one event for each request that it receives.
+    """
 
     def __init__(self, loop: LoopThread, run: Run) -> None:
         self._loop = loop
@@ -291,43 +308,42 @@ class SyncRun:
 
     @property
     def answer(self) -> ParsedAnswer:
-        """The model's answer; ``OperationAborted`` where the run was not read to its end."""
+        """The model's answer. Raises ``OperationAborted`` if the run was not read to its end."""
         return self._run.answer
 
     def __iter__(self) -> Iterator[StreamEvent]:
-        """Yield the API's own events as they come; what the run raises is raised here."""
+        """Yield the API's own events as they come; errors of the run are raised here."""
         while (event := self._next_event()) is not None:
             yield event
 
     def wait_for_turn(self) -> None:
-        """Return when the run's turn has come."""
+        """Wait until the run holds its lane."""
         self._next_event()
 
     def finish(self) -> None:
-        """Return when the run is over, with what was said so far in the log; raise what it raised."""
+        """End the run, with its answer in the log as far as it came, and raise its error if it had one."""
         try:
             self._loop.run(self._step_requests.aclose)
         except OperationAborted:
-            self._step_requests.close()  # the loop has ended, and with it who waited for more
+            self._step_requests.close()  # the loop has ended, and with it the task that received requests
             raise
         if self._is_waiting_for_step:
-            self._job.cancel()
+            self._job.cancel()  # interrupted while a step was under way: it may wait for the provider for long
         self._job.wait()
 
     def _next_event(self) -> StreamEvent | None:
-        """Return the next event; nothing when the turn has come, and at the end."""
+        """Return the next event, or None for the first step, which starts the run, and at the end."""
         self._is_waiting_for_step = True
         step = self._loop.run(self._request_step)
         self._is_waiting_for_step = False
         if step is None:
             self._job.wait()
             return None
-        event, run_context = step
-        _RUN_CONTEXT.set(run_context)
-        return event
+        _RUN_CONTEXT.set(step.context)
+        return step.event
 
     async def _request_step(self) -> _RunStep | None:
-        """Return what the run gives next, or nothing at its end."""
+        """Request and return the next step, or None at the end of the run."""
         try:
             await self._step_requests.send(None)
             return await self._steps.receive()
@@ -337,7 +353,7 @@ class SyncRun:
     async def _give_steps(
         self, step_requests: MemoryObjectReceiveStream[None], steps: MemoryObjectSendStream[_RunStep]
     ) -> None:
-        """Give a step whenever one is asked for; nothing begins before: who is interrupted early never asks."""
+        """Send one step for each request. The run does not begin before the first one: an early ^C leaves no trace."""
         events = self._generate_events()
         async with self._step_requests, step_requests, steps, self._steps, aclosing(events):
             async for _ in step_requests:
@@ -345,10 +361,10 @@ class SyncRun:
                     event = await anext(events)
                 except StopAsyncIteration:
                     break
-                await steps.send((event, copy_context()))
+                await steps.send(_RunStep(event, copy_context()))
 
     async def _generate_events(self) -> AsyncGenerator[StreamEvent | None]:
-        """Yield nothing when the turn has come, and then the events."""
+        """Yield None once the run holds its lane, and then its events."""
         async with self._run:
             yield None
             async for event in self._run:
@@ -356,14 +372,14 @@ class SyncRun:
 
 
 class SyncEngine:
-    """An ``Engine`` whose sessions need no event loop; ``open_engine`` makes one."""
+    """An ``Engine`` for programs without an event loop; ``open_engine`` makes one."""
 
     def __init__(self, loop: LoopThread, engine: Engine) -> None:
         self._loop = loop
         self.engine = engine
 
     def session(self, key: str, *, leaf: str | None = None) -> SyncSession:
-        """Return the session called ``key``, created if need be; with ``leaf`` the branch that ends there."""
+        """Return the session called ``key``, creating it if needed; with ``leaf`` a fork of it behind that entry."""
         return SyncSession(self._loop, self._loop.run(partial(self.engine.session, key, leaf=leaf)))
 
 
@@ -374,8 +390,7 @@ def _make_open_engine(
     def open_engine(*args: P.args, **options: P.kwargs) -> Iterator[SyncEngine]:
         """Open an engine as ``Engine.open`` does, with the same arguments, for programs that have no event loop.
 
-        An ``upstream`` that is to be used as ``async with`` (``HttpUpstream``, an SDK's async client) is closed with
-        it.
+        An ``upstream`` that is an async context manager (``HttpUpstream``, an SDK's async client) is closed with it.
         """
         with run_event_loop() as loop:
             stack = ExitStack()
@@ -386,8 +401,10 @@ def _make_open_engine(
                 engine = open_async(*args, **options)
                 yield SyncEngine(loop, stack.enter_context(loop.portal.wrap_async_context_manager(engine)))
             finally:
-                if not loop.is_forked:  # a child that was forked in the block closes nothing of its parent's
-                    stack.close()  # without the error of the block, which could end the loop
+                # A child process forked inside the block must not close anything of its parent's. Closed without the
+                # error of the block: a KeyboardInterrupt passed into the loop would end it before it has closed.
+                if not loop.is_forked:
+                    stack.close()
 
     return open_engine
 
